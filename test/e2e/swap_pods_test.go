@@ -192,7 +192,7 @@ func (s *swapNode) podsOfLife() []*v1.Pod {
 			p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](7)
 			hook := &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/usr/bin/true"}}}
 			c.Lifecycle = &v1.Lifecycle{PostStart: hook, PreStop: hook}
-			c.ReadinessProbe = &v1.Probe{PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{Exec: hook.Exec}}
+			c.ReadinessProbe = &v1.Probe{PeriodSeconds: 1, TimeoutSeconds: 10, ProbeHandler: v1.ProbeHandler{Exec: hook.Exec}}
 		}),
 		s.shellPod("again", "if test -e /data/run; then "+goOn+"; fi; /usr/bin/touch /data/run; echo first > /dev/termination-log; exit 4", func(p *v1.Pod, c *v1.Container) {
 			mountInto(p, c, v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, v1.VolumeMount{Name: "data", MountPath: "/data"})

@@ -64,13 +64,17 @@ func newSwapNode(t *testing.T, more string) *swapNode {
 
 // inside has a program see a machine whose memory does not grow while the test runs, as that of
 // a virtual one may, and, below /var/lib/kubelet, where the kubelet has some folders whatever
-// its root directory is, those of this node.
+// its root directory is, those of this node. A containerd that Berth starts there finds what the
+// one before it has kept of the networks of pods.
 func (s *swapNode) inside(program ...string) *exec.Cmd {
 	script := fmt.Sprintf(`set -e
 for node in %[1]s/memory/node*; do mount --bind $node /sys/devices/system/node/$(basename $node)/meminfo; done
+mkdir -p /var/lib/cni %[1]s/cni
+mount --bind /var/lib/cni %[1]s/cni
 mount -t tmpfs none /var/lib
-mkdir -p /var/lib/kubelet/device-plugins
+mkdir -p /var/lib/kubelet/device-plugins /var/lib/cni
 mount --bind %[2]s/device-plugins /var/lib/kubelet/device-plugins
+mount --bind %[1]s/cni /var/lib/cni
 exec "$@"`, s.place.Dir, s.place.Root)
 	return exec.Command("unshare", append([]string{"--mount", "--propagation", "unchanged", "sh", "-c", script, "sh"}, program...)...)
 }

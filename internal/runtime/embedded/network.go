@@ -296,7 +296,7 @@ func rangesOn(bridge string) []netip.Prefix {
 
 // prefixesOf returns the networks of an interface; none when it went away since it was listed.
 func prefixesOf(i *net.Interface) (out []netip.Prefix) {
-	addrs, _ := i.Addrs() // that it went away
+	addrs, _ := i.Addrs() // the error is that it went away
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			out = append(out, p.Masked())
