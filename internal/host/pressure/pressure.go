@@ -63,9 +63,10 @@ func (w *Watch) Arm(machine, pods int64) {
 	notify(w.told)
 }
 
-// Watches reports whether memory that pods take as far as Arm was told wakes, and whether it does
-// what is taken outside of them: version 2 of cgroups has no wire for the machine. Where it is not
-// so, memory is to be read by the clock: there may be alarms alone, which see only that it is short.
+// Watches reports whether memory that pods take as far as Arm was told wakes, and whether that which
+// is taken outside of them does, too: version 2 of cgroups has no wire for the machine. Where it is
+// not so, memory is to be read by the clock: there may be alarms alone, which see only that it is
+// short.
 func (w *Watch) Watches() (pods, others bool) {
 	watching := w.watching.Load()
 	return watching, watching && !w.unified()
