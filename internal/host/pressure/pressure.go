@@ -63,8 +63,8 @@ func (w *Watch) Arm(machine, pods int64) {
 	notify(w.told)
 }
 
-// Watches reports whether memory that pods take as far as Arm was told wakes, and whether that which
-// is taken outside of them does, too: version 2 of cgroups has no wire for the machine. Where it is
+// Watches reports whether memory that pods take as far as Arm was told wakes, and whether what is
+// taken outside of them does, too: version 2 of cgroups has no wire for the machine. Where it is
 // not so, memory is to be read by the clock: there may be alarms alone, which see only that it is
 // short.
 func (w *Watch) Watches() (pods, others bool) {
