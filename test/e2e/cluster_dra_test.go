@@ -160,8 +160,8 @@ func TestClusterClaimsOfDevices(t *testing.T) {
 
 // An extended resource that a class of devices stands for is a claim that the scheduler makes
 // (KEP-5004): its pod gets the device, though no device plugin offers any and the Node names none.
-// Who has administrator's access gets the same device meanwhile (KEP-5018). A pod that asks for more
-// than there is waits for the scheduler and is not refused here.
+// Who has administrator's access gets the same device meanwhile (KEP-5018). A pod that asks for
+// more than there is waits for the scheduler and is not refused here.
 func TestClusterExtendedResourceByClaim(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -207,8 +207,7 @@ spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: THE_N
 		t.Errorf("%d claims are prepared, want that of the resource and that of who watches", n)
 	}
 
-	// A container that is started again by the next agent has its device, and the driver is not asked
-	// to do it twice.
+	// A container that is started again by the next agent has its device.
 	a.kill()
 	c.startMember()
 	c.signal(first, "main", unix.SIGKILL)

@@ -63,13 +63,14 @@ func (w *Watch) Arm(machine, pods int64) {
 	notify(w.told)
 }
 
-// Watches reports whether memory that is taken as far as Arm was told wakes. Where it is not so,
-// memory is to be read by the clock: there may be alarms alone, which see only that it is short.
-func (w *Watch) Watches() bool { return w.watching.Load() }
-
-// WatchesMachine reports whether that is so for what is taken outside of the pods, too: version 2 of
-// cgroups has no wire for the machine.
-func (w *Watch) WatchesMachine() bool { return !w.unified() }
+// Watches reports whether memory that pods take as far as Arm was told wakes, and whether what is
+// taken outside of them does, too: version 2 of cgroups has no wire for the machine. Where it is
+// not so, memory is to be read by the clock: there may be alarms alone, which see only that it is
+// short.
+func (w *Watch) Watches() (pods, others bool) {
+	watching := w.watching.Load()
+	return watching, watching && !w.unified()
+}
 
 // take returns the distances if they are newer than those that were taken last.
 func (w *Watch) take() (distances, bool) {

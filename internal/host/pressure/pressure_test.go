@@ -123,8 +123,25 @@ func TestRun(t *testing.T) {
 		}
 	}
 	w.Arm(gi, gi) // nobody listens
-	if w.Watches() {
+	if pods, others := w.Watches(); pods || others {
 		t.Error("it watches after its end")
+	}
+}
+
+// Version 1 of cgroups tells of all memory of the machine, version 2 of what pods take.
+func TestWatches(t *testing.T) {
+	for version, want := range map[string]bool{"1": true, "2": false} {
+		cgroups := t.TempDir()
+		if version == "2" {
+			if err := os.WriteFile(filepath.Join(cgroups, controllersFile), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := New(Config{Proc: t.TempDir(), Cgroups: cgroups})
+		w.watching.Store(true)
+		if pods, others := w.Watches(); !pods || others != want {
+			t.Errorf("version %s: it watches pods: %v, others: %v; want true and %v", version, pods, others, want)
+		}
 	}
 }
 
@@ -139,7 +156,7 @@ func TestRunWithoutMeans(t *testing.T) {
 	if err := w.serve(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if w.Watches() {
+	if pods, others := w.Watches(); pods || others {
 		t.Error("it watches without means")
 	}
 	if n := strings.Count(log.String(), "level=INFO"); n == 0 || strings.Contains(log.String(), "level=WARN") {

@@ -36,7 +36,7 @@ type Local struct {
 
 // ContainerFiles is what files of a container take.
 type ContainerFiles struct {
-	// Rootfs is its writable layer, Logs its log with the parts that were rotated.
+	// Rootfs is its writable layer while it runs, Logs its log with the parts that were rotated.
 	Rootfs, Logs Size
 	// Dedicated says that the layer is on another file system than the root directory: on one for
 	// images.
@@ -95,10 +95,14 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	root, known := out.addSpace(c.folders, c.RootDir)
 	for i := range s.Containers {
 		ct := &s.Containers[i]
-		if _, seen := out.Containers[ct.Name]; seen || ct.State != pod.StateRunning { // newest first
+		if _, seen := out.Containers[ct.Name]; seen { // newest first
 			continue
 		}
 		files := ContainerFiles{Logs: c.folders.logsIn(filepath.Join(logs, ct.Name))}
+		out.Containers[ct.Name] = files
+		if ct.State != pod.StateRunning {
+			continue // its layer is not mounted
+		}
 		if upper := c.layers.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := out.addSpace(c.folders, upper)
 			files.Dedicated = known && found && device != root

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pod"
 )
 
 func TestLocal(t *testing.T) {
@@ -60,6 +63,17 @@ func TestLocal(t *testing.T) {
 	}
 	if _, ok := got.Volumes["config"]; !ok || got.Own != (Size{uint64(len("127.0.0.1 localhost\n")), 1}) || len(got.Spaces) != 1 {
 		t.Errorf("the whole pod: %+v", got)
+	}
+
+	// It has ended and waits to be started again: its layer is not mounted, and its log is there.
+	ended := *h.pods[0]
+	ended.Containers = slices.Clone(ended.Containers)
+	ended.Containers[0].State = pod.StateExited
+	if got, err = c.Local(t.Context(), p, &ended, Extent{Containers: true}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]ContainerFiles{"main": {Logs: main.Logs}}, got.Containers); diff != "" {
+		t.Errorf("a container that has ended (-want +got):\n%s", diff)
 	}
 
 	if _, err := c.Local(t.Context(), p, h.pods[1], Extent{Containers: true}); err != nil {

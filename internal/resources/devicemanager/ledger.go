@@ -153,8 +153,14 @@ func (l *ledger) expire(now time.Time) (gone []string, next time.Time) {
 }
 
 // data returns all in the form of the file.
+//
+// Differs from the kubelet: it has the resources that are gone, too. A Node that was not told that
+// they are would otherwise keep its amounts of them under the next agent.
 func (l *ledger) data() checkpoint.Data {
 	d := checkpoint.Data{PodDeviceEntries: l.pods.entries(), RegisteredDevices: map[string][]string{}}
+	for name := range l.gone {
+		d.RegisteredDevices[name] = []string{}
+	}
 	for name, r := range l.resources {
 		ids := []string{}
 		for _, id := range slices.Sorted(maps.Keys(r.devices)) {

@@ -66,8 +66,8 @@ func TestPluginsComeAndGo(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		w.expectCapacity(gpu, 0, 0)
-		if _, ok := w.file().RegisteredDevices[gpu]; ok {
-			t.Error("a resource that is gone is in the file")
+		if ids, ok := w.file().RegisteredDevices[gpu]; !ok || len(ids) != 0 {
+			t.Errorf("the file has of the resource that is gone: %q, %v; want that it has no device", ids, ok)
 		}
 		w.expectHas("u", "a", "d0")
 		if got := w.Allocated()[gpu]; got != 2 {
@@ -162,6 +162,19 @@ func TestThroughThePluginWatcher(t *testing.T) {
 		w.expectCapacity(gpu, 2, 0)
 		if _, err := os.Stat(filepath.Join(w.dir, "DEPRECATION")); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A resource whose plugin is gone for good stays known to the agents after this one: the Node may
+// have been told of devices last, and then somebody must say that there are none.
+func TestResourceThatIsGoneIsOnFile(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.run(w.plugin(gpu, 2))()
+		for range 2 {
+			time.Sleep(10 * time.Minute)
+			w.restart()
+			w.expectCapacity(gpu, 0, 0)
 		}
 	})
 }

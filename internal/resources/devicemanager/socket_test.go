@@ -154,7 +154,7 @@ func TestFolderMadeAgain(t *testing.T) {
 	socket := filepath.Join(dir, "kubelet.sock")
 	served := func(after string) {
 		t.Helper()
-		for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(limit); ; <-time.After(5 * time.Millisecond) {
 			c, err := net.Dial("unix", socket)
 			if err == nil {
 				_ = c.Close()

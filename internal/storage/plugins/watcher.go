@@ -165,8 +165,8 @@ func (w *Watcher) follow(ctx context.Context) error {
 		return err
 	}
 	defer watch.Close()
-	// A folder that is removed tells so when its inode goes, which the sockets in it hold as long as
-	// somebody listens. The folder above tells at once.
+	// A folder that is removed tells so when its inode goes, which the sockets in it hold for as
+	// long as somebody listens. The folder above tells at once.
 	if err := watch.Add(filepath.Dir(w.Dir)); err != nil {
 		return err
 	}

@@ -123,7 +123,10 @@ func (l *loop) tell(ctx context.Context, what string, err error) {
 func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 	next := longest
 	distances := map[Signal]uint64{}
-	watched := l.kernel != nil && l.kernel.Watches()
+	var watched, others bool
+	if l.kernel != nil {
+		watched, others = l.kernel.Watches()
+	}
 	machine, pods := int64(math.MaxInt64), int64(math.MaxInt64)
 	for _, t := range l.thresholds {
 		room, told := left[t.Signal]
@@ -146,7 +149,7 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 		}
 		rest := resting
 		if watched && distance <= l.free[s] {
-			if s != MemoryAvailable || l.kernel.WatchesMachine() {
+			if s != MemoryAvailable || others {
 				continue // it is the kernel that wakes
 			}
 			rest = longest // pods have it wake, and what else there is takes memory less often

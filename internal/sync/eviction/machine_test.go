@@ -307,9 +307,9 @@ type fakeKernel struct {
 
 func (k *fakeKernel) Wake() <-chan struct{} { return k.wake }
 
-func (k *fakeKernel) Watches() bool { return !k.blind.Load() }
-
-func (k *fakeKernel) WatchesMachine() bool { return !k.pods.Load() }
+func (k *fakeKernel) Watches() (pods, others bool) {
+	return !k.blind.Load(), !k.blind.Load() && !k.pods.Load()
+}
 
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }
 

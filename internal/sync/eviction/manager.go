@@ -42,10 +42,9 @@ type Kernel interface {
 	// Arm says how many bytes the machine, and the pods in all, may take before somebody is to be
 	// woken; math.MaxInt64 is for ever. It does not block.
 	Arm(machine, pods int64)
-	// Watches reports whether it wakes as it was told; else memory is read by the clock.
-	Watches() bool
-	// WatchesMachine reports whether it wakes then, too, for what is taken outside of the pods.
-	WatchesMachine() bool
+	// Watches reports whether it wakes as it was told for what pods take, and for what is taken
+	// outside of them; else memory is read by the clock.
+	Watches() (pods, others bool)
 	// Hold keeps the pod, which is about to end, from taking more memory, where the kernel can.
 	Hold(uid pod.UID) error
 }
