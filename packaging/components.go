@@ -42,7 +42,7 @@ func componentsOf(programs []program, versions map[string]string) ([]component, 
 	add := func(user program, c component) {
 		key := c.name + "@" + c.version
 		if have, ok := found[key]; ok {
-			c.users = have.users
+			c.users, c.changed = have.users, c.changed || have.changed
 		}
 		c.users = append(c.users, user.name)
 		found[key] = c
@@ -76,9 +76,12 @@ func modulesOf(info *buildinfo.BuildInfo) []component {
 	all := []component{{name: standardLibrary, version: strings.TrimPrefix(info.GoVersion, "go"), kind: goModule}}
 	// The module that has the main package is not among the others.
 	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
-		if m.Path != "berth" && !strings.HasPrefix(m.Path, "berth/") {
+		if !ours(m.Path) {
 			all = append(all, component{name: m.Path, version: m.Version, kind: goModule, changed: m.Replace != nil})
 		}
 	}
 	return all
 }
+
+// ours reports whether a module is of this repository.
+func ours(path string) bool { return path == "berth" || strings.HasPrefix(path, "berth/") }

@@ -89,11 +89,12 @@ func libraryTexts(name string) ([]text, error) {
 			if len(files) == 0 {
 				return nil, fmt.Errorf("the licence of %s: there is no file %s: make packages on Debian, which has it in the package that was linked", name, pattern)
 			}
-			content, err := os.ReadFile(files[len(files)-1])
+			file := files[len(files)-1] // the newest version, where there are several
+			content, err := os.ReadFile(file)
 			if err != nil {
 				return nil, err
 			}
-			found = append(found, text{filepath.Base(files[0]), string(content)})
+			found = append(found, text{filepath.Base(file), string(content)})
 		}
 	}
 	return found, nil

@@ -149,7 +149,7 @@ func aRelease() *release {
 	shared := text{"LICENSE", "free for all\r\n"}
 	return &release{
 		version: "1.2.0", arch: "arm64", made: time.Unix(1e9, 0).UTC(),
-		programs: []program{{name: "berth", sha256: "aa"}, {name: "runc", sha256: "bb"}},
+		programs: []program{{name: "berth", sha256: "aa"}, {name: "runc", sha256: "bb", info: &debug.BuildInfo{Main: debug.Module{Path: "example.com/one", Version: "v1.0.0"}}}},
 		components: []component{
 			{name: "example.com/one", version: "v1.0.0", kind: goModule, changed: true, users: []string{"berth", "runc"}, licence: "MIT", texts: []text{shared}},
 			{name: "example.com/two", version: "v2.0.0+incompatible", kind: goModule, users: []string{"runc"}, licence: noAssertion, texts: []text{{"COPYING", "free for all"}, {"NOTICE", "by two"}}},
@@ -175,6 +175,11 @@ func TestBillOfMaterials(t *testing.T) {
 			t.Errorf("two have the identifier %s", p.PackageSPDXIdentifier)
 		}
 		ids[string(p.PackageSPDXIdentifier)] = true
+	}
+	for _, p := range d.Packages {
+		if said := p.PackageVersion + " " + p.PackageLicenseDeclared; p.PackageName == "berth" && said != "1.2.0 Apache-2.0" || p.PackageName == "runc" && said != "v1.0.0 MIT" {
+			t.Errorf("%s is said to be %s", p.PackageName, said)
+		}
 	}
 	if len(ids) != 5 {
 		t.Errorf("there are %d packages, want 5", len(ids))

@@ -49,16 +49,26 @@ func (r *release) sbom() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// programPackage is a program; what of its code is the release's own has the licence of Berth.
+// programPackage is a program of this repository, or of a module of others: then it has the version
+// and the licence of that.
 func (r *release) programPackage(p program) *spdx.Package {
+	version, licence := r.version, "Apache-2.0"
+	if p.info != nil && !ours(p.info.Main.Path) {
+		version, licence = p.info.Main.Version, noAssertion
+		for _, c := range r.components {
+			if c.name == p.info.Main.Path && c.version == version {
+				licence = c.licence
+			}
+		}
+	}
 	return &spdx.Package{
 		PackageName:             p.name,
 		PackageSPDXIdentifier:   common.ElementID(programID(p.name)),
-		PackageVersion:          r.version,
+		PackageVersion:          version,
 		PackageDownloadLocation: noAssertion,
 		PackageChecksums:        []common.Checksum{{Algorithm: common.SHA256, Value: p.sha256}},
 		PackageLicenseConcluded: noAssertion,
-		PackageLicenseDeclared:  "Apache-2.0",
+		PackageLicenseDeclared:  licence,
 		PackageCopyrightText:    noAssertion,
 		PrimaryPackagePurpose:   "APPLICATION",
 	}
