@@ -32,6 +32,7 @@ outside() {
 	mirror=$(mirror "$suite")
 	[ -n "$mirror" ] || fail "no mirror of $suite in /etc/apt/sources.list and /etc/apt/sources.list.d"
 	export FRESH_ROOT; FRESH_ROOT=$(mktemp -d /tmp/fresh.XXXXXX)
+	chmod 755 "$FRESH_ROOT" # apt is also another user
 	had=$(kubepods)
 	trap 'clean' EXIT
 	trap 'exit 130' INT TERM
@@ -44,6 +45,7 @@ outside() {
 # inside has mounts and processes of its own.
 inside() {
 	root=$FRESH_ROOT
+	mount --bind "$root" "$root" # a file system of its own, as that of a machine
 	mkdir -p "$root/usr/local/go" "$root/src"
 	mount --bind "$(go env GOROOT)" "$root/usr/local/go"
 	mount -o remount,bind,ro "$root/usr/local/go"
@@ -52,6 +54,7 @@ inside() {
 	mount --rbind /dev "$root/dev"
 	mount -t tmpfs tmpfs "$root/run"
 	cp /etc/resolv.conf "$root/etc/resolv.conf"
+	echo '127.0.0.1 localhost' >"$root/etc/hosts" # which the installer writes
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$root/src"
 	local env=(HOME=/home PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" GOTOOLCHAIN=local ONCE=1)
