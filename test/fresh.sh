@@ -55,7 +55,7 @@ inside() {
 	mount -t tmpfs tmpfs "$root/run"
 	cp /etc/resolv.conf "$root/etc/resolv.conf"
 	echo '127.0.0.1 localhost' >"$root/etc/hosts" # which the installer writes
-	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$root/src" "$root/new"
+	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$root/src"
 	local env=(HOME=/new PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" GOTOOLCHAIN=local ONCE=1)
 	if [ "${CACHES:-}" = yes ]; then
