@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 
 include bundle/bundle.mk
+include packaging/packaging.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk
 include test/kubelet/kubelet.mk
@@ -25,20 +26,21 @@ TOOL    := go tool -modfile=$(CURDIR)/tools/go.mod
 
 .PHONY: help
 help:
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) | sort
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { gsub(/[$$][$$]/, "$$", $$2); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) | sort
 
 .PHONY: run
-run: ## build everything and run the pods of examples/hello (ONCE=1: end when all are ready)
+run: need-root ## build everything and run the pods of examples/hello, as root (ONCE=1: end when all are ready; RUN_FLAGS=more flags of berth run)
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory build
-	bin/berth run $(if $(ONCE),--once) examples/hello
+	bin/berth run $(if $(ONCE),--once) $(RUN_FLAGS) examples/hello
 
 # Not a position-independent executable (-buildmode=pie). Without cgo that needs the C library's loader on the machine. With cgo it takes 50 ms more to
 # start (80 instead of 30) and a C compiler to build, and its relocated pages are written to: they can neither be shared nor given back (cmd/berth/memory.go).
 # The same holds for the bundle, but for runc, which is made with cgo.
 .PHONY: build
 build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= for one without)
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	@echo 'build: bin/berth'
+	@$(PROGRESS) build env CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
 # Tests of many lives of the whole agent, which take minutes with the race detector. `make walk` lives the same lives, and more.
 LIVES_TESTS := ^TestWalks$$|AtEachStep$$
@@ -48,9 +50,9 @@ RULES := ^TestRules$$
 # LIVES=no leaves out the lives of the whole agent, for whoever runs `make walk` besides.
 .PHONY: test
 test: ## run every test that needs neither root nor a runtime
-	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; go test -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)' ./...); done
-	go test -timeout 8m -run '$(RULES)' .
-	$(if $(filter no,$(LIVES)),,go test -timeout 8m -run '$(LIVES_TESTS)' ./agent)
+	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; $(PROGRESS) test go test -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)' ./...); done
+	@$(PROGRESS) rules go test -timeout 8m -run '$(RULES)' .
+	@$(if $(filter no,$(LIVES)),,$(PROGRESS) lives go test -timeout 8m -run '$(LIVES_TESTS)' ./agent)
 
 .PHONY: race
 race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
@@ -116,4 +118,4 @@ check: lint test ## lint, test, and what is generated or tidied is as it is comm
 
 .PHONY: clean
 clean: ## remove what was built in this checkout
-	rm -rf bin $(BUNDLE_FILE) $(BUNDLE_HASH)
+	rm -rf bin $(DIST) $(BUNDLE_FILE) $(BUNDLE_HASH)

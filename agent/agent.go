@@ -53,6 +53,9 @@ type Config struct {
 	NodeName string
 	// Paths are the files, folders and URLs of manifests.
 	Paths []string
+	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the kubelet
+	// does, where it would refuse the manifest.
+	AllowUnknownFields bool
 	// Source is where pods come from besides Paths: a program that the agent is part of. It runs as
 	// long as the agent, and hands over the complete set of what should be here, now and each time
 	// that it changes: a pod that is not in it any more ends, and one that is another than before
@@ -233,19 +236,13 @@ func (a *Agent) Run(ctx context.Context) error {
 // run directory must be found before anything of it is touched, and clients that come while the
 // runtime starts wait instead of hearing that there is no agent.
 func (a *Agent) claim() (release func(), err error) {
-	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	l, unlock, err := a.claimFolders()
 	if err != nil {
-		return nil, err
-	}
-	l, err := a.listen()
-	if err != nil {
-		unlock()
 		return nil, err
 	}
 	unlockCgroups := func() {}
 	if a.out.Cgroups == nil {
 		if unlockCgroups, err = rootlock.LockCgroups(rootlock.CgroupFolder, a.cfg.CgroupRoot); err != nil {
-			l.Close()
 			unlock()
 			return nil, err
 		}
@@ -253,13 +250,28 @@ func (a *Agent) claim() (release func(), err error) {
 	a.listener <- l
 	return func() {
 		unlockCgroups()
+		unlock()
+	}, nil
+}
+
+// claimFolders locks the root and the run directory, and opens the agent's socket.
+func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
+	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l, err = a.listen(); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return l, func() {
 		l.Close()
 		unlock()
 	}, nil
 }
 
 // run claims what must be the agent's own, and runs the phases.
-func (a *Agent) run(ctx context.Context, phases []phase) error {
+func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
@@ -270,7 +282,15 @@ func (a *Agent) run(ctx context.Context, phases []phase) error {
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer func() {
+		if err != nil || a.Exit() != RemoveAll {
+			release()
+			return
+		}
+		err = removeLast(&a.cfg) // with the locks in hand, which are among it
+		release()
+		err = errors.Join(err, removeFolders(&a.cfg))
+	}()
 	if err := a.tuner.Start(); err != nil {
 		return err
 	}

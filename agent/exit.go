@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth/internal/api/server"
 	"berth/internal/host/rootlock"
 	"berth/internal/pod"
 	"berth/internal/sync/drain"
@@ -56,6 +57,23 @@ func removeFiles(cfg *Config) error {
 		own = append(own, filepath.Join(cfg.RootDir, name))
 	}
 	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
+}
+
+// removeLast removes what the agent has in use to its end.
+func removeLast(cfg *Config) error {
+	own := []string{filepath.Join(cfg.RunDir, "mounts"), filepath.Join(cfg.RunDir, server.LockFile)}
+	for _, name := range []string{
+		cpuStateFile, memoryStateFile, claimsFile, claimHealthFile, thresholdsFile, shutdownFile, devicePluginsDir, registryDir,
+		filepath.Dir(podResourcesSocket), rootlock.File,
+	} {
+		own = append(own, filepath.Join(cfg.RootDir, name))
+	}
+	return drain.RemoveFiles(own, nil)
+}
+
+// removeFolders removes the root and run directories, unless somebody has put something there.
+func removeFolders(cfg *Config) error {
+	return drain.RemoveFiles(nil, []string{filepath.Join(cfg.RootDir, "plugins"), cfg.RootDir, cfg.RunDir})
 }
 
 // noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is

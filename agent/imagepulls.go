@@ -34,7 +34,7 @@ func (p imagePulls) list(ctx context.Context) []server.Pull {
 	shown := make([]server.Pull, len(under))
 	first := p.firstOf(under)
 	for i, u := range under {
-		shown[i] = server.Pull{Image: u.Image, Pods: u.Pods, Ahead: u.Ahead}
+		shown[i] = server.Pull{Image: u.Image, Pods: u.Pods, Ahead: u.Ahead, Place: u.Place, AtOnce: u.AtOnce}
 		if u.Since.IsZero() {
 			shown[i].Behind = first
 		} else {

@@ -93,17 +93,17 @@ func (a *Agent) saveConfig() error {
 
 // StartRuntime starts the runtime that berth brings along, leaves it running for the next agent
 // with these directories, and returns its endpoint: unix:// and the path of its socket. It fails
-// while an agent has the root directory.
+// while an agent has the root directory or the run directory.
 func StartRuntime(ctx context.Context, cfg Config) (endpoint string, err error) {
 	a, err := Build(cfg)
 	if err != nil {
 		return "", err
 	}
-	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	_, release, err := a.claimFolders()
 	if err != nil {
 		return "", err
 	}
-	defer unlock()
+	defer release()
 	if err := a.saveConfig(); err != nil {
 		return "", err
 	}

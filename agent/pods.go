@@ -109,6 +109,7 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 		NodeName: g.cfg.NodeName, Log: g.cfg.Log, Journal: g.journal, Paths: g.cfg.Paths, Names: m.names,
 		StateDir: filepath.Join(g.cfg.RootDir, manifestsDir), Watch: g.out.Watch, Transport: g.out.Transport,
 		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define, Event: podEvents(g.recorder),
+		AllowUnknownFields: g.cfg.AllowUnknownFields,
 	}
 	if g.cfg.Source != nil {
 		c.Program = programSource(g.cfg.Source)

@@ -158,7 +158,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	if a.keeper, err = newNode(g, node.Sources{
 		Runtime: a.runtimeHealth.State, Images: a.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
-		Pressure: a.nodePressure, Devices: a.sharing.nodeDevices,
+		Pressure: a.nodePressure, Devices: a.sharing.nodeDevices, DevicesForgotten: a.sharing.devices.BeganWithoutFile,
 	}); err != nil {
 		return nil, err
 	}

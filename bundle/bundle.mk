@@ -7,6 +7,9 @@
 
 BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
 
+# Runs a command that may take long, and says so every 15 seconds: $(PROGRESS) WHAT COMMAND...
+PROGRESS := $(CURDIR)/bundle/progress.sh
+
 BUNDLE_TAGS    := bundle
 BUNDLE_FILE    := internal/runtime/embedded/bundle/bundle.tar.zst
 BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
@@ -20,6 +23,12 @@ BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
 BUNDLE_RUNC       := github.com/opencontainers/runc
 BUNDLE_CNI        := github.com/containernetworking/plugins
 bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
+
+# GOARCH=arm64 in the environment makes the bundle of another architecture: with Debian's C compiler for it, and libseccomp of it.
+BUNDLE_ARCH    = $(shell go env GOARCH)
+BUNDLE_TRIPLET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(BUNDLE_ARCH)))-linux-gnu
+BUNDLE_CROSS   = $(filter-out $(shell go env GOHOSTARCH),$(BUNDLE_ARCH))
+BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG_LIBDIR=/usr/lib/$(BUNDLE_TRIPLET)/pkgconfig;)
 
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
@@ -46,7 +55,8 @@ endef
 bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
 	@set -e; key=$(BUNDLE_KEY); kept='$(BERTH_CACHE)'/bundle/$$key; \
 	if ! [ -f "$$kept/bundle.hash" ]; then \
-		$(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
+		echo 'bundle: the first build downloads what it needs and takes 3 to 10 minutes; it is kept in $(BERTH_CACHE), and later builds take seconds'; \
+		$(PROGRESS) bundle $(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
 	fi; \
 	mkdir -p $(dir $(BUNDLE_FILE)); \
 	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! [ -f $(BUNDLE_FILE) ]; then \
@@ -56,11 +66,11 @@ bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
 
 .PHONY: bundle-build
 bundle-build: bundle-needs
-	@set -e; cd bundle; mkdir -p '$(dir $(BUNDLE_KEPT))'; \
+	@set -e; $(BUNDLE_CC) cd bundle; mkdir -p '$(dir $(BUNDLE_KEPT))'; \
 	work=$$(mktemp -d '$(BUNDLE_KEPT).XXXXXX'); trap 'rm -rf "$$work"' EXIT; \
 	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
 	build() { go build -trimpath -buildvcs=false "$$@"; }; \
-	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim (the first build takes a minute or two)'; \
+	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim'; \
 	build_containerd() { \
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
@@ -87,19 +97,25 @@ bundle-build: bundle-needs
 	CGO_ENABLED=0 build -ldflags '-s -w' -o "$$work/hello" ./images/hello; \
 	$${CC:-cc} -static -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pie -no-pie -Os \
 		-Wall -Wextra -Werror -Wl,--build-id=none -Wl,-z,noseparate-code -Wl,-z,noexecstack -s -o "$$work/pause" images/pause/pause.c; \
-	go run ./cmd/pack -bin "$$work/bin" -cni "$$work/cni" -pause "$$work/pause" -hello "$$work/hello" \
+	linked() { printf '#include <features.h>\n#include <seccomp.h>\n%s\n' "$$1" | $${CC:-cc} -E -P - | tail -n 1 | tr -d ' '; }; \
+	GOARCH= CGO_ENABLED=0 go run ./cmd/pack -arch $(BUNDLE_ARCH) -bin "$$work/bin" -cni "$$work/cni" -pause "$$work/pause" -hello "$$work/hello" \
 		-component containerd=$(call bundle_version,$(BUNDLE_CONTAINERD)) -component runc=$(call bundle_version,$(BUNDLE_RUNC)) \
 		-component cni-plugins=$(call bundle_version,$(BUNDLE_CNI)) \
+		-component libseccomp="$$(linked SCMP_VER_MAJOR.SCMP_VER_MINOR.SCMP_VER_MICRO)" -component glibc="$$(linked __GLIBC__.__GLIBC_MINOR__)" \
+		-component libgcc="$$($${CC:-cc} -dumpfullversion)" \
 		-out "$$work/out/bundle.tar.zst" -hash "$$work/out/bundle.hash"; \
 	rm -rf '$(BUNDLE_KEPT)'; mv "$$work/out" '$(BUNDLE_KEPT)'
 
 # What a build of the bundle cannot do without, said before it starts.
 .PHONY: bundle-needs
 bundle-needs:
-	@missing=; \
-	command -v $${CC:-cc} >/dev/null || missing="$$missing gcc libc6-dev"; \
+	@$(BUNDLE_CC) missing=; \
+	command -v $${CC:-cc} >/dev/null || missing="$$missing $(if $(BUNDLE_CROSS),gcc-$(subst _,-,$(BUNDLE_TRIPLET)) libc6-dev-$(BUNDLE_ARCH)-cross,gcc libc6-dev)"; \
 	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
-	if command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp; then missing="$$missing libseccomp-dev"; fi; \
+	if command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp; then missing="$$missing libseccomp-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH))"; fi; \
+	$(if $(BUNDLE_CROSS),if [ -n "$$missing" ]; then \
+		echo "bundle: missing Debian packages for $(BUNDLE_ARCH):$$missing (as root: dpkg --add-architecture $(BUNDLE_ARCH) && apt-get update && apt-get install$$missing)" >&2; exit 1; \
+	fi;) \
 	if [ -n "$$missing" ]; then \
 		echo "bundle: missing Debian packages:$$missing (run 'make deps' as root, or: apt-get install$$missing)" >&2; exit 1; \
 	fi

@@ -9,7 +9,6 @@ import (
 
 	"berth/agent"
 	"berth/internal/host/tuning"
-	"berth/internal/observe/oom"
 	"berth/internal/pod"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri/critest"
@@ -33,6 +32,7 @@ type parts struct {
 	mounts  *mount.FakeMounter // what is mounted on the machine
 	logind  Logind
 	sockets hostSockets
+	kernel  kernel
 	// pluginWatches tell of the sockets of plugins.
 	pluginWatches pluginWatches
 }
@@ -40,7 +40,7 @@ type parts struct {
 func newParts(r *critest.Runtime) *parts {
 	return &parts{
 		Runtime: r, Cgroups: &Cgroups{runtime: r, pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, Network: newNetwork(r), Usage: newUsage(r),
-		uplink: newUplink(), mounts: mount.NewFakeMounter(nil),
+		uplink: newUplink(), mounts: mount.NewFakeMounter(nil), kernel: newKernel(),
 	}
 }
 
@@ -48,7 +48,7 @@ func newParts(r *critest.Runtime) *parts {
 // the real one.
 func (p *parts) outside() agent.Outside {
 	return agent.Outside{
-		DialCRI: p.Runtime.Dialer(), Cgroups: p.Cgroups, Kernel: quietKernel{}, Mounter: p.mounts,
+		DialCRI: p.Runtime.Dialer(), Cgroups: p.Cgroups, Kernel: p.kernel, Mounter: p.mounts,
 		Plugins:       p.pluginWatches.watch,
 		Layout:        layout,
 		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
@@ -60,21 +60,6 @@ func (p *parts) outside() agent.Outside {
 		},
 	}
 }
-
-// quietKernel kills nothing.
-type quietKernel struct{}
-
-func (quietKernel) Boot() string { return "" }
-
-func (quietKernel) Log(ctx context.Context, _ uint64, _ <-chan struct{}, _ func(oom.Record)) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func (quietKernel) Watch(func(string)) (oom.Watch, error)         { return quietWatch{}, nil }
-func (quietKernel) Containers(string) (map[string]string, error)  { return nil, nil }
-func (quietKernel) Kills(string) (uint64, error)                  { return 0, nil }
-func (quietKernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
 
 type quietWatch struct{}
 

@@ -1,17 +1,20 @@
 package agenttest
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // doContainer carries out the commands of stories that are about single containers:
 //
+//	oom-child POD/CONTAINER PROCESS LIMIT   the kernel kills another process of the container than its first, at the limit
 //	lose POD/CONTAINER         somebody removes the container from the runtime
 //	forget POD/CONTAINER       the runtime no longer knows whether the container runs
 //	unkillable POD, killable POD   no signal ends the processes of the pod, as they wait for the kernel; it does again
@@ -31,6 +34,8 @@ func (s *story) doContainer(verb string, args []string) error {
 	rest := strings.Join(args[1:], " ")
 	var got string
 	switch verb {
+	case "oom-child":
+		return s.killChild(args)
 	case "lose":
 		s.Runtime.RemoveBehindBack(args[0])
 		return nil
@@ -80,6 +85,20 @@ func (s *story) doContainer(verb string, args []string) error {
 	if got != rest {
 		return fmt.Errorf("it is: %s", got)
 	}
+	return nil
+}
+
+// killChild has the kernel kill a process of a container, which goes on.
+func (s *story) killChild(args []string) error {
+	c, ok := s.Runtime.Find(args[0])
+	if !ok || len(args) != 3 {
+		return errors.New("a container that runs, a process and a limit are needed")
+	}
+	limit, err := resource.ParseQuantity(args[2])
+	if err != nil {
+		return err
+	}
+	s.kernel.kill(c.ID, args[1], limit.Value()/1024)
 	return nil
 }
 

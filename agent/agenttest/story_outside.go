@@ -43,7 +43,7 @@ import (
 //	host listens ADDRESS:PORT  a program of the machine listens on the TCP port; host closes: none does any more
 //	disk-used PERCENT          so much of the disk of images is in use
 //	expect-image IMAGE yes | no   the runtime has the image
-//	lose-disk                  all that the agent has on disk is lost, but for logs
+//	lose-disk [FILE]           all that the agent has on disk is lost, but for logs, or this alone
 //	expect-disk-clean          no folder or log of a pod is left
 //	expect-event POD REASON N [TEXT]   there were N events of the pod with this reason whose messages contain the text
 //	expect-next POD DURATION TEXT   what happens without another event then, and why, as berth explain tells; "none": nothing is timed
@@ -117,7 +117,7 @@ func (s *story) doOutside(verb string, args []string) error {
 		}
 		return differs(present, rest)
 	case "lose-disk":
-		return os.RemoveAll(filepath.Join(s.dir, "root"))
+		return os.RemoveAll(filepath.Join(s.dir, "root", strings.Join(args, " ")))
 	case "expect-disk-clean":
 		return s.expectDiskClean()
 	case "expect-event":

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,14 +12,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/api/server"
 	"berth/internal/runtime/embedded"
 )
 
+// checkFlags are the flags of `berth check`.
+type checkFlags struct {
+	query  embedded.HostQuery
+	output string
+	fix    bool
+	dryRun bool
+}
+
 func newCheckCommand(g *globalFlags) *cobra.Command {
-	var (
-		query  embedded.HostQuery
-		output string
-	)
+	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Tell what this host has and lacks for running pods, and how the agent is",
@@ -25,57 +33,118 @@ func newCheckCommand(g *globalFlags) *cobra.Command {
 CPUs and memory lie, with what that means for the policies of CPUs, memory and topology. If an agent runs, tell how it is, too,
 and how far the node is from the thresholds at which pods are evicted.
 
-The exit code is 1 if something is missing without which pods cannot run, or a condition of the agent has failed, otherwise 0.
-The agent's conditions are explained in docs/health.md.`,
+With --fix, what is lacking is mended first as far as that takes nothing from anybody: modules of the kernel are loaded and forwarding is
+turned on, now and, by files of their own in /etc/modules-load.d and /etc/sysctl.d, at each boot. Each thing done is told. Packages, rules of
+the firewall, and what somebody may have turned off on purpose, are left alone. --dry-run only says what would be done.
+
+The exit code is 1 if something is missing without which pods cannot run, or a condition of the agent has failed, or something could not be
+mended, otherwise 0. The agent's conditions are explained in docs/health.md.`,
 		Example: `  berth check
-  berth check --port 80,443`,
+  berth check --port 80,443
+  berth check --fix --dry-run`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			checks := append(embedded.CheckHost(query), checkRuntime())
-			topology := checkTopology(os.DirFS("/"))
-			client := newClient(g.runDir)
-			agent := checkAgent(cmd.Context(), client, time.Now())
-			thresholds := checkThresholds(cmd.Context(), client, time.Now())
-			var err error
-			switch out := cmd.OutOrStdout(); output {
-			case "":
-				err = printChecks(out, "CHECK", checks)
-				for _, more := range []struct {
-					title  string
-					checks []embedded.HostCheck
-				}{{"TOPOLOGY", topology}, {"AGENT", agent}, {"THRESHOLD", thresholds}} {
-					if more.checks != nil {
-						_, lineErr := fmt.Fprintln(out)
-						err = errors.Join(err, lineErr, printChecks(out, more.title, more.checks))
-					}
-				}
-			case "json":
-				err = printJSON(out, slices.Concat(checks, topology, agent, thresholds))
-			default:
-				return fmt.Errorf("--output: %q is not a format: choose json", output)
-			}
-			if err != nil {
-				return err
-			}
-			for _, c := range slices.Concat(checks, agent) {
-				if c.Result == embedded.Missing || c.Result == conditionFailed {
-					return errReported
-				}
-			}
-			return nil
+			return f.check(cmd.Context(), newClient(g.runDir), embedded.NewFixer(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&query.Root, "root-dir", defaultRootDir, "directory of everything that the agent will keep")
-	cmd.Flags().IntSliceVar(&query.Ports, "port", nil, "also check that these TCP ports are free, which pods will want of the host")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	cmd.Flags().StringVar(&f.query.Root, "root-dir", "", "directory of everything that the agent will keep (default: that of the agent that runs, or "+defaultRootDir+")")
+	cmd.Flags().IntSliceVar(&f.query.Ports, "port", nil, "also check that these TCP ports are free, which pods will want of the host")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	cmd.Flags().BoolVar(&f.fix, "fix", false, "mend what is lacking, as far as that takes nothing from anybody")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "with --fix: only say what would be done")
 	completeFixed(cmd, "output", "json")
 	return cmd
 }
 
-// checkRuntime says whether this program brings a runtime along.
-func checkRuntime() embedded.HostCheck {
+// checkPart is a table of checks.
+type checkPart struct {
+	title  string
+	checks []embedded.HostCheck
+}
+
+// check prints what there is to say of the host and the agent.
+func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, out io.Writer) error {
+	switch {
+	case f.output != "" && f.output != "json":
+		return fmt.Errorf("--output: %q is not a format: choose json", f.output)
+	case f.dryRun && !f.fix:
+		return errors.New("--dry-run is for --fix")
+	case f.fix && !f.dryRun && os.Geteuid() != 0:
+		return errors.New("berth check --fix must be root, as it changes the machine's settings: try with sudo, or --dry-run")
+	}
+	fixes := f.mend(ctx, fixer)
+	running, err := c.version(ctx)
+	if err != nil {
+		running = server.Version{} // checkAgent says what there is to say
+	}
+	f.query.Root = cmp.Or(f.query.Root, running.RootDir, defaultRootDir)
+	now := time.Now()
+	parts := []checkPart{
+		{"FIX", fixes},
+		{"CHECK", append(embedded.CheckHost(f.query), checkRuntime(running))},
+		{"TOPOLOGY", checkTopology(os.DirFS("/"))},
+		{"AGENT", checkAgent(ctx, c, now)},
+		{"THRESHOLD", checkThresholds(ctx, c, now)},
+	}
+	parts = slices.DeleteFunc(parts, func(p checkPart) bool { return p.checks == nil })
+	var all []embedded.HostCheck
+	for _, p := range parts {
+		all = append(all, p.checks...)
+	}
+	if f.output == "json" {
+		err = printJSON(out, all)
+	} else {
+		err = printParts(out, parts)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(all, func(c embedded.HostCheck) bool { return c.Result == embedded.Missing || c.Result == conditionFailed }) {
+		return errReported
+	}
+	return nil
+}
+
+// mend mends what is lacking, if it is to, and says how each thing came out.
+func (f checkFlags) mend(ctx context.Context, fixer embedded.Fixer) []embedded.HostCheck {
+	if !f.fix {
+		return nil
+	}
+	plan := fixer.Plan()
+	if len(plan) == 0 {
+		return []embedded.HostCheck{{Name: "-", Result: embedded.OK, Found: "there is nothing that --fix mends"}}
+	}
+	if !f.dryRun {
+		return fixer.Do(ctx, plan)
+	}
+	var planned []embedded.HostCheck
+	for _, fix := range plan {
+		planned = append(planned, embedded.HostCheck{Name: fix.Name, Result: embedded.Planned, Found: fix.What})
+	}
+	return planned
+}
+
+// printParts prints the tables below each other.
+func printParts(out io.Writer, parts []checkPart) (err error) {
+	for i, p := range parts {
+		if i > 0 {
+			_, err = fmt.Fprintln(out)
+		}
+		if err = errors.Join(err, printChecks(out, p.title, p.checks)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRuntime says which runtime the agent has, or without one whether this program brings one
+// along.
+func checkRuntime(running server.Version) embedded.HostCheck {
 	const name = "container runtime"
+	if running.RuntimeName != "" {
+		return embedded.HostCheck{Name: name, Result: embedded.OK, Found: fmt.Sprintf("%s %s of the agent, at %s", running.RuntimeName, running.RuntimeVersion, running.RuntimeEndpoint)}
+	}
 	if embedded.Available() {
 		return embedded.HostCheck{Name: name, Result: embedded.OK, Found: "inside this program"}
 	}

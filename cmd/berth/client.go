@@ -79,7 +79,7 @@ func (c *client) explain(err error) error {
 	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
 	case isOp && op.Op == "dial" && (errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)):
-		return fmt.Errorf(`%w on %s: start one with "berth run DIR", or name its --run-dir`, errNoAgent, c.runDir)
+		return fmt.Errorf("%w on %s: %s", errNoAgent, c.runDir, elsewhere())
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("the agent's socket %s is for root only: try with sudo", server.SocketPath(c.runDir))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -37,8 +38,8 @@ func newConfigPrintCommand(g *globalFlags) *cobra.Command {
 		Short: "Show what is in force, and where each value came from",
 		Long: `Show every field of the KubeletConfiguration and every flag that is no field: its value, and the file or flag that it came from.
 
-Without flags of the kubelet, that is what the running agent was told. With some, it is what an agent that is started with these flags would
-have; nothing is started, and files are read now. Secrets in staticPodURL and staticPodURLHeader are not shown.`,
+Without flags of the kubelet, that is what the running agent was told. With some, or with environment variables for some where no agent runs,
+it is what an agent that is started so would have; nothing is started, and files are read now. Secrets in staticPodURL and staticPodURLHeader are not shown.`,
 		Example: `  berth config print --changed
   berth config print --config /var/lib/kubelet/config.yaml --config-dir /etc/kubelet.d
   berth config print --max-pods 50 -o yaml`,
@@ -61,19 +62,22 @@ have; nothing is started, and files are read now. Secrets in staticPodURL and st
 		}
 		addKubeletFlag(cmd.Flags(), k).Hidden = true // they are those of berth kubelet, whose help shows them
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return suggestFlag(flags, err) })
 	return cmd
 }
 
 // settings returns what the running agent was told, or what the given flags make.
 func (f *configPrint) settings(ctx context.Context, g *globalFlags, flags *config.Flags, errOut io.Writer) ([]server.Setting, error) {
-	given := false
+	given, environment := false, false
 	for _, k := range flags.All() {
-		given = given || k.IsSet()
+		given = given || k.IsSet() && !k.FromVariable()
+		environment = environment || k.FromVariable()
 	}
 	if !given {
 		var settings []server.Setting
-		return settings, newClient(g.runDir).getJSON(ctx, server.PathSettings, nil, &settings)
+		err := newClient(g.runDir).getJSON(ctx, server.PathSettings, nil, &settings)
+		if !environment || !errors.Is(err, errNoAgent) {
+			return settings, err
+		}
 	}
 	k, err := config.Load(flags)
 	if err != nil {

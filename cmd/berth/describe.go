@@ -81,6 +81,9 @@ func describePods(ctx context.Context, c *client, filter podFilter, events *bool
 		return err
 	}
 	chosen, byName, missing := chooseDescribed(pods, filter)
+	if missing != nil {
+		missing = explainMissing(ctx, c, missing, filter.refs...)
+	}
 	if len(chosen) == 0 {
 		if missing == nil {
 			_, err = fmt.Fprintln(s.errOut, "No pods found.")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -8,7 +9,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
@@ -17,9 +17,12 @@ import (
 
 // endOf says how a container ended: with the limit that it went over, and whether a signal was the
 // agent's.
-func (s sight) endOf(container string, end journal.End) string {
+func (s ending) endOf(container string, end journal.End) string {
 	text := endText(end.ExitCode, end.Reason, end.Message)
 	if end.Reason == lifecycle.OOMKilled && s.pod != nil {
+		if kill := s.oomOf(end); kill != "" {
+			return fmt.Sprintf("%s (OOMKilled, exit code %d)", "was killed because it used more memory than its limit: "+kill, end.ExitCode)
+		}
 		if c := pod.FindContainer(&s.pod.Spec, container); c != nil {
 			if limit, ok := c.Resources.Limits[v1.ResourceMemory]; ok {
 				text = strings.Replace(text, "its limit (", fmt.Sprintf("its limit of %s (", limit.String()), 1)
@@ -34,7 +37,7 @@ func (s sight) endOf(container string, end journal.End) string {
 }
 
 // agentStopped reports whether the agent stopped the container when it ended, or may have.
-func (s sight) agentStopped(end journal.End) bool {
+func (s ending) agentStopped(end journal.End) bool {
 	if s.pod == nil || s.pod.DeletionTimestamp != nil || len(s.story.Entries) == 0 || s.story.Entries[0].Time.After(end.Started) {
 		return true // what was decided then is not known any more
 	}
@@ -47,17 +50,29 @@ func (s sight) agentStopped(end journal.End) bool {
 var led = []string{"liveness probe: failure", "startup probe: failure", "postStart hook failed"}
 
 // ledTo says what had the agent stop the container: the last answer, and how often it came.
-func (s sight) ledTo(end journal.End) string {
+func (s ending) ledTo(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
-		if slices.Contains(led, e.Decision) && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
+		switch {
+		case e.Time.After(end.Finished) || e.Time.Before(end.Started):
+		case e.Container == end.Container && slices.Contains(led, e.Decision):
 			return fmt.Sprintf(" (%s)", oneLine(joinNonEmpty("; ", e.Error, e.Why)))
+		case e.Decision == "changed" && strings.Contains(e.Why, "spec.containers["+end.Container+"]"):
+			return fmt.Sprintf(" (%s)", changeOf(e.Why, "spec.containers["+end.Container+"]"))
 		}
 	}
 	return ""
 }
 
+// changeOf is what an entry says of a changed field: its old and new value.
+func changeOf(why, field string) string {
+	if i := strings.Index(why, field); i >= 0 {
+		why, _, _ = strings.Cut(why[i:], "; ")
+	}
+	return oneLine(strings.TrimSuffix(why, "."))
+}
+
 // isEnding reports whether the pod is being ended, though nobody asked the API server for it.
-func (s sight) isEnding() bool {
+func (s ending) isEnding() bool {
 	for _, e := range slices.Backward(s.story.Entries) {
 		switch e.Decision {
 		case "end the pod":
@@ -70,7 +85,7 @@ func (s sight) isEnding() bool {
 }
 
 // aboutRunning names what still runs of a pod that ends.
-func (s sight) aboutRunning() string {
+func (s ending) aboutRunning() string {
 	var running []string
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running != nil {
@@ -84,7 +99,7 @@ func (s sight) aboutRunning() string {
 }
 
 // hookText tells of the preStop hook of the container, if it runs.
-func (s sight) hookText(container string) string {
+func (s ending) hookText(container string) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		switch {
 		case e.Container != container:
@@ -98,7 +113,7 @@ func (s sight) hookText(container string) string {
 }
 
 // hookAwaited names the postStart hook that runs, "" for none.
-func (s sight) hookAwaited() string {
+func (s coming) hookAwaited() string {
 	if len(s.story.Entries) == 0 {
 		return ""
 	}
@@ -110,12 +125,12 @@ func (s sight) hookAwaited() string {
 }
 
 // aboutDeadline says which deadline was over, and since when it ran.
-func (s sight) aboutDeadline() string {
+func (s ending) aboutDeadline() string {
 	p := s.pod
 	if p.Status.Reason != "DeadlineExceeded" || p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil {
 		return ""
 	}
-	return fmt.Sprintf(": activeDeadlineSeconds is %d, and the pod was active from %s on.", *p.Spec.ActiveDeadlineSeconds, s.at(p.Status.StartTime.Time))
+	return fmt.Sprintf(": activeDeadlineSeconds is %d, and the pod was active from %s on", *p.Spec.ActiveDeadlineSeconds, s.at(p.Status.StartTime.Time))
 }
 
 // aboutResize tells of a resize that is not done.
@@ -126,7 +141,7 @@ func (s sight) aboutResize() string {
 			if c.Type == v1.PodResizeInProgress {
 				what = "A resize of it is under way"
 			}
-			return fmt.Sprintf(" %s%s: %s", what, s.sinceTime(c.LastTransitionTime.Time), oneLine(joinNonEmpty(": ", c.Reason, c.Message)))
+			return fmt.Sprintf(" %s%s: %s.", what, s.sinceTime(c.LastTransitionTime.Time), oneLine(joinNonEmpty(": ", c.Reason, cmp.Or(shortOf(c.Message), c.Message))))
 		}
 	}
 	return ""
@@ -139,24 +154,40 @@ var shortage = regexp.MustCompile(`didn't have enough resource: ([^,]+), request
 // shortOf says in units as people write them what there was too little of.
 func shortOf(refusal string) string {
 	m := shortage.FindStringSubmatch(refusal)
-	if m == nil {
+	n, ok := shortageOf(refusal)
+	if !ok {
 		return ""
 	}
-	var n [3]int64
-	for i := range n {
-		var err error
-		if n[i], err = strconv.ParseInt(m[i+2], 10, 64); err != nil {
-			return ""
-		}
-	}
-	what, write := m[1], func(v int64) string { return strconv.FormatInt(v, 10) }
+	what, write := " "+m[1], func(v int64) string { return strconv.FormatInt(v, 10) }
 	switch v1.ResourceName(m[1]) {
 	case v1.ResourceCPU:
-		what, write = "CPUs", func(v int64) string { return resource.NewMilliQuantity(v, resource.DecimalSI).String() }
+		what, write = " CPUs", func(v int64) string {
+			return strconv.FormatFloat(float64(v)/1000, 'f', -1, 64)
+		}
+		if n[0] == 1000 {
+			what = " CPU"
+		}
 	case v1.ResourceMemory, v1.ResourceEphemeralStorage:
-		write = byteSize
+		what, write = " of "+m[1], byteSize
 	}
-	return fmt.Sprintf(" It asks for %s %s; of %s, %s are free.", write(n[0]), what, write(n[2]), write(max(0, n[2]-n[1])))
+	text := strings.ReplaceAll(fmt.Sprintf("it asks for %s%s; %s of %s are free", write(n[0]), what, write(max(0, n[2]-n[1])), write(n[2])), ".0 ", " ")
+	_, more, _ := strings.Cut(refusal, m[0])
+	return text + strings.TrimSuffix(oneLine(more), ".")
+}
+
+// shortageOf returns what was requested, used and there, in the resource's least unit.
+func shortageOf(refusal string) (n [3]int64, ok bool) {
+	m := shortage.FindStringSubmatch(refusal)
+	for i := range n {
+		if m == nil {
+			return n, false
+		}
+		var err error
+		if n[i], err = strconv.ParseInt(m[i+2], 10, 64); err != nil {
+			return n, false
+		}
+	}
+	return n, true
 }
 
 // where is how errors of passes begin: with the pod, and the step.
@@ -173,17 +204,24 @@ var missing = []struct {
 }{
 	{regexp.MustCompile(`configmap "([^"]+)" not found`), "as soon as the ConfigMap %q exists"},
 	{regexp.MustCompile(`secret "([^"]+)" not found`), "as soon as the Secret %q exists"},
-	{regexp.MustCompile(`couldn't find key \S+ in ConfigMap \S+/(\S+)`), "as soon as the ConfigMap %q has the key"},
+	{regexp.MustCompile(`couldn't find key \S+ in ConfigMap \S+/([^\s:]+)`), "as soon as the ConfigMap %q has the key"},
+	{regexp.MustCompile(`configmap references non-existent config key: ([^\s:]+)`), "as soon as the ConfigMap has the key %q"},
 	{regexp.MustCompile(`couldn't find key \S+ in Secret \S+/(\S+)`), "as soon as the Secret %q has the key"},
+	{regexp.MustCompile(`persistentvolumeclaim "([^"]+)" not found`), "as soon as the PersistentVolumeClaim %q exists"},
+	{regexp.MustCompile(`PVC \S+/([^\s:]+): it is bound to no volume`), "as soon as the PersistentVolumeClaim %q is bound to a volume"},
+	{regexp.MustCompile(`RuntimeClass "([^"]+)" not found`), "as soon as the RuntimeClass %q exists"},
 	{regexp.MustCompile(`driver name (\S+) not found in the list of registered CSI drivers`), "as soon as the CSI driver %q registers"},
 }
 
 // awaited says what has the pod looked at before anything that is timed.
-func (s sight) awaited() (lines []string) {
+func (s coming) awaited() (lines []string) {
 	if s.pod == nil {
 		return nil
 	}
 	headline := s.headline()
+	if strings.Contains(headline, " registry was asked ") {
+		return nil // the next try finds it, and nothing before
+	}
 	for _, m := range missing {
 		if named := m.named.FindStringSubmatch(headline); named != nil {
 			lines = append(lines, fmt.Sprintf(m.text, named[1]))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -67,12 +68,65 @@ func shapeOf(e *journal.Entry) string {
 	return numbers.ReplaceAllString(durations.ReplaceAllString(text, "#d"), "#")
 }
 
-// withoutEchoes leaves out events that say again what a decision beside them says.
+// withoutEchoes leaves out what says again what a decision beside it says: events, and states that
+// follow from a decision; and that the API server was told.
 func withoutEchoes(entries []journal.Entry) []journal.Entry {
-	return slices.DeleteFunc(slices.Clone(entries), func(e journal.Entry) bool {
-		return e.Component == "event" && (e.Error == "" || e.Decision == "BackOff" || isSaidBy(entries, e))
+	left := slices.DeleteFunc(slices.Clone(entries), func(e journal.Entry) bool {
+		switch e.Component {
+		case "event":
+			return e.Error == "" || e.Decision == "BackOff" || strings.HasPrefix(e.Error, "Error: ") || isSaidBy(entries, e)
+		case "status":
+			return e.Decision == "reported to the API server" || e.Decision == "waiting: CrashLoopBackOff" || e.Decision == "waiting: ImagePullBackOff" ||
+				strings.HasPrefix(e.Decision, "waiting: ") && isSaidBy(entries, journal.Entry{Time: e.Time, Error: cmp.Or(e.Why, "?")})
+		}
+		return false
+	})
+	return slices.CompactFunc(left, func(a, b journal.Entry) bool { // as a plan that is made again
+		return a.Component == "runtime" && a.Component == b.Component && a.Container == b.Container && a.Decision == b.Decision && a.Error == b.Error
 	})
 }
+
+// plainEntry is an entry without what everybody knows who asked about the pod, and without what the
+// sentence says.
+func (s screen) plainEntry(e journal.Entry) journal.Entry {
+	switch {
+	case e.Component == "worker" && e.Error != "":
+		e.Error, e.Why = plainError(e.Error), ""
+	case strings.HasSuffix(e.Decision, ": ImagePullBackOff"):
+		if i := strings.LastIndex(e.Why, "; next try at "); i >= 0 {
+			e.Why = e.Why[i+2:]
+			if at, err := time.Parse("next try at "+time.RFC3339, e.Why); err == nil {
+				e.Why = "next try at " + s.at(at)
+			}
+		}
+	case e.Component == "status" && strings.HasPrefix(e.Decision, "not ready: "):
+		e.Why = ""
+	}
+	return e
+}
+
+// overtaken marks a plan whose time another decision overtook.
+func (s screen) overtaken(plan *journal.Entry) string {
+	at := planned.FindStringSubmatch(plan.Decision)
+	if plan.Component != "runtime" || at == nil {
+		return ""
+	}
+	for _, e := range s.story.Entries {
+		if e.Time.Before(plan.Time) || e.Subject.UID != plan.Subject.UID {
+			continue
+		}
+		if e.Time.In(s.zone).Format(time.TimeOnly) >= at[1] && e.Time.Sub(plan.Time) < 24*time.Hour {
+			return ""
+		}
+		if e.Decision == "end the pod" || e.Decision == "changed" {
+			return fmt.Sprintf("[overtaken at %s: %s] ", s.at(e.Time), e.Decision)
+		}
+	}
+	return ""
+}
+
+// planned is a start that a plan has for later.
+var planned = regexp.MustCompile(` at (\d\d:\d\d:\d\d), when its back-off`)
 
 // echoWithin is how far an event may be from the decision that it tells users of.
 const echoWithin = 2 * time.Second

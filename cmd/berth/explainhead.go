@@ -26,7 +26,7 @@ type sight struct {
 
 func newSight(e server.Explanation, now time.Time, zone *time.Location) sight {
 	s := sight{e: e, now: now, zone: zone}
-	for _, p := range e.Pods { // of two incarnations the one that goes on
+	for _, p := range e.Pods { // of two of the name the one that goes on
 		if s.pod == nil || p.DeletionTimestamp == nil {
 			s.pod = p
 		}
@@ -51,19 +51,22 @@ func (s sight) headline() string {
 		return s.says("is set aside: the agent crashed again and again with it in hand. Its containers go on, and nothing is done for it until its spec changes or `berth release %s/%s` lets go of it. The crash: %s",
 			p.Namespace, p.Name, oneLine(s.e.Quarantined[p.UID]))
 	case p.Status.Phase == v1.PodSucceeded:
-		return s.says("has completed: all its containers ended with code 0.")
-	case p.Status.Phase == v1.PodFailed:
-		return s.aboutFailed()
-	case p.DeletionTimestamp != nil || s.isEnding():
-		return s.says("is ending%s.%s", s.why("end the pod"), s.aboutRunning())
+		return s.says("has completed: all its containers ended with code 0.%s", ending{s}.aboutFinalizers())
+	case p.Status.Phase == v1.PodFailed && ending{s}.aboutRunning() == "":
+		return s.aboutFailed() + ending{s}.aboutFinalizers()
+	case p.DeletionTimestamp != nil || p.Status.Phase == v1.PodFailed || ending{s}.isEnding():
+		return s.says("is ending%s.%s%s%s", s.why("end the pod"), ending{s}.failure(), ending{s}.aboutEnd(), ending{s}.aboutRunning())
 	}
-	if text := s.aboutContainers(); text != "" {
+	if text := (ending{s}).aboutStopping(); text != "" {
 		return text
 	}
-	if !isTrue(p, v1.PodReady) {
-		return s.aboutUnready()
+	if text := s.aboutContainers(); text != "" {
+		return sentence(text) + s.aboutNode()
 	}
-	return s.says("is ready%s.%s%s", s.sinceCondition(v1.PodReady), s.aboutRestarts(), s.aboutResize())
+	if !isTrue(p, v1.PodReady) {
+		return sentence(s.aboutUnready()) + s.aboutRestarts() + s.aboutNode()
+	}
+	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
 }
 
 func (s sight) says(format string, args ...any) string {
@@ -105,15 +108,16 @@ func (s sight) aboutGone() string {
 func (s sight) aboutFailed() string {
 	p := s.pod
 	if refusal, ok := strings.CutPrefix(p.Status.Message, "Pod was rejected: "); ok {
-		return s.says("was refused by this node (%s): %s.%s", p.Status.Reason, oneLine(refusal), shortOf(refusal))
+		text := cmp.Or(shortOf(refusal), strings.TrimPrefix(s.why("refuse the pod"), ": "), oneLine(refusal))
+		return s.says("was refused by this node (%s): %s.", p.Status.Reason, strings.TrimSuffix(text, "."))
 	}
-	if p.Status.Reason != "" {
-		return s.says("has failed: %s%s", oneLine(joinNonEmpty(": ", p.Status.Reason, p.Status.Message)), s.aboutDeadline())
+	if failure := (ending{s}).failure(); failure != "" {
+		return s.says("has failed:%s", failure)
 	}
 	for _, cs := range statusesOf(p) {
 		if t := cs.State.Terminated; t != nil && t.ExitCode != 0 {
-			return s.says("has failed: container %q %s%s, and is not restarted (restart policy %s).", cs.Name,
-				s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), cmp.Or(p.Spec.RestartPolicy, v1.RestartPolicyAlways))
+			return s.says("has failed: container %q %s%s%s, and is not restarted: %s.", cs.Name,
+				ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t), ending{s}.whyNotRestarted(cs.Name))
 		}
 	}
 	return s.says("has failed.")
@@ -153,7 +157,7 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 		if t.ExitCode == 0 && isTrue(s.pod, v1.PodReady) {
 			return ""
 		}
-		return s.says("is not ready: container %q %s%s.", cs.Name, s.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time))
+		return s.says("is not ready: container %q %s%s.", cs.Name, ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time))
 	}
 	w := cs.State.Waiting
 	if w == nil {
@@ -165,40 +169,35 @@ func (s sight) aboutContainer(cs v1.ContainerStatus) string {
 	case lifecycle.CrashLoopBackOff:
 		text := fmt.Sprintf("is waiting: container %q is in a crash loop, with %s so far", cs.Name, count(int(cs.RestartCount), "restart"))
 		if end, ok := s.lastEnd(cs); ok {
-			text += fmt.Sprintf(". It %s%s%s", s.endOf(cs.Name, end), s.agoOf(end.Finished), s.killedFor(end))
+			text += fmt.Sprintf(". It %s%s%s%s", ending{s}.endOf(cs.Name, end), s.agoOf(end.Finished), ending{s}.killedFor(end), ending{s}.ruleFor(cs.Name, end))
 		}
 		return s.says("%s.", text)
 	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, lifecycle.ErrImageNeverPull, lifecycle.InvalidImageName, lifecycle.ImageInspectError:
-		return s.says("is waiting: the image of container %q, %s, is not available (%s): %s", cs.Name, imageOf(s.pod, cs.Name), w.Reason, oneLine(w.Message))
+		return s.aboutImage(cs.Name, w)
 	}
 	return s.says("is waiting: container %q cannot be started (%s): %s", cs.Name, w.Reason, oneLine(w.Message))
 }
 
+// notYet says of a step of a start that it is not done.
+var notYet = map[string]string{
+	journal.Admitted.String(): "it has not been admitted yet",
+	journal.Cgroup.String():   "its cgroup is not made yet",
+	journal.Volumes.String():  "its volumes are not mounted yet",
+	journal.Sandbox.String():  "its sandbox does not run yet",
+	journal.Image.String():    "its images are not there yet",
+}
+
 // aboutStarting tells which step of the start the pod is at.
 func (s sight) aboutStarting() string {
-	done := map[journal.Step]time.Time{}
 	last := s.story.Seen
 	for _, m := range s.story.Marks {
-		done[m.Step] = m.Time
 		if m.Time.After(last) {
 			last = m.Time
 		}
 	}
 	waits := "its containers are being started"
-	for _, step := range []struct {
-		step journal.Step
-		text string
-	}{
-		{journal.Admitted, "it has not been admitted yet"},
-		{journal.Cgroup, "its cgroup is not made yet"},
-		{journal.Volumes, "its volumes are not mounted yet"},
-		{journal.Sandbox, "its sandbox does not run yet"},
-		{journal.Image, "its images are not there yet"},
-	} {
-		if _, ok := done[step.step]; !ok {
-			waits = step.text
-			break
-		}
+	if spans := (waterfall{s}).spans(); len(spans) > 0 && spans[len(spans)-1].open {
+		waits = cmp.Or(notYet[spans[len(spans)-1].step], waits)
 	}
 	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.story.Seen), waits) + s.aboutPulls()
 	for i := len(s.story.Entries) - 1; i >= 0; i-- {
@@ -206,9 +205,12 @@ func (s sight) aboutStarting() string {
 		switch {
 		case e.Time.Before(last):
 		case e.Error != "" && e.Component != "event":
+			if strings.Contains(e.Error, "runtime handler") { // without one no sandbox is made
+				text = strings.Replace(text, waits, "its sandbox does not run yet", 1)
+			}
 			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), plainError(e.Error))
 		case strings.HasPrefix(e.Decision, "wait for "):
-			return s.says("%s It has to %s.", text, oneLine(e.Decision))
+			return s.says("%s It has to %s%s.", text, oneLine(e.Decision), s.waitedFor(e))
 		default:
 			continue
 		}
@@ -284,10 +286,10 @@ func (s sight) tally(container, kind string) string {
 
 // killedFor says why the agent ended a container, if it did: the event Killing comes before the
 // end.
-func (s sight) killedFor(end journal.End) string {
+func (s ending) killedFor(end journal.End) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
-			return ", killed by the agent: " + oneLine(e.Why) + s.ledTo(end)
+			return ", killed by the agent" + cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
 		}
 	}
 	return ""
@@ -301,7 +303,7 @@ func (s sight) aboutRestarts() string {
 		}
 		fmt.Fprintf(&b, " Container %q has been restarted %s", cs.Name, times(int(cs.RestartCount)))
 		if end, ok := s.lastEnd(cs); ok {
-			fmt.Fprintf(&b, "; it last %s%s%s", s.endOf(cs.Name, end), s.agoOf(end.Finished), s.killedFor(end))
+			fmt.Fprintf(&b, "; it last %s%s%s%s", ending{s}.endOf(cs.Name, end), s.agoOf(end.Finished), ending{s}.killedFor(end), ending{s}.ruleFor(cs.Name, end))
 		}
 		b.WriteString(".")
 	}

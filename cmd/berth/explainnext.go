@@ -13,9 +13,12 @@ import (
 	"berth/internal/record/journal"
 )
 
+// coming tells what comes next.
+type coming struct{ sight }
+
 // next says what happens without any further event, and when.
-func (s sight) next() []string {
-	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited())
+func (s coming) next() []string {
+	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())
 	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
 		if n.Container != "" {
@@ -36,12 +39,15 @@ func (s sight) next() []string {
 	case s.e.Quarantined[p.UID] != "":
 		return []string{"nothing, until its spec changes or it is released"}
 	case pod.IsTerminal(p.Status.Phase):
+		if p.DeletionTimestamp != nil && len(p.Finalizers) > 0 {
+			return []string{"as soon as its finalizers are removed, which is not this node's work: the API server lets go of it then"}
+		}
 		if pod.IsStatic(p) {
 			return []string{"nothing: a pod that has ended stays as it is until its manifest is changed or removed"}
 		}
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
 	case isTrue(p, v1.PodReady):
-		return nil
+		return s.nextResize()
 	}
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		c := pod.FindContainer(&p.Spec, cs.Name)
@@ -72,19 +78,33 @@ func (s sight) next() []string {
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
 }
 
+// nextResize says what a resize waits for that was deferred.
+func (s coming) nextResize() []string {
+	for _, c := range s.pod.Status.Conditions {
+		if c.Type != v1.PodResizePending || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonDeferred {
+			continue
+		}
+		if n, ok := shortageOf(c.Message); ok && n[0] > n[2] {
+			return []string{"nothing: this node never has as much; the resize can be taken back"}
+		}
+		return []string{"as soon as other pods end or take less: the resize is tried again then"}
+	}
+	return nil
+}
+
 // slowCall is how long the runtime may take for a call before that is worth to be told.
 const slowCall = 2 * time.Second
 
 // waits tells of calls that the runtime has not answered for long. The pod's worker waits for them,
 // whatever is wanted of the pod meanwhile.
-func (s sight) waits() []string {
+func (s coming) waits() []string {
 	var lines []string
 	for _, w := range s.e.Waits {
 		waited := s.now.Sub(w.Since)
 		if s.pod == nil || w.Pod != s.pod.UID || waited < slowCall {
 			continue
 		}
-		call := w.Call
+		call := callName(w.Call)
 		if w.Container != "" {
 			call += fmt.Sprintf(" of container %q", w.Container)
 		}
@@ -114,7 +134,7 @@ func pluginsWanted(p *v1.Pod) (lines []string) {
 }
 
 // probed says when a probe is tried again; its period is 10 s unless the container says otherwise.
-func (s sight) probed(kind string, c *v1.Container, probe *v1.Probe) string {
+func (s coming) probed(kind string, c *v1.Container, probe *v1.Probe) string {
 	text := fmt.Sprintf("the %s probe of container %q is tried again, as every %d s", kind, c.Name, cmp.Or(probe.PeriodSeconds, 10))
 	for _, p := range s.e.Probes {
 		if p.Container == c.Name && p.Kind == kind && !p.Next.IsZero() {
@@ -136,9 +156,9 @@ func (s sight) dueText(t time.Time) string {
 const retryLeast, retryMost = 10 * time.Second, 15 * time.Second
 
 // nextRetry says when a pass that failed is tried again, if that is what the worker decided last.
-func (s sight) nextRetry() (string, bool) {
+func (s coming) nextRetry() (string, bool) {
 	for _, e := range slices.Backward(s.story.Entries) {
-		if e.Component == "event" {
+		if e.Component == "event" || e.Component == "status" { // they tell of it
 			continue
 		}
 		if e.Component != "worker" || !strings.HasSuffix(e.Decision, "failed, to be tried again") || s.now.Sub(e.Time) > retryMost {

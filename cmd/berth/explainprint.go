@@ -71,7 +71,7 @@ func (s sight) ends() []string {
 		if !e.Finished.IsZero() {
 			ended = s.at(e.Finished)
 		}
-		rows = append(rows, []string{e.Container, fmt.Sprint(e.Restart), ended, ran, endText(e.ExitCode, e.Reason, e.Message) + s.killedFor(*e)})
+		rows = append(rows, []string{e.Container, fmt.Sprint(e.Restart), ended, ran, endText(e.ExitCode, e.Reason, e.Message) + ending{s}.killedFor(*e)})
 		if newest[e.Container] == nil {
 			order = append(order, e.Container)
 		}

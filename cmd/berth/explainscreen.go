@@ -110,7 +110,7 @@ func lastOf(lines []string, n int) []string { return lines[max(0, len(lines)-n):
 func (s sight) head(width int) []string {
 	var b strings.Builder
 	writeWrapped(&b, s.headline(), "", width)
-	for _, n := range s.next() {
+	for _, n := range (coming{s}).next() {
 		writeWrapped(&b, "Next: "+n, "      ", width)
 	}
 	for _, c := range s.e.Node {
@@ -150,8 +150,8 @@ func (s screen) decisions() []string {
 			add(f.since, "", "", f.heading())
 		}
 		for i := range f.entries {
-			e := &f.entries[i]
-			add(e.Time, e.Component, e.Container, joinNonEmpty(": ", entryText(*e), s.errorOnce(e, said)))
+			e := s.plainEntry(f.entries[i])
+			add(e.Time, e.Component, e.Container, s.overtaken(&e)+joinNonEmpty(": ", entryText(e), s.errorOnce(&e, said)))
 		}
 	}
 	var t table

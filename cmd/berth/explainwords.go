@@ -92,6 +92,9 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
+// sentence ends a text with a full stop, unless it has one.
+func sentence(text string) string { return strings.TrimRight(text, ". ") + "." }
+
 func joinNonEmpty(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), sep)
 }

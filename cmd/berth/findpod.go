@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/source/manifest"
 )
 
 // findPod returns the one pod that the argument names.
@@ -28,7 +32,7 @@ func findPod(ctx context.Context, c *client, arg, namespace string) (*v1.Pod, er
 		}
 	}
 	if len(found) == 0 {
-		return nil, notFound(ref, refsOf(pods))
+		return nil, explainMissing(ctx, c, notFound(ref, refsOf(pods)), ref)
 	}
 	if severalNamespaces(found) {
 		return nil, ambiguous(ref, refsOf(found))
@@ -38,6 +42,32 @@ func findPod(ctx context.Context, c *client, arg, namespace string) (*v1.Pod, er
 		return found[i], nil
 	}
 	return found[0], nil
+}
+
+// explainMissing returns why there are no pods of these names, if it is that their manifests are
+// refused; else the error.
+func explainMissing(ctx context.Context, c *client, missing error, refs ...podRef) error {
+	problems, err := c.problems(ctx)
+	if err != nil {
+		return errors.Join(missing, err)
+	}
+	var lines []string
+	for _, p := range problems {
+		if p.Severity == manifest.SeverityError && slices.ContainsFunc(refs, func(r podRef) bool { return isManifestOf(p, r) }) {
+			lines = append(lines, fmt.Sprintf("%s (%s)", problemLine(p), p.Path))
+		}
+	}
+	if len(lines) == 0 {
+		return missing
+	}
+	return fmt.Errorf("%w: its manifest is refused: %s", missing, strings.Join(lines, "; "))
+}
+
+// isManifestOf reports whether the problem is of the pod's manifest: the pod is named in it, or by
+// the name of the file, with or without what that ends with.
+func isManifestOf(p manifest.Problem, r podRef) bool {
+	file := filepath.Base(p.Path)
+	return r.matches(p.Namespace, p.Name) || r.Name == file || r.Name == strings.TrimSuffix(file, filepath.Ext(file))
 }
 
 func ambiguous(ref podRef, found []podRef) error {

@@ -28,11 +28,11 @@ func (c *client) health(ctx context.Context) ([]health.State, error) {
 // conditionFailed is the result of a condition for which the agent or its node cannot be relied on.
 const conditionFailed embedded.Result = "failed"
 
-// checkAgent returns the conditions of the agent as checks, none if no agent runs.
+// checkAgent returns the conditions of the agent as checks, or that there is none.
 func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
 	states, err := c.health(ctx)
 	if errors.Is(err, errNoAgent) {
-		return nil
+		return []embedded.HostCheck{{Name: "agent", Result: embedded.OK, Found: fmt.Sprintf("none runs on %s", c.runDir), Consequence: elsewhere()}}
 	}
 	if err != nil {
 		return []embedded.HostCheck{{Name: "agent", Result: embedded.Warn, Found: "does not answer", Consequence: err.Error()}}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -64,7 +63,6 @@ this program is the same as "berth kubelet".`,
 	for _, f := range flags.All() {
 		addKubeletFlag(cmd.Flags(), f)
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return suggestFlag(flags, err) })
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printKubeletHelp(cmd, flags) })
 	return cmd
 }
@@ -109,19 +107,6 @@ func refused(err error) error {
 		return err
 	}
 	return fmt.Errorf("the configuration has %d mistakes:\n  %s", len(lines), strings.Join(lines, "\n  "))
-}
-
-// suggestFlag answers a flag that does not exist with the one that was probably meant.
-func suggestFlag(flags *config.Flags, err error) error {
-	var unknown interface{ GetSpecifiedName() string }
-	if !errors.As(err, &unknown) {
-		return err
-	}
-	near := flags.Nearest(unknown.GetSpecifiedName())
-	if near == "" || near == unknown.GetSpecifiedName() {
-		return err
-	}
-	return fmt.Errorf("%w; did you mean --%s?", err, near)
 }
 
 // printKubeletHelp prints the flags by their groups.

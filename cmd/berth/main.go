@@ -87,7 +87,10 @@ func newRootCommandFor(g *globalFlags) *cobra.Command {
 		Long: `Berth is a Kubernetes node agent: it does on a machine what the kubelet does.
 
 "berth run DIR" takes pod manifests from a folder and keeps their containers running, on a container runtime that it brings along.
-The other commands ask the running agent.`,
+The other commands ask the running agent.
+
+Each flag may also be given by an environment variable: --run-dir by BERTH_RUN_DIR. What is on the command line wins.`,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return applyEnvironment(cmd) },
 		Version:           version,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -109,18 +112,29 @@ The other commands ask the running agent.`,
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {
 			cmd.GroupID = group.title
-			explainArguments(cmd)
+			prepare(cmd)
 			root.AddCommand(cmd)
 		}
 	}
+	suggest(root)
 	return root
 }
 
-// explainArguments adds how a command is used to what the library says of a wrong number of
-// arguments.
-func explainArguments(cmd *cobra.Command) {
+// prepare has the command, and those below it, complete words for the agent that the environment
+// names, and say how they are used where the library tells of a wrong number of arguments, and what
+// was probably meant by a flag or command that there is not.
+func prepare(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
-		explainArguments(sub)
+		prepare(sub)
+	}
+	suggest(cmd)
+	if complete := cmd.ValidArgsFunction; complete != nil {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if err := applyEnvironment(cmd); err != nil {
+				cobra.CompDebugln(err.Error(), false)
+			}
+			return complete(cmd, args, word)
+		}
 	}
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {

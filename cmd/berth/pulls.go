@@ -60,9 +60,9 @@ func pullText(p server.Pull, now time.Time) string {
 	text := "Image " + oneLine(p.Image)
 	switch {
 	case p.Since == nil && p.Behind == nil:
-		return text + " waits until other pulls have ended."
+		return text + " waits until other pulls have ended" + placeText(p) + "."
 	case p.Since == nil:
-		text += " waits for the pull of " + oneLine(p.Behind.Image)
+		text += " waits" + placeText(p) + " for the pull of " + oneLine(p.Behind.Image)
 		if len(p.Behind.Pods) > 0 {
 			text += " for " + strings.Join(p.Behind.Pods, ", ")
 		}
@@ -72,5 +72,19 @@ func pullText(p server.Pull, now time.Time) string {
 	default:
 		text += " is being pulled"
 	}
-	return text + " for " + duration.HumanDuration(now.Sub(*p.Since)) + "."
+	took := now.Sub(*p.Since)
+	text += " for " + duration.HumanDuration(took)
+	if took >= time.Second && p.Done > 0 {
+		rate := float64(p.Done) / took.Seconds()
+		text += fmt.Sprintf(", at %s/s, so that the rest takes about %s", byteSize(int64(rate)), duration.HumanDuration(time.Duration(float64(p.Total-p.Done)/rate*float64(time.Second))))
+	}
+	return text + "."
+}
+
+// placeText says at which place a pull waits for its turn, and how many have one at one time.
+func placeText(p server.Pull) string {
+	if p.Place == 0 || p.AtOnce == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", at place %d of the queue (limit: %s at a time),", p.Place, count(p.AtOnce, "pull"))
 }

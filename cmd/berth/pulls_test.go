@@ -19,7 +19,7 @@ func TestPullMarkAndText(t *testing.T) {
 		"none": {},
 		"half": {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20}},
-			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s.",
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, at 1.1 MiB/s, so that the rest takes about 12s.",
 		},
 		"one that tells and one that does not yet": {
 			pulls: []server.Pull{{Image: "b:1", Pods: []pod.UID{"1"}, Since: &began}, {Image: "a:1", Pods: []pod.UID{"2", "1"}, Since: &began, Done: 3, Total: 4}},
@@ -32,6 +32,10 @@ func TestPullMarkAndText(t *testing.T) {
 		"one that waits for another": {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Behind: &server.PullAhead{Image: "b:1", Since: began, Pods: []string{"default/slow", "test/slow"}}}},
 			mark:  " (pull waits)", text: "Image a:1 waits for the pull of b:1 for default/slow, test/slow, under way for 12s.",
+		},
+		"one that has its place in the queue": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Place: 2, AtOnce: 1, Behind: &server.PullAhead{Image: "b:1", Since: began}}},
+			mark:  " (pull waits)", text: "Image a:1 waits, at place 2 of the queue (limit: 1 pull at a time), for the pull of b:1, under way for 12s.",
 		},
 		"one that waits for a pull that no pod waits for": {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Behind: &server.PullAhead{Image: "b:1", Since: began}}},

@@ -30,6 +30,7 @@ type runFlags struct {
 	nodeName         string
 	runtimeEndpoint  string
 	podCIDR          string
+	allowUnknown     bool
 	cgroupRoot       string
 	cgroupDriver     string
 	selinux          bool
@@ -76,6 +77,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "range of the pods' addresses, or one of IPv4 and one of IPv6 with a comma between them, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
+	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore fields of manifests that do not exist, with a warning, instead of refusing the manifest")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
 	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
 	fl.BoolVar(&f.selinux, "selinux", false, "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask")
@@ -83,7 +85,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
-	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error, or berth.log in the root directory when a live table is shown)")
+	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error; berth.log in the root directory where that is also where the pods are shown)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
 	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
@@ -100,7 +102,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
-		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, ImagePullProgressDeadline: f.pullDeadline, MaxPods: f.maxPods, Version: version,
+		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, ImagePullProgressDeadline: f.pullDeadline, MaxPods: f.maxPods, Version: version, AllowUnknownFields: f.allowUnknown,
 	}
 	if f.maxPods < 1 {
 		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", f.maxPods)
@@ -177,7 +179,8 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 		fmt.Fprintln(s.errOut, "No manifests are given: there will be no pods.")
 	}
 	terminal := terminalOf(s.out)
-	log, closeLog, err := openLog(f, cfg.RootDir, terminal, s.errOut)
+	out := computeOutputs(f, cfg.RootDir, s)
+	log, closeLog, err := out.openLog(f.logLevel)
 	if err != nil {
 		return err
 	}
@@ -188,12 +191,14 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 		return errors.Join(err, closeLog())
 	}
 	h := a.Handlers()
-	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove}
-	var show view = newLineView(h, hints, s.out)
+	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove, once: f.once}
+	var show view = newLineView(h, hints, out.lines)
 	if terminal != nil {
 		live := newLiveView(h, hints, terminal, cfg)
-		live.logPath = logPath(f, cfg.RootDir)
+		live.logPath = out.logFile
 		show = live
+	} else if out.logFile != "" {
+		fmt.Fprintf(out.lines, "The agent's log: %s\n", out.logFile)
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -203,7 +208,10 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 	if err == nil {
 		_, err = fmt.Fprintln(s.out, hints.farewell(a.Exit(), agent.CheckEnded(cfg.RunDir)))
 	}
-	return errors.Join(err, closeLog())
+	if err = errors.Join(err, closeLog()); err == nil && a.Exit() == agent.RemoveAll {
+		err = out.removeLog()
+	}
+	return err
 }
 
 // checkInside returns an error when there is no runtime that the agent could use.
@@ -277,25 +285,4 @@ func terminalOf(out io.Writer) *os.File {
 		return nil
 	}
 	return f
-}
-
-// logPath is where the agent logs when it does not log to standard error.
-func logPath(f runFlags, rootDir string) string {
-	if f.logFile != "" {
-		return f.logFile
-	}
-	return filepath.Join(rootDir, "berth.log")
-}
-
-// openLog opens the agent's log: a table that is redrawn in place cannot share the terminal with
-// it.
-func openLog(f runFlags, rootDir string, terminal *os.File, errOut io.Writer) (*slog.Logger, func() error, error) {
-	if f.logFile == "" && terminal == nil {
-		return newTextLog(errOut, f.logLevel), func() error { return nil }, nil
-	}
-	file, err := newRotatedFile(logPath(f, rootDir))
-	if err != nil {
-		return nil, nil, err
-	}
-	return newTextLog(file, f.logLevel), file.Close, nil
 }

@@ -15,6 +15,7 @@ type hints struct {
 	program string // as the user called it
 	runDir  string
 	remove  bool // --rm
+	once    bool // --once
 }
 
 // maxURLs bounds how many addresses are printed.
@@ -28,8 +29,12 @@ func (h hints) command(args string) string {
 	return h.program + " " + args
 }
 
-// lines returns what can be done with the pods, of which there is at least one, one per line.
+// lines returns what can be done with the pods, of which there is at least one, one per line: with
+// --once that is what needs no agent.
 func (h hints) lines(pods []*v1.Pod) []string {
+	if h.once && h.remove {
+		return nil
+	}
 	var lines []string
 	urls := podURLs(pods)
 	for _, u := range urls[:min(maxURLs, len(urls))] {
@@ -37,6 +42,9 @@ func (h hints) lines(pods []*v1.Pod) []string {
 	}
 	if n := len(urls) - maxURLs; n > 0 {
 		lines = append(lines, fmt.Sprintf("(and %d more addresses)", n))
+	}
+	if h.once {
+		return lines
 	}
 	name := pods[0].Name
 	return append(lines, h.command("get pods -o wide"), h.command("logs -f "+name), h.command("explain "+name))
@@ -53,7 +61,7 @@ func (h hints) farewell(exit agent.AtExit, left error) string {
 	case agent.RemoveAll:
 		return "The agent has ended; its pods, their images and the runtime are removed."
 	}
-	return "The agent has ended. Pods that were not stopped go on running, and the next \"" + h.program + " run\" takes them over."
+	return fmt.Sprintf("The agent has ended, and its pods go on running. The next %q takes them over; %q ends them.", h.program+" run", h.command("stop --all"))
 }
 
 // podURLs returns an address for each TCP port of the ready pods, host ports first.

@@ -75,8 +75,13 @@ func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time
 	lines = append(lines, v.problemLines(problems)...)
 	if ready, _ := computeVerdict(pods, nil); ready && !v.hinted {
 		v.hinted = true
-		lines = append(lines, "", "All pods are ready:")
-		for _, h := range v.hints.lines(pods) {
+		hints := v.hints.lines(pods)
+		if len(hints) == 0 {
+			lines = append(lines, "", "All pods are ready.")
+		} else {
+			lines = append(lines, "", "All pods are ready:")
+		}
+		for _, h := range hints {
 			lines = append(lines, "  "+h)
 		}
 		lines = append(lines, "")

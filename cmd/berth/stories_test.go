@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/agent/agenttest"
+	"berth/internal/record/journal"
 )
 
 // TestStories tells what berth explain says of pods over their lives, at an agent whose
@@ -19,7 +20,12 @@ func TestStories(t *testing.T) {
 }
 
 // explainAt is berth explain at an agent that dial connects to, in the time zone UTC.
-func explainAt(dial func(context.Context) (net.Conn, error), subject string) (out agenttest.Explained, err error) {
+func explainAt(dial func(context.Context) (net.Conn, error), subject string) (agenttest.Explained, error) {
+	return explainAs(dial, subject, func([]journal.Entry) {})
+}
+
+// explainAs is explainAt with decisions that show changes.
+func explainAs(dial func(context.Context) (net.Conn, error), subject string, show func([]journal.Entry)) (out agenttest.Explained, err error) {
 	c := newClient("")
 	c.http.Transport = &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -32,6 +38,9 @@ func explainAt(dial func(context.Context) (net.Conn, error), subject string) (ou
 	e, err := explain(context.Background(), c, s)
 	if err != nil {
 		return out, err
+	}
+	for i := range e.Stories {
+		show(e.Stories[i].Entries)
 	}
 	var screen, all strings.Builder
 	err = errors.Join(printScreen(&screen, e, time.Now(), time.UTC, screenWidth), printExplanation(&all, e, time.Now(), time.UTC))

@@ -114,16 +114,25 @@ func unfinished(path string) string {
 	return dir + "." + name + ".tmp"
 }
 
-// Remove removes the file durably. One that is not there is no error.
-func Remove(path string) error {
-	_, err := allow(path, 0)
-	if err == nil {
-		err = os.Remove(path)
+// Remove removes the files durably. One that is not there is no error; its folder must be.
+func Remove(paths ...string) error {
+	var errs []error
+	inFolder := map[string]string{}
+	for _, path := range paths {
+		_, err := allow(path, 0)
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, failed("remove", path, err))
+			continue
+		}
+		inFolder[filepath.Dir(path)] = path
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return failed("remove", path, err)
+	for _, path := range inFolder {
+		errs = append(errs, syncFolder(path))
 	}
-	return syncFolder(path)
+	return errors.Join(errs...)
 }
 
 // RemoveAll removes the file and all that was set aside or left of it, by earlier versions too.

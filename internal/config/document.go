@@ -204,7 +204,7 @@ func checkTypes(doc document) (unknown, wrong []error) {
 }
 
 func unknownField(path, name string, known []string) error {
-	if near := nearest(name, known); near != "" {
+	if near := Nearest(name, known); near != "" {
 		return fmt.Errorf("%s: unknown field; did you mean %s?", path, near)
 	}
 	return fmt.Errorf("%s: unknown field", path)

@@ -46,6 +46,7 @@ var gates = map[string]gate{
 	"ClientsAllowTLSCacheGC":                           {true, beta},
 	"ComponentFlagz":                                   {true, beta},
 	"ComponentStatusz":                                 {true, beta},
+	"ContainerCheckpoint":                              {true, beta},
 	"ContainerRestartRules":                            {true, beta},
 	"ContextualLogging":                                {true, beta},
 	"CPUManagerPolicyBetaOptions":                      {true, beta},
@@ -80,7 +81,6 @@ var gates = map[string]gate{
 	"WatchListClient":                                  {true, beta},
 
 	"ClusterTrustBundleProjection":                   {false, beta},
-	"ContainerCheckpoint":                            {false, beta}, // on at 1.36; a checkpoint fills the disk with what was only in memory
 	"LocalStorageCapacityIsolationFSQuotaMonitoring": {false, beta},
 	"PodCertificateRequest":                          {false, beta},
 	"SELinuxMount":                                   {false, beta},
@@ -219,7 +219,7 @@ func gateIgnored(name string, set map[string]bool) string {
 		return "the feature is there all the same; only the Node does not declare it"
 	case !ok:
 		meant := ""
-		if near := nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
+		if near := Nearest(name, slices.Sorted(maps.Keys(gates))); near != "" {
 			meant = "; did you mean " + near + "?"
 		}
 		return fmt.Sprintf("no gate that changes what this agent does%s (ignored)", meant)

@@ -39,7 +39,17 @@ type Flag struct {
 	fallback string   // the default, as text
 	given    []string // as on the command line
 	value    any      // of all that was given, as in JSON
+	variable string   // the environment variable that it was given by, "" for the command line
 }
+
+// SetFrom takes the value of an environment variable that stands for the flag.
+func (f *Flag) SetFrom(variable, s string) error {
+	f.variable = variable
+	return f.Set(s)
+}
+
+// FromVariable reports whether an environment variable has given the flag.
+func (f *Flag) FromVariable() bool { return f.variable != "" }
 
 // Set takes one occurrence of the flag.
 func (f *Flag) Set(s string) error {
@@ -121,16 +131,6 @@ func defaultText(value any) string {
 
 // All returns the flags in the order of the groups.
 func (fs *Flags) All() []*Flag { return fs.flags }
-
-// Nearest returns the flag whose name a wrong one is most likely a slip of, or "" if none is near.
-// Underscores stand for dashes.
-func (fs *Flags) Nearest(name string) string {
-	names := make([]string, len(fs.flags))
-	for i, f := range fs.flags {
-		names[i] = f.Name
-	}
-	return nearest(strings.ReplaceAll(name, "_", "-"), names)
-}
 
 // Version returns whether --version asks for the version (VersionRaw: for all that is known), "" if
 // not.

@@ -68,7 +68,7 @@ func TestEveryFlagSetsItsField(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", f.Field, diff)
 			}
 			visitFields(l.doc, func(path string, _ any) {
-				if got := l.origins.Of(path); got != (Origin{FromFlag, "--" + f.Name}) {
+				if got := l.origins.Of(path); got != (Origin{Kind: FromFlag, Name: "--" + f.Name}) {
 					t.Errorf("%s comes from %v", path, got)
 				}
 			})
@@ -129,16 +129,6 @@ func TestFlagNamesAreUniqueAndDescribed(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	for name, want := range map[string]string{
-		"max-pod": "max-pods", "max_pods": "max-pods", "node-label": "node-labels", "kubeconfg": "kubeconfig", "something-else": "", "x": "v",
-	} {
-		if got := NewFlags().Nearest(name); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
-		}
-	}
-}
-
 func TestFlagsThatAreNoFields(t *testing.T) {
 	k, err := Load(parsed(t,
 		"--kubeconfig=/k", "--bootstrap-kubeconfig=/b", "--root-dir=/r", "--cert-dir=/c", "--hostname-override= Box ", "--node-ip=10.0.0.1,fd00::1",
@@ -161,7 +151,7 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := k.Origins.Of("--node-ip"); got != (Origin{FromFlag, "--node-ip"}) {
+	if got := k.Origins.Of("--node-ip"); got != (Origin{Kind: FromFlag, Name: "--node-ip"}) {
 		t.Errorf("--node-ip comes from %v", got)
 	}
 

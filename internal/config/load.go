@@ -70,7 +70,7 @@ func (l *layers) mergeFiles(file, dir string) error {
 			errs = append(errs, wrong...)
 			return
 		}
-		l.merge(doc, Origin{kind, path})
+		l.merge(doc, Origin{Kind: kind, Name: path})
 	}
 	if file != "" {
 		read(FromFile, file)
@@ -105,7 +105,7 @@ func (l *layers) mergeFlags(flags *Flags) {
 		if !f.IsSet() {
 			continue
 		}
-		origin := Origin{FromFlag, "--" + f.Name}
+		origin := Origin{Kind: FromFlag, Name: "--" + f.Name, Variable: f.variable}
 		switch {
 		case f.Field == "":
 			l.origins["--"+f.Name] = origin

@@ -159,8 +159,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		l := &layers{doc: document{}, origins: Origins{}}
-		l.merge(doc, Origin{FromFile, "a"})
-		l.merge(doc, Origin{FromDropIn, "b"})
+		l.merge(doc, Origin{Kind: FromFile, Name: "a"})
+		l.merge(doc, Origin{Kind: FromDropIn, Name: "b"})
 		if err := l.mergeDefaults(setDefaults); err != nil {
 			t.Fatalf("accepted, but: %v", err)
 		}

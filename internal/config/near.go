@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// nearest returns the candidate that name is most likely a slip of, or "" if none is near.
-func nearest(name string, candidates []string) string {
+// Nearest returns the candidate that name is most likely a slip of, or "" if none is near.
+func Nearest(name string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(name)/4)
 	for _, c := range candidates {
 		if d := EditDistance(strings.ToLower(name), strings.ToLower(c)); d < bestDistance {
@@ -13,23 +13,25 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// EditDistance is the number of bytes to insert, remove or replace that turn a into b
-// (Levenshtein).
+// EditDistance is the number of bytes to insert, remove or replace, or of neighbours to swap, that
+// turn a into b (optimal string alignment).
 func EditDistance(a, b string) int {
-	row := make([]int, len(b)+1)
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		before, above, row = above, row, before
 		row[0] = i + 1
 		for j := range len(b) {
-			replace := diagonal
+			replace := above[j]
 			if a[i] != b[j] {
 				replace++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+			row[j+1] = min(replace, row[j]+1, above[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
 	}
 	return row[len(b)]

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"reflect"
 	"strings"
 )
@@ -21,14 +22,16 @@ type Origin struct {
 	Kind OriginKind
 	// Name is the path of the file or the name of the flag, with its dashes; "" for a default.
 	Name string
+	// Variable is the environment variable that stood for the flag, "" without one.
+	Variable string
 }
 
-// String returns the file or flag, or "default".
+// String returns the file, flag or environment variable, or "default".
 func (o Origin) String() string {
 	if o.Kind == FromDefault {
 		return "default"
 	}
-	return o.Name
+	return cmp.Or(o.Variable, o.Name)
 }
 
 // Origins holds, by the path of a field ("maxPods", "authentication.anonymous.enabled",

@@ -94,7 +94,7 @@ func (c *check) oneOf(path, value string, allowed ...string) {
 		return
 	}
 	meant := ""
-	if near := nearest(value, allowed); near != "" {
+	if near := Nearest(value, allowed); near != "" {
 		meant = fmt.Sprintf("; did you mean %s?", near)
 	}
 	c.fail(path, "%q is none of %s%s", value, wordList(allowed), meant)

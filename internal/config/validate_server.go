@@ -47,7 +47,7 @@ func (c *check) servers() {
 }
 
 func orMeant(name string, known []string) string {
-	if near := nearest(name, known); near != "" {
+	if near := Nearest(name, known); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return ""

@@ -16,7 +16,7 @@ import (
 func TestClusterNodeLogs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.configure("enableSystemLogQuery: true\nfeatureGates: {ContainerCheckpoint: true}\n")
+	c.configure("enableSystemLogQuery: true\n")
 	c.startMember()
 	c.create(c.helloPod("web", "serve"))
 	c.awaitAPIReady("web")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"berth/internal/resources/dra/dratest"
@@ -76,6 +77,29 @@ metadata: {name: card}
 spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: THE_NODE}}]}}}
 `
 
+// cardUser is a pod with a claim of the template.
+func cardUser(name, template string) string {
+	return fmt.Sprintf(deviceUser, name, "resourceClaims: [{name: card, resourceClaimTemplateName: "+template+"}]", "claims: [{name: card}]")
+}
+
+// deviceUser is a pod of a name, with something in its spec and in the resources of its container,
+// which can run the host's programs.
+const deviceUser = `apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  nodeSelector: {kubernetes.io/hostname: THE_NODE}
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: usr, hostPath: {path: /usr}}, {name: lib, hostPath: {path: /lib}}, {name: lib64, hostPath: {path: /lib64}}]
+  %s
+  containers:
+  - name: main
+    image: berth.local/hello:1
+    args: ["serve"]
+    resources: {%s}
+    volumeMounts: [{name: usr, mountPath: /usr}, {name: lib, mountPath: /lib}, {name: lib64, mountPath: /lib64}]
+`
+
 // A pod gets the device of its claim, which the cluster's controller makes and its scheduler
 // allocates, by the name that the driver has told; whatever dies in the middle, the driver lets go
 // of it when the pod has ended, and the next pod has it.
@@ -90,23 +114,7 @@ func TestClusterClaimsOfDevices(t *testing.T) {
 	d.start()
 	c.apply(strings.ReplaceAll(draManifest, "THE_NODE", c.name))
 
-	user := func(name string) string {
-		return fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {name: %s}
-spec:
-  nodeSelector: {kubernetes.io/hostname: %s}
-  terminationGracePeriodSeconds: 1
-  volumes: [{name: usr, hostPath: {path: /usr}}, {name: lib, hostPath: {path: /lib}}, {name: lib64, hostPath: {path: /lib64}}]
-  resourceClaims: [{name: card, resourceClaimTemplateName: card}]
-  containers:
-  - name: main
-    image: berth.local/hello:1
-    args: ["serve"]
-    resources: {claims: [{name: card}]}
-    volumeMounts: [{name: usr, mountPath: /usr}, {name: lib, mountPath: /lib}, {name: lib64, mountPath: /lib64}]
-`, name, c.name)
-	}
+	user := func(name string) string { return cardUser(name, "card") }
 	// The agent dies while the driver prepares the claim, and the driver after that.
 	must(t, dratest.Break(d.Dir, dratest.Prepare, dratest.HangAfter, codes.OK))
 	c.apply(user("first"))
@@ -148,4 +156,74 @@ spec:
 	if left, _ := filepath.Glob(cdiFolder + "/" + d.Name + "-*"); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
+}
+
+// An extended resource that a class of devices stands for is a claim that the scheduler makes
+// (KEP-5004): its pod gets the device, though no device plugin offers any and the Node names none.
+// Who has administrator's access gets the same device meanwhile (KEP-5018). A pod that asks for more
+// than there is waits for the scheduler and is not refused here.
+func TestClusterExtendedResourceByClaim(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	d := c.newDRADriver(c.name + ".dra.example.com")
+	t.Cleanup(func() {
+		c.tidy("delete", "--ignore-not-found", "--wait=false", "deviceclass/"+c.name, "resourceslice/"+c.name+"-dra")
+	})
+	a := c.startMember()
+	d.start()
+	resource := "example.com/" + c.name
+	c.apply(strings.Replace(draManifest, "\nspec: {selectors", "\nspec: {extendedResourceName: "+resource+", selectors", 1))
+	c.kubectl("label", "namespace", c.namespace, "resource.kubernetes.io/admin-access=true")
+	c.apply(`apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: watches}
+spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: THE_NODE, adminAccess: true}}]}}}
+`)
+	asks := func(name string) string {
+		return fmt.Sprintf(deviceUser, name, "hostNetwork: false", `limits: {"`+resource+`": 1}`)
+	}
+
+	c.apply(asks("first"))
+	first := c.awaitAPIReady("first").named("first")
+	claim := first.Status.ExtendedResourceClaimStatus
+	if claim == nil || len(claim.RequestMappings) != 1 || claim.RequestMappings[0].ResourceName != resource {
+		t.Fatalf("the scheduler has made of the resource: %+v", claim)
+	}
+	hasDevice := func(pod string) {
+		t.Helper()
+		if got := c.exec(pod, "/usr/bin/env"); strings.Count(got, "\nDRA_") != 1 {
+			t.Errorf("the container of %s has the variables %q", pod, got)
+		}
+	}
+	hasDevice("first")
+	shown := c.berth("describe", "pod", "first", "-n", c.namespace)
+	wantText(t, "berth describe pod", shown, claim.ResourceClaimName, d.Name+"/pool/device")
+
+	c.apply(asks("second"))
+	c.apply(cardUser("watcher", "watches"))
+	c.awaitAPIReady("watcher")
+	hasDevice("watcher")
+	if n := d.prepared(); n != 2 {
+		t.Errorf("%d claims are prepared, want that of the resource and that of who watches", n)
+	}
+
+	// A container that is started again by the next agent has its device, and the driver is not asked
+	// to do it twice.
+	a.kill()
+	c.startMember()
+	c.signal(first, "main", unix.SIGKILL)
+	c.awaitAPI("the container to run again", func(now pods) bool {
+		p := now.named("first")
+		return p != nil && container(p, "main").RestartCount == 1 && now.ready("first")
+	})
+	hasDevice("first")
+
+	// The next pod has the device when the first has gone.
+	c.kubectl("delete", "pod", "first")
+	_, offers, _ := strings.Cut(draManifest, "---\n")
+	c.apply(offers) // which may have gone with the agent's start
+	c.awaitAPIReady("second")
+	hasDevice("second")
+	c.kubectl("delete", "pod", "second", "watcher", "--wait=false")
+	until(t, "all claims to be taken back", func() bool { return d.prepared() == 0 })
 }

@@ -81,6 +81,31 @@ func TestPodCIDRStandalone(t *testing.T) {
 	o.wantGet("host port of a pod of the range before", outside, net.JoinHostPort(insideV4, "18080"), "web")
 }
 
+// The ranges that `berth run` is told are those of its pods, of both families.
+func TestPodCIDRRun(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	o := n.inOwnNetwork()
+	n.flags = []string{"--pod-cidr", "10.244.5.0/24,fd00:244:5::/64"}
+	n.write("web.yaml", manifest("web", "serve"))
+	n.start()
+	web := n.awaitReady("web").named("web")
+	v4, v6 := podAddresses(t, web)
+	for _, c := range []struct{ address, subnet, outside, node string }{
+		{v4, "10.244.5.0/24", outsideV4, insideV4},
+		{v6, "fd00:244:5::/64", outsideV6, insideV6},
+	} {
+		if !netip.MustParsePrefix(c.subnet).Contains(netip.MustParseAddr(c.address)) {
+			t.Errorf("the pod has %s, want one of %s", c.address, c.subnet)
+		}
+		o.wantGet("host to pod", netNamespace(o.inside.Process.Pid), net.JoinHostPort(c.address, "8080"), "web")
+		l := o.listen(netNamespace(o.outside.Process.Pid), net.JoinHostPort(c.outside, "0"))
+		if got := o.peerOf(o.of(web), l); got.String() != c.node {
+			t.Errorf("%s sees the pod as %s, want the node's %s", c.outside, got, c.node)
+		}
+	}
+}
+
 // A network plugin that puts its file into /etc/cni/net.d has the pods from then on, with programs
 // of its own in /opt/cni/bin.
 func TestNetworkPluginOfOthers(t *testing.T) {

@@ -129,8 +129,9 @@ func (s *swapNode) unmakePods() {
 
 // podsOfNetwork are pods that are probed, with a port of the host, and in its network.
 func (s *swapNode) podsOfNetwork(port int) []*v1.Pod {
+	// With time to answer: a busy machine is no reason to become unready.
 	check := func(path string) *v1.Probe {
-		return &v1.Probe{PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(8080)}}}
+		return &v1.Probe{PeriodSeconds: 1, TimeoutSeconds: 10, ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(8080)}}}
 	}
 	return []*v1.Pod{
 		s.pod("web", func(_ *v1.Pod, c *v1.Container) {

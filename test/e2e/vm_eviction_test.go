@@ -159,25 +159,25 @@ func TestVMEvictionBeatsTheKernel(t *testing.T) {
 	if s := os.Getenv("BERTH_HOG_SLOWER"); s != "" {
 		_, _ = fmt.Sscan(s, &slower)
 	}
-	n := newNodeFor(t, 7*time.Minute)
+	n := newNodeFor(t, 15*time.Minute)
 	file := filepath.Join(n.place.Dir, "large")
 	if out, err := exec.Command("fallocate", "-l", "3G", file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.put(n.act("asks", v1.RestartPolicyAlways, nil, bounded(actor("main", "stay\n"), "", "100m 64Mi")))
 	n.put(n.act("quiet", v1.RestartPolicyAlways, nil, actor("main", "stay\n")))
-	rounds := []struct {
+	type round struct {
 		name   string
 		ends   bool
 		caches caches
-	}{
-		{"empty-ends", true, emptyCaches},
-		{"empty", false, emptyCaches},
-		{"full-ends", true, fillCaches},
-		{"full", false, fillCaches},
 	}
+	kinds := []round{{"empty-ends", true, emptyCaches}, {"empty", false, emptyCaches}, {"full-ends", true, fillCaches}, {"full", false, fillCaches}}
+	var rounds []round
 	names := []string{"asks", "quiet"}
-	for _, r := range rounds {
+	for i := range 10 {
+		r := kinds[i%len(kinds)]
+		r.name = fmt.Sprintf("%s-%d", r.name, i)
+		rounds = append(rounds, r)
 		n.put(n.act(r.name, v1.RestartPolicyAlways, nil, hog("main", pacedFrom, hogPace/slower, r.ends)))
 		names = append(names, r.name)
 	}

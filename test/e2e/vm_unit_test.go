@@ -35,7 +35,7 @@ func (n *node) writeUnit(name string, args ...string) *unit {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	const documented = "ExecStart=/usr/local/bin/berth run /etc/berth/manifests\n"
+	const documented = "ExecStart=/usr/local/bin/berth run $BERTH_EXTRA_ARGS /etc/berth/manifests\n"
 	before, after, found := strings.Cut(string(text), documented)
 	if !found {
 		n.t.Fatalf("docs/berth.service lacks %q", documented)

@@ -25,7 +25,7 @@ var dropIn []byte
 
 // programs are what the cluster is made of, by their paths.
 type programs struct {
-	own, berth, controlplane, kubeadm, kubectl, coredns string
+	own, berth, controlplane, kubeadm, kubectl, coredns, metricsServer string
 
 	version string // of Kubernetes, as v1.36.3
 	service []byte // the unit file of the kubelet, with kubeadm's drop-in
@@ -139,7 +139,7 @@ func (c *cluster) join(ctx context.Context, n *node) error {
 
 // writeConfig writes kubeadm's configuration for a node.
 func (c *cluster) writeConfig(n *node, text string, more map[string]string) error {
-	values := []string{"NODE_NAME", n.name, "NODE_ADDRESS", n.address, "PATCHES", n.home + "/patches", "REGISTRY", registryAddress, "VERSION", c.programs.version}
+	values := []string{"NODE_NAME", n.name, "NODE_ADDRESS", n.address, "NODE_IPS", n.address + "," + n.address6, "PATCHES", n.home + "/patches", "REGISTRY", registryAddress, "VERSION", c.programs.version}
 	for name, value := range more {
 		values = append(values, name, value)
 	}
@@ -163,9 +163,9 @@ func findPrograms(own, version, service string) (programs, error) {
 	bin := filepath.Dir(own)
 	p := programs{
 		own: own, berth: bin + "/berth", controlplane: bin + "/controlplane", kubeadm: bin + "/kubeadm", kubectl: bin + "/kubectl",
-		coredns: bin + "/coredns", version: version,
+		coredns: bin + "/coredns", metricsServer: bin + "/metrics-server", version: version,
 	}
-	for _, program := range []string{p.berth, p.controlplane, p.kubeadm, p.kubectl, p.coredns} {
+	for _, program := range []string{p.berth, p.controlplane, p.kubeadm, p.kubectl, p.coredns, p.metricsServer} {
 		if _, err := os.Stat(program); err != nil {
 			return p, fmt.Errorf("%w: build it with make kubeadm", err)
 		}

@@ -131,8 +131,9 @@ func (w *world) podsOn(n *node, label string) []string {
 		"-o", `go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.metadata.name}} {{end}}{{end}}`))
 }
 
-// restarts are the containers of all pods with how often they were restarted.
+// restarts are the containers of all pods with how often they were restarted, but for those of
+// Jobs, which come and go: the CronJob has one each minute.
 func (w *world) restarts() string {
 	w.t.Helper()
-	return w.kubectl("get", "pods", "-A", "-o", `jsonpath={range .items[*].status.containerStatuses[*]}{.containerID} {.restartCount}{"\n"}{end}`)
+	return w.kubectl("get", "pods", "-A", "-l", "!batch.kubernetes.io/job-name", "-o", `jsonpath={range .items[*].status.containerStatuses[*]}{.containerID} {.restartCount}{"\n"}{end}`)
 }

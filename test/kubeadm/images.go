@@ -25,8 +25,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// clientImage is the image of the tests' client, beside those that kubeadm asks for.
-const clientImage = registryAddress + "/client:1"
+// Images beside those that kubeadm asks for: of the tests' client, and of what an administrator
+// adds.
+const (
+	clientImage        = registryAddress + "/client:1"
+	metricsServerImage = registryAddress + "/metrics-server:1"
+)
 
 // components are the programs that are one file, which goes by the name that it is called.
 var components = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"}
@@ -52,7 +56,7 @@ func registryServer(ctx context.Context, socket string, p programs) error {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
 	push := pusher{ctx, &http.Client{Transport: &http.Transport{DialContext: dial}}, map[v1.Hash]bool{}}
-	for _, n := range append(names, clientImage) {
+	for _, n := range append(names, clientImage, metricsServerImage) {
 		image, err := build.image(n)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", n, err)
@@ -134,7 +138,7 @@ func (p programs) imageNames(ctx context.Context) ([]string, error) {
 }
 
 // builder has the layers that images share.
-type builder struct{ plane, tools, own, dns v1.Layer }
+type builder struct{ plane, tools, own, dns, metrics v1.Layer }
 
 func newBuilder(p programs) (builder, error) {
 	plane := map[string]string{"/usr/local/bin/controlplane": p.controlplane}
@@ -148,6 +152,9 @@ func newBuilder(p programs) (builder, error) {
 		return b, err
 	}
 	if b.dns, err = layerOf(map[string]string{"/coredns": p.coredns}, nil); err != nil {
+		return b, err
+	}
+	if b.metrics, err = layerOf(map[string]string{"/metrics-server": p.metricsServer}, nil); err != nil {
 		return b, err
 	}
 	if b.own, err = layerOf(map[string]string{"/client": p.own}, map[string]string{"/pause": "client"}); err != nil {
@@ -167,6 +174,8 @@ func (b builder) image(full string) (v1.Image, error) {
 	switch repository {
 	case "coredns":
 		return imageOf([]string{"/coredns"}, b.dns)
+	case "metrics-server":
+		return imageOf([]string{"/metrics-server"}, b.metrics)
 	case "pause", "client":
 		return imageOf([]string{"/" + repository}, b.own)
 	case "kube-proxy":

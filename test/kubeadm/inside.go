@@ -89,6 +89,13 @@ func enterMachine(dir, home, name string) error {
 		{"run", func() error { return unix.Mount("tmpfs", root+"/run", "tmpfs", 0, "mode=755") }},
 		{"tmp", func() error { return unix.Mount("tmpfs", root+"/tmp", "tmpfs", 0, "mode=1777") }},
 		{"dir", func() error { return bindUnder(root, dir, dir) }},
+		{"programs", func() error { // a checkout may be in /tmp
+			own, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			return bindUnder(root, filepath.Dir(own), filepath.Dir(own))
+		}},
 		{"kubelet", func() error { return bindUnder(root, home+"/kubelet", "/var/lib/kubelet") }},
 		{"files", func() error { return writeMachineFiles(root, home) }},
 		{"new root", func() error { return unix.PivotRoot(root, root+"/old") }},

@@ -1,5 +1,5 @@
 # A cluster of two Berth nodes made by kubeadm, and the tests on it. Included by the main Makefile, after that of the control plane, which has
-# kubeadm and kube-proxy.
+# kubeadm and kube-proxy, and of the metrics server.
 #
 # CoreDNS is built from the module that test/coredns/go.mod pins, and kept in BERTH_CACHE as the control plane is.
 
@@ -24,7 +24,7 @@ coredns:
 	mkdir -p $(dir $(COREDNS)); ln -sfT "$$kept/coredns" $(COREDNS)
 
 .PHONY: kubeadm-build
-kubeadm-build: need-root build controlplane coredns
+kubeadm-build: need-root build controlplane coredns metrics-server
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kubeadm-cluster ./test/kubeadm
 
 .PHONY: kubeadm
@@ -38,3 +38,8 @@ kubeadm-down: kubeadm-build ## end what make kubeadm has started, and remove it
 .PHONY: e2e-kubeadm
 e2e-kubeadm: kubeadm-build ## run the tests over a cluster of two nodes that kubeadm makes, as root (RUN=those of this name alone)
 	$(KUBEADM_ENV) KUBEADM_CLUSTER='$(CURDIR)/bin/kubeadm-cluster' go test -tags e2e -count 1 -v -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/kubeadm
+
+.PHONY: e2e-vm-kubeadm
+e2e-vm-kubeadm: vm-image kubeadm-build ## have kubeadm make a cluster of one node in a virtual machine with cgroup v2 and systemd, as root (logs in VM_LOGS=bin/vm)
+	@go test -c -tags e2e,vm -ldflags '-s -w' -o bin/kubeadm.test ./test/kubeadm
+	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' 3600 '^TestVMKubeadm$$' bin/berth bin/kubeadm.test $(addprefix bin/,controlplane coredns metrics-server kubeadm-cluster)

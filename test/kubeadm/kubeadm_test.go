@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -24,10 +25,13 @@ func TestKubeadm(t *testing.T) {
 	}{
 		{"Nodes", (*world).testNodes},
 		{"CronJob", (*world).testCronJob},
+		{"MetricsServer", (*world).testMetricsServer},
 		{"Service", (*world).testService},
 		{"RollingUpdate", (*world).testRollingUpdate},
 		{"StatefulSet", (*world).testStatefulSet},
 		{"Job", (*world).testJob},
+		{"NetworkPolicy", (*world).testNetworkPolicy},
+		{"Autoscaling", (*world).testAutoscaling},
 		{"DaemonSet", (*world).testDaemonSet},
 		{"Drain", (*world).testDrain},
 		{"Debug", (*world).testDebug},
@@ -52,8 +56,13 @@ func (w *world) testNodes() {
 		w.t.Errorf("pods of the control plane: %q", got)
 	}
 	for _, n := range w.nodes {
-		if got := w.kubectl("get", "node", n.name, "-o", "jsonpath={.spec.podCIDR}"); got != n.podCIDR {
-			w.t.Errorf("the pods of node %s have %q, and the cluster says %q", n.name, n.podCIDR, got)
+		for path, want := range map[string]string{
+			`{.spec.podCIDRs}`: fmt.Sprintf("[%q,%q]", n.podCIDR, n.podCIDR6),
+			`{.status.addresses[?(@.type=="InternalIP")].address}`: n.address + " " + n.address6,
+		} {
+			if got := w.kubectl("get", "node", n.name, "-o", "jsonpath="+path); got != want {
+				w.t.Errorf("%s of node %s is %s, want %s", path, n.name, got, want)
+			}
 		}
 		// kubeadm has the kubelet's kubeconfig name the certificate that is renewed.
 		if got := w.on(n, "cat", "/etc/kubernetes/kubelet.conf"); !strings.Contains(got, "client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem") {

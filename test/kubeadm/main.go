@@ -3,7 +3,8 @@
 //
 // Owns: a folder with the two nodes' files, their namespaces, a registry with the images that
 // kubeadm asks for, a way from the loopback to the API server.
-// Reads: the programs beside it: berth, the control plane with kubeadm and kube-proxy, CoreDNS.
+// Reads: the programs beside it: berth, the control plane with kubeadm and kube-proxy, CoreDNS, the
+// metrics server.
 // Never: changes a file, a network or a cgroup of the machine that is not its own, or kubeadm.
 package main
 

@@ -19,12 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what a node is called, and where it is in the network between the two (RFC 2544).
-type machine struct{ name, address, podCIDR string }
+// machine is what a node is called, and where it and its pods are, by both families: nodes are in
+// the network between the two (RFC 2544, RFC 4193).
+type machine struct{ name, address, podCIDR, address6, podCIDR6 string }
 
 var nodes = []machine{
-	{"berth-1", "198.18.250.1", "10.244.0.0/24"},
-	{"berth-2", "198.18.250.2", "10.244.1.0/24"},
+	{"berth-1", "198.18.250.1", "10.244.0.0/24", "fd00:18::1", "fd00:244::/64"},
+	{"berth-2", "198.18.250.2", "10.244.1.0/24", "fd00:18::2", "fd00:244:0:1::/64"},
 }
 
 // node is a node from the outside.
@@ -176,13 +177,17 @@ func connect(ctx context.Context, a, b *node) error {
 		return fmt.Errorf("%q: %w: %s", cmd.Args, err, out)
 	}
 	for _, end := range []struct{ near, far *node }{{a, b}, {b, a}} {
-		script := fmt.Sprintf(`set -e
+		near, far := end.near.machine, end.far.machine
+		script := strings.NewReplacer("NEAR6", near.address6, "NEAR", near.address, "FAR6", far.address6, "FAR", far.address, "PODS6", far.podCIDR6, "PODS", far.podCIDR).Replace(`set -e
 ip link set lo up
-ip address add %s/24 dev eth0
+ip address add NEAR/24 dev eth0
+ip address add NEAR6/64 dev eth0 nodad
 ip link set eth0 up
-ip route add default via %s
-ip route add %s via %s
-sysctl -qw net.ipv4.ip_forward=1`, end.near.address, end.far.address, end.far.podCIDR, end.far.address)
+ip route add default via FAR
+ip route add default via FAR6
+ip route add PODS via FAR
+ip route add PODS6 via FAR6
+sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1`)
 		if _, err := end.near.run(ctx, "sh", "-c", script); err != nil {
 			return err
 		}

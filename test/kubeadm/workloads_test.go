@@ -38,13 +38,14 @@ spec:
       - name: main
         image: ` + helloImage + `
         ports: [{containerPort: 8080}]
+        resources: {requests: {cpu: 20m}}
         readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
         lifecycle: {preStop: {sleep: {seconds: 3}}}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}], ipFamilyPolicy: PreferDualStack}
 `
 
 // clientPod is a pod on a node that asks a URL.
@@ -63,7 +64,7 @@ spec:
 var helloFrom = regexp.MustCompile(`Hello from (web-\S+)</h1>`)
 
 // testService: a pod of each node reaches all pods of a Deployment, of both nodes, by the name of
-// their Service.
+// their Service, and by its address of the other family.
 func (w *world) testService() {
 	w.apply(webObjects)
 	w.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -79,17 +80,20 @@ func (w *world) testService() {
 	if len(all) != 3 {
 		w.t.Fatalf("the Deployment has the pods %q", all)
 	}
+	v6 := w.kubectl("get", "service/web", "-o", "jsonpath={.spec.clusterIPs[1]}")
 	for _, n := range w.nodes {
-		name := "asks-on-" + n.name
-		w.apply(clientPod(name, n.name, "-times", "60", "http://web.default.svc.cluster.local"))
-		w.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/"+name, "--timeout=60s")
-		var answered []string
-		for _, m := range helloFrom.FindAllStringSubmatch(w.kubectl("logs", name), -1) {
-			answered = append(answered, m[1])
-		}
-		slices.Sort(answered)
-		if got := slices.Compact(answered); !slices.Equal(got, all) {
-			w.t.Errorf("a pod on %s was answered by %q, the Service has %q", n.name, got, all)
+		for name, url := range map[string]string{"asks-on-": "http://web.default.svc.cluster.local", "asks-by-ipv6-on-": "http://[" + v6 + "]"} {
+			name += n.name
+			w.apply(clientPod(name, n.name, "-times", "60", url))
+			w.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/"+name, "--timeout=60s")
+			var answered []string
+			for _, m := range helloFrom.FindAllStringSubmatch(w.kubectl("logs", name), -1) {
+				answered = append(answered, m[1])
+			}
+			slices.Sort(answered)
+			if got := slices.Compact(answered); !slices.Equal(got, all) {
+				w.t.Errorf("%s: a pod on %s was answered by %q, the Service has %q", url, n.name, got, all)
+			}
 		}
 	}
 }

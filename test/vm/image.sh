@@ -67,7 +67,8 @@ rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/
 
 cp "$root"/boot/vmlinuz-* "$work/kernel"
 cp "$root"/boot/initrd.img-* "$work/initrd"
-rm -rf "$root"/boot/*
+# The configuration of the kernel stays, which kubeadm reads.
+find "$root/boot" -mindepth 1 ! -name 'config-*' -delete
 # The policy's labels, for a machine that is started with SELinux. Without it they mean nothing.
 chroot "$root" setfiles -F /etc/selinux/default/contexts/files/file_contexts / >>"$work/log" 2>&1
 mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$work/disk.ext4" 10G >>"$work/log" 2>&1

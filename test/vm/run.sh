@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# run.sh IMAGE LOGS SECONDS PATTERN BERTH TESTS [CONTROLPLANE]: boots the machine of image.sh, runs the tests of the program TESTS whose
-# names match PATTERN, shows their output, leaves it and what the machine logged in LOGS, and ends with their exit code: 124 when SECONDS
-# were over, 125 when the machine ended without a result.
+# run.sh IMAGE LOGS SECONDS PATTERN BERTH TESTS [PROGRAM…]: boots the machine of image.sh, runs the tests of the program TESTS whose
+# names match PATTERN, with the other programs beside it, shows their output, leaves it and what the machine logged in LOGS, and ends with
+# their exit code: 124 when SECONDS were over, 125 when the machine ended without a result.
 #
 # Variables whose names begin with BERTH_ reach the tests: BERTH_CGROUP_DRIVER=cgroupfs is the driver of their agents.
 #
 # BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
+#
+# BERTH_PACKAGES is a folder of Debian packages, which tests install.
 #
 # BERTH_VM_MEMORY=2G is the memory of the machine; 3G without. BERTH_VM_NUMA=1 gives it two sockets, each a NUMA node with 1536 MiB, two
 # cores and four CPUs.
@@ -13,7 +15,8 @@
 # One machine at a time: each takes two processors.
 set -euo pipefail
 
-image=$1 logs=$2 seconds=$3 pattern=$4 berth=$5 tests=$6 controlplane=${7:-}
+image=$1 logs=$2 seconds=$3 pattern=$4 berth=$5 tests=$6
+shift 6
 here=$(dirname "$0")
 
 exec 9>"$(dirname "$image")/running"
@@ -41,7 +44,11 @@ cp -L "$tests" "$work/in/tests"
 # Tests read files of the checkout by paths from their own folder.
 mkdir -p "$work/in/checkout/test/e2e"
 cp -r "$here/../../docs" "$here/../../examples" "$work/in/checkout/"
-[ -z "$controlplane" ] || cp -L "$controlplane" "$work/in/controlplane"
+[ $# = 0 ] || cp -L "$@" "$work/in/"
+if [ -n "${BERTH_PACKAGES:-}" ]; then
+	mkdir "$work/in/packages"
+	cp "$BERTH_PACKAGES"/*_amd64.deb "$work/in/packages/"
+fi
 printf '%s\n' "$pattern" >"$work/in/pattern"
 export -p | grep '^declare -x BERTH_' >"$work/in/environment" || true
 # Time for starting, for a reboot, and for saying what hangs.

@@ -31,7 +31,10 @@ vm-deps: ## install the Debian packages that the virtual machine needs: QEMU, de
 vm-image: need-root vm-deps
 	@test/vm/image.sh '$(VM_IMAGE)'
 
+# Packages are made for those tests alone that install them.
+VM_PACKAGES = $(if $(filter ^TestVM,$(VM_RUN))$(findstring Package,$(VM_RUN)),packages)
+
 .PHONY: e2e-vm
-e2e-vm: vm-image build controlplane ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; BERTH_LSM=selinux; BERTH_VM_NUMA=1; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+e2e-vm: vm-image build controlplane $(VM_PACKAGES) ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; BERTH_LSM=selinux; BERTH_VM_NUMA=1; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
 	@go test -c -tags e2e,bundle,vm -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
-	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(VM_RUN)' bin/berth bin/e2e.test '$(CONTROLPLANE)'
+	@$(if $(VM_PACKAGES),BERTH_PACKAGES=$(DIST)) test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(VM_RUN)' bin/berth bin/e2e.test '$(CONTROLPLANE)'

@@ -36,6 +36,7 @@ type imageEntry struct {
 }
 
 type bundle struct {
+	arch     string // of the programs
 	manifest manifest
 	contents [][]byte // in the order of manifest.Files
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -31,7 +30,7 @@ type image struct {
 
 // addImage builds the image and adds it as an OCI archive, images/NAME.tar.
 func (b *bundle) addImage(spec image) error {
-	built, err := spec.build()
+	built, err := spec.build(b.arch)
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (b *bundle) addImage(spec image) error {
 	return nil
 }
 
-func (spec image) build() (v1.Image, error) {
+func (spec image) build(arch string) (v1.Image, error) {
 	program, err := os.ReadFile(spec.program)
 	if err != nil {
 		return nil, err
@@ -75,7 +74,7 @@ func (spec image) build() (v1.Image, error) {
 		config.ExposedPorts = map[string]struct{}{spec.port: {}}
 	}
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	configured, err := mutate.ConfigFile(base, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: config})
+	configured, err := mutate.ConfigFile(base, &v1.ConfigFile{OS: "linux", Architecture: arch, Config: config})
 	if err != nil {
 		return nil, err
 	}

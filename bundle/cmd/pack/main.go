@@ -1,7 +1,7 @@
 // Pack makes the bundle: the programs of the runtime, and the images that Berth brings along, in
 // one compressed file.
 //
-//	pack -bin DIR -cni DIR -pause FILE -hello FILE -out bundle.tar.zst -hash bundle.hash
+//	pack -arch amd64 -bin DIR -cni DIR -pause FILE -hello FILE -out bundle.tar.zst -hash bundle.hash
 //
 // The bundle is a zstd-compressed tar whose first entry is manifest.json, which lists every other
 // entry with its mode, size and SHA-256. The hash written to -hash is the SHA-256 of that manifest,
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 )
 
@@ -24,7 +25,8 @@ func main() {
 	out := flag.String("out", "", "bundle file to write")
 	hash := flag.String("hash", "", "file to write the bundle's hash to")
 	b := bundle{}
-	flag.Func("component", "name=version of something bundled, for berth version (repeatable)", b.addComponent)
+	flag.StringVar(&b.arch, "arch", runtime.GOARCH, "architecture of the programs, as Go names it")
+	flag.Func("component", "name=version of something bundled (repeatable)", b.addComponent)
 	flag.Parse()
 	if err := b.pack(*bin, *cni, *pause, *hello, *out, *hash); err != nil {
 		fmt.Fprintln(os.Stderr, "pack:", err)

@@ -43,10 +43,13 @@ func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
 	return &rootListener{UnixListener: l, lock: lock, log: log}, nil
 }
 
+// LockFile is the file in the run directory whose lock the agent has.
+const LockFile = "berth.lock"
+
 // lockRunDir takes the lock that distinguishes a living agent's socket from a leftover, also when
 // two agents start at the same time.
 func lockRunDir(runDir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(runDir, "berth.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(runDir, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock of the run directory: %w", err)
 	}
@@ -57,6 +60,17 @@ func lockRunDir(runDir string) (*os.File, error) {
 			err = fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		return nil, errors.Join(err, f.Close())
+	}
+	opened, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if there, err := os.Stat(f.Name()); err != nil || !os.SameFile(opened, there) {
+		// An agent that leaves nothing behind has removed it meanwhile.
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+		return lockRunDir(runDir)
 	}
 	return f, nil
 }

@@ -18,6 +18,10 @@ type Pull struct {
 	// Behind is what it waits for, nil when the registry was asked: of the pulls under way the one
 	// that began first.
 	Behind *PullAhead `json:"behind,omitempty"`
+	// Place is its place among those that wait for their turns, 1 for the next; AtOnce is how many
+	// pulls run at one time, 0 without a bound.
+	Place  int `json:"place,omitempty"`
+	AtOnce int `json:"atOnce,omitempty"`
 	// Done and Total are in bytes; Total 0 is not known: the runtime does not say, or not yet.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`

@@ -169,23 +169,32 @@ func (k *Keeper) refreshLocked(of kind) {
 	}
 }
 
+// causes are errors, of which many records may have the same.
+type causes []error
+
+func (c *causes) add(err error) {
+	if err != nil && !slices.ContainsFunc(*c, func(e error) bool { return e.Error() == err.Error() }) {
+		*c = append(*c, err)
+	}
+}
+
 // write brings the files up to date with what is held.
 func (k *Keeper) write() error {
-	var errs []error
+	var errs causes
 	for _, r := range k.dirty.Take() {
 		if r == (ref{}) || !k.keeps(r.Kind) {
 			continue
 		}
 		if err := k.writeOne(r); err != nil {
-			errs = append(errs, err)
+			errs.add(err)
 			k.dirty.Put(r) // tried again with the next write
 		}
 	}
 	k.mu.Lock()
-	sweep := k.sweep && len(errs) == 0
+	sweep := k.sweep
 	k.mu.Unlock()
 	if sweep {
-		errs = append(errs, k.sweepFiles())
+		errs.add(k.sweepFiles())
 	}
 	return errors.Join(errs...)
 }
@@ -212,12 +221,7 @@ func (k *Keeper) writeOne(r ref) error {
 		written = k.digestOf(r)
 	}
 	if written == nil || *written != sum {
-		err := k.files.write(r, text)
-		k.noteLock(r, err)
-		if err != nil && k.isLocked() && r.Kind.isSecret() {
-			return nil // which Health tells; only the operator can mend it
-		}
-		if err != nil {
+		if err := k.files.write(r, text); err != nil {
 			return err
 		}
 	}
@@ -287,30 +291,6 @@ func render(o any) (text, essence []byte, err error) {
 	return text, essence, err
 }
 
-// noteLock notes whether Secrets can be encrypted.
-func (k *Keeper) noteLock(r ref, err error) {
-	if !r.Kind.isSecret() {
-		return
-	}
-	var locked error
-	if err != nil && k.files.vault.aead == nil {
-		locked = fmt.Errorf("no Secret is kept: %w", err)
-	}
-	k.mu.Lock()
-	was := k.locked
-	k.locked = locked
-	k.mu.Unlock()
-	if locked != nil && was == nil {
-		k.Log.Error("no Secret and no token is kept for a start without the API server", "error", err)
-	}
-}
-
-func (k *Keeper) isLocked() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.locked != nil
-}
-
 // sweepFiles removes what nobody refers to: what an earlier agent, or another cluster, has left.
 // What a claim or a volume refers to, and was not asked for yet, stays.
 func (k *Keeper) sweepFiles() error {
@@ -355,13 +335,8 @@ func (k *Keeper) sweepFiles() error {
 			more = true
 		}
 	}
-	var errs []error
-	for _, path := range paths {
-		if !wanted[path] {
-			errs = append(errs, checkpoint.RemoveAll(path))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	paths = slices.DeleteFunc(paths, func(path string) bool { return wanted[path] })
+	if err := checkpoint.Remove(paths...); err != nil {
 		return err
 	}
 	k.mu.Lock()

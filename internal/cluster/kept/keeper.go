@@ -68,7 +68,6 @@ type Keeper struct {
 	lent    map[ref]loaned                            // guarded by mu; nil when nothing is lent
 	loans   int                                       // guarded by mu; followed objects that were lent and not shown since
 	since   time.Time                                 // guarded by mu; when lending began
-	locked  error                                     // guarded by mu; why nothing is encrypted
 	sweep   bool                                      // guarded by mu; what nobody refers to is to be removed
 	aside   map[string]bool                           // guarded by mu; files that this agent has set aside
 	expired map[ref]bool                              // guarded by mu; tokens that had expired when they were lent
@@ -138,12 +137,7 @@ func (k *Keeper) keeps(of kind) bool {
 }
 
 // Health returns what cannot be written, since when and why, or nil.
-func (k *Keeper) Health() error {
-	k.mu.Lock()
-	locked := k.locked
-	k.mu.Unlock()
-	return errors.Join(locked, k.writer.Health())
-}
+func (k *Keeper) Health() error { return k.writer.Health() }
 
 // Describe returns the error of the API server's condition with what the node does meanwhile.
 func (k *Keeper) Describe(err error) error {

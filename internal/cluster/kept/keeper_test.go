@@ -2,11 +2,14 @@ package kept_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
@@ -259,96 +261,55 @@ func TestServersThatDoNotList(t *testing.T) {
 	}
 }
 
-// What an agent left that was killed while it wrote is no record, and goes.
-func TestKilledWhileWriting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.put("web", nil)
-		n.begin()
-		settle()
-		var whole string
-		for name := range n.files("objects") {
-			whole = name
-		}
-		half := filepath.Join(n.dir, "objects", "."+whole+".tmp")
-		if err := os.WriteFile(half, []byte(`{"version":1,"kind":"Po`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		n.server.Stop()
-		n.begin()
-		settle()
-		n.want("web", false)
-		if c := len(n.files("objects")); c != 2 {
-			t.Errorf("%d files without the server", c)
-		}
-		n.server.Start()
-		settle()
-		if files := n.files("objects"); len(files) != 1 || files[whole] == nil {
-			t.Errorf("files: %v", files)
-		}
-	})
-}
-
-// What was kept for another cluster is not used, and goes when this one has listed its pods.
-func TestAnotherCluster(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.put("web", nil)
-		n.begin()
-		settle()
-		n.server.Stop()
-		n.name = "another"
-		n.begin()
-		settle()
-		n.want("", false)
-		if len(n.files("objects")) != 1 {
-			t.Error("it is gone before the other cluster has answered")
-		}
-		kubetest.Delete[*v1.Pod](n.server, "default", "web", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
-		n.server.Start()
-		settle()
-		if left := n.files("objects"); len(left) != 0 {
-			t.Errorf("left: %v", left)
-		}
-	})
-}
-
-// The first list of a server that is back comes after what it says now of objects that were lent.
+// The first list of a server that is back comes after what it says now of objects that were lent,
+// however long it was away: their followers do not wait for their next try.
 func TestListComesAfterObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		m := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "default"}, Data: map[string]string{"a": "old"}}
-		kubetest.Put(n.server, m)
+		const objects = 10
+		put := func(text string) {
+			for i := range objects {
+				kubetest.Put(n.server, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i), Namespace: "default"}, Data: map[string]string{"a": text}})
+			}
+		}
+		put("old")
 		n.put("web", func(p *v1.Pod) {
-			p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "m"}}}}
+			for i := range objects {
+				p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, v1.EnvFromSource{
+					ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: fmt.Sprint("m", i)}},
+				})
+			}
 		})
-		var seen []string
+		var mu sync.Mutex
+		seen := map[string]int{} // guarded by mu
 		follow := func() {
-			go n.api.FollowConfigMap(n.ctx, "default", "m", func(m *v1.ConfigMap) {
-				_, synced := n.names()
-				word := m.Data["a"]
-				if synced {
-					word += " after the list"
-				}
-				seen = append(seen, word)
-			})
+			for i := range objects {
+				go n.api.FollowConfigMap(n.ctx, "default", fmt.Sprint("m", i), func(m *v1.ConfigMap) {
+					word := m.Data["a"]
+					if _, synced := n.names(); synced {
+						word += " after the list"
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					seen[word]++
+				})
+			}
 			synctest.Wait()
 		}
 		n.begin()
 		follow()
 		settle()
 		n.server.Stop()
-		seen = nil
+		clear(seen)
 		n.begin()
 		follow()
 		settle()
-		m.Data["a"] = "new"
-		kubetest.Put(n.server, m)
+		put("new")
 		n.server.Start()
 		settle()
 		n.want("web", true)
-		if want := []string{"old", "new"}; !slices.Equal(seen, want) {
-			t.Errorf("seen %q, want %q", seen, want)
+		if want := map[string]int{"old": objects, "new": objects}; !maps.Equal(seen, want) {
+			t.Errorf("seen %v, want %v", seen, want)
 		}
 	})
 }
@@ -407,46 +368,6 @@ func TestVolumesThatAreLent(t *testing.T) {
 		got := read()
 		if !strings.Contains(got[0], "PersistentVolume attached is attached to nodes by CSI driver attached, and may be attached to another one by now: it waits for the API server") || got[1] != "fine" {
 			t.Errorf("without a server: %q", got)
-		}
-	})
-}
-
-// Of Secrets nothing is kept under a key that is refused, which shows; a disk that is full shows
-// too, until there is room.
-func TestWhatCannotBeKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		if err := os.MkdirAll(filepath.Join(n.dir, "key"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(n.dir, "key", "key"), make([]byte, 32), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		kubetest.Put(n.server, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "default"}})
-		mend := checkpointtest.ReadOnly(t, n.dir)
-		n.put("web", func(p *v1.Pod) { p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "s"}} })
-		n.begin()
-		settle()
-		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "make its file system writable") {
-			t.Errorf("on a disk that cannot be written: %v", err)
-		}
-		mend()
-		settle()
-		if err := n.Health(); err != nil {
-			t.Errorf("when it can be written: %v", err)
-		}
-		if _, err := n.api.GetSecret(t.Context(), "default", "s"); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "no Secret is kept: the key ") {
-			t.Errorf("with the key of everybody: %v", err)
-		}
-		if c := len(n.files("secrets")); c != 0 {
-			t.Errorf("%d Secrets are kept", c)
-		}
-		if c := len(n.files("objects")); c != 1 {
-			t.Errorf("%d objects are kept", c)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package kept
 
 import (
 	"errors"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -22,7 +21,7 @@ func (k *Keeper) load() map[ref]loaned {
 		k.Log.Warn("not all that was kept of the API server is read", "error", err)
 	}
 	lent, pods, foreign := map[ref]loaned{}, 0, 0
-	var errs []error
+	var errs causes
 	for _, path := range paths {
 		if !isRecord(path) {
 			continue
@@ -33,7 +32,7 @@ func (k *Keeper) load() map[ref]loaned {
 		case errors.Is(err, errForeign):
 			foreign++
 			continue
-		case err == nil && rec.Object == nil: // it is gone by now
+		case err == nil && (rec.Object == nil || !k.keeps(rec.Kind)): // it is gone by now, or should be
 			continue
 		case err == nil:
 			o, err = rec.decode()
@@ -42,9 +41,7 @@ func (k *Keeper) load() map[ref]loaned {
 			k.mu.Lock()
 			k.aside[path+checkpoint.AsideSuffix] = true
 			k.mu.Unlock()
-			if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
-				errs = append(errs, err)
-			}
+			errs.add(err)
 			continue
 		}
 		if _, ok := o.(*v1.Pod); ok {

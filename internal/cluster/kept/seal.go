@@ -50,7 +50,7 @@ func (v *vault) open() error {
 	defer f.Close()
 	key, err := readKey(f)
 	if err != nil {
-		return fmt.Errorf("the key %s is refused: %w; mend that, or remove the file and what was kept by it, and start the agent again", v.path(), err)
+		return fmt.Errorf("the key %s is refused: %w; mend that, or remove the file and what was kept by it", v.path(), err)
 	}
 	return v.use(key)
 }

@@ -14,6 +14,7 @@ type Current struct {
 	wake       chan struct{} // capacity 1: the status may have changed
 	observed   chan struct{} // capacity 1: current may have changed
 	registered chan struct{} // closed when the API server has shown the Node
+	forgotten  func() bool   // Sources.DevicesForgotten
 
 	mu      sync.Mutex
 	current *v1.Node // guarded by mu; shared with readers and never changed, only replaced
@@ -21,14 +22,17 @@ type Current struct {
 	watched bool     // guarded by mu; somebody calls Observe
 	deleted bool     // guarded by mu; the API server has it no more
 	doubted bool     // guarded by mu; a watch showed one that is older than current
-	// corrected: guarded by mu; no Node is shown any more that has the devices of an agent before
-	// this one.
+	// corrected: guarded by mu; no Node is shown any more that has devices of an agent before this
+	// one that nobody knows of.
 	corrected bool
 }
 
 // NewCurrent returns a Current without a Node.
 func NewCurrent() *Current {
-	return &Current{wake: make(chan struct{}, 1), observed: make(chan struct{}, 1), registered: make(chan struct{})}
+	return &Current{
+		wake: make(chan struct{}, 1), observed: make(chan struct{}, 1), registered: make(chan struct{}),
+		forgotten: func() bool { return true },
+	}
 }
 
 // Wake says that something that the status tells has changed, above all readiness. It never blocks.
@@ -86,7 +90,7 @@ func (c *Current) adopt(newest *v1.Node) {
 			return
 		}
 	}
-	if !c.corrected {
+	if !c.corrected && c.forgotten() {
 		kept = *withoutExtended(&kept) // pods are admitted by it while the correction is under way
 	}
 	first := !c.shown

@@ -63,6 +63,10 @@ type Sources struct {
 	Pressure func() Pressure
 	// Devices are what device plugins offer.
 	Devices func() Devices
+	// DevicesForgotten reports whether nobody knows which devices an agent before this one had, so
+	// that those of a Node that is there already are nobody's; nil: so it is. It is called with a
+	// lock held.
+	DevicesForgotten func() bool
 	// VolumesInUse are the attachable volumes that are, or are about to be, mounted; nil: it is not
 	// known yet.
 	VolumesInUse func() []v1.UniqueVolumeName
@@ -149,6 +153,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	if !cfg.Settings.RegisterNode {
 		cfg.Current.correct() // a Node that others register is theirs to correct
+	}
+	if cfg.Sources.DevicesForgotten != nil {
+		cfg.Current.forgotten = cfg.Sources.DevicesForgotten
 	}
 	if cfg.CloseIdleConnections == nil {
 		cfg.CloseIdleConnections = func() {}

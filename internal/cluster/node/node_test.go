@@ -213,6 +213,35 @@ func TestTakeOverZeroesDevices(t *testing.T) {
 	})
 }
 
+// What is advertised by hand stays when it is known which devices an agent before had: they are not
+// among it.
+func TestTakeOverKeepsWhatOthersAdvertise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const gpu, dongle = "example.com/gpu", "example.com/dongle"
+		w := newWorld(t, func(c *Config) {
+			c.Sources.DevicesForgotten = func() bool { return false }
+			c.Sources.Devices = func() Devices { return Devices{quantities(gpu, "0"), quantities(gpu, "0")} } // as none has registered yet
+		})
+		w.existing(func(n *v1.Node) {
+			n.Status.Capacity, n.Status.Allocatable = quantities(gpu, "4", dongle, "3"), quantities(gpu, "4", dongle, "3")
+		})
+		w.start(t)
+		before, _ := w.api.snapshot()
+		w.Observe(before)
+		synctest.Wait()
+		if got := w.Node.Node().Status.Allocatable[dongle]; got.String() != "3" {
+			t.Errorf("pods are admitted by %s at the start, want 3", got.String())
+		}
+		after(time.Minute)
+		n, _ := w.api.snapshot()
+		for name, want := range map[v1.ResourceName]string{gpu: "0", dongle: "3"} {
+			if got := n.Status.Capacity[name]; got.String() != want {
+				t.Errorf("the Node has %s of %s, want %s", got.String(), name, want)
+			}
+		}
+	})
+}
+
 func TestRestHour(t *testing.T) {
 	for name, watched := range map[string]func(*world){
 		"with a watch": func(w *world) { n, _ := w.api.snapshot(); w.Observe(n) },

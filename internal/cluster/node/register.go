@@ -71,11 +71,14 @@ func (n *Node) create(ctx context.Context, wanted *v1.Node) (*v1.Node, error) {
 }
 
 // takeOver corrects what an existing Node has of this machine. Its status follows with the first
-// report. Extended resources become zero, as after a start of the kubelet without a record of its
-// device plugins: nobody here offers those that an agent before this one had. What is no device is
-// advertised again by whoever did it.
+// report. Without a record of device plugins extended resources become zero: nobody here offers
+// those that an agent before this one had. What is no device is then advertised again by whoever
+// did it.
 func (n *Node) takeOver(ctx context.Context, existing, wanted *v1.Node) error {
-	target := withoutExtended(reconcileNode(&n.cfg.Settings, existing, wanted))
+	target := reconcileNode(&n.cfg.Settings, existing, wanted)
+	if n.forgotten() {
+		target = withoutExtended(target)
+	}
 	if err := n.patch(ctx, n.cfg.Nodes.PatchNode, existing, target); err != nil {
 		return fmt.Errorf("correct labels and annotations: %w", err)
 	}

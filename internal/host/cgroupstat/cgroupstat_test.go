@@ -130,6 +130,28 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// The own cgroup is one of which CPU and memory are known, and not the root.
+func TestOwn(t *testing.T) {
+	for _, tt := range []struct {
+		version    int
+		file, want string
+	}{
+		{2, "0::/system.slice/kubelet.service\n", "/system.slice/kubelet.service"},
+		{2, "0::/\n", ""},
+		{1, "5:memory:/agent\n4:cpu,cpuacct:/agent\n1:name=systemd:/system.slice/a.service\n0::/system.slice/a.service\n", "/agent"},
+		{1, "5:memory:/agent\n4:cpu,cpuacct:/\n0::/agent\n", ""},
+		{1, "5:memory:/\n4:cpu,cpuacct:/\n0::/agent\n", ""},
+	} {
+		dir := tree(t, map[string]string{"self/cgroup": tt.file})
+		if got, err := At(tt.version, "").Own(dir); got != tt.want || err != nil {
+			t.Errorf("version %d, %q: %q, %v, want %q", tt.version, tt.file, got, err, tt.want)
+		}
+	}
+	if _, err := At(2, "").Own(t.TempDir()); err == nil {
+		t.Error("a process without cgroups is no error")
+	}
+}
+
 // What a host lacks is absent, and the rest is there.
 func TestReadSparse(t *testing.T) {
 	g := At(2, tree(t, map[string]string{"cpu.stat": "usage_usec 5\n", "memory.stat": "anon 3\nfile 4\ninactive_file 1\n"})).Open("/")

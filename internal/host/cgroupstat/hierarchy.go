@@ -46,6 +46,25 @@ func Detect() (Hierarchy, error) {
 	return h, nil
 }
 
+// Own returns the cgroup that this process is in, by the kernel's files in proc; "" when that is
+// the root, or with version 1 another one for CPU than for memory.
+func (h Hierarchy) Own(proc string) (string, error) {
+	of, err := lib.ParseCgroupFile(proc + "/self/cgroup")
+	if err != nil {
+		return "", fmt.Errorf("the cgroup of this process: %w", err)
+	}
+	own := of[""]
+	if h.Version == 1 {
+		if own = of["memory"]; own != of["cpu"] {
+			return "", nil
+		}
+	}
+	if own == "/" {
+		return "", nil
+	}
+	return own, nil
+}
+
 // At returns a hierarchy of the given version whose controllers are mounted below dir, for tests
 // over trees that are plain files.
 func At(version int, dir string) Hierarchy {

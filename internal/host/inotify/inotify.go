@@ -23,6 +23,8 @@ type Event struct {
 	Written bool
 	// Deleted: the entry was deleted. Another one may be in its place by now.
 	Deleted bool
+	// Moved: it was moved away. If it is what is watched, the watch of it has ended.
+	Moved bool
 	// Err is set when events were lost: everything has to be looked at again. It wraps ErrOverflow
 	// when the kernel's queue was full.
 	Err error
@@ -61,7 +63,7 @@ func (i *Watch) forward() {
 			if !ok {
 				return
 			}
-			e = Event{Path: ev.Name, Written: ev.Has(fsnotify.Write), Deleted: ev.Has(fsnotify.Remove)}
+			e = Event{Path: ev.Name, Written: ev.Has(fsnotify.Write), Deleted: ev.Has(fsnotify.Remove), Moved: ev.Has(fsnotify.Rename)}
 		case err, ok := <-i.w.Errors:
 			if !ok {
 				return

@@ -71,6 +71,31 @@ func TestDeleted(t *testing.T) {
 	}
 }
 
+// What is moved away says so, an entry and the folder itself.
+func TestMoved(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "dir")
+	path := filepath.Join(dir, "a")
+	w, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(path, nil, 0o600), w.Add(dir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, moved := range []string{path, dir} {
+		if err := os.Rename(moved, filepath.Join(root, "aside-"+filepath.Base(moved))); err != nil {
+			t.Fatal(err)
+		}
+		if e := <-w.Events(); e != (Event{Path: moved, Moved: true}) {
+			t.Errorf("got %+v, want that %s was moved", e, moved)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A file is watched like a folder, and its writes say so.
 func TestFile(t *testing.T) {
 	w, err := Open()

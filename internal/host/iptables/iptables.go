@@ -36,7 +36,8 @@ const (
 	firewall = "KUBE-FIREWALL"
 )
 
-// step is a chain or a rule that is to be there. Chains have no rule.
+// step is a chain or a rule that is to be there. Chains have no rule. A rule in a chain of the
+// kernel comes first.
 type step struct {
 	program, table, chain string
 	rule                  []string
@@ -66,8 +67,9 @@ const (
 	// settleTime is the pause after a deletion: a program that loads all its rules again deletes
 	// first.
 	settleTime = time.Second
-	// legacyPeriod is how often tables are looked at of whose changes nobody tells; the kubelet's.
-	legacyPeriod = time.Minute
+	// period is how often tables are looked at that could not be changed, or of whose changes
+	// nobody tells; the kubelet's.
+	period = time.Minute
 )
 
 // Keeper makes the chains, and makes them again when they were deleted.
@@ -103,12 +105,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if len(made) > 0 && known {
-			k.Log.Warn("chains of iptables were gone, and are there again", "chains", made)
+			k.Log.Warn("chains of iptables were missing, and were made", "chains", made)
 		}
 		said, known = k.tell(err, said), true
 		var again <-chan time.Time
-		if !follows {
-			again = time.After(legacyPeriod)
+		if !follows || said != "" {
+			again = time.After(period)
 		}
 		select {
 		case <-ctx.Done():
@@ -175,6 +177,10 @@ func (k *Keeper) ensureStep(ctx context.Context, s step) (isNew bool, err error)
 	if run("-C") == nil {
 		return false, nil
 	}
-	err = run("-A")
+	if s.chain == firewall {
+		err = run("-A")
+	} else { // before what others end the chain with
+		err = run("-I")
+	}
 	return err == nil, err
 }

@@ -47,6 +47,8 @@ func (f *fakeTables) Run(_ context.Context, program string, args ...string) (str
 		return "iptables: Bad rule (does a matching rule exist in that chain?).\n", errors.New("exit status 1")
 	case verb == "-A" && !builtIn && !slices.Contains(f.have, chain):
 		return "iptables: No chain/target/match by that name.\n", errors.New("exit status 1")
+	case verb == "-I":
+		f.have = append([]string{entry}, f.have...)
 	case verb != "-C":
 		f.have = append(f.have, entry)
 	}
@@ -118,7 +120,7 @@ func TestKeeper(t *testing.T) {
 		}
 		f.flush()
 		pass(2 * settleTime)
-		if n, _ := f.counts(); n != len(steps) || !strings.Contains(log.String(), "were gone, and are there again") {
+		if n, _ := f.counts(); n != len(steps) || !strings.Contains(log.String(), "were missing, and were made") {
 			t.Errorf("after a flush %d are there; log: %s", n, log)
 		}
 	})
@@ -130,12 +132,26 @@ func TestKeeper(t *testing.T) {
 	})
 }
 
+// A firewall of the machine accepts or drops all packets at the end of its rules: packets go to
+// ours before.
+func TestKeeperOfAFirewall(t *testing.T) {
+	for _, chain := range []string{"INPUT", "OUTPUT"} {
+		accepts := "iptables filter " + chain + " -j ACCEPT"
+		f := &fakeTables{have: []string{accepts}}
+		keep(t, f, func(*bytes.Buffer) {
+			if jump := slices.Index(f.have, "iptables filter "+chain+" -j KUBE-FIREWALL"); jump < 0 || jump > slices.Index(f.have, accepts) {
+				t.Errorf("the tables are %q", f.have)
+			}
+		})
+	}
+}
+
 // Where the kernel tells nothing, the tables are looked at each minute.
 func TestKeeperOfLegacyTables(t *testing.T) {
 	f := &fakeTables{legacy: true}
 	keep(t, f, func(log *bytes.Buffer) {
 		f.flush()
-		pass(legacyPeriod + time.Second)
+		pass(period + time.Second)
 		if n, _ := f.counts(); n != len(steps) {
 			t.Errorf("after a flush %d are there; log: %s", n, log)
 		}
@@ -149,6 +165,25 @@ func TestKeeperWithoutProgram(t *testing.T) {
 		pass(time.Minute)
 		if n := strings.Count(log.String(), "install iptables"); n != 1 || strings.Count(log.String(), "executable file not found") != 1 {
 			t.Errorf("told %d times:\n%s", n, log)
+		}
+	})
+}
+
+// What fails is tried again, also where the kernel tells changes: a table that is locked, a program
+// that is installed later.
+func TestKeeperTriesAgain(t *testing.T) {
+	f := &fakeTables{absent: true}
+	keep(t, f, func(log *bytes.Buffer) {
+		f.mu.Lock()
+		f.absent = false
+		f.mu.Unlock()
+		pass(period + time.Second)
+		if n, _ := f.counts(); n != len(steps) {
+			t.Errorf("%d of %d are there; log: %s", n, len(steps), log)
+		}
+		pass(24 * time.Hour)
+		if _, runs := f.counts(); runs != 0 {
+			t.Errorf("%d programs ran while nothing happened", runs)
 		}
 	})
 }

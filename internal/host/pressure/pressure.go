@@ -67,6 +67,10 @@ func (w *Watch) Arm(machine, pods int64) {
 // memory is to be read by the clock: there may be alarms alone, which see only that it is short.
 func (w *Watch) Watches() bool { return w.watching.Load() }
 
+// WatchesMachine reports whether that is so for what is taken outside of the pods, too: version 2 of
+// cgroups has no wire for the machine.
+func (w *Watch) WatchesMachine() bool { return !w.unified() }
+
 // take returns the distances if they are newer than those that were taken last.
 func (w *Watch) take() (distances, bool) {
 	w.mu.Lock()

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is the file in the root directory whose lock an agent holds.
-const lockFile = "berth.lock"
+// File is the file in the root directory whose lock an agent holds.
+const File = "berth.lock"
 
 // Lock makes the root directory and takes the lock on it: two agents on one root would each undo
 // what the other does. The lock ends with the process.
@@ -28,7 +28,7 @@ func Lock(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
-	f, err := lock(filepath.Join(root, lockFile))
+	f, err := lock(filepath.Join(root, File))
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return nil, fmt.Errorf("root directory %s: another agent uses it (pid %s); stop it with \"berth stop\", or give this one its own --root-dir and --run-dir", root, held.pid)
 	}
@@ -135,7 +135,7 @@ func lockOpen(f *os.File, path string) (ours bool, err error) {
 // writes. An ext4 in which the kernel has found an error says so only to who writes: neither
 // access(2) nor statfs(2) do.
 func IsReadOnly(root string) bool {
-	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join(root, File), os.O_WRONLY, 0)
 	if err != nil {
 		return errors.Is(err, unix.EROFS)
 	}

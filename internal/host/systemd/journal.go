@@ -140,9 +140,13 @@ func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	if err := h.out.Send(message, priority(r.Level), fields); err == nil {
 		return nil
 	}
-	_, err = io.WriteString(h.out.Stream, Prefix(r.Level)+strings.ReplaceAll(message, "\n", " ")+"\n")
+	_, err = io.WriteString(h.out.Stream, Prefix(r.Level)+inOneLine.Replace(message)+"\n")
 	return err
 }
+
+// inOneLine leaves nothing in a text that ends a line of the stream: what follows would be an entry
+// of its own, of any level.
+var inOneLine = strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ")
 
 // render returns the attributes as text.
 func (h *journalHandler) render(ctx context.Context, attrs slog.Record) (string, error) {

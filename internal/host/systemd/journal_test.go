@@ -67,7 +67,8 @@ func TestJournalAway(t *testing.T) {
 	log := slog.New(NewJournalHandler(JournalConfig{Stream: &stream, Send: func(string, journal.Priority, map[string]string) error { return unix.ECONNREFUSED }}))
 	log.Warn("one\ntwo", "pod", "default/web")
 	log.Error("three")
-	if want := "<4>one two pod=default/web\n<3>three\n"; stream.String() != want {
+	log.Info("four\x00<0>five\r\n<0>six") // zeros end a line of the stream, too
+	if want := "<4>one two pod=default/web\n<3>three\n<6>four <0>five  <0>six\n"; stream.String() != want {
 		t.Errorf("the stream has %q, want %q", &stream, want)
 	}
 }

@@ -374,6 +374,7 @@ func (g *PLEG) list(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error) {
 
 func (g *PLEG) setHealth(err error) {
 	if before := g.health.Set(err); err == nil && before != nil {
+		g.noteOutage(before)
 		select {
 		case g.restored <- struct{}{}:
 		default:

@@ -154,6 +154,10 @@ func TestRelistFindsWhatEventsDoNotTell(t *testing.T) {
 		default:
 			t.Fatal("nobody was told that the runtime is back")
 		}
+		entries := r.journal.Read("default", "web-a")
+		if len(entries) != 1 || entries[0].Decision != "the container runtime answers again" || entries[0].Took <= 0 {
+			t.Errorf("the pod's journal: %+v", entries)
+		}
 		if err := r.Health(); err != nil {
 			t.Fatalf("unhealthy: %v", err)
 		}

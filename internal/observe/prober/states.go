@@ -10,7 +10,6 @@ import (
 type State struct {
 	Container string
 	Kind      string           // liveness, readiness or startup
-	Verdict   pod.ProbeVerdict // of the container as it runs now
 	Last      pod.ProbeVerdict // the newest result; unknown before the first
 	// InARow is how many results up to the newest were as that one, Needed how many make a verdict.
 	InARow, Needed int
@@ -33,7 +32,7 @@ func (m *Manager) States(uid pod.UID) []State {
 				continue
 			}
 			s := State{
-				Container: c.spec.Name, Kind: p.kind.String(), Verdict: p.verdict,
+				Container: c.spec.Name, Kind: p.kind.String(),
 				Last: p.last, InARow: p.inARow, Needed: p.needed(p.last),
 			}
 			if p.index != notInHeap {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/host/cgroupstat"
 	"berth/internal/pod"
@@ -49,7 +50,7 @@ type Config struct {
 	Cgroup func(uid pod.UID) string
 	Class  func(v1.PodQOSClass) string
 	// System are the cgroups of the node's own parts by their names in the summary: kubelet,
-	// runtime, misc.
+	// runtime, misc. Without one for the kubelet it is that of this process.
 	System map[string]string
 	// Started is when the agent was.
 	Started time.Time
@@ -195,6 +196,27 @@ func (r *cgroupReader) firstProcess(cgroup string) int {
 	return r.hierarchy.FirstProcess(cgroup)
 }
 
+// readSystem reads the cgroups of the node's own parts.
+func (r *cgroupReader) readSystem(into map[string]*Reading) error {
+	paths := map[string]string{}
+	maps.Copy(paths, r.cfg.System)
+	if paths[summary.SystemContainerKubelet] == "" {
+		own, err := r.hierarchy.Own(string(r.proc))
+		if err != nil {
+			return err
+		}
+		paths[summary.SystemContainerKubelet] = own
+	}
+	for name, path := range paths {
+		g, err := r.readKnown(path)
+		if err != nil {
+			return err
+		}
+		into[name] = g
+	}
+	return nil
+}
+
 func (r *cgroupReader) readAll(now time.Time) (*Readings, error) {
 	out := &Readings{Time: now, System: map[string]*Reading{}}
 	var err error
@@ -213,10 +235,8 @@ func (r *cgroupReader) readAll(now time.Time) (*Readings, error) {
 			out.Classes = append(out.Classes, g)
 		}
 	}
-	for name, path := range r.cfg.System {
-		if out.System[name], err = r.readKnown(path); err != nil {
-			return nil, err
-		}
+	if err := r.readSystem(out.System); err != nil {
+		return nil, err
 	}
 	for _, s := range r.cfg.Observed() {
 		p, ok, err := r.readPod(s)

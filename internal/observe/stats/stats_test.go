@@ -38,7 +38,7 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	h := &host{t: t, dir: t.TempDir()}
-	for _, path := range []string{"", "kubepods", "kubepods/podu", "kubepods/podu/" + sandboxID, "kubepods/podu/" + mainID} {
+	for _, path := range []string{"", "agent", "runtime", "system", "own", "kubepods", "kubepods/podu", "kubepods/podu/" + sandboxID, "kubepods/podu/" + mainID} {
 		h.write("cgroup/"+path+"/cpu.stat", "usage_usec 1000000\nuser_usec 1\nsystem_usec 2\n")
 		h.write("cgroup/"+path+"/memory.stat", "anon 3145728\nfile 2097152\ninactive_file 1048576\npgfault 7\npgmajfault 1\n")
 		h.write("cgroup/"+path+"/cgroup.procs", "17\n18\n")
@@ -54,6 +54,7 @@ func newHost(t *testing.T) *host {
 	}
 	h.write("cgroup/kubepods/podu/memory.max", "max\n")
 	h.write("proc/meminfo", "MemTotal:       8192 kB\nSwapTotal:      100 kB\nSwapFree:       40 kB\n")
+	h.write("proc/self/cgroup", "0::/own\n")
 	h.write("proc/stat", "cpu 1 2\nbtime 1700000000\n")
 	h.write("proc/loadavg", "0.00 0.01 0.05 1/234 5678\n")
 	h.write("proc/sys/kernel/pid_max", "32768\n")
@@ -138,7 +139,7 @@ func (h *host) collector() *Collector {
 			}
 			return ""
 		},
-		System: map[string]string{"kubelet": "/kubepods", "misc": "/gone"}, Started: time.Unix(1700000050, 0),
+		System: map[string]string{"kubelet": "/agent", "runtime": "/runtime", "misc": "/system"}, Started: time.Unix(1700000050, 0),
 	})
 }
 
@@ -168,6 +169,39 @@ func run(t *testing.T, c *Collector) (stop func()) {
 	}
 }
 
+// systemContainers are the names of those that are told of.
+func systemContainers(t *testing.T, n summary.NodeStats) (names []string) {
+	for _, sc := range n.SystemContainers {
+		if *sc.CPU.UsageCoreNanoSeconds != 1e9 || *sc.Memory.WorkingSetBytes != 5<<20 {
+			t.Errorf("%s used %+v, %+v", sc.Name, sc.CPU, sc.Memory)
+		}
+		names = append(names, sc.Name)
+	}
+	return names
+}
+
+// A kubelet whose cgroup nobody names is where its process is; what is not there is left out.
+func TestSystemContainersThatNobodyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		cfg := h.collector().Config
+		cfg.System = map[string]string{"misc": "/gone"}
+		for own, want := range map[string][]string{"/own": {"kubelet", "pods"}, "/": {"pods"}} {
+			h.write("proc/self/cgroup", "0::"+own+"\n")
+			c := New(cfg)
+			stop := run(t, c)
+			s, err := c.Summary(t.Context(), Full)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, systemContainers(t, s.Node)); diff != "" {
+				t.Errorf("in %s: %s", own, diff)
+			}
+			stop()
+		}
+	})
+}
+
 func TestSummary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -193,11 +227,7 @@ func TestSummary(t *testing.T) {
 		if n.Fs == nil || *n.Fs.CapacityBytes == 0 || *n.Runtime.ImageFs.UsedBytes != 77 || *n.Runtime.ImageFs.CapacityBytes == 0 || *n.Runtime.ContainerFs.InodesUsed != 8 {
 			t.Errorf("file systems %+v, %+v", n.Fs, n.Runtime)
 		}
-		var names []string
-		for _, sc := range n.SystemContainers {
-			names = append(names, sc.Name)
-		}
-		if diff := cmp.Diff([]string{"kubelet", "pods"}, names); diff != "" || n.SystemContainers[0].StartTime.Unix() != 1700000050 {
+		if diff := cmp.Diff([]string{"kubelet", "runtime", "misc", "pods"}, systemContainers(t, n)); diff != "" || n.SystemContainers[0].StartTime.Unix() != 1700000050 {
 			t.Errorf("system containers %s", diff)
 		}
 		if len(s.Pods) != 1 {
@@ -293,13 +323,13 @@ func TestRatesAndRest(t *testing.T) {
 			defer func() { c.release() }()
 			return len(c.cgroups.groups)
 		}
-		if open() != 5 {
-			t.Errorf("%d cgroups are open, want 5", open())
+		if open() != 8 {
+			t.Errorf("%d cgroups are open, want 8", open())
 		}
 		h.pods = nil
 		time.Sleep(2 * time.Second)
-		if _, err := c.Read(t.Context()); err != nil || open() != 2 {
-			t.Errorf("%d cgroups are open without a pod, error %v; want 2", open(), err)
+		if _, err := c.Read(t.Context()); err != nil || open() != 5 {
+			t.Errorf("%d cgroups are open without a pod, error %v; want 5", open(), err)
 		}
 		c.layers.current() // as a summary does
 		time.Sleep(idle + time.Second)

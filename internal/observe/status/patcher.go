@@ -322,7 +322,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		p.Metrics.syncDuration.Observe(p.changedFor(uid).Seconds())
 		p.Journal.Record(journal.Entry{
 			Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
-			Component: "status", Decision: "told the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
+			Component: "status", Decision: "reported to the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
 		})
 	}
 	if api.DeletionTimestamp == nil || pod.IsMirror(api) || !pod.IsTerminal(merged.Phase) || !p.Manager.Finished(uid) {

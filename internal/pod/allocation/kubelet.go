@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -75,21 +76,29 @@ func decodeKubelet(content []byte) (map[pod.UID]kubeletEntry, error) {
 	return s.Entries, err
 }
 
-// readKubelet returns the records of a kubelet that ran after the last agent: its file is younger
-// than ours. What it gave pods, it had admitted.
+func (a *Allocations) kubeletFile(name string) string { return filepath.Join(a.cfg.Kubelet, name) }
+
+// lastWritten returns when the files were written last; zero if there are none.
+func lastWritten(files ...string) (last time.Time) {
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil && st.ModTime().After(last) {
+			last = st.ModTime()
+		}
+	}
+	return last
+}
+
+// readKubelet returns the records of a kubelet that ran after the last agent: one of its files is
+// younger than ours. What it gave pods, it had admitted.
 func (a *Allocations) readKubelet() map[pod.UID]record {
 	if a.cfg.Kubelet == "" {
 		return nil
 	}
-	theirs, err := os.Stat(filepath.Join(a.cfg.Kubelet, allocatedFile))
-	if err != nil {
-		return nil // no kubelet ran here
-	}
-	if ours, err := os.Stat(a.cfg.File); err == nil && !theirs.ModTime().After(ours.ModTime()) {
+	if ours := lastWritten(a.cfg.File); !ours.IsZero() && !lastWritten(a.kubeletFile(allocatedFile), a.kubeletFile(actuatedFile)).After(ours) {
 		return nil
 	}
 	read := func(name string) map[pod.UID]kubeletEntry {
-		path := filepath.Join(a.cfg.Kubelet, name)
+		path := a.kubeletFile(name)
 		b, err := os.ReadFile(path)
 		var entries map[pod.UID]kubeletEntry
 		if err == nil {
@@ -152,7 +161,7 @@ func (a *Allocations) leaveToKubelet() error {
 	for name, of := range map[string]map[pod.UID]resources{allocatedFile: given, actuatedFile: has} {
 		b, err := encodeKubelet(of)
 		if err == nil {
-			err = checkpoint.WriteWarm(filepath.Join(a.cfg.Kubelet, name), 0o600, b)
+			err = checkpoint.WriteWarm(a.kubeletFile(name), 0o600, b)
 		}
 		if err != nil {
 			return fmt.Errorf("leave to a kubelet what pods were given: %w", err)

@@ -105,3 +105,50 @@ func TestKubeletsFilesAreOurs(t *testing.T) {
 		}
 	})
 }
+
+// A kubelet that follows is told nothing of pods that were not admitted; what one has done since
+// counts more than what we know, also if it only made what we had granted.
+func TestKubeletsFilesOfBoth(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		start := func(file string) *allocation.Allocations {
+			a := allocation.New(allocation.Config{File: filepath.Join(dir, file), Kubelet: dir, Log: slog.New(slog.DiscardHandler)})
+			a.Load()
+			return a
+		}
+		a := start("ours")
+		stop := run(t, a)
+		for _, uid := range []string{"p", "refused"} {
+			a.Allocate(newPod(uid, "1", "2"))
+		}
+		a.Admit("p")
+		resized := ofGeneration(newPod("p", "3", "4"), 2)
+		a.Grant(resized)
+		stop()
+		knows := func(a *allocation.Allocations) string {
+			return asks(a.Apply) + ", has " + asks(func(p *v1.Pod) *v1.Pod { return a.Actuated(a.Apply(p)) })
+		}
+		if got, want := knows(start("ours")), "3 4, has 1 2"; got != want {
+			t.Errorf("the next agent knows %s, want %s", got, want)
+		}
+		next := start("none") // what a kubelet reads
+		if p := newPod("refused", "5", "6"); next.WasAdmitted(p.UID) || next.Apply(p) != p {
+			t.Error("a pod that was not admitted is left to a kubelet")
+		}
+		if got, want := knows(next), "3 4, has 1 2"; got != want {
+			t.Errorf("a kubelet knows %s, want %s", got, want)
+		}
+		// It brings the resize to its end, and writes one file. The clock of files is coarse.
+		allocated, err := os.ReadFile(filepath.Join(dir, "allocated_pods_state"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		actuated, later := filepath.Join(dir, "actuated_pods_state"), time.Now().Add(100*365*24*time.Hour)
+		if err := errors.Join(os.WriteFile(actuated, allocated, 0o600), os.Chtimes(actuated, later, later)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := knows(start("ours")), "3 4, has 3 4"; got != want {
+			t.Errorf("after the kubelet the agent knows %s, want %s", got, want)
+		}
+	})
+}

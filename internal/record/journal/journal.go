@@ -26,8 +26,8 @@ type Journal struct {
 	file    *checkpoint.WarmLog // nil for a journal in memory; what it is appended to is guarded by mu
 }
 
-// New returns an empty journal in memory that also writes each entry to log at level debug (errors
-// at level warn).
+// New returns an empty journal in memory that also writes each entry to log at level debug. Errors
+// are written at level warn, but one that comes again and again only from time to time.
 func New(log *slog.Logger) *Journal {
 	return &Journal{log: log, rings: map[string]*ring{}, order: list.New()}
 }
@@ -70,11 +70,26 @@ func key(s Subject) string {
 // previous one but for its times raises that one's Count instead, so that a retry loop does not
 // push the cause out of the ring.
 func (j *Journal) Record(e Entry) {
+	level, again := j.record(&e)
+	j.logEntry(&e, level, again)
+}
+
+// RecordUnder records what was recorded already under another subject, without another line of the
+// log.
+func (j *Journal) RecordUnder(s Subject, e Entry) {
+	e.Subject = s
+	j.record(&e)
+}
+
+// record appends the entry, and returns at which level it is to be logged, and how often it came
+// since that was done last.
+func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	kept := newEntry(&e)
+	kept := newEntry(e)
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	r := j.ringLocked(e.Subject, kept.at)
 	before := r.size
 	if r.add(kept) {
@@ -83,32 +98,12 @@ func (j *Journal) Record(e Entry) {
 		j.appendLocked(r.appendEntry(j.scratch, &kept))
 	}
 	j.chargeLocked(r, before)
-	j.mu.Unlock()
-	j.logEntry(&e)
-}
-
-func (j *Journal) logEntry(e *Entry) {
-	level := slog.LevelDebug
 	if e.Error != "" {
-		level = slog.LevelWarn
+		if again, tell := r.tell(e); tell {
+			return slog.LevelWarn, again
+		}
 	}
-	if !j.log.Enabled(context.Background(), level) {
-		return
-	}
-	attrs := []any{"pod", e.Subject.String(), "component", e.Component}
-	if e.Container != "" {
-		attrs = append(attrs, "container", e.Container)
-	}
-	if e.Why != "" {
-		attrs = append(attrs, "why", e.Why)
-	}
-	if e.Took > 0 {
-		attrs = append(attrs, "took", e.Took)
-	}
-	if e.Error != "" {
-		attrs = append(attrs, "error", e.Error)
-	}
-	j.log.Log(context.Background(), level, e.Decision, attrs...)
+	return slog.LevelDebug, 0
 }
 
 // Mark notes that a step of the pod's start is done now; container is "" for a step of the pod.

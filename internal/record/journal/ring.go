@@ -55,7 +55,8 @@ type ring struct {
 	marks   []mark
 	ends    []End
 	next    []Next // not in the file: after a restart it is computed anew
-	size    int    // bytes, about
+	told    []toldError
+	size    int // bytes, about
 }
 
 func newRing(s Subject, number uint64, seen int64) *ring {

@@ -47,7 +47,7 @@ func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
 	}
 	root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_OK}
 	if end.failure != "" {
-		root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: end.failure}
+		root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(end.failure)}
 	}
 	out := []*tracepb.Span{root}
 	for _, m := range s.Marks {
@@ -125,7 +125,7 @@ func convert(ended []span.Span) []*tracepb.Span {
 	for i := range ended {
 		s := &ended[i]
 		o := &tracepb.Span{
-			TraceId: s.Trace[:], SpanId: s.ID[:], Name: s.Name, Kind: kinds[s.Kind],
+			TraceId: s.Trace[:], SpanId: s.ID[:], Name: clip(s.Name), Kind: kinds[s.Kind],
 			StartTimeUnixNano: uint64(s.Began.UnixNano()), EndTimeUnixNano: uint64(s.Ended.UnixNano()),
 		}
 		if s.Parent != [8]byte{} {
@@ -135,7 +135,7 @@ func convert(ended []span.Span) []*tracepb.Span {
 			o.Attributes = append(o.Attributes, attribute(a.Key, a.Value))
 		}
 		if s.Error != "" {
-			o.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: s.Error}
+			o.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Error)}
 		}
 		out[i] = o
 	}
@@ -168,7 +168,15 @@ func isSampled(uid types.UID, perMillion int32) bool {
 }
 
 func attribute(key, value string) *commonpb.KeyValue {
-	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
+	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: clip(value)}}}
+}
+
+// longestText is how many bytes a span has of one text.
+const longestText = 1024
+
+// clip shortens a text, which may come from anywhere, and makes it valid for the protocol.
+func clip(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), longestText)], "\uFFFD")
 }
 
 func later(a, b time.Time) time.Time {

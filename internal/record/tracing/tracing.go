@@ -4,7 +4,7 @@
 // Owns: the connection to the collector, and the traces that it has not taken yet.
 // Reads: the journal's account of a pod's first start, and the pod's status, which says when that
 // is over; the spans that a Tracer has.
-// Never: holds up a pod, measures anything itself, keeps more than mostPending traces or batches.
+// Never: holds up a pod, measures anything itself, keeps more than mostPending spans.
 //
 // The trace of a start is one pod: a span for its whole start, from the moment in which it was seen
 // until it is ready for the first time, and below that a span for each step. It is made from the
@@ -19,13 +19,16 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"slices"
 	"time"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -46,8 +49,11 @@ const (
 	sendTimeout = 10 * time.Second
 	// lastTimeout bounds the last call of an agent that ends.
 	lastTimeout = time.Second
-	// mostPending is how many traces wait for a collector that is away; the oldest make room.
-	mostPending = 256
+	// mostPending is how many spans wait for a collector that is away; the oldest make room.
+	mostPending = 4096
+	// mostSent is how many spans are sent in one call: with the longest texts still less than the
+	// 4 MiB that a server of gRPC takes unless it is told otherwise.
+	mostSent = 512
 	// batchDelay is how long a span waits for others that are sent with it.
 	batchDelay = time.Second
 )
@@ -93,8 +99,8 @@ type Exporter struct {
 	began    time.Time
 	resource *resourcepb.Resource
 	over     map[pod.UID]bool // pods whose start is over
-	pending  []*tracepb.ScopeSpans
-	dropped  int // traces that found no room since the collector last answered
+	pending  []*tracepb.Span
+	dropped  int // spans that found no room, or were refused, since the collector last took some
 	down     bool
 }
 
@@ -200,11 +206,11 @@ func (e *Exporter) addSpans() {
 
 // add has spans sent next. The oldest of those that wait make room.
 func (e *Exporter) add(spans []*tracepb.Span) {
-	if len(e.pending) == mostPending {
-		e.pending = append(e.pending[:0:0], e.pending[1:]...)
-		e.dropped++
+	e.pending = append(e.pending, spans...)
+	if more := len(e.pending) - mostPending; more > 0 {
+		e.pending = slices.Delete(e.pending, 0, more)
+		e.dropped += more
 	}
-	e.pending = append(e.pending, &tracepb.ScopeSpans{Scope: &commonpb.InstrumentationScope{Name: "berth"}, Spans: spans})
 }
 
 // isOver reports whether the pod is ready, or will never be.
@@ -237,22 +243,41 @@ func endOf(story *journal.Story, s *v1.PodStatus) outcome {
 	return end
 }
 
-// send sends what is pending, and reports whether nothing is left.
-func (e *Exporter) send(ctx context.Context, conn *grpc.ClientConn) bool {
-	if len(e.pending) == 0 {
-		return true
-	}
-	request := &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{Resource: e.resource, ScopeSpans: e.pending}}}
-	if err := conn.Invoke(ctx, method, request, &emptypb.Empty{}); err != nil {
-		if !e.down {
-			e.Log.Warn("the collector of traces does not take them; it is tried again", "endpoint", e.Endpoint, "error", err)
+// send sends what is pending, and reports whether nothing is left. Spans that the collector refuses
+// for good it does not keep: they would stand in the way of all others.
+func (e *Exporter) send(ctx context.Context, conn grpc.ClientConnInterface) bool {
+	for len(e.pending) > 0 {
+		n := min(len(e.pending), mostSent)
+		request := &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{
+			Resource:   e.resource,
+			ScopeSpans: []*tracepb.ScopeSpans{{Scope: &commonpb.InstrumentationScope{Name: "berth"}, Spans: e.pending[:n]}},
+		}}}
+		err := conn.Invoke(ctx, method, request, &emptypb.Empty{})
+		again := retryable[status.Code(err)]
+		if !again {
+			e.pending = slices.Delete(e.pending, 0, n)
 		}
-		e.down = true
-		return false
+		switch {
+		case err != nil:
+			if !again {
+				e.dropped += n
+			}
+			if !e.down {
+				e.Log.Warn("the collector of traces does not take them; it is tried again", "endpoint", e.Endpoint, "error", err)
+			}
+			e.down = true
+			return false
+		case e.down:
+			e.Log.Info("the collector of traces takes them again", "endpoint", e.Endpoint, "dropped", e.dropped)
+		}
+		e.down, e.dropped = false, 0
 	}
-	if e.down {
-		e.Log.Info("the collector of traces takes them again", "endpoint", e.Endpoint, "dropped", e.dropped)
-	}
-	e.pending, e.down, e.dropped = nil, false, 0
+	e.pending = nil
 	return true
+}
+
+// retryable are the answers after which the same spans may be sent again; after others they may not
+// (OpenTelemetry protocol, "OTLP/gRPC Response", "Failures").
+var retryable = map[codes.Code]bool{
+	codes.Canceled: true, codes.DeadlineExceeded: true, codes.Aborted: true, codes.OutOfRange: true, codes.Unavailable: true, codes.DataLoss: true,
 }

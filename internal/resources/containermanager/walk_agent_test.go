@@ -27,13 +27,18 @@ func (l *life) stop() {
 	}
 }
 
-// goes ends the pod.
+// goes ends the pod, as far as the driver of its claim takes that back.
 func (k *walk) goes(l *life) {
 	l.stop()
 	for c := range pod.Containers(&l.Spec) {
 		k.run(l.UID, c.Name, func(runs map[pod.ContainerID]running, id pod.ContainerID) { delete(runs, id) })
 	}
-	k.must(k.Finish(k.t.Context(), l.UID))
+	l.ending = true
+	if err := k.Finish(k.t.Context(), l.UID); err != nil {
+		k.seen["claim stays"]++
+		k.did("%s does not end: %v", l.UID, err)
+		return
+	}
 	delete(k.pods, l.UID)
 	k.did("%s ends", l.UID)
 }
@@ -41,7 +46,7 @@ func (k *walk) goes(l *life) {
 // create starts the next container of a pod, or one again that has crashed.
 func (k *walk) create() {
 	l := k.any()
-	if l == nil || l.prepared != nil {
+	if l == nil || l.prepared != nil || l.ending {
 		return
 	}
 	all := slices.Collect(pod.Containers(&l.Spec))
@@ -56,6 +61,9 @@ func (k *walk) create() {
 	}
 	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
 	defer cancel()
+	if !k.prepareClaims(ctx, l) {
+		return
+	}
 	got, err := k.Assigned(ctx, l.Pod, c)
 	k.did("create %s/%s: %v", l.UID, c.Name, err)
 	if err != nil {
@@ -79,6 +87,13 @@ func (k *walk) create() {
 	// The device nodes of two resources with one name are one.
 	if got, want := slices.Compact(devices), slices.Compact(want); !slices.Equal(got, want) {
 		k.t.Errorf("%s/%s is created with devices %v, and has %v", l.UID, c.Name, got, want)
+	}
+	var cdi []string
+	for _, d := range got.CDIDevices {
+		cdi = append(cdi, d.Name)
+	}
+	if want := k.cdiNames(l.Pod, c); !slices.Equal(cdi, want) {
+		k.t.Errorf("%s/%s is created with %v of its claim; want %v", l.UID, c.Name, cdi, want)
 	}
 	if got, want := got.MemoryNodes, cpuset.New(k.Memory.Nodes(l.UID, c.Name)...).String(); got != want {
 		k.t.Errorf("%s/%s is created on memory nodes %q; want %q", l.UID, c.Name, got, want)
@@ -144,8 +159,14 @@ func (k *walk) restart() {
 			k.topology = before
 		}
 	}
+	k.vanish()
 	k.did("the agent starts again: topology %s %s", k.topology.Policy, k.topology.Scope)
 	k.start()
+	if k.cards.stop != nil && k.r.IntN(3) > 0 {
+		k.registerDriver()
+	} else if k.cards.stop != nil {
+		k.toggleDriver()
+	}
 	for i, p := range k.plugins {
 		if k.stops[i] != nil && k.r.IntN(3) > 0 {
 			k.did("plugin %d registers: %v", i, k.register(p))
@@ -188,7 +209,7 @@ func (k *walk) known() map[pod.UID]bool {
 // retain has some pods be gone of which nobody says that they are.
 func (k *walk) retain() {
 	for uid, l := range maps.Clone(k.pods) {
-		if l.started == 0 && k.r.IntN(2) == 0 {
+		if l.started == 0 && !l.claimed && !l.ending && k.r.IntN(2) == 0 {
 			l.stop()
 			delete(k.pods, uid)
 		}

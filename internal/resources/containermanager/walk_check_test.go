@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing/synctest"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -34,6 +32,7 @@ func (k *walk) check() {
 			}
 		}
 	}
+	k.checkClaims()
 	k.checkDevices()
 	k.checkCPUs()
 	k.checkMemory()
@@ -208,6 +207,9 @@ func (k *walk) checkFiles() {
 			if got, want := has(next, uid, c.Name), has(k.ContainerManager, uid, c.Name); got != want {
 				k.t.Errorf("%s/%s has %q, in the files %q", uid, c.Name, want, got)
 			}
+			if got, want := fmt.Sprint(next.Claims.Claims(l.Pod, c)), fmt.Sprint(k.Claims.Claims(l.Pod, c)); got != want {
+				k.t.Errorf("%s/%s has of its claim %s, in the file %s", uid, c.Name, want, got)
+			}
 		}
 	}
 	if got, want := next.Devices.Allocated(), k.Devices.Allocated(); !maps.Equal(got, want) {
@@ -220,12 +222,14 @@ func (k *walk) checkFiles() {
 
 // finish ends all pods, and makes sure that everything is there for the next one.
 func (k *walk) finish() {
+	k.mendDriver()
 	for _, uid := range slices.Sorted(maps.Keys(k.pods)) {
 		k.goes(k.pods[uid])
 	}
 	k.topology.Policy = topologymanager.None
 	k.cpu.TopologyPolicy = topologymanager.None
 	k.restart()
+	k.mendDriver()
 	for _, uid := range slices.Sorted(maps.Keys(k.pods)) { // what was lost, and found again
 		k.goes(k.pods[uid])
 	}
@@ -240,8 +244,7 @@ func (k *walk) finish() {
 		}
 		k.toggle(i)
 	}
-	time.Sleep(time.Minute)
-	synctest.Wait()
+	k.finishClaims()
 	k.check()
 	p := &v1.Pod{}
 	p.UID, p.Name, p.Namespace = "all", "all", "default"

@@ -22,6 +22,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/resources/devicemanager/devicetest"
+	"berth/internal/resources/dra/dratest"
 	"berth/internal/resources/topologymanager"
 )
 
@@ -29,7 +30,7 @@ import (
 // policies of all kinds: nothing is given twice, nothing is lost, the files are what is in memory,
 // and what a pod has stays. BERTH_WALKS and BERTH_WALK_STEPS make more of them.
 func TestWalk(t *testing.T) {
-	walks, steps := number(t, "BERTH_WALKS", 24), number(t, "BERTH_WALK_STEPS", 120)
+	walks, steps := number(t, "BERTH_WALKS", 24), number(t, "BERTH_WALK_STEPS", 150)
 	var mu sync.Mutex
 	seen := map[string]int{}
 	t.Run("seeds", func(t *testing.T) {
@@ -57,8 +58,8 @@ func TestWalk(t *testing.T) {
 		}
 	})
 	t.Log(seen)
-	for _, what := range []string{"admitted", "refused", "devices", "CPUs", "memory", "created", "waits", "plugin refuses", "hangs", "cut off", "disk fails"} {
-		if seen[what] < walks/4 {
+	for _, what := range []string{"admitted", "refused", "devices", "CPUs", "memory", "created", "waits", "plugin refuses", "hangs", "cut off", "disk fails", "claimed", "claim waits", "claim stays"} {
+		if seen[what] < walks/8 {
 			t.Errorf("%q was seen %d times in %d walks", what, seen[what], walks)
 		}
 	}
@@ -86,12 +87,16 @@ type life struct {
 	// prepared gets what becomes of PrepareDevices; cancel ends that.
 	prepared chan error
 	cancel   func()
+	// claimed: its claim was made ready. ending: nothing of it runs, and the driver is to take that
+	// back.
+	claimed, ending bool
 }
 
 type walk struct {
 	*world
 	plugins []*devicetest.Plugin
 	stops   map[int]func() // of the plugins that run
+	cards   cards
 	pods    map[pod.UID]*life
 	lost    []*v1.Pod // those of which an agent that died had not said whether they are admitted
 	mend    func()    // nil: the disk works
@@ -111,6 +116,8 @@ func newWalk(t *testing.T, r *rand.Rand) *walk {
 		k.plugins = append(k.plugins, p)
 		k.toggle(i)
 	}
+	k.cards = cards{Driver: &dratest.Driver{Name: "card.example.com", Dir: t.TempDir(), Pool: pool}, devices: map[string]string{}}
+	k.toggleDriver()
 	return k
 }
 
@@ -138,6 +145,9 @@ func (k *walk) close() {
 	for _, stop := range k.stops {
 		stop()
 	}
+	if k.cards.stop != nil {
+		k.cards.stop()
+	}
 }
 
 func (k *walk) did(format string, args ...any) { k.done = append(k.done, fmt.Sprintf(format, args...)) }
@@ -152,7 +162,7 @@ func (k *walk) any() *life {
 
 func (k *walk) step() {
 	i := k.r.IntN(len(k.plugins))
-	switch n := k.r.IntN(40); {
+	switch n := k.r.IntN(44); {
 	case n < 12:
 		k.last++
 		k.admit(k.newPod())
@@ -176,6 +186,12 @@ func (k *walk) step() {
 		k.breakDisk()
 	case n < 38:
 		k.retain()
+	case n < 40:
+		if k.cards.stop == nil || k.r.IntN(3) == 0 {
+			k.toggleDriver()
+		}
+	case n < 42:
+		k.breakDriver()
 	default:
 		d := time.Duration(k.r.IntN(400)) * time.Second
 		time.Sleep(d)
@@ -257,6 +273,7 @@ func (k *walk) newPod() *v1.Pod {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 		}
 	}
+	k.claim(p)
 	return p
 }
 

@@ -22,6 +22,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/cpuset"
 
+	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/config"
 	"berth/internal/host/inotify"
 	"berth/internal/pod"
@@ -30,6 +32,7 @@ import (
 	"berth/internal/resources/cpumanager"
 	"berth/internal/resources/devicemanager"
 	"berth/internal/resources/devicemanager/devicetest"
+	"berth/internal/resources/dra"
 	"berth/internal/resources/machine"
 	"berth/internal/resources/machine/machinetest"
 	"berth/internal/resources/memorymanager"
@@ -55,6 +58,9 @@ type world struct {
 
 	*containermanager.ContainerManager
 	end func() // ends the agent
+
+	api    *kubetest.Server
+	client *kube.Client
 
 	mu      sync.Mutex
 	sockets map[string]*bufconn.Listener // guarded by mu
@@ -82,11 +88,15 @@ func oneOf[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
 // newWorld draws a machine, policies and options.
 func newWorld(t *testing.T, r *rand.Rand) *world {
-	w := &world{t: t, r: r, dir: t.TempDir(), sockets: map[string]*bufconn.Listener{}, runs: map[pod.ContainerID]running{}}
+	w := &world{t: t, r: r, dir: t.TempDir(), api: kubetest.New(), sockets: map[string]*bufconn.Listener{}, runs: map[pod.ContainerID]running{}}
 	shape := machinetest.Known[oneOf(r, machines)]
 	shape.Memory, shape.HugePages = 8*gi, map[int64]int64{gi: 2}
 	w.machine = shape.Machine()
 	log := slog.New(slog.DiscardHandler)
+	var err error
+	if w.client, err = kube.Open(kube.Config{REST: w.api.Config(), Log: log}); err != nil {
+		t.Fatal(err)
+	}
 	w.memory = memorymanager.Config{
 		Policy: oneOf(r, []string{memorymanager.Static, memorymanager.Static, memorymanager.None}), Machine: &w.machine,
 		Reserved:                   []config.MemoryReservation{{NumaNode: int32(w.machine.Nodes[0].ID), Limits: v1.ResourceList{v1.ResourceMemory: *resource.NewQuantity(reservedMemory, resource.BinarySI)}}},
@@ -142,6 +152,7 @@ func (w *world) build() *containermanager.ContainerManager {
 	var cpus *cpumanager.CPUManager
 	var memory *memorymanager.Manager
 	var topology *topologymanager.Manager
+	var claims *dra.Manager
 	c := w.cpu
 	c.Changed, c.Journal = pod.NewInbox[pod.UID](), journal.New(log)
 	if err == nil {
@@ -151,7 +162,13 @@ func (w *world) build() *containermanager.ContainerManager {
 		memory, err = memorymanager.New(w.memory)
 	}
 	if err == nil {
-		err = errors.Join(devices.Load(), cpus.Load(), memory.Load())
+		claims, err = dra.New(dra.Config{
+			API: w.client, NodeName: "here", StateFile: filepath.Join(w.dir, "dra_manager_state"), HealthFile: filepath.Join(w.dir, "dra_health_state"),
+			Reporting: dra.ReportNothing, Dial: w.dial, Log: log,
+		})
+	}
+	if err == nil {
+		err = errors.Join(devices.Load(), cpus.Load(), memory.Load(), claims.Load())
 	}
 	if err == nil {
 		c := w.topology
@@ -162,7 +179,7 @@ func (w *world) build() *containermanager.ContainerManager {
 		w.t.Fatal(err)
 	}
 	w.cpu.Changed = c.Changed
-	return containermanager.New(containermanager.Config{Devices: devices, CPUs: cpus, Memory: memory, Topology: topology})
+	return containermanager.New(containermanager.Config{Devices: devices, CPUs: cpus, Memory: memory, Topology: topology, Claims: claims})
 }
 
 // start starts an agent.
@@ -171,14 +188,15 @@ func (w *world) start() {
 	_ = os.Remove(filepath.Join(w.dir, "kubelet.sock"))
 	w.ContainerManager = w.build()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 3)
-	go func() { done <- w.Run(ctx) }()
-	go func() { done <- w.Devices.Run(ctx) }()
-	go func() { done <- w.CPUs.Run(ctx) }()
+	runs := []func(context.Context) error{w.Run, w.Devices.Run, w.CPUs.Run, w.Claims.Run}
+	done := make(chan error, len(runs))
+	for _, run := range runs {
+		go func() { done <- run(ctx) }()
+	}
 	w.end = func() {
 		w.end = func() {}
 		cancel()
-		for range 3 {
+		for range runs {
 			if err := <-done; !errors.Is(err, context.Canceled) {
 				w.t.Errorf("Run: %v", err)
 			}

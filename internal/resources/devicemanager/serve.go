@@ -152,7 +152,9 @@ func (s *socket) follow(ctx context.Context) error {
 	watch, err := s.Watch()
 	if err == nil {
 		defer watch.Close()
-		err = watch.Add(s.Dir)
+		// A folder that is removed tells so when its inode goes, which the sockets in it hold as
+		// long as somebody listens. The folder above tells at once.
+		err = errors.Join(watch.Add(filepath.Dir(s.Dir)), watch.Add(s.Dir))
 	}
 	// Without a watch plugins can register all the same.
 	if err := errors.Join(s.ensure(ctx), err); err != nil {
@@ -174,8 +176,8 @@ func (s *socket) follow(ctx context.Context) error {
 			if e.Err == nil && e.Path != s.path() && e.Path != s.Dir {
 				continue
 			}
-			if e.Path == s.Dir && e.Deleted {
-				return errors.New("the folder of device plugins was removed")
+			if e.Path == s.Dir && (e.Deleted || e.Moved) {
+				return errors.New("the folder of device plugins was removed or moved")
 			}
 		}
 		if err := s.ensure(ctx); err != nil {

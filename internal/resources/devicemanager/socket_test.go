@@ -141,6 +141,54 @@ func TestRealSockets(t *testing.T) {
 	n.expect(gpu, 2)
 }
 
+// Somebody removes the folder and makes it again at once, some times after the other: each time the
+// socket is there again, and is watched as before.
+func TestFolderMadeAgain(t *testing.T) {
+	root, err := os.MkdirTemp("", "devices") // short, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	dir := filepath.Join(root, "device-plugins")
+	startNode(t, dir)
+	socket := filepath.Join(dir, "kubelet.sock")
+	served := func(after string) {
+		t.Helper()
+		for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
+			c, err := net.Dial("unix", socket)
+			if err == nil {
+				_ = c.Close()
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %v", after, err)
+			}
+		}
+	}
+	served("at the start")
+	plugin, err := listenAndLeave(filepath.Join(dir, "plugin.sock")) // which holds the folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	for _, gone := range []func() error{
+		func() error { return os.RemoveAll(dir) },
+		func() error { return os.Rename(dir, filepath.Join(root, "aside")) },
+	} {
+		for range 2 { // each time it is tried again later
+			if err := errors.Join(gone(), os.MkdirAll(dir, 0o750)); err != nil {
+				t.Fatal(err)
+			}
+			served("after the folder was made again")
+			if err := os.Remove(socket); err != nil {
+				t.Fatal(err)
+			}
+			served("after the socket was removed from it")
+			_ = os.RemoveAll(filepath.Join(root, "aside"))
+		}
+	}
+}
+
 // registrations returns how often the plugin has registered.
 func registrations(t *testing.T, p *devicetest.Plugin) int {
 	t.Helper()

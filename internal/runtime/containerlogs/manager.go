@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
@@ -252,7 +253,7 @@ func (m *Manager) finished(r *result) {
 		m.tidying--
 		l.cancel()
 		l.tidying = false
-		if r.err != nil && !errors.Is(r.err, context.Canceled) {
+		if r.err != nil && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, fs.ErrNotExist) { // the folder goes with its pod
 			m.note(l, "the rotated files of the log stay as they are", "", r.err)
 		}
 		return

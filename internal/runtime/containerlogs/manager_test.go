@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 const rotated = "rotate the log: it has reached containerLogMaxSize, 1000 bytes; the last 3 files are kept"
@@ -371,4 +375,22 @@ func TestEndOfTheAgent(t *testing.T) {
 		n.write("a", 1)
 		n.want("a", "part 1-100", "log 101-101")
 	})
+}
+
+// A folder that goes with its pod while its rotated files are looked at is no news.
+func TestFolderGoesWithItsPod(t *testing.T) {
+	about := journal.Subject{UID: "u", Namespace: "default", Name: "web"}
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{&fs.PathError{Op: "readdirent", Path: "/var/log/pods/x", Err: syscall.ENOENT}, 0},
+		{&fs.PathError{Op: "readdirent", Path: "/var/log/pods/x", Err: syscall.EIO}, 1},
+	} {
+		m := New(Config{Journal: journal.New(slog.New(slog.DiscardHandler))})
+		m.finished(&result{log: &containerLog{subject: about, cancel: func() {}}, outcome: outcome{err: tc.err}})
+		if entries := m.Journal.Read("default", "web"); len(entries) != tc.want {
+			t.Errorf("%v: %+v", tc.err, entries)
+		}
+	}
 }

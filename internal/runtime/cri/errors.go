@@ -73,6 +73,9 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		return &callError{op: op, message: fmt.Sprintf("no answer from the %s within %s", server, within), cause: err, class: ErrTimeout}
 	}
 	ce := &callError{op: op, message: s.Message(), cause: err}
+	if plainCalls[op] {
+		ce.message = plain(ce.message)
+	}
 	switch {
 	case strings.Contains(s.Message(), "is reserved for"):
 		ce.class = ErrNameReserved

@@ -212,7 +212,7 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 	out := pod.ContainerStatus{
 		ID: pod.ContainerID(s.Id), Name: s.Metadata.Name, State: stateOf(s.State), Attempt: s.Metadata.Attempt,
 		CreatedAt: timeOf(s.CreatedAt), StartedAt: timeOf(s.StartedAt), FinishedAt: timeOf(s.FinishedAt),
-		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message,
+		ExitCode: s.ExitCode, Reason: s.Reason, Message: plain(s.Message),
 		Image: s.Image.Image, ImageRef: s.ImageRef, LogPath: s.LogPath,
 		Hash: s.Annotations[HashAnnotation], Annotations: s.Annotations,
 	}

@@ -144,7 +144,7 @@ func configMapValue(in Container, ref *v1.ConfigMapKeySelector) (string, bool, e
 	if isTrue(ref.Optional) {
 		return "", false, nil
 	}
-	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", ref.Key, in.Pod.Namespace, ref.Name)
+	return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v: %s", ref.Key, in.Pod.Namespace, ref.Name, pod.ListKeys(m.Data))
 }
 
 func secretValue(in Container, ref *v1.SecretKeySelector) (string, bool, error) {

@@ -78,8 +78,8 @@ func TestEnvironmentOfObjects(t *testing.T) {
 		{name: "missing secret", from: []v1.EnvFromSource{secretRef("no", "", false)}, err: `secret "no" not found`},
 		{name: "missing config map of a key", env: []v1.EnvVar{configMapKey("A", "no", "k", false)}, err: `configmap "no" not found`},
 		{name: "missing secret of a key", env: []v1.EnvVar{secretKey("A", "no", "k", false)}, err: `secret "no" not found`},
-		{name: "missing key", env: []v1.EnvVar{configMapKey("A", "cm", "k", false)}, err: `couldn't find key k in ConfigMap default/cm`},
-		{name: "binary data is no key", env: []v1.EnvVar{configMapKey("A", "cm", "BIN", false)}, err: `couldn't find key BIN in ConfigMap default/cm`},
+		{name: "missing key", env: []v1.EnvVar{configMapKey("A", "cm", "k", false)}, err: `couldn't find key k in ConfigMap default/cm: it has A, B, odd.key-1`},
+		{name: "binary data is no key", env: []v1.EnvVar{configMapKey("A", "cm", "BIN", false)}, err: `couldn't find key BIN in ConfigMap default/cm: it has A, B, odd.key-1`},
 		{name: "missing key of a secret", env: []v1.EnvVar{secretKey("A", "s", "k", false)}, err: `couldn't find key k in Secret default/s`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

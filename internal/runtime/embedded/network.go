@@ -130,7 +130,8 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 		return network{}, err
 	}
 	if changed && isUp(n.Bridge) {
-		n.left = before.Subnets
+		// What is remembered may be no range: of a node that waits for the cluster to give one.
+		n.left = rangesOn(n.Bridge)
 		if n.Bridge, err = computeBridge(n, p.bridges(), isUp); err != nil {
 			return network{}, err
 		}
@@ -277,18 +278,31 @@ func interfaces(bridge string) (taken []neighbour, err error) {
 		if i.Name == bridge {
 			continue
 		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			// The interface went away since it was listed.
-			continue
-		}
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				taken = append(taken, neighbour{p.Masked(), "interface " + i.Name})
-			}
+		for _, p := range prefixesOf(&i) {
+			taken = append(taken, neighbour{p, "interface " + i.Name})
 		}
 	}
 	return taken, nil
+}
+
+// rangesOn returns the ranges of the pods of a bridge; none when it went away.
+func rangesOn(bridge string) []netip.Prefix {
+	i, err := net.InterfaceByName(bridge)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(prefixesOf(i), func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
+}
+
+// prefixesOf returns the networks of an interface; none when it went away since it was listed.
+func prefixesOf(i *net.Interface) (out []netip.Prefix) {
+	addrs, _ := i.Addrs() // that it went away
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
 }
 
 func readJSON(name string, into any) error {

@@ -273,3 +273,20 @@ func TestComputeBridge(t *testing.T) {
 		})
 	}
 }
+
+// A range that nobody remembers is still that of the pods that run: an interface that is up says
+// which it is. The loopback stands for their bridge.
+func TestNetworkThatIsUpAndForgotten(t *testing.T) {
+	p := paths{root: t.TempDir()}
+	if err := writeJSON(p.network(), network{Version: 2, Assigned: true, Bridge: "lo", Firewall: nftables}); err != nil {
+		t.Fatal(err)
+	}
+	w := wish{subnets: []netip.Prefix{netip.MustParsePrefix("10.201.0.0/24")}, assigned: true}
+	n, err := ensureNetwork(p, w, t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Bridge != p.bridge() || !slices.Contains(n.left, netip.MustParsePrefix("127.0.0.0/8")) {
+		t.Errorf("the bridge is %s, and %v is left; want another bridge than lo, and its range", n.Bridge, n.left)
+	}
+}

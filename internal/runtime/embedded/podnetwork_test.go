@@ -1,9 +1,12 @@
 package embedded
 
 import (
+	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -77,5 +80,50 @@ func TestNetworkOfPlugin(t *testing.T) {
 	apply("")
 	if changes != 3 { // the folder of one plugin, of another, none
 		t.Errorf("%d changes of the network were told", changes)
+	}
+}
+
+// A range that cannot be had changes nothing, also not when the network is looked at again.
+func TestRangeThatCannotBeHad(t *testing.T) {
+	p := paths{root: t.TempDir(), run: t.TempDir()}
+	r, err := New(Config{Root: p.root, RunDir: p.run, Assigned: true, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.claims = t.TempDir()
+	const free, taken = "198.18.7.0/24", "127.0.0.0/8" // for benchmarks of networks (RFC 2544); of the loopback
+	if err := r.SetPodCIDRs(t.Context(), []string{free}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetPodCIDRs(t.Context(), []string{taken}); !errors.Is(err, errSubnetTaken) {
+		t.Errorf("a range of an interface: %v", err)
+	}
+	if err := r.reapplyNetwork(t.Context()); err != nil {
+		t.Errorf("looked at again: %v", err)
+	}
+	if n, err := readNetwork(p.network()); err != nil || n.ranges() != free {
+		t.Errorf("the network is %+v, %v", n, err)
+	}
+}
+
+// Ranges that a cluster gives may be a part of an interface's network, and no more than that.
+func TestNeighboursOfAssignedRanges(t *testing.T) {
+	loopback := netip.MustParsePrefix("127.0.0.0/8")
+	for _, c := range []struct {
+		wish wish
+		want bool
+	}{
+		{wish{subnets: []netip.Prefix{netip.MustParsePrefix("127.7.0.0/16")}, assigned: true}, false},
+		{wish{subnets: []netip.Prefix{netip.MustParsePrefix("127.7.0.0/16")}}, true},
+		{wish{subnets: []netip.Prefix{loopback}, assigned: true}, true},
+		{wish{subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}, assigned: true}, true},
+	} {
+		taken, err := neighbours(paths{root: t.TempDir()}, t.TempDir(), "berth-none", c.wish)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(taken, func(n neighbour) bool { return n.prefix == loopback }); got != c.want {
+			t.Errorf("%+v: the loopback is a neighbour: %v", c.wish, got)
+		}
 	}
 }

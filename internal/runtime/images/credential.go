@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -73,4 +75,27 @@ func distinct(credentials []credential) []auth {
 		}
 	}
 	return auths
+}
+
+// describe says for the journal with which credentials a registry is asked, in order, and nothing
+// secret of them.
+func describe(credentials []credential) string {
+	if len(credentials) == 0 {
+		return "without credentials: none fits the registry"
+	}
+	var all []string
+	for _, c := range credentials {
+		from := "the node's credentials"
+		switch {
+		case c.secret != nil:
+			from = "Secret " + c.secret.Namespace + "/" + c.secret.Name
+		case c.account != nil:
+			from = "ServiceAccount " + c.account.Namespace + "/" + c.account.Name
+		}
+		if c.Username != "" {
+			from += " as user " + strconv.Quote(c.Username)
+		}
+		all = append(all, from)
+	}
+	return "with " + strings.Join(all, ", then ")
 }

@@ -44,6 +44,7 @@ type flight struct {
 	name    reference.Named
 	pods    map[pod.UID]int // guarded by flights.mu; of the waiters
 	began   time.Time       // guarded by flights.mu; zero while it waits for its turn
+	tried   string          // with which credentials, for the journal
 	done    chan struct{}
 	ahead   atomic.Bool // nobody but look-aheads waits for it: it gives way to those that containers wait for
 
@@ -107,7 +108,7 @@ func (f *flights) join(key flightKey, w want) *flight {
 	// Not derived from the caller's context: the pull serves whoever joins, and must survive the
 	// first caller.
 	ctx, cancel := context.WithCancel(context.Background())
-	fl := &flight{cancel: cancel, waiters: 1, name: w.full, pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
+	fl := &flight{cancel: cancel, waiters: 1, name: w.full, tried: describe(w.credentials), pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
 	fl.ahead.Store(w.ahead)
 	f.pulling[key] = fl
 	go f.run(ctx, key, fl, w)

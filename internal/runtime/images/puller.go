@@ -189,7 +189,8 @@ type request struct {
 	spec      *runtimeapi.ImageSpec
 	sandbox   *runtimeapi.PodSandboxConfig
 	began     time.Time
-	silent    bool // ahead of the container's turn: nothing is told but in the journal
+	silent    bool   // ahead of the container's turn: nothing is told but in the journal
+	tried     string // with which credentials the registry was asked, without what is secret of them
 }
 
 // Ensure makes the container's image present, as its pull policy demands, and blocks until it is.
@@ -279,6 +280,7 @@ func (p *Puller) pull(ctx context.Context, r request, secrets func() []credentia
 	if err != nil {
 		return Result{}, fmt.Errorf("pull image %q: %w", r.image, err)
 	}
+	r.tried = fl.tried
 	if fl.err != nil {
 		e := p.backOff.fail(key, *pullError(image, fl.err), time.Now())
 		p.event(r, v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %s", image, e.Message))
@@ -352,6 +354,9 @@ func (p *Puller) entry(r request, decision string) journal.Entry {
 	}
 	if r.policy != "" {
 		e.Why = "pull policy " + string(r.policy)
+	}
+	if r.tried != "" {
+		e.Why += "; asked " + r.tried
 	}
 	return e
 }

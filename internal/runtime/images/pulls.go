@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/distribution/reference"
@@ -22,6 +23,9 @@ type Pull struct {
 	Ahead bool
 	// Since is when the registry was first asked; zero while other pulls have their turns.
 	Since time.Time
+	// Place is how many pulls have their turns before this one's, itself included: 1 is the next.
+	// 0: it has its turn. AtOnce is how many have theirs at one time; 0 is no bound.
+	Place, AtOnce int
 }
 
 // Pulls returns the pulls under way, by the names of the images. It does not wait.
@@ -30,9 +34,15 @@ func (p *Puller) Pulls() []Pull {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Pull
+	var places map[*atomic.Bool]int
+	atOnce := 0
+	if f.turns != nil {
+		places, atOnce = f.turns.places()
+	}
 	for key, fl := range f.pulling {
 		all = append(all, Pull{
 			Image: key.image, Name: fl.name, Pods: slices.Sorted(maps.Keys(fl.pods)), Ahead: fl.ahead.Load(), Since: fl.began,
+			Place: places[&fl.ahead], AtOnce: atOnce,
 		})
 	}
 	slices.SortFunc(all, func(a, b Pull) int { return cmp.Compare(a.Image, b.Image) })

@@ -29,8 +29,8 @@ func TestPulls(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		want := []images.Pull{
-			{Image: "one:1", Pods: []pod.UID{"1", "2"}, Since: began},
-			{Image: "two:1", Pods: []pod.UID{"3"}, Ahead: true},
+			{Image: "one:1", Pods: []pod.UID{"1", "2"}, Since: began, AtOnce: 1},
+			{Image: "two:1", Pods: []pod.UID{"3"}, Ahead: true, Place: 1, AtOnce: 1},
 		}
 		got := p.Pulls()
 		if d := cmp.Diff(want, got, cmpopts.IgnoreFields(images.Pull{}, "Name")); d != "" {

@@ -19,6 +19,7 @@ import (
 // registry holds up the others for one pull, and not for one after the other.
 type turns struct {
 	mu      sync.Mutex
+	atOnce  int
 	free    int                  // guarded by mu
 	running map[pod.UID]int      // guarded by mu; without zeros
 	last    map[pod.UID]int      // guarded by mu; the number of its last turn, of each pod that has or waits for one
@@ -49,7 +50,7 @@ const (
 )
 
 func newTurns(atOnce int) *turns {
-	return &turns{free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
+	return &turns{atOnce: atOnce, free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 
 // take waits for a turn, which the caller gives back with give. When ctx ends first, it returns
@@ -128,6 +129,20 @@ func (t *turns) next() {
 		t.last[w.uid] = t.given
 		close(w.turn)
 	}
+}
+
+// places returns at which place those that wait have their turns, as things are now, by what says
+// whether they look ahead; 1 is the next. atOnce is how many have one at one time.
+func (t *turns) places() (places map[*atomic.Bool]int, atOnce int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	inOrder := slices.Clone(t.waiting)
+	slices.SortStableFunc(inOrder, func(a, b *waiter) int { return t.compare(a.claim, b.claim) })
+	places = map[*atomic.Bool]int{}
+	for i, w := range inOrder {
+		places[w.ahead] = i + 1
+	}
+	return places, t.atOnce
 }
 
 // compare returns less than 0 when a comes before b, and 0 when whoever arrived first does; the

@@ -81,6 +81,17 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
+		slow := &waiter{claim: claim{uid: "c", registry: "slow", ahead: new(atomic.Bool)}}
+		turns.mu.Lock()
+		turns.slow["slow"] = time.Now()
+		turns.waiting = append([]*waiter{slow}, turns.waiting...)
+		turns.mu.Unlock()
+		if places, atOnce := turns.places(); places[slow.ahead] != 3 || len(places) != 3 || atOnce != 2 {
+			t.Errorf("a pull from a slow registry waits at place %d of %d, limit %d", places[slow.ahead], len(places), atOnce)
+		}
+		turns.mu.Lock()
+		turns.waiting = turns.waiting[1:]
+		turns.mu.Unlock()
 		turns.give("b")
 		if uid := <-got; uid != "b" {
 			t.Errorf("%s is next, want b", uid)

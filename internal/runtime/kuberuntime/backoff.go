@@ -144,11 +144,15 @@ func lastEnd(s *pod.Status, name string) time.Time {
 // waitFor puts the starts that are held back into the result, and records an event about each.
 func (b *backOffs) waitFor(p *v1.Pod, waits []waitAction, res *Result) {
 	for _, w := range waits {
+		until := w.Hold.Until
+		if w.Ends { // it has just been stopped
+			until = time.Now().Add(w.Hold.Delay)
+		}
 		b.events.Event(p, w.Name, v1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", w.Name, pod.Describe(p)))
 		res.failed(w.Name, lifecycle.StartError{
 			Reason:       lifecycle.CrashLoopBackOff,
 			Message:      fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", w.Hold.Delay, w.Name, pod.Describe(p)),
-			BackOffUntil: w.Hold.Until,
+			BackOffUntil: until,
 		})
 	}
 }

@@ -165,7 +165,11 @@ func (r *hookRunner) runPreStop(ctx context.Context, s *stopping, h *v1.Lifecycl
 		})
 	}
 	err := r.runHook(ctx, s.pod, s.container.SandboxID, action.Target{ID: s.container.ID, Container: c}, h)
-	if s.pod == nil || errors.Is(context.Cause(ctx), errAgentLeaves) {
+	if s.pod == nil {
+		return
+	}
+	if errors.Is(context.Cause(ctx), errAgentLeaves) {
+		r.note(decision{pod: s.pod, container: c.Name, what: "preStop hook broken off", why: "the agent ends; the hook is not run again", began: began})
 		return
 	}
 	r.note(decision{pod: s.pod, container: c.Name, what: "preStop hook ended", began: began, err: err})

@@ -150,7 +150,7 @@ func (k *killer) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Sta
 		began := time.Now()
 		err := k.cri.StopPodSandbox(ctx, sb.ID)
 		if p != nil && (sb.Ready || err != nil) {
-			k.note(decision{pod: p, what: "sandbox stopped", why: fmt.Sprintf("attempt %d", sb.Attempt), began: began, err: err})
+			k.note(decision{pod: p, what: "sandbox stopped", failed: "sandbox not stopped", why: fmt.Sprintf("attempt %d", sb.Attempt), began: began, err: err})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("stop sandbox %s: %w", sb.ID, err))
@@ -239,10 +239,14 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 		k.hooks.endPreStop(cs.ID)
 	}
 	if s.pod != nil {
-		k.note(decision{
-			pod: s.pod, container: cs.Name, what: "container stopped", why: fmt.Sprintf("grace %s", left),
-			began: began, err: err,
-		})
+		d := decision{
+			pod: s.pod, container: cs.Name, what: "container stopped", failed: "container not stopped",
+			why: fmt.Sprintf("grace %s", left), began: began, err: err,
+		}
+		if ctx.Err() != nil {
+			d.what, d.why, d.err = "stop of the container begins anew", "a shorter grace period came, or the agent ends", nil
+		}
+		k.note(d)
 	}
 	if err != nil {
 		return fmt.Errorf("stop container %q: %w", cs.Name, err)

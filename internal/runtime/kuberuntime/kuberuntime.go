@@ -245,11 +245,15 @@ type decision struct {
 	pod       *v1.Pod
 	container string // "" for the pod
 	what, why string
+	failed    string    // what it is called when there is an err; "" is what
 	began     time.Time // when the step began; zero for what takes no time
 	err       error
 }
 
 func (r reporter) note(d decision) {
+	if d.err != nil && d.failed != "" {
+		d.what = d.failed
+	}
 	e := journal.Entry{
 		Subject: subject(d.pod), Component: "runtime", Container: d.container, Decision: d.what, Why: d.why,
 		Error: journal.Error(d.err),

@@ -94,6 +94,9 @@ type waitAction struct {
 	Name string
 	Why  string
 	Hold lifecycle.Hold
+	// Ends: it runs, and is stopped first. Its back-off counts from its end, which nobody knows
+	// yet: Hold.Until is that of the incarnation before.
+	Ends bool
 }
 
 func (a *podActions) empty() bool {
@@ -129,7 +132,11 @@ func (a *podActions) String() string {
 		parts = append(parts, "start "+s.Name+" ("+s.Why+")")
 	}
 	for _, w := range a.Wait {
-		parts = append(parts, fmt.Sprintf("start %s (%s) at %s, when its back-off of %s has ended", w.Name, w.Why, w.Hold.Until.Format(time.TimeOnly), w.Hold.Delay))
+		when := fmt.Sprintf("at %s, when its back-off of %s has ended", w.Hold.Until.Format(time.TimeOnly), w.Hold.Delay)
+		if w.Ends {
+			when = fmt.Sprintf("%s after it has stopped, when its back-off has ended", w.Hold.Delay)
+		}
+		parts = append(parts, fmt.Sprintf("start %s (%s) %s", w.Name, w.Why, when))
 	}
 	if len(parts) == 0 {
 		return "nothing to do"
@@ -316,7 +323,8 @@ func (a *podActions) holdBack(in planInput) {
 			a.Start = append(a.Start, st)
 			continue
 		}
-		a.Wait = append(a.Wait, waitAction{st.Name, st.Why, h})
+		cs := in.Observed.FindContainer(st.Name)
+		a.Wait = append(a.Wait, waitAction{Name: st.Name, Why: st.Why, Hold: h, Ends: cs != nil && cs.State == pod.StateRunning})
 		if isPlainInit(in.Pod, st.Name) {
 			return
 		}

@@ -177,7 +177,7 @@ func TestPlanRegular(t *testing.T) {
 		{"the newest incarnation counts", "Always a", "sb a=running a=1 a=1", "nothing to do"},
 		{"held back", "Always a b", "sb a=1+held b=running", "start a (it exited with code 1) at 03:04:25, when its back-off of 20s has ended"},
 		{"all held back: the pod stays", "Always a", "sb a=1+held", "start a (it exited with code 1) at 03:04:25, when its back-off of 20s has ended"},
-		{"held back, liveness failed", "Always a?", "sb a=running+dead a=1+held", "stop a (Container a failed liveness probe, will be restarted), start a (its liveness probe failed) at 03:04:25, when its back-off of 20s has ended"},
+		{"held back, liveness failed", "Always a?", "sb a=running+dead a=1+held", "stop a (Container a failed liveness probe, will be restarted), start a (its liveness probe failed) 20s after it has stopped, when its back-off has ended"},
 		{"one killed for good, one held back", "Always a?!Never b", "sb a=running+dead b=1+held", "stop a (Container a failed liveness probe), start b (it exited with code 1) at 03:04:25, when its back-off of 20s has ended"},
 	})
 }

@@ -75,7 +75,7 @@ func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *R
 		done = append(done, s.String())
 	}
 	if len(steps) > 0 {
-		r.note(decision{pod: p, what: "resized in place", why: strings.Join(done, ", "), began: began, err: err})
+		r.note(decision{pod: p, what: "resized in place", failed: "not resized in place", why: strings.Join(done, ", "), began: began, err: err})
 	}
 	res.Touched = true
 	if err != nil {

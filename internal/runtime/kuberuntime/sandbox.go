@@ -206,7 +206,7 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 		began := time.Now()
 		id, err := s.cri.RunPodSandbox(ctx, made.config, made.handler)
 		s.note(decision{
-			pod: p, what: "sandbox created", why: fmt.Sprintf("attempt %d", made.config.Metadata.Attempt), began: began, err: err,
+			pod: p, what: "sandbox created", failed: "sandbox not created", why: fmt.Sprintf("attempt %d", made.config.Metadata.Attempt), began: began, err: err,
 		})
 		return id, err
 	})

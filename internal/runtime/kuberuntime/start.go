@@ -143,8 +143,9 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 		return nil
 	}
 	e := &lifecycle.StartError{Reason: lifecycle.PostStartHookError, Message: "PostStart hook failed: " + err.Error()}
-	if ctx.Err() != nil {
-		return e // the pass was ended; the next one ends the pod
+	if ctx.Err() != nil { // the pass was ended; the next one ends the pod
+		t.note(decision{pod: p, container: c.Name, what: "postStart hook broken off", why: "the agent or the pod ends; the hook is not run again", began: began})
+		return e
 	}
 	t.note(decision{
 		pod: p, container: c.Name, what: "postStart hook failed", why: "the container is killed", began: began, err: err,

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
 	"berth/internal/runtime/crispec"
 )
 
@@ -91,6 +92,7 @@ func (r *Runtime) notePlan(in planInput, a *podActions) {
 
 // killContainers stops containers side by side.
 func (r *Runtime) killContainers(ctx context.Context, req Request, kills []killAction, res *Result, grace func(killAction) time.Duration) error {
+	r.expectKills(req.Pod, kills, grace)
 	errs := make([]error, len(kills))
 	var all sync.WaitGroup
 	for i, k := range kills {
@@ -103,6 +105,20 @@ func (r *Runtime) killContainers(ctx context.Context, req Request, kills []killA
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// expectKills says when containers of a pod that goes on are killed, if they have not ended before.
+func (r *Runtime) expectKills(p *v1.Pod, kills []killAction, grace func(killAction) time.Duration) {
+	var next []journal.Next
+	for _, k := range kills {
+		last := max(grace(k), minGrace)
+		next = append(next, journal.Next{
+			Time: time.Now().Add(last), Container: k.Name, What: "it is killed, if it has not ended before", Rule: fmt.Sprintf("its grace period is %s", last),
+		})
+	}
+	if len(next) > 0 {
+		r.journal.Expect(subject(p), next...)
+	}
 }
 
 // find returns the container that a plan over this observation names.

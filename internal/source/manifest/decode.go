@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -31,6 +31,9 @@ const (
 type Decoder struct {
 	Node  string // the name of this node
 	Names NameRule
+	// AllowUnknownFields has fields that there are not ignored, with a warning, as it is by the
+	// kubelet's rule. Else KeepNames has their objects refused.
+	AllowUnknownFields bool
 	// Running returns the UID under which the pod of a manifest runs already, or own, which
 	// stands for what the manifest says. Of p, name and namespace are known. Nil: all run under
 	// their own.
@@ -114,6 +117,7 @@ func (d Decoder) Decode(from Origin, content []byte) Decoded {
 // Restore decodes the documents of objects that were accepted before. The error names the first
 // that is no longer accepted.
 func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, error) {
+	d.AllowUnknownFields = true // what was accepted may be of an agent that knew more
 	out := &decoding{Decoder: d, Origin: from}
 	for i, text := range documents {
 		var object map[string]any
@@ -218,15 +222,8 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 		d.refuse(at, fmt.Sprintf("items: Too many: %d: must have at most %d items", len(items), maxObjects))
 		return
 	}
-	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(list)), func(k string) bool {
-		return slices.Contains([]string{"apiVersion", "kind", "metadata", "items"}, k)
-	})
-	for i, k := range unknown {
-		if i == maxMessages {
-			d.warn(at, fmt.Sprintf("%d more unknown fields", len(unknown)-i))
-			break
-		}
-		d.warn(at, fmt.Sprintf("unknown field %q is ignored", k))
+	if !d.unknownFields(at, findUnknown(list, reflect.TypeFor[metav1.List]())) {
+		return
 	}
 	for i, item := range items {
 		object, ok := item.(map[string]any)
@@ -260,6 +257,9 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 	for _, w := range d.identify(p, canonical, d.Origin) {
 		d.warn(at, w)
 	}
+	for _, w := range validation.WarnPod(p) {
+		d.warn(at, w)
+	}
 	defaults.SetPodDefaults(p)
 	if refusal := d.checkPod(p); refusal != "" {
 		d.refuse(at, refusal)
@@ -289,26 +289,18 @@ func (d *decoding) checkPod(p *v1.Pod) string {
 
 // unmarshal decodes the object into the empty one of its kind and returns its canonical form:
 // members sorted, numbers in one form, nulls gone; it depends on the manifest alone, not on our
-// types. Unknown fields are warned of; ok is false when the object was refused.
+// types. ok is false when the object was refused.
 func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, into metav1.Object) (canonical json.RawMessage, ok bool) {
 	canonical, err := json.Marshal(object)
 	if err != nil {
 		d.refuse(at, "cannot be encoded: "+err.Error())
 		return nil, false
 	}
-	unknown, err := kjson.UnmarshalStrict(canonical, into, kjson.DisallowUnknownFields)
-	if err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(canonical, into); err != nil {
 		d.refuse(at, explainDecode(kind, object, into, err))
 		return nil, false
 	}
-	for i, u := range unknown {
-		if i == maxMessages {
-			d.warn(at, fmt.Sprintf("%d more unknown fields", len(unknown)-i))
-			break
-		}
-		d.warn(at, u.Error()+" is ignored")
-	}
-	return canonical, true
+	return canonical, d.unknownFields(at, findUnknown(object, reflect.TypeOf(into)))
 }
 
 // nameOf returns the namespace and name that the object has, or its pod would have, as far as they

@@ -72,9 +72,9 @@ func TestDecodeFile(t *testing.T) {
 		{name: "comments only", content: "# a\n---\n# b\n", problems: "0 error: is empty: a manifest needs apiVersion, kind, metadata and spec"},
 		{
 			name: "broken yaml, with the line of the file", content: pod("a") + "---\nkind: Pod\n  x: y\n", pods: "default/a",
-			problems: "2 error: invalid YAML: line 11: mapping values are not allowed in this context",
+			problems: "2 error: invalid YAML: line 11: mapping values are not allowed in this context: the line is indented more than the fields beside it",
 		},
-		{name: "tab", content: "apiVersion: v1\n\tkind: Pod\n", problems: "1 error: invalid YAML: line 2: found a tab character that violates indentation"},
+		{name: "tab", content: "apiVersion: v1\n\tkind: Pod\n", problems: "1 error: invalid YAML: line 2: found a tab character that violates indentation: the line is indented by a tab: use spaces"},
 		{name: "broken json", content: `{"kind": "Pod",`, problems: "1 error: invalid YAML: line 1: did not find expected node content"},
 		{name: "a list at the top", content: "- a\n", problems: "1 error: line 1: the document is a list, not an object with apiVersion, kind and metadata"},
 		{name: "text", content: "hello\n", problems: "1 error: line 1: the document is a string, not an object with apiVersion, kind and metadata"},
@@ -95,9 +95,17 @@ func TestDecodeFile(t *testing.T) {
 		},
 		{
 			name: "typo", content: strings.Replace(pod("a"), "containers", "conatiners", 1),
-			problems: "1 warning: unknown field \"spec.conatiners\" is ignored\n1 error: spec.containers: Required value: a pod needs at least one container",
+			problems: `1 error: unknown field "spec.conatiners" (did you mean "containers"?); --allow-unknown-fields has them ignored`,
 		},
-		{name: "unknown field", content: pod("a") + "    imge: j\n", pods: "default/a", problems: `1 warning: unknown field "spec.containers[0].imge" is ignored`},
+		{
+			name: "typo under the kubelet's rules", content: strings.Replace(pod("a"), "containers", "conatiners", 1), rule: MangleNames,
+			problems: "1 warning: unknown field \"spec.conatiners\" is ignored (did you mean \"containers\"?)\n1 error: spec.containers: Required value: a pod needs at least one container",
+		},
+		{name: "unknown field", content: pod("a") + "    imge: j\n", problems: `1 error: unknown field "spec.containers[0].imge" (did you mean "image"?); --allow-unknown-fields has them ignored`},
+		{
+			name: "fractional bytes", content: pod("a") + "    resources: {limits: {memory: 128m}}\n", pods: "default/a",
+			problems: `1 warning: spec.containers[0].resources.limits[memory]: fractional byte value "128m" is invalid, must be an integer; 128m is thousandths of a byte: did you mean 128M or 128Mi?`,
+		},
 		{
 			name: "number for a string", content: pod("a") + "    env: [{name: a, value: b}, {name: a, value: 8080}]\n",
 			problems: "1 error: spec.containers[0].env[1].value: Invalid type: must be a string, got a number; put it in quotes",
@@ -183,7 +191,7 @@ func TestIdentity(t *testing.T) {
 func TestUIDChangesWithTheManifestNodeAndPathOnly(t *testing.T) {
 	uid := func(node, path, content string) pod.UID {
 		t.Helper()
-		pods, problems := Decoder{Node: node}.decodeFile(path, []byte(content))
+		pods, problems := Decoder{Node: node, AllowUnknownFields: true}.decodeFile(path, []byte(content))
 		if len(pods) != 1 {
 			t.Fatalf("problems: %v", problems)
 		}

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -198,39 +196,12 @@ func (d document) parseYAML() (value any, warnings []string, err error) {
 		}
 	}
 	if err != nil {
-		return nil, nil, errors.New(d.explainYAML([]string{err.Error()}))
+		return nil, nil, errors.New(d.explainSyntax(err.Error()))
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &value); err != nil {
 		return nil, nil, fmt.Errorf("cannot be parsed: %w", err)
 	}
 	return value, warnings, nil
-}
-
-var (
-	yamlLine = regexp.MustCompile(`\bline (\d+):`)
-	// The parser prints the Go values of keys that cannot be any.
-	objectKey = regexp.MustCompile(`(?s)^invalid map key: .*`)
-	nullKey   = regexp.MustCompile(`(?s)^unsupported map key of type: .*`)
-)
-
-// explainYAML returns the parser's messages as one line, with line numbers of the file instead of
-// the document.
-func (d document) explainYAML(messages []string) string {
-	var out []string
-	for _, msg := range messages[:min(len(messages), maxMessages+1)] {
-		msg = strings.TrimPrefix(msg, "yaml: ")
-		msg = objectKey.ReplaceAllString(msg, "invalid map key: an object or a list; a template ({{ … }}) must be filled in first")
-		msg = nullKey.ReplaceAllString(msg, "invalid map key: neither text nor a number; put it in quotes")
-		msg = yamlLine.ReplaceAllStringFunc(msg, func(m string) string {
-			n, err := strconv.Atoi(yamlLine.FindStringSubmatch(m)[1])
-			if err != nil {
-				return m
-			}
-			return fmt.Sprintf("line %d:", n+d.line-1)
-		})
-		out = append(out, strings.Join(strings.Fields(msg), " "))
-	}
-	return "invalid YAML: " + joinMessages(out)
 }
 
 // joinMessages returns the messages as one line; of more than maxMessages it says so.

@@ -47,7 +47,7 @@ func TestDecodeObjects(t *testing.T) {
 		{name: "empty", content: manifesttest.Object("ConfigMap"), want: &v1.ConfigMap{TypeMeta: typeOf("ConfigMap"), ObjectMeta: meta}},
 		{
 			name: "unknown field", content: manifesttest.Object("ConfigMap", "dta: {a: b}"), want: &v1.ConfigMap{TypeMeta: typeOf("ConfigMap"), ObjectMeta: meta},
-			warning: `unknown field "dta" is ignored`,
+			warning: `unknown field "dta" is ignored (did you mean "data"?)`,
 		},
 		{
 			name: "Secret: stringData wins, and is not kept", content: manifesttest.Object("Secret", "data: {a: eA==, b: eQ==}", "stringData: {b: z, c: ''}"),
@@ -79,7 +79,8 @@ func TestDecodeObjects(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Decoder{Node: node}.Decode(Origin{pod.FileSource, "/m/a.yaml"}, []byte(tt.content))
+			d := Decoder{Node: node, AllowUnknownFields: true}
+			got := d.Decode(Origin{pod.FileSource, "/m/a.yaml"}, []byte(tt.content))
 			if len(got.Objects) != 1 {
 				t.Fatalf("got %d objects; %s", len(got.Objects), messages(got.Problems))
 			}
@@ -94,7 +95,7 @@ func TestDecodeObjects(t *testing.T) {
 				t.Errorf("problems (-want +got):\n%s", diff)
 			}
 			// What is kept of a manifest says all of it.
-			again := Decoder{Node: node}.Decode(Origin{pod.FileSource, "/m/a.yaml"}, got.Objects[0].Document)
+			again := d.Decode(Origin{pod.FileSource, "/m/a.yaml"}, got.Objects[0].Document)
 			if len(again.Objects) != 1 || cmp.Diff(tt.want, again.Objects[0].Object) != "" || again.Objects[0].Key() != got.Objects[0].Key() {
 				t.Errorf("its document means %+v, %s", again.Objects, messages(again.Problems))
 			}

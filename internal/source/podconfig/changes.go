@@ -18,7 +18,9 @@ const (
 )
 
 // private are fields whose values may be secrets: of them the journal says that they changed.
-var private = map[string]bool{"env": true, "command": true, "args": true, "annotations": true, "httpHeaders": true}
+var private = map[string]bool{
+	"env": true, "command": true, "args": true, "annotations": true, "httpHeaders": true, "volumeAttributes": true, "options": true,
+}
 
 // describeChanges names the fields in which the specs differ, with the old and the new value.
 func describeChanges(old, now *v1.Pod) string {

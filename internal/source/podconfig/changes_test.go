@@ -14,6 +14,10 @@ func TestDescribeChanges(t *testing.T) {
 				{Name: "web", Image: "web:1", Env: []v1.EnvVar{{Name: "PASSWORD", Value: "one"}}, Args: []string{"a"}},
 				{Name: "side", Image: "side:1"},
 			},
+			Volumes: []v1.Volume{
+				{Name: "a", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "d", VolumeAttributes: map[string]string{"token": "old"}}}},
+				{Name: "b", VolumeSource: v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{Driver: "f", Options: map[string]string{"token": "old"}}}},
+			},
 		}}
 	}
 	for _, c := range []struct {
@@ -30,6 +34,9 @@ func TestDescribeChanges(t *testing.T) {
 		{"what may be secret", func(p *v1.Pod) {
 			p.Spec.Containers[0].Env[0].Value, p.Spec.Containers[0].Args = "two", []string{"b"}
 		}, "spec.containers[web].args changed; spec.containers[web].env changed"},
+		{"what drivers are given", func(p *v1.Pod) {
+			p.Spec.Volumes[0].CSI.VolumeAttributes["token"], p.Spec.Volumes[1].FlexVolume.Options["token"] = "new", "new"
+		}, "spec.volumes[a].csi.volumeAttributes changed; spec.volumes[b].flexVolume.options changed"},
 		{"a container", func(p *v1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, "spec.containers[side] (47 bytes) taken away"},
 		{"labels", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }, "labels"},
 		{"many", func(p *v1.Pod) {

@@ -65,7 +65,7 @@ type target struct {
 
 // newFileSource returns the source of the files and folders.
 func newFileSource(cfg Config, paths []string) (*fileSource, error) {
-	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names}
+	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names, AllowUnknownFields: cfg.AllowUnknownFields}
 	if cfg.KubeletLogs != "" {
 		k := &kubeletPods{logs: cfg.KubeletLogs, log: cfg.Log}
 		if cfg.StateDir != "" {
@@ -290,18 +290,23 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 		}
 		listed := make(map[string]struct{}, len(entries))
 		complete := true
+		var folders []string
 		for _, e := range entries {
 			if ctx.Err() != nil {
 				return
 			}
 			path := filepath.Join(r.path, e.Name())
-			if e.IsDir() || isIgnored(e.Name()) {
+			if isIgnored(e.Name()) {
+				continue
+			}
+			if e.IsDir() {
+				folders = append(folders, path)
 				continue
 			}
 			listed[path] = struct{}{}
 			complete = s.look(r, path) && complete
 		}
-		s.setProblem(r)
+		s.setProblem(r, s.unreadFolders(r, folders)...)
 		s.forget(r, listed)
 		if complete {
 			s.setKnown(r)

@@ -243,6 +243,21 @@ func TestFolder(t *testing.T) {
 	})
 }
 
+// Folders of a folder are not read, which is said of those that are no paths of their own.
+func TestFoldersOfAFolder(t *testing.T) {
+	inBubble(t, []string{"", "web"}, nil, func(b *bench) {
+		for _, dir := range []string{"web", "db", "old", "a", "b", ".git"} {
+			if err := os.Mkdir(b.path(dir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, b.path("web/pod.yaml"), manifesttest.Pod("web", "i"))
+		write(t, b.path("db/pod.yaml"), manifesttest.Pod("db", "i"))
+		b.expect("ADD default/web")
+		b.expectProblems(filepath.Base(b.path("")) + " warning: folders in it are not read: a/, b/, db/ and 1 more; name those that hold manifests beside it")
+	})
+}
+
 func TestRescanFindsWhatEventsMissed(t *testing.T) {
 	inBubble(t, nil, nil, func(b *bench) {
 		write(t, b.path("a.yaml"), manifesttest.Pod("a", "i"))
@@ -446,14 +461,8 @@ func TestFolderSwappedAsConfigMapsAre(t *testing.T) {
 		write(t, b.path("nowhere"), manifesttest.Pod("b", "k"))
 		b.watcher.touch(b.path("nowhere"))
 		b.settle()
-		b.expectProblems("nowhere error: Error validating pod b_default(" + uidOf(b, "nowhere") + ") from file due to duplicate pod name \"b\", ignoring")
+		b.expectProblems("nowhere error: pod default/b stands in " + b.path("b.yaml") + " already; the first one counts: change or remove the other one")
 	})
-}
-
-// uidOf returns the UID that the only pod of the file has.
-func uidOf(b *bench, name string) string {
-	pods := decodeAt(pod.FileSource, b.path(name), manifesttest.Pod("b", "k")).pods
-	return string(pods[0].UID)
 }
 
 func link(t *testing.T, to, at string) {
@@ -483,7 +492,7 @@ func TestOverlappingPathsAndDuplicates(t *testing.T) {
 		time.Sleep(3 * defaultRescan) // the same again is no news
 		b.settle()
 		dropped := decodeAt(pod.FileSource, b.path("b.yaml"), manifesttest.Pod("same", "j")).pods[0].UID
-		want := fmt.Sprintf("%s Warning FailedValidation: Error validating pod same_default(%[1]s) from file due to duplicate pod name \"same\", ignoring", dropped)
+		want := fmt.Sprintf("%s Warning FailedValidation: Error validating pod same_default(%[1]s) from file due to duplicate pod name \"same\", ignoring: pod default/same stands in %s already", dropped, b.path("a.yaml"))
 		if diff := cmp.Diff([]string{want}, told); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}

@@ -1,8 +1,10 @@
 package podconfig
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"berth/internal/pod"
 	"berth/internal/source/manifest"
@@ -67,6 +69,28 @@ func (s *fileSource) setProblem(r *root, problems ...manifest.Problem) {
 
 func (s *fileSource) problem(path string, severity manifest.Severity, message string) manifest.Problem {
 	return manifest.Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
+}
+
+// maxFolders bounds how many folders of a folder are named.
+const maxFolders = 3
+
+// unreadFolders says which folders of the root are not read: all that are no roots themselves.
+func (s *fileSource) unreadFolders(r *root, folders []string) []manifest.Problem {
+	folders = slices.DeleteFunc(folders, func(folder string) bool {
+		return slices.ContainsFunc(s.roots, func(r *root) bool { return r.path == folder })
+	})
+	if len(folders) == 0 {
+		return nil
+	}
+	names := make([]string, 0, maxFolders)
+	for _, folder := range folders[:min(len(folders), maxFolders)] {
+		names = append(names, filepath.Base(folder)+"/")
+	}
+	text := strings.Join(names, ", ")
+	if n := len(folders) - len(names); n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return []manifest.Problem{s.problem(r.path, manifest.SeverityWarning, "folders in it are not read: "+text+"; name those that hold manifests beside it")}
 }
 
 // collect returns the complete set: root by root, file by file in lexical order, a file reached

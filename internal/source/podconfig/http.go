@@ -47,7 +47,7 @@ func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 	if err := checkHeader(cfg.Header); err != nil {
 		return nil, err
 	}
-	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names}
+	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names, AllowUnknownFields: cfg.AllowUnknownFields}
 	s := &httpSource{
 		log: cfg.Log, decode: d.Decode, names: cfg.Names, header: canonicalHeader(cfg.Header), poll: cfg.Poll, pages: pages,
 		kept: newLastGood(cfg.StateDir, pod.HTTPSource, d, cfg.Log),

@@ -384,7 +384,7 @@ func TestHTTPSeveralURLs(t *testing.T) {
 			t.Errorf("one server that hangs holds up others (-want +got):\n%s", diff)
 		}
 		r.expectSeen(false)
-		if got := messages(r.Problems()); !strings.Contains(got, "duplicate pod name") {
+		if got := messages(r.Problems()); !strings.Contains(got, "pod default/same stands in https://example.com/pods.yaml already") {
 			t.Errorf("problems: %s", got)
 		}
 		if _, n := w.last(); n != 3 {

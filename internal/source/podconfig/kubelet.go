@@ -3,9 +3,12 @@ package podconfig
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +35,8 @@ type kubeletPods struct {
 	log  *slog.Logger
 
 	mu   sync.Mutex
-	uids map[pod.UID]pod.UID // guarded by mu; the kubelet's UID by ours; nil before the file was read
+	uids map[pod.UID]pod.UID      // guarded by mu; the kubelet's UID by ours; nil before the file was read
+	last map[pod.FullName]pod.UID // guarded by mu; ours, that was asked about last
 }
 
 // running returns the UID that a kubelet gave the pod of the manifest, or own. A pod is asked about
@@ -44,11 +48,17 @@ func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.
 	if k.uids == nil {
 		k.load()
 	}
+	before := k.last[pod.FullNameOf(p)]
+	k.last[pod.FullNameOf(p)] = own
 	if uid, ok := k.uids[own]; ok {
 		return uid
 	}
 	uid, began := k.newest(p)
 	if uid == "" || uid == own || !changedAt(from.Path).Before(began) {
+		return own
+	}
+	// Files may be old, and in a folder that took the place of another.
+	if taken := slices.Collect(maps.Values(k.uids)); uid == before || slices.Contains(taken, uid) {
 		return own
 	}
 	k.log.Info("a static pod of a kubelet runs on under its UID", "manifest", from.Path, "pod", pod.FullNameOf(p), "uid", uid)
@@ -66,7 +76,7 @@ func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
 	}
 	for _, e := range entries {
 		id, ok := strings.CutPrefix(e.Name(), p.Namespace+"_"+p.Name+"_")
-		if b, err := hex.DecodeString(id); !ok || err != nil || len(b) != 16 || !e.IsDir() {
+		if !ok || !isStaticUID(id) || !e.IsDir() {
 			continue // of another pod, or of one of an API server
 		}
 		if t := bornAt(filepath.Join(k.logs, e.Name())); t.After(began) {
@@ -74,6 +84,12 @@ func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
 		}
 	}
 	return uid, began
+}
+
+// isStaticUID reports whether the UID is of the form that a kubelet gives static pods.
+func isStaticUID(uid string) bool {
+	b, err := hex.DecodeString(uid)
+	return err == nil && len(b) == 16
 }
 
 // bornAt returns when a folder was made; zero where the file system does not say.
@@ -105,15 +121,27 @@ func changedAt(path string) (last time.Time) {
 
 // load reads the file. k.mu is held.
 func (k *kubeletPods) load() {
-	k.uids = map[pod.UID]pod.UID{}
+	k.uids, k.last = map[pod.UID]pod.UID{}, map[pod.FullName]pod.UID{}
 	if k.file == "" {
 		return
 	}
-	err := checkpoint.Read(k.file, "UIDs that a kubelet gave static pods", func(b []byte) error { return json.Unmarshal(b, &k.uids) })
+	var kept map[pod.UID]pod.UID
+	err := checkpoint.Read(k.file, "UIDs that a kubelet gave static pods", func(b []byte) error {
+		if err := json.Unmarshal(b, &kept); err != nil {
+			return err
+		}
+		for _, uid := range kept {
+			if !isStaticUID(string(uid)) {
+				return fmt.Errorf("%q is no UID of a static pod", uid)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		k.uids = map[pod.UID]pod.UID{}
 		k.log.Warn(err.Error())
+		return
 	}
+	maps.Copy(k.uids, kept)
 }
 
 // save writes the file. k.mu is held.

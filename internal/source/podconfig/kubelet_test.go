@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"berth/internal/pod"
 	"berth/internal/source/manifest"
 	"berth/internal/source/manifest/manifesttest"
@@ -103,4 +106,62 @@ func TestPodsOfAKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("with a younger link", is(decoder()), own)
+}
+
+// A file of UIDs that was damaged is set aside, and no pod gets what is no UID.
+func TestDamagedUIDsOfAKubelet(t *testing.T) {
+	const uid = "0123456789abcdef0123456789abcdef"
+	for _, content := range []string{`{`, `null`, `{"own":""}`, `{"own":"../../../etc"}`} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "web.yaml")
+		if err := os.WriteFile(path, []byte(manifesttest.Pod("web", "i")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for name := ""; name == "" || !changedAt(path).Before(bornAt(name)); { // the clock of files is coarse
+			name = filepath.Join(dir, "logs", "default_web_"+uid)
+			if err := errors.Join(os.RemoveAll(name), os.MkdirAll(name, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file := filepath.Join(dir, kubeletUIDs)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		k := &kubeletPods{logs: filepath.Join(dir, "logs"), file: file, log: slog.New(slog.DiscardHandler)}
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+		if got := k.running(p, manifest.Origin{Path: path}, "own"); got != uid {
+			t.Errorf("with a file %s the pod has the UID %q", content, got)
+		}
+		if b, err := os.ReadFile(file); err != nil || string(b) != `{"own":"`+uid+`"}` {
+			t.Errorf("after a file %s there is %s, %v", content, b, err)
+		}
+	}
+}
+
+// Another folder of manifests in place of the one before has old files. What they say is new all
+// the same: their pods are not those that run, whoever began these.
+func TestFolderInPlaceOfAKubelets(t *testing.T) {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	const first, second, theirs = "11111111111111111111111111111111", "22222222222222222222222222222222", "0123456789abcdef0123456789abcdef"
+	for _, runs := range []pod.UID{first, theirs} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "web.yaml")
+		if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		k := &kubeletPods{logs: filepath.Join(dir, "logs"), log: slog.New(slog.DiscardHandler)}
+		k.running(p, manifest.Origin{Path: path}, first)
+		for name := ""; name == "" || !changedAt(path).Before(bornAt(name)); { // the clock of files is coarse
+			name = filepath.Join(dir, "logs", "default_web_"+string(runs))
+			if err := errors.Join(os.RemoveAll(name), os.MkdirAll(name, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := k.running(p, manifest.Origin{Path: path}, first); got != runs {
+			t.Errorf("the pod that runs as %s has the UID %s", runs, got)
+		}
+		if got := k.running(p, manifest.Origin{Path: path}, second); got != second {
+			t.Errorf("over a pod that runs as %s, that of the other folder has the UID %s", runs, got)
+		}
+	}
 }

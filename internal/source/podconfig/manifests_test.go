@@ -37,7 +37,7 @@ import (
 //
 //	Pod default/web
 //	  spec.containers[0].imagePullPolicy = IfNotPresent
-//	warning 1 unknown field "spec.restartpolicy" is ignored
+//	warning 1 annotation kubernetes.io/config.mirror is ignored: …
 //
 // A manifest NAME.quoted is made of Go strings, one a line, those that begin with "7 * " seven
 // times: for what an editor would not keep.

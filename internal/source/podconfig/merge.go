@@ -239,31 +239,38 @@ func count[K comparable](counts map[K]int, key K, by int) int {
 type duplicate struct {
 	pod     *v1.Pod
 	problem manifest.Problem
+	event   string // what is told of it as an event
 }
 
 // mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has.
 func mergeDuplicates(src pod.Source, pods []*v1.Pod) (kept []*v1.Pod, dropped []duplicate) {
-	names := make(map[pod.FullName]struct{}, len(pods))
-	uids := make(map[pod.UID]struct{}, len(pods))
+	names := make(map[pod.FullName]*v1.Pod, len(pods))
+	uids := make(map[pod.UID]*v1.Pod, len(pods))
 	kept = make([]*v1.Pod, 0, len(pods))
 	for _, p := range pods {
-		_, sameName := names[pod.FullNameOf(p)]
-		_, sameUID := uids[p.UID]
-		if !sameName && !sameUID {
-			names[pod.FullNameOf(p)] = struct{}{}
-			uids[p.UID] = struct{}{}
+		sameName, sameUID := names[pod.FullNameOf(p)], uids[p.UID]
+		if sameName == nil && sameUID == nil {
+			names[pod.FullNameOf(p)] = p
+			uids[p.UID] = p
 			kept = append(kept, p)
 			continue
 		}
-		// The text is the kubelet's event FailedValidation.
-		msg := fmt.Sprintf("Error validating pod %s from %s due to duplicate pod name %q, ignoring", pod.Describe(p), src, p.Name)
-		if !sameName {
-			msg = fmt.Sprintf("Error validating pod %s from %s due to duplicate metadata.uid %q, ignoring", pod.Describe(p), src, p.UID)
+		first := sameName
+		what := fmt.Sprintf("pod %s/%s", p.Namespace, p.Name)
+		told := fmt.Sprintf("pod name %q", p.Name)
+		if first == nil {
+			first = sameUID
+			what = fmt.Sprintf("metadata.uid %s of pod %s/%s", p.UID, p.Namespace, p.Name)
+			told = fmt.Sprintf("metadata.uid %q", p.UID)
+		}
+		where := what + " stands in it twice"
+		if pathOf(src, first) != pathOf(src, p) {
+			where = fmt.Sprintf("%s stands in %s already", what, pathOf(src, first))
 		}
 		dropped = append(dropped, duplicate{p, manifest.Problem{
 			Source: src, Path: pathOf(src, p), Namespace: p.Namespace, Name: p.Name,
-			Severity: manifest.SeverityError, Message: msg,
-		}})
+			Severity: manifest.SeverityError, Message: where + "; the first one counts: change or remove the other one",
+		}, fmt.Sprintf("Error validating pod %s from %s due to duplicate %s, ignoring: %s", pod.Describe(p), src, told, where)}) // as the kubelet has it, with the place
 	}
 	return kept, dropped
 }
@@ -337,6 +344,9 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 				why = fmt.Sprintf("%s: %s", describeOrigin(p), describeChanges(known[p.UID], p))
 			case pod.DELETE:
 				decision, why = "deletion asked for", describeOrigin(p)+": deletionTimestamp is set"
+				if p.DeletionGracePeriodSeconds != nil {
+					why += fmt.Sprintf(", grace period %d s", *p.DeletionGracePeriodSeconds)
+				}
 			case pod.REMOVE:
 				decision, why = "removed", "no longer in "+describeOrigin(p)
 				if next := added[pod.FullNameOf(p)]; next != nil {

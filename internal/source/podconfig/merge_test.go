@@ -160,11 +160,11 @@ func TestMergeDuplicates(t *testing.T) {
 	want := []manifest.Problem{
 		{
 			Source: pod.FileSource, Path: "/m/b", Namespace: "default", Name: "a", Severity: manifest.SeverityError,
-			Message: `Error validating pod a_default(2) from file due to duplicate pod name "a", ignoring`,
+			Message: "pod default/a stands in /m/a already; the first one counts: change or remove the other one",
 		},
 		{
 			Source: pod.FileSource, Path: "/m/c", Namespace: "default", Name: "c", Severity: manifest.SeverityError,
-			Message: `Error validating pod c_default(1) from file due to duplicate metadata.uid "1", ignoring`,
+			Message: "metadata.uid 1 of pod default/c stands in /m/a already; the first one counts: change or remove the other one",
 		},
 	}
 	if diff := cmp.Diff(want, problems); diff != "" {

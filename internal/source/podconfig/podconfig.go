@@ -45,6 +45,8 @@ type Config struct {
 	// no HTTP source.
 	Paths []string
 	Names manifest.NameRule
+	// AllowUnknownFields has fields that there are not ignored; see manifest.Decoder.
+	AllowUnknownFields bool
 	// Rescan is how often everything is looked at without an event; 0 means 20 s.
 	Rescan time.Duration
 	// Watch opens the watcher of the file system; nil means inotify.

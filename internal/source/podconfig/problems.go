@@ -69,8 +69,7 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	e.Subject = journal.Subject{Name: filepath.Base(p.Path)}
 	c.journal.Record(e)
 	if p.Name != "" {
-		e.Subject = journal.Subject{Namespace: p.Namespace, Name: p.Name}
-		c.journal.Record(e)
+		c.journal.RecordUnder(journal.Subject{Namespace: p.Namespace, Name: p.Name}, e)
 	}
 }
 
@@ -79,7 +78,7 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 func (c *PodConfig) tellDuplicates(before []manifest.Problem, doubles []duplicate) {
 	for _, d := range doubles {
 		if !slices.ContainsFunc(before, func(p manifest.Problem) bool { return undated(p) == d.problem }) {
-			c.event(d.pod, v1.EventTypeWarning, "FailedValidation", d.problem.Message)
+			c.event(d.pod, v1.EventTypeWarning, "FailedValidation", d.event)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (m *Mounter) MountRemote(ctx context.Context, source, target, fsType string
 	args := mount.MakeMountArgs(source, dir, fsType, options)
 	out, err := runFor(ctx, mountLimit, nil, "mount", args...)
 	if err != nil {
-		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", err, strings.Join(args, " "), out)
+		return fmt.Errorf("%smount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", advise(os.DirFS("/"), fsType, string(out)), err, strings.Join(args, " "), out)
 	}
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {

@@ -157,11 +157,19 @@ func (unwatched) Close() error                 { return nil }
 
 // follow watches until the watch breaks or ctx is done.
 func (w *Watcher) follow(ctx context.Context) error {
+	if err := os.MkdirAll(w.Dir, 0o750); err != nil { // somebody has removed it
+		return err
+	}
 	watch, err := w.Watch()
 	if err != nil {
 		return err
 	}
 	defer watch.Close()
+	// A folder that is removed tells so when its inode goes, which the sockets in it hold as long as
+	// somebody listens. The folder above tells at once.
+	if err := watch.Add(filepath.Dir(w.Dir)); err != nil {
+		return err
+	}
 	if err := w.lookAtAll(ctx, watch); err != nil {
 		return err
 	}
@@ -176,7 +184,9 @@ func (w *Watcher) follow(ctx context.Context) error {
 				return errors.New("the watch ended")
 			case e.Err != nil:
 				err = w.lookAtAll(ctx, watch)
-			default:
+			case e.Path == w.Dir && (e.Deleted || e.Moved):
+				return errors.New("the folder was removed or moved")
+			case e.Path == w.Dir || strings.HasPrefix(e.Path, w.Dir+"/"):
 				err = w.look(ctx, watch, e.Path)
 			}
 			if err != nil {

@@ -296,6 +296,39 @@ func TestRegistrationThatFailsIsTriedAgain(t *testing.T) {
 	expect(t, p.told, "true ")
 }
 
+// The folder is made again when somebody has removed it or moved it away, and plugins in it are
+// found as before.
+func TestFolderThatGoes(t *testing.T) {
+	root := short(t)
+	dir := filepath.Join(root, "registry")
+	r := &recorder{calls: make(chan string, 100)}
+	start(t, dir, map[string]Handler{CSIPlugin: r})
+	isThere := func() {
+		t.Helper()
+		for end := time.Now().Add(limit); ; <-time.After(time.Millisecond) {
+			if _, err := os.Stat(dir); err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s is not made again", dir)
+			}
+		}
+	}
+	for _, goes := range []func() error{
+		func() error { return os.RemoveAll(dir) },
+		func() error { return os.Rename(dir, filepath.Join(root, "aside")) },
+	} {
+		isThere()
+		serve(t, filepath.Join(dir, "p.sock"), csiInfo("p"))
+		expect(t, r.calls, "register p p.sock [1.0.0] <nil>")
+		if err := goes(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.calls, "deregister p")
+	}
+	isThere()
+}
+
 // What is not registered is named until it is.
 func TestHealth(t *testing.T) {
 	dir := short(t)

@@ -2,9 +2,12 @@ package volumes
 
 import (
 	"context"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"berth/internal/pod"
 )
 
 // newConfigMaps returns the kind of volumes that show a ConfigMap.
@@ -35,5 +38,7 @@ func (r *reader) addConfigMap(ctx context.Context, to payload, p *v1.Pod, name s
 	for key, value := range object.BinaryData {
 		data[key] = value
 	}
-	return to.addKeys(data, j, "configmap references non-existent config key: ")
+	return to.addKeys(data, j, func(key string) error {
+		return fmt.Errorf("configmap references non-existent config key: %s: %s", key, pod.ListKeys(data))
+	})
 }

@@ -139,7 +139,10 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 			operation = mapVolume
 		}
 		var err error
-		if v.done, err = m.setupOne(ctx, v); err != nil {
+		slow := time.AfterFunc(slowSetup, func() { m.noteSlow(v) })
+		v.done, err = m.setupOne(ctx, v)
+		slow.Stop()
+		if err != nil {
 			v.failure = failed(v.name(), err)
 			m.claims.noteFailed(v)
 			m.tellMismatch(v)
@@ -170,6 +173,12 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 	}
 	if len(fresh) > 0 || errs != nil {
 		decision := "set up volumes"
+		if errs != nil {
+			decision = "volumes not set up"
+			if len(fresh) > 0 {
+				decision = "not all volumes set up; there are"
+			}
+		}
 		if len(fresh) > 0 {
 			decision += ": " + strings.Join(fresh, ", ")
 		}
@@ -185,6 +194,38 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 		return nil, errs
 	}
 	return mounted, nil
+}
+
+// slowSetup is how long a volume may take before the journal tells that it is waited for.
+const slowSetup = 2 * time.Second
+
+// noteSlow tells of a volume that takes long, and where it comes from.
+func (m *Manager) noteSlow(v *volume) {
+	why := v.source()
+	source := v.spec.VolumeSource
+	if v.bound != nil {
+		source = persistentSource(&v.bound.Spec.PersistentVolumeSource)
+		why += " of PersistentVolume " + v.bound.Name
+	}
+	switch {
+	case source.NFS != nil:
+		why += fmt.Sprintf(": server %s, path %s", source.NFS.Server, source.NFS.Path)
+	case source.CSI != nil:
+		why += ": driver " + source.CSI.Driver
+	}
+	m.journal.Record(journal.Entry{
+		Subject:   journal.Subject{UID: v.pod.UID, Namespace: v.pod.Namespace, Name: v.pod.Name},
+		Component: "volume", Decision: fmt.Sprintf("wait for volume %q to be mounted", v.spec.Name), Why: why,
+	})
+}
+
+// persistentSource is as much of a PersistentVolume's source as noteSlow tells of.
+func persistentSource(s *v1.PersistentVolumeSource) v1.VolumeSource {
+	out := v1.VolumeSource{NFS: s.NFS}
+	if s.CSI != nil {
+		out.CSI = &v1.CSIVolumeSource{Driver: s.CSI.Driver}
+	}
+	return out
 }
 
 func (m *Manager) setupOne(ctx context.Context, v *volume) (outcome, error) {

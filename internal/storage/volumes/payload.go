@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -73,9 +72,9 @@ func newProjection(items []v1.KeyToPath, mode *int32, optional *bool) projection
 	return projection{items: items, mode: fileMode(nil, mode), optional: optional != nil && *optional}
 }
 
-// addKeys puts an object's keys into the payload. missing begins the error of a key that the object
-// does not have.
-func (p payload) addKeys(data map[string][]byte, j projection, missing string) error {
+// addKeys puts an object's keys into the payload. missing returns the error of a key that the
+// object does not have.
+func (p payload) addKeys(data map[string][]byte, j projection, missing func(key string) error) error {
 	if len(j.items) == 0 {
 		for key, value := range data {
 			if err := p.add(key, content{data: value, mode: j.mode}); err != nil {
@@ -91,7 +90,7 @@ func (p payload) addKeys(data map[string][]byte, j projection, missing string) e
 			if j.optional {
 				continue
 			}
-			return errors.New(missing + item.Key)
+			return missing(item.Key)
 		}
 		mode := j.mode
 		if item.Mode != nil {

@@ -133,7 +133,7 @@ func TestPayloads(t *testing.T) {
 		{
 			name:   "a key that is missing",
 			volume: configMapVolume("v", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []v1.KeyToPath{{Key: "k", Path: "k"}}}),
-			err:    failed + `configmap references non-existent config key: k`,
+			err:    failed + `configmap references non-existent config key: k: it has a, b, raw`,
 		},
 		{
 			name: "a key that may be missing",

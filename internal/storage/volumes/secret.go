@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"context"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,5 +29,5 @@ func (r *reader) addSecret(ctx context.Context, to payload, p *v1.Pod, name stri
 	if err != nil {
 		return err
 	}
-	return to.addKeys(object.Data, j, "references non-existent secret key: ")
+	return to.addKeys(object.Data, j, func(key string) error { return fmt.Errorf("references non-existent secret key: %s", key) })
 }

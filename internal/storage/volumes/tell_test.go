@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -54,4 +56,41 @@ type refusingMounter struct{ mount.Interface }
 
 func (refusingMounter) MountSensitive(string, string, string, []string, []string) error {
 	return errors.New("wrong fs type")
+}
+
+// A mount that takes long is told of in the pod's journal while it lasts, with its server.
+func TestSlowMountIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, fake := newManager(t)
+		m.mounter = slowMounter{fake, slowSetup + time.Second}
+		p := podWith(v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files", Path: "/x"}}})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := m.setup(t, p)
+			ended <- err
+		}()
+		time.Sleep(slowSetup)
+		synctest.Wait()
+		var told []string
+		for _, e := range m.journal.Read(p.Namespace, p.Name) {
+			told = append(told, e.Decision+": "+e.Why)
+		}
+		if diff := cmp.Diff([]string{`wait for volume "data" to be mounted: nfs: server files, path /x`}, told); diff != "" {
+			t.Error(diff)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowMounter mounts after a while.
+type slowMounter struct {
+	mount.Interface
+	after time.Duration
+}
+
+func (s slowMounter) MountSensitiveWithoutSystemd(source, target, fsType string, options, sensitive []string) error {
+	time.Sleep(s.after)
+	return s.Interface.MountSensitiveWithoutSystemd(source, target, fsType, options, sensitive)
 }

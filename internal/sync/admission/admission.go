@@ -66,6 +66,8 @@ type Facts struct {
 // Rejection is why a pod is refused: the reason and the message of its status.
 type Rejection struct {
 	Reason, Message string
+	// Detail says what was wanted and what there is, where the message does not: for the journal.
+	Detail string
 
 	shortages []shortage // what is missing, if that alone is why
 	stale     bool       // what the Node says alone is why: a newer one may say something else

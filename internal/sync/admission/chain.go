@@ -191,6 +191,9 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	if r != nil {
 		c.cfg.Assigner.Release(p.UID)
 		c.cfg.Allocations.Forget(p.UID)
+		if r.Detail != "" {
+			c.note(p, "refuse the pod", r.Detail, nil)
+		}
 		c.metrics.rejected(r.Reason)
 		c.cfg.Reject(p, *r)
 		return Verdict{}, nil
@@ -291,9 +294,13 @@ func (c *Chain) roomBeingMade() <-chan struct{} {
 func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) Verdict {
 	var names []string
 	for _, v := range victims {
-		names = append(names, v.Namespace+"/"+v.Name)
+		name := v.Namespace + "/" + v.Name
+		if grace := v.Spec.TerminationGracePeriodSeconds; grace != nil {
+			name += fmt.Sprintf(", which has %d s to end", *grace)
+		}
+		names = append(names, name)
 	}
-	c.note(p, "end other pods to make room", strings.Join(names, ", "), nil)
+	c.note(p, "end other pods to make room", strings.Join(names, "; "), nil)
 	var verdict Verdict
 	for _, v := range victims {
 		done := make(chan struct{})

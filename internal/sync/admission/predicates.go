@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -81,7 +82,7 @@ func nodeAffinity(a Attributes) *Rejection {
 		return nil
 	}
 	r := failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
-	r.stale = true
+	r.Detail, r.stale = unmatched(a.Pod, a.Node), true
 	return r
 }
 
@@ -102,25 +103,29 @@ type hostPort struct {
 // conflicts with the same port on any.
 func hostPorts(a Attributes) *Rejection {
 	wanted := map[hostPort][]string{}
-	eachHostPort(a.Pod, func(k hostPort, ip string) { wanted[k] = append(wanted[k], ip) })
+	eachHostPort(a.Pod, func(k hostPort, ip, _ string) { wanted[k] = append(wanted[k], ip) })
 	if len(wanted) == 0 {
 		return nil // as most pods: the others need not be looked at
 	}
-	conflict := false
+	var taken []string
 	for _, o := range a.OtherPods() {
-		eachHostPort(o, func(k hostPort, other string) {
+		eachHostPort(o, func(k hostPort, other, container string) {
 			for _, ip := range wanted[k] {
-				conflict = conflict || ip == other || ip == "" || other == ""
+				if ip == other || ip == "" || other == "" {
+					taken = append(taken, fmt.Sprintf("host port %d/%s is that of container %q of pod %s/%s", k.port, k.protocol, container, o.Namespace, o.Name))
+				}
 			}
 		})
 	}
-	if !conflict {
+	if taken == nil {
 		return nil
 	}
-	return failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+	r := failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+	r.Detail = strings.Join(taken, "; ")
+	return r
 }
 
-func eachHostPort(p *v1.Pod, f func(k hostPort, ip string)) {
+func eachHostPort(p *v1.Pod, f func(k hostPort, ip, container string)) {
 	for c := range pod.Containers(&p.Spec) {
 		for _, port := range c.Ports {
 			if port.HostPort == 0 {
@@ -130,7 +135,7 @@ func eachHostPort(p *v1.Pod, f func(k hostPort, ip string)) {
 			if ip == "0.0.0.0" || ip == "::" {
 				ip = ""
 			}
-			f(hostPort{port.Protocol, port.HostPort}, ip)
+			f(hostPort{port.Protocol, port.HostPort}, ip, c.Name)
 		}
 	}
 }
@@ -142,5 +147,13 @@ func taints(a Attributes) *Rejection {
 	if pod.IsStatic(a.Pod) || tolerates(a.Pod, noExecute...) {
 		return nil
 	}
-	return failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+	r := failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+	var left []string
+	for _, t := range noExecute {
+		if !tolerates(a.Pod, t) {
+			left = append(left, t.ToString())
+		}
+	}
+	r.Detail = "the node has the taint " + strings.Join(left, " and ") + ", which the pod does not tolerate"
+	return r
 }

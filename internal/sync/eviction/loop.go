@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -143,14 +144,18 @@ func (l *loop) computePause(left rooms, v *verdict) time.Duration {
 		case AllocatableMemoryAvailable:
 			pods = int64(min(distance, math.MaxInt64))
 		}
+		rest := resting
 		if watched && distance <= l.free[s] {
-			continue // it is the kernel that wakes
+			if s != MemoryAvailable || l.kernel.WatchesMachine() {
+				continue // it is the kernel that wakes
+			}
+			rest = longest // pods have it wake, and what else there is takes memory less often
 		}
 		before, ok := l.distances[s]
 		if !ok {
 			before = distance
 		}
-		next = min(next, nextReading(s, l.pause, before, distance))
+		next = min(next, nextReading(s, l.pause, before, distance, rest))
 	}
 	l.distances = distances
 	if l.kernel != nil {
@@ -232,6 +237,13 @@ func computeGrace(t *Threshold, p *v1.Pod, most int64) int64 {
 // evict evicts the pod of the ranking, and waits until what it held is free.
 func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) {
 	what, p := m.Signal.resource(), pods[victim].wanted
+	var holding sync.WaitGroup
+	defer holding.Wait()
+	if l.kernel != nil && what == memory && m.isHard() {
+		// Before anything is said: meanwhile, and while it is asked to end, it could take what is
+		// left. The kernel may reclaim for long before it answers.
+		holding.Go(func() { l.hold(p) })
+	}
 	reason, annotations := generateMessage(m, &pods[victim])
 	o := &order{
 		signal: m.Signal, grace: computeGrace(&m.Threshold, p, l.MaxGrace), message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
@@ -256,12 +268,13 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	if l.isGranted(p.UID) {
 		l.granted = nil
 	}
-	if l.kernel != nil && what == memory {
-		// While it is asked to end it could take what is left.
-		if err := l.kernel.Hold(p.UID); err != nil {
-			l.Log.Warn("a pod that is evicted may take more memory until it ends", "pod", pod.Describe(p), "error", err)
-		}
-	}
 	l.await(ctx, k)
 	l.finish(ctx, k)
+}
+
+// hold keeps the pod from taking more memory.
+func (l *loop) hold(p *v1.Pod) {
+	if err := l.kernel.Hold(p.UID); err != nil {
+		l.Log.Warn("a pod that is evicted may take more memory until it ends", "pod", pod.Describe(p), "error", err)
+	}
 }

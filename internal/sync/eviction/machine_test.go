@@ -302,15 +302,20 @@ type fakeKernel struct {
 	*story
 	wake  chan struct{}
 	blind atomic.Bool // it does not watch
+	pods  atomic.Bool // it watches pods alone
 }
 
 func (k *fakeKernel) Wake() <-chan struct{} { return k.wake }
 
 func (k *fakeKernel) Watches() bool { return !k.blind.Load() }
 
+func (k *fakeKernel) WatchesMachine() bool { return !k.pods.Load() }
+
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }
 
+// Hold reclaims for a moment, as the kernel does. The pod is asked to end meanwhile.
 func (k *fakeKernel) Hold(uid pod.UID) error {
+	time.Sleep(time.Microsecond)
 	k.tell("%s: held", uid)
 	return nil
 }

@@ -44,6 +44,8 @@ type Kernel interface {
 	Arm(machine, pods int64)
 	// Watches reports whether it wakes as it was told; else memory is read by the clock.
 	Watches() bool
+	// WatchesMachine reports whether it wakes then, too, for what is taken outside of the pods.
+	WatchesMachine() bool
 	// Hold keeps the pod, which is about to end, from taking more memory, where the kernel can.
 	Hold(uid pod.UID) error
 }

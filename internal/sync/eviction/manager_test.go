@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,6 +47,30 @@ func TestKernelWakes(t *testing.T) {
 	})
 }
 
+// Where the kernel watches pods alone, what a daemon takes is seen in time all the same: it is read
+// the more often the nearer the threshold is.
+func TestMemoryOutsideOfPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, map[Signal]string{MemoryAvailable: "100Mi"}, withKernel)
+		m.kernel.pods.Store(true)
+		m.add("web", MemoryAvailable, 10*mi)
+		m.run()
+		_ = m.told()
+		left := uint64(1000 * mi)
+		for left > 100*mi { // 50 MiB/s
+			time.Sleep(100 * time.Millisecond)
+			left -= 5 * mi
+			m.change(func() { m.has[MemoryAvailable] = left })
+		}
+		time.Sleep(600 * time.Millisecond) // the shortest pause, and then it is evicted at once
+		if told := m.told(); !slices.ContainsFunc(told, func(line string) bool {
+			return strings.HasSuffix(line, "web: evicted within 1 s: Failed Evicted TerminationByKubelet")
+		}) {
+			t.Errorf("after the threshold was crossed: %q, want the pod to be evicted", told)
+		}
+	})
+}
+
 // Without a limit of the pods there is nothing to wake for but the machine.
 func TestKernelIsToldForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -66,6 +91,7 @@ func TestHowOftenItIsRead(t *testing.T) {
 	}
 	both := func(m *machine, cfg *Config) { plenty(m, cfg); withKernel(m, cfg) }
 	blind := func(m *machine, cfg *Config) { both(m, cfg); m.kernel.blind.Store(true) }
+	podsAlone := func(m *machine, cfg *Config) { both(m, cfg); m.kernel.pods.Store(true) }
 	all := map[Signal]string{MemoryAvailable: "100Mi", PIDAvailable: "10%", NodeFsAvailable: "10%", NodeFsInodesFree: "5%"}
 	memory := map[Signal]string{MemoryAvailable: "100Mi"}
 	for _, tt := range []struct {
@@ -77,6 +103,7 @@ func TestHowOftenItIsRead(t *testing.T) {
 		{"memory alone", memory, plenty, 361, 0},
 		{"memory alone, and a kernel that wakes", memory, both, 61, 0},
 		{"memory alone, and a kernel that cannot see it", memory, blind, 361, 0},
+		{"memory alone, and a kernel that wakes for pods", memory, podsAlone, 118, 0},
 		{"all", all, plenty, 363, 61},
 		{"all, and a kernel that wakes", all, both, 363, 61},
 	} {

@@ -29,8 +29,9 @@ func fastest(s Signal) float64 {
 
 // nextReading returns when to read again what is left of a signal, after the time since the last
 // reading and how much was left then and now beyond the nearest threshold. The time is that in
-// which so much can be taken, but for what nobody takes from: that is read less and less often.
-func nextReading(s Signal, last time.Duration, before, distance uint64) time.Duration {
+// which so much can be taken, but for what nobody takes from: that is read less and less often,
+// down to once in rest.
+func nextReading(s Signal, last time.Duration, before, distance uint64, rest time.Duration) time.Duration {
 	in := func(rate float64, most time.Duration) time.Duration {
 		seconds := math.Min(float64(distance)/rate, most.Seconds())
 		return max(time.Duration(seconds*float64(time.Second)), shortest)
@@ -39,9 +40,9 @@ func nextReading(s Signal, last time.Duration, before, distance uint64) time.Dur
 	if taken := before - min(distance, before); distance > 0 && taken > before/64 {
 		return soon
 	}
-	calm := resting
+	calm := min(rest, resting)
 	if distance > 0 {
-		calm = in(fastest(s)/burst, resting)
+		calm = in(fastest(s)/burst, rest)
 	}
 	return max(soon, min(2*max(last, shortest), calm))
 }

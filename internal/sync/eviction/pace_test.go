@@ -38,8 +38,21 @@ func TestNextReading(t *testing.T) {
 		{"an amount without end", NodeFsAvailable, time.Minute, math.MaxUint64, math.MaxUint64, time.Minute},
 		{"from nothing to without end", NodeFsAvailable, time.Minute, 0, math.MaxUint64, time.Minute},
 	} {
-		if got := nextReading(tt.signal, tt.last, tt.before, tt.distance); got != tt.want {
+		if got := nextReading(tt.signal, tt.last, tt.before, tt.distance, resting); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What the kernel does not tell of is read as often as it could be taken from by a program that is
+// about to begin, and once in a minute where there is plenty.
+func TestNextReadingOfWhatRests(t *testing.T) {
+	const mi = 1 << 20
+	for distance, want := range map[uint64]time.Duration{
+		64 << 30: time.Minute, 8 << 30: 32 * time.Second, 2560 * mi: 10 * time.Second, 256 * mi: time.Second, 32 * mi: 500 * time.Millisecond, 0: 10 * time.Second,
+	} {
+		if got := nextReading(MemoryAvailable, time.Minute, distance, distance, longest); got != want {
+			t.Errorf("with %d bytes beyond the threshold: %s, want %s", distance, got, want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ const (
 	firstRetry, lastRetry = time.Second, 5 * time.Minute
 
 	// tellLimit is how long the machine waits, when all pods have ended, for the API server to be
-	// told, and knowLimit how long for all pods to be known, when the agent has just started.
+	// told, and knowLimit until how long after the agent's start for all pods to be known.
 	tellLimit, knowLimit = 10 * time.Second, 10 * time.Second
 
 	eventReason       = "Shutdown"
@@ -90,6 +90,7 @@ type Config struct {
 type Manager struct {
 	Config
 	metrics *metrics
+	began   time.Time // Run's; when it was called
 	lock    io.Closer // Run's; nil: there is none
 	told    string    // Run's; the failure that was logged last
 }
@@ -114,6 +115,7 @@ func (m *Manager) load() {
 
 // Run delays shutdowns until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
+	m.began = time.Now()
 	m.load()
 	defer m.release()
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
@@ -220,14 +222,20 @@ func (m *Manager) shutDown(ctx context.Context) {
 }
 
 // awaitKnown waits until all pods are known: those of which the agent has not heard yet would be
-// ended with the machine, without their grace periods.
+// ended with the machine, without their grace periods. An agent that has run for a while has none
+// to wait for: its API server is away, and what is waited for it the pods have less time to end in.
 func (m *Manager) awaitKnown(ctx context.Context) {
-	limit := time.NewTimer(knowLimit)
+	select {
+	case <-m.Known:
+		return
+	default:
+	}
+	limit := time.NewTimer(time.Until(m.began.Add(knowLimit)))
 	defer limit.Stop()
 	select {
 	case <-m.Known:
 	case <-limit.C:
-		m.Log.Warn("not all pods of this node are known: those that are not end with the machine", "waited", knowLimit)
+		m.Log.Warn("not all pods of this node are known: those that are not end with the machine")
 	case <-ctx.Done():
 	}
 }

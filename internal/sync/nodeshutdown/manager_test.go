@@ -326,12 +326,15 @@ func TestVolumes(t *testing.T) {
 // An agent that has just started waits until it knows all pods, and not for ever.
 func TestKnown(t *testing.T) {
 	for name, tt := range map[string]struct {
+		ran   time.Duration // before the shutdown
 		after time.Duration
 		want  []string
 		warns bool
 	}{
-		"soon":  {3 * time.Second, []string{"3s kill web 8", "3s kill late 8"}, false},
-		"never": {time.Hour, []string{"10s kill web 8"}, true},
+		"soon":        {0, 3 * time.Second, []string{"3s kill web 8", "3s kill late 8"}, false},
+		"never":       {0, time.Hour, []string{"10s kill web 8"}, true},
+		"not for 4 s": {4 * time.Second, time.Hour, []string{"10s kill web 8"}, true},
+		"long not":    {time.Minute, time.Hour, []string{"60s kill web 8"}, true}, // pods have all the time that there is
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -344,10 +347,11 @@ func TestKnown(t *testing.T) {
 					close(known)
 				})
 				w.run()
+				time.Sleep(tt.ran)
 				w.signal(true)
-				w.expect("0s connect", "0s ensure 20s", "0s lock", "0s event Normal Shutdown "+detectedEvent, "0s node: node is shutting down")
-				time.Sleep(10 * time.Second)
-				w.expect(tt.want...)
+				time.Sleep(max(0, 10*time.Second-tt.ran))
+				at := fmt.Sprintf("%.fs ", tt.ran.Seconds())
+				w.expect(append([]string{"0s connect", "0s ensure 20s", "0s lock", at + "event Normal Shutdown " + detectedEvent, at + "node: node is shutting down"}, tt.want...)...)
 				if warns := strings.Contains(w.log.String(), "not all pods of this node are known"); warns != tt.warns {
 					t.Errorf("log: %s", w.log.String())
 				}

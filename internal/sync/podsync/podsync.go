@@ -50,6 +50,8 @@ type Request struct {
 type Result struct {
 	// Terminal: the pod has succeeded or failed; nothing of it is to run any more.
 	Terminal bool
+	// Why says why it is over, if not because its containers have ended.
+	Why string
 	// Touched: the runtime was changed; the next pass is to follow at once.
 	Touched bool
 	// RetryAt is when the next pass is due without any event: the end of the earliest back-off, or

@@ -54,6 +54,9 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 		p.StatusFunc(&st)
 	}
 	s.Status.Set(p.Pod, st)
+	if st.Reason != "" {
+		p.result.Why = "it has failed: " + st.Reason
+	}
 	return pod.IsTerminal(st.Phase)
 }
 

@@ -41,6 +41,8 @@ type decision struct {
 	to pod.State
 	// terminating: the containers begin to be stopped.
 	terminating bool
+	// why says in the journal why the pod ends, if not with its containers.
+	why string
 	// finished: nothing is left to do while the pod's source has it.
 	finished bool
 	// at is when the worker takes its next turn, unless it is woken before; zero: not by time.
@@ -115,7 +117,9 @@ func computeAsked(t *turn) (admitting, decision) {
 	case t.life.State != Waiting:
 		return notAsked, decision{}
 	case t.observed.Active():
-		return adopted, decision{to: Syncing}
+		return adopted, decision{to: Syncing, entry: journal.Entry{
+			Decision: "go on with the pod as it runs", Why: "the agent was started again; nothing of the pod was",
+		}}
 	case !t.next:
 		return notAsked, decision{then: wait}
 	}
@@ -159,7 +163,7 @@ func computeNext(s pod.State, o outcome) decision {
 			Took: o.took.Round(time.Millisecond), Error: o.err.Error(),
 		}}
 	case s == Syncing && o.result.Terminal:
-		return decision{then: atOnce, to: Terminating}
+		return decision{then: atOnce, to: Terminating, why: o.result.Why}
 	case s == Terminating:
 		return decision{then: atOnce, to: Terminated}
 	case s == Terminated:

@@ -65,7 +65,9 @@ func TestComputeAsked(t *testing.T) {
 	}{
 		{"its turn", turn{observed: nobody, next: true}, asked, decision{}},
 		{"others are before it", turn{observed: dead}, notAsked, decision{then: wait}},
-		{"it runs, and waits for nobody", turn{observed: active}, adopted, decision{to: Syncing}},
+		{"it runs, and waits for nobody", turn{observed: active}, adopted, decision{to: Syncing, entry: journal.Entry{
+			Decision: "go on with the pod as it runs", Why: "the agent was started again; nothing of the pod was",
+		}}},
 		{"it was admitted", turn{observed: nobody, next: true, life: pod.Lifecycle{State: Syncing}}, notAsked, decision{}},
 		{"it is to end", turn{observed: active, next: true, life: pod.Lifecycle{State: Terminating}}, notAsked, decision{}},
 	} {

@@ -1,6 +1,7 @@
 package podworkers
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -277,7 +278,7 @@ func (p *PodWorkers) advance(w *worker, d decision) (done []chan<- struct{}) {
 		case Syncing:
 			w.started = true
 		case Terminating:
-			w.work.grace, w.why = computeGrace(w.work, nil), "its containers have ended for good"
+			w.work.grace, w.why = computeGrace(w.work, nil), cmp.Or(d.why, "its containers have ended for good")
 		default:
 			done, w.work.completions = w.work.completions, nil
 		}

@@ -191,7 +191,7 @@ func orphaned(l pod.Lifecycle) pod.Lifecycle {
 func whyUnwanted(p *v1.Pod) string {
 	switch {
 	case p == nil:
-		return "nothing wants it on this node any more"
+		return "no manifest and no API server has it here"
 	case pod.IsStatic(p):
 		return "its manifest is gone"
 	}
@@ -202,7 +202,7 @@ func whyUnwanted(p *v1.Pod) string {
 func whyEnd(o *UpdatePodOptions) string {
 	switch p := o.Pod; {
 	case p == nil:
-		return "the runtime or the disk has it, and " + whyUnwanted(nil)
+		return "something of it is left on the node, and " + whyUnwanted(nil)
 	case p.DeletionTimestamp != nil:
 		return "its deletion was asked for"
 	case o.KillPodOptions != nil && o.KillPodOptions.Evict == Evicted:

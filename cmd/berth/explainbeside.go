@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/record/journal"
+)
+
+// newsFor is for how long a pod that is well says what happened to the agent or the runtime.
+const newsFor = 10 * time.Minute
+
+// aboutNode tells of the agent and the runtime, where they were started again a short time ago, and
+// of a hook that was broken off with them.
+func (s sight) aboutNode() string {
+	agent, runtime, hook := "", "", ""
+	for _, e := range s.story.Entries {
+		switch ago := s.now.Sub(e.Time); {
+		case ago > newsFor:
+		case e.Decision == "go on with the pod as it runs":
+			agent = fmt.Sprintf(" The agent was started again%s; nothing of the pod was.", s.agoOf(e.Time))
+		case e.Decision == "the container runtime answers again":
+			runtime = fmt.Sprintf(" The container runtime answers again since %s, after %s without; nothing of the pod was restarted for it.",
+				strings.TrimSpace(strings.TrimSuffix(s.agoOf(e.Time), " ago")), roundDuration(e.Took))
+		case strings.HasSuffix(e.Decision, "hook broken off"):
+			hook = fmt.Sprintf(" The %s of container %q was broken off at %s, as the agent ended; it is not run again.", strings.TrimSuffix(e.Decision, " broken off"), e.Container, s.at(e.Time))
+		}
+	}
+	return agent + hook + runtime
+}
+
+// aboutBeside tells of what is wrong beside a pod that is ready.
+func (s sight) aboutBeside() string {
+	var b strings.Builder
+	for _, cs := range s.pod.Status.EphemeralContainerStatuses {
+		if t := cs.State.Terminated; t != nil {
+			fmt.Fprintf(&b, " Ephemeral container %q %s%s%s; it is not started again.", cs.Name, ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t))
+		}
+	}
+	for _, cs := range statusesOf(s.pod) {
+		b.WriteString(s.aboutChild(cs))
+		for _, r := range cs.AllocatedResourcesStatus {
+			for _, d := range r.Resources {
+				if d.Health == v1.ResourceHealthStatusUnhealthy {
+					fmt.Fprintf(&b, " Device %s of %s, which container %q has, is unhealthy; the container goes on with it.", d.ResourceID, r.Name, cs.Name)
+				}
+			}
+		}
+	}
+	for _, p := range s.e.Problems {
+		if p.Severity == "error" {
+			fmt.Fprintf(&b, " Its manifest was changed and is refused, and the pod goes on as it was: %s", oneLine(p.Message))
+		}
+	}
+	return b.String()
+}
+
+// aboutChild tells of the kernel's kill in a container that goes on.
+func (s sight) aboutChild(cs v1.ContainerStatus) string {
+	if cs.State.Running == nil {
+		return ""
+	}
+	kill := ending{s}.oomOf(journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now})
+	if end, ok := s.lastEnd(cs); kill == "" || ok && kill == (ending{s}).oomOf(end) { // that was the end of the one before
+		return ""
+	}
+	return fmt.Sprintf(" In container %q, which goes on, %s.", cs.Name, kill)
+}
+
+// aboutImage tells why a container has no image: what failed, or how far the next try is.
+func (s sight) aboutImage(container string, w *v1.ContainerStateWaiting) string {
+	image := imageOf(s.pod, container)
+	changed := ""
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Decision == "changed" && strings.Contains(e.Why, "spec.containers["+container+"].image") {
+			changed = fmt.Sprintf(" It was changed%s: %s.", s.agoOf(e.Time), changeOf(e.Why, "spec.containers["+container+"].image"))
+			break
+		}
+	}
+	failure := oneLine(w.Message)
+	if _, text, ok := strings.Cut(failure, "ErrImagePull: "); ok {
+		failure = text
+	}
+	failure = strings.TrimSuffix(failure, ".")
+	if pulls := s.aboutPulls(); pulls != "" {
+		return s.says("is waiting for the image of container %q.%s The try before failed: %s.%s", container, pulls, failure, changed)
+	}
+	return s.says("is waiting: the image of container %q, %s, is not available (%s): %s.%s%s", container, image, w.Reason, failure, s.credentialsTried(container), changed)
+}
+
+// credentialsTried says with what the registry was asked last for the image of the container.
+func (s sight) credentialsTried(container string) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if _, tried, ok := strings.Cut(e.Why, "; asked "); ok && e.Component == "image" && e.Container == container {
+			return fmt.Sprintf(" The registry was asked %s.%s", oneLine(tried), s.secretsMissing(container))
+		}
+	}
+	return ""
+}
+
+func (s sight) secretsMissing(container string) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Decision == "go on without some image pull secrets" && e.Container == container {
+			return fmt.Sprintf(" Left out: %s.", strings.TrimSuffix(oneLine(e.Error), "."))
+		}
+	}
+	return ""
+}
+
+// waitedFor says more of what a pod has to wait for that does not start yet.
+func (s sight) waitedFor(wait *journal.Entry) string {
+	switch wait.Decision {
+	case waitForRoom:
+		return s.why("end other pods to make room")
+	case waitForName:
+		for _, e := range s.story.Entries {
+			if i := strings.Index(e.Why, " changed ("); i >= 0 && e.Decision == "accepted" {
+				what, _, _ := strings.Cut(e.Why[i+len(" changed ("):], "): ")
+				return ", as the manifest was changed: " + oneLine(what)
+			}
+		}
+		return ""
+	}
+	if wait.Why != "" {
+		return " (" + oneLine(wait.Why) + ")"
+	}
+	return ""
+}
+
+// What a pod waits for before it is admitted.
+const (
+	waitForRoom = "wait for room to be made"
+	waitForName = "wait for the pod of the same name to end"
+)
+
+// nextAwaited says what ends the wait that the worker or a volume noted last.
+func (s coming) nextAwaited() (lines []string) {
+	if len(s.story.Entries) == 0 {
+		return nil
+	}
+	last := s.story.Entries[len(s.story.Entries)-1]
+	switch {
+	case last.Decision == waitForRoom:
+		return []string{"as soon as the room is there: the pod is admitted then"}
+	case last.Decision == waitForName:
+		lines = append(lines, "as soon as the pod of the same name has ended")
+		for _, other := range s.e.Stories {
+			for _, n := range other.Next {
+				if other.Subject.UID != s.story.Subject.UID {
+					lines = append(lines, fmt.Sprintf("%s: %s", s.dueText(n.Time), joinNonEmpty(": ", strings.Replace(n.What, "of the pod", "of that pod", 1), n.Rule)))
+				}
+			}
+		}
+	case strings.HasPrefix(last.Decision, "wait for volume"):
+		return []string{"as soon as " + strings.TrimPrefix(strings.Replace(last.Decision, " to be mounted", " is mounted", 1), "wait for ") + "; no limit is known for it"}
+	}
+	return lines
+}
+
+// callNames says what calls of the runtime are for, where their names do not.
+var callNames = map[string]string{
+	"RunPodSandbox":  "RunPodSandbox, in which the network plugin makes the pod's network",
+	"StopPodSandbox": "StopPodSandbox, in which the network plugin takes the pod's network down",
+	"Wait":           "Wait, for the end of a container that was sent SIGTERM",
+}
+
+func callName(call string) string { return cmp.Or(callNames[call], call) }

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/journal"
+)
+
+// ending tells of ends: of the pod, and of its containers.
+type ending struct{ sight }
+
+// aboutEnd tells how the end of a pod goes that is asked for more than once.
+func (s ending) aboutEnd() string {
+	text, first := "", time.Time{}
+	for _, e := range s.story.Entries {
+		switch {
+		case e.Subject.UID != s.story.Subject.UID:
+		case e.Decision == "end the pod" && first.IsZero():
+			first = e.Time
+		case e.Decision == "end the pod":
+			text = fmt.Sprintf(" It has been ending since %s; the agent was started again at %s, and the grace period began anew.", s.at(first), s.at(e.Time))
+		case e.Decision == "deletion asked for" && !first.IsZero() && e.Time.After(first):
+			if _, grace, ok := strings.Cut(e.Why, "grace period "); ok {
+				text = fmt.Sprintf(" Its deletion was asked for again at %s, with a grace period of %s.", s.at(e.Time), oneLine(grace))
+			}
+		}
+	}
+	return text
+}
+
+// aboutStopping tells of a container of a pod that goes on which the agent is stopping, "" if there
+// is none.
+func (s ending) aboutStopping() string {
+	for _, cs := range statusesOf(s.pod) {
+		if cs.State.Running == nil {
+			continue
+		}
+		for _, e := range slices.Backward(s.story.Entries) {
+			if e.Container != cs.Name {
+				continue
+			}
+			if e.Component == "event" && e.Decision == "Killing" && !e.Time.Before(cs.State.Running.StartedAt.Time) {
+				end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
+				return s.says("runs, and its container %q is being stopped%s: %s%s.%s", cs.Name, s.sinceTime(e.Time), oneLine(e.Why), s.ledTo(end), s.hookNote(cs.Name))
+			}
+			if strings.HasPrefix(e.Decision, "container stopped") || strings.HasPrefix(e.Decision, "container started") {
+				break
+			}
+		}
+	}
+	return ""
+}
+
+// hookNote is hookText as a sentence.
+func (s ending) hookNote(container string) string {
+	if text := s.hookText(container); text != "" {
+		return fmt.Sprintf(" Container %q%s.", container, strings.Replace(text, ", whose preStop hook", ": its preStop hook", 1))
+	}
+	return ""
+}
+
+// sandboxReplaced says for what a container was stopped then, if its sandbox was replaced.
+func (s ending) sandboxReplaced(at time.Time) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "stop the pod, create sandbox") && !e.Time.After(at) && at.Sub(e.Time) < time.Second {
+			why, _, _ := strings.Cut(e.Why, " [")
+			return ", as the pod got another sandbox: " + oneLine(why)
+		}
+	}
+	return ""
+}
+
+// lastWords are the message that a container left, as its termination message.
+func lastWords(t *v1.ContainerStateTerminated) string {
+	if t.Message == "" || t.Reason == "StartError" || t.Reason == "ContainerCannotRun" || t.Reason == lifecycle.ContainerStatusUnknown {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(t.Message), "\n")
+	return fmt.Sprintf(", saying %q", oneLine(lines[len(lines)-1]))
+}
+
+// ruleFor says which of its restart rules has a container restarted that ended so.
+func (s ending) ruleFor(container string, end journal.End) string {
+	c := pod.FindContainer(&s.pod.Spec, container)
+	if c == nil || s.killedFor(end) != "" {
+		return ""
+	}
+	for i, r := range c.RestartPolicyRules {
+		one := v1.Container{RestartPolicyRules: []v1.ContainerRestartRule{r}}
+		if action, ok := lifecycle.MatchingRule(&one, int32(end.ExitCode)); ok {
+			return fmt.Sprintf(", for which rule %d of its restartPolicyRules (exitCodes %s %s) has the action %s", i+1, r.ExitCodes.Operator, join(r.ExitCodes.Values), action)
+		}
+	}
+	return ""
+}
+
+func join(codes []int32) string {
+	var all []string
+	for _, c := range codes {
+		all = append(all, fmt.Sprint(c))
+	}
+	return strings.Join(all, ", ")
+}
+
+// oomOf is the kernel's kill in a container that lived from one time to another, as it was told of.
+func (s ending) oomOf(end journal.End) string {
+	for _, e := range slices.Backward(s.story.Entries) {
+		if e.Component == "event" && e.Decision == "OOMKilled" && e.Container == end.Container && !e.Time.Before(end.Started) && !e.Time.After(end.Finished.Add(time.Second)) {
+			return oneLine(cmp.Or(e.Error, e.Why))
+		}
+	}
+	return ""
+}
+
+// whyNotRestarted says for which rule a container that has failed stays as it is.
+func (s ending) whyNotRestarted(container string) string {
+	c := pod.FindContainer(&s.pod.Spec, container)
+	if c == nil {
+		return "its pod has failed"
+	}
+	policy := "its restart policy is " + string(cmp.Or(lifecycle.RestartPolicy(s.pod, c), v1.RestartPolicyAlways))
+	if len(c.RestartPolicyRules) > 0 {
+		return "none of its restart rules matches, and " + policy
+	}
+	return policy
+}
+
+// failure is why the pod has failed, as its status has it and more of it.
+func (s ending) failure() string {
+	st := &s.pod.Status
+	if st.Phase != v1.PodFailed || st.Reason == "" {
+		return ""
+	}
+	text := strings.TrimSuffix(oneLine(joinNonEmpty(": ", st.Reason, st.Message)), ".")
+	return fmt.Sprintf(" %s%s.", text, cmp.Or(s.aboutDeadline(), s.madeRoomFor()))
+}
+
+// madeRoomFor names the pod for which the pod had to go.
+func (s ending) madeRoomFor() string {
+	return strings.Replace(s.why("end the pod to make room"), ": critical pod", "", 1)
+}
+
+// aboutFinalizers names what keeps a deleted pod at the API server that has ended here.
+func (s ending) aboutFinalizers() string {
+	if s.pod.DeletionTimestamp == nil || len(s.pod.Finalizers) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" It is deleted, and the API server keeps it for its finalizers: %s.", strings.Join(s.pod.Finalizers, ", "))
+}

@@ -1,0 +1,36 @@
+package pleg
+
+import (
+	"errors"
+	"time"
+
+	"berth/internal/record/journal"
+)
+
+// noteOutage writes into the journals of all pods that the runtime answers again. That it answers
+// an agent that has just begun is no news.
+func (g *PLEG) noteOutage(outage error) {
+	select {
+	case <-g.relisted:
+	default:
+		return
+	}
+	e := journal.Entry{Component: "pleg", Decision: "the container runtime answers again", Why: "containers go on without it; nothing of the pod was restarted for it"}
+	if since, ok := errors.AsType[interface {
+		error
+		Since() time.Time
+	}](outage); ok {
+		e.Took = time.Since(since.Since()).Round(time.Millisecond)
+	}
+	g.mu.Lock()
+	var subjects []journal.Subject
+	for uid, known := range g.entries {
+		if s := known.status; s != nil && s.Active() {
+			subjects = append(subjects, journal.Subject{UID: uid, Namespace: s.Namespace, Name: s.Name})
+		}
+	}
+	g.mu.Unlock()
+	for _, e.Subject = range subjects {
+		g.journal.Record(e)
+	}
+}

@@ -1,0 +1,48 @@
+package cri
+
+import (
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// plainCalls are the calls whose failures are mostly mistakes of users.
+var plainCalls = map[string]bool{"RunPodSandbox": true, "CreateContainer": true, "StartContainer": true, "PullImage": true}
+
+// plainText is what a failure in the runtime's words means to a user: what is wrong, and what to do.
+type plainText struct {
+	said *regexp.Regexp
+	text string // "$1" stands for what the first brackets match
+}
+
+// plainTexts are looked through in order; the first that matches counts.
+var plainTexts = []plainText{
+	// A container that does not start.
+	{regexp.MustCompile(`exec: "([^"]+)": executable file not found in \$PATH`), `the image has no program "$1": correct the container's command`},
+	{regexp.MustCompile(`exec: "([^"]+)": (?:stat \S+: )?no such file or directory`), `the image has no program "$1", or not the interpreter or loader that it needs: correct the container's command, or the image`},
+	{regexp.MustCompile(`exec: "([^"]+)": (?:permission denied|is a directory)`), `"$1" is no program that the container may run: it is a folder, or has no right to be run: correct the container's command, or the image`},
+	{regexp.MustCompile(`exec format error`), "the program is made for other processors than this machine's (" + runtime.GOARCH + "), or is a script without #! in its first line: use an image for " + runtime.GOARCH},
+	{regexp.MustCompile(`(?:unable to apply cgroup configuration: mkdir \S+: cannot allocate memory|container init was OOM-killed)`), "the memory limit is too low to start a container at all: raise resources.limits.memory"},
+	// An image that does not come.
+	{regexp.MustCompile(`"https://([^/"]+)/[^"]*": (?:http: server gave HTTP response to HTTPS client|tls: first record does not look like a TLS handshake)`), "the registry $1 speaks HTTP, not HTTPS: " + registryHint + ` with server = "http://$1"`},
+	{regexp.MustCompile(`"https?://((?:localhost|127\.[0-9.]+|\[::1\])(?::\d+)?)/[^"]*": dial tcp \S+: connect: connection refused`), `there is no registry at $1, and this machine does not have the image: start the registry, or bring the image with "berth image import"`},
+	{regexp.MustCompile(`"https?://([^/"]+)/[^"]*": dial tcp: lookup .*(?:no such host|server misbehaving)`), "the name of the registry $1 cannot be looked up: correct the image's name, or the machine's DNS"},
+	{regexp.MustCompile(`"https://([^/"]+)/[^"]*": .*x509: certificate signed by unknown authority`), "the certificate of the registry $1 is not of an authority that this machine trusts: " + registryHint + " with that authority (ca)"},
+}
+
+const registryHint = "tell the runtime in a hosts.toml for it (docs/images.md#registries)"
+
+// plain returns the runtime's words with what they mean before them, if that is known.
+func plain(text string) string {
+	for _, p := range plainTexts {
+		if m := p.said.FindStringSubmatch(text); m != nil {
+			meaning := p.text
+			if len(m) > 1 {
+				meaning = strings.ReplaceAll(meaning, "$1", m[1])
+			}
+			return fmt.Sprintf("%s (%s)", meaning, text)
+		}
+	}
+	return text
+}

@@ -1,0 +1,128 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	yaml3 "go.yaml.in/yaml/v3"
+)
+
+var (
+	yamlLine = regexp.MustCompile(`\bline (\d+):`)
+	// The parser prints the Go values of keys that cannot be any.
+	objectKey = regexp.MustCompile(`(?s)^invalid map key: .*`)
+	nullKey   = regexp.MustCompile(`(?s)^unsupported map key of type: .*`)
+)
+
+// explainYAML returns the parser's messages as one line, with line numbers of the file instead of
+// the document.
+func (d document) explainYAML(messages []string) string {
+	var out []string
+	for _, msg := range messages[:min(len(messages), maxMessages+1)] {
+		msg = strings.TrimPrefix(msg, "yaml: ")
+		msg = objectKey.ReplaceAllString(msg, "invalid map key: an object or a list; a template ({{ … }}) must be filled in first")
+		msg = nullKey.ReplaceAllString(msg, "invalid map key: neither text nor a number; put it in quotes")
+		msg = yamlLine.ReplaceAllStringFunc(msg, func(m string) string {
+			n := lineNumber(m)
+			if n == 0 {
+				return m
+			}
+			return fmt.Sprintf("line %d:", n+d.line-1)
+		})
+		out = append(out, strings.Join(strings.Fields(msg), " "))
+	}
+	return "invalid YAML: " + joinMessages(out)
+}
+
+// lineNumber returns the number of the line that the parser's message names, 0 if it names none.
+func lineNumber(message string) int {
+	m := yamlLine.FindStringSubmatch(message)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// yamlFault is a fault of YAML's form: the line that the author has to change, and how.
+type yamlFault struct {
+	said string // the parser's words
+	// line returns the number of the line, given that which each of two parsers names. One names
+	// where it stopped, the other where it began with what it could not end; both count some from 0.
+	line func(stopped, began int) int
+	// hint says what to do about the line, "" if that is not known.
+	hint func(line string) string
+}
+
+var yamlFaults = []yamlFault{
+	{said: "did not find expected key", line: nextLine, hint: hintIndentation},
+	{said: "did not find expected '-' indicator", line: nextLine, hint: hintIndentation},
+	{said: "did not find expected ',' or ']'", line: beginLine, hint: func(string) string { return "a [ is not closed, or a comma is missing" }},
+	{said: "did not find expected ',' or '}'", line: beginLine, hint: func(string) string { return "a { is not closed, or a comma is missing" }},
+	{said: "found unexpected end of stream", line: startLine, hint: func(string) string { return "a quote is not closed" }},
+	{said: "could not find expected ':'", line: startLine, hint: hintColon},
+	{said: "mapping values are not allowed in this context", line: stopLine, hint: hintMapping},
+	{said: "found character that cannot start any token", line: stopLine, hint: hintCharacter},
+	{said: "found a tab character", line: stopLine, hint: hintCharacter},
+}
+
+func nextLine(stopped, _ int) int { return stopped + 1 }
+func stopLine(stopped, _ int) int { return stopped }
+func startLine(_, began int) int  { return began }
+func beginLine(_, began int) int  { return began + 1 }
+func hintIndentation(string) string {
+	return "the line does not stand below what it belongs to: compare its indentation with that of the lines above"
+}
+
+func hintColon(line string) string {
+	if strings.Contains(line, ":") {
+		return "a space must follow the colon, as in name: value"
+	}
+	return "a field is written as name: value"
+}
+
+func hintMapping(line string) string {
+	if _, value, ok := strings.Cut(line, ": "); ok && strings.Contains(value, ": ") {
+		return "put text that has a colon in it in quotes"
+	}
+	return "the line is indented more than the fields beside it"
+}
+
+func hintCharacter(line string) string {
+	blanks := line[:len(line)-len(strings.TrimLeft(line, " \t-"))]
+	if strings.Contains(blanks, "\t") {
+		return "the line is indented by a tab: use spaces"
+	}
+	return "put text that begins with such a character in quotes"
+}
+
+// explainSyntax returns what the parser says of text that is no YAML, with the line that its author
+// has to change and what is wrong there.
+func (d document) explainSyntax(message string) string {
+	stopped := lineNumber(message)
+	i := slices.IndexFunc(yamlFaults, func(f yamlFault) bool { return strings.Contains(message, f.said) })
+	if i < 0 || stopped == 0 {
+		return d.explainYAML([]string{message})
+	}
+	fault, began := yamlFaults[i], stopped
+	if err := yaml3.Unmarshal(d.text, new(yaml3.Node)); err != nil && strings.Contains(err.Error(), fault.said) {
+		began = lineNumber(err.Error())
+	}
+	lines := slices.Collect(yamlLines(d.text))
+	n := min(max(1, fault.line(stopped, began)), len(lines))
+	for n > 1 && len(bytes.TrimSpace(lines[n-1])) == 0 { // the end of the text, behind what is missing
+		n--
+	}
+	message = yamlLine.ReplaceAllLiteralString(message, fmt.Sprintf("line %d:", n))
+	if hint := fault.hint(string(lines[n-1])); hint != "" {
+		message += ": " + hint
+	}
+	return d.explainYAML([]string{message})
+}

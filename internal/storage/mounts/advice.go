@@ -1,0 +1,38 @@
+package mounts
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+)
+
+// helperPackages are the packages with the programs that mount(8) runs for a filesystem.
+var helperPackages = map[string]string{
+	"nfs":  "nfs-common on Debian and Ubuntu, nfs-utils elsewhere",
+	"nfs4": "nfs-common on Debian and Ubuntu, nfs-utils elsewhere",
+	"cifs": "cifs-utils",
+	"ceph": "ceph-common",
+}
+
+// unknownToKernel is what mount(8) and its programs say when the kernel does not know a filesystem.
+var unknownToKernel = regexp.MustCompile(`unknown filesystem type|No such device|Protocol not supported`)
+
+// advise says what the machine lacks for the filesystem, given what mount(8) printed, with a colon
+// behind it; "" if it lacks nothing that is known of. root is the machine's file system.
+func advise(root fs.FS, fsType, printed string) string {
+	if install, ok := helperPackages[fsType]; ok {
+		helper, found := "mount."+fsType, false
+		for _, dir := range []string{"sbin/", "usr/sbin/"} {
+			if _, err := fs.Stat(root, dir+helper); err == nil {
+				found = true
+			}
+		}
+		if !found {
+			return fmt.Sprintf("this machine lacks the program %s: install it (%s): ", helper, install)
+		}
+	}
+	if unknownToKernel.MatchString(printed) {
+		return fmt.Sprintf("the kernel of this machine does not know the filesystem %s: load its module (modprobe %s): ", fsType, fsType)
+	}
+	return ""
+}

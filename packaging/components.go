@@ -1,0 +1,84 @@
+package main
+
+import (
+	"cmp"
+	"debug/buildinfo"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// component is something of others that is linked into programs.
+type component struct {
+	name, version string
+	kind          componentKind
+	changed       bool     // it is built from a changed copy
+	users         []string // programs
+	licence       string   // an SPDX expression, or noAssertion
+	texts         []text   // of licences and notices
+}
+
+type componentKind string
+
+const (
+	goModule componentKind = "golang" // of Go, or its standard library
+	cLibrary componentKind = "generic"
+)
+
+// standardLibrary is the name of Go's own packages in package URLs.
+const standardLibrary = "stdlib"
+
+// url is the component's package URL (purl), by which databases of vulnerabilities know it.
+func (c component) url() string {
+	return fmt.Sprintf("pkg:%s/%s@%s", c.kind, c.name, strings.ReplaceAll(c.version, "+", "%2B"))
+}
+
+// componentsOf returns what is linked into the programs, by name and version. versions are those
+// of C libraries.
+func componentsOf(programs []program, versions map[string]string) ([]component, error) {
+	found := map[string]component{}
+	add := func(user program, c component) {
+		key := c.name + "@" + c.version
+		if have, ok := found[key]; ok {
+			c.users = have.users
+		}
+		c.users = append(c.users, user.name)
+		found[key] = c
+	}
+	for _, p := range programs {
+		if p.info == nil {
+			continue
+		}
+		for _, c := range modulesOf(p.info) {
+			add(p, c)
+		}
+		if p.setting("CGO_ENABLED") != "1" {
+			continue
+		}
+		for _, library := range cLibraries {
+			version := versions[library.name]
+			if version == "" {
+				return nil, fmt.Errorf("%s is linked with %s, and the bundle does not say of which version", p.name, library.name)
+			}
+			add(p, component{name: library.name, version: version, kind: cLibrary, licence: library.licence})
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b component) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), cmp.Compare(a.version, b.version))
+	}), nil
+}
+
+// modulesOf returns the modules in a program that are not of this repository, and the standard
+// library.
+func modulesOf(info *buildinfo.BuildInfo) []component {
+	all := []component{{name: standardLibrary, version: strings.TrimPrefix(info.GoVersion, "go"), kind: goModule}}
+	// The module that has the main package is not among the others.
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		if m.Path != "berth" && !strings.HasPrefix(m.Path, "berth/") {
+			all = append(all, component{name: m.Path, version: m.Version, kind: goModule, changed: m.Replace != nil})
+		}
+	}
+	return all
+}

@@ -1,0 +1,105 @@
+// Packaging writes what a release says of its content, from what the linker has put into its programs: a software bill of
+// materials (SPDX), and the licences of all that is inside.
+//
+//	packaging -berth FILE -bundle FILE -version VERSION -arch ARCH -out DIR
+//
+// The same input gives the same bytes: the time in them is SOURCE_DATE_EPOCH.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// release is what is packed.
+type release struct {
+	version, arch string
+	made          time.Time
+	programs      []program // the agent is the first
+	components    []component
+}
+
+// Names of what is written.
+const (
+	sbomFile     = "sbom.spdx.json"
+	licencesFile = "third-party-licences.txt"
+)
+
+func main() {
+	var (
+		r             release
+		agent, bundle string
+		out           string
+	)
+	flag.StringVar(&agent, "berth", "", "the program berth")
+	flag.StringVar(&bundle, "bundle", "", "the bundle that is embedded into it")
+	flag.StringVar(&r.version, "version", "", "version of the release")
+	flag.StringVar(&r.arch, "arch", "", "architecture of the programs, as Go names it")
+	flag.StringVar(&out, "out", "", "folder to write "+sbomFile+" and "+licencesFile+" to")
+	flag.Parse()
+	if err := r.describe(agent, bundle, out); err != nil {
+		fmt.Fprintln(os.Stderr, "packaging:", err)
+		os.Exit(1)
+	}
+}
+
+// describe writes both files.
+func (r *release) describe(agent, bundle, out string) error {
+	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("SOURCE_DATE_EPOCH: %w: set it to the time of the commit, in seconds", err)
+	}
+	r.made = time.Unix(seconds, 0).UTC()
+	if err := r.read(agent, bundle); err != nil {
+		return err
+	}
+	sources, err := newSources()
+	if err != nil {
+		return err
+	}
+	if err := sources.fill(r.components); err != nil {
+		return err
+	}
+	sbom, err := r.sbom()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(out, sbomFile), sbom, 0o644),
+		os.WriteFile(filepath.Join(out, licencesFile), r.licences(), 0o644),
+	)
+}
+
+// read finds the programs, and what was linked into them.
+func (r *release) read(agent, bundle string) error {
+	content, err := os.ReadFile(agent)
+	if err != nil {
+		return err
+	}
+	berth, err := readProgram("berth", content)
+	if err != nil {
+		return err
+	}
+	archive, err := os.Open(bundle)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	inside, versions, err := readBundle(archive)
+	if err != nil {
+		return fmt.Errorf("%s: %w", bundle, err)
+	}
+	r.programs = append([]program{berth}, inside...)
+	for _, p := range r.programs {
+		if arch := p.setting("GOARCH"); p.info != nil && arch != r.arch {
+			return fmt.Errorf("%s is a program for %s, and the release is for %s", p.name, arch, r.arch)
+		}
+	}
+	r.components, err = componentsOf(r.programs, versions)
+	return err
+}
