@@ -217,3 +217,38 @@ func TestRunPodAgain(t *testing.T) {
 		}
 	})
 }
+
+// Pods outlive the program: when it starts again and wants the same, they are its pods as before.
+func TestNextProgramTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory(t)
+		var ids []string // of the container that each program was told of
+		for range 2 {
+			cfg := m.Config()
+			cfg.Source = func(_ context.Context, set func(agent.Desired) error) error {
+				time.Sleep(10 * time.Second) // it has to find out what it wants
+				return set(agent.Desired{Pods: []*v1.Pod{podOf("web")}})
+			}
+			id := ""
+			cfg.OnStatus = func(p *v1.Pod) {
+				if podReady(p) {
+					id = p.Status.ContainerStatuses[0].ContainerID
+				}
+			}
+			a, err := agent.Build(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			err = a.Run(ctx)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		if ids[0] == "" || ids[0] != ids[1] {
+			t.Errorf("the containers were %q", ids)
+		}
+	})
+}

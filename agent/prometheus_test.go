@@ -89,10 +89,11 @@ func usesOf(expr string) (metrics map[string][]string, groups []string) {
 		if slices.Contains(functions, s[1]) {
 			continue
 		}
-		metrics[s[1]] = metrics[s[1]]
+		labels := metrics[s[1]]
 		for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
-			metrics[s[1]] = append(metrics[s[1]], m[1])
+			labels = append(labels, m[1])
 		}
+		metrics[s[1]] = labels
 	}
 	return metrics, groups
 }

@@ -32,6 +32,7 @@ outside() {
 	mirror=$(mirror "$suite")
 	[ -n "$mirror" ] || fail "no mirror of $suite in /etc/apt/sources.list and /etc/apt/sources.list.d"
 	export FRESH_ROOT; FRESH_ROOT=$(mktemp -d /tmp/fresh.XXXXXX)
+	chmod 755 "$FRESH_ROOT" # apt is also another user
 	had=$(kubepods)
 	trap 'clean' EXIT
 	trap 'exit 130' INT TERM
@@ -44,7 +45,8 @@ outside() {
 # inside has mounts and processes of its own.
 inside() {
 	root=$FRESH_ROOT
-	mkdir -p "$root/usr/local/go" "$root/src"
+	mount --bind "$root" "$root" # a file system of its own, as that of a machine
+	mkdir -p "$root/usr/local/go" "$root/src" "$root/new"
 	mount --bind "$(go env GOROOT)" "$root/usr/local/go"
 	mount -o remount,bind,ro "$root/usr/local/go"
 	mount -t proc proc "$root/proc"
@@ -52,13 +54,14 @@ inside() {
 	mount --rbind /dev "$root/dev"
 	mount -t tmpfs tmpfs "$root/run"
 	cp /etc/resolv.conf "$root/etc/resolv.conf"
+	echo '127.0.0.1 localhost' >"$root/etc/hosts" # which the installer writes
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$root/src"
-	local env=(HOME=/home PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+	local env=(HOME=/new PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" GOTOOLCHAIN=local ONCE=1)
 	if [ "${CACHES:-}" = yes ]; then
-		borrow "$(go env GOMODCACHE)" /home/go/pkg/mod
-		borrow "$(go env GOCACHE)" /home/.cache/go-build
-		borrow "${BERTH_CACHE:-$HOME/.cache/berth}" /home/.cache/berth
+		borrow "$(go env GOMODCACHE)" /new/go/pkg/mod
+		borrow "$(go env GOCACHE)" /new/.cache/go-build
+		borrow "${BERTH_CACHE:-$HOME/.cache/berth}" /new/.cache/berth
 	fi
 	echo "fresh: the commands of README:"
 	typed | sed 's/^/  /'
