@@ -19,7 +19,7 @@ type ending struct{ sight }
 
 // aboutEnd tells how the end of a pod goes that is asked for more than once.
 func (s ending) aboutEnd() string {
-	text, first := "", time.Time{}
+	text, grace, first := "", "", time.Time{}
 	for _, e := range s.story.Entries {
 		switch {
 		case e.Subject.UID != s.story.Subject.UID:
@@ -27,10 +27,12 @@ func (s ending) aboutEnd() string {
 			first = e.Time
 		case e.Decision == "end the pod":
 			text = fmt.Sprintf(" It has been ending since %s; the agent was started again at %s, and the grace period began anew.", s.at(first), s.at(e.Time))
-		case e.Decision == "deletion asked for" && !first.IsZero() && e.Time.After(first):
-			if _, grace, ok := strings.Cut(e.Why, "grace period "); ok {
-				text = fmt.Sprintf(" Its deletion was asked for again at %s, with a grace period of %s.", s.at(e.Time), oneLine(grace))
+		case e.Decision == "deletion asked for":
+			_, next, _ := strings.Cut(e.Why, "grace period ")
+			if grace != "" && next != grace {
+				text = fmt.Sprintf(" Its deletion was asked for again at %s, with a grace period of %s.", s.at(e.Time), oneLine(next))
 			}
+			grace = next
 		}
 	}
 	return text
