@@ -51,7 +51,8 @@ func (s ending) aboutStopping() string {
 			}
 			if e.Component == "event" && e.Decision == "Killing" && !e.Time.Before(cs.State.Running.StartedAt.Time) {
 				end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
-				return s.says("runs, and its container %q is being stopped%s: %s%s.%s", cs.Name, s.sinceTime(e.Time), oneLine(e.Why), s.ledTo(end), s.hookNote(cs.Name))
+				why := cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
+				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, s.hookNote(cs.Name))
 			}
 			if strings.HasPrefix(e.Decision, "container stopped") || strings.HasPrefix(e.Decision, "container started") {
 				break
@@ -74,7 +75,7 @@ func (s ending) sandboxReplaced(at time.Time) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "stop the pod, create sandbox") && !e.Time.After(at) && at.Sub(e.Time) < time.Second {
 			why, _, _ := strings.Cut(e.Why, " [")
-			return ", as the pod got another sandbox: " + oneLine(why)
+			return ", for another sandbox of the pod: " + oneLine(why)
 		}
 	}
 	return ""
