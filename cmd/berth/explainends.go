@@ -19,7 +19,7 @@ type ending struct{ sight }
 
 // aboutEnd tells how the end of a pod goes that is asked for more than once.
 func (s ending) aboutEnd() string {
-	text, first := "", time.Time{}
+	text, grace, first := "", "", time.Time{}
 	for _, e := range s.story.Entries {
 		switch {
 		case e.Subject.UID != s.story.Subject.UID:
@@ -27,10 +27,12 @@ func (s ending) aboutEnd() string {
 			first = e.Time
 		case e.Decision == "end the pod":
 			text = fmt.Sprintf(" It has been ending since %s; the agent was started again at %s, and the grace period began anew.", s.at(first), s.at(e.Time))
-		case e.Decision == "deletion asked for" && !first.IsZero() && e.Time.After(first):
-			if _, grace, ok := strings.Cut(e.Why, "grace period "); ok {
-				text = fmt.Sprintf(" Its deletion was asked for again at %s, with a grace period of %s.", s.at(e.Time), oneLine(grace))
+		case e.Decision == "deletion asked for":
+			_, next, _ := strings.Cut(e.Why, "grace period ")
+			if grace != "" && next != grace {
+				text = fmt.Sprintf(" Its deletion was asked for again at %s, with a grace period of %s.", s.at(e.Time), oneLine(next))
 			}
+			grace = next
 		}
 	}
 	return text
@@ -49,7 +51,8 @@ func (s ending) aboutStopping() string {
 			}
 			if e.Component == "event" && e.Decision == "Killing" && !e.Time.Before(cs.State.Running.StartedAt.Time) {
 				end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
-				return s.says("runs, and its container %q is being stopped%s: %s%s.%s", cs.Name, s.sinceTime(e.Time), oneLine(e.Why), s.ledTo(end), s.hookNote(cs.Name))
+				why := cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
+				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, s.hookNote(cs.Name))
 			}
 			if strings.HasPrefix(e.Decision, "container stopped") || strings.HasPrefix(e.Decision, "container started") {
 				break
@@ -72,7 +75,7 @@ func (s ending) sandboxReplaced(at time.Time) string {
 	for _, e := range slices.Backward(s.story.Entries) {
 		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "stop the pod, create sandbox") && !e.Time.After(at) && at.Sub(e.Time) < time.Second {
 			why, _, _ := strings.Cut(e.Why, " [")
-			return ", as the pod got another sandbox: " + oneLine(why)
+			return ", for another sandbox of the pod: " + oneLine(why)
 		}
 	}
 	return ""

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -77,8 +76,8 @@ func distinct(credentials []credential) []auth {
 	return auths
 }
 
-// describe says for the journal with which credentials a registry is asked, in order, and nothing
-// secret of them.
+// describe says for the journal where the credentials are from with which a registry is asked, in
+// order. It names no user: with some registries the user's name is the secret.
 func describe(credentials []credential) string {
 	if len(credentials) == 0 {
 		return "without credentials: none fits the registry"
@@ -92,10 +91,9 @@ func describe(credentials []credential) string {
 		case c.account != nil:
 			from = "ServiceAccount " + c.account.Namespace + "/" + c.account.Name
 		}
-		if c.Username != "" {
-			from += " as user " + strconv.Quote(c.Username)
+		if !slices.Contains(all, from) {
+			all = append(all, from)
 		}
-		all = append(all, from)
 	}
 	return "with " + strings.Join(all, ", then ")
 }

@@ -31,6 +31,24 @@ func TestKeyringOrder(t *testing.T) {
 	}
 }
 
+// A journal says where credentials are from, each source once, and nothing of them.
+func TestDescribe(t *testing.T) {
+	secret := &pullSecret{Namespace: "default", Name: "reg"}
+	for want, credentials := range map[string][]credential{
+		"without credentials: none fits the registry": nil,
+		"with Secret default/reg, then ServiceAccount default/robot, then the node's credentials": {
+			{auth: auth{Username: "token-that-is-secret"}, secret: secret},
+			{auth: auth{Password: "xyzzy"}, secret: secret},
+			{auth: auth{Password: "xyzzy"}, account: &pullServiceAccount{Namespace: "default", Name: "robot"}},
+			{auth: auth{Password: "xyzzy"}},
+		},
+	} {
+		if got := describe(credentials); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestAuthIsHidden(t *testing.T) {
 	c := auth{Username: "jane", Password: "xyzzy"}
 	if s := fmt.Sprintf("%v %+v %#v %s", c, c, c, c); strings.Contains(s, "xyzzy") {

@@ -243,7 +243,7 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 			pod: s.pod, container: cs.Name, what: "container stopped", failed: "container not stopped",
 			why: fmt.Sprintf("grace %s", left), began: began, err: err,
 		}
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			d.what, d.why, d.err = "stop of the container begins anew", "a shorter grace period came, or the agent ends", nil
 		}
 		k.note(d)

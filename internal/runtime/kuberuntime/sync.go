@@ -60,6 +60,13 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 			r.events.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
 		res.Touched = true
+		var running []killAction
+		for i := range req.Observed.Containers {
+			if cs := &req.Observed.Containers[i]; cs.State == pod.StateRunning {
+				running = append(running, killAction{ID: cs.ID, Name: cs.Name})
+			}
+		}
+		r.expectKills(req.Pod, running, func(killAction) time.Duration { return graceOf(req.Pod) })
 		if err := r.killer.restartPod(ctx, req.Pod, req.Observed, graceOf(req.Pod)); err != nil {
 			return fmt.Errorf("kill pod: %w", err)
 		}
