@@ -61,12 +61,6 @@ func (s *apiServer) keptHealth() error {
 	return s.kept.Health()
 }
 
-// healthz returns what keeps the agent from working, or nil.
-func (a *Agent) healthz() error { return a.conditions.Healthz() }
-
-// healthStates returns all conditions as they are now.
-func (a *Agent) healthStates() []health.State { return a.conditions.States() }
-
 // nodeProblems are the conditions that make the node not ready.
 func (a *Agent) nodeProblems() []error { return a.conditions.NotReady() }
 
