@@ -37,10 +37,13 @@ func newSwapNode(t *testing.T, more string) *swapNode {
 	if _, err := os.Stat(s.kubelet); err != nil {
 		t.Fatalf("KUBELET must name the kubelet, as make e2e-swap does: %v", err)
 	}
-	// What the kubelet mounts in a mount namespace of its own, everyone is to see.
-	must(t, os.MkdirAll(s.place.Root, 0o755))
-	must(t, unix.Mount(s.place.Root, s.place.Root, "", unix.MS_BIND, ""))
-	must(t, unix.Mount("", s.place.Root, "", unix.MS_SHARED, ""))
+	// What the agents mount in mount namespaces of their own, everyone is to see: volumes, and the
+	// networks of pods that a containerd makes which Berth has started.
+	for _, dir := range []string{s.place.Root, s.place.Run} {
+		must(t, os.MkdirAll(dir, 0o755))
+		must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+		must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
+	}
 	r, err := embedded.New(embedded.Config{Root: s.place.Root, RunDir: s.place.Run, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	_, err = r.Ensure(t.Context())
