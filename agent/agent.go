@@ -53,8 +53,8 @@ type Config struct {
 	NodeName string
 	// Paths are the files, folders and URLs of manifests.
 	Paths []string
-	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the kubelet
-	// does, where it would refuse the manifest.
+	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the
+	// kubelet does, where it would refuse the manifest.
 	AllowUnknownFields bool
 	// Source is where pods come from besides Paths: a program that the agent is part of. It runs as
 	// long as the agent, and hands over the complete set of what should be here, now and each time

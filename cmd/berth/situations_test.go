@@ -92,7 +92,7 @@ func TestSituationsHaveTheirPoints(t *testing.T) {
 }
 
 // shownScreen is a screen in docs/explain.md, below the name of its situation.
-var shownScreen = regexp.MustCompile("<!-- situation: ([a-z0-9-]+) -->\n```\n((?s:.*?))```\n")
+var shownScreen = regexp.MustCompile("<!-- situation: ([a-z0-9-]+) -->\n```text\n((?s:.*?))```\n")
 
 // What differs in each run of a test: the folder of its manifests, and the UIDs of its pods.
 var (
@@ -130,7 +130,7 @@ func TestDocsShowScreens(t *testing.T) {
 	got := shownScreen.ReplaceAllStringFunc(string(text), func(block string) string {
 		shown++
 		name := shownScreen.FindStringSubmatch(block)[1]
-		return fmt.Sprintf("<!-- situation: %s -->\n```\n%s```\n", name, screenOf(t, name))
+		return fmt.Sprintf("<!-- situation: %s -->\n```text\n%s```\n", name, screenOf(t, name))
 	})
 	if shown < 10 {
 		t.Errorf("%d screens are shown", shown)
