@@ -61,7 +61,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "statuses", run: a.kept.Run, ready: loaded(a.kept.Load)},
 			component{name: "resizes", run: a.resizeWhenListed},
 			component{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
-			component{name: "statuses for the program", run: a.publish, absent: a.cfg.OnStatus == nil && a.cfg.OnRemoved == nil},
+			component{name: "statuses for the program", run: newPublisher(&a.cfg, a.view).run, absent: a.cfg.OnStatus == nil && a.cfg.OnRemoved == nil},
 			component{name: "addresses of the node", run: a.followAddresses},
 			component{name: "node allocatable", run: a.enforceAllocatable},
 			component{name: "user namespaces", run: waitDone, ready: loaded(a.users.Load)},

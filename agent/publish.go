@@ -9,12 +9,21 @@ import (
 	"berth/internal/pod"
 )
 
-// publish tells the program that the agent is part of how its pods are.
-func (a *Agent) publish(ctx context.Context) error {
-	changed, cancel := a.status.Subscribe()
+// publisher tells the program that the agent is part of how its pods are, of each state once.
+type publisher struct {
+	view                podView
+	onStatus, onRemoved func(*v1.Pod)
+	told                map[pod.UID]*v1.Pod // as the program was told last
+}
+
+func newPublisher(cfg *Config, v podView) *publisher {
+	return &publisher{view: v, onStatus: cfg.OnStatus, onRemoved: cfg.OnRemoved, told: map[pod.UID]*v1.Pod{}}
+}
+
+func (p *publisher) run(ctx context.Context) error {
+	changed, cancel := p.view.status.Subscribe()
 	defer cancel()
-	p := publisher{get: a.view.getPod, onStatus: a.cfg.OnStatus, onRemoved: a.cfg.OnRemoved, told: map[pod.UID]*v1.Pod{}}
-	for _, known := range a.view.listPods() {
+	for _, known := range p.view.listPods() {
 		p.look(known.UID)
 	}
 	for ctx.Err() == nil {
@@ -29,16 +38,9 @@ func (a *Agent) publish(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// publisher tells of each state of a pod once.
-type publisher struct {
-	get                 func(pod.UID) (*v1.Pod, bool)
-	onStatus, onRemoved func(*v1.Pod)
-	told                map[pod.UID]*v1.Pod // as the program was told last
-}
-
 // look tells how the pod is, if it is not as before.
 func (p *publisher) look(uid pod.UID) {
-	now, there := p.get(uid)
+	now, there := p.view.getPod(uid)
 	before := p.told[uid]
 	switch {
 	case there && !equality.Semantic.DeepEqual(before, now):

@@ -66,7 +66,7 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	}
 	fmt.Fprintf(b, "%s\n", forPage(text))
 	var block []string
-	if cmd.Runnable() {
+	if cmd.Runnable() && !cmd.HasSubCommands() {
 		block = append(block, cmd.UseLine())
 	}
 	if cmd.Example != "" {

@@ -127,12 +127,18 @@ var (
 // commands, flags and targets of make exist.
 func TestDocsParse(t *testing.T) {
 	makefiles := ""
-	for _, f := range []string{"Makefile", "bundle/bundle.mk", "test/controlplane/controlplane.mk", "test/metricsserver/metricsserver.mk", "test/kubelet/kubelet.mk", "test/kubeadm/kubeadm.mk", "test/vm/vm.mk"} {
-		text, err := os.ReadFile("../../" + f)
+	for _, pattern := range []string{"Makefile", "*/*.mk", "test/*/*.mk"} {
+		files, err := filepath.Glob("../../" + pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		makefiles += string(text)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			makefiles += string(text)
+		}
 	}
 	targets := map[string]bool{}
 	for _, m := range makeTargets.FindAllStringSubmatch(makefiles, -1) {
