@@ -207,6 +207,7 @@ const kubeletAlone = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: embedded
 staticPodPath: /etc/berth/manifests
+failSwapOn: false
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 `
