@@ -17,8 +17,9 @@ func variableOf(flag string) string {
 	return "BERTH_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// notFromVariables are flags that say what to do now, which nobody wants for good.
-var notFromVariables = map[string]bool{"help": true, "version": true}
+// notFromVariables are flags that say what to do now, which nobody wants for good: with some, pods
+// and images go.
+var notFromVariables = map[string]bool{"help": true, "version": true, "all": true, "rm": true}
 
 // exclusiveGroups is the annotation by which the library knows the flags that exclude each other.
 const exclusiveGroups = "cobra_annotation_mutually_exclusive"

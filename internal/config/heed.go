@@ -11,8 +11,6 @@ import (
 type deviation struct {
 	// reason is what is so instead.
 	reason string
-	// inForce are fields whose defaults already ask for it: they are told whatever they are set to.
-	inForce []string
 	// fields are told when they are set to other than their defaults. What belongs to a field goes
 	// with it.
 	fields []string
@@ -66,12 +64,8 @@ func (k *Kubelet) heedWarnings(flags *Flags) ([]string, error) {
 			continue
 		}
 		var concerned []string
-		for _, path := range slices.Concat(d.inForce, d.fields) {
-			set := below(fields, path)
-			if len(set) == 0 && slices.Contains(d.inForce, path) {
-				set = []string{fmt.Sprintf("%s (%s)", path, k.Origins.Of(path))}
-			}
-			concerned = append(concerned, set...)
+		for _, path := range d.fields {
+			concerned = append(concerned, below(fields, path)...)
 		}
 		if len(concerned) > 0 {
 			warnings = append(warnings, fmt.Sprintf("unlike with the kubelet, %s: %s", d.reason, strings.Join(concerned, ", ")))
