@@ -51,7 +51,7 @@ type HostQuery struct {
 // CheckHost looks at the host, in the order in which things are needed. It changes nothing.
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
-		checkRoot(), checkKernel(), checkCgroups(), checkOverlay(q.Root), checkSeccomp(), checkFirewall(), checkForwarding(),
+		checkRoot(), checkKernel(), checkCgroups(), checkOverlay(q.Root), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
 		checkForwardPolicy(), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
@@ -164,6 +164,15 @@ func checkFirewall() HostCheck {
 		}
 	}
 	return warn(name, found, "host ports fail, and pods reach the host and each other only; apt-get install nftables")
+}
+
+// checkHosts looks for the file of which the runtime gives each pod's sandbox a copy.
+func checkHosts(path string) HostCheck {
+	const name = "/etc/hosts"
+	if _, err := os.Stat(path); err != nil {
+		return missing(name, err.Error(), `no pod starts, as the runtime copies that file; make one with the line "127.0.0.1 localhost"`)
+	}
+	return ok(name, "there")
 }
 
 func checkForwarding() HostCheck {

@@ -2,6 +2,8 @@ package embedded
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -30,9 +32,22 @@ func TestCheckHost(t *testing.T) {
 			t.Errorf("%s: %s, %s; want a warning that it is in use", c.Name, c.Result, c.Found)
 		}
 	}
-	for _, name := range []string{"root", "kernel", "cgroups", "overlayfs", "seccomp", "nftables or iptables", "swap"} {
+	for _, name := range []string{"root", "kernel", "cgroups", "overlayfs", "seccomp", "/etc/hosts", "nftables or iptables", "swap"} {
 		if !seen[name] {
 			t.Errorf("%s is not checked", name)
 		}
+	}
+}
+
+func TestCheckHosts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts")
+	if c := checkHosts(file); c.Result != Missing || !strings.Contains(c.Consequence, "no pod starts") {
+		t.Errorf("without the file: %+v", c)
+	}
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if c := checkHosts(file); c.Result != OK {
+		t.Errorf("with the file: %+v", c)
 	}
 }
