@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -124,9 +125,13 @@ func TestClusterNode(t *testing.T) {
 		t.Errorf("taints %v of a node whose pressure is Unknown, error %v", n.Spec.Taints, err)
 	}
 
-	// The next agent has no devices: a pod that asks for one, though somebody has sent it here, is
-	// refused; the one that runs goes on.
+	// An agent that does not know what plugins offered before it takes it that the node has no
+	// devices: a pod that asks for one, though somebody has sent it here, is refused; the one that
+	// runs goes on.
 	a.kill()
+	if err := os.RemoveAll(filepath.Join(c.place.Root, "device-plugins", "kubelet_internal_checkpoint")); err != nil {
+		t.Fatal(err)
+	}
 	c.startMember()
 	wantDevices("0")
 	second := c.devicePod("second")

@@ -134,7 +134,7 @@ func TestRegistriesThatTrickle(t *testing.T) {
 	}
 	image, _ := good.push(n, "good")
 	n.write("good.yaml", puller("good", image, "IfNotPresent"))
-	waits := regexp.MustCompile(`Image ` + image + ` waits for the pull of ` + bad.host + `/\w+:1 for default/\w+-n1, under way for`)
+	waits := regexp.MustCompile(`Image ` + image + ` waits, at place \d of the queue \(limit: 1 pull at a time\), for the pull of ` + bad.host + `/\w+:1 for default/\w+-n1, under way for`)
 	until(t, "berth explain to tell what the pull waits for", func() bool {
 		return waits.MatchString(strings.Join(strings.Fields(n.berth("explain", "--all", "good-n1")), " "))
 	})
