@@ -77,7 +77,10 @@ func (w *world) testNodes() {
 // testUpgradeNode: kubeadm writes the kubelet's configuration and the static pods anew; the agent
 // starts anew on it, and no container does.
 func (w *world) testUpgradeNode() {
-	w.kubectl("wait", "--for=condition=Ready", "pods", "-l", "app=web", "--timeout=60s")
+	w.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+	w.await("pods that were replaced to be gone", func() bool {
+		return w.kubectl("get", "pods", "-A", "-l", "!batch.kubernetes.io/job-name", "-o", "jsonpath={.items[*].metadata.deletionTimestamp}") == ""
+	})
 	before := w.restarts()
 	for _, n := range w.nodes {
 		out := w.on(n, "kubeadm", "upgrade", "node", "--ignore-preflight-errors", "SystemVerification", "--patches", n.home+"/patches")
