@@ -303,7 +303,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 		return err
 	}
 	defer closeRecords()
-	a.tellSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
+	a.reportSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
 	if a.out.Cgroups == nil {
 		version, _ := cgroups.Detect()
 		tellCgroupV1(a.recorder, version)

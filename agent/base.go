@@ -42,13 +42,13 @@ type ground struct {
 // truths are what is desired of pods, where they are in their lives, what is reported of them, what
 // the node is short of, and whether it is being shut down.
 type truths struct {
-	pods      *pod.Manager
-	states    *pod.States
-	status    *status.Manager
-	kept      *status.Kept
-	pressures *eviction.Pressures
-	shutdown  *nodeshutdown.State
-	tracer    *span.Tracer // nil: nothing is traced
+	pods          *pod.Manager
+	states        *pod.States
+	status        *status.Manager
+	statusRecords *status.Records
+	pressures     *eviction.Pressures
+	shutdown      *nodeshutdown.State
+	tracer        *span.Tracer // nil: nothing is traced
 }
 
 // newGround opens the API server, if there is one to be, and begins with records and truths.
@@ -66,7 +66,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 		return g, err
 	}
 	g.status = status.NewManager(cfg.Log, g.journal)
-	g.kept = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
+	g.statusRecords = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	g.quarantine = quarantine.New(quarantine.Config{
 		Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: g.journal, Events: g.recorder, Pod: g.lastPod, Log: cfg.Log,
 	})

@@ -83,7 +83,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 	c := eviction.Config{
 		Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
 		Pressures: g.pressures, Changed: pressureChanged, Garbage: in.garbage,
-		Pods: g.pods.List, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get, Ended: g.hasEnded,
+		Pods: g.pods.List, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get, Ended: g.hasEnded,
 		Storage: in.stats, Ready: in.pleg.Relisted(), Path: filepath.Join(g.cfg.RootDir, thresholdsFile),
 	}
 	var memory *pressure.Watch
@@ -95,7 +95,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 		memory:   memory,
 		eviction: eviction.New(c),
 		limits: eviction.NewLocalLimits(eviction.LimitsConfig{
-			Evictor: e, Lifecycles: g.states, Pod: g.pods.Get, Allotted: in.life.allocations.Apply, Observed: in.pleg.Newest, Ended: g.hasEnded,
+			Evictor: e, Lifecycles: g.states, Pod: g.pods.Get, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Ended: g.hasEnded,
 			Storage: in.stats, Space: in.stats.ReadSpace,
 		}),
 	}

@@ -21,8 +21,8 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		health.DevicePlugins: a.sharing.devices.Health,
 		health.ContainerCPUs: a.sharing.cpus.Health,
 		health.Persistence: all(
-			a.journal.Health, a.events.Health, a.kept.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
-			a.sharing.persistence, a.api.keptHealth,
+			a.journal.Health, a.events.Health, a.statusRecords.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
+			a.sharing.persistence, a.api.checkpointHealth,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,
@@ -47,14 +47,14 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	}
 	if a.api.exists() {
 		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
-		owners[health.Clock] = a.keeper.ClockHealth
+		owners[health.Clock] = a.nodeObject.ClockHealth
 		owners[health.CSINode] = a.storage.drivers.Health
 	}
 	return health.New(owners)
 }
 
-// keptHealth says what of the API server cannot be kept.
-func (s *apiServer) keptHealth() error {
+// checkpointHealth says what of the API server cannot be kept.
+func (s *apiServer) checkpointHealth() error {
 	if !s.exists() {
 		return nil
 	}

@@ -29,8 +29,8 @@ func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
 	return rc, err
 }
 
-// keepIdentity keeps the certificate that the API server knows the agent by.
-func (s *apiServer) keepIdentity(ctx context.Context) error {
+// renewIdentity keeps the certificate that the API server knows the agent by.
+func (s *apiServer) renewIdentity(ctx context.Context) error {
 	return s.identity.Run(ctx, kube.Follower{Client: s.client})
 }
 

@@ -79,10 +79,10 @@ var (
 	_ plugins.Handler          = (*dra.Manager)(nil)
 	_ dra.API                  = kept.API{}
 	_ podresources.Pods        = activePods{}
-	_ podresources.Devices     = shownDevices{}
+	_ podresources.Devices     = deviceAnswers{}
 	_ podresources.CPUs        = (*cpumanager.CPUManager)(nil)
-	_ podresources.Memory      = shownMemory{}
-	_ podresources.Claims      = shownClaims{}
+	_ podresources.Memory      = memoryAnswers{}
+	_ podresources.Claims      = claimAnswers{}
 	_ podworkers.PodSyncer     = (*podsync.Syncer)(nil)
 	_ drain.Workers            = (*podworkers.PodWorkers)(nil)
 	_ drain.Observations       = (*pleg.PLEG)(nil)

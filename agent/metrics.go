@@ -23,8 +23,8 @@ var _ metrics.Readings = (*stats.Collector)(nil)
 func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
 	changed, _ := g.status.Subscribe() // for as long as there is an agent
 	return metrics.NewPods(metrics.PodsConfig{
-		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Story: g.journal.StoryOf,
-		Lives: g.states.List, Mirrored: g.api.exists(),
+		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
+		Lifecycles: g.states.List, Mirrored: g.api.exists(),
 	})
 }
 
@@ -62,7 +62,7 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
-			a.lives, build, version,
+			a.podMetrics, build, version,
 			volumes.Totals{Volumes: a.storage.volumes, Wanted: a.view.listPods},
 			metrics.Claims{Uses: a.stats.Claims},
 			metrics.Logs(a.stats.Logs),

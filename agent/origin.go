@@ -112,9 +112,9 @@ func podEvents(r *events.Recorder) func(p *v1.Pod, eventtype, reason, message st
 	return func(p *v1.Pod, eventtype, reason, message string) { r.Event(p, "", eventtype, reason, message) }
 }
 
-// tellUnobserved records an event of a pod that the runtime does not tell of. That a runtime is
+// recordUnobserved records an event of a pod that the runtime does not tell of. That a runtime is
 // down is no event of each of its pods.
-func tellUnobserved(r *events.Recorder) func(p *v1.Pod, err error) {
+func recordUnobserved(r *events.Recorder) func(p *v1.Pod, err error) {
 	return func(p *v1.Pod, err error) {
 		if !errors.Is(err, cri.ErrUnavailable) {
 			r.Event(p, "", v1.EventTypeWarning, "FailedSync", "error determining status: "+err.Error())

@@ -17,7 +17,7 @@ const podCIDRRetry = 10 * time.Second
 // podCIDRs tells the runtime the ranges of the pods' addresses. nil: nobody is told.
 type podCIDRs struct {
 	current func() []string // none while they are not known
-	tell    func(ctx context.Context, cidrs []string) error
+	publish func(ctx context.Context, cidrs []string) error
 	changed chan struct{} // capacity 1: current may have changed
 	log     *slog.Logger
 }
@@ -25,7 +25,7 @@ type podCIDRs struct {
 // newPodCIDRs returns what tells the runtime of the Node's ranges or, without an API server, of the
 // configuration's. The runtime inside knows the latter from its start.
 func newPodCIDRs(b *base, rt *containerRuntime, n nodeSource) *podCIDRs {
-	c := &podCIDRs{changed: make(chan struct{}, 1), log: b.cfg.Log, tell: tellPodCIDRs(rt.cri, rt.embedded)}
+	c := &podCIDRs{changed: make(chan struct{}, 1), log: b.cfg.Log, publish: publishPodCIDRs(rt.cri, rt.embedded)}
 	switch {
 	case b.settings.mode == memberMode:
 		c.current = func() []string {
@@ -46,7 +46,7 @@ func newPodCIDRs(b *base, rt *containerRuntime, n nodeSource) *podCIDRs {
 	return c
 }
 
-func tellPodCIDRs(client *cri.Client, inside *embedded.Runtime) func(context.Context, []string) error {
+func publishPodCIDRs(client *cri.Client, inside *embedded.Runtime) func(context.Context, []string) error {
 	if inside != nil {
 		return inside.SetPodCIDRs
 	}
@@ -78,7 +78,7 @@ func (c *podCIDRs) Run(ctx context.Context) error {
 	for {
 		var again <-chan time.Time
 		if want := c.current(); len(want) > 0 && !slices.Equal(want, told) {
-			err := c.tell(ctx, want)
+			err := c.publish(ctx, want)
 			switch {
 			case err == nil:
 				c.log.Info("the container runtime knows the range of the pods' addresses", "podCIDRs", want, "before", told)

@@ -31,7 +31,7 @@ func TestPodCIDRs(t *testing.T) {
 				defer mu.Unlock()
 				return now
 			},
-			tell: func(_ context.Context, cidrs []string) error {
+			publish: func(_ context.Context, cidrs []string) error {
 				mu.Lock()
 				defer mu.Unlock()
 				told = append(told, strings.Join(cidrs, ","))

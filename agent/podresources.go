@@ -22,10 +22,10 @@ const podResourcesSocket = "pod-resources/kubelet.sock"
 func newPodResources(g *ground, s *sharing, given *allocation.Allocations) (*podresources.Server, error) {
 	c := podresources.Config{
 		Socket: filepath.Join(g.cfg.RootDir, podResourcesSocket), Pods: activePods{g, given},
-		Devices: shownDevices{s.devices}, CPUs: s.cpus, Memory: shownMemory{s.memory}, Metrics: g.out.Metrics, Log: g.cfg.Log,
+		Devices: deviceAnswers{s.devices}, CPUs: s.cpus, Memory: memoryAnswers{s.memory}, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if s.claims != nil {
-		c.Claims = shownClaims{s.claims}
+		c.Claims = claimAnswers{s.claims}
 	}
 	if g.cfg.Kubelet != nil {
 		c.ListKnown = !g.cfg.Kubelet.FeatureEnabled("KubeletPodResourcesListUseActivePods")
@@ -70,14 +70,14 @@ func (a activePods) Active() []*v1.Pod {
 	return out
 }
 
-// shownDevices, shownMemory and shownClaims are what is shared out, as the API has it.
-type shownDevices struct{ *devicemanager.Manager }
+// deviceAnswers, memoryAnswers and claimAnswers are what is shared out, as the API has it.
+type deviceAnswers struct{ *devicemanager.Manager }
 
-func (d shownDevices) Devices(uid pod.UID, container string) []podresources.Device {
+func (d deviceAnswers) Devices(uid pod.UID, container string) []podresources.Device {
 	return asShown(d.Manager.Devices(uid, container))
 }
 
-func (d shownDevices) Healthy() []podresources.Device { return asShown(d.AllocatableDevices()) }
+func (d deviceAnswers) Healthy() []podresources.Device { return asShown(d.AllocatableDevices()) }
 
 func asShown(devices []devicemanager.Device) []podresources.Device {
 	out := make([]podresources.Device, 0, len(devices))
@@ -91,13 +91,13 @@ func asShown(devices []devicemanager.Device) []podresources.Device {
 	return out
 }
 
-type shownMemory struct{ *memorymanager.Manager }
+type memoryAnswers struct{ *memorymanager.Manager }
 
-func (m shownMemory) Blocks(uid pod.UID, container string) []podresources.Block {
+func (m memoryAnswers) Blocks(uid pod.UID, container string) []podresources.Block {
 	return blocks(m.Memory(uid, container))
 }
 
-func (m shownMemory) Allocatable() []podresources.Block { return blocks(m.Manager.Allocatable()) }
+func (m memoryAnswers) Allocatable() []podresources.Block { return blocks(m.Manager.Allocatable()) }
 
 func blocks(given []memorymanager.Block) []podresources.Block {
 	out := make([]podresources.Block, 0, len(given))
@@ -107,9 +107,9 @@ func blocks(given []memorymanager.Block) []podresources.Block {
 	return out
 }
 
-type shownClaims struct{ *dra.Manager }
+type claimAnswers struct{ *dra.Manager }
 
-func (c shownClaims) Claims(p *v1.Pod, container *v1.Container) []podresources.Claim {
+func (c claimAnswers) Claims(p *v1.Pod, container *v1.Container) []podresources.Claim {
 	var out []podresources.Claim
 	for _, claim := range c.Manager.Claims(p, container) {
 		shown := podresources.Claim{Namespace: claim.Namespace, Name: claim.Name}

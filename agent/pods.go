@@ -165,9 +165,9 @@ func newReporting(g *ground, l *podLife, s *podconfig.PodConfig, v *volumes.Mana
 	}
 	patcher := status.NewPatcher(status.PatcherConfig{
 		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
-		Keep: func(ctx context.Context) { // only this agent knows it of static pods
+		BeforePatch: func(ctx context.Context) { // only this agent knows it of static pods
 			l.probes.Write(ctx)
-			g.kept.Write(ctx)
+			g.statusRecords.Write(ctx)
 		},
 	})
 	nodeChanged := make(chan struct{}, 1)
@@ -180,7 +180,7 @@ func newReporting(g *ground, l *podLife, s *podconfig.PodConfig, v *volumes.Mana
 			_, ending := l.workers.Ending(first)
 			return ok && (!wanted || p.UID != first || ending)
 		},
-		Complete: s.SeenAllSources, Shown: patcher.Look, Log: g.cfg.Log,
+		Complete: s.SeenAllSources, Published: patcher.Recheck, Log: g.cfg.Log,
 	})
 	follow := func(ctx context.Context) error {
 		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {
@@ -230,10 +230,10 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		},
 	})
 	l.syncer = podsync.New(podsync.Config{
-		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Checkpoint: g.kept.Write,
+		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Checkpoint: g.statusRecords.Write,
 		Allocations: l.allocations, Probes: l.probes, Resources: in.shared,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
-			return p.Observe(ctx, uid, p.Mark())
+			return p.Observe(ctx, uid, p.BeginReading())
 		},
 		WithTerminationMessages: l.runtime.WithTerminationMessages,
 		Event:                   g.recorder.Event, Journal: g.journal, Log: g.cfg.Log,
@@ -243,7 +243,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.admit = newAdmission(g, l.podNeeds, l.resized, in)
 	l.workers = podworkers.New(podworkers.Config{
 		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Evicted: g.status.Evicted, Journal: g.journal,
-		Unobserved: tellUnobserved(g.recorder), Log: g.cfg.Log, Metrics: g.out.Metrics, Tracer: g.tracer,
+		Unobserved: recordUnobserved(g.recorder), Log: g.cfg.Log, Metrics: g.out.Metrics, Tracer: g.tracer,
 	})
 	return l, nil
 }

@@ -30,7 +30,7 @@ spec:
 `
 
 // storyOf returns what the journal has of the pod, one incarnation.
-func storyOf(t *testing.T, h server.Handlers, name string) journal.Story {
+func storyOf(t *testing.T, h server.Handlers, name string) journal.Timeline {
 	t.Helper()
 	stories := h.Journal.Stories("default", name)
 	if len(stories) != 1 {
@@ -60,7 +60,7 @@ func TestRecordsOfAPod(t *testing.T) {
 		}
 		var steps []string
 		s := storyOf(t, w.Agent.Handlers(), "web")
-		for _, m := range s.Marks {
+		for _, m := range s.Milestones {
 			steps = append(steps, m.Step.String()+" "+m.Container)
 			if m.Time.Before(s.Seen) {
 				t.Errorf("%s was done before the pod was seen", m.Step)
@@ -85,7 +85,7 @@ func TestRecordsOfAPod(t *testing.T) {
 		w.StopAgent()
 		w.StartAgent()
 		after := storyOf(t, w.Agent.Handlers(), "web")
-		if diff := cmp.Diff(s.Marks, after.Marks); diff != "" {
+		if diff := cmp.Diff(s.Milestones, after.Milestones); diff != "" {
 			t.Errorf("marks after a restart (-before +after):\n%s", diff)
 		}
 		if diff := cmp.Diff(s.Ends, after.Ends); diff != "" {

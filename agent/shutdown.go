@@ -48,7 +48,7 @@ func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patc
 	}
 	return nodeshutdown.New(nodeshutdown.Config{
 		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.pods, workers) }, Known: known, Lifecycles: g.states,
-		Killer: shutdownKiller{workers}, Tell: tell, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: nodeChanged,
+		Killer: shutdownKiller{workers}, Publish: tell, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: nodeChanged,
 		Path: filepath.Join(g.cfg.RootDir, shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 }

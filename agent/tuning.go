@@ -33,8 +33,8 @@ func newTuner(b *base) *tuning.Tuner {
 	return &tuning.Tuner{Settings: b.settings.tuning, Machine: machine, Log: b.cfg.Log}
 }
 
-// keepChains keeps the chains that other programs expect of a kubelet in iptables.
-func keepChains(b *base) func(context.Context) error {
+// reconcileChains keeps the chains that other programs expect of a kubelet in iptables.
+func reconcileChains(b *base) func(context.Context) error {
 	k := iptables.Keeper{Machine: b.out.Chains, Log: b.cfg.Log}
 	if k.Machine == nil {
 		k.Machine = iptables.Host{}
@@ -48,9 +48,9 @@ const swapsFile = "/proc/swaps"
 // swaps reports whether a machine with that swapsFile swaps.
 func swaps(content []byte) bool { return strings.Count(string(content), "\n") > 1 }
 
-// tellSwappedMemory warns where volumes in memory, with Secrets in them, may be written to a disk:
+// reportSwappedMemory warns where volumes in memory, with Secrets in them, may reach a disk:
 // with such a swapsFile, and a tmpfs that has no option to be kept out of that.
-func (g *ground) tellSwappedMemory(swapsFile string, noswap func() bool) {
+func (g *ground) reportSwappedMemory(swapsFile string, noswap func() bool) {
 	content, err := os.ReadFile(swapsFile)
 	if err != nil || !swaps(content) || noswap() {
 		return

@@ -54,7 +54,7 @@ func TestSwappedMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.tellSwappedMemory(c.file, func() bool { return c.noswap })
+		a.reportSwappedMemory(c.file, func() bool { return c.noswap })
 		got := a.events.List()
 		if len(got) != c.want {
 			t.Errorf("%+v: %d events", c, len(got))

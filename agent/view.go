@@ -30,7 +30,7 @@ type podView struct {
 func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
 	uid = v.desired.TranslateUID(uid) // clients of the API know a static pod by its mirror
 	p, wanted := v.desired.Get(uid)
-	st, reported := v.status.Shown(uid)
+	st, reported := v.status.Published(uid)
 	if !wanted {
 		last, ok := v.status.Pod(uid)
 		if !ok { // this agent has said nothing of it yet

@@ -64,7 +64,7 @@ type nodeParts struct {
 	ranges        *podCIDRs // nil where the runtime is told nothing
 	conditions    *health.Table
 	tuner         *tuning.Tuner
-	keeper        *node.Node // nil without an API server
+	nodeObject    *node.Node // nil without an API server
 }
 
 // observation is what the runtime shows.
@@ -79,9 +79,9 @@ type observation struct {
 
 // usage is what looks at pods that run.
 type usage struct {
-	view  podView
-	lives *metrics.Pods
-	stats *stats.Collector
+	view       podView
+	podMetrics *metrics.Pods
+	stats      *stats.Collector
 	evictions
 	// atShutdown ends pods before the machine is turned off.
 	atShutdown *nodeshutdown.Manager
@@ -156,7 +156,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if err := a.sharing.share(g, a.cri, a.pleg); err != nil {
 		return nil, err
 	}
-	if a.keeper, err = newNode(g, node.Sources{
+	if a.nodeObject, err = newNode(g, node.Sources{
 		Runtime: a.runtimeHealth.State, Images: a.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
 		Pressure: a.nodePressure, Devices: a.sharing.nodeDevices, DevicesForgotten: a.sharing.devices.BeganWithoutFile,
 	}); err != nil {
@@ -175,7 +175,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		podsCgroup: func() string { return a.facts.QoSPath(v1.PodQOSGuaranteed) },
 		podCgroup:  a.facts.PodPath,
 	}, a.node.Wake)
-	a.lives, a.traces = newPodCounts(g, a.pleg, a.view), newTraces(g)
+	a.podMetrics, a.traces = newPodCounts(g, a.pleg, a.view), newTraces(g)
 	if a.source, err = podconfig.New(sources(g, &a.origin, a.syncer)); err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(), Resized: a.resized,
 		Devices: a.sharing.changed,
-		Objects: a.origin.changed, Static: a.api.static, Shown: a.compare,
+		Objects: a.origin.changed, Static: a.api.static, Published: a.compare,
 		Leftovers: a.newDrain(), Observed: a.pleg.Newest,
 	})
 	a.atShutdown = newShutdown(g, a.workers, a.patcher, a.loop.Known(), a.node.Wake)

@@ -48,14 +48,14 @@ func (u *Usage) Reads(what string) int {
 }
 
 // room is what is left of a signal.
-func (u *Usage) room(s eviction.Signal) stats.Room {
+func (u *Usage) room(s eviction.Signal) stats.Amount {
 	left := u.has[s]
 	for _, c := range u.runtime.Containers() {
 		if taken, ok := u.takes[s][c.Pod.GetName()]; ok && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			left -= min(taken, left)
 		}
 	}
-	return stats.Room{Available: left, Capacity: capacities[s]}
+	return stats.Amount{Available: left, Capacity: capacities[s]}
 }
 
 // Use implements eviction.Readings.

@@ -154,7 +154,7 @@ func ofContainer(e server.Explanation, name string) (server.Explanation, error) 
 	e.Waits = slices.DeleteFunc(e.Waits, func(w server.Wait) bool { return others(w.Container) })
 	for i := range e.Stories {
 		s := &e.Stories[i]
-		s.Marks = slices.DeleteFunc(s.Marks, func(m journal.Mark) bool { return others(m.Container) })
+		s.Milestones = slices.DeleteFunc(s.Milestones, func(m journal.Milestone) bool { return others(m.Container) })
 		s.Ends = slices.DeleteFunc(s.Ends, func(e journal.End) bool { return others(e.Container) })
 		s.Next = slices.DeleteFunc(s.Next, func(n journal.Next) bool { return others(n.Container) })
 		s.Entries = slices.DeleteFunc(s.Entries, func(e journal.Entry) bool { return others(e.Container) })

@@ -69,26 +69,26 @@ func failed(e journal.Entry, err string) journal.Entry {
 }
 
 // started are the marks of a start that began so long before now and was slow at its image.
-func startedMarks(began time.Duration, steps ...journal.Step) []journal.Mark {
+func startedMarks(began time.Duration, steps ...journal.Step) []journal.Milestone {
 	after := map[journal.Step]time.Duration{
 		journal.Admitted: 300 * time.Microsecond, journal.Cgroup: 2 * time.Millisecond, journal.Volumes: 9 * time.Millisecond, journal.Sandbox: 81 * time.Millisecond,
 		journal.Image: 6400 * time.Millisecond, journal.Created: 6420 * time.Millisecond, journal.Started: 6460 * time.Millisecond, journal.Ready: 9470 * time.Millisecond,
 	}
-	var out []journal.Mark
+	var out []journal.Milestone
 	for _, s := range steps {
 		container := ""
 		if s == journal.Image || s == journal.Created || s == journal.Started {
 			container = "main"
 		}
-		out = append(out, journal.Mark{Step: s, Container: container, Time: now.Add(after[s] - began)})
+		out = append(out, journal.Milestone{Step: s, Container: container, Time: now.Add(after[s] - began)})
 	}
 	return out
 }
 
 var allSteps = []journal.Step{journal.Admitted, journal.Cgroup, journal.Volumes, journal.Sandbox, journal.Image, journal.Created, journal.Started, journal.Ready}
 
-func story(began time.Duration, marks []journal.Mark, entries ...journal.Entry) journal.Story {
-	return journal.Story{Subject: webSubject, Seen: now.Add(-began), Marks: marks, Entries: entries}
+func story(began time.Duration, marks []journal.Milestone, entries ...journal.Entry) journal.Timeline {
+	return journal.Timeline{Subject: webSubject, Seen: now.Add(-began), Milestones: marks, Entries: entries}
 }
 
 func ends(restarts ...int) []journal.End {
@@ -110,16 +110,16 @@ func TestExplainGolden(t *testing.T) {
 	for name, e := range map[string]server.Explanation{
 		"crashloop": {
 			Pods: []*v1.Pod{webPod(v1.PodRunning, waitingFor("main", "CrashLoopBackOff", "back-off 20s restarting failed container=main pod=web_default(u-web)", 3))},
-			Stories: []journal.Story{{
-				Subject: webSubject, Seen: now.Add(-2 * time.Minute), Marks: startedMarks(2*time.Minute, allSteps...), Ends: ends(0, 1, 2, 3),
+			Stories: []journal.Timeline{{
+				Subject: webSubject, Seen: now.Add(-2 * time.Minute), Milestones: startedMarks(2*time.Minute, allSteps...), Ends: ends(0, 1, 2, 3),
 				Next:    []journal.Next{{Time: now.Add(11500 * time.Millisecond), Container: "main", What: "next try to start it", Rule: "crash-loop back-off 20s of at most 5m0s after 3 restarts"}},
 				Entries: []journal.Entry{before(2*time.Minute, "config", "", "accepted", "new in manifest /m/web.yaml"), before(8*time.Second, "status", "main", "waiting: CrashLoopBackOff", "back-off 20s")},
 			}},
 		},
 		"waiting-image": {
 			Pods: []*v1.Pod{webPod(v1.PodPending, waitingFor("main", "ImagePullBackOff", "Back-off pulling image \"registry.example/web:1\": failed to resolve reference: no such host", 0))},
-			Stories: []journal.Story{{
-				Subject: webSubject, Seen: now.Add(-30 * time.Second), Marks: startedMarks(30*time.Second, allSteps[:4]...),
+			Stories: []journal.Timeline{{
+				Subject: webSubject, Seen: now.Add(-30 * time.Second), Milestones: startedMarks(30*time.Second, allSteps[:4]...),
 				Next: []journal.Next{{Time: now.Add(7 * time.Second), Container: "main", What: "next try to pull its image", Rule: "image-pull back-off, which doubles up to 5m0s"}},
 				Entries: []journal.Entry{
 					before(30*time.Second, "config", "", "accepted", "new in manifest /m/web.yaml"),
@@ -129,15 +129,15 @@ func TestExplainGolden(t *testing.T) {
 		},
 		"waiting-volume": {
 			Pods: []*v1.Pod{webPod(v1.PodPending, waiting("main", "ContainerCreating"))},
-			Stories: []journal.Story{story(42*time.Second, startedMarks(42*time.Second, allSteps[:2]...),
+			Stories: []journal.Timeline{story(42*time.Second, startedMarks(42*time.Second, allSteps[:2]...),
 				before(42*time.Second, "config", "", "accepted", "new in source api"),
 				failed(before(4*time.Second, "worker", "", "pass failed, to be tried again", "state Syncing"), `sync pod default/web: step volume inputs: volume "keys": secret "web" not found`),
 			)},
 		},
 		"waiting-device": {
 			Pods: []*v1.Pod{webPod(v1.PodPending, waitingFor("main", "CreateContainerConfigError", "waiting for the device plugin of example.com/gpu to register", 1))},
-			Stories: []journal.Story{{
-				Subject: webSubject, Seen: now.Add(-42 * time.Second), Marks: startedMarks(42*time.Second, allSteps[:5]...),
+			Stories: []journal.Timeline{{
+				Subject: webSubject, Seen: now.Add(-42 * time.Second), Milestones: startedMarks(42*time.Second, allSteps[:5]...),
 				Entries: []journal.Entry{
 					before(42*time.Second, "config", "", "accepted", "new in source api"),
 					before(42*time.Second, "devices", "main", "give example.com/gpu: gpu-1", "it asks for 1; healthy and free are gpu-0, gpu-1; NUMA nodes wanted: {1}"),
@@ -147,7 +147,7 @@ func TestExplainGolden(t *testing.T) {
 		},
 		"waiting-name": {
 			Pods: []*v1.Pod{webPod(v1.PodPending)},
-			Stories: []journal.Story{story(5*time.Second, nil,
+			Stories: []journal.Timeline{story(5*time.Second, nil,
 				before(5*time.Second, "config", "", "accepted", "manifest /m/web.yaml changed: replaces pod 1"),
 				before(5*time.Second, "worker", "", "wait for the pod of the same name to end", ""),
 			)},
@@ -156,15 +156,15 @@ func TestExplainGolden(t *testing.T) {
 			Pods: []*v1.Pod{with(webPod(v1.PodFailed), func(p *v1.Pod) {
 				p.Status.Reason, p.Status.Message = "NodePorts", "Pod was rejected: Node didn't have free ports for the requested pod ports"
 			})},
-			Stories: []journal.Story{story(time.Minute, nil,
+			Stories: []journal.Timeline{story(time.Minute, nil,
 				before(time.Minute, "config", "", "accepted", "new in manifest /m/web.yaml"),
 				failed(before(time.Minute, "event", "", "NodePorts", ""), "Node didn't have free ports for the requested pod ports"),
 			)},
 		},
 		"killed": {
 			Pods: []*v1.Pod{with(webPod(v1.PodRunning, restarted(running("main"), 2, 5*time.Second)), ready)},
-			Stories: []journal.Story{{
-				Subject: webSubject, Seen: now.Add(-25 * time.Hour), Marks: startedMarks(25*time.Hour, allSteps...),
+			Stories: []journal.Timeline{{
+				Subject: webSubject, Seen: now.Add(-25 * time.Hour), Milestones: startedMarks(25*time.Hour, allSteps...),
 				Ends: []journal.End{
 					{Container: "main", ID: "0", Restart: 0, ExitCode: 143, Reason: "Error", Started: now.Add(-25 * time.Hour), Finished: now.Add(-2 * time.Hour), Log: "bye\n"},
 					{Container: "main", ID: "1", Restart: 1, ExitCode: 137, Reason: "OOMKilled", Started: now.Add(-2 * time.Hour), Finished: now.Add(-5 * time.Second)},
@@ -174,23 +174,23 @@ func TestExplainGolden(t *testing.T) {
 		},
 		"slow-start": {
 			Pods: []*v1.Pod{with(webPod(v1.PodRunning, running("main")), ready)},
-			Stories: []journal.Story{{
+			Stories: []journal.Timeline{{
 				Subject: webSubject, Seen: now.Add(-time.Hour),
-				Marks:   append(startedMarks(time.Hour, allSteps...), journal.Mark{Step: journal.Started, Container: "debugger", Time: now}),
-				Entries: []journal.Entry{before(time.Hour, "config", "", "accepted", "new in manifest /m/web.yaml"), before(time.Hour-9*time.Second, "status", "", "ready", "")},
+				Milestones: append(startedMarks(time.Hour, allSteps...), journal.Milestone{Step: journal.Started, Container: "debugger", Time: now}),
+				Entries:    []journal.Entry{before(time.Hour, "config", "", "accepted", "new in manifest /m/web.yaml"), before(time.Hour-9*time.Second, "status", "", "ready", "")},
 			}},
 		},
 		"ending": {
 			Pods: []*v1.Pod{with(webPod(v1.PodRunning, running("main")), func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} })},
-			Stories: []journal.Story{{
+			Stories: []journal.Timeline{{
 				Subject: webSubject, Seen: now.Add(-time.Hour), Next: []journal.Next{{Time: now.Add(28 * time.Second), What: "what still runs of the pod is killed", Rule: "its grace period is 30s"}},
 				Entries: []journal.Entry{before(2*time.Second, "worker", "", "end the pod", "its manifest is gone; grace period 30 s")},
 			}},
 		},
 		"gone": {
-			Stories: []journal.Story{
+			Stories: []journal.Timeline{
 				{
-					Subject: webSubject, Seen: now.Add(-time.Hour), Marks: startedMarks(time.Hour, allSteps...), Ends: ends(0),
+					Subject: webSubject, Seen: now.Add(-time.Hour), Milestones: startedMarks(time.Hour, allSteps...), Ends: ends(0),
 					Entries: []journal.Entry{
 						before(70*time.Second, "worker", "", "end the pod", "its manifest is gone; grace period 30 s"),
 						before(time.Minute, "worker", "", "pod removed: containers, sandboxes, logs and folders are gone", ""),
@@ -202,7 +202,7 @@ func TestExplainGolden(t *testing.T) {
 			Pods: []*v1.Pod{with(webPod(v1.PodFailed, terminated("main", v1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", FinishedAt: ago(5 * time.Minute)})), func(p *v1.Pod) {
 				p.Spec.RestartPolicy = v1.RestartPolicyNever
 			})},
-			Stories: []journal.Story{story(6*time.Minute, nil, before(6*time.Minute, "config", "", "accepted", "new in source api"))},
+			Stories: []journal.Timeline{story(6*time.Minute, nil, before(6*time.Minute, "config", "", "accepted", "new in source api"))},
 		},
 		"initializing": {
 			Pods: []*v1.Pod{with(webPod(v1.PodPending, waiting("main", "PodInitializing")), func(p *v1.Pod) {
@@ -211,23 +211,23 @@ func TestExplainGolden(t *testing.T) {
 				setup.State.Running.StartedAt = ago(90 * time.Second)
 				p.Status.InitContainerStatuses = []v1.ContainerStatus{terminated("wait", v1.ContainerStateTerminated{Reason: "Completed"}), setup}
 			})},
-			Stories: []journal.Story{story(2*time.Minute, nil, before(2*time.Minute, "config", "", "accepted", "new in source api"))},
+			Stories: []journal.Timeline{story(2*time.Minute, nil, before(2*time.Minute, "config", "", "accepted", "new in source api"))},
 		},
 		"unready": {
 			Pods: []*v1.Pod{with(webPod(v1.PodRunning, with2(running("main"))), func(p *v1.Pod) {
 				p.Spec.Containers[0].ReadinessProbe = &v1.Probe{}
 			})},
-			Stories: []journal.Story{story(2*time.Minute, nil, failed(before(3*time.Second, "event", "main", "Unhealthy", ""), "Readiness probe failed: HTTP probe failed with statuscode: 503"))},
+			Stories: []journal.Timeline{story(2*time.Minute, nil, failed(before(3*time.Second, "event", "main", "Unhealthy", ""), "Readiness probe failed: HTTP probe failed with statuscode: 503"))},
 		},
 		"quarantined": {
 			Pods:        []*v1.Pod{with(webPod(v1.PodRunning, running("main")), ready)},
 			Quarantined: map[pod.UID]string{"u-web": "panic: runtime error: index out of range [3] with length 2\nin berth/internal/sync/podsync.(*Syncer).SyncPod"},
-			Stories: []journal.Story{story(2*time.Minute, nil,
+			Stories: []journal.Timeline{story(2*time.Minute, nil,
 				failed(before(3*time.Second, "quarantine", "", "the pod is set aside", "the agent crashed 3 times with it in hand"), "panic: runtime error"))},
 		},
 		"manifest": {
 			Problems: []manifest.Problem{{Path: "/m/broken.yaml", Severity: manifest.SeverityError, Message: "spec.containers[0].image: Required value"}},
-			Stories: []journal.Story{{
+			Stories: []journal.Timeline{{
 				Subject: journal.Subject{Name: "broken.yaml"}, Seen: now.Add(-time.Minute),
 				Entries: []journal.Entry{{Time: now.Add(-time.Minute), Subject: journal.Subject{Name: "broken.yaml"}, Component: "config", Decision: "manifest refused", Why: "/m/broken.yaml", Error: "spec.containers[0].image: Required value"}},
 			}},
@@ -260,8 +260,8 @@ func with2(c v1.ContainerStatus) v1.ContainerStatus {
 func TestOfContainer(t *testing.T) {
 	e := server.Explanation{
 		Pods: []*v1.Pod{webPod(v1.PodRunning)},
-		Stories: []journal.Story{{
-			Subject: webSubject, Marks: startedMarks(time.Hour, allSteps...), Ends: []journal.End{{Container: "side"}, {Container: "main"}},
+		Stories: []journal.Timeline{{
+			Subject: webSubject, Milestones: startedMarks(time.Hour, allSteps...), Ends: []journal.End{{Container: "side"}, {Container: "main"}},
 			Next:    []journal.Next{{Container: "side"}, {What: "all"}},
 			Entries: []journal.Entry{before(0, "config", "", "accepted", ""), before(0, "image", "main", "pulled", ""), before(0, "image", "side", "pulled", "")},
 		}},
@@ -270,7 +270,7 @@ func TestOfContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := got.Stories[0]; len(s.Marks) != 5 || len(s.Ends) != 1 || len(s.Next) != 2 || len(s.Entries) != 2 || s.Entries[1].Container != "side" {
+	if s := got.Stories[0]; len(s.Milestones) != 5 || len(s.Ends) != 1 || len(s.Next) != 2 || len(s.Entries) != 2 || s.Entries[1].Container != "side" {
 		t.Errorf("got %+v", s)
 	}
 	if _, err := ofContainer(e, "other"); !errors.Is(err, errNotFound) || !strings.Contains(err.Error(), "main, side") && !strings.Contains(err.Error(), "main") {
@@ -312,7 +312,7 @@ func TestScreenFits(t *testing.T) {
 	last[0].Log = strings.Repeat("what a container says that says too much in one line ", 10) + "\n"
 	e := server.Explanation{
 		Pods:    []*v1.Pod{webPod(v1.PodRunning, waitingFor("main", "CrashLoopBackOff", "back-off 5m0s restarting", 200))},
-		Stories: []journal.Story{{Subject: webSubject, Seen: now.Add(-24 * time.Hour), Ends: last, Entries: entries}},
+		Stories: []journal.Timeline{{Subject: webSubject, Seen: now.Add(-24 * time.Hour), Ends: last, Entries: entries}},
 	}
 	lines := screen{newSight(e, now, time.UTC)}.lines(80)
 	if len(lines) > screenRows {

@@ -17,9 +17,9 @@ const newsFor = 10 * time.Minute
 
 // aboutNode tells of the agent and the runtime, where they were started again a short time ago, and
 // of a hook that was broken off with them.
-func (s sight) aboutNode() string {
+func (s explainer) aboutNode() string {
 	agent, runtime, hook := "", "", ""
-	for _, e := range s.story.Entries {
+	for _, e := range s.timeline.Entries {
 		switch ago := s.now.Sub(e.Time); {
 		case ago > newsFor:
 		case e.Decision == "go on with the pod as it runs":
@@ -35,7 +35,7 @@ func (s sight) aboutNode() string {
 }
 
 // aboutBeside tells of what is wrong beside a pod that is ready.
-func (s sight) aboutBeside() string {
+func (s explainer) aboutBeside() string {
 	var b strings.Builder
 	for _, cs := range s.pod.Status.EphemeralContainerStatuses {
 		if t := cs.State.Terminated; t != nil {
@@ -61,7 +61,7 @@ func (s sight) aboutBeside() string {
 }
 
 // aboutChild tells of the kernel's kill in a container that goes on.
-func (s sight) aboutChild(cs v1.ContainerStatus) string {
+func (s explainer) aboutChild(cs v1.ContainerStatus) string {
 	if cs.State.Running == nil {
 		return ""
 	}
@@ -73,10 +73,10 @@ func (s sight) aboutChild(cs v1.ContainerStatus) string {
 }
 
 // aboutImage tells why a container has no image: what failed, or how far the next try is.
-func (s sight) aboutImage(container string, w *v1.ContainerStateWaiting) string {
+func (s explainer) aboutImage(container string, w *v1.ContainerStateWaiting) string {
 	image := imageOf(s.pod, container)
 	changed := ""
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Decision == "changed" && strings.Contains(e.Why, "spec.containers["+container+"].image") {
 			changed = fmt.Sprintf(" It was changed%s: %s.", s.agoOf(e.Time), changeOf(e.Why, "spec.containers["+container+"].image"))
 			break
@@ -94,8 +94,8 @@ func (s sight) aboutImage(container string, w *v1.ContainerStateWaiting) string 
 }
 
 // credentialsTried says with what the registry was asked last for the image of the container.
-func (s sight) credentialsTried(container string) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+func (s explainer) credentialsTried(container string) string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if _, tried, ok := strings.Cut(e.Why, "; asked "); ok && e.Component == "image" && e.Container == container {
 			return fmt.Sprintf(" The registry was asked %s.%s", oneLine(tried), s.secretsMissing(container))
 		}
@@ -103,8 +103,8 @@ func (s sight) credentialsTried(container string) string {
 	return ""
 }
 
-func (s sight) secretsMissing(container string) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+func (s explainer) secretsMissing(container string) string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Decision == "go on without some image pull secrets" && e.Container == container {
 			return fmt.Sprintf(" Left out: %s.", strings.TrimSuffix(oneLine(e.Error), "."))
 		}
@@ -113,12 +113,12 @@ func (s sight) secretsMissing(container string) string {
 }
 
 // waitedFor says more of what a pod has to wait for that does not start yet.
-func (s sight) waitedFor(wait *journal.Entry) string {
+func (s explainer) waitedFor(wait *journal.Entry) string {
 	switch wait.Decision {
 	case waitForRoom:
 		return s.why("end other pods to make room")
 	case waitForName:
-		for _, e := range s.story.Entries {
+		for _, e := range s.timeline.Entries {
 			if i := strings.Index(e.Why, " changed ("); i >= 0 && e.Decision == "accepted" {
 				what, _, _ := strings.Cut(e.Why[i+len(" changed ("):], "): ")
 				return ", as the manifest was changed: " + oneLine(what)
@@ -140,10 +140,10 @@ const (
 
 // nextAwaited says what ends the wait that the worker or a volume noted last.
 func (s coming) nextAwaited() (lines []string) {
-	if len(s.story.Entries) == 0 {
+	if len(s.timeline.Entries) == 0 {
 		return nil
 	}
-	last := s.story.Entries[len(s.story.Entries)-1]
+	last := s.timeline.Entries[len(s.timeline.Entries)-1]
 	switch {
 	case last.Decision == waitForRoom:
 		return []string{"as soon as the room is there: the pod is admitted then"}
@@ -151,7 +151,7 @@ func (s coming) nextAwaited() (lines []string) {
 		lines = append(lines, "as soon as the pod of the same name has ended")
 		for _, other := range s.e.Stories {
 			for _, n := range other.Next {
-				if other.Subject.UID != s.story.Subject.UID {
+				if other.Subject.UID != s.timeline.Subject.UID {
 					lines = append(lines, fmt.Sprintf("%s: %s", s.dueText(n.Time), joinNonEmpty(": ", strings.Replace(n.What, "of the pod", "of that pod", 1), n.Rule)))
 				}
 			}

@@ -38,10 +38,10 @@ func (s ending) endOf(container string, end journal.End) string {
 
 // agentStopped reports whether the agent stopped the container when it ended, or may have.
 func (s ending) agentStopped(end journal.End) bool {
-	if s.pod == nil || s.pod.DeletionTimestamp != nil || len(s.story.Entries) == 0 || s.story.Entries[0].Time.After(end.Started) {
+	if s.pod == nil || s.pod.DeletionTimestamp != nil || len(s.timeline.Entries) == 0 || s.timeline.Entries[0].Time.After(end.Started) {
 		return true // what was decided then is not known any more
 	}
-	return slices.ContainsFunc(s.story.Entries, func(e journal.Entry) bool {
+	return slices.ContainsFunc(s.timeline.Entries, func(e journal.Entry) bool {
 		return !e.Time.Before(end.Started) && (e.Decision == "end the pod" || e.Container == end.Container && e.Decision == "container stopped")
 	})
 }
@@ -51,7 +51,7 @@ var led = []string{"liveness probe: failure", "startup probe: failure", "postSta
 
 // ledTo says what had the agent stop the container: the last answer, and how often it came.
 func (s ending) ledTo(end journal.End) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		switch {
 		case e.Time.After(end.Finished) || e.Time.Before(end.Started):
 		case e.Container == end.Container && slices.Contains(led, e.Decision):
@@ -73,7 +73,7 @@ func changeOf(why, field string) string {
 
 // isEnding reports whether the pod is being ended, though nobody asked the API server for it.
 func (s ending) isEnding() bool {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		switch e.Decision {
 		case "end the pod":
 			return e.Subject.UID == s.pod.UID
@@ -100,7 +100,7 @@ func (s ending) aboutRunning() string {
 
 // hookText tells of the preStop hook of the container, if it runs.
 func (s ending) hookText(container string) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		switch {
 		case e.Container != container:
 		case strings.HasPrefix(e.Decision, "wait for the preStop hook"):
@@ -114,10 +114,10 @@ func (s ending) hookText(container string) string {
 
 // hookAwaited names the postStart hook that runs, "" for none.
 func (s coming) hookAwaited() string {
-	if len(s.story.Entries) == 0 {
+	if len(s.timeline.Entries) == 0 {
 		return ""
 	}
-	last := s.story.Entries[len(s.story.Entries)-1]
+	last := s.timeline.Entries[len(s.timeline.Entries)-1]
 	if strings.HasPrefix(last.Decision, "wait for the postStart hook") {
 		return fmt.Sprintf("the postStart hook of container %q", last.Container)
 	}
@@ -134,7 +134,7 @@ func (s ending) aboutDeadline() string {
 }
 
 // aboutResize tells of a resize that is not done.
-func (s sight) aboutResize() string {
+func (s explainer) aboutResize() string {
 	for _, c := range s.pod.Status.Conditions {
 		if (c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress) && c.Status == v1.ConditionTrue {
 			what := "A resize of it waits"

@@ -15,14 +15,14 @@ import (
 )
 
 // ending tells of ends: of the pod, and of its containers.
-type ending struct{ sight }
+type ending struct{ explainer }
 
 // aboutEnd tells how the end of a pod goes that is asked for more than once.
 func (s ending) aboutEnd() string {
 	text, grace, first := "", "", time.Time{}
-	for _, e := range s.story.Entries {
+	for _, e := range s.timeline.Entries {
 		switch {
-		case e.Subject.UID != s.story.Subject.UID:
+		case e.Subject.UID != s.timeline.Subject.UID:
 		case e.Decision == "end the pod" && first.IsZero():
 			first = e.Time
 		case e.Decision == "end the pod":
@@ -45,7 +45,7 @@ func (s ending) aboutStopping() string {
 		if cs.State.Running == nil {
 			continue
 		}
-		for _, e := range slices.Backward(s.story.Entries) {
+		for _, e := range slices.Backward(s.timeline.Entries) {
 			if e.Container != cs.Name {
 				continue
 			}
@@ -72,7 +72,7 @@ func (s ending) hookNote(container string) string {
 
 // sandboxReplaced says for what a container was stopped then, if its sandbox was replaced.
 func (s ending) sandboxReplaced(at time.Time) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "stop the pod, create sandbox") && !e.Time.After(at) && at.Sub(e.Time) < time.Second {
 			why, _, _ := strings.Cut(e.Why, " [")
 			return ", for another sandbox of the pod: " + oneLine(why)
@@ -115,7 +115,7 @@ func join(codes []int32) string {
 
 // oomOf is the kernel's kill in a container that lived from one time to another, as it was told of.
 func (s ending) oomOf(end journal.End) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" && e.Decision == "OOMKilled" && e.Container == end.Container && !e.Time.Before(end.Started) && !e.Time.After(end.Finished.Add(time.Second)) {
 			return oneLine(cmp.Or(e.Error, e.Why))
 		}

@@ -111,7 +111,7 @@ func (s screen) overtaken(plan *journal.Entry) string {
 	if plan.Component != "runtime" || at == nil {
 		return ""
 	}
-	for _, e := range s.story.Entries {
+	for _, e := range s.timeline.Entries {
 		if e.Time.Before(plan.Time) || e.Subject.UID != plan.Subject.UID {
 			continue
 		}

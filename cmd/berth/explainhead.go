@@ -15,35 +15,35 @@ import (
 	"berth/internal/record/journal"
 )
 
-// sight is what an explanation is told from: the newest pod of a name, its story, and the time.
-type sight struct {
-	e     server.Explanation
-	pod   *v1.Pod       // nil when the node has none
-	story journal.Story // of the pod, or of the last one of its name
-	now   time.Time
-	zone  *time.Location
+// explainer is what an explanation is told from: the newest pod of a name, its story, and the time.
+type explainer struct {
+	e        server.Explanation
+	pod      *v1.Pod          // nil when the node has none
+	timeline journal.Timeline // of the pod, or of the last one of its name
+	now      time.Time
+	zone     *time.Location
 }
 
-func newSight(e server.Explanation, now time.Time, zone *time.Location) sight {
-	s := sight{e: e, now: now, zone: zone}
+func newSight(e server.Explanation, now time.Time, zone *time.Location) explainer {
+	s := explainer{e: e, now: now, zone: zone}
 	for _, p := range e.Pods { // of two of the name the one that goes on
 		if s.pod == nil || p.DeletionTimestamp == nil {
 			s.pod = p
 		}
 	}
 	for i := range e.Stories {
-		if st := e.Stories[i]; s.pod == nil || st.Subject.UID == s.pod.UID || s.story.Subject.Name == "" {
-			s.story = st
+		if st := e.Stories[i]; s.pod == nil || st.Subject.UID == s.pod.UID || s.timeline.Subject.Name == "" {
+			s.timeline = st
 		}
 	}
 	return s
 }
 
 // headline says in a sentence or two how the pod is, and why.
-func (s sight) headline() string {
+func (s explainer) headline() string {
 	p := s.pod
 	switch {
-	case s.story.Subject.Namespace == "":
+	case s.timeline.Subject.Namespace == "":
 		return s.aboutManifest()
 	case p == nil:
 		return s.aboutGone()
@@ -69,16 +69,16 @@ func (s sight) headline() string {
 	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
 }
 
-func (s sight) says(format string, args ...any) string {
-	about := s.story.Subject
+func (s explainer) says(format string, args ...any) string {
+	about := s.timeline.Subject
 	if s.pod != nil {
 		about.Namespace, about.Name = s.pod.Namespace, s.pod.Name
 	}
 	return fmt.Sprintf("Pod %s/%s ", about.Namespace, about.Name) + fmt.Sprintf(format, args...)
 }
 
-func (s sight) aboutManifest() string {
-	name := "Manifest " + s.story.Subject.Name
+func (s explainer) aboutManifest() string {
+	name := "Manifest " + s.timeline.Subject.Name
 	var texts []string
 	severe := false
 	for _, p := range s.e.Problems {
@@ -94,18 +94,18 @@ func (s sight) aboutManifest() string {
 	return name + " has no problem now."
 }
 
-func (s sight) aboutGone() string {
-	if len(s.story.Entries) == 0 {
+func (s explainer) aboutGone() string {
+	if len(s.timeline.Entries) == 0 {
 		return s.says("is gone.")
 	}
-	last := s.story.Entries[len(s.story.Entries)-1]
+	last := s.timeline.Entries[len(s.timeline.Entries)-1]
 	if last.Decision == "manifest refused" {
 		return s.says("does not exist: its manifest is refused: %s", oneLine(last.Error))
 	}
 	return s.says("is gone since %s%s.", s.at(last.Time), s.why("end the pod"))
 }
 
-func (s sight) aboutFailed() string {
+func (s explainer) aboutFailed() string {
 	p := s.pod
 	if refusal, ok := strings.CutPrefix(p.Status.Message, "Pod was rejected: "); ok {
 		text := cmp.Or(shortOf(refusal), strings.TrimPrefix(s.why("refuse the pod"), ": "), oneLine(refusal))
@@ -125,7 +125,7 @@ func (s sight) aboutFailed() string {
 
 // aboutContainers tells of the first container that keeps the pod from running, "" when there is
 // none.
-func (s sight) aboutContainers() string {
+func (s explainer) aboutContainers() string {
 	p := s.pod
 	for i, cs := range p.Status.InitContainerStatuses {
 		switch {
@@ -152,7 +152,7 @@ func (s sight) aboutContainers() string {
 }
 
 // aboutContainer tells why a container does not run.
-func (s sight) aboutContainer(cs v1.ContainerStatus) string {
+func (s explainer) aboutContainer(cs v1.ContainerStatus) string {
 	if t := cs.State.Terminated; t != nil {
 		if t.ExitCode == 0 && isTrue(s.pod, v1.PodReady) {
 			return ""
@@ -188,9 +188,9 @@ var notYet = map[string]string{
 }
 
 // aboutStarting tells which step of the start the pod is at.
-func (s sight) aboutStarting() string {
-	last := s.story.Seen
-	for _, m := range s.story.Marks {
+func (s explainer) aboutStarting() string {
+	last := s.timeline.Seen
+	for _, m := range s.timeline.Milestones {
 		if m.Time.After(last) {
 			last = m.Time
 		}
@@ -199,9 +199,9 @@ func (s sight) aboutStarting() string {
 	if spans := (waterfall{s}).spans(); len(spans) > 0 && spans[len(spans)-1].open {
 		waits = cmp.Or(notYet[spans[len(spans)-1].step], waits)
 	}
-	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.story.Seen), waits) + s.aboutPulls()
-	for i := len(s.story.Entries) - 1; i >= 0; i-- {
-		e := &s.story.Entries[i]
+	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.timeline.Seen), waits) + s.aboutPulls()
+	for i := len(s.timeline.Entries) - 1; i >= 0; i-- {
+		e := &s.timeline.Entries[i]
 		switch {
 		case e.Time.Before(last):
 		case e.Error != "" && e.Component != "event":
@@ -220,7 +220,7 @@ func (s sight) aboutStarting() string {
 }
 
 // aboutPulls tells how far the images are that are being pulled for the pod.
-func (s sight) aboutPulls() string {
+func (s explainer) aboutPulls() string {
 	if s.pod == nil {
 		return ""
 	}
@@ -231,7 +231,7 @@ func (s sight) aboutPulls() string {
 	return b.String()
 }
 
-func (s sight) aboutUnready() string {
+func (s explainer) aboutUnready() string {
 	p := s.pod
 	for _, cs := range p.Status.ContainerStatuses {
 		if cs.Ready {
@@ -260,8 +260,8 @@ func (s sight) aboutUnready() string {
 }
 
 // lastProbe is what the last event about a failed probe of the container said.
-func (s sight) lastProbe(container string) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+func (s explainer) lastProbe(container string) string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" && e.Container == container && e.Decision == "Unhealthy" {
 			return fmt.Sprintf(" (%s%s)", oneLine(cmp.Or(e.Error, e.Why)), s.agoOf(e.Time))
 		}
@@ -271,7 +271,7 @@ func (s sight) lastProbe(container string) string {
 
 // tally says how often a probe succeeded or failed in a row, and how often it has to until that
 // counts.
-func (s sight) tally(container, kind string) string {
+func (s explainer) tally(container, kind string) string {
 	i := slices.IndexFunc(s.e.Probes, func(p server.Probe) bool { return p.Container == container && p.Kind == kind })
 	if i < 0 || s.e.Probes[i].InARow == 0 {
 		return ""
@@ -287,7 +287,7 @@ func (s sight) tally(container, kind string) string {
 // killedFor says why the agent ended a container, if it did: the event Killing comes before the
 // end.
 func (s ending) killedFor(end journal.End) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
 			return ", killed by the agent" + cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
 		}
@@ -295,7 +295,7 @@ func (s ending) killedFor(end journal.End) string {
 	return ""
 }
 
-func (s sight) aboutRestarts() string {
+func (s explainer) aboutRestarts() string {
 	var b strings.Builder
 	for _, cs := range statusesOf(s.pod) {
 		if cs.RestartCount == 0 || cs.State.Running == nil {
@@ -311,8 +311,8 @@ func (s sight) aboutRestarts() string {
 }
 
 // lastEnd returns how the container ended last: as the journal has it, else as its status does.
-func (s sight) lastEnd(cs v1.ContainerStatus) (journal.End, bool) {
-	for _, e := range slices.Backward(s.story.Ends) {
+func (s explainer) lastEnd(cs v1.ContainerStatus) (journal.End, bool) {
+	for _, e := range slices.Backward(s.timeline.Ends) {
 		if e.Container == cs.Name {
 			return e, true
 		}
@@ -331,8 +331,8 @@ func ofStatus(t *v1.ContainerStateTerminated) journal.End {
 }
 
 // why returns the inputs of the newest such decision.
-func (s sight) why(decision string) string {
-	for _, e := range slices.Backward(s.story.Entries) {
+func (s explainer) why(decision string) string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Decision == decision && e.Why != "" {
 			return ": " + oneLine(e.Why)
 		}

@@ -14,12 +14,12 @@ import (
 )
 
 // coming tells what comes next.
-type coming struct{ sight }
+type coming struct{ explainer }
 
 // next says what happens without any further event, and when.
 func (s coming) next() []string {
 	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())
-	for _, n := range slices.SortedStableFunc(slices.Values(s.story.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
+	for _, n := range slices.SortedStableFunc(slices.Values(s.timeline.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
 		if n.Container != "" {
 			text = fmt.Sprintf("container %q: %s", n.Container, n.What)
@@ -34,7 +34,7 @@ func (s coming) next() []string {
 	}
 	p := s.pod
 	switch {
-	case p == nil || s.story.Subject.Namespace == "":
+	case p == nil || s.timeline.Subject.Namespace == "":
 		return nil
 	case s.e.Quarantined[p.UID] != "":
 		return []string{"nothing, until its spec changes or it is released"}
@@ -145,7 +145,7 @@ func (s coming) probed(kind string, c *v1.Container, probe *v1.Probe) string {
 }
 
 // dueText says when something happens that has a time.
-func (s sight) dueText(t time.Time) string {
+func (s explainer) dueText(t time.Time) string {
 	if d := t.Sub(s.now); d > 0 {
 		return fmt.Sprintf("at %s, in %s", s.at(t), roundUp(d))
 	}
@@ -157,7 +157,7 @@ const retryLeast, retryMost = 10 * time.Second, 15 * time.Second
 
 // nextRetry says when a pass that failed is tried again, if that is what the worker decided last.
 func (s coming) nextRetry() (string, bool) {
-	for _, e := range slices.Backward(s.story.Entries) {
+	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" || e.Component == "status" { // they tell of it
 			continue
 		}

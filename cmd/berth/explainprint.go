@@ -54,15 +54,15 @@ func writeWrapped(b *strings.Builder, text, indent string, width int) {
 }
 
 // ends are the last ends of containers, and what the last of each left in its log.
-func (s sight) ends() []string {
-	if len(s.story.Ends) == 0 {
+func (s explainer) ends() []string {
+	if len(s.timeline.Ends) == 0 {
 		return nil
 	}
 	rows := [][]string{{"CONTAINER", "RESTART", "ENDED", "RAN FOR", "HOW"}}
 	newest := map[string]*journal.End{}
 	var order []string
-	for i := range s.story.Ends {
-		e := &s.story.Ends[i]
+	for i := range s.timeline.Ends {
+		e := &s.timeline.Ends[i]
 		ran := ""
 		if !e.Started.IsZero() && e.Finished.After(e.Started) {
 			ran = roundDuration(e.Finished.Sub(e.Started)).String()

@@ -64,7 +64,7 @@ func printScreen(w io.Writer, e server.Explanation, now time.Time, zone *time.Lo
 }
 
 // screen is the short form of an explanation.
-type screen struct{ sight }
+type screen struct{ explainer }
 
 // lines returns at most screenRows lines, none longer than width.
 func (s screen) lines(width int) []string {
@@ -97,7 +97,7 @@ func (s screen) lines(width int) []string {
 		out = append(append(out, ""), start...)
 	}
 	add(s.logTitle(), lastOf(log, rows[1]))
-	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", s.story.Subject), lastOf(decisions, rows[0]))
+	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", s.timeline.Subject), lastOf(decisions, rows[0]))
 	for i := range out {
 		out[i] = cutTo(out[i], width)
 	}
@@ -107,7 +107,7 @@ func (s screen) lines(width int) []string {
 func lastOf(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
 
 // head is how the pod is, why, and what comes next.
-func (s sight) head(width int) []string {
+func (s explainer) head(width int) []string {
 	var b strings.Builder
 	writeWrapped(&b, s.headline(), "", width)
 	for _, n := range (coming{s}).next() {
@@ -121,10 +121,10 @@ func (s sight) head(width int) []string {
 
 // failedLast is the end of the container that ended last, if that is why the pod is not ready.
 func (s screen) failedLast() (journal.End, bool) {
-	if len(s.story.Ends) == 0 || s.pod != nil && isTrue(s.pod, v1.PodReady) {
+	if len(s.timeline.Ends) == 0 || s.pod != nil && isTrue(s.pod, v1.PodReady) {
 		return journal.End{}, false
 	}
-	last := s.story.Ends[len(s.story.Ends)-1]
+	last := s.timeline.Ends[len(s.timeline.Ends)-1]
 	return last, last.ExitCode != 0
 }
 
@@ -145,7 +145,7 @@ func (s screen) decisions() []string {
 	var rows [][]string
 	said := map[string]time.Time{}
 	add := func(at time.Time, cells ...string) { rows = append(rows, append([]string{s.at(at)}, cells...)) }
-	for _, f := range lastFolds(foldRounds(withoutEchoes(s.story.Entries)), decisionsMost) {
+	for _, f := range lastFolds(foldRounds(withoutEchoes(s.timeline.Entries)), decisionsMost) {
 		if f.rounds > 1 {
 			add(f.since, "", "", f.heading())
 		}

@@ -48,22 +48,22 @@ func (s span) String() string {
 }
 
 // waterfall tells of the pod's first start.
-type waterfall struct{ sight }
+type waterfall struct{ explainer }
 
 // spans returns the steps of the pod's first start in the order in which they were done; the last
 // one is open while the pod has not been ready yet.
 func (s waterfall) spans() []span {
-	marks := s.story.Marks
-	if s.story.Subject.UID == "" || len(marks) == 0 && !s.isStarting() {
+	marks := s.timeline.Milestones
+	if s.timeline.Subject.UID == "" || len(marks) == 0 && !s.isStarting() {
 		return nil
 	}
-	ready := slices.IndexFunc(marks, func(m journal.Mark) bool { return m.Step == journal.Ready })
+	ready := slices.IndexFunc(marks, func(m journal.Milestone) bool { return m.Step == journal.Ready })
 	if ready >= 0 {
 		marks = marks[:ready+1] // what came later, as an ephemeral container, is not of the start
 	}
 	var out []span
-	if len(marks) == 0 || !s.story.Seen.After(marks[0].Time) {
-		out = append(out, span{step: journal.Seen.String(), to: s.story.Seen})
+	if len(marks) == 0 || !s.timeline.Seen.After(marks[0].Time) {
+		out = append(out, span{step: journal.Seen.String(), to: s.timeline.Seen})
 	}
 	for _, e := range s.completed() {
 		if ready < 0 || !e.Finished.After(marks[ready].Time) {
@@ -73,9 +73,9 @@ func (s waterfall) spans() []span {
 	for _, m := range marks {
 		out = append(out, span{step: m.Step.String(), container: m.Container, to: m.Time})
 	}
-	for i := range s.story.Entries { // what was started, and was not observed since
-		e := &s.story.Entries[i]
-		known := slices.ContainsFunc(marks, func(m journal.Mark) bool { return m.Step == journal.Started && m.Container == e.Container })
+	for i := range s.timeline.Entries { // what was started, and was not observed since
+		e := &s.timeline.Entries[i]
+		known := slices.ContainsFunc(marks, func(m journal.Milestone) bool { return m.Step == journal.Started && m.Container == e.Container })
 		if ready < 0 && !known && e.Decision == "container started" && e.Error == "" && len(marks) > 0 {
 			out = append(out, span{step: journal.Created.String(), container: e.Container, to: e.Time}, span{step: journal.Started.String(), container: e.Container, to: e.Time})
 		}
@@ -102,9 +102,9 @@ func (s waterfall) completed() (ends []journal.End) {
 		if lifecycle.IsSidecar(c) {
 			continue
 		}
-		done := slices.IndexFunc(s.story.Ends, func(e journal.End) bool { return e.Container == c.Name && e.ExitCode == 0 })
+		done := slices.IndexFunc(s.timeline.Ends, func(e journal.End) bool { return e.Container == c.Name && e.ExitCode == 0 })
 		if done >= 0 {
-			ends = append(ends, s.story.Ends[done])
+			ends = append(ends, s.timeline.Ends[done])
 		}
 	}
 	return ends
@@ -112,7 +112,7 @@ func (s waterfall) completed() (ends []journal.End) {
 
 // isStarting reports whether the pod is on its way to be ready for the first time.
 func (s waterfall) isStarting() bool {
-	return s.pod != nil && s.pod.UID == s.story.Subject.UID && s.pod.DeletionTimestamp == nil &&
+	return s.pod != nil && s.pod.UID == s.timeline.Subject.UID && s.pod.DeletionTimestamp == nil &&
 		!pod.IsTerminal(s.pod.Status.Phase) && !isTrue(s.pod, v1.PodReady) && s.e.Quarantined[s.pod.UID] == ""
 }
 

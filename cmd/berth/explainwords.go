@@ -44,7 +44,7 @@ func signalOf(code int) string {
 }
 
 // at is a time of day, with its day when that is not today.
-func (s sight) at(t time.Time) string {
+func (s explainer) at(t time.Time) string {
 	t = t.In(s.zone)
 	if t.Format(time.DateOnly) != s.now.In(s.zone).Format(time.DateOnly) {
 		return t.Format(time.DateTime)
@@ -52,21 +52,21 @@ func (s sight) at(t time.Time) string {
 	return t.Format(time.TimeOnly)
 }
 
-func (s sight) agoOf(t time.Time) string {
+func (s explainer) agoOf(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return " " + duration.HumanDuration(max(0, s.now.Sub(t))) + " ago"
 }
 
-func (s sight) sinceTime(t time.Time) string {
+func (s explainer) sinceTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return ", since " + duration.HumanDuration(max(0, s.now.Sub(t)))
 }
 
-func (s sight) sinceCondition(t v1.PodConditionType) string {
+func (s explainer) sinceCondition(t v1.PodConditionType) string {
 	for _, c := range s.pod.Status.Conditions {
 		if c.Type == t {
 			return s.sinceTime(c.LastTransitionTime.Time)

@@ -203,7 +203,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer endOnSignals(stop, show, s.errOut)()
-	shown := shownAgent{runAgent: a.Run, handlers: h, view: show, stop: stop}
+	shown := agentView{runAgent: a.Run, handlers: h, view: show, stop: stop}
 	err = shown.run(ctx, f)
 	if err == nil {
 		_, err = fmt.Fprintln(s.out, hints.farewell(a.Exit(), agent.CheckEnded(cfg.RunDir)))
@@ -246,8 +246,8 @@ type view interface {
 // errReady is the cause of an end by --once.
 var errReady = errors.New("all pods are ready")
 
-// shownAgent is an agent whose pods are shown.
-type shownAgent struct {
+// agentView is an agent whose pods are shown.
+type agentView struct {
 	runAgent func(context.Context) error
 	handlers server.Handlers
 	view     view
@@ -256,7 +256,7 @@ type shownAgent struct {
 
 // run runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends
 // the rest, not the other way round: as long as it stops pods there is something to see.
-func (a shownAgent) run(ctx context.Context, f runFlags) error {
+func (a agentView) run(ctx context.Context, f runFlags) error {
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var verdict error

@@ -136,7 +136,7 @@ func TestRunAndShow(t *testing.T) {
 					return c.told
 				}
 				began := time.Now()
-				shown := shownAgent{runAgent: runAgent, handlers: h, view: show, stop: stop}
+				shown := agentView{runAgent: runAgent, handlers: h, view: show, stop: stop}
 				err := shown.run(ctx, runFlags{once: true, onceTimeout: time.Minute})
 				if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
 					t.Errorf("got %v, want %q", err, c.want)

@@ -23,20 +23,20 @@ type lineView struct {
 
 	out     io.Writer
 	table   table
-	shown   map[pod.UID]shownLine
+	printed map[pod.UID]printedLine
 	refused map[string]bool // lines of problems
 	hinted  bool
 
 	mu sync.Mutex // guards writes to out
 }
 
-type shownLine struct {
+type printedLine struct {
 	name string
 	text string // without the name, to see what changed
 }
 
 func newLineView(h server.Handlers, hints hints, out io.Writer) *lineView {
-	return &lineView{h: h, hints: hints, out: out, shown: map[pod.UID]shownLine{}, refused: map[string]bool{}}
+	return &lineView{h: h, hints: hints, out: out, printed: map[pod.UID]printedLine{}, refused: map[string]bool{}}
 }
 
 func (v *lineView) run(ctx context.Context) error {
@@ -66,9 +66,9 @@ func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time
 			lines = append(lines, line)
 		}
 	}
-	for uid, s := range v.shown {
+	for uid, s := range v.printed {
 		if !there[uid] {
-			delete(v.shown, uid)
+			delete(v.printed, uid)
 			lines = append(lines, v.table.lines([][]string{{s.name, "Gone"}})...)
 		}
 	}
@@ -105,10 +105,10 @@ func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 		cells = append(cells, fmt.Sprintf("restarts %d", n))
 	}
 	text := strings.Join(cells[1:], " ")
-	if v.shown[p.UID].text == text {
+	if v.printed[p.UID].text == text {
 		return "", false
 	}
-	v.shown[p.UID] = shownLine{name: name, text: text}
+	v.printed[p.UID] = printedLine{name: name, text: text}
 	return v.table.lines([][]string{cells})[0], true
 }
 

@@ -46,9 +46,9 @@ func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
 		}
 		return check
 	}
-	check.Found = fmt.Sprintf("%s of %s left", roomLeft(t.Signal, t.Available), roomLeft(t.Signal, t.Capacity))
+	check.Found = fmt.Sprintf("%s of %s left", quantityOf(t.Signal, t.Available), quantityOf(t.Signal, t.Capacity))
 	if strings.HasSuffix(t.Value, "%") {
-		check.Found += ", " + roomLeft(t.Signal, t.Least) + " are kept"
+		check.Found += ", " + quantityOf(t.Signal, t.Least) + " are kept"
 	}
 	if t.MetSince != nil {
 		check.Result = embedded.Warn
@@ -58,8 +58,8 @@ func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
 	return check
 }
 
-// roomLeft spells bytes, or a number of inodes or tasks.
-func roomLeft(signal string, n uint64) string {
+// quantityOf spells bytes, or a number of inodes or tasks.
+func quantityOf(signal string, n uint64) string {
 	amount := int64(min(n, math.MaxInt64))
 	if strings.HasSuffix(signal, ".inodesFree") || signal == "pid.available" {
 		return resource.NewQuantity(amount, resource.DecimalSI).String()

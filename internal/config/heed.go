@@ -47,9 +47,9 @@ var deviations = []deviation{
 	},
 }
 
-// heedWarnings tells which of the fields in force do not do what they do in the kubelet. They are
-// no errors: a node's configuration is the kubelet's too.
-func (k *Kubelet) heedWarnings(flags *Flags) ([]string, error) {
+// unsupportedWarnings tells which of the fields in force do not do what they do in the kubelet.
+// They are no errors: a node's configuration is the kubelet's too.
+func (k *Kubelet) unsupportedWarnings(flags *Flags) ([]string, error) {
 	fields, err := k.Fields()
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func Load(flags *Flags) (*Kubelet, error) {
 	k.KubeletConfiguration, k.Origins = *c, l.origins
 	wrong := k.takeFlags(flags)
 	k.Flags = flagSettings(flags, k.Origins)
-	unheeded, err := k.heedWarnings(flags)
+	unheeded, err := k.unsupportedWarnings(flags)
 	if err != nil {
 		return nil, err
 	}

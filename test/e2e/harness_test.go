@@ -332,7 +332,7 @@ func (n *node) awaitLog(pod, text string, flags ...string) {
 func (n *node) explain(name string) []journal.Entry {
 	n.t.Helper()
 	var said struct {
-		Stories []journal.Story `json:"stories"`
+		Stories []journal.Timeline `json:"stories"`
 	}
 	if err := json.Unmarshal([]byte(n.berth("explain", "--all", name, "-o", "json")), &said); err != nil {
 		n.t.Fatal(err)

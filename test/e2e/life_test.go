@@ -144,10 +144,10 @@ func (n *node) said(pod, line string) int {
 }
 
 // newestStory is what the journal has of the pod's newest incarnation.
-func (n *node) newestStory(pod string) journal.Story {
+func (n *node) newestStory(pod string) journal.Timeline {
 	n.t.Helper()
 	var said struct {
-		Stories []journal.Story `json:"stories"`
+		Stories []journal.Timeline `json:"stories"`
 	}
 	if err := json.Unmarshal([]byte(n.berth("explain", "--all", pod, "-o", "json")), &said); err != nil {
 		n.t.Fatal(err)
@@ -159,7 +159,7 @@ func (n *node) newestStory(pod string) journal.Story {
 }
 
 // endsOf are the ends of the container's incarnations, oldest first.
-func endsOf(s journal.Story, container string) []journal.End {
+func endsOf(s journal.Timeline, container string) []journal.End {
 	var out []journal.End
 	for _, e := range s.Ends {
 		if e.Container == container {

@@ -60,10 +60,10 @@ const (
 // authenticator finds out who sends a request.
 type authenticator struct {
 	Authentication
-	log     *slog.Logger
-	secret  [32]byte // tokens are stored as hashes only, which a reader of this memory cannot find in a table
-	flights singleflight.Group
-	waiting *sharedLimiter
+	log      *slog.Logger
+	secret   [32]byte // tokens are stored as hashes only, which a reader of this memory cannot find in a table
+	inflight singleflight.Group
+	waiting  *sharedLimiter
 
 	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody
 	// likes, and they must not take the place of good ones.
@@ -159,7 +159,7 @@ func (a *authenticator) byToken(r *http.Request, token string) (authenticationv1
 		return authenticationv1.UserInfo{}, errManyReviews
 	}
 	defer a.waiting.leave(from)
-	v, err, _ := a.flights.Do(string(key[:]), func() (any, error) {
+	v, err, _ := a.inflight.Do(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), reviewTimeout) // it is not one request's alone
 		defer cancel()
 		review, err := a.Tokens.CreateTokenReview(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})

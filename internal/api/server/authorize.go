@@ -42,9 +42,9 @@ type AccessReviewer interface {
 // authorizer finds out whether somebody may do something.
 type authorizer struct {
 	Authorization
-	node    string
-	answers *cache.LRUExpireCache
-	flights singleflight.Group
+	node     string
+	answers  *cache.LRUExpireCache
+	inflight singleflight.Group
 }
 
 func newAuthorizer(a Authorization, node string) (*authorizer, error) {
@@ -151,7 +151,7 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 	if v, ok := a.answers.Get(key); ok {
 		return v.(bool), nil
 	}
-	v, err, _ := a.flights.Do(string(key[:]), func() (any, error) {
+	v, err, _ := a.inflight.Do(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // it is not one request's alone
 		defer cancel()
 		r, err := a.Reviewer.CreateSubjectAccessReview(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})

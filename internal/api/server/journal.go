@@ -26,7 +26,7 @@ type Explanation struct {
 	Pods []*v1.Pod `json:"pods,omitempty"`
 	// Stories are what the journal has: one per incarnation of the name, the one that was written
 	// to last at the end.
-	Stories []journal.Story `json:"stories"`
+	Stories []journal.Timeline `json:"stories"`
 	// Quarantined are the pods that are not touched, by UID, with the crash of the agent for which.
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
 	// Pulls are those under way for the pods.

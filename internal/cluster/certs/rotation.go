@@ -113,7 +113,7 @@ func (r *Rotation) Load() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.cfg.Name, err)
 	}
-	r.keep(c)
+	r.schedule(c)
 	return nil
 }
 
@@ -128,9 +128,9 @@ func (r *Rotation) adopt(initial *tls.Certificate, now time.Time) {
 	}
 }
 
-// keep puts a certificate in force. It is replaced at a random time between 70 and 90 % of its
+// schedule puts a certificate in force. It is replaced at a random time between 70 and 90 % of its
 // life, so that nodes that were set up together do not ask together.
-func (r *Rotation) keep(c *tls.Certificate) {
+func (r *Rotation) schedule(c *tls.Certificate) {
 	life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +244,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 				break
 			}
 			r.cfg.Metrics.renewed(age, err)
-			r.tell(err)
+			r.report(err)
 			if err == nil {
 				sleep, retry = settle, renewRetry.DelayFunc()
 			} else {
@@ -299,14 +299,14 @@ func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) e
 	if err := errors.Join(err, r.cfg.Store.forgetPending()); err != nil {
 		return err
 	}
-	r.keep(c)
+	r.schedule(c)
 	r.cfg.Log.Info("new "+r.cfg.Name, "subject", c.Leaf.Subject.String(), "until", c.Leaf.NotAfter, "file", r.cfg.Store.Path())
 	r.cfg.Changed()
 	return nil
 }
 
-// tell logs a failure once, and its end.
-func (r *Rotation) tell(err error) {
+// report logs a failure once, and its end.
+func (r *Rotation) report(err error) {
 	switch {
 	case err == nil:
 		r.lastTold = ""

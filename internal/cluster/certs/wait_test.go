@@ -15,7 +15,7 @@ func TestWaitSeesThatTheClockWasSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRotation(RotationConfig{Name: "client certificate"})
 		leaf := &x509.Certificate{NotAfter: time.Now()}
-		r.keep(&tls.Certificate{Leaf: leaf})
+		r.schedule(&tls.Certificate{Leaf: leaf})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		waited := make(chan error)

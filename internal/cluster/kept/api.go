@@ -202,7 +202,7 @@ func (a API) CreateToken(ctx context.Context, namespace, account string, request
 		if t, _ := lend[authenticationv1.TokenRequest](k, r); t != nil {
 			out := t.DeepCopy()
 			out.Spec.ExpirationSeconds = ptr.To[int64](lentToken)
-			k.tellExpired(r, t)
+			k.recordExpired(r, t)
 			return out, nil
 		}
 	}
@@ -219,8 +219,8 @@ func (a API) CreateToken(ctx context.Context, namespace, account string, request
 	return t, nil
 }
 
-// tellExpired tells, once for each token, that one has expired which a pod is given all the same.
-func (k *Keeper) tellExpired(r ref, t *authenticationv1.TokenRequest) {
+// recordExpired tells, once for each token, that one has expired which a pod is given all the same.
+func (k *Keeper) recordExpired(r ref, t *authenticationv1.TokenRequest) {
 	if time.Now().Before(t.Status.ExpirationTimestamp.Time) {
 		return
 	}

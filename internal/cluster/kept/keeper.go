@@ -203,7 +203,7 @@ func (k *Keeper) begin() []*v1.Pod {
 	why := k.Reached()
 	pods = slices.DeleteFunc(pods, func(p *v1.Pod) bool {
 		refused := k.refusal(p)
-		k.tell(p, lent, refused, why)
+		k.record(p, lent, refused, why)
 		return refused != ""
 	})
 	if len(pods) == 0 {
@@ -231,8 +231,8 @@ func (k *Keeper) refusal(p *v1.Pod) string {
 	return ""
 }
 
-// tell writes to the pod's journal that it starts without the API server, or not, and by what.
-func (k *Keeper) tell(p *v1.Pod, lent map[ref]loaned, refused string, away error) {
+// record writes to the pod's journal that it starts without the API server, or not, and by what.
+func (k *Keeper) record(p *v1.Pod, lent map[ref]loaned, refused string, away error) {
 	e := entryOf(p, "goes by what was kept")
 	e.Why = fmt.Sprintf("the API server is away; the pod is as it was at %s", lent[podRef(p.UID)].kept.Format(time.RFC3339))
 	if away != nil {

@@ -27,7 +27,7 @@ func (n *Node) collect(ctx context.Context) (*Facts, error) {
 		errs = append(errs, fmt.Errorf("addresses of the node: %w", err))
 	}
 	if n.cfg.Sources.Images != nil {
-		if f.Images, err = n.shelf.list(ctx, n.cfg.Sources.Images); err != nil {
+		if f.Images, err = n.imageCache.list(ctx, n.cfg.Sources.Images); err != nil {
 			errs = append(errs, fmt.Errorf("images: %w", err))
 			f.Images = nil
 		}

@@ -16,12 +16,12 @@ type Current struct {
 	registered chan struct{} // closed when the API server has shown the Node
 	forgotten  func() bool   // Sources.DevicesForgotten
 
-	mu      sync.Mutex
-	current *v1.Node // guarded by mu; shared with readers and never changed, only replaced
-	shown   bool     // guarded by mu; current is the API server's
-	watched bool     // guarded by mu; somebody calls Observe
-	deleted bool     // guarded by mu; the API server has it no more
-	doubted bool     // guarded by mu; a watch showed one that is older than current
+	mu        sync.Mutex
+	current   *v1.Node // guarded by mu; shared with readers and never changed, only replaced
+	published bool     // guarded by mu; current is the API server's
+	watched   bool     // guarded by mu; somebody calls Observe
+	deleted   bool     // guarded by mu; the API server has it no more
+	doubted   bool     // guarded by mu; a watch showed one that is older than current
 	// corrected: guarded by mu; no Node is shown any more that has devices of an agent before this
 	// one that nobody knows of.
 	corrected bool
@@ -66,7 +66,7 @@ func (c *Current) Node() *v1.Node {
 func (c *Current) UID() types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.shown || c.deleted || c.current.DeletionTimestamp != nil {
+	if !c.published || c.deleted || c.current.DeletionTimestamp != nil {
 		return ""
 	}
 	return c.current.UID
@@ -83,7 +83,7 @@ func (c *Current) adopt(newest *v1.Node) {
 	kept := *newest
 	kept.ManagedFields = nil // nobody reads them, and they are most of the object
 	c.mu.Lock()
-	if c.shown && !c.deleted && c.current.UID == kept.UID {
+	if c.published && !c.deleted && c.current.UID == kept.UID {
 		if order, err := resourceversion.CompareResourceVersion(kept.ResourceVersion, c.current.ResourceVersion); err == nil && order < 0 && !c.doubted {
 			c.doubted = true
 			c.mu.Unlock()
@@ -93,8 +93,8 @@ func (c *Current) adopt(newest *v1.Node) {
 	if !c.corrected && c.forgotten() {
 		kept = *withoutExtended(&kept) // pods are admitted by it while the correction is under way
 	}
-	first := !c.shown
-	c.current, c.shown, c.deleted, c.doubted = &kept, true, false, false
+	first := !c.published
+	c.current, c.published, c.deleted, c.doubted = &kept, true, false, false
 	c.mu.Unlock()
 	if first {
 		close(c.registered)
@@ -106,7 +106,7 @@ func (c *Current) adopt(newest *v1.Node) {
 func (c *Current) known() *v1.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.watched && c.shown && !c.deleted && !c.doubted {
+	if c.watched && c.published && !c.deleted && !c.doubted {
 		return c.current
 	}
 	return nil

@@ -27,14 +27,14 @@ func ContainerImages(images []*runtimeapi.Image) []v1.ContainerImage {
 // everything else that the status is made from.
 const imagesFor = 30 * time.Second
 
-// shelf keeps the last list of images. It belongs to one goroutine.
-type shelf struct {
+// imageCache keeps the last list of images. It belongs to one goroutine.
+type imageCache struct {
 	images []v1.ContainerImage
 	at     time.Time
 }
 
 // list returns the images, and asks for them if the last list is old.
-func (s *shelf) list(ctx context.Context, ask func(context.Context) ([]v1.ContainerImage, error)) ([]v1.ContainerImage, error) {
+func (s *imageCache) list(ctx context.Context, ask func(context.Context) ([]v1.ContainerImage, error)) ([]v1.ContainerImage, error) {
 	if s.images != nil && time.Since(s.at) < imagesFor {
 		return s.images, nil
 	}

@@ -20,7 +20,7 @@ func TestShelf(t *testing.T) {
 			}
 			return []v1.ContainerImage{}, nil
 		}
-		var s shelf
+		var s imageCache
 		for second := range 60 {
 			if _, err := s.list(t.Context(), ask); (err != nil) != (second == 30) {
 				t.Errorf("second %d: %v", second, err)

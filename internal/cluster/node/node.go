@@ -123,7 +123,7 @@ type Node struct {
 	metrics     *metrics
 	callTimeout time.Duration
 	book        addressBook // of the goroutine that reports
-	shelf       shelf       // of the same goroutine
+	imageCache  imageCache  // of the same goroutine
 	clock       clock
 }
 

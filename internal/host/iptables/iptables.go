@@ -107,7 +107,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if len(made) > 0 && known {
 			k.Log.Warn("chains of iptables were missing, and were made", "chains", made)
 		}
-		said, known = k.tell(err, said), true
+		said, known = k.report(err, said), true
 		var again <-chan time.Time
 		if !follows || said != "" {
 			again = time.After(period)
@@ -130,8 +130,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// tell logs what failed, unless it was said, and returns what is said now.
-func (k *Keeper) tell(err error, said string) string {
+// report logs what failed, unless it was said, and returns what is said now.
+func (k *Keeper) report(err error, said string) string {
 	if err == nil {
 		return ""
 	}

@@ -29,15 +29,15 @@ var (
 
 // high is the wire of version 2: memory.high of the pods' cgroup.
 type high struct {
-	dir   string
-	marks marks
+	dir        string
+	attributes attributes
 
 	bound  bool // memory.high may have our value
 	events int  // descriptor, or notOpen
 }
 
-// marks keep a number with the cgroup, for as long as it exists.
-type marks interface {
+// attributes keep a number with the cgroup, for as long as it exists.
+type attributes interface {
 	get() (int64, error) // 0 is none
 	set(int64) error
 }
@@ -63,7 +63,7 @@ func (h *high) own(lies int64) error {
 	if err != nil {
 		return err
 	}
-	mark, err := h.marks.get()
+	mark, err := h.attributes.get()
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (h *high) lay(at int64) (crossed bool, err error) {
 	}
 	// What is marked without being set harms nobody; what is set without a mark would stay for ever
 	// if the agent were killed.
-	if err := h.marks.set(at); err != nil {
+	if err := h.attributes.set(at); err != nil {
 		return false, err
 	}
 	h.bound = true

@@ -27,7 +27,7 @@ func (m *mark) set(at int64) error {
 // newHigh returns a wire over plain files: 1 GiB of 4 are used.
 func newHigh(t *testing.T, m *mark) *high {
 	t.Helper()
-	h := &high{dir: t.TempDir(), marks: m, events: notOpen}
+	h := &high{dir: t.TempDir(), attributes: m, events: notOpen}
 	for name, text := range map[string]string{
 		currentFile: "1073741824\n", maxFile: "4294967296\n", highFile: "max\n", eventsFile: "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n",
 	} {

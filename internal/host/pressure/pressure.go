@@ -25,10 +25,10 @@ type Config struct {
 
 // Watch has the kernel tell when the machine's memory may have become short.
 type Watch struct {
-	cfg  Config
-	wake chan struct{}
-	told chan struct{}
-	bell bell
+	cfg      Config
+	wake     chan struct{}
+	notified chan struct{}
+	bell     bell
 	// watching is false before anything is seen, and from when nothing is any more.
 	watching atomic.Bool
 
@@ -46,7 +46,7 @@ const none = math.MaxInt64
 // New returns a watch that sees nothing before it runs and is told distances.
 func New(cfg Config) *Watch {
 	cfg.Proc, cfg.Cgroups = cmp.Or(cfg.Proc, "/proc"), cmp.Or(cfg.Cgroups, "/sys/fs/cgroup")
-	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), told: make(chan struct{}, 1), bell: bell{fd: -1}}
+	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), notified: make(chan struct{}, 1), bell: bell{fd: -1}}
 }
 
 // Wake has a value when memory may have become short. It has room for one.
@@ -60,7 +60,7 @@ func (w *Watch) Arm(machine, pods int64) {
 	w.left = &distances{machine: machine, pods: pods}
 	w.mu.Unlock()
 	w.bell.ring()
-	notify(w.told)
+	notify(w.notified)
 }
 
 // Watches reports whether memory that pods take as far as Arm was told wakes, and whether what is
@@ -89,7 +89,7 @@ func (w *Watch) take() (distances, bool) {
 func (w *Watch) Run(ctx context.Context) error {
 	w.tidy()
 	select {
-	case <-w.told:
+	case <-w.notified:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -122,7 +122,7 @@ func (w *Watch) unified() bool { return exists(filepath.Join(w.cfg.Cgroups, cont
 
 func (w *Watch) high() *high {
 	dir := filepath.Join(w.cfg.Cgroups, w.pods())
-	return &high{dir: dir, marks: attribute(dir), events: notOpen}
+	return &high{dir: dir, attributes: attribute(dir), events: notOpen}
 }
 
 func (w *Watch) serve(ctx context.Context) error {

@@ -60,8 +60,8 @@ type Config struct {
 
 // Notifier tells systemd how the agent is.
 type Notifier struct {
-	cfg  Config
-	told string // the status as systemd has it
+	cfg       Config
+	published string // the status as systemd has it
 }
 
 // New returns a notifier that has told nothing.
@@ -82,8 +82,8 @@ const statusPause = time.Second
 // until ctx is done. An agent that is not well gives no sign of life, so that systemd ends it and
 // starts another.
 func (n *Notifier) Run(ctx context.Context) error {
-	n.told = n.cfg.Status()
-	n.notify(daemon.SdNotifyReady, "STATUS="+n.told)
+	n.published = n.cfg.Status()
+	n.notify(daemon.SdNotifyReady, "STATUS="+n.published)
 	var due <-chan time.Time
 	if n.cfg.Service.Watchdog > 0 {
 		n.giveSign(ctx)
@@ -102,8 +102,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 			changed, paused = nil, time.After(statusPause)
 		case <-paused:
 			changed, paused = n.cfg.Changed, nil
-			if now := n.cfg.Status(); now != n.told {
-				n.told = now
+			if now := n.cfg.Status(); now != n.published {
+				n.published = now
 				n.notify("STATUS=" + now)
 			}
 		}

@@ -20,14 +20,14 @@ type PodsConfig struct {
 	List    func() []*v1.Pod
 	// Wanted are the pods that should be here.
 	Wanted func() []*v1.Pod
-	// Lives are the lifecycles that workers have given pods. Mirrored: static pods have mirrors, as
-	// there is an API server.
-	Lives    func() map[pod.UID]pod.Lifecycle
-	Mirrored bool
+	// Lifecycles are the lifecycles that workers have given pods. Mirrored: static pods have
+	// mirrors, as there is an API server.
+	Lifecycles func() map[pod.UID]pod.Lifecycle
+	Mirrored   bool
 	// Observed is what the runtime has.
 	Observed func() []*pod.Status
-	// Story returns what the journal knows of a pod.
-	Story func(uid pod.UID) (journal.Story, bool)
+	// Timeline returns what the journal knows of a pod.
+	Timeline func(uid pod.UID) (journal.Timeline, bool)
 	// Started is when the agent was: what began before is another agent's.
 	Started time.Time
 	// Metrics is where the families are registered that count; nil: nowhere.
@@ -120,7 +120,7 @@ func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
 	}
 	type working struct{ lifecycle, config, static string }
 	counts, mirrored := map[working]int{}, 0
-	for uid, l := range p.Lives() {
+	for uid, l := range p.Lifecycles() {
 		w := working{config: "desired", static: "unknown"}
 		if is, known := static[uid]; known {
 			w.static = ""

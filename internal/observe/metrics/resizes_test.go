@@ -21,7 +21,7 @@ func TestResizes(t *testing.T) {
 		r := prometheus.NewRegistry()
 		p := NewPods(PodsConfig{
 			Metrics: r, List: func() []*v1.Pod { return []*v1.Pod{shown} }, Wanted: func() []*v1.Pod { return nil },
-			Observed: func() []*pod.Status { return nil }, Lives: func() map[pod.UID]pod.Lifecycle { return nil },
+			Observed: func() []*pod.Status { return nil }, Lifecycles: func() map[pod.UID]pod.Lifecycle { return nil },
 		})
 		r.MustRegister(p)
 		show := func(request, limit string, conditions ...v1.PodCondition) {

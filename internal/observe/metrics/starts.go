@@ -14,7 +14,7 @@ type span struct{ from, to time.Time }
 
 // computeExcluded returns how much of the time until a pod ran its images were pulled or its init
 // containers ran, whichever at a time (Kubernetes community, "Pod startup latency SLI").
-func computeExcluded(p *v1.Pod, s *journal.Story, within span) time.Duration {
+func computeExcluded(p *v1.Pod, s *journal.Timeline, within span) time.Duration {
 	var all []span
 	for i := range s.Entries {
 		if e := &s.Entries[i]; e.Component == "image" && e.Error == "" {
@@ -53,7 +53,7 @@ func (p *Pods) podRuns(x *v1.Pod) {
 	now := time.Now()
 	total := max(0, now.Sub(x.CreationTimestamp.Time))
 	p.startTotal.Observe(total.Seconds())
-	story, _ := p.Story(x.UID)
+	story, _ := p.Timeline(x.UID)
 	sli := total - computeExcluded(x, &story, span{x.CreationTimestamp.Time, now})
 	p.startSLI.Observe(sli.Seconds())
 	if !x.Spec.HostNetwork && !p.networked {

@@ -42,7 +42,7 @@ func TestComputeExcluded(t *testing.T) {
 		{"longer than the start", []journal.Entry{image(10, 40)}, nil, 0},
 		{"at its end", []journal.Entry{image(10, 35)}, nil, 5},
 	} {
-		got := computeExcluded(p, &journal.Story{Entries: tt.entries, Ends: tt.ends}, span{zero, at(30)})
+		got := computeExcluded(p, &journal.Timeline{Entries: tt.entries, Ends: tt.ends}, span{zero, at(30)})
 		if want := time.Duration(tt.want) * time.Second; got != want {
 			t.Errorf("%s: %v, want %v", tt.name, got, want)
 		}
@@ -60,8 +60,8 @@ func TestStartsForTheObjective(t *testing.T) {
 		p := NewPods(PodsConfig{
 			Changed: changed, Pod: func(uid pod.UID) (*v1.Pod, bool) { x, ok := pods[uid]; return x, ok },
 			List: func() []*v1.Pod { return nil }, Started: began, Metrics: r,
-			Story: func(pod.UID) (journal.Story, bool) {
-				return journal.Story{Entries: []journal.Entry{{Component: "image", Took: 2 * time.Second, Time: began.Add(3 * time.Second)}}}, true
+			Timeline: func(pod.UID) (journal.Timeline, bool) {
+				return journal.Timeline{Entries: []journal.Entry{{Component: "image", Took: 2 * time.Second, Time: began.Add(3 * time.Second)}}}, true
 			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -27,8 +27,8 @@ type entry struct {
 	err    error       // of the newest reading
 }
 
-// flight is one reading in progress. There is at most one per pod.
-type flight struct {
+// inflightRead is one reading in progress. There is at most one per pod.
+type inflightRead struct {
 	reading pod.Reading
 	done    chan struct{} // closed at the end
 	status  *pod.Status   // set before done is closed
@@ -40,13 +40,13 @@ type flight struct {
 // seen is what a relist that began at the mark saw of a pod; nil when it saw nothing or there was
 // none.
 type seen struct {
-	mark pod.Reading
-	pod  *cri.RuntimePod
+	startedAt pod.Reading
+	pod       *cri.RuntimePod
 }
 
-// Mark returns a point in the order of readings: an observation with a higher Reading began after
-// the call.
-func (g *PLEG) Mark() pod.Reading { return pod.Reading(g.readings.Add(1)) }
+// BeginReading returns a point in the order of readings: an observation with a higher Reading began
+// after the call.
+func (g *PLEG) BeginReading() pod.Reading { return pod.Reading(g.readings.Add(1)) }
 
 // Observe returns an observation of the pod whose reading began after the mark, and reads the pod
 // now if there is none. Many callers share one reading. It waits for no event and no timer; it ends
@@ -58,7 +58,7 @@ func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*po
 			g.mu.Unlock()
 			return e.status, nil
 		}
-		f := g.flights[uid]
+		f := g.inflight[uid]
 		if f == nil {
 			f = g.beginLocked(uid, seen{})
 		}
@@ -105,11 +105,11 @@ func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 		g.held[uid] = true
 		return true
 	}
-	if f := g.flights[uid]; f != nil {
+	if f := g.inflight[uid]; f != nil {
 		f.again = true
 		return true
 	}
-	if len(g.flights) >= mostReadings {
+	if len(g.inflight) >= mostReadings {
 		return false
 	}
 	g.beginLocked(uid, s)
@@ -125,10 +125,10 @@ func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
 			impatient = time.After(patience)
 		}
 		select {
-		case <-g.room:
+		case <-g.readEnded:
 		case <-impatient:
 			g.mu.Lock()
-			if g.flights[uid] == nil {
+			if g.inflight[uid] == nil {
 				g.beginLocked(uid, s)
 			}
 			g.mu.Unlock()
@@ -153,13 +153,13 @@ func (g *PLEG) isFirstOverflow() bool {
 // beginLocked begins a reading. It begins with what a relist saw, unless the pod was read since:
 // half of the calls of an agent that starts over many pods, and those that take the runtime longer
 // the more pods it has.
-func (g *PLEG) beginLocked(uid pod.UID, s seen) *flight {
+func (g *PLEG) beginLocked(uid pod.UID, s seen) *inflightRead {
 	prev := g.entries[uid].status
-	if s.pod == nil || prev != nil && prev.Reading > s.mark {
-		s = seen{mark: g.Mark()}
+	if s.pod == nil || prev != nil && prev.Reading > s.startedAt {
+		s = seen{startedAt: g.BeginReading()}
 	}
-	f := &flight{reading: s.mark, done: make(chan struct{})}
-	g.flights[uid] = f
+	f := &inflightRead{reading: s.startedAt, done: make(chan struct{})}
+	g.inflight[uid] = f
 	g.reads.Go(func() {
 		// Not bound to a caller's context: others may wait for this reading too.
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
@@ -171,7 +171,7 @@ func (g *PLEG) beginLocked(uid pod.UID, s seen) *flight {
 		stalled.Stop()
 		g.metrics.readDuration.Observe(time.Since(began).Seconds())
 		select {
-		case g.room <- struct{}{}:
+		case g.readEnded <- struct{}{}:
 		default:
 		}
 	})
@@ -190,7 +190,7 @@ func (g *PLEG) reportStall(uid pod.UID, prev *pod.Status, call string) {
 	})
 }
 
-func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) {
+func (g *PLEG) finish(uid pod.UID, f *inflightRead, read func() (*pod.Status, error)) {
 	f.status, f.err = read()
 	if f.status != nil {
 		f.status.Reading = f.reading
@@ -201,7 +201,7 @@ func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) 
 	changed := g.storeLocked(uid, old, f)
 	// A worker that waits for the reading acts on it by itself.
 	notify := changed && f.waiters == 0
-	delete(g.flights, uid)
+	delete(g.inflight, uid)
 	if f.again {
 		g.beginLocked(uid, seen{})
 	}
@@ -216,12 +216,12 @@ func (g *PLEG) finish(uid pod.UID, f *flight, read func() (*pod.Status, error)) 
 }
 
 // storeLocked keeps the result of a reading and reports whether it shows something new.
-func (g *PLEG) storeLocked(uid pod.UID, old entry, f *flight) (changed bool) {
+func (g *PLEG) storeLocked(uid pod.UID, old entry, f *inflightRead) (changed bool) {
 	if f.err != nil {
 		g.entries[uid] = entry{status: old.status, err: f.err}
 		return old.err == nil
 	}
-	keepIPs(old.status, f.status)
+	inheritIPs(old.status, f.status)
 	if len(f.status.Sandboxes) == 0 && len(f.status.Containers) == 0 {
 		delete(g.entries, uid)
 		return old.err != nil || old.status != nil
@@ -230,9 +230,9 @@ func (g *PLEG) storeLocked(uid pod.UID, old entry, f *flight) (changed bool) {
 	return old.err != nil || old.status == nil || differs(old.status, f.status)
 }
 
-// keepIPs carries the addresses of a pod over the end of its sandbox: status.podIPs of a finished
-// pod stay.
-func keepIPs(old, now *pod.Status) {
+// inheritIPs carries the addresses of a pod over the end of its sandbox: status.podIPs of a
+// finished pod stay.
+func inheritIPs(old, now *pod.Status) {
 	if old != nil && len(now.IPs) == 0 && now.ReadySandbox() == nil && len(now.Sandboxes) > 0 {
 		now.IPs = old.IPs
 	}

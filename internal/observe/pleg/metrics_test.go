@@ -22,7 +22,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("last seen at %v", got)
 		}
 		r.run(t, "a", "main")
-		if _, err := r.Observe(t.Context(), "a", r.Mark()); err != nil {
+		if _, err := r.Observe(t.Context(), "a", r.BeginReading()); err != nil {
 			t.Fatal(err)
 		}
 		if reads := metricstest.Values(t, r.registry)["kubelet_pleg_pod_relist_duration_seconds_count"]; reads == 0 {

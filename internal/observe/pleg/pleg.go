@@ -73,16 +73,16 @@ type PLEG struct {
 	once       sync.Once
 	readings   atomic.Uint64
 	reads      sync.WaitGroup // readings in flight
-	room       chan struct{}  // capacity 1; a reading has ended
+	readEnded  chan struct{}  // capacity 1; a reading has ended
 	stream     stream
 	health     health.Latch // why the last relist failed
 
 	mu       sync.Mutex
-	entries  map[pod.UID]entry   // guarded by mu; podCache
-	flights  map[pod.UID]*flight // guarded by mu
-	held     map[pod.UID]bool    // guarded by mu; value: something happened meanwhile
-	overflow bool                // guarded by mu; a pod that an event named was not read for want of room
-	listing  *listing            // guarded by mu; the relist under way, or nil
+	entries  map[pod.UID]entry         // guarded by mu; podCache
+	inflight map[pod.UID]*inflightRead // guarded by mu
+	held     map[pod.UID]bool          // guarded by mu; value: something happened meanwhile
+	overflow bool                      // guarded by mu; a pod that an event named was not read for want of room
+	listing  *listing                  // guarded by mu; the relist under way, or nil
 }
 
 // listing is a relist that waits for the runtime.
@@ -100,8 +100,8 @@ type stream struct {
 	health  health.Latch // why there is none, or none that lasts
 }
 
-// tell wakes Run. It never blocks.
-func (s *stream) tell() {
+// notify wakes Run. It never blocks.
+func (s *stream) notify() {
 	select {
 	case s.news <- struct{}{}:
 	default:
@@ -111,7 +111,7 @@ func (s *stream) tell() {
 // startPolling notes that the runtime has no events, and reports whether that is new.
 func (s *stream) startPolling() (isNew bool) {
 	if isNew = s.polling.CompareAndSwap(false, true); isNew {
-		s.tell()
+		s.notify()
 	}
 	return isNew
 }
@@ -120,7 +120,7 @@ func (s *stream) startPolling() (isNew bool) {
 func (s *stream) stopPolling() (isNew bool) {
 	if isNew = s.polling.CompareAndSwap(true, false); isNew {
 		s.health.Set(nil)
-		s.tell()
+		s.notify()
 	}
 	return isNew
 }
@@ -131,9 +131,9 @@ func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Reg
 	g := &PLEG{
 		runtime: runtime, journal: j, log: log, metrics: newMetrics(r),
 		inbox: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
-		restored: make(chan struct{}, 1), relisted: make(chan struct{}), room: make(chan struct{}, 1),
+		restored: make(chan struct{}, 1), relisted: make(chan struct{}), readEnded: make(chan struct{}, 1),
 		stream:  stream{news: make(chan struct{}, 1)},
-		entries: map[pod.UID]entry{}, flights: map[pod.UID]*flight{}, held: map[pod.UID]bool{},
+		entries: map[pod.UID]entry{}, inflight: map[pod.UID]*inflightRead{}, held: map[pod.UID]bool{},
 	}
 	g.health.Set(errors.New("pleg has yet to be successful"))
 	return g
@@ -266,7 +266,7 @@ func (g *PLEG) follow(ctx context.Context) {
 			if !g.stream.polling.Load() { // a stream that keeps breaking must last first
 				g.stream.health.Set(nil)
 			}
-			g.stream.tell()
+			g.stream.notify()
 		}, func(uid pod.UID) {
 			g.stream.stopPolling()
 			g.inbox.Put(uid)
@@ -313,7 +313,7 @@ func (g *PLEG) relist(ctx context.Context) {
 		interval = began.Sub(g.lastRelist)
 	}
 	g.lastRelist = began
-	mark := g.Mark()
+	mark := g.BeginReading()
 	pods, err := g.list(ctx)
 	if ctx.Err() != nil {
 		return

@@ -186,7 +186,7 @@ func TestObserveReadsThrough(t *testing.T) {
 		r := start(t)
 		r.run(t, "a", "c")
 		settle()
-		mark := r.Mark()
+		mark := r.BeginReading()
 		s, err := r.Observe(t.Context(), "a", mark)
 		if err != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func TestObserveReadsThrough(t *testing.T) {
 		if n := len(r.fake.Calls()); n != 0 || again != s {
 			t.Fatalf("an observation that is new enough was read again with %d calls", n)
 		}
-		unknown, err := r.Observe(t.Context(), "nobody", r.Mark())
+		unknown, err := r.Observe(t.Context(), "nobody", r.BeginReading())
 		if err != nil || len(unknown.Sandboxes) != 0 {
 			t.Fatalf("unknown pod: got %+v, %v; want an empty status", unknown, err)
 		}
@@ -214,7 +214,7 @@ func TestObserveSharesOneReading(t *testing.T) {
 		r := start(t)
 		r.fake.SetLatency("ListPodSandbox", time.Second)
 		r.fake.ResetCalls()
-		mark := r.Mark()
+		mark := r.BeginReading()
 		results := make(chan error, 10)
 		for range cap(results) {
 			go func() {
@@ -240,7 +240,7 @@ func TestObserveEndsWithItsContext(t *testing.T) {
 		defer release()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.Observe(ctx, "a", r.Mark()); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.Observe(ctx, "a", r.BeginReading()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("got %v, want the context's error", err)
 		}
 	})
@@ -290,7 +290,7 @@ func TestRemovedPodIsForgotten(t *testing.T) {
 		settle()
 		r.Changed().Take()
 		r.fake.RemoveBehindBack("web-a")
-		if _, err := r.Observe(t.Context(), "a", r.Mark()); err != nil {
+		if _, err := r.Observe(t.Context(), "a", r.BeginReading()); err != nil {
 			t.Fatal(err)
 		}
 		if _, ok := r.Newest("a"); ok {
@@ -377,7 +377,7 @@ func TestRelistThatIsOvertaken(t *testing.T) {
 		g := r.follow(t, lateLists{r.client, release})
 		t.Cleanup(func() { close(release) })
 		r.runAgain(t, "a", "new", 1)
-		mark := g.Mark()
+		mark := g.BeginReading()
 		if s, err := g.Observe(t.Context(), "a", mark); err != nil || s.FindContainer("new") == nil {
 			t.Fatalf("got %+v, %v", s, err)
 		}

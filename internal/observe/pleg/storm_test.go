@@ -371,7 +371,7 @@ func TestStallsAreReported(t *testing.T) {
 			t.Errorf("one pod makes the node unhealthy: %v", err)
 		}
 		time.Sleep(time.Minute) // the reading gives up; whoever the pod belongs to tries again
-		if _, err := r.Observe(t.Context(), "a", r.Mark()); err != nil {
+		if _, err := r.Observe(t.Context(), "a", r.BeginReading()); err != nil {
 			t.Error(err)
 		}
 		r.expectState(t, "a", "slow", pod.StateExited)

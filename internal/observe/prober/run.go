@@ -144,7 +144,7 @@ func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (chang
 		e.Error = clip(r.Output, journalOutput)
 	}
 	if changed && p.kind == startup && p.verdict == pod.ProbeSuccess {
-		m.Journal.Mark(e.Subject, journal.Startup, e.Container)
+		m.Journal.Reach(e.Subject, journal.Startup, e.Container)
 	}
 	if changed && p.kind == startup {
 		m.armLocked(p.container, now) // those that waited for it

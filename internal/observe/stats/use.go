@@ -12,16 +12,16 @@ import (
 	"berth/internal/pod"
 )
 
-// Room is how much is left of something, and how much there is. The zero value is what cannot be
+// Amount is how much is left of something, and how much there is. The zero value is what cannot be
 // told.
-type Room struct{ Available, Capacity uint64 }
+type Amount struct{ Available, Capacity uint64 }
 
 // Use is how much the machine, and the cgroup of all pods, have left.
 type Use struct {
 	Time time.Time
 	// Memory and PodsMemory are in bytes; PodsMemory is known where that cgroup has a limit. Tasks
 	// counts threads.
-	Memory, PodsMemory, Tasks Room
+	Memory, PodsMemory, Tasks Amount
 	// Free and PodsFree are how much memory can be taken before something is given up for it, such
 	// as caches of files.
 	Free, PodsFree uint64
@@ -50,26 +50,26 @@ func (c *Collector) Use(ctx context.Context) (Use, error) {
 		return out, fmt.Errorf("read usage: %w", err)
 	}
 	machine := c.proc.meminfo()
-	out.Memory, out.Free = memoryRoom(root, machine), machine.free
+	out.Memory, out.Free = memoryAmount(root, machine), machine.free
 	if pods != nil && pods.Memory != nil && pods.Memory.Limit != cgroupstat.Unlimited {
 		m := pods.Memory
-		out.PodsMemory, out.PodsFree = Room{m.Limit - min(m.WorkingSet(), m.Limit), m.Limit}, m.Limit-min(m.Usage, m.Limit)
+		out.PodsMemory, out.PodsFree = Amount{m.Limit - min(m.WorkingSet(), m.Limit), m.Limit}, m.Limit-min(m.Usage, m.Limit)
 	}
 	if n, most := c.proc.tasks(); n > 0 && most > 0 {
-		out.Tasks = Room{uint64(max(most-n, 0)), uint64(most)}
+		out.Tasks = Amount{uint64(max(most-n, 0)), uint64(most)}
 	}
 	return out, nil
 }
 
-func memoryRoom(root *Reading, m meminfo) Room {
+func memoryAmount(root *Reading, m meminfo) Amount {
 	if root == nil || root.Memory == nil || m.memory == 0 {
-		return Room{}
+		return Amount{}
 	}
 	available := m.memory - min(root.Memory.WorkingSet(), m.memory)
 	if m.available > 0 {
 		available = min(available, m.available)
 	}
-	return Room{available, m.memory}
+	return Amount{available, m.memory}
 }
 
 // PodUse is what runs of a pod.
@@ -118,7 +118,7 @@ func (c *Collector) PodUses(ctx context.Context) (map[pod.UID]PodUse, error) {
 // FileSystem is what is left of a file system.
 type FileSystem struct {
 	Device        uint64 // tells it from others
-	Space, Inodes Room   // of bytes that who is not root can have; of inodes
+	Space, Inodes Amount // of bytes that who is not root can have; of inodes
 }
 
 // FileSystem reads what is left of the file system that the path is in.
@@ -136,7 +136,7 @@ func (c *Collector) FileSystem(path string) (FileSystem, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return FileSystem{}, fmt.Errorf("read file system: %s: %w", path, err)
 	}
-	return FileSystem{st.Dev, Room{s.available, s.capacity}, Room{s.inodesFree, s.inodes}}, nil
+	return FileSystem{st.Dev, Amount{s.available, s.capacity}, Amount{s.inodesFree, s.inodes}}, nil
 }
 
 // Places are paths in the file systems that pods and images fill.

@@ -44,44 +44,44 @@ func version1(h *host, cfg *Config) {
 
 func TestUse(t *testing.T) {
 	const mi = 1 << 20
-	tasks := Room{20000 - 234, 20000}
+	tasks := Amount{20000 - 234, 20000}
 	meminfo := func(text string) func(*host, *Config) {
 		return func(h *host, _ *Config) { h.write("proc/meminfo", text) }
 	}
 	limit := func(text string) func(*host, *Config) {
 		return func(h *host, _ *Config) { h.write("cgroup/kubepods/memory.max", text) }
 	}
-	pods := Room{16*mi - 5*mi, 16 * mi}
+	pods := Amount{16*mi - 5*mi, 16 * mi}
 	for _, tt := range []struct {
 		name   string
 		change func(*host, *Config)
 		want   Use
 	}{
-		{"the machine's working set has no inactive files", nil, Use{Memory: Room{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
-		{"version 1", version1, Use{Memory: Room{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
+		{"the machine's working set has no inactive files", nil, Use{Memory: Amount{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
+		{"version 1", version1, Use{Memory: Amount{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
 		{"the kernel itself takes memory", meminfo("MemTotal: 8192 kB\nMemFree: 512 kB\nMemAvailable: 1024 kB\n"), Use{
-			Memory: Room{mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, Free: mi / 2, PodsFree: 10 * mi,
+			Memory: Amount{mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, Free: mi / 2, PodsFree: 10 * mi,
 		}},
 		{"the kernel could give more", meminfo("MemTotal: 8192 kB\nMemFree: 512 kB\nMemAvailable: 8000 kB\n"), Use{
-			Memory: Room{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, Free: mi / 2, PodsFree: 10 * mi,
+			Memory: Amount{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: tasks, Free: mi / 2, PodsFree: 10 * mi,
 		}},
-		{"more is used than there is", meminfo("MemTotal: 1024 kB\n"), Use{Memory: Room{0, mi}, PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
+		{"more is used than there is", meminfo("MemTotal: 1024 kB\n"), Use{Memory: Amount{0, mi}, PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
 		{"nothing is known of memory", meminfo(""), Use{PodsMemory: pods, Tasks: tasks, PodsFree: 10 * mi}},
-		{"pods have no limit", limit("max\n"), Use{Memory: Room{4 * mi, 8 * mi}, Tasks: tasks}},
-		{"pods are above their limit", limit("1048576\n"), Use{Memory: Room{4 * mi, 8 * mi}, PodsMemory: Room{0, mi}, Tasks: tasks}},
+		{"pods have no limit", limit("max\n"), Use{Memory: Amount{4 * mi, 8 * mi}, Tasks: tasks}},
+		{"pods are above their limit", limit("1048576\n"), Use{Memory: Amount{4 * mi, 8 * mi}, PodsMemory: Amount{0, mi}, Tasks: tasks}},
 		{"version 1 without a limit", func(h *host, cfg *Config) {
 			version1(h, cfg)
 			h.write("v1/memory/kubepods/memory.limit_in_bytes", "9223372036854771712\n")
-		}, Use{Memory: Room{4 * mi, 8 * mi}, Tasks: tasks}},
-		{"there are no pods yet", func(_ *host, cfg *Config) { cfg.Class = func(v1.PodQOSClass) string { return "" } }, Use{Memory: Room{4 * mi, 8 * mi}, Tasks: tasks}},
+		}, Use{Memory: Amount{4 * mi, 8 * mi}, Tasks: tasks}},
+		{"there are no pods yet", func(_ *host, cfg *Config) { cfg.Class = func(v1.PodQOSClass) string { return "" } }, Use{Memory: Amount{4 * mi, 8 * mi}, Tasks: tasks}},
 		{"one bound of tasks", func(h *host, _ *Config) { h.write("proc/sys/kernel/threads-max", "") }, Use{
-			Memory: Room{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: Room{32768 - 234, 32768}, PodsFree: 10 * mi,
+			Memory: Amount{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: Amount{32768 - 234, 32768}, PodsFree: 10 * mi,
 		}},
 		{"more tasks than there can be", func(h *host, _ *Config) { h.write("proc/loadavg", "0.00 0.01 0.05 1/20001 5678\n") }, Use{
-			Memory: Room{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: Room{0, 20000}, PodsFree: 10 * mi,
+			Memory: Amount{4 * mi, 8 * mi}, PodsMemory: pods, Tasks: Amount{0, 20000}, PodsFree: 10 * mi,
 		}},
 		{"nothing is known of tasks", func(h *host, _ *Config) { h.write("proc/loadavg", "") }, Use{
-			Memory: Room{4 * mi, 8 * mi}, PodsMemory: pods, PodsFree: 10 * mi,
+			Memory: Amount{4 * mi, 8 * mi}, PodsMemory: pods, PodsFree: 10 * mi,
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestFileSystem(t *testing.T) {
 				t.Errorf("%s: left %+v", path, got)
 			}
 		}
-		if other, err := c.FileSystem("/proc"); err != nil || other.Device == st.Dev || other.Space != (Room{}) {
+		if other, err := c.FileSystem("/proc"); err != nil || other.Device == st.Dev || other.Space != (Amount{}) {
 			t.Errorf("/proc: %+v, %v", other, err)
 		}
 		if _, err := c.FileSystem(filepath.Join(h.dir, "none")); !errors.Is(err, unix.ENOENT) {

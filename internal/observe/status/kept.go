@@ -11,17 +11,17 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// Kept keeps statuses for the next agent: of static pods, since nobody else knows what a pod came
-// to whose containers are gone, when it started, and when its conditions changed; and of pods that
-// have ended, since the API server may not have heard of it.
-type Kept struct {
+// Records keeps statuses for the next agent: of static pods, since nobody else knows what a pod
+// came to whose containers are gone, when it started, and when its conditions changed; and of pods
+// that have ended, since the API server may not have heard of it.
+type Records struct {
 	manager *Manager
-	file    *checkpoint.WarmTable[pod.UID, kept]
+	file    *checkpoint.WarmTable[pod.UID, record]
 	log     *slog.Logger
 }
 
-// kept is what the next agent is told of a pod.
-type kept struct {
+// record is what the next agent is told of a pod.
+type record struct {
 	v1.PodStatus `json:",inline"`
 	// EvictionGrace is set of a pod that is evicted: how many seconds that grants it.
 	EvictionGrace *int64 `json:"evictionGraceSeconds,omitempty"`
@@ -31,15 +31,15 @@ type kept struct {
 const keptVersion = 1
 
 // NewKept returns what keeps the manager's statuses in the file at path.
-func NewKept(m *Manager, path string, log *slog.Logger) *Kept {
-	return &Kept{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, kept]{
+func NewKept(m *Manager, path string, log *slog.Logger) *Records {
+	return &Records{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, record]{
 		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})}
 }
 
 // Load gives the manager what an earlier agent kept. It is called before the first Set. A file that
 // cannot be read is set aside.
-func (k *Kept) Load() {
+func (k *Records) Load() {
 	content, err := k.file.Load()
 	if err != nil {
 		k.log.Warn(err.Error())
@@ -56,44 +56,44 @@ func (k *Kept) Load() {
 }
 
 // Run writes the file behind the changes, until ctx is done.
-func (k *Kept) Run(ctx context.Context) error { return k.file.Run(ctx) }
+func (k *Records) Run(ctx context.Context) error { return k.file.Run(ctx) }
 
 // Write has the statuses written as they are now, and waits until that was tried.
-func (k *Kept) Write(ctx context.Context) { k.file.Flush(ctx) }
+func (k *Records) Write(ctx context.Context) { k.file.Flush(ctx) }
 
 // Health returns what cannot be written, since when and why, or nil.
-func (k *Kept) Health() error { return k.file.Health() }
+func (k *Records) Health() error { return k.file.Health() }
 
 // allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
-func (m *Manager) allToKeep() map[pod.UID]kept {
+func (m *Manager) allToKeep() map[pod.UID]record {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	out := make(map[pod.UID]kept, len(m.restored))
+	out := make(map[pod.UID]record, len(m.restored))
 	for uid, s := range m.restored {
-		out[uid] = m.keptLocked(uid, s)
+		out[uid] = m.recordLocked(uid, s)
 	}
 	for uid, e := range m.entries {
 		if e.isKept() {
-			out[uid] = m.keptLocked(uid, e.status)
+			out[uid] = m.recordLocked(uid, e.status)
 		}
 	}
 	return out
 }
 
 // toKeep returns the status that is kept of a pod, if it is.
-func (m *Manager) toKeep(uid pod.UID) (kept, bool) {
+func (m *Manager) toKeep(uid pod.UID) (record, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if e, ok := m.entries[uid]; ok {
-		return m.keptLocked(uid, e.status), e.isKept()
+		return m.recordLocked(uid, e.status), e.isKept()
 	}
 	s, ok := m.restored[uid]
-	return m.keptLocked(uid, s), ok
+	return m.recordLocked(uid, s), ok
 }
 
-// keptLocked adds what is kept beside the status.
-func (m *Manager) keptLocked(uid pod.UID, s v1.PodStatus) kept {
-	out := kept{PodStatus: s}
+// recordLocked adds what is kept beside the status.
+func (m *Manager) recordLocked(uid pod.UID, s v1.PodStatus) record {
+	out := record{PodStatus: s}
 	if grace, ok := m.evicted[uid]; ok {
 		out.EvictionGrace = &grace
 	}

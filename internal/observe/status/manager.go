@@ -75,10 +75,10 @@ func (m *Manager) Began(uid pod.UID) time.Time {
 	return time.Time{}
 }
 
-// Shown returns the pod's newest status as readers are told it, and whether there is one. Of what
-// an earlier agent kept these are the ends of pods alone: of a pod that ran then, this agent says
-// nothing before it has looked.
-func (m *Manager) Shown(uid pod.UID) (v1.PodStatus, bool) {
+// Published returns the pod's newest status as readers are told it, and whether there is one. Of
+// what an earlier agent kept these are the ends of pods alone: of a pod that ran then, this agent
+// says nothing before it has looked.
+func (m *Manager) Published(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if e, ok := m.entries[uid]; ok {
@@ -229,7 +229,7 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 			m.journal.Record(e)
 		}
 		if isReady(&after.status) && !isReady(&before.status) {
-			m.journal.Mark(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Ready, "")
+			m.journal.Reach(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Ready, "")
 		}
 	}
 	if differs || finished { // a pod that has finished may go from the API server, though its status says no more than before

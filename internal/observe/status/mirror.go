@@ -38,10 +38,10 @@ type MirrorsConfig struct {
 	// Complete reports whether every source was heard: before, a static pod may only not have been
 	// read yet.
 	Complete func() bool
-	// Shown is called with a static pod's UID when its mirror is as it should be: its status can be
-	// written.
-	Shown func(pod.UID)
-	Log   *slog.Logger
+	// Published is called with a static pod's UID when its mirror is as it should be: its status
+	// can be written.
+	Published func(pod.UID)
+	Log       *slog.Logger
 }
 
 // Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror
@@ -119,7 +119,7 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 		return false, nil
 	case wanted && exists && m.isMirrorOf(mirror, static):
 		m.seen[n] = static.Annotations[pod.ConfigSeenAnnotation]
-		m.Shown(static.UID)
+		m.Published(static.UID)
 		return true, nil
 	case exists && m.Ending(n):
 		return false, nil // it tells of the pod that still ends

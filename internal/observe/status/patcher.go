@@ -33,9 +33,9 @@ type PatcherConfig struct {
 	Manager *Manager
 	Pods    *pod.Manager
 	States  *pod.States
-	// Keep keeps on disk what an agent knows of static pods: what it tells of them, the next agent
-	// must not tell otherwise.
-	Keep func(context.Context)
+	// BeforePatch keeps on disk what an agent knows of static pods: what it tells of them, the next
+	// agent must not tell otherwise.
+	BeforePatch func(context.Context)
 	// Metrics measure how long after a change of a status the API server has it; nil: nothing does.
 	Metrics *Metrics
 	Journal *journal.Journal
@@ -82,8 +82,9 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), flushes: make(chan flush), writes: map[pod.UID]*write{}}
 }
 
-// Look lets the patcher compare a pod's status with the API's again, as when its mirror was made.
-func (p *Patcher) Look(uid pod.UID) { p.retry.Put(uid) }
+// Recheck lets the patcher compare a pod's status with the API's again, as when its mirror was
+// made.
+func (p *Patcher) Recheck(uid pod.UID) { p.retry.Put(uid) }
 
 // errUntold says that the API server does not have a status.
 var errUntold = errors.New("not every status was written: the API server is away, or refuses them")
@@ -309,7 +310,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	}
 	if patch != nil {
 		if pod.IsStatic(desired) {
-			p.Keep(ctx)
+			p.BeforePatch(ctx)
 		}
 		began := time.Now()
 		err := p.API.PatchPodStatus(ctx, desired.Namespace, desired.Name, patch)

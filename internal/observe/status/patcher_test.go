@@ -162,8 +162,8 @@ func startPatcher(t *testing.T) *patcherRig {
 	r := &patcherRig{server: &server{t: t, pods: map[string]*v1.Pod{}}, manager: status.NewManager(log, j), pods: pod.NewManager(), states: pod.NewStates(), metrics: prometheus.NewRegistry()}
 	r.patcher = status.NewPatcher(status.PatcherConfig{
 		API: r.server, Manager: r.manager, Pods: r.pods, States: r.states, Journal: j, Log: log,
-		Metrics: status.NewMetrics(r.metrics),
-		Keep:    func(context.Context) { r.kept = append(r.kept, r.count()) },
+		Metrics:     status.NewMetrics(r.metrics),
+		BeforePatch: func(context.Context) { r.kept = append(r.kept, r.count()) },
 	})
 	runActor(t, r.patcher.Run)
 	synctest.Wait()
@@ -189,7 +189,7 @@ func TestStatusIsToldAtOnce(t *testing.T) {
 		if got := r.get("web"); got.Status.Phase != v1.PodRunning || r.patches != 1 {
 			t.Fatalf("phase %s after %d patches", got.Status.Phase, r.patches)
 		}
-		r.patcher.Look("u")
+		r.patcher.Recheck("u")
 		synctest.Wait()
 		if r.patches != 1 {
 			t.Fatal("a status that the API has is written again")
@@ -404,7 +404,7 @@ func TestWhatAnEarlierAgentKnewIsNotTold(t *testing.T) {
 		r.pods.Set(static)
 		r.pods.Set(mirror)
 		r.patcher.Compare(mirror)
-		r.patcher.Look("u")
+		r.patcher.Recheck("u")
 		synctest.Wait()
 		if r.count() != 0 {
 			t.Fatalf("told before anything was seen: %+v", r.get("web").Status)
@@ -424,7 +424,7 @@ func TestStaticPodIsToldOfThroughItsMirror(t *testing.T) {
 		var nodeUID pod.UID
 		mirrors := status.NewMirrors(status.MirrorsConfig{
 			API: r.server, Pods: r.pods, Changed: changed, NodeChanged: node, Node: func() (string, pod.UID) { return "node", nodeUID },
-			Shown: r.patcher.Look, Ending: func(pod.FullName) bool { return false }, Complete: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+			Published: r.patcher.Recheck, Ending: func(pod.FullName) bool { return false }, Complete: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
 		})
 		runActor(t, mirrors.Run)
 		static := apiPod("web", "hash1")

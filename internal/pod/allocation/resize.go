@@ -62,10 +62,10 @@ func (a *Allocations) Grant(p *v1.Pod) {
 	a.mu.Unlock()
 }
 
-// Keep returns when what was granted and what is complete was written to the file, or could not be:
-// an agent that is killed after that has a successor that goes on where it was. It returns early
-// when ctx is done, and needs Run.
-func (a *Allocations) Keep(ctx context.Context) {
+// Persist returns when what was granted and what is complete was written to the file, or could not
+// be: an agent that is killed after that has a successor that goes on where it was. It returns
+// early when ctx is done, and needs Run.
+func (a *Allocations) Persist(ctx context.Context) {
 	if a.cfg.File != "" {
 		a.file.Flush(ctx)
 	}
@@ -181,7 +181,7 @@ func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...stri
 	}
 	a.mu.Unlock()
 	if underWay {
-		a.Keep(ctx)
+		a.Persist(ctx)
 	}
 }
 
@@ -202,5 +202,5 @@ func (a *Allocations) Complete(ctx context.Context, p *v1.Pod) {
 	a.setLocked(p.UID, s)
 	a.unsaved.Put(p.UID)
 	a.mu.Unlock()
-	a.Keep(ctx)
+	a.Persist(ctx)
 }

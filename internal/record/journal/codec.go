@@ -54,7 +54,7 @@ func (r *ring) appendRepeat(b []byte, e *entry) []byte {
 	return begin(b, recordRepeat, r.number).int(e.at).int(e.took).uint(uint64(e.count))
 }
 
-func (r *ring) appendMark(b []byte, m *mark) []byte {
+func (r *ring) appendMark(b []byte, m *milestone) []byte {
 	return begin(b, recordMark, r.number).int(m.at).uint(uint64(m.step)).string(m.container)
 }
 
@@ -147,7 +147,7 @@ func (j *Journal) replay(record []byte, numbers map[uint64]*ring) error {
 			last.at, last.took, last.count = at, took, count
 		}
 	case recordMark:
-		m := mark{at: d.int(), step: Step(d.uint()), container: d.string()}
+		m := milestone{at: d.int(), step: Step(d.uint()), container: d.string()}
 		if d.err == nil && m.step < steps {
 			r.addMark(m)
 		}

@@ -77,8 +77,8 @@ func (s *Step) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no step of a pod's start", text)
 }
 
-// Mark says when a step of a pod's first start was done.
-type Mark struct {
+// Milestone says when a step of a pod's first start was done.
+type Milestone struct {
 	Step      Step      `json:"step"`
 	Container string    `json:"container,omitempty"`
 	Time      time.Time `json:"time"`
@@ -108,13 +108,13 @@ type Next struct {
 	Rule      string    `json:"rule,omitempty"` // why then: "crash-loop back-off 20s of at most 5m0s after 3 restarts"
 }
 
-// Story is all that the journal has of one pod or manifest.
-type Story struct {
+// Timeline is all that the journal has of one pod or manifest.
+type Timeline struct {
 	Subject Subject `json:"subject"`
 	// Seen is when the journal first heard of it.
 	Seen time.Time `json:"seen"`
-	// Marks are the steps of its first start, in the order in which they were done.
-	Marks []Mark `json:"marks,omitempty"`
+	// Milestones are the steps of its first start, in the order in which they were done.
+	Milestones []Milestone `json:"marks,omitempty"`
 	// Ends are the last ends of each container, oldest first.
 	Ends    []End   `json:"ends,omitempty"`
 	Next    []Next  `json:"next,omitempty"`

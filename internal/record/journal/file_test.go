@@ -53,8 +53,8 @@ func fill(j *Journal) {
 		j.Record(Entry{Time: at.Add(time.Duration(i) * time.Second), Subject: web, Component: "image", Container: "main", Decision: "pull", Took: time.Second, Error: "no such host"})
 	}
 	j.Record(Entry{Time: at, Subject: Subject{Name: "broken.yaml"}, Component: "config", Decision: "manifest refused"})
-	j.MarkAt(web, Sandbox, "", at.Add(2*time.Second))
-	j.MarkAt(web, Started, "main", at.Add(3*time.Second))
+	j.ReachAt(web, Sandbox, "", at.Add(2*time.Second))
+	j.ReachAt(web, Started, "main", at.Add(3*time.Second))
 	j.Ended(web, End{
 		Container: "main", ID: "c1", Restart: 2, ExitCode: 137, Reason: "OOMKilled", Message: "killed",
 		Started: at.Add(3 * time.Second), Finished: at.Add(5 * time.Second), Log: "one\ntwo\n",
@@ -68,7 +68,7 @@ func TestAJournalSurvivesItsProcess(t *testing.T) {
 	fill(j)
 	j.Expect(web, Next{Time: time.Unix(1800000000, 0), What: "start"})
 	wantWeb, wantBroken, wantOrder := j.Stories("default", "web"), j.Stories("", "broken.yaml"), j.Subjects()
-	if len(wantWeb) != 1 || len(wantWeb[0].Entries) != 2 || wantWeb[0].Entries[1].Count != 3 || len(wantWeb[0].Marks) != 2 || len(wantWeb[0].Ends) != 2 || len(wantWeb[0].Next) != 1 {
+	if len(wantWeb) != 1 || len(wantWeb[0].Entries) != 2 || wantWeb[0].Entries[1].Count != 3 || len(wantWeb[0].Milestones) != 2 || len(wantWeb[0].Ends) != 2 || len(wantWeb[0].Next) != 1 {
 		t.Fatalf("got %+v", wantWeb)
 	}
 	end()
@@ -96,13 +96,13 @@ func TestAJournalSurvivesItsProcess(t *testing.T) {
 	// What is recorded later goes on where the first process ended.
 	j, end = open(t, dir, discard)
 	j.Record(Entry{Time: time.Unix(1700000009, 0), Subject: web, Component: "image", Container: "main", Decision: "pull", Error: "no such host"})
-	j.MarkAt(web, Sandbox, "", time.Unix(1700000009, 0))
+	j.ReachAt(web, Sandbox, "", time.Unix(1700000009, 0))
 	j.Ended(web, End{Container: "main", ID: "c1"})
 	end()
 	j, end = open(t, dir, discard)
 	defer end()
 	got := j.Stories("default", "web")[0]
-	if n := got.Entries[1].Count; n != 4 || len(got.Marks) != 2 || len(got.Ends) != 2 || got.Ends[0].ExitCode != 137 {
+	if n := got.Entries[1].Count; n != 4 || len(got.Milestones) != 2 || len(got.Ends) != 2 || got.Ends[0].ExitCode != 137 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -131,7 +131,7 @@ func TestHalfAWriteIsCutOff(t *testing.T) {
 		}
 		n := 0
 		for _, s := range append(j.Stories("default", "web"), j.Stories("", "broken.yaml")...) {
-			n += 1 + len(s.Entries) + len(s.Marks) + len(s.Ends)
+			n += 1 + len(s.Entries) + len(s.Milestones) + len(s.Ends)
 		}
 		if n < last {
 			t.Fatalf("cut at %d: %d things, fewer than of a shorter file", cut, n)

@@ -108,15 +108,15 @@ func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	return level, again
 }
 
-// Mark notes that a step of the pod's start is done now; container is "" for a step of the pod.
+// Reach notes that a step of the pod's start is done now; container is "" for a step of the pod.
 // Only the first mark of a step counts: the journal tells of a pod's first start.
-func (j *Journal) Mark(s Subject, step Step, container string) {
-	j.MarkAt(s, step, container, time.Now())
+func (j *Journal) Reach(s Subject, step Step, container string) {
+	j.ReachAt(s, step, container, time.Now())
 }
 
-// MarkAt is Mark for a step of which somebody else, as the runtime, has seen the time.
-func (j *Journal) MarkAt(s Subject, step Step, container string, at time.Time) {
-	m := mark{at: at.UnixNano(), container: container, step: step}
+// ReachAt is Mark for a step of which somebody else, as the runtime, has seen the time.
+func (j *Journal) ReachAt(s Subject, step Step, container string, at time.Time) {
+	m := milestone{at: at.UnixNano(), container: container, step: step}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r := j.ringLocked(s, min(m.at, time.Now().UnixNano()))
@@ -176,26 +176,26 @@ func (j *Journal) Read(namespace, name string) []Entry {
 
 // Stories returns all that is known of the pods (or manifests) with this namespace and name: one
 // story per incarnation, the one that was written to last at the end.
-func (j *Journal) Stories(namespace, name string) []Story {
+func (j *Journal) Stories(namespace, name string) []Timeline {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var out []Story
+	var out []Timeline
 	for el := j.order.Front(); el != nil; el = el.Next() {
 		if r := el.Value.(*ring); r.subject.Name == name && r.subject.Namespace == namespace {
-			out = append(out, r.story())
+			out = append(out, r.timeline())
 		}
 	}
 	return out
 }
 
-// StoryOf returns all that is known of the pod, and false when that is nothing.
-func (j *Journal) StoryOf(uid types.UID) (Story, bool) {
+// TimelineOf returns all that is known of the pod, and false when that is nothing.
+func (j *Journal) TimelineOf(uid types.UID) (Timeline, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r := j.rings[string(uid)]; r != nil {
-		return r.story(), true
+		return r.timeline(), true
 	}
-	return Story{}, false
+	return Timeline{}, false
 }
 
 // Subjects returns what the journal holds entries about, least recently written first.
@@ -293,8 +293,8 @@ func (j *Journal) snapshotLocked(add func(record []byte)) {
 		}
 		emit(r.appendSubject(j.scratch))
 		r.each(func(e *entry) { emit(r.appendEntry(j.scratch, e)) })
-		for i := range r.marks {
-			emit(r.appendMark(j.scratch, &r.marks[i]))
+		for i := range r.milestones {
+			emit(r.appendMark(j.scratch, &r.milestones[i]))
 		}
 		for i := range r.ends {
 			emit(r.appendEnd(j.scratch, &r.ends[i]))

@@ -37,8 +37,8 @@ type entry struct {
 	text     string // component, container, decision, why, error, separated by partSeparator
 }
 
-// mark is a Mark as it is kept.
-type mark struct {
+// milestone is a Mark as it is kept.
+type milestone struct {
 	at        int64
 	container string
 	step      Step
@@ -46,17 +46,17 @@ type mark struct {
 
 // ring is what is kept of one subject.
 type ring struct {
-	subject Subject
-	place   *list.Element // in Journal.order; nil when it was dropped
-	number  uint64        // its name in the file
-	seen    int64
-	entries []entry // at most entriesPerPod; oldest first after rotation by start
-	start   int
-	marks   []mark
-	ends    []End
-	next    []Next // not in the file: after a restart it is computed anew
-	told    []toldError
-	size    int // bytes, about
+	subject    Subject
+	place      *list.Element // in Journal.order; nil when it was dropped
+	number     uint64        // its name in the file
+	seen       int64
+	entries    []entry // at most entriesPerPod; oldest first after rotation by start
+	start      int
+	milestones []milestone
+	ends       []End
+	next       []Next // not in the file: after a restart it is computed anew
+	told       []toldError
+	size       int // bytes, about
 }
 
 func newRing(s Subject, number uint64, seen int64) *ring {
@@ -132,16 +132,16 @@ func (r *ring) each(f func(*entry)) {
 }
 
 // addMark keeps the first mark of a step and reports whether this is it.
-func (r *ring) addMark(m mark) bool {
-	for i := range r.marks {
-		if r.marks[i].step == m.step && r.marks[i].container == m.container {
+func (r *ring) addMark(m milestone) bool {
+	for i := range r.milestones {
+		if r.milestones[i].step == m.step && r.milestones[i].container == m.container {
 			return false
 		}
 	}
-	if len(r.marks) == marksPerPod {
+	if len(r.milestones) == marksPerPod {
 		return false
 	}
-	r.marks = append(r.marks, m)
+	r.milestones = append(r.milestones, m)
 	r.size += markOverhead + len(m.container)
 	return true
 }
@@ -193,16 +193,16 @@ func clipFront(s string, limit int) string {
 	return strings.Clone(s[cut:])
 }
 
-func (r *ring) story() Story {
-	s := Story{
+func (r *ring) timeline() Timeline {
+	s := Timeline{
 		Subject: r.subject, Seen: time.Unix(0, r.seen), Ends: slices.Clone(r.ends), Next: slices.Clone(r.next),
 		Entries: make([]Entry, 0, len(r.entries)),
 	}
 	r.each(func(e *entry) { s.Entries = append(s.Entries, e.entry(r.subject)) })
-	for _, m := range r.marks {
-		s.Marks = append(s.Marks, Mark{Step: m.step, Container: m.container, Time: time.Unix(0, m.at)})
+	for _, m := range r.milestones {
+		s.Milestones = append(s.Milestones, Milestone{Step: m.step, Container: m.container, Time: time.Unix(0, m.at)})
 	}
-	slices.SortStableFunc(s.Marks, func(a, b Mark) int {
+	slices.SortStableFunc(s.Milestones, func(a, b Milestone) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Step, b.Step))
 	})
 	return s

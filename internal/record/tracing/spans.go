@@ -39,7 +39,7 @@ var spanNames = map[journal.Step]string{
 //
 // The journal says when steps were done. What a step had to wait for says when it began, and for an
 // image how long getting it took.
-func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
+func computeSpans(s *journal.Timeline, end outcome) []*tracepb.Span {
 	trace := traceID(s.Subject.UID)
 	root := newSpan(trace, rootName, "", s.Seen, end.at)
 	root.Attributes = []*commonpb.KeyValue{
@@ -50,7 +50,7 @@ func computeSpans(s *journal.Story, end outcome) []*tracepb.Span {
 		root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(end.failure)}
 	}
 	out := []*tracepb.Span{root}
-	for _, m := range s.Marks {
+	for _, m := range s.Milestones {
 		name, known := spanNames[m.Step]
 		if !known || m.Time.After(end.at) {
 			continue
@@ -80,9 +80,9 @@ var waitsFor = map[journal.Step][]journal.Step{
 }
 
 // beginOf returns when the step of the mark began.
-func beginOf(s *journal.Story, m journal.Mark) time.Time {
+func beginOf(s *journal.Timeline, m journal.Milestone) time.Time {
 	begin := s.Seen
-	for _, before := range s.Marks {
+	for _, before := range s.Milestones {
 		if before.Time.After(m.Time) {
 			continue
 		}
@@ -99,7 +99,7 @@ func beginOf(s *journal.Story, m journal.Mark) time.Time {
 }
 
 // timeFor returns how long the image of the mark took, by the entry that was written with the mark.
-func timeFor(s *journal.Story, m journal.Mark) time.Duration {
+func timeFor(s *journal.Timeline, m journal.Milestone) time.Duration {
 	var nearest *journal.Entry
 	for i := range s.Entries {
 		e := &s.Entries[i]

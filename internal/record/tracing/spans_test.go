@@ -20,19 +20,19 @@ func at(milliseconds int) time.Time {
 	return seen.Add(time.Duration(milliseconds) * time.Millisecond)
 }
 
-func mark(step journal.Step, container string, milliseconds int) journal.Mark {
-	return journal.Mark{Step: step, Container: container, Time: at(milliseconds)}
+func mark(step journal.Step, container string, milliseconds int) journal.Milestone {
+	return journal.Milestone{Step: step, Container: container, Time: at(milliseconds)}
 }
 
 // start is the start of a pod with an init container, whose image is there, and a container, whose
 // image is pulled.
-func start() *journal.Story {
+func start() *journal.Timeline {
 	image := func(container string, took, milliseconds int) journal.Entry {
 		return journal.Entry{Component: "image", Container: container, Took: time.Duration(took) * time.Millisecond, Time: at(milliseconds)}
 	}
-	return &journal.Story{
+	return &journal.Timeline{
 		Subject: journal.Subject{UID: "6a1ae9f4-7a3b-4d1e-9c55-0123456789ab", Namespace: "default", Name: "web"}, Seen: seen,
-		Marks: []journal.Mark{
+		Milestones: []journal.Milestone{
 			mark(journal.Admitted, "", 1), mark(journal.Cgroup, "", 3), mark(journal.Image, "init", 5), mark(journal.Volumes, "", 6),
 			mark(journal.Sandbox, "", 80), mark(journal.Created, "init", 90), mark(journal.Started, "init", 100),
 			mark(journal.Image, "app", 900), mark(journal.Created, "app", 910), mark(journal.Started, "app", 925), mark(journal.Ready, "", 990),
@@ -95,7 +95,7 @@ func TestSpansOfAStart(t *testing.T) {
 
 func TestSpansOfAStartThatFailed(t *testing.T) {
 	s := start()
-	s.Marks = s.Marks[:2]
+	s.Milestones = s.Milestones[:2]
 	spans := computeSpans(s, outcome{at: at(50), failure: "the pod failed before it was ready: DeadlineExceeded"})
 	if diff := cmp.Diff([]string{"pod start 0-50", "  admission 0-1", "  cgroup 1-3"}, describe(spans)); diff != "" {
 		t.Errorf("spans (-want +got):\n%s", diff)

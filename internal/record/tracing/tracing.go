@@ -72,8 +72,8 @@ type Statuses interface {
 
 // Stories is the journal.
 type Stories interface {
-	// StoryOf returns all that is known of the pod, and whether that is anything.
-	StoryOf(uid pod.UID) (journal.Story, bool)
+	// TimelineOf returns all that is known of the pod, and whether that is anything.
+	TimelineOf(uid pod.UID) (journal.Timeline, bool)
 }
 
 // Config is what an Exporter needs.
@@ -146,7 +146,7 @@ func (e *Exporter) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-changed.Wake():
 			for _, uid := range changed.Take() {
-				e.look(uid)
+				e.exportStart(uid)
 			}
 			if e.down {
 				continue // until the retry
@@ -175,8 +175,8 @@ func (e *Exporter) Run(ctx context.Context) error {
 	}
 }
 
-// look makes the pod's trace if its start has just come to an end.
-func (e *Exporter) look(uid pod.UID) {
+// exportStart makes the pod's trace if its start has just come to an end.
+func (e *Exporter) exportStart(uid pod.UID) {
 	s, ok := e.Statuses.Get(uid)
 	if !ok {
 		delete(e.over, uid)
@@ -186,7 +186,7 @@ func (e *Exporter) look(uid pod.UID) {
 		return
 	}
 	e.over[uid] = true
-	story, ok := e.Stories.StoryOf(uid)
+	story, ok := e.Stories.TimelineOf(uid)
 	if !ok || !isSampled(uid, e.PerMillion) {
 		return
 	}
@@ -224,8 +224,8 @@ func isOver(s *v1.PodStatus) bool {
 }
 
 // endOf returns when and how the start ended: when the pod became ready, else with its last entry.
-func endOf(story *journal.Story, s *v1.PodStatus) outcome {
-	for _, m := range story.Marks {
+func endOf(story *journal.Timeline, s *v1.PodStatus) outcome {
+	for _, m := range story.Milestones {
 		if m.Step == journal.Ready {
 			return outcome{at: m.Time}
 		}

@@ -49,8 +49,8 @@ type ContainerManager struct {
 
 	wake chan struct{} // capacity 1
 
-	mu   sync.Mutex
-	keep map[pod.UID]bool // guarded by mu; pods that are there, until it is seen to; else nil
+	mu    sync.Mutex
+	known map[pod.UID]bool // guarded by mu; pods that are there, until it is seen to; else nil
 }
 
 // New returns a ContainerManager.
@@ -101,7 +101,7 @@ func (m *ContainerManager) Release(uid pod.UID) {
 // block: Run does it.
 func (m *ContainerManager) Retain(known map[pod.UID]bool) {
 	m.mu.Lock()
-	m.keep = maps.Clone(known)
+	m.known = maps.Clone(known)
 	m.mu.Unlock()
 	select {
 	case m.wake <- struct{}{}:
@@ -116,8 +116,8 @@ func (m *ContainerManager) Retain(known map[pod.UID]bool) {
 func (m *ContainerManager) noteKept(uid pod.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.keep != nil {
-		m.keep[uid] = true
+	if m.known != nil {
+		m.known[uid] = true
 	}
 }
 
@@ -125,8 +125,8 @@ func (m *ContainerManager) retain() {
 	m.sharing.Lock()
 	defer m.sharing.Unlock()
 	m.mu.Lock()
-	keep := m.keep
-	m.keep = nil
+	keep := m.known
+	m.known = nil
 	m.mu.Unlock()
 	if keep == nil {
 		return

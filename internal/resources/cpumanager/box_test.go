@@ -172,7 +172,7 @@ func set(text string) cpuset.CPUSet {
 // story is the pod's journal.
 func story(m *CPUManager, uid pod.UID) []string {
 	var out []string
-	s, ok := m.cfg.Journal.StoryOf(uid)
+	s, ok := m.cfg.Journal.TimelineOf(uid)
 	if !ok {
 		return nil
 	}

@@ -161,7 +161,7 @@ func (m *CPUManager) publish(p pools) {
 	m.pools = p
 	m.mu.Unlock()
 	if m.isStatic() {
-		m.metrics.show(m.layout, p)
+		m.metrics.set(m.layout, p)
 	}
 	m.wake()
 }

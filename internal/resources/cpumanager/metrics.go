@@ -38,12 +38,12 @@ func newMetrics(r prometheus.Registerer, l *layout) *metrics {
 			Name: "kubelet_cpu_manager_allocation_per_numa", Help: "[ALPHA] Number of CPUs allocated per NUMA node",
 		}, []string{"numa_node"}),
 	}
-	m.show(l, pools{})
+	m.set(l, pools{})
 	return m
 }
 
-// show sets the gauges to what the pools are.
-func (m *metrics) show(l *layout, p pools) {
+// set sets the gauges to what the pools are.
+func (m *metrics) set(l *layout, p pools) {
 	exclusive := p.exclusive()
 	m.shared.Set(float64(1000 * p.shared.Size()))
 	m.exclusive.Set(float64(exclusive.Size()))

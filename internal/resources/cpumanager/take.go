@@ -63,7 +63,7 @@ func takeCPUs(m *machine.Machine, free cpuset.CPUSet, n int, o TakeOptions) (cpu
 	for _, id := range m.CPUNodes() {
 		p := l.pick(slices.DeleteFunc(slices.Clone(m.CPUs), func(c machine.CPU) bool { return c.Node != id }), o)
 		nodes = append(nodes, p)
-		stocks = append(stocks, stock{free: p.root.free, room: p.room(p.root)})
+		stocks = append(stocks, stock{free: p.root.free, capacity: p.capacity(p.root)})
 	}
 	shares := spread(stocks, n, o.GroupSize)
 	if shares == nil {
@@ -144,7 +144,7 @@ func (p *picker) takeInOneCache() {
 		return
 	}
 	for _, u := range p.root.at(p.cache) {
-		if p.room(u) >= p.wanted {
+		if p.capacity(u) >= p.wanted {
 			p.takeIn(u)
 			return
 		}
@@ -190,9 +190,9 @@ func (p *picker) takeFrom(core *part, n int) {
 	p.wanted -= n
 }
 
-// room is how many CPUs of a part can be taken: where cores are only taken whole, those of cores
-// that are wholly free and have all their threads.
-func (p *picker) room(u *part) int {
+// capacity is how many CPUs of a part can be taken: where cores are only taken whole, those of
+// cores that are wholly free and have all their threads.
+func (p *picker) capacity(u *part) int {
 	if p.GroupSize == 1 {
 		return u.free
 	}

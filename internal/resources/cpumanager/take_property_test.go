@@ -162,8 +162,8 @@ func TestTakeSpreadBest(t *testing.T) {
 		sum := 0
 		for i := range nodes {
 			free := r.IntN(14)
-			nodes[i] = stock{free: free, room: (free - r.IntN(min(free, 2)+1)) / group * group}
-			sum += nodes[i].room
+			nodes[i] = stock{free: free, capacity: (free - r.IntN(min(free, 2)+1)) / group * group}
+			sum += nodes[i].capacity
 		}
 		n := (1 + r.IntN(sum/group+2)) * group
 		got, want := spread(nodes, n, group), bestSpread(nodes, n, group)
@@ -192,7 +192,7 @@ func bestSpread(nodes []stock, n, group int) []int {
 			able := true
 			for _, i := range set {
 				shares[i] = equal
-				able = able && nodes[i].room >= equal
+				able = able && nodes[i].capacity >= equal
 			}
 			if !able {
 				continue
@@ -226,7 +226,7 @@ func deal(nodes []stock, set, shares []int, d dealing) [][]int {
 	}
 	var able []int
 	for _, i := range set {
-		if nodes[i].room >= shares[i]+d.group {
+		if nodes[i].capacity >= shares[i]+d.group {
 			able = append(able, i)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // stock is what a NUMA node has: CPUs that are free, and how many of them can be taken.
-type stock struct{ free, room int }
+type stock struct{ free, capacity int }
 
 // spread returns how many of n CPUs each node gives, in groups of CPUs: the fewest nodes that can
 // give an equal number, and what is left over as evenly as they have room. Of several choices it is
@@ -49,7 +49,7 @@ func (s spreading) over(k int) []int {
 	for share := equal + s.group; groups > 0; share += s.group {
 		before := groups
 		for _, i := range s.fullest {
-			if groups > 0 && s.nodes[i].room >= share {
+			if groups > 0 && s.nodes[i].capacity >= share {
 				if shares[i] == 0 {
 					chosen++
 				}
@@ -62,7 +62,7 @@ func (s spreading) over(k int) []int {
 		}
 	}
 	for _, i := range s.fullest {
-		if chosen < k && shares[i] == 0 && s.nodes[i].room >= equal {
+		if chosen < k && shares[i] == 0 && s.nodes[i].capacity >= equal {
 			shares[i] = equal
 			chosen++
 		}

@@ -146,13 +146,13 @@ func (m *plugins) adopt(e *endpoint) error {
 	}
 	m.Log.Log(e.ctx, m.voice.level(slog.LevelInfo), "device plugin registered", "resource", e.resource, "socket", e.socket, "preStartRequired", e.options.GetPreStartRequired(),
 		"preferredAllocation", e.options.GetGetPreferredAllocationAvailable())
-	m.tell(waiting)
+	m.notify(waiting)
 	m.CapacityChanged()
 	m.wakeUp()
 	return nil
 }
 
-func (m *Manager) tell(pods []pod.UID) {
+func (m *Manager) notify(pods []pod.UID) {
 	for _, uid := range pods {
 		m.Changed.Put(uid)
 	}
@@ -220,7 +220,7 @@ func (m *Manager) update(e *endpoint, devices map[string]device) {
 	}
 	m.mu.Unlock()
 	if changed {
-		m.tell(users)
+		m.notify(users)
 		m.CapacityChanged()
 		m.wakeUp()
 	}
@@ -240,7 +240,7 @@ func (m *Manager) ended(e *endpoint, err error) {
 	users := m.pods.users(e.resource, func(id string) bool { return before[id].healthy })
 	m.mu.Unlock()
 	m.Log.Log(e.ctx, m.voice.level(slog.LevelWarn), "device plugin is gone; its devices are unhealthy until it registers again", "resource", e.resource, "socket", e.socket, "error", brief(err))
-	m.tell(users)
+	m.notify(users)
 	m.CapacityChanged()
 	m.wakeUp()
 }

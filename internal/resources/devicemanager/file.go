@@ -53,8 +53,8 @@ func (m *Manager) BeganWithoutFile() bool {
 
 // save makes the file say what is so now, durably.
 func (m *Manager) save() error {
-	m.turn <- struct{}{}
-	defer func() { <-m.turn }()
+	m.writeLock <- struct{}{}
+	defer func() { <-m.writeLock }()
 	m.mu.Lock()
 	generation := m.generation
 	if generation == m.written {

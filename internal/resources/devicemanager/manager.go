@@ -94,10 +94,10 @@ type Manager struct {
 	voice   voice
 	plugins *plugins
 
-	changed chan struct{} // capacity 1: there is something for Run to look at
-	turn    chan struct{} // capacity 1: who holds the one token writes the file
-	serving health.Latch  // why plugins cannot register
-	writing health.Latch  // why the file is not written
+	changed   chan struct{} // capacity 1: there is something for Run to look at
+	writeLock chan struct{} // capacity 1: who holds the one token writes the file
+	serving   health.Latch  // why plugins cannot register
+	writing   health.Latch  // why the file is not written
 
 	mu      sync.Mutex
 	ledger         // guarded by mu
@@ -134,7 +134,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		Config: cfg, metrics: newMetrics(cfg.Metrics),
-		changed: make(chan struct{}, 1), turn: make(chan struct{}, 1), ledger: newLedger(cfg.Nodes),
+		changed: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), ledger: newLedger(cfg.Nodes),
 	}
 	m.plugins = &plugins{Manager: m, slots: make(chan struct{}, maxRegistrations), began: make(chan struct{})}
 	m.serving.Set(errors.New("device plugins cannot register yet"))

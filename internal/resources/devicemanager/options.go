@@ -59,7 +59,7 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 		responses = append(responses, r)
 	}
 	if answered {
-		m.keep()
+		m.saveAllocations()
 	}
 	for _, h := range has {
 		if err := h.preStart(ctx); err != nil {

@@ -45,14 +45,14 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) erro
 		}
 	}
 	if answered {
-		m.keep()
+		m.saveAllocations()
 	}
 	return nil
 }
 
-// keep writes what plugins have answered. If that fails it is tried again: an agent that ends
-// before asks them once more.
-func (m *Manager) keep() {
+// saveAllocations writes what plugins have answered. If that fails it is tried again: an agent that
+// ends before asks them once more.
+func (m *Manager) saveAllocations() {
 	if m.save() != nil {
 		m.wakeUp()
 	}

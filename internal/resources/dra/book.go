@@ -72,8 +72,8 @@ type calls map[string][]reference
 // book is which pods use which claims. It is safe for concurrent use. What it is asked about a
 // claim changes only under the claim's flight.
 type book struct {
-	path string
-	turn chan struct{} // capacity 1: who holds the one token writes the file
+	path      string
+	writeLock chan struct{} // capacity 1: who holds the one token writes the file
 
 	mu      sync.Mutex
 	claims  map[types.NamespacedName]*claim // guarded by mu
@@ -82,13 +82,13 @@ type book struct {
 }
 
 func newBook(path string) *book {
-	return &book{path: path, turn: make(chan struct{}, 1), claims: map[types.NamespacedName]*claim{}}
+	return &book{path: path, writeLock: make(chan struct{}, 1), claims: map[types.NamespacedName]*claim{}}
 }
 
 // save has the file tell what the book does, durably. It is one write for all who wait.
 func (b *book) save() error {
-	b.turn <- struct{}{}
-	defer func() { <-b.turn }()
+	b.writeLock <- struct{}{}
+	defer func() { <-b.writeLock }()
 	b.mu.Lock()
 	at, content, err := b.changes, []byte(nil), error(nil)
 	if b.saved != at {

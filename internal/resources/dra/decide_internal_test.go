@@ -169,9 +169,9 @@ func TestHealths(t *testing.T) {
 		}
 	}
 	healthy, unhealthy := healthapi.HealthStatus_HEALTHY, healthapi.HealthStatus_UNHEALTHY
-	check("first", h.tell(older, told("a", healthy, 0, ""), at(0)), "a")
-	check("again", h.tell(older, told("a", healthy, 0, ""), at(1)))
-	check("another", h.tell(older, told("b", unhealthy, 5, "hot"), at(2)), "b")
+	check("first", h.update(older, told("a", healthy, 0, ""), at(0)), "a")
+	check("again", h.update(older, told("a", healthy, 0, ""), at(1)))
+	check("another", h.update(older, told("b", unhealthy, 5, "hot"), at(2)), "b")
 	is("a", at(30), v1.ResourceHealthStatusHealthy, "") // told of no more, for its time
 	is("a", at(31), v1.ResourceHealthStatusUnknown, "")
 	is("b", at(6), v1.ResourceHealthStatusUnhealthy, "hot")
@@ -185,13 +185,13 @@ func TestHealths(t *testing.T) {
 	if !next.Equal(at(31)) {
 		t.Errorf("next at %v, want 31 s", next.Sub(start))
 	}
-	check("a new endpoint", h.tell(newer, told("a", unhealthy, -1, ""), at(8)), "a")
-	check("the old one", h.tell(older, told("a", healthy, 0, ""), at(9)))
+	check("a new endpoint", h.update(newer, told("a", unhealthy, -1, ""), at(8)), "a")
+	check("the old one", h.update(older, told("a", healthy, 0, ""), at(9)))
 	check("the old one ends", h.silence(older))
 	is("a", at(37), v1.ResourceHealthStatusUnhealthy, "")
 	check("the new one ends", h.silence(newer), "a")
 	is("a", at(10), v1.ResourceHealthStatusUnknown, "")
-	check("the old one tells again", h.tell(older, told("a", healthy, 1<<62, ""), at(11)), "a")
+	check("the old one tells again", h.update(older, told("a", healthy, 1<<62, ""), at(11)), "a")
 	is("a", at(3600*24*364), v1.ResourceHealthStatusHealthy, "")
 
 	content, err := h.encode()
@@ -203,7 +203,7 @@ func TestHealths(t *testing.T) {
 		t.Fatal(err)
 	}
 	is("a", at(21), v1.ResourceHealthStatusHealthy, "")
-	check("confirmed", h.tell(older, told("a", healthy, 0, ""), at(22)))
+	check("confirmed", h.update(older, told("a", healthy, 0, ""), at(22)))
 	if err := h.decode([]byte(`{"d":{"Devices":{"p/z":{"Health":"Healthy"},"p/y":{"Health":"?"}}}}`), at(30)); err != nil {
 		t.Fatal(err)
 	}

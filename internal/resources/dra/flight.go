@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// flights lets one at a time have a claim prepared or taken back. Who needs several gets them at
+// inflight lets one at a time have a claim prepared or taken back. Who needs several gets them at
 // once, so that no two wait for each other.
-type flights struct {
+type inflight struct {
 	mu      sync.Mutex
 	airborn map[types.NamespacedName]chan struct{} // guarded by mu; closed when the flight ends
 }
 
 // take waits until none of the claims is in use by another and takes them all, until land is
 // called. It ends with ctx.
-func (f *flights) take(ctx context.Context, keys []types.NamespacedName) (land func(), err error) {
+func (f *inflight) take(ctx context.Context, keys []types.NamespacedName) (land func(), err error) {
 	mine := make(chan struct{})
 	for {
 		ahead := f.tryTake(keys, mine)
@@ -33,7 +33,7 @@ func (f *flights) take(ctx context.Context, keys []types.NamespacedName) (land f
 }
 
 // tryTake returns what to wait for, nil if the claims are taken.
-func (f *flights) tryTake(keys []types.NamespacedName, mine chan struct{}) (ahead chan struct{}) {
+func (f *inflight) tryTake(keys []types.NamespacedName, mine chan struct{}) (ahead chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, key := range keys {
@@ -50,7 +50,7 @@ func (f *flights) tryTake(keys []types.NamespacedName, mine chan struct{}) (ahea
 	return nil
 }
 
-func (f *flights) land(keys []types.NamespacedName, mine chan struct{}) {
+func (f *inflight) land(keys []types.NamespacedName, mine chan struct{}) {
 	f.mu.Lock()
 	for _, key := range keys {
 		delete(f.airborn, key)

@@ -40,8 +40,8 @@ type healths struct {
 
 // driverHealths are those of one driver, as its newest endpoint tells.
 type driverHealths struct {
-	teller  uint64 // the endpoint's number; 0 is none: they are from the file
-	devices map[deviceID]deviceHealth
+	reporter uint64 // the endpoint's number; 0 is none: they are from the file
+	devices  map[deviceID]deviceHealth
 }
 
 // healthOf reads what a driver says of a device at a time.
@@ -68,10 +68,10 @@ func cut(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit-3], "") + "..."
 }
 
-// tell takes a driver's list from one of its endpoints, and returns the devices that are another
+// update takes a driver's list from one of its endpoints, and returns the devices that are another
 // way now. Who is older than the last teller is not heard.
 // Differs from the kubelet: with it, the endpoint that is being replaced is heard too.
-func (h *healths) tell(e *endpoint, list []*healthapi.DeviceHealth, now time.Time) (changed map[deviceID]bool) {
+func (h *healths) update(e *endpoint, list []*healthapi.DeviceHealth, now time.Time) (changed map[deviceID]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.drivers[e.driver]
@@ -79,10 +79,10 @@ func (h *healths) tell(e *endpoint, list []*healthapi.DeviceHealth, now time.Tim
 		d = &driverHealths{devices: map[deviceID]deviceHealth{}}
 		h.drivers[e.driver] = d
 	}
-	if d.teller > e.number {
+	if d.reporter > e.number {
 		return nil
 	}
-	d.teller = e.number
+	d.reporter = e.number
 	next := map[deviceID]deviceHealth{}
 	for _, v := range list {
 		next[deviceID{v.GetDevice().GetPoolName(), v.GetDevice().GetDeviceName()}] = healthOf(v, now)
@@ -104,7 +104,7 @@ func (h *healths) silence(e *endpoint) (changed map[deviceID]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.drivers[e.driver]
-	if d == nil || d.teller != e.number {
+	if d == nil || d.reporter != e.number {
 		return nil
 	}
 	delete(h.drivers, e.driver)

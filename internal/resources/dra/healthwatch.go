@@ -51,7 +51,7 @@ func (m *Manager) listen(ctx context.Context, e *endpoint, client healthapi.DRAR
 	for err == nil {
 		var list *healthapi.NodeWatchResourcesResponse
 		if list, err = stream.Recv(); err == nil {
-			m.healthChanged(e.driver, m.healths.tell(e, list.GetDevices(), time.Now()))
+			m.healthChanged(e.driver, m.healths.update(e, list.GetDevices(), time.Now()))
 			m.wakeUp() // it is worth something for a time
 		}
 	}

@@ -59,22 +59,22 @@ type Config struct {
 // use, and a plugins.Handler for the type DRAPlugin.
 type Manager struct {
 	Config
-	metrics *metrics
-	book    *book
-	flights flights
-	drivers *drivers
-	wipes   *wipes
-	waits   *waits
-	orphans orphans
-	healths *healths
-	pods    pod.Publisher[pod.UID]
+	metrics  *metrics
+	book     *book
+	inflight inflight
+	drivers  *drivers
+	wipes    *wipes
+	waits    *waits
+	orphans  orphans
+	healths  *healths
+	pods     pod.Publisher[pod.UID]
 
 	healthFile *checkpoint.Writer
 	healthWake chan struct{} // capacity 1: the file of healths is older than they are
 	wake       chan struct{} // capacity 1: there is something for Run to look at
 	running    sync.WaitGroup
-	// turning orders what is made of drivers that come and go.
-	turning sync.Mutex
+	// registering orders what is made of drivers that come and go.
+	registering sync.Mutex
 }
 
 // New returns a Manager without drivers and claims. Load reads those of an earlier agent.
@@ -235,7 +235,7 @@ func (m *Manager) DeregisterPlugin(name, endpoint string) { m.drivers.remove(nam
 
 // driverChanged is called when a driver has come or gone, or its connection has.
 func (m *Manager) driverChanged(name string) {
-	m.turning.Lock()
+	m.registering.Lock()
 	if m.drivers.connected(name) {
 		m.wipes.drop(name)
 		m.waits.happened(driverCause(name))
@@ -243,7 +243,7 @@ func (m *Manager) driverChanged(name string) {
 	} else {
 		m.wipes.plan(name, time.Now().Add(absence))
 	}
-	m.turning.Unlock()
+	m.registering.Unlock()
 	m.wakeUp()
 }
 

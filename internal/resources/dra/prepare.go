@@ -65,7 +65,7 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 	for _, a := range wanted {
 		keys = append(keys, a.key)
 	}
-	land, err := m.flights.take(ctx, keys)
+	land, err := m.inflight.take(ctx, keys)
 	if err != nil {
 		return nil, causes, err
 	}
@@ -158,7 +158,7 @@ func (m *Manager) takeBack(ctx context.Context, uid pod.UID) (causes []string, e
 }
 
 func (m *Manager) unprepare(ctx context.Context, uid pod.UID, held []types.NamespacedName) (causes []string, err error) {
-	land, err := m.flights.take(ctx, held)
+	land, err := m.inflight.take(ctx, held)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 // the host on each node; per type it must be as much as pods together cannot have. The errors are
 // the kubelet's, or name the field of the configuration.
 func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable v1.ResourceList) (nodeMap, error) {
-	kept, err := keptOnNodes(m, reserved)
+	kept, err := reservedOnNodes(m, reserved)
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +36,8 @@ func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable
 	return out, nil
 }
 
-// keptOnNodes returns what is kept for the host, by node.
-func keptOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (map[int]request, error) {
+// reservedOnNodes returns what is kept for the host, by node.
+func reservedOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (map[int]request, error) {
 	out := map[int]request{}
 	for _, n := range m.Nodes {
 		if n.ID < 0 || n.ID >= topologymanager.MaxNodes {

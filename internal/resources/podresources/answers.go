@@ -20,10 +20,10 @@ type holdings struct {
 	claims  map[string][]Claim
 }
 
-// shownContainers returns the containers that an answer names: sidecars, then regular ones, each in
-// the order of the spec. What plain init containers have is for the others by then, and ephemeral
-// containers are given nothing.
-func shownContainers(p *v1.Pod) []*v1.Container {
+// reportedContainers returns the containers that an answer names: sidecars, then regular ones, each
+// in the order of the spec. What plain init containers have is for the others by then, and
+// ephemeral containers are given nothing.
+func reportedContainers(p *v1.Pod) []*v1.Container {
 	var out []*v1.Container
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; lifecycle.IsSidecar(c) {
@@ -44,7 +44,7 @@ func regularContainers(p *v1.Pod) []*v1.Container {
 // generatePod returns what version v1 says of a pod.
 func generatePod(p *v1.Pod, h holdings) *podresourcesv1.PodResources {
 	out := &podresourcesv1.PodResources{Name: p.Name, Namespace: p.Namespace}
-	for _, c := range shownContainers(p) {
+	for _, c := range reportedContainers(p) {
 		out.Containers = append(out.Containers, &podresourcesv1.ContainerResources{
 			Name:             c.Name,
 			Devices:          generateDevices(h.devices[c.Name]),

@@ -72,7 +72,7 @@ func (v serverV1alpha1) List(context.Context, *v1alpha1.ListPodResourcesRequest)
 // holdings asks the managers what the containers of a pod have.
 func (s *Server) holdings(p *v1.Pod) holdings {
 	h := holdings{map[string][]Device{}, map[string]cpuset.CPUSet{}, map[string][]Block{}, map[string][]Claim{}}
-	for _, c := range shownContainers(p) {
+	for _, c := range reportedContainers(p) {
 		h.devices[c.Name] = s.Devices.Devices(p.UID, c.Name)
 		h.cpus[c.Name] = s.CPUs.Exclusive(p.UID, c.Name)
 		h.blocks[c.Name] = s.Memory.Blocks(p.UID, c.Name)

@@ -21,25 +21,25 @@ type containerLog struct {
 	path      string
 	exited    bool
 
-	// lookAt is when its size is looked at, the zero time for when it is written to. tidyAt is when
-	// it is tidied, the zero time for never.
-	lookAt, tidyAt time.Time
+	// inspectOpen is when its size is looked at, the zero time for when it is written to. tidyAt is
+	// when it is tidied, the zero time for never.
+	inspectOpen, tidyAt time.Time
 	// What the last look has shown; rate in bytes a second.
-	lookedAt time.Time
-	size     int64
-	rate     float64
-	watched  bool // the next write will be told, as watch
-	watch    int
+	inspectedAt time.Time
+	size        int64
+	rate        float64
+	watched     bool // the next write will be told, as watch
+	watch       int
 
 	due      bool // it is to be rotated
 	rotating bool
 	tidying  bool
 	cancel   func() // ends the tidying
 
-	renamed  bool // job.renamed
-	failures int
-	strange  bool      // told that it cannot be looked at
-	toldAt   time.Time // of a rotation
+	renamed    bool // job.renamed
+	failures   int
+	strange    bool      // told that it cannot be looked at
+	recordedAt time.Time // of a rotation
 }
 
 func newContainerLog(s *pod.Status, c *pod.ContainerStatus) *containerLog {
@@ -58,7 +58,7 @@ func (l *containerLog) next(now time.Time) (next time.Time) {
 	if l.rotating {
 		return next
 	}
-	for _, t := range []time.Time{l.lookAt, l.tidyAt} {
+	for _, t := range []time.Time{l.inspectOpen, l.tidyAt} {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
@@ -75,18 +75,18 @@ func (l *containerLog) measure(file *os.File, now time.Time) (changed bool, err 
 	if !st.Mode().IsRegular() {
 		return false, errors.New("it is not a regular file")
 	}
-	if passed := now.Sub(l.lookedAt).Seconds(); !l.lookedAt.IsZero() && passed > 0 {
+	if passed := now.Sub(l.inspectedAt).Seconds(); !l.inspectedAt.IsZero() && passed > 0 {
 		l.rate = float64(st.Size()-l.size) / passed
 	}
 	changed = st.Size() != l.size
-	l.size, l.lookedAt = st.Size(), now
+	l.size, l.inspectedAt = st.Size(), now
 	return changed, nil
 }
 
-// look reads the size of a log and decides: it is due, or is looked at again at a time, or with the
-// next write.
-func (m *Manager) look(l *containerLog, now time.Time) {
-	l.lookAt = time.Time{}
+// inspect reads the size of a log and decides: it is due, or is looked at again at a time, or with
+// the next write.
+func (m *Manager) inspect(l *containerLog, now time.Time) {
+	l.inspectOpen = time.Time{}
 	if l.renamed {
 		l.due = true
 		return
@@ -98,13 +98,13 @@ func (m *Manager) look(l *containerLog, now time.Time) {
 	}
 	if err == nil {
 		defer file.Close()
-		err = m.lookAt(l, file, now)
+		err = m.inspectOpen(l, file, now)
 	}
 	if err == nil {
 		return
 	}
 	if !errors.Is(err, unix.ELOOP) { // a link is Docker's, which rotates by itself
-		l.lookAt = now.Add(m.Interval)
+		l.inspectOpen = now.Add(m.Interval)
 	}
 	if !l.strange {
 		m.Log.Warn("the log of a container is not bounded", "log", l.path, "error", err)
@@ -112,9 +112,9 @@ func (m *Manager) look(l *containerLog, now time.Time) {
 	l.strange = true
 }
 
-// lookAt is look at the open log.
-func (m *Manager) lookAt(l *containerLog, file *os.File, now time.Time) error {
-	isFirst := l.lookedAt.IsZero()
+// inspectOpen is look at the open log.
+func (m *Manager) inspectOpen(l *containerLog, file *os.File, now time.Time) error {
+	isFirst := l.inspectedAt.IsZero()
 	changed, err := l.measure(file, now)
 	if err == nil && l.size < m.MaxSize && (isFirst || !changed) {
 		m.watch(l, file)
@@ -126,9 +126,9 @@ func (m *Manager) lookAt(l *containerLog, file *os.File, now time.Time) error {
 	case l.size >= m.MaxSize && l.size > 0:
 		l.due = true
 	case changed:
-		l.lookAt = onGrid(now.Add(nextLook(l.size, l.rate, m.Limits)))
+		l.inspectOpen = onGrid(now.Add(nextLook(l.size, l.rate, m.Limits)))
 	case !l.watched:
-		l.lookAt = onGrid(now.Add(m.Interval))
+		l.inspectOpen = onGrid(now.Add(m.Interval))
 	}
 	return nil
 }

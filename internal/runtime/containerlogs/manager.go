@@ -143,12 +143,12 @@ func (m *Manager) follow(uid pod.UID) {
 			if runs && c.StartedAt.Before(m.began) { // an earlier agent may have been cut off
 				l.tidyAt = m.began.Add(m.Interval)
 			}
-			l.lookAt = m.began
+			l.inspectOpen = m.began
 		}
 		if !runs && !l.exited {
 			m.forget(l)
 			l.exited, l.due = true, false
-			l.lookAt, l.tidyAt = time.Time{}, m.began
+			l.inspectOpen, l.tidyAt = time.Time{}, m.began
 		}
 	}
 	for id, l := range m.logs {
@@ -183,7 +183,7 @@ func (m *Manager) unwatch(l *containerLog) {
 func (m *Manager) written(id int) {
 	if id == inotify.Overflow {
 		for _, l := range m.watches {
-			l.lookAt = time.Now()
+			l.inspectOpen = time.Now()
 		}
 		return
 	}
@@ -192,8 +192,8 @@ func (m *Manager) written(id int) {
 		return // it was given up meanwhile
 	}
 	m.unwatch(l)
-	if l.lookAt.IsZero() {
-		l.lookAt = onGrid(time.Now().Add(nextLook(l.size, 0, m.Limits)))
+	if l.inspectOpen.IsZero() {
+		l.inspectOpen = onGrid(time.Now().Add(nextLook(l.size, 0, m.Limits)))
 	}
 }
 
@@ -209,8 +209,8 @@ func onGrid(t time.Time) time.Time {
 func (m *Manager) act(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	for _, l := range m.logs {
-		if !l.rotating && !l.lookAt.IsZero() && !l.lookAt.After(now) {
-			m.look(l, now)
+		if !l.rotating && !l.inspectOpen.IsZero() && !l.inspectOpen.After(now) {
+			m.inspect(l, now)
 		}
 		switch {
 		case l.rotating:
@@ -261,35 +261,35 @@ func (m *Manager) finished(r *result) {
 	m.rotating--
 	l.rotating, l.renamed = false, r.renamed
 	if r.err == nil {
-		l.failures, l.size, l.lookedAt = 0, 0, now
-		l.lookAt, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
+		l.failures, l.size, l.inspectedAt = 0, 0, now
+		l.inspectOpen, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
 	} else {
 		l.failures++
-		l.lookAt = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
-		m.tellFailure(l, r)
+		l.inspectOpen = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
+		m.recordFailure(l, r)
 	}
 	if r.rotated {
-		m.tellRotated(l, now)
+		m.recordRotated(l, now)
 	}
 	if l.exited {
-		l.due, l.lookAt, l.tidyAt = false, time.Time{}, now
+		l.due, l.inspectOpen, l.tidyAt = false, time.Time{}, now
 	}
 }
 
 // tellEvery is how often a log that is rotated again and again is told of.
 const tellEvery = 10 * time.Minute
 
-func (m *Manager) tellRotated(l *containerLog, now time.Time) {
-	if !l.toldAt.IsZero() && now.Sub(l.toldAt) < tellEvery {
+func (m *Manager) recordRotated(l *containerLog, now time.Time) {
+	if !l.recordedAt.IsZero() && now.Sub(l.recordedAt) < tellEvery {
 		return
 	}
-	l.toldAt = now
+	l.recordedAt = now
 	m.note(l, "rotate the log", fmt.Sprintf("it has reached containerLogMaxSize, %d bytes; the last %d files are kept", m.MaxSize, m.MaxFiles), nil)
 }
 
-// tellFailure tells of the second failure in a row: the first may be that the container has exited
-// a moment ago.
-func (m *Manager) tellFailure(l *containerLog, r *result) {
+// recordFailure tells of the second failure in a row: the first may be that the container has
+// exited a moment ago.
+func (m *Manager) recordFailure(l *containerLog, r *result) {
 	switch {
 	case r.emptied:
 		m.note(l, "empty the log", fmt.Sprintf("it cannot be rotated, and has reached %d bytes", m.total()), r.err)

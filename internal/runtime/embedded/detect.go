@@ -177,7 +177,7 @@ func detectFirewall() string {
 // runTool runs a program of the host, wherever the system keeps it, and returns what it said if it
 // failed.
 func runTool(args ...string) error {
-	name, err := lookTool(args[0])
+	name, err := findTool(args[0])
 	if err != nil {
 		return err
 	}
@@ -190,8 +190,8 @@ func runTool(args ...string) error {
 	return nil
 }
 
-// lookTool finds a program on the path that containerd gets.
-func lookTool(name string) (string, error) {
+// findTool finds a program on the path that containerd gets.
+func findTool(name string) (string, error) {
 	for dir := range strings.SplitSeq(systemPath, ":") {
 		file := filepath.Join(dir, name)
 		if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {

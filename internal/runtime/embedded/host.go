@@ -159,7 +159,7 @@ func checkFirewall() HostCheck {
 	}
 	found := "neither nft nor iptables works"
 	for _, tool := range []string{"nft", "iptables"} {
-		if _, err := lookTool(tool); err == nil {
+		if _, err := findTool(tool); err == nil {
 			found = tool + " is installed, but the kernel refuses it"
 		}
 	}
@@ -185,7 +185,7 @@ func checkForwarding() HostCheck {
 
 func checkForwardPolicy() HostCheck {
 	const name = "forwarding policy"
-	tool, err := lookTool("iptables")
+	tool, err := findTool("iptables")
 	if err != nil {
 		return ok(name, "no iptables that could forbid it")
 	}
@@ -205,12 +205,12 @@ func checkConntrack() HostCheck {
 	limit := readLine("/proc/sys/net/netfilter/nf_conntrack_max")
 	if limit == "" {
 		// The module is loaded with the first rule that needs it.
-		if _, err := lookTool("modprobe"); err != nil {
+		if _, err := findTool("modprobe"); err != nil {
 			return warn(name, "not in this kernel", "addresses cannot be translated: host ports fail")
 		}
 		return ok(name, "not loaded yet")
 	}
-	if _, err := lookTool("conntrack"); err != nil {
+	if _, err := findTool("conntrack"); err != nil {
 		return ok(name, "kernel table of "+limit+" entries; the command conntrack, to look at them, is not installed")
 	}
 	return ok(name, "kernel table of "+limit+" entries")

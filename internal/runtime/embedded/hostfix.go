@@ -44,7 +44,7 @@ func NewFixer() Fixer {
 	return Fixer{
 		LoadModule: func(_ context.Context, module string) error { return runTool("modprobe", module) },
 		HasFirewall: func() bool {
-			_, err := lookTool("nft")
+			_, err := findTool("nft")
 			return err != nil || detectFirewall() != ""
 		},
 	}

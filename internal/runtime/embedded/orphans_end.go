@@ -52,14 +52,14 @@ func (r *Runtime) endOrphans(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	last, err := r.lookForOrphans(ctx, conn, nil)
+	last, err := r.endSeenTwice(ctx, conn, nil)
 	for looks := 1; last.any() && looks < maxLooks; looks++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(settleTime):
 		}
-		last, err = r.lookForOrphans(ctx, conn, &last)
+		last, err = r.endSeenTwice(ctx, conn, &last)
 	}
 	if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
 		return nil // whoever looks after containerd says so, and has it looked for orphans when it is back
@@ -77,15 +77,15 @@ func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	seen, err := r.lookForOrphans(ctx, conn, nil)
+	seen, err := r.endSeenTwice(ctx, conn, nil)
 	if err == nil && seen.any() {
-		_, err = r.lookForOrphans(ctx, conn, &seen)
+		_, err = r.endSeenTwice(ctx, conn, &seen)
 	}
 	return err
 }
 
-// lookForOrphans ends the orphans that it and the look before have seen, and returns what it saw.
-func (r *Runtime) lookForOrphans(ctx context.Context, conn grpc.ClientConnInterface, before *sightings) (sightings, error) {
+// endSeenTwice ends the orphans that it and the look before have seen, and returns what it saw.
+func (r *Runtime) endSeenTwice(ctx context.Context, conn grpc.ClientConnInterface, before *sightings) (sightings, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	found, err := findRemains(r.paths, "/proc")

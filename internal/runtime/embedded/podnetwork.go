@@ -71,7 +71,7 @@ func (r *Runtime) applyNetwork() error {
 	r.pods = next
 	r.mu.Unlock()
 	if err == nil && (next.plugin != before.plugin || !slices.Equal(next.bridge.Subnets, before.bridge.Subnets)) {
-		tellNetwork(r.log, next, before)
+		logNetwork(r.log, next, before)
 		if r.cfg.NetworkChanged != nil {
 			r.cfg.NetworkChanged()
 		}
@@ -123,8 +123,8 @@ func withoutIPv6(w *wish) error {
 	return nil
 }
 
-// tellNetwork tells that pods get another network from now on.
-func tellNetwork(log *slog.Logger, next, before podNetwork) {
+// logNetwork tells that pods get another network from now on.
+func logNetwork(log *slog.Logger, next, before podNetwork) {
 	const keep = "; pods that run keep the addresses that they have until they are restarted"
 	switch {
 	case next.plugin != "":

@@ -138,7 +138,7 @@ func removeAllRules(ctx context.Context, network string) error {
 
 // runNft runs nft and returns what it prints.
 func runNft(ctx context.Context, args ...string) ([]byte, error) {
-	name, err := lookTool("nft")
+	name, err := findTool("nft")
 	if err != nil {
 		return nil, err
 	}

@@ -22,16 +22,16 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.supervise(ctx) })
-	g.Go(func() error { r.keepUp(ctx); return nil })
+	g.Go(func() error { r.runUpkeep(ctx); return nil })
 	if r.cfg.NetworkPlugins != "" {
 		g.Go(func() error { r.followPlugins(ctx); return nil })
 	}
 	return g.Wait()
 }
 
-// keepUp does the upkeep each hour, and looks for orphans also a moment after each start of the
+// runUpkeep does the upkeep each hour, and looks for orphans also a moment after each start of the
 // agent and of containerd: they come of ends of these.
-func (r *Runtime) keepUp(ctx context.Context) {
+func (r *Runtime) runUpkeep(ctx context.Context) {
 	tick := time.NewTicker(upkeepPeriod)
 	defer tick.Stop()
 	for {

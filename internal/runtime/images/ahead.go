@@ -83,12 +83,12 @@ func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 
 // fetch pulls the image with the credentials of the pod and then those of the node. The flight has
 // ended, well or not.
-func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credential) (*flight, error) {
+func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credential) (*pull, error) {
 	credentials := append(slices.Clip(secrets()), p.nodeCredentials(ctx, r)...)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return p.flights.pull(ctx, want{
+	return p.pulls.pull(ctx, want{
 		names: r.names, uid: r.pod.UID, spec: r.spec, sandbox: r.sandbox, credentials: credentials, ahead: r.silent,
 	})
 }

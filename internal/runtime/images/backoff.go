@@ -27,7 +27,7 @@ type backOffEntry struct {
 	until    time.Time
 	lastUsed time.Time
 	cause    *Error          // of the last failed pull
-	told     map[string]bool // the containers of which it was told that they are held back
+	recorded map[string]bool // the containers of which it was told that they are held back
 }
 
 // backOff holds back pulls that failed. An entry is forgotten when it was not used for
@@ -53,8 +53,8 @@ func (b *backOff) check(key backOffKey, container string, now time.Time) (held *
 	if shown := e.cause.BackOffUntil; now.Before(shown) {
 		return e.cause, true
 	}
-	again = e.told[container]
-	e.told[container] = true
+	again = e.recorded[container]
+	e.recorded[container] = true
 	return &Error{Reason: lifecycle.ImagePullBackOff, Message: e.cause.Error(), BackOffUntil: e.until, cause: e.cause}, again
 }
 
@@ -74,7 +74,7 @@ func (b *backOff) fail(key backOffKey, cause Error, now time.Time) *Error {
 		return e.cause
 	}
 	cause.BackOffUntil = now.Add(failureShown)
-	e = backOffEntry{delay: nextDelay(e.delay), lastUsed: now, cause: &cause, told: map[string]bool{}}
+	e = backOffEntry{delay: nextDelay(e.delay), lastUsed: now, cause: &cause, recorded: map[string]bool{}}
 	e.until = now.Add(e.delay)
 	b.entries[key] = e
 	return e.cause

@@ -56,7 +56,7 @@ func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.C
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if said, _, _ := strings.Cut(strings.TrimSpace(hide(complaints.kept.String(), token)), "\n"); said != "" {
+		if said, _, _ := strings.Cut(strings.TrimSpace(hide(complaints.buffer.String(), token)), "\n"); said != "" {
 			err = fmt.Errorf("%w: %.200q", err, said)
 		}
 		return nil, err
@@ -64,7 +64,7 @@ func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.C
 	if out.over {
 		return nil, fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
 	}
-	return readResponse(out.kept.Bytes(), pr.conf.APIVersion)
+	return readResponse(out.buffer.Bytes(), pr.conf.APIVersion)
 }
 
 // readResponse checks what a plugin answered. Its errors quote nothing of it.
@@ -82,15 +82,15 @@ func readResponse(b []byte, version string) (*credentialprovider.CredentialProvi
 // limited keeps the first maxAnswer bytes that are written. It takes everything, so that the
 // program does not hang.
 type limited struct {
-	kept bytes.Buffer
-	over bool
+	buffer bytes.Buffer
+	over   bool
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	room := maxAnswer - l.kept.Len()
+	room := maxAnswer - l.buffer.Len()
 	if len(p) > room {
 		l.over = true
 	}
-	l.kept.Write(p[:min(room, len(p))])
+	l.buffer.Write(p[:min(room, len(p))])
 	return len(p), nil
 }

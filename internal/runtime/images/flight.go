@@ -18,9 +18,9 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// flightKey says which pulls are the same pull: the same image, with the same credentials in the
+// pullKey says which pulls are the same pull: the same image, with the same credentials in the
 // same order, of the same service accounts.
-type flightKey struct {
+type pullKey struct {
 	image, handler, auths string
 }
 
@@ -36,9 +36,9 @@ type want struct {
 	ahead bool
 }
 
-// flight is one pull that any number of callers wait for. The fields below done are written before
+// pull is one pull that any number of callers wait for. The fields below done are written before
 // done is closed and only read after it.
-type flight struct {
+type pull struct {
 	cancel  context.CancelFunc
 	waiters int // guarded by flights.mu
 	name    reference.Named
@@ -57,22 +57,22 @@ type flight struct {
 // limiter refuses pulls that come too fast.
 type limiter interface{ TryAccept() bool }
 
-type flights struct {
+type pulls struct {
 	runtime Runtime
-	turns   *turns   // nil when pulls are not bounded
-	limit   limiter  // nil when their rate is not
-	records *records // nil when nothing is recorded
+	queue   *pullQueue // nil when pulls are not bounded
+	limit   limiter    // nil when their rate is not
+	records *records   // nil when nothing is recorded
 	log     *slog.Logger
 
 	mu      sync.Mutex
-	pulling map[flightKey]*flight // guarded by mu
+	pulling map[pullKey]*pull // guarded by mu
 }
 
 // pull waits for the pull of w, starting it unless it is in flight. When ctx ends before, it
 // returns ctx's cause; the last caller to leave cancels the pull and waits until the runtime has
 // let go of it.
-func (f *flights) pull(ctx context.Context, w want) (*flight, error) {
-	key := flightKey{image: w.image, handler: w.spec.RuntimeHandler}
+func (f *pulls) pull(ctx context.Context, w want) (*pull, error) {
+	key := pullKey{image: w.image, handler: w.spec.RuntimeHandler}
 	for _, a := range distinct(w.credentials) {
 		key.auths += a.hash()
 	}
@@ -94,7 +94,7 @@ func (f *flights) pull(ctx context.Context, w want) (*flight, error) {
 	return nil, context.Cause(ctx)
 }
 
-func (f *flights) join(key flightKey, w want) *flight {
+func (f *pulls) join(key pullKey, w want) *pull {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.pulling[key]; ok {
@@ -108,7 +108,7 @@ func (f *flights) join(key flightKey, w want) *flight {
 	// Not derived from the caller's context: the pull serves whoever joins, and must survive the
 	// first caller.
 	ctx, cancel := context.WithCancel(context.Background())
-	fl := &flight{cancel: cancel, waiters: 1, name: w.full, tried: describe(w.credentials), pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
+	fl := &pull{cancel: cancel, waiters: 1, name: w.full, tried: describe(w.credentials), pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
 	fl.ahead.Store(w.ahead)
 	f.pulling[key] = fl
 	go f.run(ctx, key, fl, w)
@@ -117,7 +117,7 @@ func (f *flights) join(key flightKey, w want) *flight {
 
 // leave reports whether the caller was the last to wait for the flight. Then the flight is not
 // joined any more.
-func (f *flights) leave(key flightKey, fl *flight, uid pod.UID) bool {
+func (f *pulls) leave(key pullKey, fl *pull, uid pod.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl.waiters--
@@ -133,19 +133,19 @@ func (f *flights) leave(key flightKey, fl *flight, uid pod.UID) bool {
 	return true
 }
 
-func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
+func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w want) {
 	defer close(fl.done)
 	defer fl.cancel()
-	if f.turns != nil {
+	if f.queue != nil {
 		c := claim{uid: w.uid, registry: reference.Domain(w.full), ahead: &fl.ahead}
-		if fl.err = f.turns.take(ctx, c); fl.err != nil {
+		if fl.err = f.queue.take(ctx, c); fl.err != nil {
 			return
 		}
 		defer func() {
 			if ctx.Err() == nil { // else nobody wanted it any more
-				f.turns.ended(c.registry, fl.took, time.Now(), fl.err)
+				f.queue.ended(c.registry, fl.took, time.Now(), fl.err)
 			}
-			f.turns.give(c.uid)
+			f.queue.give(c.uid)
 		}()
 	}
 	began := time.Now()
@@ -167,7 +167,7 @@ func (f *flights) run(ctx context.Context, key flightKey, fl *flight, w want) {
 const recordTimeout = 10 * time.Second
 
 // recorded pulls, and sees to it that the image is never there without its record or its intent.
-func (f *flights) recorded(ctx context.Context, w want) (ref string, size uint64, err error) {
+func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, err error) {
 	if f.records == nil {
 		ref, _, err = f.tryAll(ctx, w)
 		if err != nil {
@@ -204,7 +204,7 @@ func (f *flights) recorded(ctx context.Context, w want) (ref string, size uint64
 
 // note records the outcome of a pull. A failed or cancelled one may have brought the image all the
 // same.
-func (f *flights) note(ctx context.Context, w want, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
+func (f *pulls) note(ctx context.Context, w want, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	after, err := f.runtime.ImageStatus(ctx, w.spec)
@@ -254,7 +254,7 @@ var errTooFast = errors.New("pull QPS exceeded")
 
 // tryAll tries one auth after the other, and returns the runtime's reference and the auth that
 // opened the registry, nil for none.
-func (f *flights) tryAll(ctx context.Context, w want) (ref string, used *auth, err error) {
+func (f *pulls) tryAll(ctx context.Context, w want) (ref string, used *auth, err error) {
 	auths := distinct(w.credentials)
 	if len(auths) == 0 {
 		ref, err = f.try(ctx, w, nil)
@@ -277,7 +277,7 @@ func (f *flights) tryAll(ctx context.Context, w want) (ref string, used *auth, e
 	return "", nil, utilerrors.NewAggregate(errs)
 }
 
-func (f *flights) try(ctx context.Context, w want, a *runtimeapi.AuthConfig) (string, error) {
+func (f *pulls) try(ctx context.Context, w want, a *runtimeapi.AuthConfig) (string, error) {
 	if f.limit != nil && !f.limit.TryAccept() {
 		return "", errTooFast
 	}

@@ -89,7 +89,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	ticks := time.NewTicker(gcPeriod)
 	defer ticks.Stop()
 	failed := false
-	for round := c.look; ; round = c.collect {
+	for round := c.observe; ; round = c.collect {
 		err := round(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -151,8 +151,8 @@ func (c *Collector) Prune(ctx context.Context, o PruneOptions) (verdicts []Verdi
 	return verdicts, err
 }
 
-// look is the first round.
-func (c *Collector) look(ctx context.Context) error {
+// observe is the first round.
+func (c *Collector) observe(ctx context.Context) error {
 	return c.alone(ctx, func(*collection) error {
 		if _, err := c.judge(ctx, rules{}); err != nil {
 			return err

@@ -86,7 +86,7 @@ type Puller struct {
 	providers     *Providers
 	records       *records // nil when nothing is recorded
 	verify        Verification
-	flights       *flights
+	pulls         *pulls
 	ahead         *aheads
 	given         *given
 	backOff       *backOff
@@ -108,12 +108,12 @@ func New(c Config) *Puller {
 		p.records = newRecords(c.RecordsDir)
 	}
 	p.metrics = newMetrics(c.Metrics, p.records)
-	p.flights = &flights{runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[flightKey]*flight{}}
+	p.pulls = &pulls{runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[pullKey]*pull{}}
 	if c.MaxParallel > 0 {
-		p.flights.turns = newTurns(c.MaxParallel)
+		p.pulls.queue = newTurns(c.MaxParallel)
 	}
 	if c.QPS > 0 {
-		p.flights.limit = flowcontrol.NewTokenBucketRateLimiter(float32(c.QPS), max(c.Burst, 1))
+		p.pulls.limit = flowcontrol.NewTokenBucketRateLimiter(float32(c.QPS), max(c.Burst, 1))
 	}
 	return p
 }
@@ -340,7 +340,7 @@ func (p *Puller) succeed(r request, res Result) Result {
 	}
 	e := p.entry(r, fmt.Sprintf("%s %q", decision, r.container.Image))
 	p.journal.Record(e)
-	p.journal.Mark(e.Subject, journal.Image, r.container.Name)
+	p.journal.Reach(e.Subject, journal.Image, r.container.Name)
 	return res
 }
 

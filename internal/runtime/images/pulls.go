@@ -30,14 +30,14 @@ type Pull struct {
 
 // Pulls returns the pulls under way, by the names of the images. It does not wait.
 func (p *Puller) Pulls() []Pull {
-	f := p.flights
+	f := p.pulls
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Pull
 	var places map[*atomic.Bool]int
 	atOnce := 0
-	if f.turns != nil {
-		places, atOnce = f.turns.places()
+	if f.queue != nil {
+		places, atOnce = f.queue.places()
 	}
 	for key, fl := range f.pulling {
 		all = append(all, Pull{

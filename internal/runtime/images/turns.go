@@ -12,12 +12,12 @@ import (
 	"berth/internal/pod"
 )
 
-// turns bounds how many pulls run at one time. Those that a container waits for come before those
-// that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of
+// pullQueue bounds how many pulls run at one time. Those that a container waits for come before
+// those that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of
 // several such that of the pod whose last turn is longest ago: a pod with many images does not keep
 // the others waiting. Behind all of them are pulls from registries that were slow to fail: such a
 // registry holds up the others for one pull, and not for one after the other.
-type turns struct {
+type pullQueue struct {
 	mu      sync.Mutex
 	atOnce  int
 	free    int                  // guarded by mu
@@ -49,13 +49,13 @@ const (
 	slowExpiry = 2 * backOffCap
 )
 
-func newTurns(atOnce int) *turns {
-	return &turns{atOnce: atOnce, free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
+func newTurns(atOnce int) *pullQueue {
+	return &pullQueue{atOnce: atOnce, free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 
 // take waits for a turn, which the caller gives back with give. When ctx ends first, it returns
 // ctx's cause.
-func (t *turns) take(ctx context.Context, c claim) error {
+func (t *pullQueue) take(ctx context.Context, c claim) error {
 	w := &waiter{claim: c, turn: make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, w)
@@ -80,7 +80,7 @@ func (t *turns) take(ctx context.Context, c claim) error {
 }
 
 // give ends a turn.
-func (t *turns) give(uid pod.UID) {
+func (t *pullQueue) give(uid pod.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.free++
@@ -92,7 +92,7 @@ func (t *turns) give(uid pod.UID) {
 }
 
 // ended notes how a pull from the registry has ended, now.
-func (t *turns) ended(registry string, took time.Duration, now time.Time, err error) {
+func (t *pullQueue) ended(registry string, took time.Duration, now time.Time, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.slow, func(_ string, at time.Time) bool { return now.Sub(at) > slowExpiry })
@@ -106,14 +106,14 @@ func (t *turns) ended(registry string, took time.Duration, now time.Time, err er
 
 // forget drops what is known of a pod that neither has a turn nor waits for one; the caller holds
 // mu.
-func (t *turns) forget(uid pod.UID) {
+func (t *pullQueue) forget(uid pod.UID) {
 	if t.running[uid] == 0 && !slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.uid == uid }) {
 		delete(t.last, uid)
 	}
 }
 
 // next hands out what is free; the caller holds mu.
-func (t *turns) next() {
+func (t *pullQueue) next() {
 	for t.free > 0 && len(t.waiting) > 0 {
 		best := 0
 		for i, w := range t.waiting {
@@ -133,7 +133,7 @@ func (t *turns) next() {
 
 // places returns at which place those that wait have their turns, as things are now, by what says
 // whether they look ahead; 1 is the next. atOnce is how many have one at one time.
-func (t *turns) places() (places map[*atomic.Bool]int, atOnce int) {
+func (t *pullQueue) places() (places map[*atomic.Bool]int, atOnce int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	inOrder := slices.Clone(t.waiting)
@@ -147,7 +147,7 @@ func (t *turns) places() (places map[*atomic.Bool]int, atOnce int) {
 
 // compare returns less than 0 when a comes before b, and 0 when whoever arrived first does; the
 // caller holds mu.
-func (t *turns) compare(a, b claim) int {
+func (t *pullQueue) compare(a, b claim) int {
 	rank := func(c claim) int {
 		_, slow := t.slow[c.registry]
 		switch {

@@ -356,7 +356,7 @@ func TestKeepCount(t *testing.T) {
 				}
 			}
 			cs := pod.ContainerStatus{Name: "a", Attempt: tc.attempt, State: tc.state, LogPath: filepath.Join(dir, fmt.Sprintf("%d.log", tc.attempt))}
-			if err := keepCount(&cs); err != nil {
+			if err := saveRestartCount(&cs); err != nil {
 				t.Fatal(err)
 			}
 			entries, err := os.ReadDir(dir)

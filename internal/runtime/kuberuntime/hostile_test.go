@@ -87,7 +87,7 @@ func TestLinksAmongLogs(t *testing.T) {
 		if err := removeLog(cs.LogPath); !errors.Is(err, unix.ELOOP) {
 			t.Errorf("remove a log: %v", err)
 		}
-		if err := keepCount(cs); !errors.Is(err, unix.ELOOP) {
+		if err := saveRestartCount(cs); !errors.Is(err, unix.ELOOP) {
 			t.Errorf("keep a log: %v", err)
 		}
 	}

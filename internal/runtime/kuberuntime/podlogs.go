@@ -210,10 +210,10 @@ func (l *podLogs) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) 
 	return next, nil
 }
 
-// keepCount leaves exactly one log of a container that is taken away, by which its next incarnation
-// is counted: its own, and of one that was never started that of the one before. What could not be
-// started has no log; then the file is made, empty.
-func keepCount(cs *pod.ContainerStatus) error {
+// saveRestartCount leaves exactly one log of a container that is taken away, by which its next
+// incarnation is counted: its own, and of one that was never started that of the one before. What
+// could not be started has no log; then the file is made, empty.
+func saveRestartCount(cs *pod.ContainerStatus) error {
 	if cs.LogPath == "" {
 		return nil
 	}

@@ -35,7 +35,7 @@ func (r *remover) removeContainers(ctx context.Context, observed *pod.Status, fa
 	for i := range observed.Containers {
 		cs := &observed.Containers[i]
 		if fate == KeepLogs && cs == observed.FindContainer(cs.Name) {
-			if err := keepCount(cs); err != nil {
+			if err := saveRestartCount(cs); err != nil {
 				return err
 			}
 		}

@@ -216,7 +216,7 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 		made.id, err = s.cri.RunPodSandbox(ctx, made.config, made.handler)
 	}
 	if err == nil {
-		s.journal.Mark(subject(p), journal.Sandbox, "")
+		s.journal.Reach(subject(p), journal.Sandbox, "")
 	}
 	return err
 }

@@ -138,7 +138,7 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	began := time.Now()
 	err := t.hooks.runHook(ctx, p, s.sandbox.id, target, c.Lifecycle.PostStart)
 	if err == nil {
-		t.journal.Mark(subject(p), journal.Hook, c.Name)
+		t.journal.Reach(subject(p), journal.Hook, c.Name)
 		t.note(decision{pod: p, container: c.Name, what: "postStart hook ended", began: began})
 		return nil
 	}

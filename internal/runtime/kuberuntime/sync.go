@@ -53,7 +53,7 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 // act does what the plan says, as far as garbage.
 func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Result) error {
 	if a.Resize {
-		r.allocations.Keep(ctx)
+		r.allocations.Persist(ctx)
 	}
 	if a.KillPod {
 		if a.CreateSandbox && a.Replaces != "" {
@@ -165,7 +165,7 @@ func (r *Runtime) removeIncarnation(ctx context.Context, req Request, cs *pod.Co
 		if cs.State == pod.StateExited && (cs.ExitCode != 0 || slices.Contains(lifecycle.RestartAllTriggers(req.Pod, req.Observed), cs.Name)) {
 			r.backOffs.removed(req.Pod, cs)
 		}
-		if err := keepCount(cs); err != nil {
+		if err := saveRestartCount(cs); err != nil {
 			return err
 		}
 	}

@@ -30,11 +30,11 @@ const (
 // fileSource reads manifests from files and folders. An event or a timer only makes it look; what
 // it then sees is all it knows. All fields from roots on belong to the goroutine of run.
 type fileSource struct {
-	log    *slog.Logger
-	decode func(from manifest.Origin, content []byte) manifest.Decoded
-	kept   *lastGood
-	watch  WatchFunc
-	rescan time.Duration
+	log      *slog.Logger
+	decode   func(from manifest.Origin, content []byte) manifest.Decoded
+	lastGood *lastGood
+	watch    WatchFunc
+	rescan   time.Duration
 
 	roots   []*root
 	watches watches
@@ -75,7 +75,7 @@ func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 	}
 	s := &fileSource{
 		log: cfg.Log, decode: d.Decode, watch: cfg.Watch, rescan: cfg.Rescan,
-		kept: newLastGood(cfg.StateDir, pod.FileSource, d, cfg.Log),
+		lastGood: newLastGood(cfg.StateDir, pod.FileSource, d, cfg.Log),
 	}
 	for _, p := range paths {
 		// Identity holds the path: an agent started again from another folder must know its pods.
@@ -90,7 +90,7 @@ func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 
 // run reads the files until ctx is done.
 func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
-	defer s.kept.open(ctx)()
+	defer s.lastGood.open(ctx)()
 	s.touched = map[target]time.Time{}
 	s.openWatcher()
 	defer s.closeWatcher()
@@ -180,11 +180,11 @@ func (s *fileSource) closeWatcher() {
 func (s *fileSource) note(e inotify.Event, now time.Time) {
 	if e.Err != nil {
 		s.log.Debug("events of manifests were lost; looking at everything", "error", e.Err)
-		s.lookAgain(now)
+		s.inspectAgain(now)
 		return
 	}
 	if s.wanted[e.Path] != nil { // the folder itself was removed, moved or its mode changed
-		s.lookAgain(now)
+		s.inspectAgain(now)
 	}
 	folder, name := filepath.Split(e.Path)
 	in := s.wanted[filepath.Clean(folder)]
@@ -195,7 +195,7 @@ func (s *fileSource) note(e inotify.Event, now time.Time) {
 		s.dropEntry(in, name)
 	}
 	if _, ok := in.names[name]; ok {
-		s.lookAgain(now)
+		s.inspectAgain(now)
 		return
 	}
 	if isIgnored(name) {
@@ -221,9 +221,9 @@ func (s *fileSource) scanTouched(ctx context.Context) {
 			continue
 		}
 		delete(s.touched, t)
-		s.look(t.root, t.path)
+		s.inspect(t.root, t.path)
 		if f := t.root.files.at(t.path); f != nil && len(f.places) > 0 {
-			s.lookAgain(now) // a link: the folders on its way may have to be watched
+			s.inspectAgain(now) // a link: the folders on its way may have to be watched
 		}
 	}
 }
@@ -304,7 +304,7 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 				continue
 			}
 			listed[path] = struct{}{}
-			complete = s.look(r, path) && complete
+			complete = s.inspect(r, path) && complete
 		}
 		s.setProblem(r, s.unreadFolders(r, folders)...)
 		s.forget(r, listed)
@@ -313,7 +313,7 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 		}
 	case fi.Mode().IsRegular():
 		s.setProblem(r)
-		complete := s.look(r, r.path)
+		complete := s.inspect(r, r.path)
 		s.forget(r, map[string]struct{}{r.path: {}})
 		if complete {
 			s.setKnown(r)
@@ -323,14 +323,14 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 	}
 }
 
-// look brings one file of the root up to date. It reports false when that has to wait, because the
-// file is being written: it stays what it was, and everything is looked at again soon.
-func (s *fileSource) look(r *root, path string) bool {
+// inspect brings one file of the root up to date. It reports false when that has to wait, because
+// the file is being written: it stays what it was, and everything is looked at again soon.
+func (s *fileSource) inspect(r *root, path string) bool {
 	old := r.files.at(path)
 	f, isManifest, err := s.read(path, old)
 	switch {
 	case err != nil:
-		s.lookAgain(time.Now())
+		s.inspectAgain(time.Now())
 		return false
 	case !isManifest:
 		s.drop(r, path)
@@ -338,14 +338,14 @@ func (s *fileSource) look(r *root, path string) bool {
 		r.files.set(path, f)
 		if old == nil || !old.Decoded.Equal(f.Decoded) {
 			s.dirty = true
-			s.kept.keep(path, f.Objects)
+			s.lastGood.save(path, f.Objects)
 		}
 	}
 	return true
 }
 
-// lookAgain asks for a look at everything after the quiet time.
-func (s *fileSource) lookAgain(now time.Time) {
+// inspectAgain asks for a look at everything after the quiet time.
+func (s *fileSource) inspectAgain(now time.Time) {
 	if s.lastAsked.IsZero() {
 		s.firstAsked = now
 	}

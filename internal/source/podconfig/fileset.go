@@ -45,7 +45,7 @@ func (s *fileSource) drop(r *root, path string) {
 	r.files.remove(path)
 	s.dirty = true
 	if !slices.ContainsFunc(s.roots, func(r *root) bool { return r.files.at(path) != nil }) {
-		s.kept.forget(path)
+		s.lastGood.forget(path)
 	}
 }
 
@@ -57,7 +57,7 @@ func (s *fileSource) forgetDeparted() {
 			present = append(present, f.path)
 		}
 	}
-	s.kept.forgetOthers(present)
+	s.lastGood.forgetOthers(present)
 }
 
 func (s *fileSource) setProblem(r *root, problems ...manifest.Problem) {

@@ -26,11 +26,11 @@ const (
 // httpSource reads manifests from URLs, each in a goroutine of its own. Nothing but a valid answer
 // changes or ends a pod.
 type httpSource struct {
-	log    *slog.Logger
-	decode func(from manifest.Origin, content []byte) manifest.Decoded
-	names  manifest.NameRule
-	kept   *lastGood
-	client *http.Client
+	log      *slog.Logger
+	decode   func(from manifest.Origin, content []byte) manifest.Decoded
+	names    manifest.NameRule
+	lastGood *lastGood
+	client   *http.Client
 	// header is sent with each request. Differs from the kubelet, which logs the values: they hold
 	// tokens, and are never shown here.
 	header http.Header
@@ -50,7 +50,7 @@ func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names, AllowUnknownFields: cfg.AllowUnknownFields}
 	s := &httpSource{
 		log: cfg.Log, decode: d.Decode, names: cfg.Names, header: canonicalHeader(cfg.Header), poll: cfg.Poll, pages: pages,
-		kept: newLastGood(cfg.StateDir, pod.HTTPSource, d, cfg.Log),
+		lastGood: newLastGood(cfg.StateDir, pod.HTTPSource, d, cfg.Log),
 	}
 	transport := cfg.Transport
 	if transport == nil {
@@ -62,7 +62,7 @@ func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 
 // run asks the URLs until ctx is done.
 func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
-	defer s.kept.open(ctx)()
+	defer s.lastGood.open(ctx)()
 	defer s.client.CloseIdleConnections()
 	s.restore()
 
@@ -96,7 +96,7 @@ func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
 			if n.answered && !answered[n.page] {
 				answered[n.page] = true
 				if unanswered--; unanswered == 0 {
-					s.kept.forgetOthers(s.pageNames()) // of URLs that the configuration has no more
+					s.lastGood.forgetOthers(s.pageNames()) // of URLs that the configuration has no more
 				}
 			}
 		}
@@ -119,9 +119,9 @@ func collectPages(standings []standing) snapshot {
 // kept, as it has never had pods; but not if something was kept that cannot be used or belongs to a
 // URL that has gone, since its pods may be running.
 func (s *httpSource) restore() {
-	safe := s.kept.listed && !s.kept.hasOthers(s.pageNames())
+	safe := s.lastGood.listed && !s.lastGood.hasOthers(s.pageNames())
 	for _, p := range s.pages {
-		objects, err := s.kept.restore(p.name)
+		objects, err := s.lastGood.restore(p.name)
 		if err != nil {
 			p.Problems = []manifest.Problem{s.problem(p, manifest.SeverityWarning, err.Error())}
 		}
@@ -175,7 +175,7 @@ func (s *httpSource) fail(ctx context.Context, p *page, err error) standing {
 		level = slog.LevelDebug
 	}
 	s.log.Log(ctx, level, "cannot read manifests from a URL", "url", p.name, "failures", p.failures, "error", err)
-	now := keepLastGood(p.Objects, manifest.Decoded{Problems: []manifest.Problem{s.problem(p, manifest.SeverityError, "cannot be read: "+err.Error())}})
+	now := orLastGood(p.Objects, manifest.Decoded{Problems: []manifest.Problem{s.problem(p, manifest.SeverityError, "cannot be read: "+err.Error())}})
 	now.Problems = append(now.Problems, p.Problems...)
 	return standing{Decoded: now, known: p.known}
 }
@@ -206,8 +206,8 @@ func (s *httpSource) succeed(p *page, a answer) standing {
 			now.Problems[bad].Message += "; nothing of the answer is taken"
 		}
 	}
-	p.standing = standing{Decoded: keepLastGood(p.Objects, now), known: true}
-	s.kept.keep(p.name, p.Objects)
+	p.standing = standing{Decoded: orLastGood(p.Objects, now), known: true}
+	s.lastGood.save(p.name, p.Objects)
 	return p.standing
 }
 

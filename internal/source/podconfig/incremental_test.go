@@ -84,14 +84,14 @@ func TestSetsThatFollowEachOther(t *testing.T) {
 				}
 			}
 		}
-		if !slices.Equal(f.newest.pods, kept) || len(f.newest.problems) != len(problems) || (f.census.doubles > 0) != (len(problems) > 0) {
+		if !slices.Equal(f.newest.pods, kept) || len(f.newest.problems) != len(problems) || (f.duplicates.doubles > 0) != (len(problems) > 0) {
 			t.Fatalf("seed %d, step %d: %d pods and %d problems, want %d and %d; %d doubles",
-				seed, step, len(f.newest.pods), len(f.newest.problems), len(kept), len(problems), f.census.doubles)
+				seed, step, len(f.newest.pods), len(f.newest.problems), len(kept), len(problems), f.duplicates.doubles)
 		}
-		fresh := census{}
+		fresh := duplicates{}
 		fresh.follow(set)
-		if f.census.doubles != fresh.doubles || !maps.Equal(f.census.names, fresh.names) || !maps.Equal(f.census.uids, fresh.uids) {
-			t.Fatalf("seed %d, step %d: census %+v, want %+v", seed, step, f.census, fresh)
+		if f.duplicates.doubles != fresh.doubles || !maps.Equal(f.duplicates.names, fresh.names) || !maps.Equal(f.duplicates.uids, fresh.uids) {
+			t.Fatalf("seed %d, step %d: census %+v, want %+v", seed, step, f.duplicates, fresh)
 		}
 		doubles += fresh.doubles
 		want := map[pod.UID]*v1.Pod{}

@@ -59,7 +59,7 @@ func TestPodsOfAKubelet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s.kept.decoder
+		return s.lastGood.decoder
 	}
 	is := func(d manifest.Decoder) string {
 		t.Helper()

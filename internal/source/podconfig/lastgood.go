@@ -29,11 +29,11 @@ const (
 	keptSuffix = ".json"
 )
 
-// keepLastGood returns what a manifest stands for when it stood for the old objects before: as long
+// orLastGood returns what a manifest stands for when it stood for the old objects before: as long
 // as a part of it is refused, the old objects that it does not define now stay, since they may be
 // what the refused part means.
 // Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
-func keepLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
+func orLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	now = refuseChanges(old, now)
 	bad := now.Refusal()
 	if bad < 0 {
@@ -78,12 +78,12 @@ type lastGood struct {
 	listed  bool // set by open: it is known which records there are
 
 	mu      sync.Mutex
-	stored  map[string][]string    // guarded by mu; names of the files, the newest last, by the manifest's key
-	pending map[string]*keptRecord // guarded by mu; what is to be written, by the manifest's key
+	stored  map[string][]string        // guarded by mu; names of the files, the newest last, by the manifest's key
+	pending map[string]*lastGoodRecord // guarded by mu; what is to be written, by the manifest's key
 }
 
-// keptRecord is the content of a record's file. Without documents there is nothing to keep.
-type keptRecord struct {
+// lastGoodRecord is the content of a record's file. Without documents there is nothing to keep.
+type lastGoodRecord struct {
 	Version int        `json:"version"`
 	Source  pod.Source `json:"source"`
 	Path    string     `json:"path"`
@@ -98,7 +98,7 @@ type keptRecord struct {
 func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Logger) *lastGood {
 	l := &lastGood{
 		source: source, decoder: d, log: log, wake: make(chan struct{}, 1),
-		stored: map[string][]string{}, pending: map[string]*keptRecord{},
+		stored: map[string][]string{}, pending: map[string]*lastGoodRecord{},
 	}
 	if dir != "" {
 		l.folder = filepath.Join(dir, string(source))
@@ -135,12 +135,12 @@ func (l *lastGood) keyOf(path string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// keep has the objects written as what the manifest stands for, unless they are already.
-func (l *lastGood) keep(path string, objects []manifest.Object) {
+// save has the objects written as what the manifest stands for, unless they are already.
+func (l *lastGood) save(path string, objects []manifest.Object) {
 	if l.folder == "" {
 		return
 	}
-	r := &keptRecord{Version: keptVersion, Source: l.source, Path: path, name: l.nameOf(path, objects)}
+	r := &lastGoodRecord{Version: keptVersion, Source: l.source, Path: path, name: l.nameOf(path, objects)}
 	for _, a := range objects {
 		r.Documents = append(r.Documents, a.Document)
 	}
@@ -176,7 +176,7 @@ func (l *lastGood) differs(path string, objects []manifest.Object) bool {
 }
 
 // forget has the manifest's record removed.
-func (l *lastGood) forget(path string) { l.keep(path, nil) }
+func (l *lastGood) forget(path string) { l.save(path, nil) }
 
 // forgetOthers has the records of all manifests but these removed.
 func (l *lastGood) forgetOthers(paths []string) {
@@ -186,7 +186,7 @@ func (l *lastGood) forgetOthers(paths []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, key := range l.others(paths) {
-		l.setPending(key, &keptRecord{})
+		l.setPending(key, &lastGoodRecord{})
 	}
 }
 
@@ -207,7 +207,7 @@ func (l *lastGood) others(paths []string) []string {
 }
 
 // setPending asks the writer. l.mu is held.
-func (l *lastGood) setPending(key string, r *keptRecord) {
+func (l *lastGood) setPending(key string, r *lastGoodRecord) {
 	l.pending[key] = r
 	wake(l.wake)
 }

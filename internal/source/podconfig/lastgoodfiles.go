@@ -66,7 +66,7 @@ func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 		}
 		return nil, err
 	}
-	var r keptRecord
+	var r lastGoodRecord
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, fmt.Errorf("invalid JSON: %w", err)
 	}
@@ -132,7 +132,7 @@ func (l *lastGood) flush() error {
 
 // put writes the record and removes the manifest's other ones. It returns the names of the files
 // that there are then.
-func (l *lastGood) put(r *keptRecord, stored []string) (left []string, err error) {
+func (l *lastGood) put(r *lastGoodRecord, stored []string) (left []string, err error) {
 	if len(r.Documents) > 0 && !slices.Contains(stored, r.name) {
 		b, err := json.Marshal(r)
 		if err != nil {

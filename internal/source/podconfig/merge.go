@@ -197,9 +197,9 @@ func commonEnds[A, B any](a []A, b []B, same func(A, B) bool) (head, tail int) {
 	return head, tail
 }
 
-// census counts the pods of a set by full name and by UID. It follows the set from version to
+// duplicates counts the pods of a set by full name and by UID. It follows the set from version to
 // version.
-type census struct {
+type duplicates struct {
 	pods  []*v1.Pod
 	names map[pod.FullName]int
 	uids  map[pod.UID]int
@@ -208,7 +208,7 @@ type census struct {
 }
 
 // follow makes it the census of the newest pods, which must not change any more.
-func (c *census) follow(newest []*v1.Pod) {
+func (c *duplicates) follow(newest []*v1.Pod) {
 	if c.names == nil {
 		c.names, c.uids = map[pod.FullName]int{}, map[pod.UID]int{}
 	}

@@ -206,7 +206,7 @@ func TestImmutableObjectIsNotChanged(t *testing.T) {
 					if s, err = newFileSource(cfg, []string{dir}); err != nil {
 						t.Fatal(err)
 					}
-					end = s.kept.open(t.Context())
+					end = s.lastGood.open(t.Context())
 				}
 				replace(t, path, step.content)
 				s.scanAll(t.Context())

@@ -87,7 +87,7 @@ type PodConfig struct {
 	sources []source
 	savers  []*checkpoint.Writer // of the sources that keep what their manifests stand for
 	wake    chan struct{}        // capacity 1
-	tell    func(manifest.LocalObjects)
+	publish func(manifest.LocalObjects)
 	event   func(p *v1.Pod, eventtype, reason, message string)
 
 	mu      sync.Mutex
@@ -139,11 +139,11 @@ func (n *snapshot) add(d manifest.Decoded) {
 
 // feed is one source as the merge sees it.
 type feed struct {
-	source    pod.Source
-	newest    snapshot
-	fresh     bool // newest was not taken yet
-	delivered delivered
-	census    census // of what was handed over last; of the source's goroutine
+	source     pod.Source
+	newest     snapshot
+	fresh      bool // newest was not taken yet
+	delivered  delivered
+	duplicates duplicates // of what was handed over last; of the source's goroutine
 }
 
 // New returns a PodConfig over the sources that cfg names.
@@ -177,7 +177,7 @@ func New(cfg Config) (*PodConfig, error) {
 	c := &PodConfig{
 		journal: cfg.Journal,
 		wake:    make(chan struct{}, 1),
-		tell:    cfg.Objects,
+		publish: cfg.Objects,
 		event:   cfg.Event,
 		changed: make(chan struct{}),
 	}
@@ -188,7 +188,7 @@ func New(cfg Config) (*PodConfig, error) {
 			return nil, fmt.Errorf("pod config: %w", err)
 		}
 		c.sources = append(c.sources, source{name: pod.FileSource, run: s.run})
-		c.savers = append(c.savers, s.kept.writer)
+		c.savers = append(c.savers, s.lastGood.writer)
 	}
 	if len(urls) > 0 {
 		s, err := newHTTPSource(cfg, urls)
@@ -196,7 +196,7 @@ func New(cfg Config) (*PodConfig, error) {
 			return nil, fmt.Errorf("pod config: %w", err)
 		}
 		c.sources = append(c.sources, source{name: pod.HTTPSource, run: s.run})
-		c.savers = append(c.savers, s.kept.writer)
+		c.savers = append(c.savers, s.lastGood.writer)
 	}
 	if cfg.API != nil {
 		s := &apiSource{watch: cfg.API}
@@ -242,9 +242,9 @@ func (c *PodConfig) Health() error {
 
 // handOver replaces the newest set of a source and wakes the loop. It does not block.
 func (c *PodConfig) handOver(f *feed, n snapshot) {
-	f.census.follow(n.pods)
+	f.duplicates.follow(n.pods)
 	var doubles []duplicate
-	if f.census.doubles > 0 {
+	if f.duplicates.doubles > 0 {
 		n.pods, doubles = mergeDuplicates(f.source, n.pods)
 		for _, d := range doubles {
 			n.problems = append(n.problems, d.problem)
@@ -276,7 +276,7 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	c.mu.Unlock()
 
 	c.recordProblems(before, after)
-	c.tellDuplicates(before, doubles)
+	c.recordDuplicates(before, doubles)
 	wake(c.wake)
 }
 
@@ -312,7 +312,7 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 	objects, changed := c.takeObjects()
 	c.mu.Unlock()
 	if changed {
-		c.tell(objects)
+		c.publish(objects)
 	}
 	for _, e := range notes {
 		c.journal.Record(e)

@@ -73,9 +73,9 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	}
 }
 
-// tellDuplicates records an event of each pod that was dropped, and was not before: before has the
-// problems of then.
-func (c *PodConfig) tellDuplicates(before []manifest.Problem, doubles []duplicate) {
+// recordDuplicates records an event of each pod that was dropped, and was not before: before has
+// the problems of then.
+func (c *PodConfig) recordDuplicates(before []manifest.Problem, doubles []duplicate) {
 	for _, d := range doubles {
 		if !slices.ContainsFunc(before, func(p manifest.Problem) bool { return undated(p) == d.problem }) {
 			c.event(d.pod, v1.EventTypeWarning, "FailedValidation", d.event)

@@ -94,13 +94,13 @@ func (s *programSource) take(objects []ProgramObject) (snapshot, error) {
 func (s *programSource) decodeObject(o ProgramObject, before programObject) programObject {
 	content, err := json.Marshal(o)
 	if err != nil {
-		return programObject{Decoded: keepLastGood(before.Objects, manifest.Decoded{Problems: []manifest.Problem{programProblem(o, err.Error())}})}
+		return programObject{Decoded: orLastGood(before.Objects, manifest.Decoded{Problems: []manifest.Problem{programProblem(o, err.Error())}})}
 	}
 	if bytes.Equal(content, before.content) {
 		return before // the same pointers: nothing has to be compared
 	}
 	now := s.decode(manifest.Origin{Source: pod.ProgramSource, Path: programPath}, content)
-	return programObject{content, keepLastGood(before.Objects, now)}
+	return programObject{content, orLastGood(before.Objects, now)}
 }
 
 // programProblem is why an object of the program is refused.

@@ -129,16 +129,16 @@ func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
 // what it was before, or what was kept of it when it was not looked at before.
 func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) manifest.Decoded {
 	if old != nil {
-		return keepLastGood(old.Objects, now)
+		return orLastGood(old.Objects, now)
 	}
-	if now.Refusal() < 0 && !s.kept.differs(path, now.Objects) {
+	if now.Refusal() < 0 && !s.lastGood.differs(path, now.Objects) {
 		return now
 	}
-	kept, err := s.kept.restore(path)
+	kept, err := s.lastGood.restore(path)
 	if err != nil {
 		now.Problems = append(now.Problems, s.problem(path, manifest.SeverityWarning, err.Error()))
 	}
-	return keepLastGood(kept, now)
+	return orLastGood(kept, now)
 }
 
 // readRegular reads a regular file of at most maxManifest bytes and returns its stamp after the

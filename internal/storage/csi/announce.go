@@ -164,11 +164,11 @@ func (d *Drivers) withdraw(ctx context.Context) error {
 // write makes one change, alone and in a few tries.
 func (d *Drivers) write(ctx context.Context, change func(context.Context) error) error {
 	select {
-	case d.turn <- struct{}{}:
+	case d.writeLock <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-d.turn }()
+	defer func() { <-d.writeLock }()
 	var err error
 	for try, wait := 0, writeWait; try < writeTries; try, wait = try+1, wait*writeFactor {
 		if try > 0 && !pod.Pause(ctx, wait+time.Duration(rand.Float64()*float64(wait)/10)) {

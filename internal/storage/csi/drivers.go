@@ -46,8 +46,8 @@ type Drivers struct {
 	Config
 	metrics *metrics
 
-	turn chan struct{} // capacity 1: who holds the one token writes to the API server
-	wake chan struct{} // capacity 1: there is something for Run to look at
+	writeLock chan struct{} // capacity 1: who holds the one token writes to the API server
+	wake      chan struct{} // capacity 1: there is something for Run to look at
 
 	health health.Latch // whether the CSINode is there
 
@@ -86,7 +86,7 @@ func New(cfg Config) (*Drivers, error) {
 		cfg.Period = func(string) time.Duration { return 0 }
 	}
 	d := &Drivers{
-		Config: cfg, metrics: newMetrics(cfg.Metrics), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
+		Config: cfg, metrics: newMetrics(cfg.Metrics), writeLock: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
 		urgent: map[string]bool{},
 	}
 	if d.Nodes != nil {

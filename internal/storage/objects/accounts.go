@@ -64,7 +64,7 @@ func (a *accounts) get(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, erro
 	account, err := a.api.GetServiceAccount(asking, p.Namespace, p.Spec.ServiceAccountName)
 	switch {
 	case err == nil:
-		a.keep(p.UID, account)
+		a.remember(p.UID, account)
 		return account, nil
 	case last == nil || ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("read service account %s/%s: %w", p.Namespace, p.Spec.ServiceAccountName, err)
@@ -72,8 +72,8 @@ func (a *accounts) get(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, erro
 	return last, nil
 }
 
-// keep remembers the account of a pod that is still registered.
-func (a *accounts) keep(uid pod.UID, account *v1.ServiceAccount) {
+// remember remembers the account of a pod that is still registered.
+func (a *accounts) remember(uid pod.UID, account *v1.ServiceAccount) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, ok := a.last[uid]; ok {

@@ -85,7 +85,7 @@ func TestServiceAccountOfServerThatHangs(t *testing.T) {
 		a := newAccounts(hanging{s})
 		p := podWith("1", nil, nil)
 		a.register("1")
-		a.keep("1", account("7"))
+		a.remember("1", account("7"))
 		began := time.Now()
 		got, err := a.get(t.Context(), p)
 		if err != nil || got.UID != "7" || time.Since(began) != accountWait {

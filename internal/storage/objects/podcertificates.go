@@ -268,7 +268,7 @@ func (c *credentials) step(ctx context.Context, h *credential) {
 	case h.key != nil && !reached(h.refreshAt, now):
 		h.next = h.refreshAt
 	}
-	c.tellAge(h, now)
+	c.recordAge(h, now)
 }
 
 // takeAnswer takes over what became of the request.
@@ -333,9 +333,9 @@ func (c *credentials) takeRefusal(h *credential, how string, condition metav1.Co
 		fmt.Sprintf("PodCertificateRequest %s: reason=%q message=%q", h.request.Name, condition.Reason, condition.Message))
 }
 
-// tellAge tells the pod's user, once each, that a pair should have been replaced long ago, and that
-// it is expired.
-func (c *credentials) tellAge(h *credential, now time.Time) {
+// recordAge tells the pod's user, once each, that a pair should have been replaced long ago, and
+// that it is expired.
+func (c *credentials) recordAge(h *credential, now time.Time) {
 	for _, at := range []struct {
 		when            *time.Time
 		reason, message string

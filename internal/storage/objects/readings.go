@@ -50,9 +50,9 @@ func (c *reading[T]) current() bool { return c.known && c.met == c.wanted }
 
 // reader is a pod that refers to objects. Its fields are guarded by the mu of the readings.
 type reader struct {
-	version string
-	keys    map[key]bool
-	look    time.Time // when it is to be looked at; zero: never
+	version  string
+	keys     map[key]bool
+	rereadAt time.Time // when it is to be looked at; zero: never
 }
 
 func newReadings[T any](resource string, read func(context.Context, string, string, metav1.GetOptions) (*T, error), ttl func() time.Duration,
@@ -102,9 +102,9 @@ func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[
 	mine.version = version
 	switch {
 	case !follows:
-		mine.look = time.Time{}
-	case mine.look.IsZero():
-		mine.look = r.nextLook(time.Now())
+		mine.rereadAt = time.Time{}
+	case mine.rereadAt.IsZero():
+		mine.rereadAt = r.nextLook(time.Now())
 		r.came.Put(struct{}{})
 	}
 	if len(mine.keys) == 0 {
@@ -148,11 +148,11 @@ func (r *readings[T]) get(ctx context.Context, namespace, name string) (*T, erro
 	case err != nil:
 		return nil, err
 	}
-	return r.answer(r.keep(c, object, wanted), name)
+	return r.answer(r.update(c, object, wanted), name)
 }
 
-// keep takes over what was read, unless the copy is newer, and returns the newer one.
-func (r *readings[T]) keep(c *reading[T], object *T, wanted int) *T {
+// update takes over what was read, unless the copy is newer, and returns the newer one.
+func (r *readings[T]) update(c *reading[T], object *T, wanted int) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.known && isOlder(object, c.object) {
@@ -192,7 +192,7 @@ func (r *readings[T]) run(ctx context.Context) {
 			r.came.Take()
 		case <-timer.C:
 		}
-		if next := r.tellDue(time.Now()); next.IsZero() {
+		if next := r.notifyDue(time.Now()); next.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(time.Until(next))
@@ -200,21 +200,21 @@ func (r *readings[T]) run(ctx context.Context) {
 	}
 }
 
-// tellDue tells the pods that are to be looked at now, and returns when the next is; zero for
+// notifyDue tells the pods that are to be looked at now, and returns when the next is; zero for
 // never.
-func (r *readings[T]) tellDue(now time.Time) (next time.Time) {
+func (r *readings[T]) notifyDue(now time.Time) (next time.Time) {
 	var due []pod.UID
 	r.mu.Lock()
 	for uid, p := range r.pods {
-		if p.look.IsZero() {
+		if p.rereadAt.IsZero() {
 			continue
 		}
-		if !p.look.After(now) {
+		if !p.rereadAt.After(now) {
 			due = append(due, uid)
-			p.look = r.nextLook(now)
+			p.rereadAt = r.nextLook(now)
 		}
-		if next.IsZero() || p.look.Before(next) {
-			next = p.look
+		if next.IsZero() || p.rereadAt.Before(next) {
+			next = p.rereadAt
 		}
 	}
 	r.mu.Unlock()

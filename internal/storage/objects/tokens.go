@@ -166,7 +166,7 @@ func (t *tokens) run(ctx context.Context) {
 			t.issued.Take()
 		case <-timer.C:
 		}
-		if next := t.tellDue(time.Now()); next.IsZero() {
+		if next := t.notifyDue(time.Now()); next.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(time.Until(next))
@@ -174,8 +174,9 @@ func (t *tokens) run(ctx context.Context) {
 	}
 }
 
-// tellDue tells the pods of the tokens that are due, and returns when the next is; zero for never.
-func (t *tokens) tellDue(now time.Time) (next time.Time) {
+// notifyDue tells the pods of the tokens that are due, and returns when the next is; zero for
+// never.
+func (t *tokens) notifyDue(now time.Time) (next time.Time) {
 	var due []pod.UID
 	t.mu.Lock()
 	for k, at := range t.wake {

@@ -136,7 +136,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.Log.Warn("plugin sockets are not watched; they are looked at each time that this is tried again",
 				"folder", w.Dir, "after", fmt.Sprintf("%v to %v", retries.Duration, retries.Cap), "error", err)
 		}
-		if err := w.lookAtAll(ctx, unwatched{}); err != nil {
+		if err := w.inspectAll(ctx, unwatched{}); err != nil {
 			w.Log.Debug("plugin sockets are not seen", "folder", w.Dir, "error", err)
 		}
 		if !pod.Pause(ctx, delay()) {
@@ -170,7 +170,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	if err := watch.Add(filepath.Dir(w.Dir)); err != nil {
 		return err
 	}
-	if err := w.lookAtAll(ctx, watch); err != nil {
+	if err := w.inspectAll(ctx, watch); err != nil {
 		return err
 	}
 	w.health.Set(w.Dir, nil)
@@ -183,11 +183,11 @@ func (w *Watcher) follow(ctx context.Context) error {
 			case !ok:
 				return errors.New("the watch ended")
 			case e.Err != nil:
-				err = w.lookAtAll(ctx, watch)
+				err = w.inspectAll(ctx, watch)
 			case e.Path == w.Dir && (e.Deleted || e.Moved):
 				return errors.New("the folder was removed or moved")
 			case e.Path == w.Dir || strings.HasPrefix(e.Path, w.Dir+"/"):
-				err = w.look(ctx, watch, e.Path)
+				err = w.inspect(ctx, watch, e.Path)
 			}
 			if err != nil {
 				return err
@@ -196,19 +196,19 @@ func (w *Watcher) follow(ctx context.Context) error {
 	}
 }
 
-// lookAtAll looks at what is there, and at what was.
-func (w *Watcher) lookAtAll(ctx context.Context, watch Watch) error {
+// inspectAll looks at what is there, and at what was.
+func (w *Watcher) inspectAll(ctx context.Context, watch Watch) error {
 	for path := range w.sockets {
-		if err := w.look(ctx, watch, path); err != nil {
+		if err := w.inspect(ctx, watch, path); err != nil {
 			return err
 		}
 	}
-	return w.look(ctx, watch, w.Dir)
+	return w.inspect(ctx, watch, w.Dir)
 }
 
-// look finds out what a path is now. The folder is watched before it is read, so that nothing in it
-// is missed.
-func (w *Watcher) look(ctx context.Context, watch Watch, path string) error {
+// inspect finds out what a path is now. The folder is watched before it is read, so that nothing in
+// it is missed.
+func (w *Watcher) inspect(ctx context.Context, watch Watch, path string) error {
 	if path != w.Dir && strings.HasPrefix(filepath.Base(path), ".") {
 		return nil
 	}
@@ -226,7 +226,7 @@ func (w *Watcher) look(ctx context.Context, watch Watch, path string) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		return w.lookInto(ctx, watch, path)
+		return w.inspectDir(ctx, watch, path)
 	case unix.S_IFSOCK:
 		w.appeared(ctx, path, identityOf(&st))
 	default:
@@ -235,7 +235,7 @@ func (w *Watcher) look(ctx context.Context, watch Watch, path string) error {
 	return nil
 }
 
-func (w *Watcher) lookInto(ctx context.Context, watch Watch, dir string) error {
+func (w *Watcher) inspectDir(ctx context.Context, watch Watch, dir string) error {
 	err := watch.Add(dir)
 	var entries []fs.DirEntry
 	if err == nil {
@@ -248,7 +248,7 @@ func (w *Watcher) lookInto(ctx context.Context, watch Watch, dir string) error {
 		return fmt.Errorf("watch %s: %w", dir, err)
 	}
 	for _, e := range entries {
-		if err := w.look(ctx, watch, filepath.Join(dir, e.Name())); err != nil {
+		if err := w.inspect(ctx, watch, filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}

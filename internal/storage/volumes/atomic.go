@@ -122,7 +122,7 @@ func (w *atomicWriter) isCurrent() bool {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if c, ok := w.files[name]; !ok || !d.Type().IsRegular() || !w.shows(data, name, c) {
+		if c, ok := w.files[name]; !ok || !d.Type().IsRegular() || !w.matches(data, name, c) {
 			return errDiffers
 		}
 		seen++
@@ -141,8 +141,8 @@ func (w *atomicWriter) openData(name string) (*os.Root, error) {
 	return os.OpenRoot(beneath.Self(fd))
 }
 
-// shows reports whether the file has the content and its mode.
-func (w *atomicWriter) shows(data *os.Root, name string, c content) bool {
+// matches reports whether the file has the content and its mode.
+func (w *atomicWriter) matches(data *os.Root, name string, c content) bool {
 	f, err := data.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // to open a named pipe waits for its writer
 	if err != nil {
 		return false

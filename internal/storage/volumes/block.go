@@ -66,9 +66,9 @@ func numberOf(_ string, st *unix.Stat_t) uint64 {
 	return st.Rdev
 }
 
-// shownDisk returns the number of the disk that is shown at a path of the agent's own, 0 for what
-// is none.
-func (d *disks) shownDisk(path string) (uint64, error) {
+// publishedDisk returns the number of the disk that is shown at a path of the agent's own, 0 for
+// what is none.
+func (d *disks) publishedDisk(path string) (uint64, error) {
 	st, err := d.files.Lstat(path)
 	if err != nil {
 		return 0, err
@@ -92,7 +92,7 @@ func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool,
 	if err != nil {
 		return false, err
 	}
-	switch shown, err := d.shownDisk(path); {
+	switch shown, err := d.publishedDisk(path); {
 	case err != nil:
 		return false, err
 	case shown == number:
@@ -127,7 +127,7 @@ func (d *disks) holdShown(path string) (fresh bool, err error) {
 
 func (d *disks) unbindDisk(volume, uid string) error {
 	path := filepath.Join(volume, uid)
-	number, err := d.shownDisk(path)
+	number, err := d.publishedDisk(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

@@ -160,27 +160,27 @@ type publication struct {
 // csiState is what is known of the volumes of CSI drivers. What must outlive the agent is on disk.
 type csiState struct {
 	CSIConfig
-	*turns
+	*volumeLocks
 	wake chan struct{} // capacity 1: Run has something to look at
 
-	mu        sync.Mutex
-	users     map[csiID]map[pod.UID]bool // guarded by mu; pods that have the volume, or are about to
-	staged    map[csiID]bool             // guarded by mu; those that may be staged, with whether they are: this agent saw it
-	published map[publication]bool       // guarded by mu; this agent saw it
-	disks     map[csiID]string           // guarded by mu; the names of volumes that are disks
-	labels    map[csiID]*mountLabel      // guarded by mu; of SELinux, with which volumes are mounted
-	attach    map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
-	unstaging map[csiID]*unstaging       // guarded by mu
-	republish map[pod.UID]bool           // guarded by mu; pods some of whose volumes are to be published again and again
-	waiting   map[pod.UID]bool           // guarded by mu; pods for which a driver is missing, or failed
-	growing   map[csiID]*growing         // guarded by mu; volumes of claims
-	expands   map[string]bool            // guarded by mu; whether drivers make volumes larger, as far as they were asked
-	looks     time.Time                  // guarded by mu; when claims are to be read again
-	freed     chan struct{}              // guarded by mu; closed and replaced when a volume was unstaged
-	changed   chan struct{}              // guarded by mu; closed and replaced when the Node has changed
-	told      []v1.UniqueVolumeName      // guarded by mu; what VolumesInUse was when InUseChanged was called last
-	known     bool                       // guarded by mu; it is known what an earlier agent left
-	settled   bool                       // guarded by mu; all wanted pods are known
+	mu             sync.Mutex
+	users          map[csiID]map[pod.UID]bool // guarded by mu; pods that have the volume, or are about to
+	staged         map[csiID]bool             // guarded by mu; those that may be staged, with whether they are: this agent saw it
+	published      map[publication]bool       // guarded by mu; this agent saw it
+	disks          map[csiID]string           // guarded by mu; the names of volumes that are disks
+	labels         map[csiID]*mountLabel      // guarded by mu; of SELinux, with which volumes are mounted
+	attach         map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
+	unstaging      map[csiID]*unstaging       // guarded by mu
+	republish      map[pod.UID]bool           // guarded by mu; pods some of whose volumes are to be published again and again
+	waiting        map[pod.UID]bool           // guarded by mu; pods for which a driver is missing, or failed
+	growing        map[csiID]*growing         // guarded by mu; volumes of claims
+	expands        map[string]bool            // guarded by mu; whether drivers make volumes larger, as far as they were asked
+	rereadAt       time.Time                  // guarded by mu; when claims are to be read again
+	freed          chan struct{}              // guarded by mu; closed and replaced when a volume was unstaged
+	changed        chan struct{}              // guarded by mu; closed and replaced when the Node has changed
+	publishedInUse []v1.UniqueVolumeName      // guarded by mu; what VolumesInUse was when InUseChanged was called last
+	known          bool                       // guarded by mu; it is known what an earlier agent left
+	settled        bool                       // guarded by mu; all wanted pods are known
 }
 
 func newCSIState(c CSIConfig) *csiState {
@@ -204,7 +204,7 @@ func newCSIState(c CSIConfig) *csiState {
 	}
 	return &csiState{
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
-		attach: map[csiID]bool{}, turns: newTurns(), unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
+		attach: map[csiID]bool{}, volumeLocks: newTurns(), unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
 		disks: map[csiID]string{}, labels: map[csiID]*mountLabel{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
 	}
@@ -248,7 +248,7 @@ func (s *csiState) release(uid pod.UID) {
 	s.mu.Unlock()
 	if had {
 		s.wakeUp()
-		s.tellInUse()
+		s.publishInUse()
 	}
 }
 
@@ -266,12 +266,12 @@ func (s *csiState) note(change func()) {
 	change()
 }
 
-// tellInUse says that VolumesInUse has changed, if it has.
-func (s *csiState) tellInUse() {
+// publishInUse says that VolumesInUse has changed, if it has.
+func (s *csiState) publishInUse() {
 	s.mu.Lock()
 	now := s.inUse()
-	changed := !slices.Equal(now, s.told)
-	s.told = now
+	changed := !slices.Equal(now, s.publishedInUse)
+	s.publishedInUse = now
 	s.mu.Unlock()
 	if changed {
 		s.InUseChanged()
@@ -297,26 +297,26 @@ func (s *csiState) inUse() []v1.UniqueVolumeName {
 	return out
 }
 
-// turns lets one at a time do something with a volume.
-type turns struct {
+// volumeLocks lets one at a time do something with a volume.
+type volumeLocks struct {
 	mu sync.Mutex
-	of map[csiID]*turn // guarded by mu
+	of map[csiID]*volumeLock // guarded by mu
 }
 
-// turn is whose turn it is to do something with a volume.
-type turn struct {
+// volumeLock is whose turn it is to do something with a volume.
+type volumeLock struct {
 	taken   chan struct{} // capacity 1
 	waiting int           // who has it included; guarded by turns.mu
 }
 
-func newTurns() *turns { return &turns{of: map[csiID]*turn{}} }
+func newTurns() *volumeLocks { return &volumeLocks{of: map[csiID]*volumeLock{}} }
 
 // take waits for the turn with the volume.
-func (t *turns) take(ctx context.Context, id csiID) (give func(), err error) {
+func (t *volumeLocks) take(ctx context.Context, id csiID) (give func(), err error) {
 	t.mu.Lock()
 	mine := t.of[id]
 	if mine == nil {
-		mine = &turn{taken: make(chan struct{}, 1)}
+		mine = &volumeLock{taken: make(chan struct{}, 1)}
 		t.of[id] = mine
 	}
 	mine.waiting++

@@ -139,6 +139,6 @@ func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 		}
 	}
 	s.note(func() { s.known = true })
-	s.tellInUse()
+	s.publishInUse()
 	return true
 }

@@ -262,7 +262,7 @@ func (c *csiDisks) remove(d disk) error {
 // removeTarget removes what a driver may have left of the file at which it showed a disk, unless
 // that is one still, and then the pod's link.
 func (c *csiDisks) removeTarget(path, link string) error {
-	number, err := c.shownDisk(path)
+	number, err := c.publishedDisk(path)
 	if err := ignoreMissing(err); err != nil {
 		return err
 	}

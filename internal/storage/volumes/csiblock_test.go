@@ -159,7 +159,7 @@ func testDiskRestart(t *testing.T, method, fault string, code codes.Code, wanted
 		if got, err := d.setup(t, p); err != nil || got["v"].HostPath == "" {
 			t.Fatalf("after %v: %v, %v", failed, got, err)
 		}
-		if n, err := d.shownDisk(d.diskOf("pv-c").target("one")); err != nil || n == 0 {
+		if n, err := d.publishedDisk(d.diskOf("pv-c").target("one")); err != nil || n == 0 {
 			t.Errorf("the disk is not there: %v", err)
 		}
 	}

@@ -21,15 +21,15 @@ import (
 
 // growing is a claim's volume that some pod has, and that may become larger meanwhile.
 type growing struct {
-	users  map[pod.UID]csiVolume
-	known  resource.Quantity // the size that it has on this node
-	seen   string            // the version of the claim that was looked at last
-	failed bool              // the last try failed for good
-	inUse  bool              // the driver cannot make it larger while it is in use: it is not asked again
-	asked  bool              // there is a reason to look at it
-	looked bool              // being looked at
-	delay  wait.DelayFunc    // after a failure
-	retry  time.Time
+	users   map[pod.UID]csiVolume
+	known   resource.Quantity // the size that it has on this node
+	seen    string            // the version of the claim that was looked at last
+	failed  bool              // the last try failed for good
+	inUse   bool              // the driver cannot make it larger while it is in use: it is not asked again
+	asked   bool              // there is a reason to look at it
+	running bool              // being looked at
+	delay   wait.DelayFunc    // after a failure
+	retry   time.Time
 }
 
 // csiExpander makes volumes of claims as large as they are to be.
@@ -89,7 +89,7 @@ func (c *csiExpander) growMounted(ctx context.Context, v csiVolume) error {
 	}
 	if v.readOnly {
 		if g, _ := computeGrowth(claim, pv, known); g == grows && !known.IsZero() {
-			c.resizes.tellReadOnly(v.pod, claim, pv.Name)
+			c.resizes.recordReadOnly(v.pod, claim, pv.Name)
 		}
 		return nil
 	}
@@ -138,21 +138,21 @@ func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.Persisten
 	}
 	switch {
 	case v.can[csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME]:
-	case !tellsProgress(claim) || has.Cmp(target) >= 0:
+	case !reportsProgress(claim) || has.Cmp(target) >= 0:
 		done() // the controller has done all there is to do
 		return nil
 	default:
-		return c.tellFailed(ctx, v, claim, target, csiError("NodeExpand is not supported by the CSI driver %s", id.driver))
+		return c.recordFailed(ctx, v, claim, target, csiError("NodeExpand is not supported by the CSI driver %s", id.driver))
 	}
 	if claim, err = c.resizes.begin(ctx, claim); err != nil {
 		return err
 	}
 	if err := c.callExpand(ctx, driver, v, target); err != nil {
-		return c.tellFailed(ctx, v, claim, target, err)
+		return c.recordFailed(ctx, v, claim, target, err)
 	}
 	done()
 	if !known.IsZero() { // else it is not known whether the driver had anything to do
-		c.resizes.tellResized(v.pod, claim, pv.Name)
+		c.resizes.recordResized(v.pod, claim, pv.Name)
 	}
 	_, err = c.resizes.finish(ctx, claim, target)
 	return err
@@ -192,8 +192,8 @@ func (c *csiExpander) callExpand(ctx context.Context, driver *csi.Driver, v csiV
 	return nil
 }
 
-// tellFailed writes the failure into the claim, and returns it.
-func (c *csiExpander) tellFailed(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, target resource.Quantity, cause error) error {
+// recordFailed writes the failure into the claim, and returns it.
+func (c *csiExpander) recordFailed(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, target resource.Quantity, cause error) error {
 	how, code := feasible, status.Code(cause)
 	wants := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	c.csi.note(func() {
@@ -226,28 +226,28 @@ func (c *csiExpander) dueLooks(now time.Time) (due map[string][]csiID, next time
 	due = map[string][]csiID{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.ClaimsPeriod > 0 && !now.Before(s.looks)
+	all := s.ClaimsPeriod > 0 && !now.Before(s.rereadAt)
 	for id, g := range s.growing {
 		switch again := !g.retry.IsZero() && !now.Before(g.retry); {
-		case g.inUse || g.looked:
+		case g.inUse || g.running:
 		case all || again || g.asked && g.retry.IsZero():
-			g.looked, g.asked = true, false
+			g.running, g.asked = true, false
 			due[id.driver] = append(due[id.driver], id)
 		case !g.retry.IsZero() && (next.IsZero() || g.retry.Before(next)):
 			next = g.retry
 		}
 	}
 	if all {
-		s.looks = now.Add(s.ClaimsPeriod)
+		s.rereadAt = now.Add(s.ClaimsPeriod)
 	}
-	if s.ClaimsPeriod > 0 && len(s.growing) > 0 && (next.IsZero() || s.looks.Before(next)) {
-		next = s.looks
+	if s.ClaimsPeriod > 0 && len(s.growing) > 0 && (next.IsZero() || s.rereadAt.Before(next)) {
+		next = s.rereadAt
 	}
 	return due, next
 }
 
-// lookForGrowth makes larger what has grown of a driver's volumes, one after the other.
-func (c *csiExpander) lookForGrowth(ctx context.Context, ids []csiID) {
+// expandGrown makes larger what has grown of a driver's volumes, one after the other.
+func (c *csiExpander) expandGrown(ctx context.Context, ids []csiID) {
 	for _, id := range ids {
 		v, err := c.growMeanwhile(ctx, id)
 		c.csi.note(func() {
@@ -255,7 +255,7 @@ func (c *csiExpander) lookForGrowth(ctx context.Context, ids []csiID) {
 			if g == nil {
 				return
 			}
-			g.looked = false
+			g.running = false
 			if err == nil {
 				g.delay, g.retry = unstageRetry.DelayFunc(), time.Time{}
 				return

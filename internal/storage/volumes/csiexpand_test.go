@@ -72,7 +72,7 @@ func (g *growable) look(after time.Duration) int {
 	g.t.Helper()
 	due, _ := g.expander.dueLooks(time.Now().Add(after))
 	for _, ids := range due {
-		g.expander.lookForGrowth(g.t.Context(), ids)
+		g.expander.expandGrown(g.t.Context(), ids)
 	}
 	return len(due[driverName])
 }

@@ -52,7 +52,7 @@ func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	}
 	needs := mustAttach(v)
 	c.csi.note(func() { c.csi.attach[v.csiID] = needs })
-	c.csi.tellInUse()
+	c.csi.publishInUse()
 	mark := filepath.Join(publishDir(v.podDir, v.specName), csiDataFile)
 	if v.block {
 		mark = diskLink(v.podDir, v.specName)

@@ -101,7 +101,7 @@ func (c *csiShared) isPublished(v csiVolume) bool {
 	case published:
 		return true
 	case v.block:
-		number, err := c.shownDisk(c.target(v))
+		number, err := c.publishedDisk(c.target(v))
 		return err == nil && number != 0
 	}
 	found, err := c.isMounted(publishPath(v.podDir, v.specName))

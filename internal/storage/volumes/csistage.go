@@ -127,7 +127,7 @@ func (c *csiStager) Run(ctx context.Context) error {
 		}
 		grown, look := c.expander.dueLooks(time.Now())
 		for _, ids := range grown {
-			running.Go(func() { c.expander.lookForGrowth(ctx, ids) })
+			running.Go(func() { c.expander.expandGrown(ctx, ids) })
 		}
 		if at.IsZero() || !look.IsZero() && look.Before(at) {
 			at = look
@@ -248,7 +248,7 @@ func (c *csiStager) unstageUnused(ctx context.Context, id csiID) {
 		c.log.Warn("volume not unstaged, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)
 	}
 	s.wakeUp()
-	s.tellInUse()
+	s.publishInUse()
 }
 
 func (c *csiStager) unstage(ctx context.Context, id csiID) error {

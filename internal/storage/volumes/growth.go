@@ -39,7 +39,7 @@ func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, kno
 	if known.Cmp(size) >= 0 {
 		return sized, known
 	}
-	if !tellsProgress(claim) {
+	if !reportsProgress(claim) {
 		return grows, size
 	}
 	target, allocated := claim.Status.AllocatedResources[v1.ResourceStorage]
@@ -58,9 +58,9 @@ func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, kno
 	return sized, target
 }
 
-// tellsProgress reports whether the claim says how far its growth has come, which those that older
-// controllers resize do not.
-func tellsProgress(claim *v1.PersistentVolumeClaim) bool {
+// reportsProgress reports whether the claim says how far its growth has come, which those that
+// older controllers resize do not.
+func reportsProgress(claim *v1.PersistentVolumeClaim) bool {
 	_, allocated := claim.Status.AllocatedResources[v1.ResourceStorage]
 	_, state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	return allocated || state
@@ -93,7 +93,7 @@ func mergeResized(claim *v1.PersistentVolumeClaim, size resource.Quantity) *v1.P
 // the claim is infeasible.
 func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feasibility, now time.Time) *v1.PersistentVolumeClaim {
 	out := claim.DeepCopy()
-	if how == infeasible && tellsProgress(claim) {
+	if how == infeasible && reportsProgress(claim) {
 		if out.Status.AllocatedResourceStatuses == nil {
 			out.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{}
 		}

@@ -29,7 +29,7 @@ type locals struct {
 	plain
 	*disks
 	resizes resizes
-	turns   *turns
+	locks   *volumeLocks
 
 	mu sync.Mutex
 	// firsts are the pods that had a directory of this machine before others, by the directory;
@@ -38,7 +38,7 @@ type locals struct {
 }
 
 func newLocal(p *parts) kind {
-	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, turns: newTurns(), firsts: map[string]pod.UID{}}
+	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, locks: newTurns(), firsts: map[string]pod.UID{}}
 }
 
 // setup shows a directory of this machine. Its files become the fsGroup's of the first pod that has
@@ -80,7 +80,7 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	case fresh:
 		k.checkGroup(v)
 	}
-	return outcome{mounted: k.shown(v), fresh: fresh}, nil
+	return outcome{mounted: k.mounted(v), fresh: fresh}, nil
 }
 
 // setupDevice mounts the filesystem on a disk of this machine; if there is none, the first pod
@@ -114,11 +114,11 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	if err := k.grow(ctx, v); err != nil {
 		return outcome{}, &Error{Step: "Setup failed while expanding volume", Err: err}
 	}
-	return outcome{mounted: k.shown(v), fresh: fresh}, nil
+	return outcome{mounted: k.mounted(v), fresh: fresh}, nil
 }
 
-// shown is what containers are given of a volume that is mounted.
-func (k *locals) shown(v *volume) crispec.Volume {
+// mounted is what containers are given of a volume that is mounted.
+func (k *locals) mounted(v *volume) crispec.Volume {
 	return crispec.Volume{HostPath: v.dir(), ReadOnly: v.isReadOnly(), SELinuxRelabel: !v.isReadOnly()}
 }
 

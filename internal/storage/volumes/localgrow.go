@@ -21,7 +21,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 		return nil
 	}
 	// One pod at a time; those that come later find it done.
-	give, err := k.turns.take(ctx, csiID{localPlugin, b.Spec.Local.Path})
+	give, err := k.locks.take(ctx, csiID{localPlugin, b.Spec.Local.Path})
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 	case b.readOnly && known.IsZero():
 		return nil
 	case b.readOnly:
-		k.resizes.tellReadOnly(v.pod, claim, b.Name)
+		k.resizes.recordReadOnly(v.pod, claim, b.Name)
 		note(mergeResized(claim, target)) // another pod may do it; this one is done with it
 		return nil
 	}
@@ -65,7 +65,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 		}
 		return failed
 	case !known.IsZero(): // else it is not known whether there was anything to do
-		k.resizes.tellResized(v.pod, claim, b.Name)
+		k.resizes.recordResized(v.pod, claim, b.Name)
 	}
 	if claim, err = k.resizes.finish(ctx, claim, target); err != nil {
 		return err

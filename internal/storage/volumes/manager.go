@@ -145,7 +145,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 		if err != nil {
 			v.failure = failed(v.name(), err)
 			m.claims.noteFailed(v)
-			m.tellMismatch(v)
+			m.recordMismatch(v)
 			if v.failure.Class != MapFailed {
 				operation = mountVolume
 			}
@@ -168,7 +168,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 		mounted[v.spec.Name] = v.done.mounted
 		if v.done.fresh {
 			fresh = append(fresh, v.spec.Name)
-			m.tellMapped(v)
+			m.recordMapped(v)
 		}
 	}
 	if len(fresh) > 0 || errs != nil {

@@ -35,7 +35,7 @@ func (h *host) ownVolume(p *v1.Pod, dir string) {
 		if policy := p.Spec.SecurityContext.FSGroupChangePolicy; policy != nil && *policy == v1.FSGroupChangeOnRootMismatch && isOwned(root, o.gid) {
 			return
 		}
-		stop := h.tellWhileSlow(p, dir, o)
+		stop := h.recordWhileSlow(p, dir, o)
 		err = o.ownDirectory(root)
 		stop()
 	}
@@ -56,8 +56,8 @@ const (
 	slowAgain = time.Minute
 )
 
-// tellWhileSlow tells the user of the pod of a change that lasts, until stop is called.
-func (h *host) tellWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
+// recordWhileSlow tells the user of the pod of a change that lasts, until stop is called.
+func (h *host) recordWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
 	done, told := make(chan struct{}), make(chan struct{})
 	message := fmt.Sprintf("Setting volume ownership for %s is taking longer than expected, consider using OnRootMismatch - "+
 		"https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods",

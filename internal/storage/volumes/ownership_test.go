@@ -156,13 +156,13 @@ func TestSlowChangeOfOwnersIsTold(t *testing.T) {
 		}
 		dir := filepath.Join(m.root, "pods", uid, "volumes/v")
 		o := &owner{}
-		stop := m.tellWhileSlow(podWith(), dir, o)
+		stop := m.recordWhileSlow(podWith(), dir, o)
 		time.Sleep(29 * time.Second)
 		stop()
 		if told != nil {
 			t.Errorf("told of a quick change: %q", told)
 		}
-		stop = m.tellWhileSlow(podWith(), dir, o)
+		stop = m.recordWhileSlow(podWith(), dir, o)
 		time.Sleep(31 * time.Second)
 		o.files.Add(7)
 		time.Sleep(time.Minute)

@@ -45,18 +45,18 @@ func (r resizes) fail(ctx context.Context, claim *v1.PersistentVolumeClaim, how 
 	return err
 }
 
-func (r resizes) tellResized(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
-	r.tell(p, claim, v1.EventTypeNormal, resizedReason,
+func (r resizes) recordResized(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
+	r.record(p, claim, v1.EventTypeNormal, resizedReason,
 		fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", volume, r.csi.NodeName))
 }
 
-func (r resizes) tellReadOnly(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
-	r.tell(p, claim, v1.EventTypeWarning, readOnlyReason,
+func (r resizes) recordReadOnly(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
+	r.record(p, claim, v1.EventTypeWarning, readOnlyReason,
 		fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q requested read-only file system", volume))
 }
 
-// tell records one event about the pod and one about its claim.
-func (r resizes) tell(p *v1.Pod, claim *v1.PersistentVolumeClaim, eventtype, reason, message string) {
+// record records one event about the pod and one about its claim.
+func (r resizes) record(p *v1.Pod, claim *v1.PersistentVolumeClaim, eventtype, reason, message string) {
 	r.event(p, eventtype, reason, message)
 	r.csi.ClaimEvent(claim, eventtype, reason, message)
 }

@@ -15,9 +15,9 @@ const (
 	mismatchReason = "FailedMountOnFilesystemMismatch"
 )
 
-// tellMapped tells of a disk that was made present where it is: for all pods, and for this one.
+// recordMapped tells of a disk that was made present where it is: for all pods, and for this one.
 // Other volumes have no such event.
-func (m *Manager) tellMapped(v *volume) {
+func (m *Manager) recordMapped(v *volume) {
 	if v.done.shared == "" {
 		return
 	}
@@ -26,9 +26,9 @@ func (m *Manager) tellMapped(v *volume) {
 	m.event(v.pod, v1.EventTypeNormal, mappedReason, fmt.Sprintf(message, v.name(), "volumeMapPath", filepath.Dir(v.done.mounted.HostPath)))
 }
 
-// tellMismatch tells a persistent volume, besides its pod, that its disk has another filesystem
+// recordMismatch tells a persistent volume, besides its pod, that its disk has another filesystem
 // than it names: no other try will mount it.
-func (m *Manager) tellMismatch(v *volume) {
+func (m *Manager) recordMismatch(v *volume) {
 	var why mount.MountError
 	if v.bound != nil && errors.As(v.failure, &why) && why.Type == mount.FilesystemMismatch {
 		m.volumeEvent(v.bound.PersistentVolume, v1.EventTypeWarning, mismatchReason,

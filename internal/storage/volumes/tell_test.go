@@ -43,7 +43,7 @@ func TestFilesystemMismatch(t *testing.T) {
 			v := &volume{pod: p, podDir: filepath.Join(m.root, "pods", uid), spec: &p.Spec.Volumes[0], bound: m.claims.of(p.UID, "v")}
 			_, err := m.kinds["local"].(*locals).setupDevice(t.Context(), v)
 			v.failure = failed(v.name(), err)
-			m.tellMismatch(v)
+			m.recordMismatch(v)
 			if diff := cmp.Diff(want, told); diff != "" {
 				t.Errorf("after %v (-want +got):\n%s", err, diff)
 			}

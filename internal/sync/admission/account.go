@@ -40,7 +40,7 @@ func newAccount(cfg *Config) account {
 func (a *account) others(uid pod.UID) amounts {
 	for _, inbox := range a.moved {
 		for _, moved := range inbox.Take() {
-			a.look(moved)
+			a.update(moved)
 		}
 	}
 	out := maps.Clone(a.sum)
@@ -48,8 +48,8 @@ func (a *account) others(uid pod.UID) amounts {
 	return out
 }
 
-// look brings the account up to date with one pod.
-func (a *account) look(uid pod.UID) {
+// update brings the account up to date with one pod.
+func (a *account) update(uid pod.UID) {
 	old, now := a.asks[uid], ask{}
 	if p, desired := a.cfg.Pods.Get(uid); desired && a.cfg.isActive(uid) {
 		now.of = a.cfg.Allocations.Apply(p)

@@ -154,7 +154,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	if c.cfg.Ended != nil && c.cfg.Ended(p.UID) {
 		return Verdict{Admitted: true}, nil
 	}
-	if later := c.roomBeingMade(); later != nil {
+	if later := c.preemptionUnderWay(); later != nil {
 		return Verdict{Later: later}, nil
 	}
 	again := c.cfg.Allocations.WasAdmitted(p.UID)
@@ -274,9 +274,9 @@ func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
 	return out
 }
 
-// roomBeingMade returns what is closed when the next pod has ended that was killed to make room,
-// nil if there is none to wait for.
-func (c *Chain) roomBeingMade() <-chan struct{} {
+// preemptionUnderWay returns what is closed when the next pod has ended that was killed to make
+// room, nil if there is none to wait for.
+func (c *Chain) preemptionUnderWay() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.victims) > 0 {

@@ -112,7 +112,7 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 	default:
 		return nil // it is not known what runs; RetryPending is called when it is
 	}
-	if c.roomBeingMade() != nil {
+	if c.preemptionUnderWay() != nil {
 		return nil // that is for the pod that it is made for; and then one has ended
 	}
 	for again := true; again; {

@@ -88,7 +88,7 @@ func (d *Drain) nameOf(uid pod.UID) string {
 
 // lastError is what kept a pod from its end, as its journal says.
 func (d *Drain) lastError(uid pod.UID) string {
-	story, _ := d.Journal.StoryOf(uid)
+	story, _ := d.Journal.TimelineOf(uid)
 	for _, e := range slices.Backward(story.Entries) {
 		if e.Error != "" {
 			return e.Error

@@ -114,7 +114,7 @@ func (l *loop) candidates(m *met) []candidate {
 	var out []candidate
 	hurried := l.hurriedStill()
 	for _, p := range l.Pods() {
-		c := newCandidate(l.Allotted(p), m.Signal.resource())
+		c := newCandidate(l.Allocated(p), m.Signal.resource())
 		c.wanted, c.critical, c.leaving = p, l.IsCritical(p), l.stillRuns(p.UID)
 		switch {
 		case c.leaving:

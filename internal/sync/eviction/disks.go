@@ -28,7 +28,7 @@ type disks struct {
 }
 
 // read reads what is left of the file systems. The first reading finds out which they are.
-func (d *disks) read(ctx context.Context) (rooms, error) {
+func (d *disks) read(ctx context.Context) (observed, error) {
 	if d.places == nil {
 		places, err := d.Readings.Places(ctx)
 		if err != nil {
@@ -36,7 +36,7 @@ func (d *disks) read(ctx context.Context) (rooms, error) {
 		}
 		d.places = &places
 	}
-	out := rooms{}
+	out := observed{}
 	var devices [3]uint64
 	for i, of := range []struct {
 		path          string

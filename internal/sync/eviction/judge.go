@@ -10,8 +10,8 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// rooms is what is left, by signal. What cannot be told is not in it.
-type rooms map[Signal]stats.Room
+// observed is what is left, by signal. What cannot be told is not in it.
+type observed map[Signal]stats.Amount
 
 // past is what is known of the readings before.
 type past struct {
@@ -31,8 +31,8 @@ func (p past) clone() past {
 // met is a threshold that is met.
 type met struct {
 	Threshold
-	room  stats.Room
-	since time.Time
+	amount stats.Amount
+	since  time.Time
 }
 
 // verdict is what follows from a reading.
@@ -48,7 +48,7 @@ type verdict struct {
 // judge compares what is left with the thresholds. A threshold whose signal cannot be told is
 // neither met nor met no longer. A condition begins as soon as a threshold is met, also a soft one,
 // and lasts for the transition period after the last one was.
-func judge(before past, ts []Threshold, left rooms, transition time.Duration, now time.Time) (past, verdict) {
+func judge(before past, ts []Threshold, left observed, transition time.Duration, now time.Time) (past, verdict) {
 	after := past{Since: map[string]time.Time{}, Due: map[string]bool{}, Seen: map[v1.NodeConditionType]time.Time{}}
 	v := verdict{conditions: map[v1.NodeConditionType]bool{}}
 	wake := func(at time.Time) {
@@ -112,7 +112,7 @@ func judge(before past, ts []Threshold, left rooms, transition time.Duration, no
 
 // isRelieved reports whether none of the thresholds is met with its minimum reclaim, whatever its
 // grace, so that no pod need be evicted.
-func isRelieved(ts []Threshold, left rooms) bool {
+func isRelieved(ts []Threshold, left observed) bool {
 	return !slices.ContainsFunc(ts, func(t Threshold) bool {
 		room, told := left[t.Signal]
 		return told && room.Available < t.Value.of(room.Capacity)+t.MinReclaim.of(room.Capacity)

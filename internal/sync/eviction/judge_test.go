@@ -12,13 +12,13 @@ import (
 // trial is a row of readings, one after another, with what each is to lead to.
 type trial struct {
 	at         time.Duration // since the beginning
-	left       rooms
+	left       observed
 	met, due   string // signals
 	conditions string
 	next       time.Duration // since the beginning; 0: time alone changes nothing
 }
 
-func memoryLeft(n uint64) rooms { return rooms{MemoryAvailable: {Available: n, Capacity: 1000}} }
+func memoryLeft(n uint64) observed { return observed{MemoryAvailable: {Available: n, Capacity: 1000}} }
 
 func quantityOf(t *testing.T, s string) Amount {
 	t.Helper()
@@ -75,11 +75,11 @@ func TestJudge(t *testing.T) {
 			{at: 1, left: memoryLeft(120), conditions: memoryShort, next: transition},
 		}},
 		{"what cannot be told is neither met nor met no longer", []Threshold{soft, pid}, []trial{
-			{at: 0, left: rooms{}},
+			{at: 0, left: observed{}},
 			{at: 10 * time.Second, left: memoryLeft(199), met: "memory.available", conditions: memoryShort, next: 40 * time.Second},
-			{at: 20 * time.Second, left: rooms{}, conditions: memoryShort, next: 10*time.Second + transition},
+			{at: 20 * time.Second, left: observed{}, conditions: memoryShort, next: 10*time.Second + transition},
 			{at: 40 * time.Second, left: memoryLeft(199), met: "memory.available", due: "memory.available", conditions: memoryShort},
-			{at: 50 * time.Second, left: rooms{}, conditions: memoryShort, next: 40*time.Second + transition},
+			{at: 50 * time.Second, left: observed{}, conditions: memoryShort, next: 40*time.Second + transition},
 		}},
 		{"a condition lasts for the transition period", []Threshold{hard}, []trial{
 			{at: 0, left: memoryLeft(1), met: "memory.available", due: "memory.available", conditions: memoryShort},
@@ -89,11 +89,11 @@ func TestJudge(t *testing.T) {
 		}},
 		{"the most urgent first, and who is due alone", []Threshold{hard, soft, pid}, []trial{
 			{
-				at: 0, left: rooms{MemoryAvailable: {Available: 150, Capacity: 1000}, PIDAvailable: {Available: 9, Capacity: 100}},
+				at: 0, left: observed{MemoryAvailable: {Available: 150, Capacity: 1000}, PIDAvailable: {Available: 9, Capacity: 100}},
 				met: "memory.available pid.available", due: "pid.available", conditions: memoryShort + " PIDPressure", next: 30 * time.Second,
 			},
 			{
-				at: 31 * time.Second, left: rooms{MemoryAvailable: {Available: 50, Capacity: 1000}, PIDAvailable: {Available: 10, Capacity: 100}},
+				at: 31 * time.Second, left: observed{MemoryAvailable: {Available: 50, Capacity: 1000}, PIDAvailable: {Available: 10, Capacity: 100}},
 				met: "memory.available memory.available", due: "memory.available memory.available", conditions: memoryShort + " PIDPressure", next: transition,
 			},
 		}},
@@ -154,13 +154,13 @@ func TestIsRelieved(t *testing.T) {
 	soft := Threshold{Signal: PIDAvailable, Value: quantityOf(t, "50"), Grace: time.Hour}
 	for _, tt := range []struct {
 		name string
-		left rooms
+		left observed
 		want bool
 	}{
-		{"nothing is known", rooms{}, true},
-		{"enough", rooms{MemoryAvailable: {Available: 110, Capacity: 1000}, PIDAvailable: {Available: 50, Capacity: 100}}, true},
-		{"less than the minimum reclaim", rooms{MemoryAvailable: {Available: 109, Capacity: 1000}}, false},
-		{"another one, whatever its grace", rooms{MemoryAvailable: {Available: 110, Capacity: 1000}, PIDAvailable: {Available: 49, Capacity: 100}}, false},
+		{"nothing is known", observed{}, true},
+		{"enough", observed{MemoryAvailable: {Available: 110, Capacity: 1000}, PIDAvailable: {Available: 50, Capacity: 100}}, true},
+		{"less than the minimum reclaim", observed{MemoryAvailable: {Available: 109, Capacity: 1000}}, false},
+		{"another one, whatever its grace", observed{MemoryAvailable: {Available: 110, Capacity: 1000}, PIDAvailable: {Available: 49, Capacity: 100}}, false},
 	} {
 		if got := isRelieved([]Threshold{hard, soft}, tt.left); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)

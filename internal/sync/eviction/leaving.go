@@ -19,7 +19,7 @@ const (
 )
 
 // awaitFreed reads what is left until no threshold is met any more, or nothing more becomes free.
-func (l *loop) awaitFreed(ctx context.Context, s Signal) (rooms, error) {
+func (l *loop) awaitFreed(ctx context.Context, s Signal) (observed, error) {
 	step := time.NewTicker(settleStep)
 	defer step.Stop()
 	var most uint64

@@ -31,11 +31,11 @@ type Lifecycles interface {
 type LimitsConfig struct {
 	*Evictor
 	Lifecycles Lifecycles
-	// Pod returns a pod that is wanted; Allotted that pod with the resources that it was allotted,
-	// and Observed what the runtime showed of it last.
-	Pod      func(uid pod.UID) (*v1.Pod, bool)
-	Allotted func(p *v1.Pod) *v1.Pod
-	Observed func(uid pod.UID) (*pod.Status, bool)
+	// Pod returns a pod that is wanted; Allocated that pod with the resources that it was
+	// allocated, and Observed what the runtime showed of it last.
+	Pod       func(uid pod.UID) (*v1.Pod, bool)
+	Allocated func(p *v1.Pod) *v1.Pod
+	Observed  func(uid pod.UID) (*pod.Status, bool)
 	// Ended reports whether the pod has failed or succeeded.
 	Ended   func(uid pod.UID) bool
 	Storage Storage
@@ -102,7 +102,7 @@ func (m *LocalLimits) follow(uid pod.UID) {
 		delete(m.pods, uid)
 		return
 	}
-	memory, disk := computeLimits(m.Allotted(p))
+	memory, disk := computeLimits(m.Allocated(p))
 	if memory.none() && disk.none() {
 		delete(m.pods, uid)
 		return
@@ -124,7 +124,7 @@ func (m *LocalLimits) round(ctx context.Context) {
 		if m.Ended(l.pod.UID) {
 			continue
 		}
-		e := m.look(ctx, l, free)
+		e := m.inspect(ctx, l, free)
 		if ctx.Err() != nil {
 			return
 		}
@@ -144,9 +144,9 @@ func (m *LocalLimits) round(ctx context.Context) {
 	}
 }
 
-// look returns the limit that the pod exceeds, nil if there is none or if it is not time to walk
+// inspect returns the limit that the pod exceeds, nil if there is none or if it is not time to walk
 // its files.
-func (m *LocalLimits) look(ctx context.Context, l *limited, free func(stats.Space) (uint64, bool)) *excess {
+func (m *LocalLimits) inspect(ctx context.Context, l *limited, free func(stats.Space) (uint64, bool)) *excess {
 	if !l.memory.none() {
 		if e, _ := m.measure(ctx, l, &l.memory); e != nil {
 			return e

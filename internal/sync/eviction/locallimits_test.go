@@ -55,7 +55,7 @@ func newNode(t *testing.T) *node {
 		Evictor: NewEvictor(EvictorConfig{
 			Killer: n, Events: n, IsCritical: pod.HasCriticalPriority, Metrics: n.metrics, Journal: n.journal, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 		}),
-		Lifecycles: n.states, Pod: n.pod, Allotted: func(p *v1.Pod) *v1.Pod { return p },
+		Lifecycles: n.states, Pod: n.pod, Allocated: func(p *v1.Pod) *v1.Pod { return p },
 		Observed: func(pod.UID) (*pod.Status, bool) { return nil, false },
 		Ended: func(uid pod.UID) bool {
 			n.mu.Lock()

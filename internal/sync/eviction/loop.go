@@ -23,7 +23,7 @@ type loop struct {
 	// measure reads what is left. reclaim frees what it can without the end of a pod, and returns
 	// whether there was anything to try; nil: nothing can be. rank returns the pods that may be
 	// evicted, the first one in front.
-	measure func(ctx context.Context) (rooms, error)
+	measure func(ctx context.Context) (observed, error)
 	reclaim func(ctx context.Context, m *met) bool
 	rank    func(ctx context.Context, m *met) ([]candidate, error)
 
@@ -32,7 +32,7 @@ type loop struct {
 	// The rest is the loop's.
 	distances map[Signal]uint64 // to the nearest threshold, as of the last reading
 	pause     time.Duration     // before the last reading
-	told      map[string]error  // errors that were told, by what could not be done
+	reported  map[string]error  // errors that were told, by what could not be done
 	// rests is until when nothing is tried, as nothing could be done; unended says that the last
 	// victim did not end in time.
 	rests   time.Time
@@ -78,7 +78,7 @@ func (l *loop) round(ctx context.Context) time.Duration {
 	l.closeGrant(ctx)
 	read := time.Now()
 	left, err := l.measure(ctx)
-	l.tell(ctx, cannotSee, err)
+	l.report(ctx, cannotSee, err)
 	if err != nil {
 		return resting
 	}
@@ -95,7 +95,7 @@ func (l *loop) round(ctx context.Context) time.Duration {
 		return min(next, time.Until(l.rests))
 	}
 	again, err := l.relieve(ctx, &v, m, read)
-	l.tell(ctx, cannotEvict, err)
+	l.report(ctx, cannotEvict, err)
 	if err != nil {
 		l.rests = time.Now().Add(resting)
 	}
@@ -111,16 +111,16 @@ const (
 	cannotEvict = "the node runs short, and no pod is evicted"
 )
 
-// tell logs an error unless it is the last one that was told of that; nil is none.
-func (l *loop) tell(ctx context.Context, what string, err error) {
-	if last := l.told[what]; err != nil && ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
+// report logs an error unless it is the last one that was told of that; nil is none.
+func (l *loop) report(ctx context.Context, what string, err error) {
+	if last := l.reported[what]; err != nil && ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
 		l.Log.Error(what, "error", err)
 	}
-	l.told[what] = err
+	l.reported[what] = err
 }
 
 // computePause returns when to read again, and has the kernel wake for what it can.
-func (l *loop) computePause(left rooms, v *verdict) time.Duration {
+func (l *loop) computePause(left observed, v *verdict) time.Duration {
 	next := longest
 	distances := map[Signal]uint64{}
 	var watched, others bool
@@ -191,7 +191,7 @@ func (l *loop) relieve(ctx context.Context, v *verdict, m *met, read time.Time) 
 			return false, nil
 		}
 		if room, told := left[m.Signal]; told {
-			m.room, read = room, time.Now()
+			m.amount, read = room, time.Now()
 		}
 	}
 	if l.unended { // one pod may be deaf; who asks a runtime that is down loses all
@@ -256,7 +256,7 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 			Reason: v1.PodReasonTerminationByKubelet, Message: reason,
 		},
 	}
-	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.room.Available))
+	l.Log.Warn("a pod is evicted", "pod", pod.Describe(p), "threshold", m.Threshold.String(), "available", quantity(what, m.amount.Available))
 	var k *kill
 	if pods[victim].leaving {
 		k = l.hasten(p, m.Signal, o.why)

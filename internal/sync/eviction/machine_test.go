@@ -74,7 +74,7 @@ func (m *machine) start(thresholds []Threshold, change func(m *machine, cfg *Con
 			Killer: m, Events: m, IsCritical: pod.HasCriticalPriority, Metrics: m.metrics, Journal: m.journal, Log: slog.New(slog.NewTextHandler(m, nil)),
 		}),
 		Thresholds: thresholds, Transition: 5 * time.Minute, Pressures: NewPressures(), Changed: func() {}, Readings: m, Garbage: m,
-		Pods: m.list, Allotted: func(p *v1.Pod) *v1.Pod { return p }, Observed: func(uid pod.UID) (*pod.Status, bool) { return &pod.Status{UID: uid}, true },
+		Pods: m.list, Allocated: func(p *v1.Pod) *v1.Pod { return p }, Observed: func(uid pod.UID) (*pod.Status, bool) { return &pod.Status{UID: uid}, true },
 		Lifecycle: m.states.Get, Storage: m, Ready: ready, Path: filepath.Join(m.dir, "thresholds.json"),
 		Ended: func(pod.UID) bool { return false },
 	}
@@ -162,7 +162,7 @@ func (m *machine) count(what string) int {
 }
 
 // roomLocked is what is left of a signal.
-func (m *machine) roomLocked(s Signal) stats.Room {
+func (m *machine) roomLocked(s Signal) stats.Amount {
 	left := m.has[s]
 	for _, n := range m.takes[s] {
 		left -= min(n, left)
@@ -172,7 +172,7 @@ func (m *machine) roomLocked(s Signal) stats.Room {
 			left -= min(n, left)
 		}
 	}
-	return stats.Room{Available: left, Capacity: m.total[s]}
+	return stats.Amount{Available: left, Capacity: m.total[s]}
 }
 
 func (m *machine) Use(context.Context) (stats.Use, error) {
@@ -207,7 +207,7 @@ func (m *machine) FileSystem(path string) (stats.FileSystem, error) {
 	defer m.mu.Unlock()
 	space, inodes := m.roomLocked(NodeFsAvailable), m.roomLocked(NodeFsInodesFree)
 	if m.devices[path] != 1 {
-		space, inodes = m.roomLocked(ImageFsAvailable), stats.Room{}
+		space, inodes = m.roomLocked(ImageFsAvailable), stats.Amount{}
 	}
 	return stats.FileSystem{Device: m.devices[path], Space: space, Inodes: inodes}, m.readLocked(path)
 }

@@ -65,10 +65,10 @@ type Config struct {
 	Readings  Readings
 	Garbage   Garbage
 	Kernel    Kernel // nil: there is none
-	// Pods returns the pods that are wanted, Allotted one with the resources that it was allotted,
-	// Observed what the runtime showed of it last, and Lifecycle how far it is.
+	// Pods returns the pods that are wanted, Allocated one with the resources that it was
+	// allocated, Observed what the runtime showed of it last, and Lifecycle how far it is.
 	Pods      func() []*v1.Pod
-	Allotted  func(p *v1.Pod) *v1.Pod
+	Allocated func(p *v1.Pod) *v1.Pod
 	Observed  func(uid pod.UID) (*pod.Status, bool)
 	Lifecycle func(uid pod.UID) (pod.Lifecycle, bool)
 	// Ended reports whether the pod has failed or succeeded.
@@ -92,22 +92,22 @@ type Manager struct {
 	loaded           chan struct{} // closed by Load
 
 	mu   sync.Mutex
-	past past            // guarded by mu; of both loops
-	last map[Signal]Room // guarded by mu; the last reading
+	past past                   // guarded by mu; of both loops
+	last map[Signal]Observation // guarded by mu; the last reading
 	// hurried are evicted pods that have no more than the grace of a hard threshold, or had none
 	// left; guarded by mu.
 	hurried map[pod.UID]bool
 }
 
-// Room is what was left of a signal, when it was read last.
-type Room struct {
-	stats.Room
+// Observation is what was left of a signal, when it was read last.
+type Observation struct {
+	stats.Amount
 	At time.Time
 }
 
 // New returns a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Room{}, hurried: map[pod.UID]bool{}}
+	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Observation{}, hurried: map[pod.UID]bool{}}
 	m.file = checkpoint.NewFile(checkpoint.FileConfig[past]{
 		Path: cfg.Path, Version: fileVersion, What: "thresholds of eviction that are met", Log: cfg.Log,
 		Content: func() past {
@@ -116,8 +116,8 @@ func New(cfg Config) *Manager {
 			return m.past.clone()
 		},
 	})
-	m.processes = &loop{Manager: m, told: map[string]error{}, measure: m.readProcesses, rank: m.rankProcesses, settle: settleProcesses, quiet: quietProcesses, conditions: []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}}
-	m.disks = &loop{Manager: m, told: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
+	m.processes = &loop{Manager: m, reported: map[string]error{}, measure: m.readProcesses, rank: m.rankProcesses, settle: settleProcesses, quiet: quietProcesses, conditions: []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}}
+	m.disks = &loop{Manager: m, reported: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
 	d := &disks{Manager: m}
 	m.disks.measure, m.disks.rank, m.disks.reclaim = d.read, d.rankPods, d.reclaim
 	for _, t := range cfg.Thresholds {
@@ -197,14 +197,14 @@ func (m *Manager) Run(ctx context.Context) error {
 }
 
 // judge compares a reading of a loop with its thresholds, and keeps and publishes what follows.
-func (m *Manager) judge(l *loop, left rooms) verdict {
+func (m *Manager) judge(l *loop, left observed) verdict {
 	now := time.Now()
 	m.mu.Lock()
 	for _, t := range l.thresholds {
 		delete(m.last, t.Signal)
 	}
 	for s, r := range left {
-		m.last[s] = Room{r, now}
+		m.last[s] = Observation{r, now}
 	}
 	before := m.past.only(l)
 	after, v := judge(before, l.thresholds, left, m.Transition, now)
@@ -231,7 +231,7 @@ func (m *Manager) judge(l *loop, left rooms) verdict {
 func describeMet(of []met) []string {
 	var out []string
 	for i := range of {
-		out = append(out, fmt.Sprintf("%s, available: %s", of[i].Threshold.String(), quantity(of[i].Signal.resource(), of[i].room.Available)))
+		out = append(out, fmt.Sprintf("%s, available: %s", of[i].Threshold.String(), quantity(of[i].Signal.resource(), of[i].amount.Available)))
 	}
 	return out
 }
@@ -283,7 +283,7 @@ type State struct {
 	Threshold
 	// Left is what was left when it was read last; its Capacity is 0 before, and where it cannot be
 	// told.
-	Left Room
+	Left Observation
 	// Since is when the threshold began to be met; zero: it is not.
 	Since time.Time
 	// Ignored: it is in the configuration, and has no effect.

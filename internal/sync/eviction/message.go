@@ -44,7 +44,7 @@ func generateMessage(m *met, c *candidate) (message string, annotations map[stri
 	what := m.Signal.resource()
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. ", what)
-	fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", thresholdQuantity(m), quantity(what, m.room.Available))
+	fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", thresholdQuantity(m), quantity(what, m.amount.Available))
 	if !c.measured {
 		return b.String(), nil
 	}
@@ -69,7 +69,7 @@ func thresholdQuantity(m *met) string {
 	if m.Value.Quantity != nil {
 		return m.Value.Quantity.String()
 	}
-	return quantity(m.Signal.resource(), m.Value.of(m.room.Capacity))
+	return quantity(m.Signal.resource(), m.Value.of(m.amount.Capacity))
 }
 
 // generateRanking returns who is taken or spared, and why, as the last sentence of a message: of

@@ -15,7 +15,7 @@ func TestGenerateMessage(t *testing.T) {
 	asWhole := named("web")
 	asWhole.Spec.Resources = &v1.ResourceRequirements{Requests: amounts("1Gi", "")}
 	of := func(s Signal, value string, available, capacity uint64) *met {
-		return &met{Threshold: Threshold{Signal: s, Value: quantityOf(t, value)}, room: stats.Room{Available: available, Capacity: capacity}}
+		return &met{Threshold: Threshold{Signal: s, Value: quantityOf(t, value)}, amount: stats.Amount{Available: available, Capacity: capacity}}
 	}
 	containers := []containerUse{{"a", 300 << 20, 100 << 20}, {"exact", 5, 5}, {"b", 1 << 20, 0}}
 	for _, tt := range []struct {

@@ -5,13 +5,13 @@ import (
 )
 
 // readProcesses reads what is left of memory and tasks.
-func (m *Manager) readProcesses(ctx context.Context) (rooms, error) {
+func (m *Manager) readProcesses(ctx context.Context) (observed, error) {
 	u, err := m.Readings.Use(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m.processes.free = map[Signal]uint64{MemoryAvailable: u.Free, AllocatableMemoryAvailable: u.PodsFree}
-	out := rooms{MemoryAvailable: u.Memory, AllocatableMemoryAvailable: u.PodsMemory, PIDAvailable: u.Tasks}
+	out := observed{MemoryAvailable: u.Memory, AllocatableMemoryAvailable: u.PodsMemory, PIDAvailable: u.Tasks}
 	for s, room := range out {
 		if room.Capacity == 0 {
 			delete(out, s)

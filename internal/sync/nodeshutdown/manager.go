@@ -70,9 +70,9 @@ type Config struct {
 	Known      <-chan struct{}
 	Lifecycles Lifecycles
 	Killer     Killer
-	// Tell returns when the API server has the newest statuses of the pods, or why it does not have
-	// them; nil: there is no API server.
-	Tell func(ctx context.Context, pods []pod.UID) error
+	// Publish returns when the API server has the newest statuses of the pods, or why it does not
+	// have them; nil: there is no API server.
+	Publish func(ctx context.Context, pods []pod.UID) error
 	// NodeEvent records an event about the Node.
 	NodeEvent func(eventtype, reason, message string)
 	// State gets whether the machine is being shut down; Changed is called when that changes.
@@ -89,10 +89,10 @@ type Config struct {
 // Manager delays shutdowns of the machine until the pods have ended.
 type Manager struct {
 	Config
-	metrics *metrics
-	began   time.Time // Run's; when it was called
-	lock    io.Closer // Run's; nil: there is none
-	told    string    // Run's; the failure that was logged last
+	metrics  *metrics
+	began    time.Time // Run's; when it was called
+	lock     io.Closer // Run's; nil: there is none
+	reported string    // Run's; the failure that was logged last
 }
 
 // New returns a Manager.
@@ -126,8 +126,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		if reached {
 			retry = firstRetry
 		}
-		if m.told != err.Error() {
-			m.told = err.Error()
+		if m.reported != err.Error() {
+			m.reported = err.Error()
 			m.Log.Warn("a shutdown of the machine does not wait for pods; it is tried again", "error", err)
 		}
 		if !pod.Pause(ctx, retry) {
@@ -150,7 +150,7 @@ func (m *Manager) serve(ctx context.Context) (reached bool, _ error) {
 	if err := m.hold(ctx, l); err != nil {
 		return false, err
 	}
-	m.told = ""
+	m.reported = ""
 	m.Log.Info("shutdowns of the machine wait for pods", "for", totalDelay(m.Groups))
 	for {
 		select {
@@ -205,7 +205,7 @@ func (m *Manager) shutDown(ctx context.Context) {
 	m.NodeEvent(v1.EventTypeNormal, eventReason, detectedEvent)
 	m.State.set(p.Start)
 	m.Changed()
-	m.keep(p)
+	m.save(p)
 	m.awaitKnown(ctx)
 	ending := m.Pods()
 	for i, pods := range groupPods(m.Groups, ending) {
@@ -215,8 +215,8 @@ func (m *Manager) shutDown(ctx context.Context) {
 		return // the agent ends before its pods
 	}
 	p.End = time.Now()
-	m.keep(p)
-	m.tell(ctx, ending)
+	m.save(p)
+	m.publish(ctx, ending)
 	m.Log.Info("the machine may be turned off", "took", p.End.Sub(p.Start).Round(time.Millisecond))
 	m.release()
 }
@@ -240,10 +240,10 @@ func (m *Manager) awaitKnown(ctx context.Context) {
 	}
 }
 
-// tell has the API server know how the pods have ended: once the machine is let go, the agent and
-// the network end.
-func (m *Manager) tell(ctx context.Context, pods []*v1.Pod) {
-	if m.Tell == nil {
+// publish has the API server know how the pods have ended: once the machine is let go, the agent
+// and the network end.
+func (m *Manager) publish(ctx context.Context, pods []*v1.Pod) {
+	if m.Publish == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellLimit)
@@ -252,7 +252,7 @@ func (m *Manager) tell(ctx context.Context, pods []*v1.Pod) {
 	for i, p := range pods {
 		uids[i] = p.UID
 	}
-	if err := m.Tell(ctx, uids); err != nil {
+	if err := m.Publish(ctx, uids); err != nil {
 		m.Log.Warn("the API server was not told how all pods have ended", "error", err)
 	}
 }
@@ -265,7 +265,7 @@ func (m *Manager) resume() {
 	m.Changed()
 }
 
-func (m *Manager) keep(p past) {
+func (m *Manager) save(p past) {
 	m.metrics.set(p)
 	if m.Path == "" {
 		return

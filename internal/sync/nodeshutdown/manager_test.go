@@ -376,7 +376,7 @@ func TestTold(t *testing.T) {
 				w := newWorld(t, Group{0, 20})
 				w.add("web", 0, 8)
 				w.add("db", 0, 5)
-				w.cfg.Tell = func(ctx context.Context, pods []pod.UID) error {
+				w.cfg.Publish = func(ctx context.Context, pods []pod.UID) error {
 					w.note("tell %q", pods)
 					if pod.Pause(ctx, tt.takes) {
 						return nil

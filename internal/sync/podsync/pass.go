@@ -119,7 +119,7 @@ func (p *pass) ensureCgroup(ctx context.Context) error {
 		p.event(v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
 		return err
 	}
-	p.mark(journal.Cgroup)
+	p.reach(journal.Cgroup)
 	return nil
 }
 
@@ -149,7 +149,7 @@ func (p *pass) syncRuntime(ctx context.Context) (err error) {
 			if err != nil {
 				return nil, fmt.Errorf("volumes: %w", err)
 			}
-			p.mark(journal.Volumes)
+			p.reach(journal.Volumes)
 			return mounted, nil
 		},
 	}

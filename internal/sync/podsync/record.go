@@ -28,12 +28,12 @@ func (p *pass) subject() journal.Subject {
 	return s
 }
 
-// mark notes that a step of the pod's start is done.
-func (p *pass) mark(step journal.Step) { p.syncer.Journal.Mark(p.subject(), step, "") }
+// reach notes that a step of the pod's start is done.
+func (p *pass) reach(step journal.Step) { p.syncer.Journal.Reach(p.subject(), step, "") }
 
 // recordAdmitted notes that the pod may run, and that nothing is expected of it yet.
 func (p *pass) recordAdmitted() {
-	p.mark(journal.Admitted)
+	p.reach(journal.Admitted)
 	p.expect()
 }
 
@@ -51,7 +51,7 @@ func (p *pass) recordObserved(ctx context.Context) {
 	about, j := p.subject(), p.syncer.Journal
 	markAt := func(step journal.Step, container string, at time.Time) {
 		if !at.IsZero() {
-			j.MarkAt(about, step, container, at)
+			j.ReachAt(about, step, container, at)
 		}
 	}
 	for i := range p.Observed.Sandboxes {

@@ -22,7 +22,7 @@ func recordingSyncer() *Syncer {
 	return New(Config{Journal: journal.New(slog.New(slog.DiscardHandler))})
 }
 
-func storyOf(t *testing.T, s *Syncer) journal.Story {
+func storyOf(t *testing.T, s *Syncer) journal.Timeline {
 	t.Helper()
 	stories := s.Journal.Stories("default", "web")
 	if len(stories) != 1 {
@@ -57,12 +57,12 @@ func TestWhatTheRuntimeShowsIsRecorded(t *testing.T) {
 		(&pass{Request: r, syncer: s}).recordObserved(t.Context())
 	}
 	got := storyOf(t, s)
-	wantMarks := []journal.Mark{
+	wantMarks := []journal.Milestone{
 		{Step: journal.Sandbox, Time: at(1)},
 		{Step: journal.Created, Container: "main", Time: at(2)},
 		{Step: journal.Created, Container: "side", Time: at(4)},
 	}
-	if diff := cmp.Diff(wantMarks, got.Marks); diff != "" {
+	if diff := cmp.Diff(wantMarks, got.Milestones); diff != "" {
 		t.Errorf("marks (-want +got):\n%s", diff)
 	}
 	wantEnds := []journal.End{

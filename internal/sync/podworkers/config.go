@@ -33,7 +33,7 @@ type PodSyncer interface {
 // Observer is PLEG as the workers see it.
 type Observer interface {
 	Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*pod.Status, error)
-	Mark() pod.Reading
+	BeginReading() pod.Reading
 	Hold(uid pod.UID) (release func() (missed bool))
 }
 

@@ -141,7 +141,7 @@ func (p *PodWorkers) run(kill context.Context, t *turn) decision {
 	o.took, o.killed = time.Since(began), kill.Err() != nil
 	p.passed(t, o.took)
 	o.missed = release()
-	w.after = p.Observer.Mark()
+	w.after = p.Observer.BeginReading()
 	return computeNext(t.life.State, o)
 }
 

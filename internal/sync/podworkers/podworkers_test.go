@@ -112,7 +112,7 @@ func (w *world) Observe(_ context.Context, uid pod.UID, after pod.Reading) (*pod
 	return s, nil
 }
 
-func (w *world) Mark() pod.Reading {
+func (w *world) BeginReading() pod.Reading {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reading++

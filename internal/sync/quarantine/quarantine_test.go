@@ -144,7 +144,7 @@ func list(q *Quarantine) []string {
 // decisions returns what the journal has of the pod.
 func decisions(q *Quarantine, uid pod.UID) []string {
 	var out []string
-	story, _ := q.Journal.StoryOf(uid)
+	story, _ := q.Journal.TimelineOf(uid)
 	for _, e := range story.Entries {
 		out = append(out, fmt.Sprintf("%s: %s", e.Component, e.Decision))
 	}

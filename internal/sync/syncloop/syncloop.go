@@ -68,9 +68,9 @@ type Config struct {
 	// Static gets the full names of static pods and mirrors that came, changed or went; nil when
 	// there are no mirrors.
 	Static *pod.Inbox[pod.FullName]
-	// Shown is called with each pod and mirror as the API server has it; nil without one. It must
-	// not block.
-	Shown func(*v1.Pod)
+	// Published is called with each pod and mirror as the API server has it; nil without one. It
+	// must not block.
+	Published func(*v1.Pod)
 	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not, and
 	// Observed what the runtime holds of one. They must not block.
 	Leftovers func() []*pod.Status
@@ -81,9 +81,9 @@ type Config struct {
 // only.
 type SyncHandler struct {
 	Config
-	known  bool          // latch: every source has been seen, and the workers know what they want
-	told   chan struct{} // closed with known
-	listed bool          // latch: what the runtime and the disk held then was compared with what is wanted
+	known     bool          // latch: every source has been seen, and the workers know what they want
+	announced chan struct{} // closed with known
+	listed    bool          // latch: what the runtime and the disk held then was compared with what is wanted
 }
 
 // SyncLoop is the loop.
@@ -94,11 +94,11 @@ type SyncLoop struct {
 
 // New returns a loop.
 func New(cfg Config) *SyncLoop {
-	return &SyncLoop{handler: SyncHandler{Config: cfg, told: make(chan struct{})}, pings: make(chan struct{})}
+	return &SyncLoop{handler: SyncHandler{Config: cfg, announced: make(chan struct{})}, pings: make(chan struct{})}
 }
 
 // Known is closed when every source has been seen, and the workers know the pods of all.
-func (l *SyncLoop) Known() <-chan struct{} { return l.handler.told }
+func (l *SyncLoop) Known() <-chan struct{} { return l.handler.announced }
 
 // Ping returns once the loop has come by, or an error when ctx is done before.
 func (l *SyncLoop) Ping(ctx context.Context) error {
@@ -205,8 +205,8 @@ func (h *SyncHandler) HandlePodAdditions(pods []*v1.Pod) {
 func (h *SyncHandler) set(p *v1.Pod, t podworkers.SyncPodType) {
 	h.Pods.Set(p)
 	h.noteStatic(p)
-	if h.Shown != nil && pod.SourceOf(p) == pod.APISource {
-		h.Shown(p)
+	if h.Published != nil && pod.SourceOf(p) == pod.APISource {
+		h.Published(p)
 	}
 	if !pod.IsMirror(p) {
 		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: t, Pod: p})
@@ -291,7 +291,7 @@ func (h *SyncHandler) knowPods() {
 		return
 	}
 	h.known = true
-	defer close(h.told)
+	defer close(h.announced)
 	desired := map[pod.UID]*v1.Pod{}
 	for _, p := range h.Pods.List() {
 		desired[p.UID] = p
