@@ -120,9 +120,7 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 	if g.api.exists() {
 		c.API = func(changed func()) podconfig.PodWatch {
 			return g.api.kept.Watch(func(changed func()) kept.ServerPods {
-				w := kube.NewWatch[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), changed)
-				w.Expect(func() []pod.UID { return expectPods(g, syncer) })
-				return w
+				return kube.NewWatchOf[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), func() []pod.UID { return expectPods(g, syncer) }, changed)
 			}, changed)
 		}
 	}

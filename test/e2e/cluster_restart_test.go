@@ -182,7 +182,7 @@ func (c *cluster) stopServer() (start func()) {
 // While there is no API server the agent keeps the pods running as they shall be, and then tells
 // what became of them.
 func TestClusterOutage(t *testing.T) {
-	const outage = time.Minute
+	const outage = 25 * time.Second
 	c := newCluster(t)
 	c.startMember()
 	names := c.five()

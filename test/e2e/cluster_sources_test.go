@@ -63,7 +63,9 @@ func podList(items ...string) string {
 // is out of order, and whenever the agent is killed, no pod is lost, none is there twice, and no
 // container is restarted.
 func TestClusterSources(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
+	l := c.viaLink()
 	web := newManifestServer(t)
 	c.configure(fmt.Sprintf("staticPodURL: %s/pods\nhttpCheckFrequency: 1s\nfileCheckFrequency: 1s\n", web.URL))
 	inNamespace := func(m string) string {
@@ -124,7 +126,7 @@ func TestClusterSources(t *testing.T) {
 	c.write("file.yaml", fromFile)
 	same("the file is mended")
 
-	start := c.stopServer()
+	l.cut()
 	same("the API server is away")
 	a.kill()
 	a = c.startKubelet()
@@ -134,7 +136,7 @@ func TestClusterSources(t *testing.T) {
 		now, err := c.list(c.ctx)
 		return err == nil && now.ready(names[:3]...) && cmp.Equal(bodies, c.bodies(before))
 	})
-	start()
+	l.mend()
 	c.awaitAPIReady(names...)
 	same("the API server is back")
 

@@ -25,6 +25,7 @@ import (
 // find it under BERTH_E2E_IMAGE. It runs alone: that the runtime blocks shows in a call that has no
 // answer for some seconds, as on a busy machine any has.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	if socket := os.Getenv("BERTH_E2E_CRI"); socket != "" {
 		target := contractTarget(t, "unix://"+socket)
 		target.Tasks = nil // it may be another runtime than containerd

@@ -191,6 +191,7 @@ func portsOf(processes map[int]string) []string {
 }
 
 func TestControlPlane(t *testing.T) {
+	t.Parallel()
 	c := newControlPlane(t)
 	up := c.up("--node", "here")
 	processes := c.processes()
@@ -268,6 +269,7 @@ func TestControlPlane(t *testing.T) {
 
 // However it ends, its components end with it.
 func TestControlPlaneEnds(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*controlPlane) (end func()){
 		"in the background, by down": func(c *controlPlane) func() {
 			c.must("up", "--detach")
@@ -292,6 +294,7 @@ func TestControlPlaneEnds(t *testing.T) {
 	}
 	for name, start := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newControlPlane(t)
 			end := start(c)
 			c.must("status")

@@ -145,8 +145,8 @@ func TestWatchConfirmsAFirstListWithoutWhatIsExpected(t *testing.T) {
 		a := kubetest.Put(s, newPod("a", "here"))
 		ways["watch-list"].once(s, wrongSets["empty"])
 		changes := 0
-		w := kube.NewWatch[*v1.Pod](c, kube.OfNode("here"), func() { changes++ })
-		w.Expect(func() []types.UID { return []types.UID{a.UID, "gone"} })
+		known := func() []types.UID { return []types.UID{a.UID, "gone"} }
+		w := kube.NewWatchOf[*v1.Pod](c, kube.OfNode("here"), known, func() { changes++ })
 		go func() { _ = w.Run(t.Context()) }()
 		<-w.Synced()
 		synctest.Wait()

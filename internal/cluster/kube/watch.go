@@ -65,6 +65,13 @@ type Watch[P Watchable] struct {
 // first complete list, even if it is empty, and after every change; it must not block: it is where
 // an inbox is put into. It may be nil.
 func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
+	return NewWatchOf[P](c, s, nil, changed)
+}
+
+// NewWatchOf is NewWatch for a set of which it is known what an earlier agent had of it. A first
+// list without any of that is confirmed, like every later one without anything of what there was.
+// known is called when there is such a list; nil knows nothing.
+func NewWatchOf[P Watchable](c *Client, s Selector, known func() []types.UID, changed func()) *Watch[P] {
 	if changed == nil {
 		changed = func() {}
 	}
@@ -73,12 +80,8 @@ func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
 	if selector := s.String(); selector != "" {
 		log = log.With("selector", selector)
 	}
-	return &Watch[P]{client: c, resource: r, selector: s, changed: changed, synced: make(chan struct{}), log: log}
+	return &Watch[P]{client: c, resource: r, selector: s, expected: known, changed: changed, synced: make(chan struct{}), log: log}
 }
-
-// Expect says what an earlier agent had of the set. A first list without any of it is confirmed,
-// like every later one without anything of what there was. It is called before Run.
-func (w *Watch[P]) Expect(known func() []types.UID) { w.expected = known }
 
 // Run watches until ctx is done, and then returns nil. It must be called once.
 func (w *Watch[P]) Run(ctx context.Context) error {
