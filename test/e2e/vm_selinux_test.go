@@ -72,6 +72,12 @@ spec: {attachRequired: false, seLinuxMount: true}
 	n.start()
 	now := n.awaitReady("first", "plain")
 
+	for _, folder := range []string{"device-plugins", "plugins_registry"} {
+		if got := fileLabel(t, filepath.Join(n.place.Root, folder)); got != file+"s0" {
+			t.Errorf("plugins that run in containers cannot write into %s, which has the label %q", folder, got)
+		}
+	}
+
 	inside := func(p *v1.Pod, path string) string {
 		return fmt.Sprintf("/proc/%d/root%s", n.pid(containerID(p, "main")), path)
 	}

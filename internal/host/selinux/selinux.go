@@ -3,16 +3,21 @@
 // Owns: nothing.
 // Reads: the kernel's selinuxfs, the policy's settings below /etc/selinux, the label of this
 // process.
-// Never: changes a label, or what is enforced.
+// Writes: the label of a folder in which plugins make sockets.
+// Never: changes another label, or what is enforced.
 package selinux
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Labels are those that a policy gives to containers where nobody asks for others.
@@ -33,6 +38,28 @@ func ReadLabels(root string) Labels {
 	}
 	contexts := filepath.Join(root, "etc/selinux", policy, "contexts/lxc_contexts")
 	return Labels{Process: readSetting(contexts, "process"), File: readSetting(contexts, "file")}
+}
+
+// pluginsLabel is that of the folders in which device plugins and other plugins make their sockets,
+// as the kubelet has it: containers may write there.
+const pluginsLabel = "system_u:object_r:container_file_t:s0"
+
+// MakePluginsDir makes a folder in which plugins make their sockets, if it is missing, and lets
+// containers write there where SELinux is on. root is "/".
+func MakePluginsDir(root, dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	switch _, err := os.Stat(filepath.Join(root, selinuxfs, "enforce")); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := unix.Setxattr(dir, "security.selinux", []byte(pluginsLabel), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return fmt.Errorf("label %s with %s: %w", dir, pluginsLabel, err)
+	}
+	return nil
 }
 
 // MayRun reports whether this process, and what it starts, may start processes with the label: the

@@ -1,9 +1,13 @@
 package selinux
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const process, file = "system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0"
@@ -41,6 +45,34 @@ func TestReadLabels(t *testing.T) {
 	for _, elsewhere := range []string{"../..", "..", ""} {
 		h.write("etc/selinux/config", "SELINUXTYPE="+elsewhere+"\n")
 		want("a policy elsewhere", Labels{})
+	}
+}
+
+func TestMakePluginsDir(t *testing.T) {
+	h, label := host{t, t.TempDir()}, make([]byte, 100)
+	dir := filepath.Join(h.root, "var/lib/kubelet/device-plugins")
+	if err := MakePluginsDir(h.root, dir); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := unix.Getxattr(dir, "security.selinux", label); n > 0 && string(label[:n]) == pluginsLabel {
+		t.Errorf("a folder is labelled where SELinux is off: %v", err)
+	}
+	h.write("sys/fs/selinux/enforce", "0")
+	switch err := MakePluginsDir(h.root, dir); {
+	case errors.Is(err, unix.EPERM) && os.Geteuid() != 0:
+		if !strings.Contains(err.Error(), dir) {
+			t.Errorf("the error does not name %s: %v", dir, err)
+		}
+	case err != nil:
+		t.Error(err)
+	default:
+		if n, err := unix.Getxattr(dir, "security.selinux", label); err != nil || string(label[:max(n, 0)]) != pluginsLabel {
+			t.Errorf("the label is %q, %v", label[:max(n, 0)], err)
+		}
+	}
+	h.write("occupied", "")
+	if err := MakePluginsDir(h.root, filepath.Join(h.root, "occupied")); err == nil {
+		t.Error("a file was taken for a folder")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"berth/internal/host/inotify"
+	"berth/internal/host/selinux"
 	"berth/internal/pod"
 )
 
@@ -69,7 +70,7 @@ func (m *Manager) Run(ctx context.Context) error {
 }
 
 func makeFolder(dir string) error {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := selinux.MakePluginsDir("/", dir); err != nil {
 		return fmt.Errorf("folder of device plugins: %w", err)
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/host/inotify"
+	"berth/internal/host/selinux"
 	"berth/internal/observe/health"
 	"berth/internal/pod"
 )
@@ -117,7 +118,7 @@ var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*t
 // them again.
 func (w *Watcher) Run(ctx context.Context) error {
 	defer w.running.Wait()
-	if err := os.MkdirAll(w.Dir, 0o750); err != nil {
+	if err := selinux.MakePluginsDir("/", w.Dir); err != nil {
 		return fmt.Errorf("folder of plugin sockets: %w", err)
 	}
 	told := ""
@@ -157,7 +158,7 @@ func (unwatched) Close() error                 { return nil }
 
 // follow watches until the watch breaks or ctx is done.
 func (w *Watcher) follow(ctx context.Context) error {
-	if err := os.MkdirAll(w.Dir, 0o750); err != nil { // somebody has removed it
+	if err := selinux.MakePluginsDir("/", w.Dir); err != nil { // somebody has removed it
 		return err
 	}
 	watch, err := w.Watch()
