@@ -14,12 +14,14 @@ import (
 )
 
 // client asks a URL again and again, each time by a connection of its own, and tells how often it
-// was answered: client [-every DURATION] [-times N] URL. Without -times it goes on until SIGTERM.
-// Every 50 requests, and at the end, it prints "asked N failed M: ERROR".
+// was answered: client [-every DURATION] [-times N] [-patience DURATION] URL. Without -times it
+// goes on until SIGTERM. Every 50 requests, and at the end, it prints "asked N failed M: ERROR".
+// What fails before the first answer, for the time of its patience, does not count.
 func client(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("client", flag.ContinueOnError)
 	every := flags.Duration("every", 20*time.Millisecond, "pause between two requests")
 	times := flags.Int("times", 0, "how many requests; 0 is no end")
+	patience := flags.Duration("patience", 0, "how long the first answer may take")
 	quiet := flags.Bool("quiet", false, "do not print what is answered")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -29,6 +31,15 @@ func client(ctx context.Context, args []string) error {
 	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	var last error
 	asked, failed := 0, 0
+	for began := time.Now(); time.Since(began) < *patience && ctx.Err() == nil; {
+		if _, err := get(&c, flags.Arg(0)); err == nil {
+			break
+		}
+		select {
+		case <-time.After(*every):
+		case <-ctx.Done():
+		}
+	}
 	for *times == 0 || asked < *times {
 		answer, err := get(&c, flags.Arg(0))
 		asked++
