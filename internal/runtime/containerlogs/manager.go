@@ -192,8 +192,9 @@ func (m *Manager) written(id int) {
 		return // it was given up meanwhile
 	}
 	m.unwatch(l)
-	if l.inspectOpen.IsZero() {
-		l.inspectOpen = onGrid(time.Now().Add(nextLook(l.size, 0, m.Limits)))
+	if l.inspectOpen.IsZero() { // it was at rest until now: how fast it grows shows soon
+		l.inspectedAt = time.Now()
+		l.inspectOpen = onGrid(l.inspectedAt.Add(shortestLook))
 	}
 }
 

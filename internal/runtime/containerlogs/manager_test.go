@@ -125,6 +125,34 @@ func TestFlood(t *testing.T) {
 	})
 }
 
+// A log that was at rest and becomes a flood is found out with the second look.
+func TestFloodFromRest(t *testing.T) {
+	l := Limits{MaxSize: 10 << 20, MaxFiles: 3, Workers: 1, Interval: 10 * time.Second}
+	bubble(t, l, func(n *node) {
+		n.add("a")
+		n.run()
+		n.write("a", 1)
+		n.settle(time.Hour)
+		const rate = 100 << 20 // bytes a second
+		for range 50 {
+			n.grow("a", rate/100)
+			n.settle(10 * time.Millisecond)
+		}
+		entries, err := os.ReadDir(filepath.Dir(n.path("a")))
+		n.must(err)
+		if len(entries) < 2 {
+			t.Error("after half a second the log is not rotated")
+		}
+		for _, e := range entries {
+			st, err := e.Info()
+			n.must(err)
+			if most := l.MaxSize + rate*int64(2*shortestLook)/int64(time.Second); st.Size() > most {
+				t.Errorf("%s has %d bytes, more than %d", e.Name(), st.Size(), most)
+			}
+		}
+	})
+}
+
 // A burst that was over before it could be seen is cut.
 func TestBurst(t *testing.T) {
 	bubble(t, limits, func(n *node) {

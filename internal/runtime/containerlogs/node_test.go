@@ -148,8 +148,27 @@ func (n *node) write(id pod.ContainerID, lines int) {
 		fmt.Fprintf(&b, "%09d\n", n.lines[id])
 	}
 	_, err := n.files[id].Write(b.Bytes())
-	st, e := n.files[id].Stat()
-	n.must(err, e)
+	n.must(err)
+	n.mu.Unlock()
+	n.tell(id)
+}
+
+// grow has a log become longer by a number of bytes, with a hole.
+func (n *node) grow(id pod.ContainerID, bytes int64) {
+	n.t.Helper()
+	n.mu.Lock()
+	st, err := n.files[id].Stat()
+	n.must(err)
+	n.must(n.files[id].Truncate(st.Size() + bytes))
+	n.mu.Unlock()
+	n.tell(id)
+}
+
+// tell tells that a log was written to, if somebody has asked.
+func (n *node) tell(id pod.ContainerID) {
+	n.mu.Lock()
+	st, err := n.files[id].Stat()
+	n.must(err)
 	inode := st.Sys().(*syscall.Stat_t).Ino
 	watch, ok := n.watched[inode]
 	delete(n.watched, inode)
