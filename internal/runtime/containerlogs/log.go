@@ -21,9 +21,9 @@ type containerLog struct {
 	path      string
 	exited    bool
 
-	// inspectOpen is when its size is looked at, the zero time for when it is written to. tidyAt is
+	// inspectAt is when its size is looked at, the zero time for when it is written to. tidyAt is
 	// when it is tidied, the zero time for never.
-	inspectOpen, tidyAt time.Time
+	inspectAt, tidyAt time.Time
 	// What the last look has shown; rate in bytes a second.
 	inspectedAt time.Time
 	size        int64
@@ -58,7 +58,7 @@ func (l *containerLog) next(now time.Time) (next time.Time) {
 	if l.rotating {
 		return next
 	}
-	for _, t := range []time.Time{l.inspectOpen, l.tidyAt} {
+	for _, t := range []time.Time{l.inspectAt, l.tidyAt} {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
@@ -86,7 +86,7 @@ func (l *containerLog) measure(file *os.File, now time.Time) (changed bool, err 
 // inspect reads the size of a log and decides: it is due, or is looked at again at a time, or with
 // the next write.
 func (m *Manager) inspect(l *containerLog, now time.Time) {
-	l.inspectOpen = time.Time{}
+	l.inspectAt = time.Time{}
 	if l.renamed {
 		l.due = true
 		return
@@ -104,7 +104,7 @@ func (m *Manager) inspect(l *containerLog, now time.Time) {
 		return
 	}
 	if !errors.Is(err, unix.ELOOP) { // a link is Docker's, which rotates by itself
-		l.inspectOpen = now.Add(m.Interval)
+		l.inspectAt = now.Add(m.Interval)
 	}
 	if !l.strange {
 		m.Log.Warn("the log of a container is not bounded", "log", l.path, "error", err)
@@ -112,7 +112,7 @@ func (m *Manager) inspect(l *containerLog, now time.Time) {
 	l.strange = true
 }
 
-// inspectOpen is look at the open log.
+// inspectOpen is inspect for the open log.
 func (m *Manager) inspectOpen(l *containerLog, file *os.File, now time.Time) error {
 	isFirst := l.inspectedAt.IsZero()
 	changed, err := l.measure(file, now)
@@ -126,9 +126,9 @@ func (m *Manager) inspectOpen(l *containerLog, file *os.File, now time.Time) err
 	case l.size >= m.MaxSize && l.size > 0:
 		l.due = true
 	case changed:
-		l.inspectOpen = onGrid(now.Add(nextLook(l.size, l.rate, m.Limits)))
+		l.inspectAt = onGrid(now.Add(nextLook(l.size, l.rate, m.Limits)))
 	case !l.watched:
-		l.inspectOpen = onGrid(now.Add(m.Interval))
+		l.inspectAt = onGrid(now.Add(m.Interval))
 	}
 	return nil
 }

@@ -143,12 +143,12 @@ func (m *Manager) follow(uid pod.UID) {
 			if runs && c.StartedAt.Before(m.began) { // an earlier agent may have been cut off
 				l.tidyAt = m.began.Add(m.Interval)
 			}
-			l.inspectOpen = m.began
+			l.inspectAt = m.began
 		}
 		if !runs && !l.exited {
 			m.forget(l)
 			l.exited, l.due = true, false
-			l.inspectOpen, l.tidyAt = time.Time{}, m.began
+			l.inspectAt, l.tidyAt = time.Time{}, m.began
 		}
 	}
 	for id, l := range m.logs {
@@ -183,7 +183,7 @@ func (m *Manager) unwatch(l *containerLog) {
 func (m *Manager) written(id int) {
 	if id == inotify.Overflow {
 		for _, l := range m.watches {
-			l.inspectOpen = time.Now()
+			l.inspectAt = time.Now()
 		}
 		return
 	}
@@ -192,9 +192,9 @@ func (m *Manager) written(id int) {
 		return // it was given up meanwhile
 	}
 	m.unwatch(l)
-	if l.inspectOpen.IsZero() { // it was at rest until now: how fast it grows shows soon
+	if l.inspectAt.IsZero() { // it was at rest until now: how fast it grows shows soon
 		l.inspectedAt = time.Now()
-		l.inspectOpen = onGrid(l.inspectedAt.Add(shortestLook))
+		l.inspectAt = onGrid(l.inspectedAt.Add(shortestLook))
 	}
 }
 
@@ -210,7 +210,7 @@ func onGrid(t time.Time) time.Time {
 func (m *Manager) act(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	for _, l := range m.logs {
-		if !l.rotating && !l.inspectOpen.IsZero() && !l.inspectOpen.After(now) {
+		if !l.rotating && !l.inspectAt.IsZero() && !l.inspectAt.After(now) {
 			m.inspect(l, now)
 		}
 		switch {
@@ -263,17 +263,17 @@ func (m *Manager) finished(r *result) {
 	l.rotating, l.renamed = false, r.renamed
 	if r.err == nil {
 		l.failures, l.size, l.inspectedAt = 0, 0, now
-		l.inspectOpen, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
+		l.inspectAt, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
 	} else {
 		l.failures++
-		l.inspectOpen = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
+		l.inspectAt = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
 		m.recordFailure(l, r)
 	}
 	if r.rotated {
 		m.recordRotated(l, now)
 	}
 	if l.exited {
-		l.due, l.inspectOpen, l.tidyAt = false, time.Time{}, now
+		l.due, l.inspectAt, l.tidyAt = false, time.Time{}, now
 	}
 }
 

@@ -62,7 +62,7 @@ func TestRest(t *testing.T) {
 		}
 		n.settle(time.Minute)
 		for id, l := range n.manager.logs {
-			if !l.inspectOpen.IsZero() || !l.tidyAt.IsZero() || !l.watched {
+			if !l.inspectAt.IsZero() || !l.tidyAt.IsZero() || !l.watched {
 				t.Errorf("the log of %s is not at rest: %+v", id, l)
 			}
 		}
