@@ -52,7 +52,7 @@ type HostQuery struct {
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
 		checkRoot(), checkKernel(), checkCgroups(), checkOverlay(q.Root), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
-		checkForwardPolicy(), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
+		checkForwardPolicy(), checkBridged("/"), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
 		checks = append(checks, checkPort(port))
