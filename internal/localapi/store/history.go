@@ -46,7 +46,7 @@ func (h *history) add(changes []Change) {
 		h.bytes -= h.changes[gone].size()
 	}
 	h.changes = h.changes[gone:]
-	// A reader may have what is dropped, so that it is not cleared: now and then there is a new array.
+	// A reader may have what is dropped, so it is not cleared: now and then there is a new array.
 	if h.dropped += gone; h.dropped > len(h.changes) {
 		h.changes, h.dropped = slices.Clone(h.changes), 0
 	}

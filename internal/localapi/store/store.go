@@ -14,8 +14,8 @@ import (
 var (
 	// ErrNotFound: there is no object of that key.
 	ErrNotFound = errors.New("object not found")
-	// ErrConflict: the object has another revision than the caller has seen; or it is there, and was
-	// to be new.
+	// ErrConflict: the object has another revision than the caller has seen; or it is there, and
+	// was to be new.
 	ErrConflict = errors.New("object was changed meanwhile")
 	// ErrCompacted: the history does not reach back to that revision.
 	ErrCompacted = errors.New("revision is too old")

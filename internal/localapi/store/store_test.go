@@ -106,12 +106,15 @@ func TestWrite(t *testing.T) {
 	if again := write(t, s, pod("a"), 0, "three"); again != 5 {
 		t.Errorf("made again at %d, want 5", again)
 	}
+	write(t, s, pod("largest"), 0, strings.Repeat("x", store.MaxValue))
 }
 
 func TestKeys(t *testing.T) {
 	s := open(t, store.Config{})
 	for _, k := range []store.Key{
-		{Resource: "pods", Namespace: "a"}, {Name: "x"}, {Resource: "pods", Namespace: "a\x00b", Name: "x"},
+		{Resource: "pods", Namespace: "a"},
+		{Name: "x"},
+		{Resource: "pods", Namespace: "a\x00b", Name: "x"},
 		{Resource: "pods", Namespace: strings.Repeat("n", 400), Name: strings.Repeat("x", 400)},
 	} {
 		if _, err := s.Write(k, 0, []byte("v")); err == nil {
@@ -123,7 +126,10 @@ func TestKeys(t *testing.T) {
 	}
 	// Neither a namespace nor a resource begins another one.
 	for _, k := range []store.Key{
-		{"pods", "team", "b"}, {"pods", "team-a", "a"}, {"pods", "team", "a"}, {"pods.metrics.k8s.io", "team", "m"},
+		{"pods", "team", "b"},
+		{"pods", "team-a", "a"},
+		{"pods", "team", "a"},
+		{"pods.metrics.k8s.io", "team", "m"},
 		{"nodes", "", "n"},
 	} {
 		write(t, s, k, 0, "v")

@@ -72,14 +72,14 @@ func (s *Store) takeWaiting() []*pending {
 func (s *Store) commitTogether(writes []*pending) {
 	var changes []Change
 	err := s.db.Update(func(tx *bolt.Tx) error {
-		full := tx.Size()-int64(s.db.Stats().FreeAlloc) > s.maxFile
+		room := s.maxFile - tx.Size() + int64(s.db.Stats().FreeAlloc)
 		meta := tx.Bucket(metaBucket)
 		revision, err := number(meta, revisionKey)
 		if err != nil {
 			return err
 		}
 		for _, p := range writes {
-			change, err := p.check(tx.Bucket(objectsBucket), full)
+			change, err := p.check(tx.Bucket(objectsBucket), room)
 			if err != nil {
 				p.err = err
 				continue
@@ -89,6 +89,7 @@ func (s *Store) commitTogether(writes []*pending) {
 			if err := p.put(tx.Bucket(objectsBucket)); err != nil {
 				return err
 			}
+			room -= int64(len(p.value))
 			changes = append(changes, change)
 		}
 		if len(changes) == 0 {
@@ -117,8 +118,9 @@ func (s *Store) commitTogether(writes []*pending) {
 // its writes has an error of its own.
 var errNothing = errors.New("no change")
 
-// check returns the change that a write is, but for its revision, or why it is none.
-func (p *pending) check(objects *bolt.Bucket, full bool) (Change, error) {
+// check returns the change that a write is, but for its revision, or why it is none. There is room
+// for so many bytes.
+func (p *pending) check(objects *bolt.Bucket, room int64) (Change, error) {
 	c := Change{Now: Item{Key: p.key, Value: p.value}, Before: Item{Key: p.key}}
 	stored := objects.Get([]byte(p.k))
 	if stored != nil {
@@ -134,7 +136,7 @@ func (p *pending) check(objects *bolt.Bucket, full bool) (Change, error) {
 		return c, ErrNotFound
 	case c.Before.Revision != p.seen:
 		return c, ErrConflict
-	case full && p.value != nil:
+	case p.value != nil && int64(len(p.value)) > room:
 		return c, ErrFull
 	}
 	return c, nil
