@@ -9,6 +9,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 var (
@@ -87,7 +88,7 @@ var (
 func Open(cfg Config) (*Store, error) {
 	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
 	switch {
-	case errors.Is(err, bolt.ErrTimeout):
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("open %s: another process has it open; end that one, or use another root directory", cfg.Path)
 	case err != nil:
 		return nil, fmt.Errorf("open %s: %w; restore a backup, or move the file away to begin without objects", cfg.Path, err)
