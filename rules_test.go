@@ -106,6 +106,7 @@ var ranks = map[string]int{
 	"internal/host/selinux":      0,
 	"internal/host/rootlock":     0,
 	"internal/cluster/patch":     0,
+	"internal/localapi/store":    0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Key names an object. Namespace is empty for objects without one.
+type Key struct {
+	Resource  string // "pods", "leases.coordination.k8s.io"
+	Namespace string
+	Name      string
+}
+
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Resource + "/" + k.Name
+	}
+	return k.Resource + "/" + k.Namespace + "/" + k.Name
+}
+
+// separator stands between the parts of a key in the file. It sorts before every byte of a name, so
+// that keys sort by resource, namespace and name.
+const separator = "\x00"
+
+// maxKey is how long a key may be, in bytes: thrice what Kubernetes allows a name, and the
+// separators.
+const maxKey = 3*253 + 2
+
+func (k Key) encode() (string, error) {
+	s := k.Resource + separator + k.Namespace + separator + k.Name
+	if k.Resource == "" || k.Name == "" || len(s) > maxKey || strings.Count(s, separator) != 2 {
+		return "", fmt.Errorf("key %q: a resource and a name are needed, without zero bytes and %d bytes long at most", k.String(), maxKey)
+	}
+	return s, nil
+}
+
+func decodeKey(s string) (Key, error) {
+	parts := strings.Split(s, separator)
+	if len(parts) != 3 {
+		return Key{}, fmt.Errorf("key %q of the file has %d parts instead of 3", s, len(parts))
+	}
+	return Key{Resource: parts[0], Namespace: parts[1], Name: parts[2]}, nil
+}
+
+// Range is a part of the objects of a resource, in the order of namespace and name.
+type Range struct {
+	Resource  string
+	Namespace string // "" is all
+	// After is the last key of the page before; the zero value begins at the beginning.
+	After Key
+	// Revision is the one to show, 0 is the newest.
+	Revision uint64
+}
+
+// prefix is what the keys of the range begin with, and first the least of them.
+func (r Range) prefix() (prefix, first string) {
+	prefix = r.Resource + separator
+	if r.Namespace != "" {
+		prefix += r.Namespace + separator
+	}
+	if r.After == (Key{}) {
+		return prefix, prefix
+	}
+	after := r.After.Resource + separator + r.After.Namespace + separator + r.After.Name
+	return prefix, max(prefix, after+separator)
+}

@@ -1,0 +1,201 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+var (
+	// ErrNotFound: there is no object of that key.
+	ErrNotFound = errors.New("object not found")
+	// ErrConflict: the object has another revision than the caller has seen; or it is there, and
+	// was to be new.
+	ErrConflict = errors.New("object was changed meanwhile")
+	// ErrCompacted: the history does not reach back to that revision.
+	ErrCompacted = errors.New("revision is too old")
+	// ErrFuture: no change has that revision yet.
+	ErrFuture = errors.New("revision is in the future")
+	// ErrTooLarge: the value is larger than MaxValue.
+	ErrTooLarge = errors.New("object is too large")
+	// ErrFull: the file has reached its limit. Objects can be removed still.
+	ErrFull = errors.New("store is full")
+)
+
+// MaxValue is how large the value of an object may be, in bytes, as in etcd.
+const MaxValue = 3 << 19
+
+// format is the form of the file. A file of an older one is brought to it when it is opened; there
+// is none yet.
+const format = 1
+
+// lockTimeout is how long Open waits for another process that has the file.
+const lockTimeout = time.Second
+
+// Config says where the file is, and what is bounded.
+type Config struct {
+	// Path is that of the file. Its folder is there.
+	Path string
+	// MaxHistory is how many changes the history has at most; 0 is 4096.
+	MaxHistory int
+	// MaxHistoryBytes is how many bytes their values have at most; 0 is 8 MiB. The changes of the
+	// last transaction stay, whatever they have.
+	MaxHistoryBytes int
+	// MaxFile is how many bytes of the file may be in use; 0 is 1 GiB.
+	MaxFile int64
+}
+
+// Item is an object and the revision of its last change. Value is nil for no object.
+type Item struct {
+	Key      Key
+	Revision uint64
+	Value    []byte
+}
+
+// Change is one change of an object. Now.Value is nil for one that was removed, Before.Value for
+// one that is new. Now has the key and the revision of the change in any case. The values must not
+// be changed.
+type Change struct{ Now, Before Item }
+
+// Store is an open file. It is safe for concurrent use.
+type Store struct {
+	db      *bolt.DB
+	maxFile int64
+	history *history
+
+	// commit is held by the one who writes what has gathered, as bbolt has one writer at a time.
+	commit sync.Mutex
+
+	mu      sync.Mutex
+	waiting []*pending // guarded by mu
+	failure error      // guarded by mu; of the last transaction
+}
+
+var (
+	objectsBucket = []byte("objects") // encoded key: revision in 8 bytes, value
+	metaBucket    = []byte("meta")    // formatKey and revisionKey: 8 bytes each
+	formatKey     = []byte("format")
+	revisionKey   = []byte("revision")
+)
+
+// Open opens the file, and makes it when it is not there. Close closes it.
+func Open(cfg Config) (*Store, error) {
+	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, fmt.Errorf("open %s: another process has it open; end that one, or use another root directory", cfg.Path)
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w; restore a backup, or move the file away to begin without objects", cfg.Path, err)
+	}
+	s := &Store{db: db, maxFile: cfg.MaxFile}
+	if s.maxFile == 0 {
+		s.maxFile = 1 << 30
+	}
+	revision, err := s.prepare()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", cfg.Path, err), db.Close())
+	}
+	s.history = newHistory(cfg, revision)
+	return s, nil
+}
+
+// Close closes the file. Nobody may use the store any more, nor be in a call of it.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Health is what the last transaction failed with, nil if it did not.
+func (s *Store) Health() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// Revision is that of the last change.
+func (s *Store) Revision() uint64 { return s.history.newest() }
+
+// prepare makes what a new file needs, checks the form of one that is there, and returns its
+// revision.
+func (s *Store) prepare() (revision uint64, err error) {
+	known := false
+	err = s.db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(metaBucket)
+		if meta == nil {
+			return nil
+		}
+		have, err := number(meta, formatKey)
+		if err == nil && have != format {
+			err = fmt.Errorf("it has format %d, and this version of Berth knows format %d: use the version that wrote it, or a newer one", have, format)
+		}
+		if err == nil && tx.Bucket(objectsBucket) == nil {
+			err = errors.New("it has no objects in it, not even none: it is not a store of Berth")
+		}
+		if err != nil {
+			return err
+		}
+		known = true
+		revision, err = number(meta, revisionKey)
+		return err
+	})
+	if err != nil || known {
+		return revision, err
+	}
+	const first = 1 // clients take 0 for any revision
+	return first, s.db.Update(func(tx *bolt.Tx) error {
+		if name, _ := tx.Cursor().First(); name != nil {
+			return fmt.Errorf("it has something else in it (%q): it is not a store of Berth", name)
+		}
+		if _, err := tx.CreateBucket(objectsBucket); err != nil {
+			return err
+		}
+		meta, err := tx.CreateBucket(metaBucket)
+		if err == nil {
+			err = meta.Put(formatKey, binary.BigEndian.AppendUint64(nil, format))
+		}
+		if err == nil {
+			err = meta.Put(revisionKey, binary.BigEndian.AppendUint64(nil, first))
+		}
+		return err
+	})
+}
+
+func number(b *bolt.Bucket, key []byte) (uint64, error) {
+	v := b.Get(key)
+	if len(v) != 8 {
+		return 0, fmt.Errorf("its %s has %d bytes instead of 8", key, len(v))
+	}
+	return binary.BigEndian.Uint64(v), nil
+}
+
+// Get returns one object, or ErrNotFound.
+func (s *Store) Get(key Key) (item Item, err error) {
+	k, err := key.encode()
+	if err != nil {
+		return Item{}, err
+	}
+	err = s.db.View(func(tx *bolt.Tx) error {
+		stored := tx.Bucket(objectsBucket).Get([]byte(k))
+		if stored == nil {
+			return ErrNotFound
+		}
+		item, err = decodeItem(key, stored)
+		item.Value = bytes.Clone(item.Value)
+		return err
+	})
+	if err != nil {
+		return Item{}, fmt.Errorf("get %s: %w", key, err)
+	}
+	return item, nil
+}
+
+// decodeItem returns an item whose value lies in what is stored.
+func decodeItem(key Key, stored []byte) (Item, error) {
+	if len(stored) < 8 {
+		return Item{}, fmt.Errorf("%s has %d bytes in the file, which is less than its revision takes", key, len(stored))
+	}
+	return Item{Key: key, Revision: binary.BigEndian.Uint64(stored), Value: stored[8:]}, nil
+}
