@@ -29,9 +29,14 @@ func (s coming) next() []string {
 	if retry, ok := s.nextRetry(); ok {
 		lines = append(lines, retry)
 	}
-	if len(lines) > 0 {
-		return lines
+	if len(lines) == 0 {
+		lines = s.untimed()
 	}
+	return append(lines, s.nextAPI()...)
+}
+
+// untimed says what is awaited where nothing has a time.
+func (s coming) untimed() []string {
 	p := s.pod
 	switch {
 	case p == nil || s.timeline.Subject.Namespace == "":
@@ -92,24 +97,14 @@ func (s coming) nextResize() []string {
 	return nil
 }
 
-// slowCall is how long the runtime may take for a call before that is worth to be told.
+// slowCall is how long a call may take before that is worth to be told.
 const slowCall = 2 * time.Second
 
-// waits tells of calls that the runtime has not answered for long. The pod's worker waits for them,
-// whatever is wanted of the pod meanwhile.
-func (s coming) waits() []string {
-	var lines []string
-	for _, w := range s.e.Waits {
-		waited := s.now.Sub(w.Since)
-		if s.pod == nil || w.Pod != s.pod.UID || waited < slowCall {
-			continue
-		}
-		call := callName(w.Call)
-		if w.Container != "" {
-			call += fmt.Sprintf(" of container %q", w.Container)
-		}
-		lines = append(lines, fmt.Sprintf("when the container runtime answers %s, for which it has taken %s so far, or at %s, in %s: %s", call,
-			roundDuration(waited.Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), "until then nothing else is done for the pod"))
+// waits tells of calls that the runtime, or a CSI driver, has not answered for long. The pod's worker
+// waits for those of the runtime, whatever is wanted of the pod meanwhile.
+func (s coming) waits() (lines []string) {
+	for _, w := range s.lastingWaits() {
+		lines = append(lines, s.waitText(w))
 	}
 	return lines
 }

@@ -152,6 +152,7 @@ func (p *pass) syncRuntime(ctx context.Context) (err error) {
 			p.reach(journal.Volumes)
 			return mounted, nil
 		},
+		Ended: p.recordEnd,
 	}
 	stop := p.volumes.follow(ctx, p.Changed)
 	p.synced, err = p.syncer.Runtime.SyncPod(ctx, r)

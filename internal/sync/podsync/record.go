@@ -65,13 +65,22 @@ func (p *pass) recordObserved(ctx context.Context) {
 			markAt(journal.Created, cs.Name, cs.CreatedAt)
 			markAt(journal.Started, cs.Name, cs.StartedAt)
 		}
-		if cs.State == pod.StateExited && !j.HasEnd(about, cs.Name, string(cs.ID)) {
-			j.Ended(about, journal.End{
-				Container: cs.Name, ID: string(cs.ID), Restart: int(cs.Attempt), ExitCode: int(cs.ExitCode), Reason: cs.Reason, Message: cs.Message,
-				Started: cs.StartedAt, Finished: cs.FinishedAt, Log: tailOf(ctx, cs.LogPath),
-			})
+		if cs.State == pod.StateExited {
+			p.recordEnd(ctx, cs)
 		}
 	}
+}
+
+// recordEnd records how a container ended, once.
+func (p *pass) recordEnd(ctx context.Context, cs *pod.ContainerStatus) {
+	about, j := p.subject(), p.syncer.Journal
+	if j.HasEnd(about, cs.Name, string(cs.ID)) {
+		return
+	}
+	j.Ended(about, journal.End{
+		Container: cs.Name, ID: string(cs.ID), Restart: int(cs.Attempt), ExitCode: int(cs.ExitCode), Reason: cs.Reason, Message: cs.Message,
+		Started: cs.StartedAt, Finished: cs.FinishedAt, Log: tailOf(ctx, cs.LogPath),
+	})
 }
 
 // tailOf returns the end of a log; one that cannot be read has none.
