@@ -74,7 +74,7 @@ func (s explainer) headline() string {
 func (s explainer) aboutCrashes() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if crashes, ok := strings.CutSuffix(e.Why, quarantine.Rule); ok {
-			return fmt.Sprintf("%s: %s, and 3 times within a day are the limit", s.sinceTime(e.Time), strings.TrimSuffix(crashes, ". "))
+			return fmt.Sprintf("%s: %s", s.sinceTime(e.Time), strings.TrimSuffix(crashes, ". "))
 		}
 	}
 	return ": the agent crashed again and again with it in hand"

@@ -80,7 +80,23 @@ func (s coming) untimed() []string {
 	if hook := s.hookAwaited(); hook != "" {
 		return []string{"as soon as " + hook + " ends; no limit is known for it"}
 	}
+	if container := s.startedNow(); container != "" {
+		return []string{fmt.Sprintf("as soon as the container runtime has started container %q, which it is asked to do now", container)}
+	}
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
+}
+
+// startedNow names the container whose image was found last, to be started with it.
+func (s coming) startedNow() string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if e.Component == "image" && strings.HasPrefix(e.Decision, "use present image ") {
+			return e.Container
+		}
+		if e.Component != "event" && e.Component != "status" { // they tell of what was before
+			return ""
+		}
+	}
+	return ""
 }
 
 // nextResize says what a resize waits for that was deferred.

@@ -313,7 +313,7 @@ const Rule = "Its containers go on. It is touched again when its spec changes, o
 func (q *Quarantine) recordSetAside(s suspect) {
 	q.Journal.Record(journal.Entry{
 		Subject: q.subjectOf(s.UID), Component: component, Decision: "the pod is set aside", Error: s.Report,
-		Why: fmt.Sprintf("the agent crashed %d times with it in hand. %s", len(s.Crashes), Rule),
+		Why: fmt.Sprintf("the agent crashed %d times with it in hand, and %d times within a day are the limit. %s", len(s.Crashes), crashesUntilQuarantine, Rule),
 	})
 	if p, ok := q.Pod(s.UID); ok {
 		q.Events.Eventf(p, "", v1.EventTypeWarning, "Quarantined",
