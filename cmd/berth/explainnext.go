@@ -116,8 +116,8 @@ func (s coming) nextResize() []string {
 // slowCall is how long a call may take before that is worth to be told.
 const slowCall = 2 * time.Second
 
-// waits tells of calls that the runtime, or a CSI driver, has not answered for long. The pod's worker
-// waits for those of the runtime, whatever is wanted of the pod meanwhile.
+// waits tells of calls that the runtime, or a CSI driver, has not answered for long. The pod's
+// worker waits for those of the runtime, whatever is wanted of the pod meanwhile.
 func (s coming) waits() (lines []string) {
 	for _, w := range s.lastingWaits() {
 		lines = append(lines, s.waitText(w))

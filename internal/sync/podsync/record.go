@@ -66,14 +66,13 @@ func (p *pass) recordObserved(ctx context.Context) {
 			markAt(journal.Started, cs.Name, cs.StartedAt)
 		}
 		if cs.State == pod.StateExited {
-			p.recordEnd(ctx, cs)
+			recordEnd(ctx, j, about, cs)
 		}
 	}
 }
 
 // recordEnd records how a container ended, once.
-func (p *pass) recordEnd(ctx context.Context, cs *pod.ContainerStatus) {
-	about, j := p.subject(), p.syncer.Journal
+func recordEnd(ctx context.Context, j *journal.Journal, about journal.Subject, cs *pod.ContainerStatus) {
 	if j.HasEnd(about, cs.Name, string(cs.ID)) {
 		return
 	}
