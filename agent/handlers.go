@@ -37,6 +37,7 @@ func (a *Agent) handlers() server.Handlers {
 		Pulls:         a.imagePulls().list,
 		PruneImages:   a.collector.Prune,
 		Waits:         a.waits,
+		Unreported:    a.unreported(),
 		Probes:        probesOf(a.probes),
 		Node:          a.node.Describe,
 		Streaming:     a.cri,
@@ -49,7 +50,7 @@ func (a *Agent) handlers() server.Handlers {
 	}
 }
 
-// waits returns the runtime's calls for the pod that are under way.
+// waits returns the calls for the pod that are under way, of the runtime and of CSI drivers.
 func (a *Agent) waits(uid pod.UID) []server.Wait {
 	observed, ok := a.pleg.Newest(uid)
 	if !ok {
@@ -59,7 +60,19 @@ func (a *Agent) waits(uid pod.UID) []server.Wait {
 	for _, w := range a.cri.Waits(observed) {
 		out = append(out, server.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
 	}
+	for _, w := range a.storage.drivers.Waits(uid) {
+		out = append(out, server.Wait{Pod: uid, Driver: w.Driver, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
+	}
 	return out
+}
+
+// unreported returns what tells since when the API server does not have a pod's status; nil without
+// one.
+func (a *Agent) unreported() func(pod.UID) time.Time {
+	if a.patcher == nil {
+		return nil
+	}
+	return a.patcher.Unwritten
 }
 
 // probesOf returns what tells clients how the probes of a pod stand.

@@ -1,9 +1,6 @@
 package agent_test
 
 import (
-	"encoding/binary"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,25 +101,12 @@ func TestRecordsOfAPod(t *testing.T) {
 	})
 }
 
-// crash leaves behind what an agent does that dies of a panic with the pods in hand.
+// crash has the agent die of a panic with the pods in hand, and the next one start.
 func crash(t *testing.T, w *agenttest.World, inHand ...pod.UID) {
 	t.Helper()
-	w.StopAgent()
-	dir := filepath.Join(filepath.Dir(w.Manifests), "root", "journal")
-	var slots []byte
-	for _, uid := range inHand {
-		slot := make([]byte, 128)
-		slot[0] = byte(len(uid))
-		binary.LittleEndian.PutUint64(slot[1:], 0)
-		copy(slot[9:], uid)
-		slots = append(slots, slot...)
+	if err := w.Crash(inHand...); err != nil {
+		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{"inhand": slots, "crash": []byte("panic: an unlucky pod\n\ngoroutine 1 [running]:\n")} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.StartAgent()
 }
 
 // After three crashes with it in hand a pod is left alone, and the others are not; a client can let

@@ -22,8 +22,11 @@ import (
 	"berth/internal/storage/plugins"
 )
 
-// layout is how the CPUs of the machine lie: two cores with two threads each, 0 and 2, 1 and 3.
-func layout() (machine.Machine, error) { return machinetest.Shape{Cores: 2, Threads: 2}.Machine(), nil }
+// usualShape is how the CPUs of the machine lie, unless a story says otherwise: two cores with two
+// threads each, 0 and 2, 1 and 3.
+var usualShape = machinetest.Shape{Cores: 2, Threads: 2}
+
+func (p *parts) layout() (machine.Machine, error) { return p.shape.Machine(), nil }
 
 // devices are a device plugin of the machine, which the plugin watcher finds.
 type devices struct {

@@ -10,6 +10,7 @@ import (
 	"berth/agent"
 	"berth/internal/host/tuning"
 	"berth/internal/pod"
+	"berth/internal/resources/machine/machinetest"
 	"berth/internal/runtime/containerlogs"
 	"berth/internal/runtime/cri/critest"
 )
@@ -33,6 +34,8 @@ type parts struct {
 	logind  Logind
 	sockets hostSockets
 	kernel  kernel
+	// shape is how the CPUs and the memory of the machine lie.
+	shape machinetest.Shape
 	// pluginWatches tell of the sockets of plugins.
 	pluginWatches pluginWatches
 }
@@ -40,7 +43,7 @@ type parts struct {
 func newParts(r *critest.Runtime) *parts {
 	return &parts{
 		Runtime: r, Cgroups: &Cgroups{runtime: r, pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, Network: newNetwork(r), Usage: newUsage(r),
-		uplink: newUplink(), mounts: mount.NewFakeMounter(nil), kernel: newKernel(),
+		uplink: newUplink(), mounts: mount.NewFakeMounter(nil), kernel: newKernel(), shape: usualShape,
 	}
 }
 
@@ -50,7 +53,7 @@ func (p *parts) outside() agent.Outside {
 	return agent.Outside{
 		DialCRI: p.Runtime.Dialer(), Cgroups: p.Cgroups, Kernel: p.kernel, Mounter: p.mounts,
 		Plugins:       p.pluginWatches.watch,
-		Layout:        layout,
+		Layout:        p.layout,
 		LogWrites:     func() (containerlogs.Writes, error) { return quietLogs{}, nil },
 		ListenPlugins: listenPlugins,
 		Tuning:        quietTuning{}, Chains: quietChains{}, HostPorts: &p.sockets, Readings: p.Usage, Logind: p.logind.connect,

@@ -65,7 +65,7 @@ import (
 //	                           CODE healthz is what /healthz fails for, CODE Ready the message of
 //	                           the Node's condition Ready
 //
-// and those of doContainer, doOutside, doResize, doUsage, doDevices and doKept.
+// and those of doContainer, doOutside, doResize, doUsage, doDevices, doKept and doDriver.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
 
 // Explain is the command berth explain for a pod, at an agent that dial connects to.

@@ -55,7 +55,7 @@ func (s *story) doKept(verb string, args []string) error {
 		}
 		return err
 	default:
-		return errors.New("unknown command")
+		return s.doDriver(verb, args)
 	}
 	return nil
 }

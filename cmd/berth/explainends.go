@@ -17,6 +17,14 @@ import (
 // ending tells of ends: of the pod, and of its containers.
 type ending struct{ explainer }
 
+// aboutVolumes says that a pod whose containers have ended waits for a CSI driver.
+func (s ending) aboutVolumes() string {
+	if s.aboutRunning() != "" || !s.waitsForDriver() {
+		return ""
+	}
+	return " Its containers have ended, and a CSI driver has not taken its volumes down yet."
+}
+
 // aboutEnd tells how the end of a pod goes that is asked for more than once.
 func (s ending) aboutEnd() string {
 	text, grace, first := "", "", time.Time{}

@@ -13,6 +13,7 @@ import (
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
+	"berth/internal/sync/quarantine"
 )
 
 // explainer is what an explanation is told from: the newest pod of a name, its story, and the time.
@@ -48,14 +49,14 @@ func (s explainer) headline() string {
 	case p == nil:
 		return s.aboutGone()
 	case s.e.Quarantined[p.UID] != "":
-		return s.says("is set aside: the agent crashed again and again with it in hand. Its containers go on, and nothing is done for it until its spec changes or `berth release %s/%s` lets go of it. The crash: %s",
-			p.Namespace, p.Name, oneLine(s.e.Quarantined[p.UID]))
+		return s.says("is set aside%s. Its containers go on, and nothing is done for it until its spec changes or `berth release %s/%s` lets go of it. The crash: %s",
+			s.aboutCrashes(), p.Namespace, p.Name, oneLine(s.e.Quarantined[p.UID]))
 	case p.Status.Phase == v1.PodSucceeded:
 		return s.says("has completed: all its containers ended with code 0.%s", ending{s}.aboutFinalizers())
 	case p.Status.Phase == v1.PodFailed && ending{s}.aboutRunning() == "":
 		return s.aboutFailed() + ending{s}.aboutFinalizers()
 	case p.DeletionTimestamp != nil || p.Status.Phase == v1.PodFailed || ending{s}.isEnding():
-		return s.says("is ending%s.%s%s%s", s.why("end the pod"), ending{s}.failure(), ending{s}.aboutEnd(), ending{s}.aboutRunning())
+		return s.says("is ending%s.%s%s%s%s", s.why("end the pod"), ending{s}.failure(), ending{s}.aboutEnd(), ending{s}.aboutRunning(), ending{s}.aboutVolumes())
 	}
 	if text := (ending{s}).aboutStopping(); text != "" {
 		return text
@@ -67,6 +68,16 @@ func (s explainer) headline() string {
 		return sentence(s.aboutUnready()) + s.aboutRestarts() + s.aboutNode()
 	}
 	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
+}
+
+// aboutCrashes says since when the pod is set aside, for how many crashes, and by which rule.
+func (s explainer) aboutCrashes() string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if crashes, ok := strings.CutSuffix(e.Why, quarantine.Rule); ok {
+			return fmt.Sprintf("%s: %s", s.sinceTime(e.Time), strings.TrimSuffix(crashes, ". "))
+		}
+	}
+	return ": the agent crashed again and again with it in hand"
 }
 
 func (s explainer) says(format string, args ...any) string {
@@ -108,8 +119,7 @@ func (s explainer) aboutGone() string {
 func (s explainer) aboutFailed() string {
 	p := s.pod
 	if refusal, ok := strings.CutPrefix(p.Status.Message, "Pod was rejected: "); ok {
-		text := cmp.Or(shortOf(refusal), strings.TrimPrefix(s.why("refuse the pod"), ": "), oneLine(refusal))
-		return s.says("was refused by this node (%s): %s.", p.Status.Reason, strings.TrimSuffix(text, "."))
+		return s.says("was refused by this node (%s): %s.", p.Status.Reason, s.aboutRefusal(refusal))
 	}
 	if failure := (ending{s}).failure(); failure != "" {
 		return s.says("has failed:%s", failure)
@@ -205,10 +215,7 @@ func (s explainer) aboutStarting() string {
 		switch {
 		case e.Time.Before(last):
 		case e.Error != "" && e.Component != "event":
-			if strings.Contains(e.Error, "runtime handler") { // without one no sandbox is made
-				text = strings.Replace(text, waits, "its sandbox does not run yet", 1)
-			}
-			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), plainError(e.Error))
+			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), strings.TrimPrefix(plainError(e.Error), "pod sandbox: "))
 		case strings.HasPrefix(e.Decision, "wait for "):
 			return s.says("%s It has to %s%s.", text, oneLine(e.Decision), s.waitedFor(e))
 		default:

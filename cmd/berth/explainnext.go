@@ -29,9 +29,14 @@ func (s coming) next() []string {
 	if retry, ok := s.nextRetry(); ok {
 		lines = append(lines, retry)
 	}
-	if len(lines) > 0 {
-		return lines
+	if len(lines) == 0 {
+		lines = s.untimed()
 	}
+	return append(lines, s.nextAPI()...)
+}
+
+// untimed says what is awaited where nothing has a time.
+func (s coming) untimed() []string {
 	p := s.pod
 	switch {
 	case p == nil || s.timeline.Subject.Namespace == "":
@@ -75,7 +80,23 @@ func (s coming) next() []string {
 	if hook := s.hookAwaited(); hook != "" {
 		return []string{"as soon as " + hook + " ends; no limit is known for it"}
 	}
+	if container := s.startedNow(); container != "" {
+		return []string{fmt.Sprintf("as soon as the container runtime has started container %q, which it is asked to do now", container)}
+	}
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
+}
+
+// startedNow names the container whose image was found last, to be started with it.
+func (s coming) startedNow() string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if e.Component == "image" && strings.HasPrefix(e.Decision, "use present image ") {
+			return e.Container
+		}
+		if e.Component != "event" && e.Component != "status" { // they tell of what was before
+			return ""
+		}
+	}
+	return ""
 }
 
 // nextResize says what a resize waits for that was deferred.
@@ -92,24 +113,14 @@ func (s coming) nextResize() []string {
 	return nil
 }
 
-// slowCall is how long the runtime may take for a call before that is worth to be told.
+// slowCall is how long a call may take before that is worth to be told.
 const slowCall = 2 * time.Second
 
-// waits tells of calls that the runtime has not answered for long. The pod's worker waits for them,
-// whatever is wanted of the pod meanwhile.
-func (s coming) waits() []string {
-	var lines []string
-	for _, w := range s.e.Waits {
-		waited := s.now.Sub(w.Since)
-		if s.pod == nil || w.Pod != s.pod.UID || waited < slowCall {
-			continue
-		}
-		call := callName(w.Call)
-		if w.Container != "" {
-			call += fmt.Sprintf(" of container %q", w.Container)
-		}
-		lines = append(lines, fmt.Sprintf("when the container runtime answers %s, for which it has taken %s so far, or at %s, in %s: %s", call,
-			roundDuration(waited.Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), "until then nothing else is done for the pod"))
+// waits tells of calls that the runtime, or a CSI driver, has not answered for long. The pod's
+// worker waits for those of the runtime, whatever is wanted of the pod meanwhile.
+func (s coming) waits() (lines []string) {
+	for _, w := range s.lastingWaits() {
+		lines = append(lines, s.waitText(w))
 	}
 	return lines
 }

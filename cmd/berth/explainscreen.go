@@ -114,7 +114,7 @@ func (s explainer) head(width int) []string {
 		writeWrapped(&b, "Next: "+n, "      ", width)
 	}
 	for _, c := range s.e.Node {
-		writeWrapped(&b, "The node: "+oneLine(c.Error)+heldFor(c, s.now), "      ", width)
+		writeWrapped(&b, "The node: "+oneLine(c.Error)+heldFor(c, s.now)+s.withoutAPI(c), "      ", width)
 	}
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }

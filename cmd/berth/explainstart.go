@@ -121,6 +121,9 @@ func (s waterfall) underWay(done []span) (step, container string) {
 	missing := func(step journal.Step, container string) bool {
 		return !slices.ContainsFunc(done, func(d span) bool { return d.step == step.String() && d.container == container })
 	}
+	if s.sandboxFails() {
+		return journal.Sandbox.String(), ""
+	}
 	for _, step := range []journal.Step{journal.Admitted, journal.Cgroup, journal.Volumes, journal.Sandbox} {
 		if missing(step, "") {
 			return step.String(), ""
@@ -152,6 +155,18 @@ func (s waterfall) underWay(done []span) (step, container string) {
 		}
 	}
 	return journal.Ready.String(), ""
+}
+
+// sandboxFails reports whether the last try to start the pod failed at its sandbox. What was begun
+// beside it, as its volumes, was broken off then.
+func (s explainer) sandboxFails() bool {
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if e.Component == "worker" {
+			failed := where.ReplaceAllString(e.Error, "")
+			return strings.HasPrefix(failed, "pod sandbox: ") || strings.Contains(failed, "runtime handler") // without one no sandbox is made
+		}
+	}
+	return false
 }
 
 // fewer joins neighbours that took least, until there are so many rows at most.

@@ -21,41 +21,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/cluster/kube"
+	"berth/test/addons"
 )
 
-// metricsServerObjects are what the metrics server's own deployment gives it: an account with these
-// rights and no others, and the APIService. The API server finds it at THE_PORT of the loopback.
+// metricsServerService has the API server find the metrics server at THE_PORT of the loopback.
 // THE_NAMESPACE is the test's.
-const metricsServerObjects = `apiVersion: v1
-kind: ServiceAccount
-metadata: {name: metrics-server, namespace: THE_NAMESPACE}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: system:metrics-server}
-rules:
-- {apiGroups: [""], resources: [nodes/metrics], verbs: [get]}
-- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: system:metrics-server}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:metrics-server}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: THE_NAMESPACE}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: metrics-server:system:auth-delegator}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:auth-delegator}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: THE_NAMESPACE}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: metrics-server-auth-reader, namespace: kube-system}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: extension-apiserver-authentication-reader}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: THE_NAMESPACE}]
----
-apiVersion: v1
+const metricsServerService = `apiVersion: v1
 kind: Service
 metadata: {name: metrics-server, namespace: THE_NAMESPACE}
 spec: {type: ExternalName, externalName: localhost}
@@ -126,7 +97,8 @@ func (c *cluster) startMetricsServer() {
 			c.t.Errorf("clean up: %v", err)
 		}
 	})
-	c.plane.mustKubectl(strings.NewReplacer("THE_NAMESPACE", c.namespace, "THE_PORT", port).Replace(metricsServerObjects), "apply", "-f", "-")
+	service := strings.NewReplacer("THE_NAMESPACE", c.namespace, "THE_PORT", port).Replace(metricsServerService)
+	c.plane.mustKubectl(addons.MetricsServerAccount(c.namespace)+"---\n"+service, "apply", "-f", "-")
 	account := c.accountKubeconfig("metrics-server")
 	log, err := os.Create(c.place.Dir + "/metrics-server.log")
 	if err != nil {

@@ -5,39 +5,13 @@ package main
 import (
 	"strconv"
 	"strings"
+
+	"berth/test/addons"
 )
 
 // metricsServerObjects are those of the metrics server's own documentation, with its image from
 // here. The nodes sign the certificates of their kubelets themselves, as kubeadm has it.
-const metricsServerObjects = `apiVersion: v1
-kind: ServiceAccount
-metadata: {name: metrics-server, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: system:metrics-server}
-rules:
-- {apiGroups: [""], resources: [nodes/metrics], verbs: [get]}
-- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: system:metrics-server}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:metrics-server}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: metrics-server:system:auth-delegator}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:auth-delegator}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: metrics-server-auth-reader, namespace: kube-system}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: extension-apiserver-authentication-reader}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
----
+var metricsServerObjects = addons.MetricsServerAccount("kube-system") + `---
 apiVersion: v1
 kind: Service
 metadata: {name: metrics-server, namespace: kube-system}

@@ -81,9 +81,12 @@ type Handlers struct {
 	// be nil; then the path does not exist. Unlike the other functions, it waits for the runtime.
 	PruneImages func(ctx context.Context, o images.PruneOptions) ([]images.Verdict, error)
 
-	// Waits returns the calls for a pod that the runtime has not answered yet, the oldest first. It
-	// may be nil.
+	// Waits returns the calls for a pod that the runtime, or a CSI driver, has not answered yet,
+	// the oldest first. It may be nil.
 	Waits func(uid pod.UID) []Wait
+	// Unreported returns since when the API server does not have the status of a pod as it is; zero
+	// if it has. It may be nil.
+	Unreported func(uid pod.UID) time.Time
 	// Probes returns how the probes of a pod stand. It may be nil.
 	Probes func(uid pod.UID) []Probe
 

@@ -31,24 +31,32 @@ type Explanation struct {
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
 	// Pulls are those under way for the pods.
 	Pulls []Pull `json:"pulls,omitempty"`
-	// Waits are the calls for the pods that the runtime has not answered yet.
+	// Waits are the calls for the pods that the runtime, or a CSI driver, has not answered yet.
 	Waits []Wait `json:"waits,omitempty"`
 	// Probes are how those of the pods stand.
 	Probes []Probe `json:"probes,omitempty"`
-	// Node are the conditions of the agent that hold and for which nothing can be relied on.
+	// Unreported says of which pods the API server does not have the status yet, and since when.
+	Unreported map[pod.UID]time.Time `json:"unreported,omitempty"`
+	// Node are the conditions of the agent that hold and for which nothing can be relied on, and
+	// that the API server is away.
 	Node []health.State `json:"node,omitempty"`
 	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
 	Problems []manifest.Problem `json:"problems,omitempty"`
 }
 
-// Wait is a call for a pod that the runtime has not answered yet.
+// Wait is a call for a pod that the runtime, or a CSI driver, has not answered yet.
 type Wait struct {
 	Pod pod.UID `json:"pod"`
+	// Driver is the CSI driver that is to answer; empty for the runtime.
+	Driver string `json:"driver,omitempty"`
 	// Call is the name of the call, such as "CreateContainer".
 	Call string `json:"call"`
 	// Container is the one that it is about; empty for a call about the pod, and when it is not
 	// known.
 	Container string `json:"container,omitempty"`
+	// Volume is what the driver calls the volume that the call is about; empty for a call about
+	// none.
+	Volume string `json:"volume,omitempty"`
 	// Since is when an answer could be expected: when the call was made, or when the time was over
 	// that the call itself asks for, as a grace period.
 	Since time.Time `json:"since"`
@@ -157,6 +165,17 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 			e.Waits = append(e.Waits, j.h.Waits(p.UID)...)
 		}
 	}
+	for _, p := range e.Pods {
+		if j.h.Unreported == nil {
+			break
+		}
+		if since := j.h.Unreported(p.UID); !since.IsZero() {
+			if e.Unreported == nil {
+				e.Unreported = map[pod.UID]time.Time{}
+			}
+			e.Unreported[p.UID] = since
+		}
+	}
 	if j.h.Probes != nil {
 		for _, p := range e.Pods {
 			e.Probes = append(e.Probes, j.h.Probes(p.UID)...)
@@ -164,7 +183,7 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 	}
 	if j.h.Health != nil {
 		e.Node = slices.DeleteFunc(slices.Clone(j.h.Health()), func(s health.State) bool {
-			return s.Error == "" || len(s.BecauseOf) > 0 || !s.MakesNotReady && !s.FailsHealthz
+			return s.Error == "" || len(s.BecauseOf) > 0 || !s.MakesNotReady && !s.FailsHealthz && s.Code != health.APIServer
 		})
 	}
 	for _, p := range j.h.Problems() {

@@ -225,12 +225,21 @@ func (p *Patcher) fail(uid pod.UID) {
 	w.done = make(chan struct{})
 }
 
-// changedFor returns how long ago the status of a pod changed that is being written.
-func (p *Patcher) changedFor(uid pod.UID) time.Duration {
+// Unwritten returns since when the API server does not have the pod's status as it is; zero if it
+// has, or nothing is known to be missing.
+func (p *Patcher) Unwritten(uid pod.UID) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.writes[uid]; w != nil {
-		return time.Since(w.since)
+		return w.since
+	}
+	return time.Time{}
+}
+
+// changedFor returns how long ago the status of a pod changed that is being written.
+func (p *Patcher) changedFor(uid pod.UID) time.Duration {
+	if since := p.Unwritten(uid); !since.IsZero() {
+		return time.Since(since)
 	}
 	return 0
 }

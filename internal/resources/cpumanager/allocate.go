@@ -155,7 +155,7 @@ func (m *CPUManager) pickCores(d demand, near topologymanager.Hint) cpuset.CPUSe
 // explain says what a choice was made from, and what is left in the pools.
 func (m *CPUManager) explain(d demand, near topologymanager.Hint, left pools) string {
 	free := d.free.Union(d.held)
-	said := []string{fmt.Sprintf("it asks for %d of the %d free CPUs %s", d.cpus, free.Size(), free)}
+	said := []string{fmt.Sprintf("it asks for %d of the %d free CPUs %s", d.cpus, free.Size(), orNone(free))}
 	if !d.held.IsEmpty() {
 		said = append(said, fmt.Sprintf("%s are those of init containers before it", d.held))
 	}

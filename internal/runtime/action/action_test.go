@@ -91,6 +91,9 @@ func TestHookExec(t *testing.T) {
 	if d := cmp.Diff([]string{"sh", "-c", "kill $$ $(WHO)"}, req.Cmd); d != "" || req.Timeout != 0 {
 		t.Errorf("asked for %v: a hook's command has no time-out and is not expanded", req)
 	}
+	if got := run(&runtimeapi.ExecSyncResponse{ExitCode: 7}, nil); got != (Result{Failure, `command "sh -c kill $$ $(WHO)" exited with 7`}) {
+		t.Errorf("without a word: %+v", got)
+	}
 	if got := run(&runtimeapi.ExecSyncResponse{Stderr: []byte("oh"), ExitCode: 7}, nil); got != (Result{Failure, `command "sh -c kill $$ $(WHO)" exited with 7: oh`}) {
 		t.Error(got)
 	}

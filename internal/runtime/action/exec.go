@@ -44,7 +44,11 @@ func (a *Actions) hookExec(ctx context.Context, t Target, e *v1.ExecAction) Resu
 	case err != nil:
 		return failure(err)
 	case resp.ExitCode != 0:
-		return Result{Failure, fmt.Sprintf("command %q exited with %d: %s", strings.Join(e.Command, " "), resp.ExitCode, output(resp))}
+		said := fmt.Sprintf("command %q exited with %d", strings.Join(e.Command, " "), resp.ExitCode)
+		if out := output(resp); out != "" {
+			said += ": " + out
+		}
+		return Result{Failure, said}
 	}
 	return Result{Success, output(resp)}
 }

@@ -174,6 +174,15 @@ func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.Co
 	return stateOf(r.Status.GetState()), nil
 }
 
+// ReadContainer returns one container as it is now, without its sandbox.
+func (c *Client) ReadContainer(ctx context.Context, id pod.ContainerID) (pod.ContainerStatus, error) {
+	r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(id)})
+	if err != nil {
+		return pod.ContainerStatus{}, err
+	}
+	return containerStatus(r.Status)
+}
+
 // CheckpointContainer puts a running container on disk. It has the time that the request names, and
 // an ordinary call's at least.
 func (c *Client) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error {

@@ -197,6 +197,9 @@ type Request struct {
 	// Volumes waits for the pod's mounts. It is called beside the creation of the sandbox and
 	// before the first container.
 	Volumes func(ctx context.Context) (map[string]crispec.Volume, error)
+	// Ended takes note of how a container ended that is about to be removed, so that no observation
+	// shows its end; nil: nobody wants to know.
+	Ended func(ctx context.Context, cs *pod.ContainerStatus)
 }
 
 // Result is what a pass did.

@@ -147,6 +147,7 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	if err := r.killContainers(ctx, req, stop, res, func(killAction) time.Duration { return 0 }); err != nil {
 		return err
 	}
+	r.noteEnds(ctx, req, stop)
 	for _, k := range a.RestartAll {
 		res.Touched = true
 		if err := r.removeIncarnation(ctx, req, find(req.Observed, k.ID)); err != nil {
@@ -155,6 +156,19 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 		res.failed(k.Name, lifecycle.StartError{Reason: lifecycle.RestartingAllContainers})
 	}
 	return nil
+}
+
+// noteEnds takes note of how containers ended that were stopped. What the runtime does not tell is
+// left out: the pod goes on without it.
+func (r *Runtime) noteEnds(ctx context.Context, req Request, stopped []killAction) {
+	if req.Ended == nil {
+		return
+	}
+	for _, k := range stopped {
+		if cs, err := r.killer.cri.ReadContainer(ctx, k.ID); err == nil && cs.State == pod.StateExited {
+			req.Ended(ctx, &cs)
+		}
+	}
 }
 
 // removeIncarnation removes an incarnation of a container that is to run anew; the newest must come

@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -122,6 +123,29 @@ func TestRestartAllContainers(t *testing.T) {
 		b.runAll(p)
 		if got := b.restarts()["worker"]; got != 2 {
 			t.Errorf("worker has restart count %d, want 2", got)
+		}
+	})
+}
+
+// Containers that a restart of all stops and removes are never observed as ended: how they ended is
+// told besides.
+func TestRestartAllContainersTellsOfEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		p := specOf(t, "Never a!Never{RestartAllContainers/In/42} b")
+		b.fake.SetProgram("web/b", critest.Program{StopCode: 7})
+		b.runAll(p)
+		b.exit("a", 42)
+		r := requestOf(p, b.observe())
+		var ended []string
+		r.Ended = func(_ context.Context, cs *pod.ContainerStatus) {
+			ended = append(ended, fmt.Sprintf("%s %d %s", cs.Name, cs.ExitCode, time.Since(cs.FinishedAt)))
+		}
+		if _, err := b.SyncPod(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]string{"b 7 0s"}, ended); d != "" {
+			t.Errorf("ends (-want +got):\n%s", d)
 		}
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/pod"
 )
 
 // callTimeout bounds one call of a driver.
@@ -24,6 +26,15 @@ type Driver struct {
 	endpoint string
 	dial     func(ctx context.Context, endpoint string) (net.Conn, error)
 	metrics  *metrics
+	waits    *waits
+	uid      pod.UID // calls are made for this pod; "" for none
+}
+
+// For returns the driver for calls that are made for a pod, so that Waits knows of them.
+func (d *Driver) For(uid pod.UID) *Driver {
+	out := *d
+	out.uid = uid
+	return &out
 }
 
 // Capabilities are what a driver's node service says that it can.
@@ -40,7 +51,7 @@ type Info struct {
 // Info asks what the driver says of this node.
 func (d *Driver) Info(ctx context.Context) (Info, error) {
 	var out Info
-	err := d.call(ctx, csiapi.Node_NodeGetInfo_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	err := d.call(ctx, csiapi.Node_NodeGetInfo_FullMethodName, "", func(ctx context.Context, c csiapi.NodeClient) error {
 		r, err := c.NodeGetInfo(ctx, &csiapi.NodeGetInfoRequest{})
 		out = Info{NodeID: r.GetNodeId(), MaxVolumes: r.GetMaxVolumesPerNode(), Topology: r.GetAccessibleTopology().GetSegments()}
 		return err
@@ -52,7 +63,7 @@ func (d *Driver) Info(ctx context.Context) (Info, error) {
 // asked before each decision.
 func (d *Driver) Capabilities(ctx context.Context) (Capabilities, error) {
 	out := Capabilities{}
-	err := d.call(ctx, csiapi.Node_NodeGetCapabilities_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	err := d.call(ctx, csiapi.Node_NodeGetCapabilities_FullMethodName, "", func(ctx context.Context, c csiapi.NodeClient) error {
 		r, err := c.NodeGetCapabilities(ctx, &csiapi.NodeGetCapabilitiesRequest{})
 		for _, capability := range r.GetCapabilities() {
 			if rpc := capability.GetRpc(); rpc != nil {
@@ -69,7 +80,7 @@ func (d *Driver) Stage(ctx context.Context, r *csiapi.NodeStageVolumeRequest) er
 	if err := complete(r.GetVolumeId(), "staging target", r.GetStagingTargetPath()); err != nil {
 		return err
 	}
-	return d.call(ctx, csiapi.Node_NodeStageVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	return d.call(ctx, csiapi.Node_NodeStageVolume_FullMethodName, r.GetVolumeId(), func(ctx context.Context, c csiapi.NodeClient) error {
 		_, err := c.NodeStageVolume(ctx, r)
 		return err
 	})
@@ -80,7 +91,7 @@ func (d *Driver) Publish(ctx context.Context, r *csiapi.NodePublishVolumeRequest
 	if err := complete(r.GetVolumeId(), "target", r.GetTargetPath()); err != nil {
 		return err
 	}
-	return d.call(ctx, csiapi.Node_NodePublishVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	return d.call(ctx, csiapi.Node_NodePublishVolume_FullMethodName, r.GetVolumeId(), func(ctx context.Context, c csiapi.NodeClient) error {
 		_, err := c.NodePublishVolume(ctx, r)
 		return err
 	})
@@ -91,7 +102,7 @@ func (d *Driver) Unpublish(ctx context.Context, id, target string) error {
 	if err := complete(id, "target", target); err != nil {
 		return err
 	}
-	return d.call(ctx, csiapi.Node_NodeUnpublishVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	return d.call(ctx, csiapi.Node_NodeUnpublishVolume_FullMethodName, id, func(ctx context.Context, c csiapi.NodeClient) error {
 		_, err := c.NodeUnpublishVolume(ctx, &csiapi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target})
 		return err
 	})
@@ -102,7 +113,7 @@ func (d *Driver) Unstage(ctx context.Context, id, staging string) error {
 	if err := complete(id, "staging target", staging); err != nil {
 		return err
 	}
-	return d.call(ctx, csiapi.Node_NodeUnstageVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	return d.call(ctx, csiapi.Node_NodeUnstageVolume_FullMethodName, id, func(ctx context.Context, c csiapi.NodeClient) error {
 		_, err := c.NodeUnstageVolume(ctx, &csiapi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: staging})
 		return err
 	})
@@ -114,7 +125,7 @@ func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) 
 	if err := complete(r.GetVolumeId(), "volume", r.GetVolumePath()); err != nil {
 		return 0, err
 	}
-	err = d.call(ctx, csiapi.Node_NodeExpandVolume_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	err = d.call(ctx, csiapi.Node_NodeExpandVolume_FullMethodName, r.GetVolumeId(), func(ctx context.Context, c csiapi.NodeClient) error {
 		out, err := c.NodeExpandVolume(ctx, r)
 		size = out.GetCapacityBytes()
 		return err
@@ -135,7 +146,7 @@ func (d *Driver) Stats(ctx context.Context, id, path string) (Stats, error) {
 		return Stats{}, err
 	}
 	var out Stats
-	err := d.call(ctx, csiapi.Node_NodeGetVolumeStats_FullMethodName, func(ctx context.Context, c csiapi.NodeClient) error {
+	err := d.call(ctx, csiapi.Node_NodeGetVolumeStats_FullMethodName, id, func(ctx context.Context, c csiapi.NodeClient) error {
 		r, err := c.NodeGetVolumeStats(ctx, &csiapi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path})
 		out = Stats{r.GetUsage(), r.GetVolumeCondition()}
 		return err
@@ -154,8 +165,8 @@ func complete(id, what, path string) error {
 	return nil
 }
 
-// call makes one call.
-func (d *Driver) call(ctx context.Context, method string, do func(context.Context, csiapi.NodeClient) error) error {
+// call makes one call; volume is "" for a call about none.
+func (d *Driver) call(ctx context.Context, method, volume string, do func(context.Context, csiapi.NodeClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -166,6 +177,9 @@ func (d *Driver) call(ctx context.Context, method string, do func(context.Contex
 		return fmt.Errorf("driver %s: %w", d.Name, err)
 	}
 	defer conn.Close()
+	if d.uid != "" {
+		defer d.waits.begin(d.uid, d.Name, method, volume)()
+	}
 	began := time.Now()
 	err = do(ctx, csiapi.NewNodeClient(conn))
 	d.metrics.called(d.Name, method, time.Since(began), err)

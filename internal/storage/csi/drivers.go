@@ -15,6 +15,7 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"berth/internal/observe/health"
+	"berth/internal/pod"
 )
 
 // Config is what Drivers need.
@@ -45,6 +46,7 @@ type Config struct {
 type Drivers struct {
 	Config
 	metrics *metrics
+	waits   *waits
 
 	writeLock chan struct{} // capacity 1: who holds the one token writes to the API server
 	wake      chan struct{} // capacity 1: there is something for Run to look at
@@ -86,7 +88,7 @@ func New(cfg Config) (*Drivers, error) {
 		cfg.Period = func(string) time.Duration { return 0 }
 	}
 	d := &Drivers{
-		Config: cfg, metrics: newMetrics(cfg.Metrics), writeLock: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
+		Config: cfg, metrics: newMetrics(cfg.Metrics), waits: &waits{underWay: map[*Wait]pod.UID{}}, writeLock: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
 		urgent: map[string]bool{},
 	}
 	if d.Nodes != nil {
@@ -211,5 +213,5 @@ func (d *Drivers) Driver(name string) (*Driver, error) {
 	if !ok {
 		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
 	}
-	return &Driver{Name: name, endpoint: r.endpoint, dial: d.Dial, metrics: d.metrics}, nil
+	return &Driver{Name: name, endpoint: r.endpoint, dial: d.Dial, metrics: d.metrics, waits: d.waits}, nil
 }

@@ -72,18 +72,19 @@ func (c *csiShared) readDriver(ctx context.Context, name string) (*storagev1.CSI
 	return object, nil
 }
 
-// driver returns the registered driver. If it is missing, the pod is woken when it comes.
+// driver returns the registered driver, for calls that are made for the pod. If it is missing, the
+// pod is woken when it comes.
 func (c *csiShared) driver(uid pod.UID, name string) (*csi.Driver, error) {
 	if c.csi.Drivers == nil {
 		return nil, csiError("there are no CSI drivers here")
 	}
 	d, err := c.csi.Drivers.Driver(name)
 	if err == nil {
-		return d, nil
+		return d.For(uid), nil
 	}
 	c.csi.note(func() { c.csi.waiting[uid] = true })
 	if d, again := c.csi.Drivers.Driver(name); again == nil { // it came meanwhile
-		return d, nil
+		return d.For(uid), nil
 	}
 	return nil, csiError("%w", err)
 }

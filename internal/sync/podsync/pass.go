@@ -152,6 +152,9 @@ func (p *pass) syncRuntime(ctx context.Context) (err error) {
 			p.reach(journal.Volumes)
 			return mounted, nil
 		},
+		Ended: func(ctx context.Context, cs *pod.ContainerStatus) {
+			recordEnd(ctx, p.syncer.Journal, p.subject(), cs)
+		},
 	}
 	stop := p.volumes.follow(ctx, p.Changed)
 	p.synced, err = p.syncer.Runtime.SyncPod(ctx, r)

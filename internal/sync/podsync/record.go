@@ -3,6 +3,7 @@ package podsync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"berth/internal/pod"
@@ -65,13 +66,21 @@ func (p *pass) recordObserved(ctx context.Context) {
 			markAt(journal.Created, cs.Name, cs.CreatedAt)
 			markAt(journal.Started, cs.Name, cs.StartedAt)
 		}
-		if cs.State == pod.StateExited && !j.HasEnd(about, cs.Name, string(cs.ID)) {
-			j.Ended(about, journal.End{
-				Container: cs.Name, ID: string(cs.ID), Restart: int(cs.Attempt), ExitCode: int(cs.ExitCode), Reason: cs.Reason, Message: cs.Message,
-				Started: cs.StartedAt, Finished: cs.FinishedAt, Log: tailOf(ctx, cs.LogPath),
-			})
+		if cs.State == pod.StateExited {
+			recordEnd(ctx, j, about, cs)
 		}
 	}
+}
+
+// recordEnd records how a container ended, once.
+func recordEnd(ctx context.Context, j *journal.Journal, about journal.Subject, cs *pod.ContainerStatus) {
+	if j.HasEnd(about, cs.Name, string(cs.ID)) {
+		return
+	}
+	j.Ended(about, journal.End{
+		Container: cs.Name, ID: string(cs.ID), Restart: int(cs.Attempt), ExitCode: int(cs.ExitCode), Reason: cs.Reason, Message: cs.Message,
+		Started: cs.StartedAt, Finished: cs.FinishedAt, Log: tailOf(ctx, cs.LogPath),
+	})
 }
 
 // tailOf returns the end of a log; one that cannot be read has none.
@@ -142,6 +151,9 @@ func (p *pass) nextStart(container string, e lifecycle.StartError) journal.Next 
 	n.Rule = "crash-loop back-off"
 	cs := p.Observed.FindContainer(container)
 	if cs == nil {
+		cs = removed(p.syncer.Journal, p.UID, container)
+	}
+	if cs == nil {
 		return n
 	}
 	ended := cs.FinishedAt
@@ -153,6 +165,18 @@ func (p *pass) nextStart(container string, e lifecycle.StartError) journal.Next 
 	}
 	n.Rule += fmt.Sprintf(" of at most %s after %s", law.Maximum, plural(int(cs.Attempt), "restart"))
 	return n
+}
+
+// removed is what the journal has of a container that was removed, to run anew with all others of
+// its pod: which incarnation it was, and when it ended. It is nil if nothing is known.
+func removed(j *journal.Journal, uid pod.UID, container string) *pod.ContainerStatus {
+	story, _ := j.TimelineOf(uid)
+	for _, e := range slices.Backward(story.Ends) {
+		if e.Container == container {
+			return &pod.ContainerStatus{Attempt: uint32(e.Restart), FinishedAt: e.Finished}
+		}
+	}
+	return nil
 }
 
 func plural(n int, what string) string {

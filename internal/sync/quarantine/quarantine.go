@@ -306,16 +306,18 @@ func (q *Quarantine) recordCrash(s suspect) {
 	})
 }
 
+// Rule says what becomes of a pod that is set aside.
+const Rule = "Its containers go on. It is touched again when its spec changes, or after \"berth release\"."
+
 // recordSetAside says that the pod, which was about to be touched, is not.
 func (q *Quarantine) recordSetAside(s suspect) {
-	const rule = "Its containers go on. It is touched again when its spec changes, or after \"berth release\"."
 	q.Journal.Record(journal.Entry{
 		Subject: q.subjectOf(s.UID), Component: component, Decision: "the pod is set aside", Error: s.Report,
-		Why: fmt.Sprintf("the agent crashed %d times with it in hand; %s", len(s.Crashes), rule),
+		Why: fmt.Sprintf("the agent crashed %d times with it in hand, and %d times within a day are the limit. %s", len(s.Crashes), crashesUntilQuarantine, Rule),
 	})
 	if p, ok := q.Pod(s.UID); ok {
 		q.Events.Eventf(p, "", v1.EventTypeWarning, "Quarantined",
-			"The node agent crashed %d times with this pod in hand and leaves it alone. %s", len(s.Crashes), rule)
+			"The node agent crashed %d times with this pod in hand and leaves it alone. %s", len(s.Crashes), Rule)
 	}
 }
 

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/observe/health"
+	"berth/internal/pod"
+)
+
+// nodeGrace is after how long without a renewed lease a cluster takes a node for not ready, unless
+// its controller manager was told otherwise (--node-monitor-grace-period).
+const nodeGrace = 50 * time.Second
+
+// apiAway returns the condition that the API server cannot be reached, and false if it can.
+func (s explainer) apiAway() (health.State, bool) {
+	i := slices.IndexFunc(s.e.Node, func(c health.State) bool { return c.Code == health.APIServer })
+	if i < 0 {
+		return health.State{}, false
+	}
+	return s.e.Node[i], true
+}
+
+// withoutAPI says what of the pod goes on without the API server.
+func (s explainer) withoutAPI(c health.State) string {
+	if c.Code != health.APIServer || s.pod == nil {
+		return ""
+	}
+	return ". What is here goes on without it: probes, hooks and restarts too. What is created, changed or deleted there is not known here"
+}
+
+// nextAPI says what happens to the pod's status, to the node and to the pod while the API server is
+// away.
+func (s coming) nextAPI() (lines []string) {
+	c, away := s.apiAway()
+	if !away || s.pod == nil || pod.IsTerminal(s.pod.Status.Phase) {
+		return nil
+	}
+	if since, ok := s.e.Unreported[s.pod.UID]; ok {
+		lines = append(lines, fmt.Sprintf("as soon as the API server answers: the status of the pod is written, which it does not have since %s", s.at(since)))
+	}
+	if c.Since.IsZero() {
+		return lines
+	}
+	notReady := c.Since.Add(nodeGrace)
+	if d := notReady.Sub(s.now); d > 0 {
+		lines = append(lines, fmt.Sprintf("by %s, in %s: the cluster takes this node for NotReady: by default when its lease was not renewed for %d s", s.at(notReady), roundUp(d), nodeGrace/time.Second))
+	}
+	if tolerated, ends := s.toleratesAway(); ends && s.pod.DeletionTimestamp == nil {
+		gone := notReady.Add(tolerated)
+		if d := gone.Sub(s.now); d > 0 {
+			lines = append(lines, fmt.Sprintf("by %s, in %s: the cluster deletes the pod: it tolerates %s for %s", s.at(gone), roundUp(d), v1.TaintNodeUnreachable, tolerated))
+		} else {
+			lines = append(lines, fmt.Sprintf("as soon as the API server answers: the pod ends, if the cluster has deleted it: it tolerates %s for %s", v1.TaintNodeUnreachable, tolerated))
+		}
+	}
+	return lines
+}
+
+// toleratesAway returns for how long the pod may stay on a node that the cluster does not hear of,
+// and whether that ends at all.
+func (s explainer) toleratesAway() (d time.Duration, ends bool) {
+	if pod.IsStatic(s.pod) {
+		return 0, false
+	}
+	for _, t := range s.pod.Spec.Tolerations {
+		named := t.Key == v1.TaintNodeUnreachable || t.Key == "" && t.Operator == v1.TolerationOpExists
+		if !named || t.Effect != "" && t.Effect != v1.TaintEffectNoExecute {
+			continue
+		}
+		if t.TolerationSeconds == nil {
+			return 0, false
+		}
+		return time.Duration(*t.TolerationSeconds) * time.Second, true
+	}
+	return 0, true
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"berth/internal/api/server"
+)
+
+// lastingWaits are the calls for the pod that have not been answered for long.
+func (s explainer) lastingWaits() []server.Wait {
+	return slices.DeleteFunc(slices.Clone(s.e.Waits), func(w server.Wait) bool {
+		return s.pod == nil || w.Pod != s.pod.UID || s.now.Sub(w.Since) < slowCall
+	})
+}
+
+// waitsForDriver reports whether a CSI driver has not answered a call for the pod for long.
+func (s explainer) waitsForDriver() bool {
+	return slices.ContainsFunc(s.lastingWaits(), func(w server.Wait) bool { return w.Driver != "" })
+}
+
+// waitText says what is not answered, since when, and what comes of it in the end.
+func (s coming) waitText(w server.Wait) string {
+	who, call, then := "the container runtime", callName(w.Call), "until then nothing else is done for the pod"
+	if w.Driver != "" {
+		who, call, then = "the CSI driver "+w.Driver, w.Call, "the call is given up then, and made again later"
+	}
+	switch {
+	case w.Container != "":
+		call += fmt.Sprintf(" of container %q", w.Container)
+	case w.Volume != "":
+		call += fmt.Sprintf(" for its volume %s", cutTo(oneLine(w.Volume), 40))
+	}
+	return fmt.Sprintf("when %s answers %s, for which it has taken %s so far, or at %s, in %s: %s", who, call,
+		roundDuration(s.now.Sub(w.Since).Truncate(time.Second)), s.at(w.Until), roundUp(w.Until.Sub(s.now)), then)
+}
