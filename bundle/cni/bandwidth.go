@@ -110,7 +110,7 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 // randomHardwareAddr is an address of an interface that no maker has.
 func randomHardwareAddr() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
-	rand.Read(mac)              // never fails
+	rand.Read(mac)               // never fails
 	mac[0] = mac[0]&^0x01 | 0x02 // of one interface, given here
 	return mac
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,29 +22,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test's own program is also the plugin, which a variable says; another has it killed at a step.
 const (
-	asPlugin = "BERTH_CNI_TEST_PLUGIN"
-	killAt   = "BERTH_CNI_TEST_KILL"
-	inside   = "BERTH_CNI_TEST_INSIDE"
+	// inside is set where the tests run in their namespaces.
+	inside = "BERTH_CNI_TEST_INSIDE"
+	// killAt has the test's own program be the plugin, and be killed at the step of this number.
+	killAt = "BERTH_CNI_TEST_KILL"
 )
+
+// lo is the first interface of each namespace.
+var lo = &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
 
 // TestMain runs the tests in namespaces of their own, so that they need no root and leave the
 // machine's network alone.
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(asPlugin) != "":
+	case os.Getenv(killAt) != "":
 		steps := 0
-		if at := os.Getenv(killAt); at != "" {
-			step = func(string) {
-				if steps++; fmt.Sprint(steps) == at {
-					_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-					select {}
-				}
+		step = func(string) {
+			if steps++; fmt.Sprint(steps) == os.Getenv(killAt) {
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+				select {}
 			}
 		}
 		Main()
 	case os.Getenv(inside) != "":
+		// Go finds out once what the machine's network can do, by what lo can do.
+		if err := netlink.LinkSetUp(lo); err != nil {
+			fmt.Fprintln(os.Stderr, "set lo up:", err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	default:
 		os.Exit(runInside())
@@ -51,6 +58,11 @@ func TestMain(m *testing.M) {
 }
 
 func runInside() int {
+	runtime.LockOSThread() // its end would be that of the child
+	if _, err := exec.LookPath("nft"); err != nil {
+		fmt.Fprintln(os.Stderr, "these tests need nft: install nftables (make deps)")
+		return 1
+	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -82,17 +94,12 @@ var programs = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	const plugins = "github.com/containernetworking/plugins/plugins/"
-	build := exec.Command("go", "build", "-o", dir+"/", plugins+"main/bridge", plugins+"ipam/host-local", plugins+"meta/portmap", plugins+"meta/bandwidth")
+	build := exec.Command("go", "build", "-o", dir+"/", "berth/bundle/cmd/berth-cni", plugins+"main/bridge", plugins+"ipam/host-local", plugins+"meta/portmap", plugins+"meta/bandwidth")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the reference plugins: %w: %s", err, out)
+		return "", fmt.Errorf("build the plugins: %w: %s", err, out)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	script := "#!/bin/sh\n" + asPlugin + "=1 exec " + self + "\n"
-	return dir, os.WriteFile(filepath.Join(dir, "berth-cni"), []byte(script), 0o755)
+	return dir, nil
 })
 
 // host is a machine with pods: a network namespace, and a folder of leases.
@@ -114,7 +121,7 @@ func newHost(t *testing.T, plugins func(*host, map[string]any) []map[string]any)
 	h := &host{t: t, programs: dir, dir: t.TempDir(), plugins: plugins}
 	h.ns = newNamespace(t, "")
 	h.do(func() {
-		if err := netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
+		if err := netlink.LinkSetUp(lo); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -197,8 +204,12 @@ func (h *host) call(kind string, config any, env ...string) ([]byte, *types.Erro
 	}
 	var out bytes.Buffer
 	var told *types.Error
+	program := filepath.Join(h.programs, kind)
+	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, killAt+"=") }) {
+		program = "/proc/self/exe"
+	}
 	h.do(func() {
-		cmd := exec.Command(filepath.Join(h.programs, kind))
+		cmd := exec.Command(program)
 		cmd.Env = append(append(os.Environ(), "CNI_PATH="+h.programs), env...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &out
 		if err := cmd.Run(); err != nil {

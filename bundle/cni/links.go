@@ -1,6 +1,8 @@
 package cni
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -9,9 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"time"
-
-	"crypto/sha256"
-	"encoding/hex"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -213,7 +212,7 @@ func (p *pod) close() {
 }
 
 // within calls do in a thread that is in the pod's namespace.
-func (p *pod) within(do func() error) (err error) {
+func (p *pod) within(do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own, err := netns.Get()
@@ -224,9 +223,11 @@ func (p *pod) within(do func() error) (err error) {
 	if err := netns.Set(p.ns); err != nil {
 		return err
 	}
-	// A thread that cannot come back must do nothing more; the plugin ends.
-	defer func() { err = errors.Join(err, netns.Set(own)) }()
-	return do()
+	err = do()
+	if err := netns.Set(own); err != nil {
+		panic(err) // what follows is meant for the host
+	}
+	return err
 }
 
 // configure gives the pod's interface its addresses and routes, and sets it and lo up.

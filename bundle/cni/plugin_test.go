@@ -247,15 +247,22 @@ func TestCheck(t *testing.T) {
 			return err
 		}
 	}
+	within(t, p.ns, func() {
+		if i, err := net.InterfaceByName("lo"); err != nil || i.Flags&net.FlagUp == 0 {
+			t.Errorf("lo of the pod: %v %v", i, err)
+		}
+	})
 	host := attachment{"pod", "eth0"}.hostName("net")
 	for name, c := range map[string]struct {
 		damage func() error
 		want   string
 	}{
-		"link down":     {inPod(netlink.LinkSetDown), "interface eth0 of the pod is down"},
-		"another mac":   {inPod(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 1}) }), "has the address 02:00:00:00:00:01"},
-		"no address":    {inPod(func(l netlink.Link) error { return netlink.AddrDel(l, &netlink.Addr{IPNet: &p.result.IPs[1].Address}) }), "has no address fd00:88::2/64"},
-		"no route":      {inPod(func(l netlink.Link) error { return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: p.result.IPs[0].Gateway}) }), "no route to 0.0.0.0/0"},
+		"link down":   {inPod(netlink.LinkSetDown), "interface eth0 of the pod is down"},
+		"another mac": {inPod(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 1}) }), "has the address 02:00:00:00:00:01"},
+		"no address":  {inPod(func(l netlink.Link) error { return netlink.AddrDel(l, &netlink.Addr{IPNet: &p.result.IPs[1].Address}) }), "has no address fd00:88::2/64"},
+		"no route": {inPod(func(l netlink.Link) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: p.result.IPs[0].Gateway})
+		}), "no route to 0.0.0.0/0"},
 		"no port":       {onHost("nft", "flush", "map", "inet", "cni-net", "ports4"), "host port 8080/tcp does not lead to the pod"},
 		"no rules":      {onHost("nft", "flush", "chain", "inet", "cni-net", "postrouting"), "is not as it was made"},
 		"no table":      {onHost("nft", "delete", "table", "inet", "cni-net"), "is not as it was made"},
@@ -404,7 +411,7 @@ func TestTableIsMended(t *testing.T) {
 		return config
 	}
 	h.pod("c", nil).must("ADD")
-	want := "10.88.0.2-10.88.0.3, 10.99.0.0/24"
+	want := "{ 10.88.0.2, 10.88.0.3, 10.99.0.0/24 }"
 	if got := nft("list", "set", "inet", "cni-net", "ranges4"); !strings.Contains(strings.Join(strings.Fields(got), " "), want) {
 		t.Errorf("ranges are\n%s, want %s", got, want)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -177,10 +177,12 @@ func portOf(key []byte) portMapping {
 	return m
 }
 
-// isMissing reports whether an error of nftables says that there is no such table, or no nftables.
+// isMissing reports whether an error of nftables says that there is no such table, or that the
+// kernel has no nftables (EINVAL), or no netfilter. The library keeps of most errors the text alone.
 func isMissing(err error) bool {
-	return err != nil && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) ||
-		errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), unix.ENOENT.Error()))
+	return err != nil && slices.ContainsFunc([]error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT}, func(missing error) bool {
+		return errors.Is(err, missing) || strings.Contains(err.Error(), missing.Error())
+	})
 }
 
 // has reports whether an element is in its map.
