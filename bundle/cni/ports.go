@@ -48,7 +48,7 @@ func (a attachment) comment() string {
 	if c := a.id + " " + a.ifName; len(c) <= longest {
 		return c
 	}
-	return a.hostName(a.id)
+	return a.hostName("")
 }
 
 // mappings are the elements for the ports of a pod that has these addresses.

@@ -105,7 +105,7 @@ func (r *ruleset) rules() [][][]expr.Any {
 	var hostports, postrouting [][]expr.Any
 	for _, f := range r.families {
 		// The pods' own: they would get replies from another address than they had asked.
-		own := f.in(f.source, f.ranges.Name, nil)
+		own := f.in(f.source, f.ranges.Name)
 		hostports = append(hostports, f.rule(own, f.toAddrPort(), marked(), f.translate()), f.rule(own, f.toPort(), marked(), f.translate()))
 		if f.proto == unix.NFPROTO_IPV4 {
 			// Nobody else can reply to a loopback address.
@@ -117,7 +117,7 @@ func (r *ruleset) rules() [][][]expr.Any {
 		}
 		hostports = append(hostports, f.rule(f.toAddrPort(), f.translate()), f.rule(f.toPort(), f.translate()))
 		if r.masquerade {
-			postrouting = append(postrouting, f.rule(f.in(f.source, f.ranges.Name, nil), f.in(f.dest, f.ranges.Name, invert),
+			postrouting = append(postrouting, f.rule(f.in(f.source, f.ranges.Name), f.notIn(f.dest, f.ranges.Name),
 				f.within(f.dest, f.multicast, expr.CmpOpNeq), []expr.Any{&expr.Masq{}}))
 		}
 	}
@@ -137,9 +137,6 @@ func (r *ruleset) rules() [][][]expr.Any {
 
 func native(v uint32) []byte { return binaryutil.NativeEndian.PutUint32(v) }
 
-// invert has in match what is not in the set.
-var invert = func(l *expr.Lookup) { l.Invert = true }
-
 // rule joins parts to a rule for packets of the family.
 func (f family) rule(parts ...[]expr.Any) []expr.Any {
 	return slices.Concat(append([][]expr.Any{{
@@ -149,12 +146,13 @@ func (f family) rule(parts ...[]expr.Any) []expr.Any {
 }
 
 // in matches packets whose address at the offset is in a set.
-func (f family) in(offset uint32, set string, change func(*expr.Lookup)) []expr.Any {
-	lookup := &expr.Lookup{SourceRegister: 1, SetName: set}
-	if change != nil {
-		change(lookup)
-	}
-	return []expr.Any{f.load(offset, 1), lookup}
+func (f family) in(offset uint32, set string) []expr.Any {
+	return []expr.Any{f.load(offset, 1), &expr.Lookup{SourceRegister: 1, SetName: set}}
+}
+
+// notIn matches packets whose address at the offset is in no element of a set.
+func (f family) notIn(offset uint32, set string) []expr.Any {
+	return []expr.Any{f.load(offset, 1), &expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
 }
 
 func (f family) load(offset, register uint32) expr.Any {

@@ -58,8 +58,8 @@ const ownPlugin = "berth-cni"
 
 // generateConflist renders the pods' network: a bridge with the first address of each range, leases
 // of addresses, host ports, limits of bandwidth. An empty firewall means that the host has no tool
-// to translate addresses with: pods then reach the host and each other only, and a pod that asks for
-// a host port fails with the plugin's reason.
+// to translate addresses with: pods then reach the host and each other only. A pod that asks for a
+// host port fails with the plugin's reason if the kernel has no nftables.
 func generateConflist(p paths, n network) ([]byte, error) {
 	var ranges []any
 	for _, subnet := range n.Subnets {
