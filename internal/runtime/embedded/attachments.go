@@ -109,14 +109,12 @@ func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string
 }
 
 // rememberedConflist is the configuration of the bridge that pods have had, also when they get the
-// network of another plugin by now; nil if there was none.
+// network of another plugin by now; nil if there was none, or what is remembered cannot be read: the
+// next start sets it aside.
 func rememberedConflist(p paths) ([]byte, error) {
 	n, err := readNetwork(p.network())
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(n.Subnets) == 0 {
+	if err != nil || len(n.Subnets) == 0 {
 		return nil, nil
-	}
-	if err != nil {
-		return nil, err
 	}
 	n.Bridge = cmp.Or(n.Bridge, p.bridge())
 	return generateConflist(p, n)
