@@ -109,8 +109,8 @@ func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string
 }
 
 // rememberedConflist is the configuration of the bridge that pods have had, also when they get the
-// network of another plugin by now; nil if there was none, or what is remembered cannot be read: the
-// next start sets it aside.
+// network of another plugin by now; nil if there was none, or what is remembered cannot be read:
+// the next start sets it aside.
 func rememberedConflist(p paths) ([]byte, error) {
 	n, err := readNetwork(p.network())
 	if err != nil || len(n.Subnets) == 0 {

@@ -11,8 +11,8 @@ import (
 )
 
 // The reference plugins, of which pods made by an earlier release still have their network, make
-// rules for each pod: a plugin that outlives its containerd makes them all the same, and without the
-// namespace of its sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its
+// rules for each pod: a plugin that outlives its containerd makes them all the same, and without
+// the namespace of its sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its
 // comment. Those of iptables are not looked for: only a host without nft has them. What our plugin
 // makes is found by its leases (endLeases).
 
