@@ -3,14 +3,12 @@ package cni
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	current "github.com/containernetworking/cni/pkg/types/100"
 )
 
 // ofReference reports whether the interface of an attachment was made by the reference plugins,
@@ -24,8 +22,8 @@ func (c *config) ofReference(a attachment) bool {
 	return false
 }
 
-// delReference has the reference plugins take away what they have made: rules for each pod. It is
-// done where they are not installed any more.
+// delReference has the reference plugins take away what they have made: rules for each pod. One
+// that is not installed any more has nobody to do so.
 func delReference(c *config) error {
 	bridge := map[string]any{
 		"type": "bridge", "bridge": c.Bridge, "isDefaultGateway": true, "hairpinMode": true,
@@ -43,16 +41,15 @@ func delReference(c *config) error {
 		if err != nil {
 			return err
 		}
-		plugin["prevResult"] = prev.(*current.Result)
+		plugin["prevResult"] = prev
 		conf, err := json.Marshal(plugin)
 		if err != nil {
 			return err
 		}
-		if _, err := invoke.FindInPath(kind, strings.Split(os.Getenv("CNI_PATH"), string(os.PathListSeparator))); err != nil {
+		if _, err := invoke.FindInPath(kind, filepath.SplitList(os.Getenv("CNI_PATH"))); err != nil {
 			continue
 		}
-		err = invoke.DelegateDel(context.Background(), kind, conf, nil)
-		if err != nil && !errors.Is(err, exec.ErrNotFound) {
+		if err := invoke.DelegateDel(context.Background(), kind, conf, nil); err != nil {
 			return fmt.Errorf("what plugin %s has made: %w", kind, err)
 		}
 	}
