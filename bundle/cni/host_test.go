@@ -17,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -245,11 +246,13 @@ func (p *testPod) run(command string, env ...string) *types.Error {
 			return told
 		}
 		if command == "ADD" {
-			result, err := current.NewResult(out)
+			result, err := create.CreateFromBytes(out)
+			if err == nil {
+				p.result, err = current.NewResultFromResult(result)
+			}
 			if err != nil {
 				p.t.Fatalf("result of %s: %v: %s", config["type"], err, out)
 			}
-			p.result = result.(*current.Result)
 		}
 	}
 	return nil
