@@ -16,7 +16,7 @@ BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
 # Expanded when a recipe runs, that is, after the bundle is there.
 BUNDLE_LDFLAGS  = -X berth/internal/runtime/embedded.bundleHash=$(shell cat $(BUNDLE_HASH))
 
-BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(filter-out %_test.go,$(wildcard bundle/cmd/*/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c)))
+BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(filter-out %_test.go,$(wildcard bundle/cmd/*/*.go bundle/cni/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
 
 BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
@@ -93,6 +93,7 @@ bundle-build: bundle-needs
 	echo 'bundle: CNI plugins $(call bundle_version,$(BUNDLE_CNI))'; \
 	CGO_ENABLED=0 build -ldflags '-s -w -X $(BUNDLE_CNI)/pkg/utils/buildversion.BuildVersion=$(call bundle_version,$(BUNDLE_CNI))' \
 		-o "$$work/cni/" $(addprefix $(BUNDLE_CNI)/plugins/,main/bridge main/loopback ipam/host-local meta/portmap meta/bandwidth); \
+	CGO_ENABLED=0 build -ldflags '-s -w' -o "$$work/cni/" ./cmd/berth-cni; \
 	echo 'bundle: images pause and hello'; \
 	CGO_ENABLED=0 build -ldflags '-s -w' -o "$$work/hello" ./images/hello; \
 	$${CC:-cc} -static -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pie -no-pie -Os \

@@ -163,7 +163,7 @@ func checkFirewall() HostCheck {
 			found = tool + " is installed, but the kernel refuses it"
 		}
 	}
-	return warn(name, found, "host ports fail, and pods reach the host and each other only; apt-get install nftables")
+	return warn(name, found, "pods reach the host and each other only, and have host ports only if the kernel has nftables; apt-get install nftables")
 }
 
 // checkHosts looks for the file of which the runtime gives each pod's sandbox a copy.

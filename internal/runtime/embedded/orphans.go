@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ type remains struct {
 	runc        []string // folders with runc's state
 	folders     []string // of containerd, where something may be mounted; sockets of shims
 	attachments []string // files of the CNI library
-	addresses   []string // leases of host-local
+	addresses   []string // leases
 	cgroups     []string // without a process
 }
 
@@ -65,7 +66,7 @@ func findRemains(p paths, proc string) (map[string]*remains, error) {
 		}))
 	}
 	err = errors.Join(err, eachEntry(filepath.Join(p.addresses(), p.bridge()), func(path string) {
-		if id := lessee(path); id != "" {
+		if id, _ := lessee(path); id != "" {
 			of(id).addresses = append(of(id).addresses, path)
 		}
 	}))
@@ -98,18 +99,18 @@ func eachEntry(dir string, use func(path string)) error {
 	return nil
 }
 
-// lessee is the id of the sandbox that a file of host-local leases its address to, "" if the file
-// is no lease.
-func lessee(file string) string {
-	if strings.Trim(filepath.Base(file), "0123456789.") != "" {
-		return "" // the lock, and the address given last
+// lessee is the sandbox that a file leases its address to, and its interface; "" if the file is no
+// lease.
+func lessee(file string) (id, ifName string) {
+	if _, err := netip.ParseAddr(filepath.Base(file)); err != nil {
+		return "", "" // the lock, and the address given last
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return ""
+		return "", ""
 	}
-	id, _, _ := strings.Cut(string(text), "\r\n")
-	return strings.TrimSpace(id)
+	id, ifName, _ = strings.Cut(strings.TrimSpace(string(text)), "\r\n")
+	return strings.TrimSpace(id), ifName
 }
 
 // findShims lists the shims of our containerd that serve. Its program that starts one, or cleans up

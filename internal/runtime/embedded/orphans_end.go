@@ -211,11 +211,7 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 	for _, file := range o.attachments {
 		errs = append(errs, removeAttachment(ctx, r.paths, file))
 	}
-	for _, path := range o.addresses {
-		if lessee(path) == o.id { // else it was given to another, when the network was taken down
-			errs = append(errs, removeFile(path))
-		}
-	}
+	errs = append(errs, endLeases(ctx, r.paths, o))
 	for _, dir := range o.folders {
 		if err := unmountBelow(dir); err != nil {
 			errs = append(errs, err)

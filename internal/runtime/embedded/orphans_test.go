@@ -100,6 +100,7 @@ func TestFindRemains(t *testing.T) {
 		p.state() + taskDir + "/." + id + "/config.json":           "",
 		p.home() + sandboxDir + "/" + id + "/hostname":             "",
 		p.addresses() + "/" + p.bridge() + "/10.88.0.7":            id + "\r\neth0",
+		p.addresses() + "/" + p.bridge() + "/fd00:88::7":           id + "\r\neth0",
 		p.addresses() + "/" + p.bridge() + "/last_reserved_ip.0":   "10.88.0.7",
 		p.addresses() + "/" + p.bridge() + "/lock":                 "",
 		dir + "/proc/7/cmdline":                                    shim,
@@ -131,7 +132,7 @@ func TestFindRemains(t *testing.T) {
 		shims:     []shimProcess{{id: id, pid: 7, startTime: 4711}},
 		runc:      []string{p.runc() + "/k8s.io/" + id},
 		folders:   []string{p.state() + taskDir + "/." + id, p.home() + sandboxDir + "/" + id},
-		addresses: []string{p.addresses() + "/" + p.bridge() + "/10.88.0.7"},
+		addresses: []string{p.addresses() + "/" + p.bridge() + "/10.88.0.7", p.addresses() + "/" + p.bridge() + "/fd00:88::7"},
 	}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(remains{}, shimProcess{})); diff != "" {
 		t.Errorf("remains (-want +got):\n%s", diff)

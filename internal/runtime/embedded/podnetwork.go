@@ -142,7 +142,7 @@ func logNetwork(log *slog.Logger, next, before podNetwork) {
 		log.Info("pods get addresses of the node's range", "ranges", next.bridge.ranges())
 	}
 	if len(next.bridge.Subnets) > 0 && next.bridge.Firewall == "" {
-		log.Warn("neither nft nor iptables works on this host: pods reach the host and each other only, host ports fail; install nftables")
+		log.Warn("neither nft nor iptables works on this host: pods reach the host and each other only, and have host ports only if the kernel has nftables; install nftables")
 	}
 }
 

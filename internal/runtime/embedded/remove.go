@@ -2,10 +2,8 @@ package embedded
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,6 +59,7 @@ func (r *Runtime) endAll(ctx context.Context) error {
 		killAll(ctx, p),
 		removeAttachments(ctx, p),
 		removeAllRules(ctx, p.bridge()),
+		endNetwork(ctx, p),
 		removeBridges(p),
 		unmountBelow(p.home(), p.state()),
 	)
@@ -127,84 +126,6 @@ func killAll(ctx context.Context, p paths) error {
 		errs = append(errs, one.close())
 	}
 	return errors.Join(errs...)
-}
-
-// attachment is what the CNI library remembers of a pod's connection to a network.
-type attachment struct {
-	ContainerID string         `json:"containerId"`
-	IfName      string         `json:"ifName"`
-	NetNS       string         `json:"netns"`
-	Config      []byte         `json:"config"`
-	Result      map[string]any `json:"result"`
-	Args        struct {
-		PortMappings []any `json:"portMappings"`
-	} `json:"capabilityArgs"`
-}
-
-// attachmentsDir is where the CNI library keeps attachments, by network, container and interface.
-const attachmentsDir = "/var/lib/cni/results"
-
-// removeAttachments runs the CNI plugins' DEL for pods whose sandbox is gone without having been
-// stopped: their rules in the host's firewall would otherwise stay for ever.
-func removeAttachments(ctx context.Context, p paths) error {
-	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, file := range files {
-		errs = append(errs, removeAttachment(ctx, p, file))
-	}
-	return errors.Join(errs...)
-}
-
-// removeAttachment takes a pod's network down and forgets it.
-func removeAttachment(ctx context.Context, p paths, file string) error {
-	var a attachment
-	err := readJSON(file, &a)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := detach(ctx, p, a); err != nil {
-		return fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err)
-	}
-	return removeFile(file)
-}
-
-// detach runs DEL of each plugin in the order opposite to ADD (CNI specification 1.0, section 4).
-func detach(ctx context.Context, p paths, a attachment) error {
-	var list struct {
-		CNIVersion string           `json:"cniVersion"`
-		Name       string           `json:"name"`
-		Plugins    []map[string]any `json:"plugins"`
-	}
-	if err := json.Unmarshal(a.Config, &list); err != nil {
-		return err
-	}
-	for _, plugin := range slices.Backward(list.Plugins) {
-		plugin["cniVersion"], plugin["name"], plugin["prevResult"] = list.CNIVersion, list.Name, a.Result
-		plugin["runtimeConfig"] = map[string]any{"portMappings": a.Args.PortMappings}
-		config, err := json.Marshal(plugin)
-		if err != nil {
-			return err
-		}
-		kind, _ := plugin["type"].(string)
-		cmd := exec.CommandContext(ctx, filepath.Join(p.current(), "cni", filepath.Base(kind)))
-		cmd.Env = []string{
-			"PATH=" + systemPath, "CNI_COMMAND=DEL", "CNI_CONTAINERID=" + a.ContainerID, "CNI_IFNAME=" + a.IfName,
-			"CNI_PATH=" + filepath.Join(p.current(), "cni"),
-			// Without the namespace, which is still mounted, the bridge plugin leaves its rules.
-			"CNI_NETNS=" + a.NetNS,
-		}
-		cmd.Stdin = strings.NewReader(string(config))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("plugin %s: %w: %s", kind, err, strings.TrimSpace(string(out)))
-		}
-	}
-	return nil
 }
 
 // removeBridges removes the pods' bridges.

@@ -53,21 +53,46 @@ const (
 	iptables = "iptables"
 )
 
+// ownPlugin is the network plugin of the bundle. It needs nftables.
+const ownPlugin = "berth-cni"
+
 // generateConflist renders the pods' network: a bridge with the first address of each range, leases
-// by host-local, host ports by portmap, limits of bandwidth. An empty firewall means that the host
-// has no tool to translate addresses with: pods then reach the host and each other only, and a pod
-// that asks for a host port fails with the plugin's reason.
+// of addresses, host ports, limits of bandwidth. An empty firewall means that the host has no tool
+// to translate addresses with: pods then reach the host and each other only. A pod that asks for a
+// host port fails with the plugin's reason if the kernel has no nftables.
 func generateConflist(p paths, n network) ([]byte, error) {
 	var ranges []any
 	for _, subnet := range n.Subnets {
 		ranges = append(ranges, []any{map[string]any{"subnet": subnet.String()}})
 	}
-	firewall := n.Firewall
+	plugins := []any{map[string]any{
+		"type":         ownPlugin,
+		"bridge":       n.Bridge,
+		"ipMasq":       n.Firewall != "",
+		"dataDir":      p.addresses(),
+		"ranges":       ranges,
+		"capabilities": map[string]bool{"portMappings": true, "bandwidth": true},
+	}}
+	if n.Firewall == iptables {
+		plugins = referencePlugins(p, n, ranges)
+	}
+	out, err := json.MarshalIndent(map[string]any{
+		// From 1.1.0 on, containerd runs each plugin for each Status call.
+		"cniVersion": "1.0.0",
+		"name":       p.bridge(),
+		"plugins":    plugins,
+	}, "", "  ")
+	return append(out, '\n'), err
+}
+
+// referencePlugins are the same network for a host that has no nftables.
+func referencePlugins(p paths, n network, ranges []any) []any {
 	bridge := map[string]any{
 		"type":             "bridge",
 		"bridge":           n.Bridge,
 		"isDefaultGateway": true,
-		"ipMasq":           firewall != "",
+		"ipMasq":           true,
+		"ipMasqBackend":    iptables,
 		"hairpinMode":      true, // a pod reaches itself through its own host port
 		"ipam": map[string]any{
 			"type":    "host-local",
@@ -75,28 +100,10 @@ func generateConflist(p paths, n network) ([]byte, error) {
 			"ranges":  ranges,
 		},
 	}
-	if firewall != "" {
-		bridge["ipMasqBackend"] = firewall
-	}
-	portmap := map[string]any{
-		"type":         "portmap",
-		"capabilities": map[string]bool{"portMappings": true},
-		// Without the tool, nftables fails only where a port is asked for; iptables would fail each
-		// removal as well.
-		"backend": nftables,
-	}
-	if firewall != "" {
-		portmap["backend"] = firewall
-	}
+	portmap := map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}, "backend": iptables}
 	// Of pods with the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth.
 	bandwidth := map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}
-	out, err := json.MarshalIndent(map[string]any{
-		// From 1.1.0 on, containerd runs each plugin for each Status call.
-		"cniVersion": "1.0.0",
-		"name":       p.bridge(),
-		"plugins":    []any{bridge, portmap, bandwidth},
-	}, "", "  ")
-	return append(out, '\n'), err
+	return []any{bridge, portmap, bandwidth}
 }
 
 // passedOn are the variables that containerd gets from the agent's environment besides PATH: how to

@@ -10,9 +10,11 @@ import (
 	"strings"
 )
 
-// A network plugin that outlives its containerd makes its rules all the same, and without the
-// namespace of its sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its
-// comment. Those of iptables are not looked for: only a host without nft has them.
+// The reference plugins, of which pods made by an earlier release still have their network, make
+// rules for each pod: a plugin that outlives its containerd makes them all the same, and without
+// the namespace of its sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its
+// comment. Those of iptables are not looked for: only a host without nft has them. What our plugin
+// makes is found by its leases (endLeases).
 
 // table is one of nftables that the plugins of all runtimes of the host share.
 type table struct{ family, name string }

@@ -391,5 +391,5 @@ func (r *Runtime) stop(ctx context.Context) error {
 	}
 	// The next start may choose another range, which a bridge with an address of the old one would
 	// not take.
-	return errors.Join(removeBridges(r.paths), unclaim(r.claims, r.paths.network()))
+	return errors.Join(endNetwork(ctx, r.paths), removeBridges(r.paths), unclaim(r.claims, r.paths.network()))
 }

@@ -1,0 +1,57 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+)
+
+// ofReference reports whether the interface of an attachment was made by the reference plugins,
+// whose network this was before: a runtime has the plugin of today take it away.
+func (c *config) ofReference(a attachment) bool {
+	for _, i := range c.prev.Interfaces {
+		if i.Sandbox == "" && strings.HasPrefix(i.Name, vethPrefix) {
+			return i.Name != a.hostName(c.Name)
+		}
+	}
+	return false
+}
+
+// delReference has the reference plugins take away what they have made: rules for each pod. One
+// that is not installed any more has nobody to do so.
+func delReference(c *config) error {
+	bridge := map[string]any{
+		"type": "bridge", "bridge": c.Bridge, "isDefaultGateway": true, "hairpinMode": true,
+		"ipMasq": c.Masquerade, "ipMasqBackend": "nftables",
+		"ipam": map[string]any{"type": "host-local", "dataDir": c.DataDir, "ranges": c.Ranges},
+	}
+	portmap := map[string]any{
+		"type": "portmap", "backend": "nftables",
+		"runtimeConfig": map[string]any{"portMappings": c.RuntimeConfig.PortMappings},
+	}
+	for _, plugin := range []map[string]any{portmap, bridge} {
+		kind := plugin["type"].(string)
+		plugin["cniVersion"], plugin["name"] = c.CNIVersion, c.Name
+		prev, err := c.prev.GetAsVersion(c.CNIVersion)
+		if err != nil {
+			return err
+		}
+		plugin["prevResult"] = prev
+		conf, err := json.Marshal(plugin)
+		if err != nil {
+			return err
+		}
+		if _, err := invoke.FindInPath(kind, filepath.SplitList(os.Getenv("CNI_PATH"))); err != nil {
+			continue
+		}
+		if err := invoke.DelegateDel(context.Background(), kind, conf, nil); err != nil {
+			return fmt.Errorf("what plugin %s has made: %w", kind, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package embedded
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// attachment is what the CNI library remembers of a pod's connection to a network.
+type attachment struct {
+	ContainerID string         `json:"containerId"`
+	IfName      string         `json:"ifName"`
+	NetNS       string         `json:"netns"`
+	Config      []byte         `json:"config"`
+	Result      map[string]any `json:"result"`
+	Args        struct {
+		PortMappings []any `json:"portMappings"`
+	} `json:"capabilityArgs"`
+}
+
+// attachmentsDir is where the CNI library keeps attachments, by network, container and interface.
+const attachmentsDir = "/var/lib/cni/results"
+
+// removeAttachments runs the CNI plugins' DEL for pods whose sandbox is gone without having been
+// stopped: their rules in the host's firewall would otherwise stay for ever.
+func removeAttachments(ctx context.Context, p paths) error {
+	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		errs = append(errs, removeAttachment(ctx, p, file))
+	}
+	return errors.Join(errs...)
+}
+
+// removeAttachment takes a pod's network down and forgets it.
+func removeAttachment(ctx context.Context, p paths, file string) error {
+	var a attachment
+	err := readJSON(file, &a)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := detach(ctx, p, a); err != nil {
+		return fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err)
+	}
+	return removeFile(file)
+}
+
+// conflist is the configuration of a network (CNI specification 1.0, section 1).
+type conflist struct {
+	CNIVersion string           `json:"cniVersion"`
+	Name       string           `json:"name"`
+	Plugins    []map[string]any `json:"plugins"`
+}
+
+// detach runs DEL of each plugin in the order opposite to ADD (CNI specification 1.0, section 4).
+func detach(ctx context.Context, p paths, a attachment) error {
+	var list conflist
+	if err := json.Unmarshal(a.Config, &list); err != nil {
+		return err
+	}
+	for _, plugin := range slices.Backward(list.Plugins) {
+		plugin["cniVersion"], plugin["name"] = list.CNIVersion, list.Name
+		if a.Result != nil {
+			plugin["prevResult"] = a.Result
+		}
+		plugin["runtimeConfig"] = map[string]any{"portMappings": a.Args.PortMappings}
+		err := runPlugin(ctx, p, plugin, []string{
+			"CNI_COMMAND=DEL", "CNI_CONTAINERID=" + a.ContainerID, "CNI_IFNAME=" + a.IfName,
+			// Without the namespace, which is still mounted, the reference plugin leaves its rules.
+			"CNI_NETNS=" + a.NetNS,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runPlugin runs the program of a network plugin with its configuration.
+func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string) error {
+	config, err := json.Marshal(plugin)
+	if err != nil {
+		return err
+	}
+	kind, _ := plugin["type"].(string)
+	programs := filepath.Join(p.current(), "cni")
+	cmd := exec.CommandContext(ctx, filepath.Join(programs, filepath.Base(kind)))
+	cmd.Env = append(env, "PATH="+systemPath, "CNI_PATH="+programs)
+	cmd.Stdin = bytes.NewReader(config)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("plugin %s: %w: %s", kind, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// rememberedConflist is the configuration of the bridge that pods have had, also when they get the
+// network of another plugin by now; nil if there was none, or what is remembered cannot be read:
+// the next start sets it aside.
+func rememberedConflist(p paths) ([]byte, error) {
+	n, err := readNetwork(p.network())
+	if err != nil || len(n.Subnets) == 0 {
+		return nil, nil
+	}
+	n.Bridge = cmp.Or(n.Bridge, p.bridge())
+	return generateConflist(p, n)
+}
+
+// endLeases takes the network of an orphan down that the CNI library does not remember: its ADD did
+// not come to its end.
+func endLeases(ctx context.Context, p paths, o orphan) error {
+	config, err := rememberedConflist(p)
+	if err != nil {
+		return err
+	}
+	for _, path := range o.addresses {
+		id, ifName := lessee(path)
+		if id != o.id {
+			continue // given to another, when the network was taken down
+		}
+		if config != nil && ifName != "" {
+			err = errors.Join(err, detach(ctx, p, attachment{ContainerID: id, IfName: ifName, Config: config}))
+		}
+		if id, _ := lessee(path); id == o.id {
+			err = errors.Join(err, removeFile(path))
+		}
+	}
+	return err
+}
+
+// endNetwork has our plugin take away what it made for pods of which nothing is known any more, and
+// its table in the host's firewall (GC of the CNI specification 1.1). It needs the bundle: without
+// it there was no pod.
+func endNetwork(ctx context.Context, p paths) error {
+	config, err := rememberedConflist(p)
+	if err != nil || config == nil {
+		return err
+	}
+	var list conflist
+	if err := json.Unmarshal(config, &list); err != nil {
+		return err
+	}
+	plugin := list.Plugins[0]
+	if _, err := os.Stat(filepath.Join(p.current(), "cni", ownPlugin)); plugin["type"] != ownPlugin || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	plugin["cniVersion"], plugin["name"] = "1.1.0", list.Name
+	return runPlugin(ctx, p, plugin, []string{"CNI_COMMAND=GC"})
+}
