@@ -53,7 +53,7 @@ func TestFailedPostStart(t *testing.T) {
 		program critest.Program
 		message string
 	}{
-		{"exit code", execHook("post"), executes(0, 3), `PostStart hook failed: command "post" exited with 3: `},
+		{"exit code", execHook("post"), executes(0, 3), `PostStart hook failed: command "post" exited with 3`},
 		{"refused", &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(9)}}, critest.Forever(), "PostStart hook failed: Get "},
 		{"tcpSocket", &v1.LifecycleHandler{TCPSocket: &v1.TCPSocketAction{}}, critest.Forever(), "PostStart hook failed: a tcpSocket is not supported"},
 		{"the container ends", sleepHook(60), critest.ExitsAfter(3500*time.Millisecond, 1), "PostStart hook failed: the container has ended: sleep of 1m0s was ended after 4s"},
