@@ -88,6 +88,7 @@ func probe(t *testing.T, plugins func(*host, map[string]any) []map[string]any) m
 		})
 		p.must("ADD")
 	}
+	l.awaitAddresses()
 	l.serve(l.a.ns, "tcp", ":80")
 	l.serve(l.a.ns, "udp4", ":53")
 	l.serve(l.ns, "tcp", ":7000")
@@ -97,6 +98,39 @@ func probe(t *testing.T, plugins func(*host, map[string]any) []map[string]any) m
 	l.describe("pod b", l.b.ns, "eth0")
 	l.do(func() { l.describeHost() })
 	return l.seen
+}
+
+// awaitAddresses waits until the kernel knows of all addresses that nobody else has them: the
+// reference plugins do not wait for the bridge's.
+func (l *lab) awaitAddresses() {
+	l.t.Helper()
+	tentative := func() (found string) {
+		for _, ns := range []netns.NsHandle{l.ns, l.a.ns, l.b.ns} {
+			within(l.t, ns, func() {
+				all, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+				if err != nil {
+					l.t.Fatal(err)
+				}
+				for _, a := range all {
+					if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+						found = a.String()
+					}
+				}
+			})
+		}
+		return found
+	}
+	for end := time.After(20 * time.Second); ; {
+		last := tentative()
+		if last == "" {
+			return
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-end:
+			l.t.Fatalf("address %s stays tentative", last)
+		}
+	}
 }
 
 func (l *lab) address(link string, addresses ...string) {
