@@ -240,7 +240,7 @@ var examples = map[string][]example{
 		}},
 		{files: map[string]string{
 			"ARCHITECTURE.md": strings.Repeat("\n", architectureLines+1),
-		}, want: []string{"ARCHITECTURE.md: 217 lines, and a map has 216 at most"}},
+		}, want: []string{"ARCHITECTURE.md: 201 lines, and a map has 200 at most"}},
 	},
 	"words": {
 		{files: map[string]string{
