@@ -176,6 +176,7 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 // after the call has had its effect, while the other volume is made or there: the next one finishes
 // both, and takes everything down in the end.
 func TestCSIKilledWhileMounting(t *testing.T) {
+	t.Parallel()
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
 		for _, victim := range []string{"agent", "driver"} {
 			t.Run(method+"/"+victim, func(t *testing.T) { testCSIKilled(t, method, victim) })
@@ -185,6 +186,7 @@ func TestCSIKilledWhileMounting(t *testing.T) {
 
 // The same for calls that take a volume down.
 func TestCSIKilledWhileUnmounting(t *testing.T) {
+	t.Parallel()
 	for _, method := range []string{"NodeUnpublishVolume", "NodeUnstageVolume"} {
 		for _, victim := range []string{"agent", "driver"} {
 			t.Run(method+"/"+victim, func(t *testing.T) { testCSIKilled(t, method, victim) })

@@ -67,6 +67,7 @@ func (d *disk) fill() (empty func()) {
 // On a full root directory the next agent takes over runtime and pods as they are. A pod that is to
 // start waits with the reason, one that is to go goes, and all is well when there is room again.
 func TestFullRoot(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	d := n.newRootDisk(256)
 	n.write("web.yaml", manifest("web", "serve"))

@@ -15,6 +15,7 @@ import (
 // rules. The call is cut off with the agent, and what the runtime then tidies it does not tidy
 // well.
 func TestLifeAgentKilledWhileSandboxesAreMade(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start().kill() // with which the runtime is there
 	seed := uint64(time.Now().UnixNano())

@@ -124,6 +124,7 @@ func TestVolumesLeaveNothing(t *testing.T) {
 // An agent that is killed at any step of a pod with volumes of each kind leaves nothing that the
 // next one does not find, finish or clean up; what is not its own stays.
 func TestVolumesAgentKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	for _, at := range []moment{duringCall, afterCall} {
 		t.Run(string(at), func(t *testing.T) {
 			n, x := newTappedNode(t)
