@@ -54,6 +54,8 @@ inside() {
 	mount --rbind /dev "$root/dev"
 	mount -t tmpfs tmpfs "$root/run"
 	cp /etc/resolv.conf "$root/etc/resolv.conf"
+	# Whom this machine trusts: the way to the proxy of modules may be its owner's.
+	cp -L "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/ssl/certs/ca-certificates.crt"
 	echo '127.0.0.1 localhost' >"$root/etc/hosts" # which the installer writes
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$root/src"
 	local env=(HOME=/new PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

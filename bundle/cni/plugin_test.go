@@ -304,11 +304,40 @@ func TestTableIsMended(t *testing.T) {
 		return config
 	}
 	h.pod("c", nil).must("ADD")
-	want := "{ 10.88.0.2, 10.88.0.3, 10.99.0.0/24 }"
+	want := "{ 10.88.0.2/31, 10.99.0.0/24 }"
 	if got := nft("list", "set", "inet", "cni-net", "ranges4"); !strings.Contains(strings.Join(strings.Fields(got), " "), want) {
 		t.Errorf("ranges are\n%s, want %s", got, want)
 	}
 	b.must("DEL")
+}
+
+// Many pods have addresses of the range before, side by side and beside the new range.
+func TestManyAddressesOfAnotherRange(t *testing.T) {
+	h := newHost(t, ours("10.99.0.0/24"))
+	leases := h.dir + "/leases/net"
+	if err := os.MkdirAll(leases, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		for _, address := range []string{fmt.Sprintf("10.88.0.%d", 2+i+i/10), fmt.Sprintf("10.98.255.%d", 255-i)} {
+			if err := os.WriteFile(filepath.Join(leases, address), fmt.Appendf(nil, "pod%d\r\neth0", i), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.pod("a", nil).must("ADD")
+	var out []byte
+	h.do(func() {
+		var err error
+		if out, err = exec.Command("nft", "list", "set", "inet", "cni-net", "ranges4").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	want := "{ 10.88.0.2-10.88.0.11, 10.88.0.13-10.88.0.22, 10.88.0.24-10.88.0.33, 10.88.0.35-10.88.0.44, 10.98.255.216-10.99.0.255 }"
+	if got := strings.Join(strings.Fields(string(out)), " "); !strings.Contains(got, want) {
+		t.Errorf("ranges are\n%s, want %s", got, want)
+	}
+	h.pod("b", nil).must("ADD")
 }
 
 // An ADD that was killed before it had written whose an address is has not used it up.

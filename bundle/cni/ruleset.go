@@ -275,8 +275,7 @@ func (r *ruleset) ensureRanges(c *config, l *leases) error {
 		if err != nil {
 			return fmt.Errorf("nftables: set %s: %w", f.ranges.Name, err)
 		}
-		missing := func(e nftables.SetElement) bool { return !slices.ContainsFunc(have, sameElement(e)) }
-		if !slices.ContainsFunc(f.elements(c.subnets()), missing) {
+		if covers(have, f.intervals(c.subnets())) {
 			continue
 		}
 		all, err := l.list()
@@ -285,12 +284,10 @@ func (r *ruleset) ensureRanges(c *config, l *leases) error {
 		}
 		ranges := c.subnets()
 		for a := range all {
-			if !slices.ContainsFunc(c.subnets(), func(p netip.Prefix) bool { return p.Contains(a) }) {
-				ranges = append(ranges, netip.PrefixFrom(a, a.BitLen()))
-			}
+			ranges = append(ranges, netip.PrefixFrom(a, a.BitLen()))
 		}
 		r.conn.FlushSet(f.ranges)
-		if err := r.conn.SetAddElements(f.ranges, f.elements(ranges)); err != nil {
+		if err := r.conn.SetAddElements(f.ranges, elements(f.intervals(ranges))); err != nil {
 			return fmt.Errorf("nftables: set %s: %w", f.ranges.Name, err)
 		}
 		if err := r.commit("set " + f.ranges.Name); err != nil {
@@ -300,27 +297,70 @@ func (r *ruleset) ensureRanges(c *config, l *leases) error {
 	return nil
 }
 
-func sameElement(a nftables.SetElement) func(nftables.SetElement) bool {
-	return func(b nftables.SetElement) bool { return a.IntervalEnd == b.IntervalEnd && bytes.Equal(a.Key, b.Key) }
-}
+// interval is a range of addresses, with its first and its last one.
+type interval struct{ first, last netip.Addr }
 
-// elements are what a set of ranges has for those of the family: where each begins, and where it has
-// ended.
-func (f family) elements(ranges []netip.Prefix) (out []nftables.SetElement) {
-	begins := map[netip.Addr]bool{}
+// intervals are the ranges of the family in ascending order. Those that touch or overlap are one:
+// the kernel refuses a set with such.
+func (f family) intervals(ranges []netip.Prefix) (out []interval) {
 	for _, p := range ranges {
-		begins[p.Addr()] = true
+		if uint32(p.Addr().BitLen()/8) == f.size {
+			out = append(out, interval{p.Addr(), lastAddress(p)})
+		}
 	}
-	for _, p := range ranges {
-		if uint32(p.Addr().BitLen()/8) != f.size {
+	slices.SortFunc(out, func(a, b interval) int { return a.first.Compare(b.first) })
+	merged := out[:0]
+	for _, i := range out {
+		if n := len(merged); n > 0 && !merged[n-1].endsBefore(i) {
+			if merged[n-1].last.Less(i.last) {
+				merged[n-1].last = i.last
+			}
 			continue
 		}
-		out = append(out, nftables.SetElement{Key: p.Addr().AsSlice()})
-		if end := lastAddress(p).Next(); end.IsValid() && !begins[end] { // else the next range says so
+		merged = append(merged, i)
+	}
+	return merged
+}
+
+// endsBefore reports whether there is an address between two intervals.
+func (i interval) endsBefore(next interval) bool {
+	after := i.last.Next()
+	return after.IsValid() && after.Less(next.first)
+}
+
+// elements are what a set has for intervals: where each begins, and where it has ended.
+func elements(all []interval) (out []nftables.SetElement) {
+	for _, i := range all {
+		out = append(out, nftables.SetElement{Key: i.first.AsSlice()})
+		if end := i.last.Next(); end.IsValid() {
 			out = append(out, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 		}
 	}
 	return out
+}
+
+// covers reports whether a set with these elements has all of the intervals.
+func covers(have []nftables.SetElement, wanted []interval) bool {
+	for _, w := range wanted {
+		// What counts is the last that the set says up to the interval's first address, and that it says
+		// no end up to its last.
+		in, at := false, netip.Addr{}
+		ends := false
+		for _, e := range have {
+			key, ok := netip.AddrFromSlice(e.Key)
+			if !ok {
+				return false
+			}
+			if !w.first.Less(key) && (!at.IsValid() || at.Less(key) || at == key && !e.IntervalEnd) {
+				in, at = !e.IntervalEnd, key
+			}
+			ends = ends || e.IntervalEnd && w.first.Less(key) && !w.last.Less(key)
+		}
+		if !in || ends {
+			return false
+		}
+	}
+	return true
 }
 
 // remove removes the table.
