@@ -47,9 +47,9 @@ func TestClusterBootstrap(t *testing.T) {
 	if n := len(c.signingRequests("kubernetes.io/kube-apiserver-client-kubelet")); n != 1 {
 		t.Errorf("%d requests for a client certificate, want one", n)
 	}
-	if _, err := os.Stat(kubeconfig); err != nil {
-		t.Error(err)
-	}
+	// The certificate is used as soon as it is on the disk, and the kubeconfig that names it comes
+	// after.
+	until(t, "the kubeconfig to be written", func() bool { return exists(t, kubeconfig) })
 
 	// Nobody approves serving certificates but people.
 	if _, err := c.handshake(); err == nil || !strings.Contains(err.Error(), "internal error") {
