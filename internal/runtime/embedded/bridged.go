@@ -16,8 +16,9 @@ const bridgedModule = "br_netfilter"
 var bridgedSettings = []string{"proc/sys/net/bridge/bridge-nf-call-iptables", "proc/sys/net/bridge/bridge-nf-call-ip6tables"}
 
 // filterBridged has the rules of the firewall apply to what goes from one pod to another over the
-// bridge. Else the answer to a request that went to the address of a Service, or to a host port,
-// reaches the pod that asked under the address of the pod that answers, and is dropped.
+// bridge. Else the answer to a request that went to the address of a Service reaches the pod that
+// asked under the address of the pod that answers, and is dropped. The rules then apply to all
+// bridges of the machine, so only a node of a cluster, which has Services, asks for it.
 //
 // As kubenet did. The kubelet leaves it to who sets up the node, see "Network Plugin Requirements"
 // of the documentation of Kubernetes. root is "/".
@@ -51,10 +52,10 @@ func checkBridged(root string) HostCheck {
 	case value == "1":
 		return ok(name, bridgedModule+" is there, and on")
 	case value != "":
-		return ok(name, "off; the agent turns it on")
+		return ok(name, "off; a node of a cluster turns it on")
 	}
 	if err := runTool("modprobe", "--dry-run", bridgedModule); err != nil {
-		return warn(name, "the kernel module "+bridgedModule+" is missing: "+err.Error(), "a pod does not reach pods of its own node by the address of their Service, nor by a host port")
+		return warn(name, "the kernel module "+bridgedModule+" is missing: "+err.Error(), "in a cluster, a pod does not reach pods of its own node by the address of their Service")
 	}
 	return ok(name, "not loaded yet")
 }

@@ -72,9 +72,9 @@ func (r *Runtime) applyNetwork() error {
 	r.mu.Unlock()
 	if err == nil && (next.plugin != before.plugin || !slices.Equal(next.bridge.Subnets, before.bridge.Subnets)) {
 		logNetwork(r.log, next, before)
-		if len(next.bridge.Subnets) > 0 {
+		if next.bridge.Assigned && len(next.bridge.Subnets) > 0 { // without a cluster there are no Services
 			if err := filterBridged("/", func(module string) error { return runTool("modprobe", module) }); err != nil {
-				r.log.Warn("a pod does not reach pods of its own node by the address of their Service, nor by a host port", "error", err)
+				r.log.Warn("a pod does not reach pods of its own node by the address of their Service", "error", err)
 			}
 		}
 		if r.cfg.NetworkChanged != nil {
