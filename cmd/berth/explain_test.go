@@ -314,7 +314,7 @@ func TestScreenFits(t *testing.T) {
 		Pods:    []*v1.Pod{webPod(v1.PodRunning, waitingFor("main", "CrashLoopBackOff", "back-off 5m0s restarting", 200))},
 		Stories: []journal.Timeline{{Subject: webSubject, Seen: now.Add(-24 * time.Hour), Ends: last, Entries: entries}},
 	}
-	lines := screen{newSight(e, now, time.UTC)}.lines(80)
+	lines := screen{newExplainer(e, now, time.UTC)}.lines(80)
 	if len(lines) > screenRows {
 		t.Errorf("%d rows, want at most %d", len(lines), screenRows)
 	}

@@ -25,7 +25,7 @@ type explainer struct {
 	zone     *time.Location
 }
 
-func newSight(e server.Explanation, now time.Time, zone *time.Location) explainer {
+func newExplainer(e server.Explanation, now time.Time, zone *time.Location) explainer {
 	s := explainer{e: e, now: now, zone: zone}
 	for _, p := range e.Pods { // of two of the name the one that goes on
 		if s.pod == nil || p.DeletionTimestamp == nil {

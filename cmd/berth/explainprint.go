@@ -14,7 +14,7 @@ import (
 // printExplanation prints how the pod is, what comes next, its start, the ends of its containers,
 // and all decisions.
 func printExplanation(w io.Writer, e server.Explanation, now time.Time, zone *time.Location) error {
-	s := newSight(e, now, zone)
+	s := newExplainer(e, now, zone)
 	var b strings.Builder
 	b.WriteString(strings.Join(s.head(screenWidth), "\n") + "\n")
 	for _, part := range [][]string{waterfall{s}.start(len(waterfall{s}.spans())), s.ends()} {

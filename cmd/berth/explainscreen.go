@@ -54,7 +54,7 @@ func shareRows(left int, parts ...part) []int {
 // printScreen prints how the pod is, what comes next, how its start went, and what was decided
 // last, on one screen.
 func printScreen(w io.Writer, e server.Explanation, now time.Time, zone *time.Location, width int) error {
-	s := screen{newSight(e, now, zone)}
+	s := screen{newExplainer(e, now, zone)}
 	for _, line := range s.lines(width) {
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err

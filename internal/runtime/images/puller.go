@@ -110,7 +110,7 @@ func New(c Config) *Puller {
 	p.metrics = newMetrics(c.Metrics, p.records)
 	p.pulls = &pulls{runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[pullKey]*pull{}}
 	if c.MaxParallel > 0 {
-		p.pulls.queue = newTurns(c.MaxParallel)
+		p.pulls.queue = newPullQueue(c.MaxParallel)
 	}
 	if c.QPS > 0 {
 		p.pulls.limit = flowcontrol.NewTokenBucketRateLimiter(float32(c.QPS), max(c.Burst, 1))

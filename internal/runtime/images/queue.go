@@ -49,7 +49,7 @@ const (
 	slowExpiry = 2 * backOffCap
 )
 
-func newTurns(atOnce int) *pullQueue {
+func newPullQueue(atOnce int) *pullQueue {
 	return &pullQueue{atOnce: atOnce, free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 

@@ -20,7 +20,7 @@ import (
 // otherwise.
 func TestTurnsAreFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(2)
+		turns := newPullQueue(2)
 		var mu sync.Mutex
 		var order []string // guarded by mu
 		take := func(uid pod.UID, image int) {
@@ -66,7 +66,7 @@ func TestTurnsAreFair(t *testing.T) {
 // A pod that has a pull running waits for one that has none, though that one's last turn was later.
 func TestTurnsCountRunningPulls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(2)
+		turns := newPullQueue(2)
 		for _, uid := range []pod.UID{"a", "b"} {
 			if err := turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
 				t.Fatal(err)
@@ -103,7 +103,7 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 
 func TestTurnGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
+		turns := newPullQueue(1)
 		if err := turns.take(t.Context(), claim{uid: "a", ahead: new(atomic.Bool)}); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestTurnsOfSlowRegistries(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				turns := newTurns(1)
+				turns := newPullQueue(1)
 				turns.ended("bad", tt.took, time.Now(), tt.err)
 				if name == "failed long ago" {
 					time.Sleep(slowExpiry + time.Second)

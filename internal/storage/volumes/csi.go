@@ -204,7 +204,7 @@ func newCSIState(c CSIConfig) *csiState {
 	}
 	return &csiState{
 		CSIConfig: c, wake: make(chan struct{}, 1), users: map[csiID]map[pod.UID]bool{}, staged: map[csiID]bool{}, published: map[publication]bool{},
-		attach: map[csiID]bool{}, volumeLocks: newTurns(), unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
+		attach: map[csiID]bool{}, volumeLocks: newVolumeLocks(), unstaging: map[csiID]*unstaging{}, republish: map[pod.UID]bool{},
 		waiting: map[pod.UID]bool{}, changed: make(chan struct{}), freed: make(chan struct{}),
 		disks: map[csiID]string{}, labels: map[csiID]*mountLabel{}, growing: map[csiID]*growing{}, expands: map[string]bool{},
 	}
@@ -309,7 +309,7 @@ type volumeLock struct {
 	waiting int           // who has it included; guarded by turns.mu
 }
 
-func newTurns() *volumeLocks { return &volumeLocks{of: map[csiID]*volumeLock{}} }
+func newVolumeLocks() *volumeLocks { return &volumeLocks{of: map[csiID]*volumeLock{}} }
 
 // take waits for the turn with the volume.
 func (t *volumeLocks) take(ctx context.Context, id csiID) (give func(), err error) {

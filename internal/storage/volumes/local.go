@@ -38,7 +38,7 @@ type locals struct {
 }
 
 func newLocal(p *parts) kind {
-	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, locks: newTurns(), firsts: map[string]pod.UID{}}
+	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, locks: newVolumeLocks(), firsts: map[string]pod.UID{}}
 }
 
 // setup shows a directory of this machine. Its files become the fsGroup's of the first pod that has
