@@ -107,6 +107,11 @@ var ranks = map[string]int{
 	"internal/host/rootlock":     0,
 	"internal/cluster/patch":     0,
 	"internal/localapi/store":    0,
+	"internal/localapi/kinds":    0,
+	"internal/localapi/registry": 1,
+	"internal/localapi/access":   1,
+	"internal/localapi/reads":    2,
+	"internal/localapi/garbage":  2,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked

@@ -1,0 +1,116 @@
+package kinds
+
+import (
+	"slices"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// Object is what every API object is.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Kind is one kind of objects as one API version shows it.
+type Kind struct {
+	schema.GroupVersionKind
+	Plural     string // in paths
+	Namespaced bool
+	// Stored is the resource under which the store has the objects. Events of both groups are the
+	// same objects.
+	Stored string
+	// Subresources are those that the API has, sorted.
+	Subresources []string
+	// New returns an empty object.
+	New func() Object
+}
+
+// Resource is the group and the plural, as errors name it.
+func (k *Kind) Resource() schema.GroupResource {
+	return schema.GroupResource{Group: k.Group, Resource: k.Plural}
+}
+
+func kind[T any, P interface {
+	*T
+	Object
+}](version schema.GroupVersion, name, plural string, subresources ...string,
+) Kind {
+	k := Kind{
+		GroupVersionKind: version.WithKind(name), Plural: plural, Namespaced: true,
+		Subresources: subresources, New: func() Object { return P(new(T)) },
+	}
+	k.Stored = k.Resource().String()
+	return k
+}
+
+// global makes a kind one without namespaces.
+func global(k Kind) Kind {
+	k.Namespaced = false
+	return k
+}
+
+// All are the kinds of the local API (ADR 12).
+var All = func() []Kind {
+	event := kind[eventsv1.Event](eventsv1.SchemeGroupVersion, "Event", "events")
+	event.Stored = "events"
+	return []Kind{
+		kind[v1.Pod](v1.SchemeGroupVersion, "Pod", "pods", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "proxy", "resize", "status"),
+		kind[v1.ConfigMap](v1.SchemeGroupVersion, "ConfigMap", "configmaps"),
+		kind[v1.Secret](v1.SchemeGroupVersion, "Secret", "secrets"),
+		kind[v1.PersistentVolumeClaim](v1.SchemeGroupVersion, "PersistentVolumeClaim", "persistentvolumeclaims", "status"),
+		kind[v1.ServiceAccount](v1.SchemeGroupVersion, "ServiceAccount", "serviceaccounts", "token"),
+		kind[v1.Event](v1.SchemeGroupVersion, "Event", "events"),
+		global(kind[v1.PersistentVolume](v1.SchemeGroupVersion, "PersistentVolume", "persistentvolumes", "status")),
+		global(kind[v1.Namespace](v1.SchemeGroupVersion, "Namespace", "namespaces", "finalize", "status")),
+		global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "proxy", "status")),
+		kind[coordinationv1.Lease](coordinationv1.SchemeGroupVersion, "Lease", "leases"),
+		event,
+		global(kind[nodev1.RuntimeClass](nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses")),
+		global(kind[schedulingv1.PriorityClass](schedulingv1.SchemeGroupVersion, "PriorityClass", "priorityclasses")),
+		global(kind[storagev1.StorageClass](storagev1.SchemeGroupVersion, "StorageClass", "storageclasses")),
+		global(kind[storagev1.CSIDriver](storagev1.SchemeGroupVersion, "CSIDriver", "csidrivers")),
+		global(kind[storagev1.CSINode](storagev1.SchemeGroupVersion, "CSINode", "csinodes")),
+	}
+}()
+
+// Find returns the kind of a group, version and plural; nil if the local API has none.
+func Find(group, version, plural string) *Kind {
+	i := slices.IndexFunc(All, func(k Kind) bool { return k.Group == group && k.Version == version && k.Plural == plural })
+	if i < 0 {
+		return nil
+	}
+	return &All[i]
+}
+
+// Scheme has the types of all kinds, and those that their subresources and reviews take. It is made
+// at the first call and must not be changed.
+var Scheme = sync.OnceValue(func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status and the options of calls, in every group
+	for _, add := range []func(*runtime.Scheme) error{
+		v1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
+		policyv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme, metav1.AddMetaToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic("register the types of the local API: " + err.Error()) // a type registered twice: cannot depend on input
+		}
+	}
+	return s
+})
+
+// Codecs returns the serializers of Scheme: JSON, YAML, protobuf and CBOR.
+var Codecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(Scheme()) })

@@ -1,0 +1,71 @@
+package kinds
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func TestRead(t *testing.T) {
+	core := schema.GroupVersion{Version: "v1"}
+	for _, c := range []struct {
+		method, target string
+		want           Request
+	}{
+		{"GET", "/api/v1/namespaces/a/pods/p", Request{Verb: "get", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
+		{"GET", "/api/v1/namespaces/a/pods/p?watch=1", Request{Verb: "watch", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
+		{"GET", "/api/v1/namespaces/a/pods/p/log?follow=true", Request{Verb: "get", GroupVersion: core, Resource: "pods", Subresource: "log", Namespace: "a", Name: "p"}},
+		{"GET", "/api/v1/namespaces/a/pods/p/proxy/x/y", Request{Verb: "get", GroupVersion: core, Resource: "pods", Subresource: "proxy/x/y", Namespace: "a", Name: "p"}},
+		{"GET", "/api/v1/pods", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch=true", Request{Verb: "watch", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch=false", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch=yes", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/watch/namespaces/a/pods", Request{Verb: "watch", GroupVersion: core, Resource: "pods", Namespace: "a"}},
+		{"HEAD", "/api/v1/namespaces/a/pods/p", Request{Verb: "get", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
+		{"POST", "/api/v1/namespaces/a/pods", Request{Verb: "create", GroupVersion: core, Resource: "pods", Namespace: "a"}},
+		{"POST", "/api/v1/namespaces/a/pods/p/exec", Request{Verb: "create", GroupVersion: core, Resource: "pods", Subresource: "exec", Namespace: "a", Name: "p"}},
+		{"DELETE", "/api/v1/namespaces/a/pods", Request{Verb: "deletecollection", GroupVersion: core, Resource: "pods", Namespace: "a"}},
+		{"DELETE", "/api/v1/namespaces/a/pods/p", Request{Verb: "delete", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
+		{"GET", "/api/v1/namespaces", Request{Verb: "list", GroupVersion: core, Resource: "namespaces"}},
+		{"PUT", "/api/v1/namespaces/a", Request{Verb: "update", GroupVersion: core, Resource: "namespaces", Namespace: "a", Name: "a"}},
+		{"PUT", "/api/v1/namespaces/a/finalize", Request{Verb: "update", GroupVersion: core, Resource: "namespaces", Subresource: "finalize", Namespace: "a", Name: "a"}},
+		{"PATCH", "/api/v1/nodes/n/status", Request{Verb: "patch", GroupVersion: core, Resource: "nodes", Subresource: "status", Name: "n"}},
+		{"GET", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l", Request{Verb: "get", GroupVersion: schema.GroupVersion{Group: "coordination.k8s.io", Version: "v1"}, Resource: "leases", Namespace: "a", Name: "l"}},
+		{"GET", "/apis/apps/v1/deployments", Request{Verb: "list", GroupVersion: schema.GroupVersion{Group: "apps", Version: "v1"}, Resource: "deployments"}},
+		{"BREW", "/api/v1/pods", Request{GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1", Request{Verb: "get"}},
+		{"GET", "/apis/apps/v1", Request{Verb: "get"}},
+		{"POST", "/version", Request{Verb: "post"}},
+		{"GET", "/", Request{Verb: "get"}},
+	} {
+		r := httptest.NewRequest(c.method, c.target, http.NoBody)
+		c.want.Path = r.URL.Path
+		if diff := cmp.Diff(c.want, Read(r)); diff != "" {
+			t.Errorf("%s %s (-want +got):\n%s", c.method, c.target, diff)
+		}
+	}
+}
+
+func TestKindsAreInTheScheme(t *testing.T) {
+	for _, k := range All {
+		if kinds, _, err := Scheme().ObjectKinds(k.New()); err != nil || !slices.Contains(kinds, k.GroupVersionKind) {
+			t.Errorf("%s: its type is of %v, %v", k.GroupVersionKind, kinds, err)
+		}
+		if !slices.IsSorted(k.Subresources) {
+			t.Errorf("%s: subresources are not sorted: %v", k.GroupVersionKind, k.Subresources)
+		}
+		if got := Find(k.Group, k.Version, k.Plural); got == nil || got.Kind != k.Kind {
+			t.Errorf("%s is not found: %v", k.GroupVersionKind, got)
+		}
+	}
+	if k := Find("apps", "v1", "deployments"); k != nil {
+		t.Errorf("there are deployments: %v", k)
+	}
+	if got := Find("events.k8s.io", "v1", "events").Stored; got != "events" {
+		t.Errorf("events of events.k8s.io are stored as %q", got)
+	}
+}
