@@ -1,0 +1,228 @@
+package patch
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// The directives of strategic merge patches that Generate writes.
+const (
+	directive  = "$patch"
+	orderOf    = "$setElementOrder/"
+	removedOf  = "$deleteFromPrimitiveList/"
+	replaceAll = "replace"
+	deleteItem = "delete"
+)
+
+// Apply returns what the patch makes of an object of that type, a pointer to an API type. Both are JSON
+// objects; neither is changed. It takes what Generate writes, and refuses directives that Generate
+// never writes.
+func Apply(object map[string]any, p Patch, t reflect.Type) (map[string]any, error) {
+	return applyFields(object, p, t)
+}
+
+func applyFields(object, patch map[string]any, t reflect.Type) (map[string]any, error) {
+	out := maps.Clone(object)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for name, v := range patch {
+		if strings.HasPrefix(name, orderOf) || strings.HasPrefix(name, removedOf) {
+			continue // with the list of that name
+		}
+		if strings.HasPrefix(name, "$") {
+			return nil, fmt.Errorf("patch: unknown directive %q", name)
+		}
+		f := fieldOf(t, name)
+		var err error
+		switch v := v.(type) {
+		case nil:
+			delete(out, name)
+		case map[string]any:
+			old, _ := out[name].(map[string]any)
+			out[name], err = applyFields(old, v, f.typ)
+		case []any:
+			if !f.merge {
+				out[name] = v
+			}
+		default:
+			out[name] = v
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for _, name := range mergedLists(patch, t) {
+		if err := mergeInto(out, patch, name, fieldOf(t, name)); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+// mergedLists are the names of lists that are merged, and that the patch says something of.
+func mergedLists(patch map[string]any, t reflect.Type) []string {
+	names := map[string]bool{}
+	for name, v := range patch {
+		if own, ok := strings.CutPrefix(name, orderOf); ok {
+			names[own] = true
+		} else if own, ok := strings.CutPrefix(name, removedOf); ok {
+			names[own] = true
+		} else if _, isList := v.([]any); isList && fieldOf(t, name).merge {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// mergeInto makes the list of that name in out what the patch says.
+func mergeInto(out, patch map[string]any, name string, f field) error {
+	old, _ := out[name].([]any)
+	items, err := listOf(patch, name)
+	if err != nil {
+		return err
+	}
+	order, err := listOf(patch, orderOf+name)
+	if err != nil {
+		return err
+	}
+	removed, err := listOf(patch, removedOf+name)
+	if err != nil {
+		return err
+	}
+	l := merging{key: f.mergeKey, elem: elem(f.typ)}
+	var merged []any
+	if f.mergeKey == "" {
+		merged = slices.DeleteFunc(slices.Concat(old, items), func(v any) bool { return slices.Contains(removed, v) })
+		merged = unique(merged)
+	} else if merged, err = l.merge(old, items); err != nil {
+		return err
+	}
+	if order == nil {
+		order = items
+	}
+	out[name] = l.sorted(merged, order, old)
+	return nil
+}
+
+func listOf(patch map[string]any, name string) ([]any, error) {
+	v, ok := patch[name]
+	if !ok || v == nil {
+		return nil, nil
+	}
+	items, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("patch: %q is no list", name)
+	}
+	return items, nil
+}
+
+// unique leaves the first of equal values.
+func unique(values []any) []any {
+	var out []any
+	for _, v := range values {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// merging merges lists of one field.
+type merging struct {
+	key  string // "" where elements are values
+	elem reflect.Type
+}
+
+// of is what an element is known by.
+func (l merging) of(item any) any {
+	if l.key == "" {
+		return item
+	}
+	fields, _ := item.(map[string]any)
+	return fields[l.key]
+}
+
+func (l merging) index(items []any, id any) int {
+	return slices.IndexFunc(items, func(v any) bool { return l.of(v) == id })
+}
+
+// merge merges elements by their key.
+func (l merging) merge(old, items []any) ([]any, error) {
+	out := slices.Clone(old)
+	for _, item := range items {
+		fields, ok := item.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("patch: an element is no object but %T", item)
+		}
+		switch d := fields[directive]; {
+		case d == replaceAll:
+			rest := slices.DeleteFunc(slices.Clone(items), func(v any) bool {
+				f, ok := v.(map[string]any)
+				return ok && f[directive] == replaceAll
+			})
+			return rest, nil
+		case d == deleteItem:
+			out = slices.DeleteFunc(out, func(v any) bool { return l.of(v) == fields[l.key] })
+			continue
+		case d != nil:
+			return nil, fmt.Errorf("patch: unknown directive %v of an element", d)
+		}
+		if fields[l.key] == nil {
+			return nil, fmt.Errorf("patch: an element has no %s", l.key)
+		}
+		var was map[string]any
+		i := l.index(out, fields[l.key])
+		if i >= 0 {
+			was, _ = out[i].(map[string]any)
+		}
+		merged, err := applyFields(was, fields, l.elem)
+		if err != nil {
+			return nil, err
+		}
+		if i >= 0 {
+			out[i] = merged
+		} else {
+			out = append(out, merged)
+		}
+	}
+	return out, nil
+}
+
+// sorted puts elements into the order of the patch. Those that it does not name stay where they are
+// as seen from those that it does.
+func (l merging) sorted(items, order, old []any) []any {
+	var named, others []any
+	for _, v := range order {
+		if i := l.index(items, l.of(v)); i >= 0 {
+			named = append(named, items[i])
+		}
+	}
+	for _, v := range items {
+		if l.index(order, l.of(v)) < 0 {
+			others = append(others, v)
+		}
+	}
+	// What is new lies before the next that is not, or else at once after the one before it.
+	places := make([]int, len(named))
+	for i, next := len(named)-1, -1; i >= 0; i-- {
+		if was := l.index(old, l.of(named[i])); was >= 0 {
+			next = was
+		}
+		places[i] = next
+	}
+	var out []any
+	for i, v := range named {
+		for len(others) > 0 {
+			if was := l.index(old, l.of(others[0])); was < 0 || was > places[i] {
+				break
+			}
+			out, others = append(out, others[0]), others[1:]
+		}
+		out = append(out, v)
+	}
+	return append(out, others...)
+}
