@@ -112,6 +112,8 @@ var ranks = map[string]int{
 	"internal/localapi/access":   1,
 	"internal/localapi/reads":    2,
 	"internal/localapi/garbage":  2,
+	"internal/localapi/own":      2,
+	"internal/localapi/inmemory": 0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked

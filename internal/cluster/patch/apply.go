@@ -17,14 +17,10 @@ const (
 	deleteItem = "delete"
 )
 
-// Apply returns what the patch makes of an object of that type, a pointer to an API type. Both are JSON
-// objects; neither is changed. It takes what Generate writes, and refuses directives that Generate
-// never writes.
-func Apply(object map[string]any, p Patch, t reflect.Type) (map[string]any, error) {
-	return applyFields(object, p, t)
-}
-
-func applyFields(object, patch map[string]any, t reflect.Type) (map[string]any, error) {
+// Apply returns what the patch makes of an object of that type, a pointer to an API type. Both are
+// JSON objects; neither is changed. It takes what Generate writes, and refuses directives that
+// Generate never writes.
+func Apply(object map[string]any, patch Patch, t reflect.Type) (map[string]any, error) {
 	out := maps.Clone(object)
 	if out == nil {
 		out = map[string]any{}
@@ -43,7 +39,7 @@ func applyFields(object, patch map[string]any, t reflect.Type) (map[string]any, 
 			delete(out, name)
 		case map[string]any:
 			old, _ := out[name].(map[string]any)
-			out[name], err = applyFields(old, v, f.typ)
+			out[name], err = Apply(old, v, f.typ)
 		case []any:
 			if !f.merge {
 				out[name] = v
@@ -179,7 +175,7 @@ func (l merging) merge(old, items []any) ([]any, error) {
 		if i >= 0 {
 			was, _ = out[i].(map[string]any)
 		}
-		merged, err := applyFields(was, fields, l.elem)
+		merged, err := Apply(was, fields, l.elem)
 		if err != nil {
 			return nil, err
 		}

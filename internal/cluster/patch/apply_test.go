@@ -62,7 +62,7 @@ func toJSON(t *testing.T, o any) map[string]any {
 // to a list meanwhile, the order may be another.
 func TestApplyIsWhatTheServerMakesOfIt(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 3000 {
+	for i := range 1000 {
 		old, changed, stored := randomNode(r), randomNode(r), randomNode(r)
 		if i%2 == 0 {
 			stored = old

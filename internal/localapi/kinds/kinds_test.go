@@ -69,3 +69,35 @@ func TestKindsAreInTheScheme(t *testing.T) {
 		t.Errorf("events of events.k8s.io are stored as %q", got)
 	}
 }
+
+func TestEncode(t *testing.T) {
+	for _, k := range All {
+		if k.Stored != k.Resource().String() {
+			continue
+		}
+		o := k.New()
+		o.SetName("a")
+		o.SetResourceVersion("7")
+		value, err := Encode(o)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if o.GetResourceVersion() != "7" {
+			t.Errorf("%s: the object was changed", k.GroupVersionKind)
+		}
+		back, err := Decode(value, 8)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if back.GetObjectKind().GroupVersionKind() != k.GroupVersionKind || back.GetResourceVersion() != "8" || back.GetName() != "a" {
+			t.Errorf("%s comes back as %s %s, version %s", k.GroupVersionKind, back.GetObjectKind().GroupVersionKind(), back.GetName(), back.GetResourceVersion())
+		}
+	}
+	for _, value := range [][]byte{nil, {}, []byte("k8s\x00"), []byte("k8s\x00\xff\xff"), []byte(`{"kind":"Status","apiVersion":"v1"}`), []byte("{}")} {
+		if o, err := Decode(value, 1); err == nil {
+			t.Errorf("%q is read as %v", value, o)
+		}
+	}
+}

@@ -1,0 +1,376 @@
+package own
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/cluster/patch"
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+)
+
+// maxBody is how long a body may be, in bytes: what kube-apiserver takes.
+const maxBody = 3 << 20
+
+// Config is what the calls need.
+type Config struct {
+	Store *store.Store
+	// Sign makes the token that is asked for of a service account, in the status of the request.
+	Sign func(ctx context.Context, account *v1.ServiceAccount, request *authenticationv1.TokenRequest) error
+}
+
+// Calls is an http.Handler for the writes of the agent.
+type Calls struct{ Config }
+
+// New returns the handler.
+func New(c Config) *Calls { return &Calls{c} }
+
+// ServeHTTP carries out one write.
+func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := call{Calls: c, Request: kinds.Read(r), context: r.Context()}
+	status, o, err := x.do(r)
+	if err != nil {
+		status, o = failure(err)
+	}
+	answer(w, r, status, o)
+}
+
+// failure is how an error is answered.
+func failure(err error) (int, runtime.Object) {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	s := known.Status()
+	s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	return int(s.Code), &s
+}
+
+// answer writes an object in the format that the agent's client asks for first.
+func answer(w http.ResponseWriter, r *http.Request, status int, o runtime.Object) {
+	format, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
+	if format != runtime.ContentTypeProtobuf {
+		format = runtime.ContentTypeJSON
+	}
+	info, _ := runtime.SerializerInfoForMediaType(kinds.Codecs().SupportedMediaTypes(), format)
+	var body bytes.Buffer
+	if err := info.Serializer.Encode(o, &body); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", format)
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes()) // a client that has gone needs no answer
+}
+
+// call is one write.
+type call struct {
+	*Calls
+	kinds.Request
+	context context.Context
+	kind    *kinds.Kind
+	body    []byte
+}
+
+func (x *call) do(r *http.Request) (int, runtime.Object, error) {
+	if x.kind = x.Kind(); x.kind == nil {
+		return 0, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, x.Verb, schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, "", 0, true)
+	}
+	var err error
+	if x.body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1)); err != nil {
+		return 0, nil, fmt.Errorf("read the request: %w", err)
+	}
+	if len(x.body) > maxBody {
+		return 0, nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	switch {
+	case x.Verb == "create" && x.Resource == "serviceaccounts" && x.Subresource == "token":
+		t, err := x.token()
+		return http.StatusCreated, t, err
+	case x.Verb == "create" && x.Subresource == "":
+		o, err := x.create()
+		return http.StatusCreated, o, err
+	case x.Verb == "update" && (x.Subresource == "" || x.Subresource == "status"):
+		o, err := x.update()
+		return http.StatusOK, o, err
+	case x.Verb == "patch" && (x.Subresource == "" || x.Subresource == "status"):
+		o, err := x.patch(r.Header.Get("Content-Type"))
+		return http.StatusOK, o, err
+	case x.Verb == "delete" && x.Subresource == "":
+		o, err := x.delete()
+		return http.StatusOK, o, err
+	}
+	return 0, nil, apierrors.NewMethodNotSupported(x.kind.Resource(), x.Verb)
+}
+
+func (x *call) key() store.Key {
+	k := store.Key{Resource: x.kind.Stored, Name: x.Name}
+	if x.kind.Namespaced {
+		k.Namespace = x.Namespace
+	}
+	return k
+}
+
+// read returns the object of the request, or NotFound.
+func (x *call) read() (kinds.Object, uint64, error) {
+	item, err := x.Store.Get(x.key())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, 0, apierrors.NewNotFound(x.kind.Resource(), x.Name)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	o, err := kinds.Decode(item.Value, item.Revision)
+	return o, item.Revision, err
+}
+
+// write stores an object, nil for none, in the place of the one of a revision, and returns it as
+// it is stored.
+func (x *call) write(seen uint64, o kinds.Object) (kinds.Object, error) {
+	var value []byte
+	if o != nil {
+		var err error
+		if value, err = kinds.Encode(o); err != nil {
+			return nil, err
+		}
+	}
+	revision, err := x.Store.Write(x.key(), seen, value)
+	switch {
+	case errors.Is(err, store.ErrConflict) && seen == 0:
+		return nil, apierrors.NewAlreadyExists(x.kind.Resource(), x.Name)
+	case errors.Is(err, store.ErrConflict):
+		return nil, apierrors.NewConflict(x.kind.Resource(), x.Name, errModified)
+	case errors.Is(err, store.ErrNotFound):
+		return nil, apierrors.NewNotFound(x.kind.Resource(), x.Name)
+	case errors.Is(err, store.ErrTooLarge):
+		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	case errors.Is(err, store.ErrFull):
+		return nil, apierrors.NewGenericServerResponse(http.StatusInsufficientStorage, x.Verb, x.kind.Resource(), x.Name, err.Error(), 0, true)
+	case err != nil:
+		return nil, err
+	}
+	if o != nil {
+		o.SetResourceVersion(strconv.FormatUint(revision, 10))
+	}
+	return o, nil
+}
+
+var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+// received reads the object of the body.
+func (x *call) received() (kinds.Object, error) {
+	o := x.kind.New()
+	decoder := kinds.Codecs().UniversalDeserializer()
+	if _, _, err := decoder.Decode(x.body, &x.kind.GroupVersionKind, o); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if x.kind.Namespaced {
+		o.SetNamespace(x.Namespace)
+	}
+	return o, nil
+}
+
+func (x *call) create() (kinds.Object, error) {
+	o, err := x.received()
+	if err != nil {
+		return nil, err
+	}
+	if x.Name = o.GetName(); x.Name == "" {
+		return nil, apierrors.NewInvalid(x.kind.GroupVersionKind.GroupKind(), "", field.ErrorList{field.Required(field.NewPath("metadata", "name"), "")})
+	}
+	o.SetUID(uuid.NewUUID())
+	o.SetCreationTimestamp(now())
+	if _, isPod := o.(*v1.Pod); isPod {
+		o.SetGeneration(1)
+	}
+	return x.write(0, o)
+}
+
+func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
+
+// update replaces the object. It must be the one that the agent has seen, if it says which.
+func (x *call) update() (kinds.Object, error) {
+	o, err := x.received()
+	if err != nil {
+		return nil, err
+	}
+	return x.change(func(kinds.Object) (kinds.Object, error) { return o, nil })
+}
+
+// change replaces the object by what edit makes of it. edit may be called more than once, and must
+// not change what it is given.
+func (x *call) change(edit func(old kinds.Object) (kinds.Object, error)) (kinds.Object, error) {
+	for {
+		old, revision, err := x.read()
+		if err != nil {
+			return nil, err
+		}
+		o, err := edit(old)
+		if err != nil {
+			return nil, err
+		}
+		asked := o.GetResourceVersion()
+		if asked != "" && asked != old.GetResourceVersion() {
+			return nil, apierrors.NewConflict(x.kind.Resource(), x.Name, errModified)
+		}
+		if err := x.settle(o, old); err != nil {
+			return nil, err
+		}
+		if equality.Semantic.DeepEqual(o, old) {
+			return old, nil
+		}
+		if ends(o) {
+			_, err = x.write(revision, nil)
+		} else {
+			_, err = x.write(revision, o)
+		}
+		if apierrors.IsConflict(err) && asked == "" {
+			continue // somebody else was first, and the agent does not mind
+		}
+		return o, err
+	}
+}
+
+// settle makes of o what may be changed of old.
+func (x *call) settle(o, old kinds.Object) error {
+	if uid := o.GetUID(); uid != "" && uid != old.GetUID() {
+		if x.Verb == "patch" {
+			return apierrors.NewInvalid(x.kind.GroupVersionKind.GroupKind(), x.Name,
+				field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable")})
+		}
+		//lint:ignore ST1005 the server's words
+		return apierrors.NewConflict(x.kind.Resource(), x.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
+	}
+	o.SetName(old.GetName())
+	o.SetNamespace(old.GetNamespace())
+	o.SetUID(old.GetUID())
+	o.SetResourceVersion(old.GetResourceVersion())
+	o.SetCreationTimestamp(old.GetCreationTimestamp())
+	o.SetDeletionTimestamp(old.GetDeletionTimestamp())
+	o.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
+	o.SetGeneration(old.GetGeneration())
+	return nil
+}
+
+// ends reports whether nothing keeps an object any more that is being deleted.
+func ends(o kinds.Object) bool {
+	grace := o.GetDeletionGracePeriodSeconds()
+	return o.GetDeletionTimestamp() != nil && (grace == nil || *grace == 0) && len(o.GetFinalizers()) == 0
+}
+
+// patch carries out a strategic merge patch of the status, or of all but it.
+func (x *call) patch(contentType string) (kinds.Object, error) {
+	if media, _, err := mime.ParseMediaType(contentType); err != nil || media != string(types.StrategicMergePatchType) {
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, x.Verb, x.kind.Resource(), x.Name,
+			fmt.Sprintf("the agent patches by %s, not by %q", types.StrategicMergePatchType, contentType), 0, true)
+	}
+	var p patch.Patch
+	if err := utiljson.Unmarshal(x.body, (*map[string]any)(&p)); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return x.change(func(old kinds.Object) (kinds.Object, error) {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
+		if err != nil {
+			return nil, err
+		}
+		delete(fields["metadata"].(map[string]any), "resourceVersion") // only that of the patch counts
+		patched, err := patch.Apply(fields, p, reflect.TypeOf(old))
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		if x.Subresource == "status" {
+			fields["metadata"], fields["status"] = preconditions(fields, patched), patched["status"]
+			patched = fields
+		} else {
+			patched["status"] = fields["status"]
+		}
+		if patched["status"] == nil {
+			delete(patched, "status")
+		}
+		o := x.kind.New()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(patched, o); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		return o, nil
+	})
+}
+
+// preconditions are the metadata of an object with the UID and the version that a patch asks for.
+func preconditions(object, patched map[string]any) map[string]any {
+	out := object["metadata"].(map[string]any)
+	asked, _ := patched["metadata"].(map[string]any)
+	for _, name := range []string{"uid", "resourceVersion"} {
+		if v, ok := asked[name]; ok {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// delete removes the object at once, whatever grace it has: the agent knows that nothing of it is
+// left. One that has finalizers stays until they are gone.
+func (x *call) delete() (kinds.Object, error) {
+	options := &metav1.DeleteOptions{}
+	if len(x.body) > 0 {
+		if _, _, err := kinds.Codecs().UniversalDeserializer().Decode(x.body, nil, options); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	}
+	for {
+		old, revision, err := x.read()
+		if err != nil {
+			return nil, err
+		}
+		if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != old.GetUID() {
+			return nil, apierrors.NewConflict(x.kind.Resource(), x.Name,
+				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, old.GetUID()))
+		}
+		if len(old.GetFinalizers()) == 0 {
+			_, err = x.write(revision, nil)
+		} else {
+			at := cmp.Or(old.GetDeletionTimestamp(), new(now()))
+			old.SetDeletionTimestamp(at)
+			old.SetDeletionGracePeriodSeconds(new(int64(0)))
+			_, err = x.write(revision, old)
+		}
+		if !apierrors.IsConflict(err) {
+			return old, err
+		}
+	}
+}
+
+// token has a token signed for a service account.
+func (x *call) token() (runtime.Object, error) {
+	t := &authenticationv1.TokenRequest{}
+	if _, _, err := kinds.Codecs().UniversalDeserializer().Decode(x.body, new(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")), t); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	o, _, err := x.read()
+	if err != nil {
+		return nil, err
+	}
+	t.APIVersion, t.Kind = authenticationv1.SchemeGroupVersion.String(), "TokenRequest"
+	return t, x.Sign(x.context, o.(*v1.ServiceAccount), t)
+}
