@@ -113,6 +113,7 @@ var ranks = map[string]int{
 	"internal/localapi/reads":    2,
 	"internal/localapi/garbage":  2,
 	"internal/localapi/own":      2,
+	"internal/localapi/podcalls": 1,
 	"internal/localapi/inmemory": 0,
 }
 

@@ -68,7 +68,7 @@ var All = func() []Kind {
 	event := kind[eventsv1.Event](eventsv1.SchemeGroupVersion, "Event", "events")
 	event.Stored = "events"
 	return []Kind{
-		kind[v1.Pod](v1.SchemeGroupVersion, "Pod", "pods", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "proxy", "resize", "status"),
+		kind[v1.Pod](v1.SchemeGroupVersion, "Pod", "pods", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "resize", "status"),
 		kind[v1.ConfigMap](v1.SchemeGroupVersion, "ConfigMap", "configmaps"),
 		kind[v1.Secret](v1.SchemeGroupVersion, "Secret", "secrets"),
 		kind[v1.PersistentVolumeClaim](v1.SchemeGroupVersion, "PersistentVolumeClaim", "persistentvolumeclaims", "status"),
@@ -76,7 +76,7 @@ var All = func() []Kind {
 		kind[v1.Event](v1.SchemeGroupVersion, "Event", "events"),
 		global(kind[v1.PersistentVolume](v1.SchemeGroupVersion, "PersistentVolume", "persistentvolumes", "status")),
 		global(kind[v1.Namespace](v1.SchemeGroupVersion, "Namespace", "namespaces", "finalize", "status")),
-		global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "proxy", "status")),
+		global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "status")),
 		kind[coordinationv1.Lease](coordinationv1.SchemeGroupVersion, "Lease", "leases"),
 		event,
 		global(kind[nodev1.RuntimeClass](nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses")),

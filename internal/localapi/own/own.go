@@ -1,7 +1,6 @@
 package own
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -50,39 +48,12 @@ func New(c Config) *Calls { return &Calls{c} }
 // ServeHTTP carries out one write.
 func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := call{Calls: c, Request: kinds.Read(r), context: r.Context()}
-	status, o, err := x.do(r)
+	code, o, err := x.do(r)
 	if err != nil {
-		status, o = failure(err)
-	}
-	answer(w, r, status, o)
-}
-
-// failure is how an error is answered.
-func failure(err error) (int, runtime.Object) {
-	var known apierrors.APIStatus
-	if !errors.As(err, &known) {
-		known = apierrors.NewInternalError(err)
-	}
-	s := known.Status()
-	s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	return int(s.Code), &s
-}
-
-// answer writes an object in the format that the agent's client asks for first.
-func answer(w http.ResponseWriter, r *http.Request, status int, o runtime.Object) {
-	format, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
-	if format != runtime.ContentTypeProtobuf {
-		format = runtime.ContentTypeJSON
-	}
-	info, _ := runtime.SerializerInfoForMediaType(kinds.Codecs().SupportedMediaTypes(), format)
-	var body bytes.Buffer
-	if err := info.Serializer.Encode(o, &body); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		kinds.Fail(w, r, err)
 		return
 	}
-	w.Header().Set("Content-Type", format)
-	w.WriteHeader(status)
-	_, _ = w.Write(body.Bytes()) // a client that has gone needs no answer
+	kinds.Answer(w, r, code, o)
 }
 
 // call is one write.

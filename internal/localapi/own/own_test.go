@@ -44,16 +44,15 @@ func getting(s *store.Store, next http.Handler) http.Handler {
 		}
 		item, err := s.Get(store.Key{Resource: q.Kind().Stored, Namespace: q.Namespace, Name: q.Name})
 		if err != nil {
-			status, o := failure(apierrors.NewNotFound(q.Kind().Resource(), q.Name))
-			answer(w, r, status, o)
+			kinds.Fail(w, r, apierrors.NewNotFound(q.Kind().Resource(), q.Name))
 			return
 		}
 		o, err := kinds.Decode(item.Value, item.Revision)
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+			kinds.Fail(w, r, err)
 			return
 		}
-		answer(w, r, http.StatusOK, o)
+		kinds.Answer(w, r, http.StatusOK, o)
 	})
 }
 
