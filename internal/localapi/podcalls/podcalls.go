@@ -199,6 +199,17 @@ func (a *logAnswer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// FlushError sends what there is, be it the header of a log without a line.
+func (a *logAnswer) FlushError() error {
+	if !a.begun {
+		a.WriteHeader(http.StatusOK)
+	}
+	if a.failed != 0 {
+		return nil
+	}
+	return http.NewResponseController(a.ResponseWriter).Flush()
+}
+
 // Unwrap returns the writer beneath, for http.ResponseController.
 func (a *logAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
