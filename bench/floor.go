@@ -66,36 +66,55 @@ func (m *machine) runContainer(ctx context.Context, p *floorPod, attempt uint32)
 	return err
 }
 
-// batch runs n pods of the floor, so many at a time, and returns how long it took.
-func (m *machine) batch(ctx context.Context, n, parallel int) (time.Duration, error) {
+// cost is what some pods took.
+type cost struct {
+	start      time.Duration // from the first call to the last answer
+	startedCPU time.Duration // to start them
+	stoppedCPU time.Duration // to stop and remove them
+}
+
+// batch runs n pods of the floor, so many at a time, and removes them.
+func (m *machine) batch(ctx context.Context, n, parallel int) (c cost, err error) {
 	pods := make([]*floorPod, n)
 	for i := range pods {
-		var err error
 		if pods[i], err = m.floorPod(fmt.Sprintf("floor-%d-%d-%d", n, parallel, i)); err != nil {
-			return 0, err
+			return c, err
 		}
+	}
+	before, err := m.cpu()
+	if err != nil {
+		return c, err
 	}
 	began := time.Now()
 	if err := side(parallel, n, func(i int) error { return m.run(ctx, pods[i]) }); err != nil {
-		return 0, err
+		return c, err
 	}
-	took := time.Since(began)
-	return took, side(4, n, func(i int) error { return m.removePod(ctx, pods[i].id) })
+	c.start = time.Since(began)
+	started, err := m.cpu()
+	if err != nil {
+		return c, err
+	}
+	if err := side(4, n, func(i int) error { return m.removePod(ctx, pods[i].id) }); err != nil {
+		return c, err
+	}
+	stopped, err := m.cpu()
+	c.startedCPU, c.stoppedCPU = started-before, stopped-started
+	return c, err
 }
 
-// measureFloor takes what the runtime itself needs.
-func measureFloor(ctx context.Context, m *machine, r *report) error {
-	say("floor: one pod alone, %d times", alone)
+// measureFloor takes what the runtime itself needs, with the network that it has now.
+func measureFloor(ctx context.Context, m *machine, r *report, who string) error {
+	say("%s: one pod alone, %d times", who, alone)
 	if _, err := m.batch(ctx, 1, 1); err != nil { // the first one warms caches
-		return fmt.Errorf("floor: %w", err)
+		return fmt.Errorf("%s: %w", who, err)
 	}
 	var one, again []time.Duration
 	for i := range alone {
-		took, err := m.batch(ctx, 1, 2+i)
+		c, err := m.batch(ctx, 1, 2+i)
 		if err != nil {
-			return fmt.Errorf("floor: %w", err)
+			return fmt.Errorf("%s: %w", who, err)
 		}
-		one = append(one, took)
+		one = append(one, c.start)
 	}
 	p, err := m.floorPod("floor-again")
 	if err == nil {
@@ -103,33 +122,37 @@ func measureFloor(ctx context.Context, m *machine, r *report) error {
 	}
 	for i := range alone {
 		if err != nil {
-			return fmt.Errorf("floor: %w", err)
+			return fmt.Errorf("%s: %w", who, err)
 		}
 		began := time.Now()
 		err = m.runContainer(ctx, p, uint32(i+1))
 		again = append(again, time.Since(began))
 	}
 	if err = m.removePod(ctx, p.id); err != nil {
-		return fmt.Errorf("floor: %w", err)
+		return fmt.Errorf("%s: %w", who, err)
 	}
-	r.floor("1 pod: sandbox, create, start", one...)
-	r.floor("1 container more: create, start", again...)
+	r.floor(who, "1 pod: sandbox, create, start", one...)
+	r.floor(who, "1 container more: create, start", again...)
 	for _, parallel := range floorParallel {
-		if err := measureFloorBatch(ctx, m, r, 20, parallel); err != nil {
+		if err := measureFloorBatch(ctx, m, r, who, 20, parallel); err != nil {
 			return err
 		}
 	}
-	return measureFloorBatch(ctx, m, r, r.options.pods, ratioParallel)
+	return measureFloorBatch(ctx, m, r, who, r.options.pods, ratioParallel)
 }
 
 // measureFloorBatch takes what the runtime itself needs for many pods. What ratios are taken of is
 // measured again after each agent, so that a machine that others use too does not favour one side.
-func measureFloorBatch(ctx context.Context, m *machine, r *report, n, parallel int) error {
-	say("floor: %d pods, %d at a time", n, parallel)
-	took, err := m.batch(ctx, n, parallel)
+func measureFloorBatch(ctx context.Context, m *machine, r *report, who string, n, parallel int) error {
+	say("%s: %d pods, %d at a time", who, n, parallel)
+	c, err := m.batch(ctx, n, parallel)
 	if err != nil {
-		return fmt.Errorf("floor: %w", err)
+		return fmt.Errorf("%s: %w", who, err)
 	}
-	r.floor(fmt.Sprintf("%d pods, %d at a time", n, parallel), took)
+	what := fmt.Sprintf("%d pods, %d at a time", n, parallel)
+	r.floor(who, what, c.start)
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 / float64(n) }
+	r.add(who, what+": CPU of a start", "ms", ms(c.startedCPU))
+	r.add(who, what+": CPU of a stop", "ms", ms(c.stoppedCPU))
 	return nil
 }

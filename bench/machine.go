@@ -38,6 +38,9 @@ type machine struct {
 func (m *machine) rootDir() string { return m.dir + "/root" }
 func (m *machine) runDir() string  { return m.dir + "/run" }
 
+// runtimeCgroup is where the runtime, its shims and plugins run.
+func (m *machine) runtimeCgroup() string { return m.cgroup + "-runtime" }
+
 // onMachine starts the runtime inside of berth, measures, and removes all of it.
 func onMachine(ctx context.Context, o options, measure func(*machine) error) (err error) {
 	dir, err := os.MkdirTemp("/tmp", "bb") // short: sockets are below it
@@ -93,7 +96,11 @@ func copyProgram(from, to string) error {
 
 // startRuntime has berth unpack and start its runtime, which stays when berth ends.
 func (m *machine) startRuntime(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, m.berth, "run", "--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup,
+	join, err := m.joinCgroup()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-c", join+`exec "$0" "$@"`, m.berth, "run", "--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup,
 		"--pod-logs-dir", m.dir+"/logs", "--container-logs-dir", m.dir+"/links", m.dir+"/none")
 	log, err := os.Create(m.dir + "/runtime.log")
 	if err != nil {
@@ -124,6 +131,40 @@ func (m *machine) startRuntime(ctx context.Context) error {
 		m.endpoint = "unix://" + m.endpoint
 	}
 	return errors.Join(err, cmd.Process.Signal(os.Interrupt), ended(cmd))
+}
+
+// joinCgroup makes the runtime's cgroup in each hierarchy, and returns commands by which a shell
+// joins it.
+func (m *machine) joinCgroup() (string, error) {
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return "", err
+	}
+	var join strings.Builder
+	for _, mount := range mounts {
+		dir := mount + m.runtimeCgroup()
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&join, "echo $$ >%s/cgroup.procs && ", dir)
+	}
+	return join.String(), nil
+}
+
+// cgroupMounts are where hierarchies are mounted that count processors' time.
+func cgroupMounts() ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && (f[2] == "cgroup" && slices.Contains(strings.Split(f[3], ","), "cpuacct") || f[2] == "cgroup2" && f[1] == "/sys/fs/cgroup") {
+			out = append(out, f[1])
+		}
+	}
+	return out, nil
 }
 
 // ended waits for the process; that a signal ended it is no error.
@@ -175,15 +216,17 @@ func (m *machine) removeCgroups() error {
 	var dirs []string
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
-			err = errors.Join(err, filepath.WalkDir(f[1]+m.cgroup, func(path string, d fs.DirEntry, err error) error {
-				if errors.Is(err, fs.ErrNotExist) {
-					return nil
-				}
-				if err == nil && d.IsDir() {
-					dirs = append(dirs, path)
-				}
-				return err
-			}))
+			for _, cgroup := range []string{m.cgroup, m.runtimeCgroup()} {
+				err = errors.Join(err, filepath.WalkDir(f[1]+cgroup, func(path string, d fs.DirEntry, err error) error {
+					if errors.Is(err, fs.ErrNotExist) {
+						return nil
+					}
+					if err == nil && d.IsDir() {
+						dirs = append(dirs, path)
+					}
+					return err
+				}))
+			}
 		}
 	}
 	for _, d := range slices.Backward(dirs) { // those within come after what they are in

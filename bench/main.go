@@ -61,7 +61,7 @@ func run(ctx context.Context, o options) (err error) {
 			var errs []error
 			o.berth = m.berth
 			if wants("floor") || wants("agent") {
-				errs = append(errs, measureFloor(ctx, m, r))
+				errs = append(errs, measureFloors(ctx, m, r))
 			}
 			if wants("volumes") {
 				errs = append(errs, measureUpdates(ctx, m, agentsOf(o)[0], r))
@@ -71,7 +71,7 @@ func run(ctx context.Context, o options) (err error) {
 					errs = append(errs, measureVolumes(ctx, m, a, r))
 				}
 				if wants("agent") {
-					errs = append(errs, measureAgent(ctx, m, a, r), measureFloorBatch(ctx, m, r, o.pods, ratioParallel))
+					errs = append(errs, measureAgent(ctx, m, a, r), measureFloorBatch(ctx, m, r, ownFloor, o.pods, ratioParallel))
 				}
 				if wants("images") {
 					errs = append(errs, measureImages(ctx, m, a, r))

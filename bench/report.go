@@ -14,7 +14,7 @@ import (
 
 // figure is one measured quantity; several values are the same thing done several times.
 type figure struct {
-	Who    string    `json:"who"` // floor, berth, peer, scale
+	Who    string    `json:"who"` // floor, stock floor, berth, peer, scale
 	What   string    `json:"what"`
 	Unit   string    `json:"unit"`
 	Values []float64 `json:"values"`
@@ -77,8 +77,8 @@ func seconds(durations []time.Duration) []float64 {
 	return all
 }
 
-func (r *report) floor(what string, took ...time.Duration) {
-	r.add("floor", what, "s", seconds(took)...)
+func (r *report) floor(who, what string, took ...time.Duration) {
+	r.add(who, what, "s", seconds(took)...)
 }
 
 func (r *report) agent(kind agentKind, what string, took ...time.Duration) {
@@ -132,6 +132,13 @@ func (r *report) computeGoals() {
 		"berth", "1 pod: manifest to Ready in /pods", "floor", "1 pod: sandbox, create, start")
 	set("exit to its replacement started, over the runtime's create and start", "s", 0.12, less,
 		"berth", "container exit to its replacement started", "floor", "1 container more: create, start")
+	batch := fmt.Sprintf("%d pods, %d at a time", n, ratioParallel)
+	for _, part := range []struct {
+		what  string
+		limit float64
+	}{{"", 0.85}, {": CPU of a start", 0.9}, {": CPU of a stop", 0.7}} {
+		set("the floor: "+batch+part.what+", times that of the stock floor", "×", part.limit, ratio, ownFloor, batch+part.what, stockFloor, batch+part.what)
+	}
 	at := fmt.Sprintf("at rest with %d pods: ", n)
 	set(at+"CPU of the agent", "% of a core", 0.1, itself, "berth", at+"CPU of agent", "", "")
 	set(at+"CPU of agent, runtime and shims", "% of a core", 0.5, itself, "berth", at+"CPU of agent, runtime and shims", "", "")
