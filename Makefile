@@ -91,7 +91,7 @@ need-root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this makes containers, mounts, cgroups and networks: run it as root' >&2; exit 1; }
 
 .PHONY: bench
-bench: need-root build ## how far berth is from what the runtime itself takes (as root, 10 minutes; PEER=another agent; BENCH=flags); see docs/performance.md
+bench: need-root build ## how far berth is from what the runtime itself takes (as root, 12 minutes; PEER=another agent; BENCH=flags); see docs/performance.md
 	go run ./bench -berth bin/berth $(if $(PEER),-peer '$(PEER)') $(BENCH)
 
 .PHONY: benchmarks
