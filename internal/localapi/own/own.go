@@ -35,8 +35,9 @@ const maxBody = 3 << 20
 // Config is what the calls need.
 type Config struct {
 	Store *store.Store
-	// Sign makes the token that is asked for of a service account, in the status of the request.
-	Sign func(ctx context.Context, account *v1.ServiceAccount, request *authenticationv1.TokenRequest) error
+	// Sign makes the token that is asked for of a service account, in the status of the request. Its
+	// errors are those of the API.
+	Sign func(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) error
 }
 
 // Calls is an http.Handler for the writes of the agent.
@@ -338,10 +339,6 @@ func (x *call) token() (runtime.Object, error) {
 	if _, _, err := kinds.Codecs().UniversalDeserializer().Decode(x.body, new(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")), t); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	o, _, err := x.read()
-	if err != nil {
-		return nil, err
-	}
 	t.APIVersion, t.Kind = authenticationv1.SchemeGroupVersion.String(), "TokenRequest"
-	return t, x.Sign(x.context, o.(*v1.ServiceAccount), t)
+	return t, x.Sign(x.context, x.Namespace, x.Name, t)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -67,11 +66,11 @@ func newWorld(t *testing.T, contentType string) world {
 			t.Error(err)
 		}
 	})
-	calls := New(Config{Store: s, Sign: func(_ context.Context, a *v1.ServiceAccount, r *authenticationv1.TokenRequest) error {
-		if len(r.Spec.Audiences) == 0 {
-			return errors.New("no audience")
+	calls := New(Config{Store: s, Sign: func(_ context.Context, namespace, account string, r *authenticationv1.TokenRequest) error {
+		if account != "default" {
+			return apierrors.NewNotFound(v1.Resource("serviceaccounts"), account)
 		}
-		r.Status.Token = a.Name + " for " + r.Spec.Audiences[0]
+		r.Status.Token = namespace + "/" + account + " for " + r.Spec.Audiences[0]
 		return nil
 	}})
 	server := httptest.NewServer(getting(s, calls))
@@ -220,15 +219,11 @@ func TestEventsAndTokens(t *testing.T) {
 		if again, err = w.client.PatchEvent(ctx, e, again); err != nil || again.Count != 2 {
 			w.Errorf("event = %+v, %v", again, err)
 		}
-		if _, err := w.client.CreateToken(ctx, "a", "default", &authenticationv1.TokenRequest{}); !apierrors.IsNotFound(err) {
+		if _, err := w.client.CreateToken(ctx, "a", "other", &authenticationv1.TokenRequest{}); !apierrors.IsNotFound(err) {
 			w.Errorf("a token of no service account: %v", err)
 		}
-		value, err := kinds.Encode(&v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "default"}})
-		w.must(err)
-		_, err = w.store.Write(store.Key{Resource: "serviceaccounts", Namespace: "a", Name: "default"}, 0, value)
-		w.must(err)
 		token, err := w.client.CreateToken(ctx, "a", "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"api"}}})
-		if err != nil || token.Status.Token != "default for api" {
+		if err != nil || token.Status.Token != "a/default for api" {
 			w.Errorf("token = %+v, %v", token, err)
 		}
 	})
