@@ -9,6 +9,8 @@
 #
 # BERTH_PACKAGES is a folder of Debian packages, which tests install.
 #
+# BERTH_POWER_CUTS=3 is how often TestVMWithoutPower cuts the power.
+#
 # BERTH_VM_MEMORY=2G is the memory of the machine; 3G without. BERTH_VM_NUMA=1 gives it two sockets, each a NUMA node with 1536 MiB, two
 # cores and four CPUs.
 #
@@ -112,10 +114,13 @@ for again in 1 2; do
 	rm "$logs/console.log"
 	boot
 done
-if results && [ -f "$logs/reboot" ] && [ "$status" -eq 0 ]; then
+# A test asks to go on after a reboot, or after it has cut the power, which it may do more than once.
+while results && [ -f "$logs/reboot" ] && [ "$status" -eq 0 ]; do
 	rm "$logs/reboot"
+	truncate -s 0 "$work/out"
+	truncate -s 64M "$work/out"
 	boot
-fi
+done
 sleep 1 # what tail has not shown yet
 kill "$shown"
 wait "$shown" 2>/dev/null || true
@@ -129,4 +134,6 @@ if ! results || ! [ -f "$logs/exit-code" ]; then
 	tail -20 "$logs/console.log" >&2 || true
 	exit 125
 fi
+# What failed before the power was cut is in no exit code.
+if [ "$(cat "$logs/exit-code")" -eq 0 ] && grep -q '^--- FAIL' "$logs/tests.log"; then exit 1; fi
 exit "$(cat "$logs/exit-code")"
