@@ -247,6 +247,7 @@ var exceptions = map[string]map[string]string{
 
 // renamers are the files that replace something by a new name themselves, and what.
 var renamers = map[string]string{
+	"internal/localapi/store/backup.go":   "a file of objects, of any size, which is checked before",
 	"internal/sync/quarantine/crash.go":   "the report of a crash, which the Go runtime writes",
 	"internal/cluster/certs/store.go":     "a link",
 	"internal/runtime/embedded/log.go":    "a log that is full",

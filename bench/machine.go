@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/host/cgroupstat"
 )
 
 // image is what every pod runs; the runtime inside of berth has it from the start.
@@ -133,38 +135,15 @@ func (m *machine) startRuntime(ctx context.Context) error {
 	return errors.Join(err, cmd.Process.Signal(os.Interrupt), ended(cmd))
 }
 
-// joinCgroup makes the runtime's cgroup in each hierarchy, and returns commands by which a shell
-// joins it.
+// joinCgroup makes the runtime's cgroup, where processors' time is counted, and returns the command
+// by which a shell joins it.
 func (m *machine) joinCgroup() (string, error) {
-	mounts, err := cgroupMounts()
+	h, err := cgroupstat.Detect()
 	if err != nil {
 		return "", err
 	}
-	var join strings.Builder
-	for _, mount := range mounts {
-		dir := mount + m.runtimeCgroup()
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&join, "echo $$ >%s/cgroup.procs && ", dir)
-	}
-	return join.String(), nil
-}
-
-// cgroupMounts are where hierarchies are mounted that count processors' time.
-func cgroupMounts() ([]string, error) {
-	b, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) > 3 && (f[2] == "cgroup" && slices.Contains(strings.Split(f[3], ","), "cpuacct") || f[2] == "cgroup2" && f[1] == "/sys/fs/cgroup") {
-			out = append(out, f[1])
-		}
-	}
-	return out, nil
+	dir := h.Dir("cpuacct", m.runtimeCgroup())
+	return fmt.Sprintf("echo $$ >%s/cgroup.procs && ", dir), os.MkdirAll(dir, 0o755)
 }
 
 // ended waits for the process; that a signal ended it is no error.

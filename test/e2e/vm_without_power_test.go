@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// When the machine loses its power while pods come and go, nothing of what the agent and the runtime
-// have on the disk keeps them from starting: the pods of all manifests run again, and a new one
-// does. BERTH_POWER_CUTS says how often, 3 times unless it is set; each is at a random moment.
+// When the machine loses its power while pods come and go, nothing of what the agent and the
+// runtime have on the disk keeps them from starting: the pods of all manifests run again, and a new
+// one does. BERTH_POWER_CUTS says how often, 3 times unless it is set; each is at a random moment.
 //
 // It is the last test of its run, as it ends the machine under whatever else runs.
 func TestVMWithoutPower(t *testing.T) {

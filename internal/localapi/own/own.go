@@ -35,8 +35,8 @@ const maxBody = 3 << 20
 // Config is what the calls need.
 type Config struct {
 	Store *store.Store
-	// Sign makes the token that is asked for of a service account, in the status of the request. Its
-	// errors are those of the API.
+	// Sign makes the token that is asked for of a service account, in the status of the request.
+	// Its errors are those of the API.
 	Sign func(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) error
 }
 

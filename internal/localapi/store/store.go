@@ -35,6 +35,9 @@ const MaxValue = 3 << 19
 // is none yet.
 const format = 1
 
+// errInUse: nobody else may have the file.
+var errInUse = errors.New("another process has it open")
+
 // lockTimeout is how long Open waits for another process that has the file.
 const lockTimeout = time.Second
 
@@ -89,7 +92,7 @@ func Open(cfg Config) (*Store, error) {
 	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("open %s: another process has it open; end that one, or use another root directory", cfg.Path)
+		return nil, fmt.Errorf("open %s: %w; end that one, or use another root directory", cfg.Path, errInUse)
 	case err != nil:
 		return nil, fmt.Errorf("open %s: %w; restore a backup, or move the file away to begin without objects", cfg.Path, err)
 	}
