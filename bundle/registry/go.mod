@@ -7,7 +7,6 @@ godebug default=go1.26
 
 require (
 	berth v0.0.0
-	gopkg.in/go-jose/go-jose.v2 v2.6.3
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/apiserver v0.36.3

@@ -17,8 +17,8 @@ import (
 	noderest "k8s.io/kubernetes/pkg/registry/core/node/rest"
 	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstorage "k8s.io/kubernetes/pkg/registry/core/pod/storage"
-
-	"gopkg.in/go-jose/go-jose.v2/jwt"
+	accountstorage "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
 // errAgent is what requests are answered that the agent has to answer itself.
@@ -55,12 +55,15 @@ func (*noNodeProxy) Connect(context.Context, string, runtime.Object, rest.Respon
 	return nil, errAgent
 }
 
-// noTokens refuses to sign tokens.
-type noTokens struct{}
+// noTokens refuses to sign tokens. Its generator is never called.
+type noTokens struct{ *accountstorage.TokenREST }
 
-// GenerateToken refuses.
-func (noTokens) GenerateToken(context.Context, *jwt.Claims, any) (string, error) {
-	return "", errAgent
+// neverCalled has the registry of service accounts have tokens.
+type neverCalled struct{ serviceaccount.TokenGenerator }
+
+// Create refuses.
+func (*noTokens) Create(context.Context, string, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error) {
+	return nil, errAgent
 }
 
 // noBinding refuses to bind pods.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -145,7 +144,7 @@ func (s storages) addPods(all map[string]rest.Storage, node string) error {
 	if err != nil {
 		return err
 	}
-	accounts, err := accountstorage.NewREST(s, noTokens{}, nil, maxTokenLife, pods.Pod.Store, all["secrets"].(rest.Getter), nodes.Node.Store, false, 0)
+	accounts, err := accountstorage.NewREST(s, neverCalled{}, nil, 0, pods.Pod.Store, all["secrets"].(rest.Getter), nodes.Node.Store, false, 0)
 	if err != nil {
 		return err
 	}
@@ -155,12 +154,9 @@ func (s storages) addPods(all map[string]rest.Storage, node string) error {
 		"pods/log": pods.Log, "pods/exec": pods.Exec, "pods/attach": pods.Attach, "pods/portforward": pods.PortForward,
 		"pods/proxy": &noPodProxy{pods.Proxy},
 		"nodes":      nodes.Node, "nodes/status": nodes.Status, "nodes/proxy": &noNodeProxy{nodes.Proxy},
-		"serviceaccounts": accounts, "serviceaccounts/token": accounts.Token,
+		"serviceaccounts": accounts, "serviceaccounts/token": &noTokens{accounts.Token},
 	} {
 		all[resource] = registry
 	}
 	return nil
 }
-
-// maxTokenLife bounds what a token may ask for; those that sign it have bounds of their own.
-const maxTokenLife = 1 << 32 * time.Second
