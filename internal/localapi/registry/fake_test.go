@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -100,13 +99,15 @@ func fakeAPI(client *Client) http.Handler {
 		fmt.Fprintln(w, revision, err)
 	})
 	mux.HandleFunc("/stream", func(w http.ResponseWriter, r *http.Request) {
+		changes, err := client.Watch(r.Context(), WatchCall{Resource: "signals", After: 1})
+		if err != nil {
+			panic(err)
+		}
+		defer changes.Stop()
 		fmt.Fprintln(w, "first")
 		w.(http.Flusher).Flush()
-		lines := bufio.NewScanner(r.Body)
-		for lines.Scan() { // each line is answered
-			fmt.Fprintln(w, "answer to "+lines.Text())
-			w.(http.Flusher).Flush()
-		}
+		next, err := changes.Next(r.Context())
+		fmt.Fprintln(w, len(next), err)
 	})
 	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	return mux
