@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,7 +17,8 @@ import (
 // TestKubeContract runs the contract suite of the fake API server over a real one.
 func TestKubeContract(t *testing.T) {
 	c := newControlPlane(t)
-	c.up(withCertificates...)
+	// Pages and old lists are forgotten with what etcd is told to forget.
+	c.up(append(slices.Clone(withCertificates), "--arg", "kube-apiserver=--etcd-compaction-interval=3s")...)
 	c.must("stop-apiserver")
 	c.must("start-apiserver") // it remembers changes only since it started
 	config, err := kube.LoadKubeconfig(c.dir + "/admin.kubeconfig")

@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,12 +31,19 @@ import (
 type Target struct {
 	// Config reaches the server with the rights of an administrator.
 	Config *rest.Config
-	// Forgotten returns a resource version that the server does not remember.
+	// Forgotten returns a resource version that the server does not remember. The server also
+	// forgets, then or a few seconds later, what it has answered so far.
 	Forgotten func() string
+	// Lacks are the clauses that the server does not keep, by their names, and why. Such a clause
+	// must fail: one that holds after all is an error.
+	Lacks map[string]string
 }
 
-// patience bounds every wait of the suite; it is no expectation of speed.
-const patience = 30 * time.Second
+// How long a clause waits, and one that the target is known to lack.
+const (
+	patience       = 30 * time.Second
+	littlePatience = 2 * time.Second
+)
 
 const namespace = "default"
 
@@ -45,7 +53,14 @@ type clause struct {
 	run  func(*contract)
 }
 
-// RunContract checks that a server keeps what the agent relies on. Each clause is a subtest with a
+// typedClauses are about what clients with types see, in JSON and in protobuf; wireClauses about
+// requests and answers as they go over the wire, and say themselves in which form.
+var (
+	typedClauses = slices.Concat(writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract, claimContract)
+	wireClauses  = slices.Concat(applyContract, dryRunContract, tableContract, pageContract, preconditionContract, decodingContract, validationContract, selectorContract, discoveryContract, subresourceContract)
+)
+
+// RunContract checks that a server keeps the contract. Each clause is a parallel subtest with a
 // target of its own; targets may share one server, and need no node, scheduler or controller to do
 // anything.
 func RunContract(t *testing.T, newTarget func(t *testing.T) Target) {
@@ -59,26 +74,37 @@ func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 }
 
 func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) {
-	for _, clauses := range [][]clause{writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract, claimContract} {
-		for _, cl := range clauses {
-			for _, format := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
-				t.Run(cl.name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
-					within(t, func(t *testing.T) {
-						c := &contract{T: t, Target: newTarget(t), format: format, id: "contract-" + strings.ToLower(rand.Text()[:8])}
-						cl.run(c)
-					})
-				})
+	run := func(name, format string, test func(*contract)) {
+		t.Run(name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
+			t.Parallel()
+			within(t, func(t *testing.T) {
+				test(&contract{TB: t, Target: newTarget(t), format: format, patience: patience, id: "contract-" + strings.ToLower(rand.Text()[:8])})
+			})
+		})
+	}
+	for _, cl := range typedClauses {
+		run(cl.name, runtime.ContentTypeJSON, cl.hold)
+		run(cl.name, runtime.ContentTypeProtobuf, cl.hold)
+	}
+	for _, cl := range wireClauses {
+		run(cl.name, runtime.ContentTypeJSON, cl.hold)
+	}
+	run("LacksAreClauses", runtime.ContentTypeJSON, func(c *contract) {
+		for name := range c.Lacks {
+			if !slices.ContainsFunc(slices.Concat(typedClauses, wireClauses), func(cl clause) bool { return cl.name == name }) {
+				c.Errorf("the target lacks %q, which is no clause", name)
 			}
 		}
-	}
+	})
 }
 
 // contract is one clause at work.
 type contract struct {
-	*testing.T
+	testing.TB
 	Target
-	format string
-	id     string // begins the names of what the clause makes
+	format   string
+	id       string        // begins the names of what the clause makes
+	patience time.Duration // bounds every wait; it is no expectation of speed
 }
 
 // request begins a request for a kind of object.
@@ -100,7 +126,7 @@ func (c *contract) request(verb string, k *kind) *rest.Request {
 }
 
 func (c *contract) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), c.patience)
 	c.Cleanup(cancel)
 	return ctx
 }
@@ -127,10 +153,10 @@ func create[P Object](c *contract, o P) P {
 	c.Helper()
 	created := mustInto[P](c, c.request("POST", kindOf[P]()).Body(o))
 	c.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 		defer cancel()
 		k := kindOf[P]()
-		if latest, err := into[P](&contract{T: c.T, Target: c.Target, format: c.format}, c.request("GET", k).Name(created.GetName())); err == nil && len(latest.GetFinalizers()) > 0 {
+		if latest, err := into[P](&contract{TB: c.TB, Target: c.Target, format: c.format, patience: c.patience}, c.request("GET", k).Name(created.GetName())); err == nil && len(latest.GetFinalizers()) > 0 {
 			c.request("PATCH", k).Name(created.GetName()).SetHeader("Content-Type", string(types.MergePatchType)).Body([]byte(`{"metadata":{"finalizers":null}}`)).Do(ctx)
 		}
 		err := c.request("DELETE", k).Name(created.GetName()).Body(metav1.NewDeleteOptions(0)).Do(ctx).Error()
@@ -233,7 +259,7 @@ func mustWatch[P Object](c *contract, o metav1.ListOptions) *stream {
 // next returns the next event.
 func (s *stream) next() watch.Event {
 	s.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(s.patience)
 	defer timer.Stop()
 	select {
 	case event, ok := <-s.ResultChan():

@@ -14,7 +14,7 @@ import (
 // newTarget returns a server that has what the contract asks for, and how to reach it.
 func newTarget(s *kubetest.Server, config *rest.Config) kubetest.Target {
 	first := kubetest.Put(s, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
-	return kubetest.Target{Config: config, Forgotten: func() string {
+	return kubetest.Target{Config: config, Lacks: lacks, Forgotten: func() string {
 		s.Compact()
 		return first.ResourceVersion
 	}}

@@ -160,7 +160,7 @@ var watchContract = []clause{
 	}},
 	{"WatchEndsByItsTimeout", func(c *contract) {
 		w := mustWatch[*v1.ConfigMap](c, metav1.ListOptions{LabelSelector: "contract=" + c.id, ResourceVersion: "0", TimeoutSeconds: new(int64(1))})
-		timer := time.NewTimer(patience)
+		timer := time.NewTimer(c.patience)
 		defer timer.Stop()
 		for {
 			select {

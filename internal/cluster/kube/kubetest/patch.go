@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 func (e *exchange) patch() error {
@@ -39,12 +41,17 @@ func (e *exchange) patch() error {
 				Message: fmt.Sprintf("the body of the request was in an unknown format: %q", mediaType),
 			}}
 		}
+		if errors.Is(err, errOperation) {
+			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "the server rejected our request due to an error in our request",
+			}}
+		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		o := e.kind.new()
 		if err := json.Unmarshal(after, o); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
+			return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(e.body), err.Error())})
 		}
 		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 		return o, nil
@@ -82,6 +89,9 @@ func mergeJSON(into, patch map[string]any) map[string]any {
 	return into
 }
 
+// errOperation is that an operation of a JSON patch cannot be done.
+var errOperation = errors.New("json patch")
+
 // applyJSONPatch is RFC 6902 without move and copy.
 func applyJSONPatch(before, patch []byte) ([]byte, error) {
 	var document any
@@ -105,7 +115,7 @@ func applyJSONPatch(before, patch []byte) ([]byte, error) {
 		}
 		var err error
 		if document, err = applyOperation(document, o.Op, segments, o.Value); err != nil {
-			return nil, fmt.Errorf("json patch: %s %s: %w", o.Op, o.Path, err)
+			return nil, fmt.Errorf("%w: %s %s: %w", errOperation, o.Op, o.Path, err)
 		}
 	}
 	return json.Marshal(document)

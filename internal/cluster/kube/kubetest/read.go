@@ -60,10 +60,18 @@ func (e *exchange) selection() (selection, error) {
 	known := e.kind.fields(e.kind.new())
 	for _, r := range s.fields.Requirements() {
 		if _, ok := known[r.Field]; !ok {
-			return s, apierrors.NewBadRequest("field label not supported: " + r.Field)
+			return s, apierrors.NewBadRequest(e.kind.unselectable(r.Field))
 		}
 	}
 	return s, nil
+}
+
+// unselectable is what the server says of a field that objects cannot be selected by.
+func (k *kind) unselectable(field string) string {
+	if k.selectable != nil {
+		return "field label not supported: " + field
+	}
+	return fmt.Sprintf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", field)
 }
 
 // askedVersion reads the resource version of the request; 0 if there is none.
@@ -146,6 +154,13 @@ func tooLarge(asked, version int64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", asked, version), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
+}
+
+// oldest is the version from which a watch can begin.
+func (s *Server) oldest() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.compact
 }
 
 // end is why a watch ends.
@@ -301,7 +316,7 @@ func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) 
 			send(event)
 		}
 		if why == expired {
-			status := apierrors.NewResourceExpired("too old resource version").Status()
+			status := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %s (%d)", e.request.Query.Get("resourceVersion"), e.oldest())).Status()
 			send(watch.Event{Type: watch.Error, Object: &status})
 			return nil
 		}

@@ -120,7 +120,7 @@ func (e *exchange) serve() error {
 		return e.list()
 	case q.Verb == "watch":
 		return e.watch()
-	case q.Verb == "get" && q.Subresource == "":
+	case q.Verb == "get" && (q.Subresource == "" || q.Subresource == "status" && e.kind.keepStatus != nil):
 		return e.get()
 	case q.Verb == "create" && q.Subresource == "":
 		return e.create()
@@ -135,7 +135,7 @@ func (e *exchange) serve() error {
 	case q.Verb == "deletecollection":
 		return e.deleteCollection()
 	}
-	return apierrors.NewMethodNotSupported(e.kind.resource(), q.Verb)
+	return notAllowed()
 }
 
 // parse finds out what a request is about. The Request is never nil.
@@ -188,7 +188,7 @@ func parse(r *http.Request) (*Request, *kind, error) {
 	}
 	named := q.Verb != "list" && q.Verb != "watch" && q.Verb != "deletecollection" && (q.Verb != "create" || q.Subresource != "")
 	if q.Verb == "" || named != (q.Name != "") {
-		return q, nil, apierrors.NewMethodNotSupported(kinds[i].resource(), strings.ToLower(r.Method))
+		return q, nil, notAllowed()
 	}
 	return q, &kinds[i], nil
 }
@@ -197,6 +197,13 @@ func notFound() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
 		Message: "the server could not find the requested resource",
+	}}
+}
+
+func notAllowed() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+		Message: "the server does not allow this method on the requested resource",
 	}}
 }
 

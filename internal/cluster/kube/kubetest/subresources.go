@@ -98,6 +98,9 @@ func (e *exchange) evict() error {
 	if err := decodeJSON(e.body, v); err != nil {
 		return err
 	}
+	if v.Name != e.request.Name {
+		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
 	options := v.DeleteOptions
 	if options == nil {
 		options = &metav1.DeleteOptions{}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,16 +47,20 @@ func (e *exchange) create() error {
 	}
 	if messages := validation.IsDNS1123Subdomain(own); len(messages) > 0 {
 		return apierrors.NewInvalid(schema.GroupKind{Group: e.kind.version.Group, Kind: e.kind.kind}, o.GetName(),
-			field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name or generateName is required: "+messages[0])})
+			field.ErrorList{nameError(o.GetName(), messages[0])})
 	}
 	if o.GetResourceVersion() != "" {
-		return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+		return plain(http.StatusInternalServerError, "resourceVersion should not be set on objects to be created")
 	}
 	e.mu.Lock()
 	t, key := e.tables[e.kind], keyOf(o)
-	if _, exists := t.objects[key]; exists {
+	if old, exists := t.objects[key]; exists {
 		e.mu.Unlock()
-		return apierrors.NewAlreadyExists(e.kind.resource(), o.GetName())
+		err := apierrors.NewAlreadyExists(e.kind.resource(), o.GetName())
+		if old.GetDeletionTimestamp() != nil {
+			err.ErrStatus.Message = "object is being deleted: " + err.ErrStatus.Message
+		}
+		return err
 	}
 	o.SetUID(newUID())
 	o.SetCreationTimestamp(now())
@@ -71,6 +76,19 @@ func (e *exchange) create() error {
 	e.write(t, key, o, false)
 	e.mu.Unlock()
 	return e.answer(http.StatusCreated, o)
+}
+
+func nameError(name, message string) *field.Error {
+	path := field.NewPath("metadata", "name")
+	if name == "" {
+		return field.Required(path, "name or generateName is required")
+	}
+	return field.Invalid(path, name, message)
+}
+
+// plain is an error without a reason, as the server makes of those that it does not expect.
+func plain(code int32, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
 }
 
 // newUID returns a random UUID.
@@ -144,6 +162,12 @@ func (e *exchange) replace(old, o object) (object, error) {
 		//lint:ignore ST1005 the server's words
 		return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(), fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
 	}
+	if name := o.GetName(); name != old.GetName() && name != "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, old.GetName()))
+	}
+	if err := e.keepsFinalizers(o, old); err != nil {
+		return nil, err
+	}
 	o.SetName(old.GetName())
 	o.SetNamespace(old.GetNamespace())
 	o.SetUID(old.GetUID())
@@ -185,6 +209,24 @@ func (e *exchange) replace(old, o object) (object, error) {
 	return e.write(e.tables[e.kind], keyOf(o), o, deleting && len(o.GetFinalizers()) == 0), nil
 }
 
+// keepsFinalizers refuses finalizers that are new on an object that is being deleted.
+func (e *exchange) keepsFinalizers(o, old object) error {
+	if old.GetDeletionTimestamp() == nil {
+		return nil
+	}
+	var added []string
+	for _, f := range o.GetFinalizers() {
+		if !slices.Contains(old.GetFinalizers(), f) {
+			added = append(added, f)
+		}
+	}
+	if len(added) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: e.kind.version.Group, Kind: e.kind.kind}, old.GetName(), field.ErrorList{field.Forbidden(field.NewPath("metadata", "finalizers"),
+		fmt.Sprintf("no new finalizers can be added if the object is being deleted, found new finalizers %#v", added))})
+}
+
 func specOf(o object) any {
 	if spec := reflect.ValueOf(o).Elem().FieldByName("Spec"); spec.IsValid() {
 		return spec.Interface()
@@ -193,11 +235,9 @@ func specOf(o object) any {
 }
 
 func (e *exchange) delete() error {
-	options := &metav1.DeleteOptions{}
-	if len(e.body) > 0 {
-		if err := decode(e.body, options); err != nil {
-			return err
-		}
+	options, err := e.deleteOptions()
+	if err != nil {
+		return err
 	}
 	e.mu.Lock()
 	old, err := e.find()
@@ -209,7 +249,29 @@ func (e *exchange) delete() error {
 	if err != nil {
 		return err
 	}
-	return e.answer(http.StatusOK, o)
+	if _, isPod := o.(*v1.Pod); isPod || o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) > 0 {
+		return e.answer(http.StatusOK, o)
+	}
+	status := success(http.StatusOK)
+	status.Code = 0
+	status.Details = &metav1.StatusDetails{Name: o.GetName(), Group: e.kind.version.Group, Kind: e.kind.plural, UID: o.GetUID()}
+	return e.answer(http.StatusOK, status)
+}
+
+// deleteOptions reads the options of a delete, from the body or, without one, from the query.
+func (e *exchange) deleteOptions() (*metav1.DeleteOptions, error) {
+	options := &metav1.DeleteOptions{}
+	if len(e.body) > 0 {
+		return options, decode(e.body, options)
+	}
+	if seconds := e.request.Query.Get("gracePeriodSeconds"); seconds != "" {
+		grace, err := strconv.ParseInt(seconds, 10, 64)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		options.GracePeriodSeconds = &grace
+	}
+	return options, nil
 }
 
 // deleteCollection deletes what the request selects, and answers with what that was.
@@ -218,11 +280,9 @@ func (e *exchange) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	options := &metav1.DeleteOptions{}
-	if len(e.body) > 0 {
-		if err := decode(e.body, options); err != nil {
-			return err
-		}
+	options, err := e.deleteOptions()
+	if err != nil {
+		return err
 	}
 	e.mu.Lock()
 	objects := e.tables[e.kind].selected(s)
@@ -245,8 +305,8 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, old.GetUID()))
 		}
 		if p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion() {
-			//lint:ignore ST1005 the server's words
-			return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(), fmt.Errorf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", *p.ResourceVersion, old.GetResourceVersion()))
+			return nil, apierrors.NewConflict(schema.GroupResource{Group: e.kind.version.Group, Resource: e.kind.kind}, old.GetName(),
+				fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, old.GetResourceVersion()))
 		}
 	}
 	t, key := e.tables[e.kind], keyOf(old)

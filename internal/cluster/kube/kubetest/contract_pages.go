@@ -1,0 +1,115 @@
+package kubetest
+
+import (
+	"strconv"
+	"time"
+)
+
+// three makes three config maps, -a, -b and -c, and returns the reply to the last one.
+func (c *contract) three() *reply {
+	c.Helper()
+	var last *reply
+	for _, name := range []string{"a", "b", "c"} {
+		last = c.send(ask{method: "POST", path: within("configmaps"), body: `{"metadata":{"name":"$id-` + name + `","labels":{"contract":"$id"}},"data":{"k":"v"}}`}).must(201)
+	}
+	return last
+}
+
+const ofTheClause = "labelSelector=contract%3D$id"
+
+var pageContract = []clause{
+	{"PagesShowOneRevision", func(c *contract) {
+		c.three()
+		first := c.send(ask{path: within("configmaps?limit=2&" + ofTheClause)}).is(200, `{"metadata":{"continue":"*","resourceVersion":"*"},"items":[{"metadata":{"name":"$id-a"}},{"metadata":{"name":"$id-b"}}]}`)
+		c.send(ask{method: "DELETE", path: within("configmaps/$id-a")}).must(200)
+		c.send(ask{method: "PATCH", path: within("configmaps/$id-c"), contentType: mergePatch, body: `{"data":{"k":"w"}}`}).must(200)
+		c.send(ask{method: "POST", path: within("configmaps"), body: `{"metadata":{"name":"$id-d","labels":{"contract":"$id"}}}`}).must(201)
+		c.send(ask{path: within("configmaps?limit=2&" + ofTheClause + "&continue=" + first.text("metadata", "continue"))}).
+			is(200, `{"metadata":{"resourceVersion":"`+first.version()+`"},"items":[{"metadata":{"name":"$id-c"},"data":{"k":"v"}}]}`)
+		c.send(ask{path: within("configmaps?" + ofTheClause + "&continue=" + first.text("metadata", "continue"))}).
+			is(200, `{"metadata":{"continue":null},"items":[{"metadata":{"name":"$id-c"},"data":{"k":"v"}}]}`)
+	}},
+	{"PagesSayWhatRemains", func(c *contract) {
+		c.three()
+		r := c.send(ask{path: within("configmaps?limit=1")}).is(200, `{"metadata":{"continue":"*","remainingItemCount":"*"}}`)
+		if n, _ := r.value("metadata", "remainingItemCount").(float64); n < 2 {
+			c.Errorf("%v config maps remain, want two at least", n)
+		}
+		c.send(ask{path: within("configmaps?limit=1&" + ofTheClause)}).is(200, `{"metadata":{"continue":"*","remainingItemCount":null}}`)
+		c.send(ask{path: within("configmaps?limit=500&" + ofTheClause)}).is(200, `{"metadata":{"continue":null,"remainingItemCount":null}}`)
+	}},
+	{"ContinueTokensAreChecked", func(c *contract) {
+		c.three()
+		c.send(ask{path: within("configmaps?limit=1&continue=nonsense")}).refused(400, "BadRequest", "invalid continue token: continue key is not valid: …")
+		token := c.send(ask{path: within("configmaps?limit=1&" + ofTheClause)}).text("metadata", "continue")
+		c.send(ask{path: within("configmaps?limit=1&resourceVersion=1&continue=" + token)}).refused(400, "BadRequest", "specifying resource version is not allowed when using continue")
+		c.send(ask{path: within("configmaps?limit=1&resourceVersionMatch=Exact&resourceVersion=1&continue=" + token)}).
+			refused(422, "Invalid", `ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided`)
+	}},
+	{"ForgottenPagesAreGone", func(c *contract) {
+		c.three()
+		token := c.send(ask{path: within("configmaps?limit=1&" + ofTheClause)}).must(200).text("metadata", "continue")
+		gone := c.untilForgotten(ask{path: within("configmaps?limit=1&" + ofTheClause + "&continue=" + token)})
+		gone.refused(410, "Expired", "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.")
+		c.send(ask{method: "DELETE", path: within("configmaps/$id-c")}).must(200)
+		c.send(ask{path: within("configmaps?" + ofTheClause + "&continue=" + gone.text("metadata", "continue"))}).is(200, `{"items":[{"metadata":{"name":"$id-b"}}]}`)
+	}},
+	{"ForgottenVersionsAreNotListed", func(c *contract) {
+		version := c.three().version()
+		c.untilForgotten(ask{path: within("configmaps?resourceVersionMatch=Exact&" + ofTheClause + "&resourceVersion=" + version)}).
+			refused(410, "Expired", "The resourceVersion for the provided list is too old.")
+	}},
+	{"ListOfAVersion", func(c *contract) {
+		version := c.three().version()
+		c.send(ask{method: "DELETE", path: within("configmaps/$id-a")}).must(200)
+		now := c.send(ask{method: "PATCH", path: within("configmaps/$id-c"), contentType: mergePatch, body: `{"data":{"k":"w"}}`}).must(200)
+		c.send(ask{path: within("configmaps?resourceVersionMatch=Exact&" + ofTheClause + "&resourceVersion=" + version)}).
+			is(200, `{"metadata":{"resourceVersion":"`+version+`"},"items":[{"metadata":{"name":"$id-a"}},{"metadata":{"name":"$id-b"}},{"metadata":{"name":"$id-c"},"data":{"k":"v"}}]}`)
+		c.send(ask{path: within("configmaps?resourceVersionMatch=NotOlderThan&" + ofTheClause + "&resourceVersion=" + now.version())}).
+			is(200, `{"items":[{"metadata":{"name":"$id-b"}},{"metadata":{"name":"$id-c"},"data":{"k":"w"}}]}`)
+		c.send(ask{path: within("configmaps?" + ofTheClause + "&resourceVersion=" + now.version())}).is(200, `{"items":["*","*"]}`)
+		c.send(ask{path: within("configmaps?" + ofTheClause)}).is(200, `{"items":[{"kind":null,"apiVersion":null},"*"]}`)
+	}},
+	{"VersionsOfListsAreChecked", func(c *contract) {
+		const invalid = `ListOptions.meta.k8s.io "" is invalid: `
+		for query, message := range map[string]string{
+			"resourceVersionMatch=Exact":                                                 invalid + `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided`,
+			"resourceVersionMatch=Exact&resourceVersion=0":                               invalid + `resourceVersionMatch: Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"`,
+			"resourceVersionMatch=Nearly&resourceVersion=5":                              invalid + `resourceVersionMatch: Unsupported value: "Nearly": supported values: "Exact", "NotOlderThan", ""`,
+			"sendInitialEvents=true&resourceVersion=0&resourceVersionMatch=NotOlderThan": invalid + `sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list`,
+		} {
+			c.send(ask{path: within("configmaps?" + query)}).refused(422, "Invalid", message)
+		}
+		c.send(ask{path: within("configmaps?resourceVersion=nonsense")}).refused(400, "BadRequest", `invalid resource version: resourceVersion: Invalid value: "nonsense": strconv.ParseUint: parsing "nonsense": invalid syntax`)
+		c.send(ask{path: within("configmaps?resourceVersion=nonsense&watch=1")}).refused(500, "", `resourceVersion: Invalid value: "nonsense": strconv.ParseUint: parsing "nonsense": invalid syntax`)
+		c.send(ask{path: within("configmaps?limit=nonsense")}).must(400)
+		c.send(ask{path: within("configmaps?watch=1&sendInitialEvents=true")}).must(422)
+		c.send(ask{path: within("configmaps?watch=1&resourceVersionMatch=NotOlderThan")}).
+			refused(422, "Invalid", invalid+`resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided`)
+	}},
+	{"GetOfAVersion", func(c *contract) {
+		r := c.send(ask{method: "POST", path: within("configmaps"), body: `{"metadata":{"name":"$id"}}`}).must(201)
+		c.send(ask{path: within("configmaps/$id?resourceVersion=" + r.version())}).must(200)
+		c.send(ask{path: within("configmaps/$id?resourceVersion=nonsense")}).refused(500, "", `resourceVersion: Invalid value: "nonsense": strconv.ParseUint: parsing "nonsense": invalid syntax`)
+		far := "9000000000000000"
+		got := c.send(ask{path: within("configmaps/$id?resourceVersion=" + far)}).is(504, `{"reason":"Timeout","details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}]}}`)
+		if _, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil {
+			c.Errorf("Retry-After is %q, want a number", got.header.Get("Retry-After"))
+		}
+	}},
+}
+
+// untilForgotten sends a request until the server says that it does not remember what it asks for.
+func (c *contract) untilForgotten(a ask) *reply {
+	c.Helper()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(c.patience); time.Now().Before(end); <-again.C {
+		c.Forgotten()
+		if r := c.send(a); r.code != 200 {
+			return r
+		}
+	}
+	c.Fatalf("%s is not forgotten", a.path)
+	return nil
+}
