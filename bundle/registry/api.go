@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	clientrest "k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/generated/openapi"
+
+	"berth/internal/localapi/registry"
+)
+
+// headers say who asks.
+var headers = struct{ user, uid, group []string }{[]string{registry.UserHeader}, []string{registry.UIDHeader}, []string{registry.GroupHeader}}
+
+// newAPI makes the API. The informers are those of its admission plugins; they ask the API itself, by
+// own.
+func newAPI(ctx context.Context, client *registry.Client, node string, own *pipes) (http.Handler, informers.SharedInformerFactory, error) {
+	self := &clientrest.Config{
+		Host: "http://self", Dial: own.dial, QPS: -1,
+		ContentConfig: clientrest.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf},
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			return transport.NewAuthProxyRoundTripper(user.APIServerUser, "", []string{user.SystemPrivilegedGroup}, nil, next)
+		},
+	}
+	clients, err := kubernetes.NewForConfig(self)
+	if err != nil {
+		return nil, nil, err
+	}
+	shared := informers.NewSharedInformerFactory(clients, 0)
+	chain, err := newAdmission(ctx, node, clients, shared)
+	if err != nil {
+		return nil, nil, fmt.Errorf("admission: %w", err)
+	}
+	storages := storages{client: client}
+	config, err := newConfig(self, storages, chain)
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := config.Complete(shared).New("berth", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := install(server, storages, node); err != nil {
+		return nil, nil, err
+	}
+	return withDocuments(server), shared, nil
+}
+
+func newConfig(self *clientrest.Config, storages storages, chain admission.Interface) (*genericapiserver.Config, error) {
+	config := genericapiserver.NewConfig(legacyscheme.Codecs)
+	config.ExternalAddress = "localhost:443"
+	config.LoopbackClientConfig = self
+	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	config.RESTOptionsGetter = storages
+	config.AdmissionControl = chain
+	config.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
+	config.EnableProfiling, config.EnableMetrics = false, false
+	config.StorageObjectCountTracker = nil
+	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme)
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
+	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = "Kubernetes", "Kubernetes"
+	authenticator, err := headerrequest.New(headers.user, headers.uid, headers.group, nil)
+	if err != nil {
+		return nil, err
+	}
+	config.Authentication.Authenticator = authenticator
+	config.BuildHandlerChainFunc = handlers
+	return config, nil
+}
+
+// handlers is what a request goes through: kube-apiserver's chain without authorization, audit,
+// impersonation, tracing and priorities, which are the agent's or nobody's here.
+func handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
+	h := filters.WithAuthentication(api, c.Authentication.Authenticator, filters.Unauthorized(c.Serializer), nil, nil)
+	h = filters.WithWarningRecorder(h)
+	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
+	h = filters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	h = filters.WithCacheControl(h)
+	h = filters.WithRequestInfo(h, c.RequestInfoResolver)
+	h = filters.WithRequestReceivedTimestamp(h)
+	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
+	return filters.WithAuditInit(h)
+}
+
+// withDocuments makes OpenAPI and the rest of what is not asked for by a write at the first request
+// for it, since it takes longer than everything else together.
+func withDocuments(server *genericapiserver.GenericAPIServer) http.Handler {
+	var once sync.Once
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/api/") && !strings.HasPrefix(r.URL.Path, "/apis/") {
+			once.Do(func() { server.PrepareRun() })
+		}
+		server.Handler.ServeHTTP(w, r)
+	})
+}
+
+// install adds the kinds.
+func install(server *genericapiserver.GenericAPIServer, storages storages, node string) error {
+	core, err := storages.core(node)
+	if err != nil {
+		return err
+	}
+	groups, err := storages.groups()
+	if err != nil {
+		return err
+	}
+	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, groupInfo("", core)); err != nil {
+		return err
+	}
+	var infos []*genericapiserver.APIGroupInfo
+	for _, g := range groups {
+		infos = append(infos, groupInfo(g.name, g.resources))
+	}
+	return server.InstallAPIGroups(infos...)
+}
+
+func groupInfo(group string, resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {
+	info := genericapiserver.NewDefaultAPIGroupInfo(group, legacyscheme.Scheme, legacyscheme.ParameterCodec, codecs())
+	info.PrioritizedVersions = []schema.GroupVersion{{Group: group, Version: "v1"}}
+	info.VersionedResourcesStorageMap["v1"] = resources
+	return &info
+}
+
+// codecs are those of kube-apiserver with its default features.
+var codecs = sync.OnceValue(func() serializer.CodecFactory {
+	var opts []serializer.CodecFactoryOptionsMutator
+	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
+		opts = append(opts, serializer.WithStreamingCollectionEncodingToJSON())
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToProtobuf) {
+		opts = append(opts, serializer.WithStreamingCollectionEncodingToProtobuf())
+	}
+	return serializer.NewCodecFactory(legacyscheme.Scheme, opts...)
+})

@@ -1,0 +1,134 @@
+// Command registry judges what is written to the local API of an agent, and answers as kube-apiserver
+// does, because it is made of the same: the registries, the admission plugins and the handlers of
+// Kubernetes. It keeps nothing. The agent starts it when something is written, and ends it.
+//
+// Owns: which kinds, subresources and admission plugins there are.
+// Reads: objects, from the agent's store; who asks, from the headers X-Remote-User, X-Remote-Group
+// and X-Remote-Uid.
+// Never: opens a socket or a file, decides who may do what: the agent has, and nobody else reaches
+// this program.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
+
+	"berth/internal/localapi/registry"
+)
+
+// Exit codes besides 0, which is for an end that was asked for.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// lastRequests is how long requests under way may take when the program is to end.
+const lastRequests = 3 * time.Second
+
+// errUsage is what the caller got wrong.
+var errUsage = errors.New("wrong usage")
+
+func main() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	slog.SetDefault(log)
+	klog.SetSlogLogger(log)
+	switch err := run(os.Args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errUsage):
+		log.Error(err.Error())
+		os.Exit(exitUsage)
+	case err != nil:
+		log.Error(err.Error())
+		os.Exit(exitFailed)
+	}
+}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("registry", flag.ContinueOnError)
+	node := flags.String("node", "", "the name of the `node` that pods are bound to")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if wrong := validation.IsDNS1123Subdomain(*node); len(wrong) > 0 || flags.NArg() > 0 {
+		return fmt.Errorf("%w: --node %q must be the name of a Node (%v), and there are no arguments: %v", errUsage, *node, wrong, flags.Args())
+	}
+	listener, client, err := descriptors()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	return serve(ctx, listener, client, *node)
+}
+
+// descriptors are the sockets that the agent has given to this program.
+func descriptors() (net.Listener, *registry.Client, error) {
+	listenerFile := os.NewFile(registry.ListenerDescriptor, "the socket of the API")
+	listener, err := net.FileListener(listenerFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: descriptor %d must be a socket that listens; the agent starts this program: %w", errUsage, registry.ListenerDescriptor, err)
+	}
+	storeFile := os.NewFile(registry.StoreDescriptor, "the socket of the store")
+	conn, err := net.FileConn(storeFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: descriptor %d must be a connection to the agent's store; the agent starts this program: %w", errUsage, registry.StoreDescriptor, err)
+	}
+	// Both are copies of the descriptors.
+	if err := errors.Join(listenerFile.Close(), storeFile.Close()); err != nil {
+		return nil, nil, err
+	}
+	return listener, registry.NewClient(conn), nil
+}
+
+// serve answers requests until the context is done, which is no error, or the agent is gone.
+func serve(ctx context.Context, listener net.Listener, client *registry.Client, node string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	own := newPipes()
+	handler, informers, err := newAPI(ctx, client, node, own)
+	if err != nil {
+		return fmt.Errorf("make the API: %w", err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)}
+	ended := make(chan error, 2)
+	for _, l := range []net.Listener{own, listener} {
+		go func() { ended <- server.Serve(l) }()
+	}
+	informers.StartWithContext(ctx)
+	go func() {
+		// Before the plugins know what there is, they let requests wait.
+		if informers.WaitForCacheSyncWithContext(ctx).Err == nil {
+			_ = client.Ready(ctx) // fails if the agent is gone, which ends the program
+		}
+	}()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve the API: %w", err)
+	case <-client.Done():
+		return errors.New("the agent's end of the store's socket is closed: the agent is gone")
+	case <-ctx.Done():
+	}
+	stop() // the informers' watches would not end by themselves
+	last, cancel := context.WithTimeout(context.Background(), lastRequests)
+	defer cancel()
+	if err := server.Shutdown(last); err != nil {
+		return fmt.Errorf("requests under way did not end within %v", lastRequests)
+	}
+	return nil
+}

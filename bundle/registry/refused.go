@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/rest"
+	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/kubelet/client"
+	noderest "k8s.io/kubernetes/pkg/registry/core/node/rest"
+	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
+	podstorage "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+	accountstorage "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+// errAgent is what requests are answered that the agent has to answer itself.
+var errAgent = apierrors.NewGenericServerResponse(http.StatusNotImplemented, "", api.Resource("nodes"), "",
+	"the agent answers this itself, and should not have passed it on", 0, true)
+
+// noKubelet refuses log, exec, attach and port-forward.
+type noKubelet struct{}
+
+// GetConnectionInfo refuses.
+func (noKubelet) GetConnectionInfo(context.Context, types.NodeName) (*client.ConnectionInfo, error) {
+	return nil, errAgent
+}
+
+// noTransport refuses what is sent to pods and nodes.
+type noTransport struct{}
+
+// RoundTrip refuses.
+func (noTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, errAgent }
+
+// noPodProxy refuses pods/proxy, also where connections are upgraded.
+type noPodProxy struct{ *podrest.ProxyREST }
+
+// Connect refuses.
+func (*noPodProxy) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
+	return nil, errAgent
+}
+
+// noNodeProxy refuses nodes/proxy.
+type noNodeProxy struct{ *noderest.ProxyREST }
+
+// Connect refuses.
+func (*noNodeProxy) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
+	return nil, errAgent
+}
+
+// noTokens refuses to sign tokens. Its generator is never called.
+type noTokens struct{ *accountstorage.TokenREST }
+
+// neverCalled has the registry of service accounts have tokens.
+type neverCalled struct{ serviceaccount.TokenGenerator }
+
+// Create refuses.
+func (*noTokens) Create(context.Context, string, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error) {
+	return nil, errAgent
+}
+
+// noBinding refuses to bind pods.
+type noBinding struct {
+	*podstorage.BindingREST
+	node string
+}
+
+// Create refuses.
+func (b *noBinding) Create(_ context.Context, name string, _ runtime.Object, _ rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+	return nil, apierrors.NewForbidden(api.Resource("pods/binding"), name, fmt.Errorf("pods are bound to the node %q when they are created, and no scheduler is needed", b.node))
+}
+
+// noBudgets has no budgets, so that an eviction is the deletion that it asks for.
+type noBudgets struct {
+	policyclient.PodDisruptionBudgetInterface // whose other calls are for budgets that are there
+}
+
+// PodDisruptionBudgets returns those of a namespace.
+func (n noBudgets) PodDisruptionBudgets(string) policyclient.PodDisruptionBudgetInterface { return n }
+
+// List returns none.
+func (noBudgets) List(context.Context, metav1.ListOptions) (*policyv1.PodDisruptionBudgetList, error) {
+	return &policyv1.PodDisruptionBudgetList{}, nil
+}
+
+// Get finds none.
+func (noBudgets) Get(_ context.Context, name string, _ metav1.GetOptions) (*policyv1.PodDisruptionBudget, error) {
+	return nil, apierrors.NewNotFound(policyv1.Resource("poddisruptionbudgets"), name)
+}

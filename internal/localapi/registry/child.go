@@ -1,0 +1,168 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// child is a process that has been started.
+type child struct {
+	transport http.RoundTripper
+	ready     <-chan struct{} // closed when it serves
+	done      <-chan struct{} // closed when it is gone, and all that it was given
+	why       func() error    // how it ended, after done
+	terminate func()
+	kill      func()
+	close     func() // gives the rest back, after done
+}
+
+// nobody is the user and the group that a child of root runs as.
+const nobody = 65534
+
+// memoryAim is what the child's heap tries to stay below, for a limit of its cgroup of 256 MiB
+// (ADR 12).
+const memoryAim = "GOMEMLIMIT=192MiB"
+
+// programDescriptor is the program itself, in the child. Its path may lead through folders that
+// nobody may not enter.
+const programDescriptor = StoreDescriptor + 1
+
+// startChild starts a process with its sockets.
+func startChild(cfg Config) (*child, error) {
+	if cfg.Program == "" {
+		return nil, errors.New("this build has no program registry; --registry says where one is")
+	}
+	program, err := os.Open(cfg.Program)
+	if err != nil {
+		return nil, fmt.Errorf("the program: %w; --registry says where it is", err)
+	}
+	defer func() { _ = program.Close() }()
+	listener, err := listen(cfg.Socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	here, there, err := connection()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = there.Close() }()
+
+	said := &lastWords{log: cfg.Log}
+	cmd := exec.Command("/proc/self/fd/"+strconv.Itoa(programDescriptor), "--node", cfg.Node)
+	cmd.Args[0] = "registry"
+	cmd.Env = []string{memoryAim}
+	cmd.Dir = "/"
+	cmd.Stderr = said
+	cmd.ExtraFiles = []*os.File{listener, there, program} // from descriptor 3
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second // somebody may hold its standard error
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	if err := startUnprivileged(cmd); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", cfg.Program, err), here.Close())
+	}
+	return superviseChild(cfg, cmd, here, said)
+}
+
+// superviseChild has a process that was started confined, served and reaped.
+func superviseChild(cfg Config, cmd *exec.Cmd, store net.Conn, said *lastWords) (*child, error) {
+	ready, done := make(chan struct{}), make(chan struct{})
+	var ended error
+	signal := func(s syscall.Signal) func() { return func() { _ = cmd.Process.Signal(s) } } // an error: it has ended
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", cfg.Socket)
+		},
+		MaxIdleConnsPerHost: 16,
+		DisableCompression:  true, // the client's headers say what it wants
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { serve(store, cfg.Store, func() { close(ready) }) })
+	var confined error
+	if cfg.Confine != nil {
+		if confined = cfg.Confine(cmd.Process.Pid); confined != nil {
+			signal(syscall.SIGKILL)()
+		}
+	}
+	go func() {
+		defer close(done)
+		ended = cmd.Wait()
+		_ = store.Close() // or a process that has the other end would go on
+		serving.Wait()
+	}()
+	c := &child{
+		transport: transport, ready: ready, done: done,
+		why:       func() error { return said.explain(ended) },
+		terminate: signal(syscall.SIGTERM), kill: signal(syscall.SIGKILL),
+		close: transport.CloseIdleConnections,
+	}
+	if confined != nil {
+		<-done
+		return nil, fmt.Errorf("confine the process: %w", confined)
+	}
+	return c, nil
+}
+
+// startUnprivileged starts a process that can gain no privileges, whatever it executes. That is a
+// property of the thread that starts it, which therefore ends with this call.
+func startUnprivileged(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+	}()
+	return <-started
+}
+
+// listen makes the socket on which a child serves. Connections to it wait until the child takes
+// them, and end with the child, who alone has it.
+func listen(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket of a registry before: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("make the socket of the registry: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	file, err := listener.File()
+	if err == nil {
+		err = os.Chmod(path, 0o600)
+	}
+	if err = errors.Join(err, listener.Close()); err != nil {
+		return nil, fmt.Errorf("make the socket of the registry: %w", err)
+	}
+	return file, nil
+}
+
+// connection is both ends of a socket: the agent's, and the child's.
+func connection() (here net.Conn, there *os.File, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the socket of the store: %w", err)
+	}
+	agents, there := os.NewFile(uintptr(ends[0]), "store, the agent's end"), os.NewFile(uintptr(ends[1]), "store, the child's end")
+	here, err = net.FileConn(agents) // a copy
+	if err = errors.Join(err, agents.Close()); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("make the socket of the store: %w", err), there.Close())
+	}
+	return here, there, nil
+}

@@ -1,0 +1,76 @@
+package registry
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+)
+
+// maxLine is how long a line may be that the child says. What is longer is cut.
+const maxLine = 4 << 10
+
+// lastWords logs what a child says, and keeps what may tell why it ended.
+type lastWords struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	line  []byte // guarded by mu; that is not complete yet
+	last  string // guarded by mu; the last line
+	crash string // guarded by mu; the first line of the report of a crash
+}
+
+// Write takes what the child writes to its standard error.
+func (s *lastWords) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	var lines []string
+	for rest := p; len(rest) > 0; {
+		text, after, whole := bytes.Cut(rest, []byte("\n"))
+		s.line = append(s.line, text[:min(len(text), maxLine-len(s.line))]...)
+		if whole {
+			lines = append(lines, string(s.line))
+			s.keep()
+		}
+		rest = after
+	}
+	s.mu.Unlock()
+	for _, line := range lines {
+		s.log.Warn("the registry of the local API says", "line", line)
+	}
+	return len(p), nil
+}
+
+// keep is given a complete line. mu is held.
+func (s *lastWords) keep() {
+	line := strings.TrimSpace(string(s.line))
+	s.line = s.line[:0]
+	if line == "" {
+		return
+	}
+	s.last = line
+	if s.crash == "" && (strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")) {
+		s.crash = line
+	}
+}
+
+// explain is how a child ended, with what it said.
+func (s *lastWords) explain(ended error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.line) > 0 {
+		s.keep()
+	}
+	how := "exit status 0"
+	if ended != nil {
+		how = ended.Error()
+	}
+	switch {
+	case s.crash != "":
+		return fmt.Errorf("the registry ended: %s: %s", how, s.crash)
+	case s.last != "":
+		return fmt.Errorf("the registry ended: %s: it last said %q", how, s.last)
+	}
+	return errors.New("the registry ended: " + how)
+}
