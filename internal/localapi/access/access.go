@@ -78,6 +78,7 @@ func (a *Access) Handler(next http.Handler) http.Handler {
 }
 
 func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler) {
+	a.readUntil(w, t.start.Add(bodyTime))
 	u, err := a.authenticate(r)
 	if err != nil {
 		writeError(w, r, a.unauthorized(err))
@@ -110,11 +111,8 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		writeError(w, r, tooLarge())
 		return
 	}
-	if lasts == short {
-		// A writer that has no deadlines has nobody who is slow, as in a test.
-		if err := http.NewResponseController(w).SetReadDeadline(t.start.Add(bodyTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			a.cfg.Log.Debug("no deadline for a body", "error", err)
-		}
+	if lasts == long {
+		a.readUntil(w, time.Time{})
 	}
 	r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, maxBody)
 	r = r.WithContext(WithUser(r.Context(), u))
@@ -123,6 +121,14 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		return
 	}
 	next.ServeHTTP(w, r)
+}
+
+// readUntil bounds the time that a client may take to send its body; the zero time lifts the bound.
+func (a *Access) readUntil(w http.ResponseWriter, end time.Time) {
+	// What has no deadlines has nobody who is slow, as in a test.
+	if err := http.NewResponseController(w).SetReadDeadline(end); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		a.cfg.Log.Debug("no deadline for a body", "error", err)
+	}
 }
 
 // own returns what this package answers itself.

@@ -134,6 +134,9 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if retry, ok := apierrors.SuggestsClientDelay(err); ok {
 		w.Header().Set("Retry-After", strconv.Itoa(retry))
 	}
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		w.Header().Set("Connection", "close") // it is told at once, without waiting for a body that nobody reads
+	}
 	info, _ := accepted(r) // an error is told in JSON to who accepts nothing
 	writeAs(w, info, int(s.Code), &s)
 }

@@ -131,9 +131,9 @@ func (t *Tokens) sign(k kubernetesClaims, r *authenticationv1.TokenRequest, acco
 		k.WarnAfter, end = numericDate(told), now.Add(extendedLife)
 	}
 	token, err := jwt.Signed(t.signer).Claims(jwt.Claims{
-		Issuer: t.cfg.Issuer, Subject: serviceAccountPrefix + k.Namespace + ":" + account, Audience: r.Spec.Audiences,
+		Issuer: t.cfg.Issuer, Subject: serviceAccountPrefix + k.Namespace + ":" + account,
 		Expiry: numericDate(end), NotBefore: numericDate(now), IssuedAt: numericDate(now), ID: string(uuid.NewUUID()),
-	}).Claims(claims{k}).Serialize()
+	}).Claims(claims{r.Spec.Audiences, k}).Serialize()
 	if err != nil {
 		return fmt.Errorf("sign a token of %s/%s: %w", k.Namespace, account, err)
 	}

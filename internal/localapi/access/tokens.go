@@ -104,6 +104,8 @@ func ensureTokenKey(path string) (*ecdsa.PrivateKey, error) {
 
 // claims are those of a token that are Kubernetes' own.
 type claims struct {
+	// Audience is a list as kube-apiserver writes it, also of one.
+	Audience   []string         `json:"aud"`
 	Kubernetes kubernetesClaims `json:"kubernetes.io"`
 }
 
@@ -143,9 +145,9 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	if len(audiences) == 0 {
 		audiences = t.cfg.Audiences
 	}
-	common := slices.DeleteFunc(slices.Clone(audiences), func(a string) bool { return !public.Audience.Contains(a) })
+	common := slices.DeleteFunc(slices.Clone(audiences), func(a string) bool { return !slices.Contains(private.Audience, a) })
 	if len(common) == 0 {
-		return nil, nil, errToken{fmt.Sprintf("token audiences %q is invalid for the target audiences %q", []string(public.Audience), audiences)}
+		return nil, nil, errToken{fmt.Sprintf("token audiences %q is invalid for the target audiences %q", private.Audience, audiences)}
 	}
 	k := &private.Kubernetes
 	if public.Subject != serviceAccountPrefix+k.Namespace+":"+k.ServiceAccount.Name {
