@@ -1,0 +1,166 @@
+package access_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/internal/checkpoint/checkpointtest"
+	"berth/internal/localapi/access"
+)
+
+func openAuthority(t *testing.T, dir string) *access.Authority {
+	t.Helper()
+	a, err := access.OpenAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// leaf is the serving certificate, checked against an authority's certificate in PEM form.
+func leaf(t *testing.T, a *access.Authority, trusted []byte) *x509.Certificate {
+	t.Helper()
+	c, err := a.GetCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(trusted)
+	for _, name := range []string{"127.0.0.1", "::1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"} {
+		if ip := net.ParseIP(name); ip != nil {
+			name = "[" + name + "]"
+		}
+		if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: name, CurrentTime: time.Now()}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	return c.Leaf
+}
+
+func TestAuthorityStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "api")
+	a := openAuthority(t, dir)
+	first := leaf(t, a, a.Certificate())
+	again := openAuthority(t, dir)
+	if string(again.Certificate()) != string(a.Certificate()) || !leaf(t, again, a.Certificate()).Equal(first) {
+		t.Error("after a start there are other certificates")
+	}
+	modes := map[string]fs.FileMode{"": 0o700, "ca.pem": 0o600, "serving.pem": 0o600}
+	for name, want := range modes {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || st.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "serving.pem"), []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if leaf(t, openAuthority(t, dir), a.Certificate()).Equal(first) {
+		t.Error("a broken file gave the certificate of before")
+	}
+	for _, c := range []struct{ content, want string }{
+		{"broken", "restore it from a backup, or remove it"},
+		{pairOf(t, a), "not that of an authority"},
+	} {
+		path := filepath.Join(dir, "ca.pem")
+		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := access.OpenAuthority(dir); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %s", err, c.want)
+		}
+	}
+}
+
+// pairOf is a client certificate with its key.
+func pairOf(t *testing.T, a *access.Authority) string {
+	t.Helper()
+	cert, key, err := a.Client("u", nil, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(cert) + string(key)
+}
+
+// TestRenewal lets time go by: who knows the authority of the first day goes on to trust the
+// server, as long as that certificate holds, and is known by a certificate of its.
+func TestRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		a := openAuthority(t, dir)
+		const day = 24 * time.Hour
+		trusted, first := a.Certificate(), leaf(t, a, a.Certificate())
+		wait := func(d time.Duration) *x509.Certificate {
+			t.Helper()
+			<-time.After(d)
+			return leaf(t, a, trusted)
+		}
+		if !wait(334 * day).Equal(first) {
+			t.Error("renewed 31 days before the end")
+		}
+		second := wait(2 * day)
+		if second.Equal(first) || second.NotAfter.Before(time.Now().Add(364*day)) {
+			t.Errorf("not renewed 29 days before the end: %v", second.NotAfter)
+		}
+		if string(a.Certificate()) != string(trusted) {
+			t.Error("the authority was renewed")
+		}
+		for range 5 {
+			wait(364 * day)
+		}
+		if string(a.Certificate()) == string(trusted) {
+			t.Error("the authority was not renewed after half its time")
+		}
+		// The old certificate, the new server, after a start.
+		leaf(t, openAuthority(t, dir), trusted)
+		if err := a.Health(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAuthorityOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	mend := checkpointtest.Full(t, dir, 0)
+	if _, err := access.OpenAuthority(dir); err == nil {
+		t.Fatal("it is not on the disk, and nobody says so")
+	}
+	mend()
+	a := openAuthority(t, dir)
+	mend = checkpointtest.Full(t, dir, 0)
+	if err := a.Health(); err == nil || !strings.Contains(err.Error(), "serving certificate of the local API") {
+		t.Errorf("health of a full disk: %v", err)
+	}
+	if c, err := a.GetCertificate(&tls.ClientHelloInfo{}); err != nil || c == nil {
+		t.Errorf("it serves nobody: %v", err)
+	}
+	mend()
+}
+
+func TestWriteAdmin(t *testing.T) {
+	s := newServer(t, "")
+	path := filepath.Join(s.dir, "kubeconfig")
+	var before []byte
+	for range 2 {
+		if err := access.WriteAdmin(path, s.url, s.authority); err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(path)
+		st, statErr := os.Stat(path)
+		if err != nil || statErr != nil || st.Mode().Perm() != 0o600 || string(content) == string(before) {
+			t.Fatalf("%v, %v, %v", err, statErr, st.Mode())
+		}
+		before = content
+		if got := s.do(clientOf(t, content), "DELETE /api/v1/nodes", ""); !strings.Contains(got.body, `"User":"root","Groups":["system:masters","system:authenticated"]`) {
+			t.Errorf("%d %s", got.code, got.body)
+		}
+	}
+}
