@@ -64,7 +64,7 @@ func (s explainer) headline() string {
 	if text := s.aboutContainers(); text != "" {
 		return sentence(text) + s.aboutNode()
 	}
-	if !isTrue(p, v1.PodReady) {
+	if !lifecycle.IsTrue(p, v1.PodReady) {
 		return sentence(s.aboutUnready()) + s.aboutRestarts() + s.aboutNode()
 	}
 	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
@@ -139,9 +139,9 @@ func (s explainer) aboutContainers() string {
 	p := s.pod
 	for i, cs := range p.Status.InitContainerStatuses {
 		switch {
-		case cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0, isSidecar(p, cs.Name) && cs.Started != nil && *cs.Started:
+		case cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0, lifecycle.HasSidecar(p, cs.Name) && cs.Started != nil && *cs.Started:
 			continue
-		case cs.State.Running != nil && isSidecar(p, cs.Name):
+		case cs.State.Running != nil && lifecycle.HasSidecar(p, cs.Name):
 			return s.says("is initializing: sidecar %q has not passed its startup probe yet%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "startup"))
 		case cs.State.Running != nil:
 			return s.says("is initializing: init container %q runs%s, number %d of %d.%s", cs.Name, s.sinceTime(cs.State.Running.StartedAt.Time), i+1, len(p.Spec.InitContainers), s.aboutPulls())
@@ -164,7 +164,7 @@ func (s explainer) aboutContainers() string {
 // aboutContainer tells why a container does not run.
 func (s explainer) aboutContainer(cs v1.ContainerStatus) string {
 	if t := cs.State.Terminated; t != nil {
-		if t.ExitCode == 0 && isTrue(s.pod, v1.PodReady) {
+		if t.ExitCode == 0 && lifecycle.IsTrue(s.pod, v1.PodReady) {
 			return ""
 		}
 		return s.says("is not ready: container %q %s%s.", cs.Name, ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time))
@@ -254,7 +254,7 @@ func (s explainer) aboutUnready() string {
 		return s.says("runs and is not ready: container %q is not ready.", cs.Name)
 	}
 	for _, g := range p.Spec.ReadinessGates {
-		if !isTrue(p, g.ConditionType) {
+		if !lifecycle.IsTrue(p, g.ConditionType) {
 			return s.says("runs and is not ready: the condition %q of its readiness gates is not true; others than this node set it.", g.ConditionType)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
 )
 
@@ -51,7 +52,7 @@ func (s coming) untimed() []string {
 			return []string{"nothing: a pod that has ended stays as it is until its manifest is changed or removed"}
 		}
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
-	case isTrue(p, v1.PodReady):
+	case lifecycle.IsTrue(p, v1.PodReady):
 		return s.nextResize()
 	}
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
@@ -70,7 +71,7 @@ func (s coming) untimed() []string {
 		}
 	}
 	for _, g := range p.Spec.ReadinessGates {
-		if !isTrue(p, g.ConditionType) {
+		if !lifecycle.IsTrue(p, g.ConditionType) {
 			return []string{fmt.Sprintf("as soon as the condition %q is true: the pod is ready then", g.ConditionType)}
 		}
 	}

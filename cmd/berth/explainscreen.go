@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
 )
 
@@ -121,7 +122,7 @@ func (s explainer) head(width int) []string {
 
 // failedLast is the end of the container that ended last, if that is why the pod is not ready.
 func (s screen) failedLast() (journal.End, bool) {
-	if len(s.timeline.Ends) == 0 || s.pod != nil && isTrue(s.pod, v1.PodReady) {
+	if len(s.timeline.Ends) == 0 || s.pod != nil && lifecycle.IsTrue(s.pod, v1.PodReady) {
 		return journal.End{}, false
 	}
 	last := s.timeline.Ends[len(s.timeline.Ends)-1]

@@ -113,7 +113,7 @@ func (s waterfall) completed() (ends []journal.End) {
 // isStarting reports whether the pod is on its way to be ready for the first time.
 func (s waterfall) isStarting() bool {
 	return s.pod != nil && s.pod.UID == s.timeline.Subject.UID && s.pod.DeletionTimestamp == nil &&
-		!pod.IsTerminal(s.pod.Status.Phase) && !isTrue(s.pod, v1.PodReady) && s.e.Quarantined[s.pod.UID] == ""
+		!pod.IsTerminal(s.pod.Status.Phase) && !lifecycle.IsTrue(s.pod, v1.PodReady) && s.e.Quarantined[s.pod.UID] == ""
 }
 
 // underWay returns the first step that is not done.

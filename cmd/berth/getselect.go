@@ -17,6 +17,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
+	"berth/internal/pod/lifecycle"
 	"berth/internal/source/manifest"
 )
 
@@ -32,7 +33,7 @@ func selectableFields(p *v1.Pod) fields.Set {
 		"spec.serviceAccountName":  p.Spec.ServiceAccountName,
 		"spec.hostNetwork":         strconv.FormatBool(p.Spec.HostNetwork),
 		"status.phase":             string(p.Status.Phase),
-		"status.podIP":             podIP(p),
+		"status.podIP":             lifecycle.FirstIP(p),
 		"status.nominatedNodeName": p.Status.NominatedNodeName,
 	}
 }

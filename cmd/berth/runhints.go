@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent"
+
+	"berth/internal/pod/lifecycle"
 )
 
 // hints tells how to look at the pods.
@@ -68,7 +70,7 @@ func (h hints) farewell(exit agent.AtExit, left error) string {
 func podURLs(pods []*v1.Pod) []string {
 	var onHost, onPod []string
 	for _, p := range pods {
-		if !isTrue(p, v1.PodReady) || p.DeletionTimestamp != nil {
+		if !lifecycle.IsTrue(p, v1.PodReady) || p.DeletionTimestamp != nil {
 			continue
 		}
 		for _, c := range p.Spec.Containers {
@@ -79,7 +81,7 @@ func podURLs(pods []*v1.Pod) []string {
 				if port.HostPort != 0 {
 					onHost = append(onHost, httpURL(hostName(port.HostIP), port.HostPort))
 				}
-				if ip := podIP(p); ip != "" {
+				if ip := lifecycle.FirstIP(p); ip != "" {
 					onPod = append(onPod, httpURL(ip, port.ContainerPort))
 				}
 			}

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
+	"berth/internal/pod/lifecycle"
 	"berth/internal/source/manifest"
 )
 
@@ -100,8 +101,8 @@ func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 	if row.Namespace != "default" {
 		name = row.Namespace + "/" + row.Name
 	}
-	cells := []string{name, row.Status, row.Ready, podIP(p)}
-	if n := summarize(p).restarts; n > 0 {
+	cells := []string{name, row.Status, row.Ready, lifecycle.FirstIP(p)}
+	if n := lifecycle.Summarize(p).Restarts; n > 0 {
 		cells = append(cells, fmt.Sprintf("restarts %d", n))
 	}
 	text := strings.Join(cells[1:], " ")

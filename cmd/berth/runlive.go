@@ -15,6 +15,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/api/server"
+	"berth/internal/pod/lifecycle"
 	"berth/internal/source/manifest"
 )
 
@@ -147,7 +148,7 @@ func liveRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) []stri
 	}
 	rows[0] = append(rows[0], "IP")
 	for i, p := range pods {
-		rows[i+1] = append(rows[i+1], orNone(podIP(p)))
+		rows[i+1] = append(rows[i+1], orNone(lifecycle.FirstIP(p)))
 	}
 	var t table
 	return t.lines(rows)

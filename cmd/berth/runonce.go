@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/pod/lifecycle"
 	"berth/internal/source/manifest"
 )
 
@@ -65,7 +66,7 @@ func computeVerdict(pods []*v1.Pod, problems []manifest.Problem) (ready bool, er
 
 // isSettled reports whether nothing more is to be waited for.
 func isSettled(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodSucceeded || p.DeletionTimestamp == nil && isTrue(p, v1.PodReady)
+	return p.Status.Phase == v1.PodSucceeded || p.DeletionTimestamp == nil && lifecycle.IsTrue(p, v1.PodReady)
 }
 
 // describeUnready says of each pod that is not ready what it waits for, and what is odd about
@@ -89,8 +90,8 @@ func describeUnready(pods []*v1.Pod, problems []manifest.Problem) []string {
 // describePod says in one line in what state the pod is, with the runtime's words on its
 // containers.
 func describePod(p *v1.Pod) string {
-	s := summarize(p)
-	line := fmt.Sprintf("pod %s/%s: %s, %d of %d containers ready", p.Namespace, p.Name, s.status, s.ready, s.total)
+	s := lifecycle.Summarize(p)
+	line := fmt.Sprintf("pod %s/%s: %s, %d of %d containers ready", p.Namespace, p.Name, statusOf(s), s.Ready, s.Total)
 	if p.Status.Message != "" {
 		line += ": " + oneLine(p.Status.Message)
 	}

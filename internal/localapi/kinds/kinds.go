@@ -37,6 +37,14 @@ type Kind struct {
 	Subresources []string
 	// New returns an empty object.
 	New func() Object
+	// NewStored returns an empty object of the type that the store has: events of both groups are
+	// stored as those of core.
+	NewStored func() Object
+	// Values are what field selectors can select a stored object by, besides its name and its
+	// namespace; nil is nothing. Field says which names they have in requests.
+	Values func(stored Object) map[string]string
+
+	fields map[string]string // by label in requests; nil: those of the metadata alone
 }
 
 // Resource is the group and the plural, as errors name it.
@@ -53,7 +61,7 @@ func kind[T any, P interface {
 		GroupVersionKind: version.WithKind(name), Plural: plural, Namespaced: true,
 		Subresources: subresources, New: func() Object { return P(new(T)) },
 	}
-	k.Stored = k.Resource().String()
+	k.Stored, k.NewStored = k.Resource().String(), k.New
 	return k
 }
 
@@ -65,18 +73,21 @@ func global(k Kind) Kind {
 
 // All are the kinds of the local API (ADR 12).
 var All = func() []Kind {
-	event := kind[eventsv1.Event](eventsv1.SchemeGroupVersion, "Event", "events")
-	event.Stored = "events"
+	stored := selectable(kind[v1.Event](v1.SchemeGroupVersion, "Event", "events"), eventFields, eventValues)
+	event := selectable(kind[eventsv1.Event](eventsv1.SchemeGroupVersion, "Event", "events"), newEventFields, eventValues)
+	event.Stored, event.NewStored = stored.Stored, stored.New
+	nodeFields, namespaceFields := same(NameField, "spec.unschedulable"), same(NameField, "status.phase")
 	return []Kind{
-		kind[v1.Pod](v1.SchemeGroupVersion, "Pod", "pods", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "resize", "status"),
+		selectable(kind[v1.Pod](v1.SchemeGroupVersion, "Pod", "pods", "attach", "binding", "ephemeralcontainers", "eviction", "exec",
+			"log", "portforward", "resize", "status"), podFields, podValues),
 		kind[v1.ConfigMap](v1.SchemeGroupVersion, "ConfigMap", "configmaps"),
-		kind[v1.Secret](v1.SchemeGroupVersion, "Secret", "secrets"),
+		selectable(kind[v1.Secret](v1.SchemeGroupVersion, "Secret", "secrets"), same(NameField, NamespaceField, "type"), secretValues),
 		kind[v1.PersistentVolumeClaim](v1.SchemeGroupVersion, "PersistentVolumeClaim", "persistentvolumeclaims", "status"),
 		kind[v1.ServiceAccount](v1.SchemeGroupVersion, "ServiceAccount", "serviceaccounts", "token"),
-		kind[v1.Event](v1.SchemeGroupVersion, "Event", "events"),
+		stored,
 		global(kind[v1.PersistentVolume](v1.SchemeGroupVersion, "PersistentVolume", "persistentvolumes", "status")),
-		global(kind[v1.Namespace](v1.SchemeGroupVersion, "Namespace", "namespaces", "finalize", "status")),
-		global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "status")),
+		selectable(global(kind[v1.Namespace](v1.SchemeGroupVersion, "Namespace", "namespaces", "finalize", "status")), namespaceFields, namespaceValues),
+		selectable(global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "status")), nodeFields, nodeValues),
 		kind[coordinationv1.Lease](coordinationv1.SchemeGroupVersion, "Lease", "leases"),
 		event,
 		global(kind[nodev1.RuntimeClass](nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses")),
@@ -112,5 +123,5 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	return s
 })
 
-// Codecs returns the serializers of Scheme: JSON, YAML, protobuf and CBOR.
+// Codecs returns the serializers of Scheme: JSON, YAML and protobuf.
 var Codecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(Scheme()) })

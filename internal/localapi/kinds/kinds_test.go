@@ -17,13 +17,16 @@ func TestRead(t *testing.T) {
 		want           Request
 	}{
 		{"GET", "/api/v1/namespaces/a/pods/p", Request{Verb: "get", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
-		{"GET", "/api/v1/namespaces/a/pods/p?watch=1", Request{Verb: "watch", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
+		{"GET", "/api/v1/namespaces/a/pods/p?watch=1", Request{Verb: "get", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
 		{"GET", "/api/v1/namespaces/a/pods/p/log?follow=true", Request{Verb: "get", GroupVersion: core, Resource: "pods", Subresource: "log", Namespace: "a", Name: "p"}},
 		{"GET", "/api/v1/namespaces/a/pods/p/proxy/x/y", Request{Verb: "get", GroupVersion: core, Resource: "pods", Subresource: "proxy/x/y", Namespace: "a", Name: "p"}},
 		{"GET", "/api/v1/pods", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
 		{"GET", "/api/v1/pods?watch=true", Request{Verb: "watch", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch", Request{Verb: "watch", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch=False", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch=0", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
 		{"GET", "/api/v1/pods?watch=false", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
-		{"GET", "/api/v1/pods?watch=yes", Request{Verb: "list", GroupVersion: core, Resource: "pods"}},
+		{"GET", "/api/v1/pods?watch=no", Request{Verb: "watch", GroupVersion: core, Resource: "pods"}},
 		{"GET", "/api/v1/watch/namespaces/a/pods", Request{Verb: "watch", GroupVersion: core, Resource: "pods", Namespace: "a"}},
 		{"HEAD", "/api/v1/namespaces/a/pods/p", Request{Verb: "get", GroupVersion: core, Resource: "pods", Namespace: "a", Name: "p"}},
 		{"POST", "/api/v1/namespaces/a/pods", Request{Verb: "create", GroupVersion: core, Resource: "pods", Namespace: "a"}},

@@ -2,7 +2,6 @@ package kinds
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -76,8 +75,6 @@ func Read(r *http.Request) Request {
 	}
 	if q.Name == "" {
 		q.Verb = ofMany(q.Verb, r)
-	} else if q.Verb == "get" && q.Subresource == "" && watches(r) {
-		q.Verb = "watch" // of one object
 	}
 	return q
 }
@@ -95,11 +92,8 @@ func ofMany(verb string, r *http.Request) string {
 	return verb
 }
 
+// watches reads the parameter as kube-apiserver does: what is not false is true.
 func watches(r *http.Request) bool {
 	text, ok := r.URL.Query()["watch"]
-	if !ok {
-		return false
-	}
-	yes, err := strconv.ParseBool(text[0])
-	return err == nil && yes || text[0] == ""
+	return ok && text[0] != "0" && !strings.EqualFold(text[0], "false")
 }

@@ -1,0 +1,228 @@
+package reads
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+)
+
+// Config says what is read, and who answers what is not answered here.
+type Config struct {
+	Store *store.Store
+	// Next answers requests for tables of kinds whose rows are not made here: all but those of pods,
+	// nodes and events.
+	Next http.Handler
+	// Log is told what the client cannot be told: that an answer broke off.
+	Log *slog.Logger
+}
+
+// Handler answers requests for the kinds of the local API, and 404 or 405 for what is no read of
+// them. Streams of pods (log, exec, …) are answered by others: here they are not there.
+type Handler struct{ cfg Config }
+
+// New returns a handler.
+func New(cfg Config) *Handler { return &Handler{cfg} }
+
+// request is one at work.
+type request struct {
+	*Handler
+	kinds.Request
+	w     http.ResponseWriter
+	r     *http.Request
+	kind  *kinds.Kind
+	media media
+	view  view
+}
+
+// readable are the subresources that are read as their object is. The other subresources, but for
+// the streams, can only be written.
+var (
+	readable = []string{"", "ephemeralcontainers", "resize", "status"}
+	streams  = []string{"attach", "exec", "log", "portforward", "proxy"}
+)
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-cache, private")
+	q := &request{Handler: h, Request: kinds.Read(r), w: w, r: r}
+	q.kind = q.Kind()
+	if q.kind == nil && !knownGroup(r.URL.Path) {
+		http.NotFound(w, r)
+		return
+	}
+	status := q.route()
+	if status != http.StatusOK {
+		q.fail(apierrors.NewGenericServerResponse(status, "", schema.GroupResource{}, "", "", 0, false))
+		return
+	}
+	next, err := q.negotiate()
+	switch {
+	case err != nil:
+		q.fail(err)
+	case next:
+		h.cfg.Next.ServeHTTP(w, r)
+	case q.Name != "":
+		q.get()
+	default:
+		q.many()
+	}
+}
+
+// knownGroup reports whether a path is below that of a group that the API has.
+func knownGroup(path string) bool {
+	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 3)
+	if len(parts) < 3 {
+		return false
+	}
+	return parts[0] == "api" || parts[0] == "apis" && slices.ContainsFunc(kinds.All, func(k kinds.Kind) bool { return k.Group != "" && k.Group == parts[1] })
+}
+
+// route returns the code of what a path and a method are answered with, 200 if they are read.
+func (q *request) route() int {
+	if q.kind == nil || !q.hasPath() || slices.Contains(streams, q.Subresource) ||
+		q.Subresource != "" && !slices.Contains(q.kind.Subresources, q.Subresource) {
+		return http.StatusNotFound
+	}
+	if q.r.Method != http.MethodGet || !slices.Contains(readable, q.Subresource) {
+		return http.StatusMethodNotAllowed
+	}
+	return http.StatusOK
+}
+
+// hasPath reports whether the path is the one of what the request names, and no other that reads
+// alike, as that of a node in a namespace.
+func (q *request) hasPath() bool {
+	path := "/apis/" + q.GroupVersion.String()
+	if q.Group == "" {
+		path = "/api/" + q.GroupVersion.Version
+	}
+	if q.kind.Namespaced && q.Namespace != "" {
+		path += "/namespaces/" + q.Namespace
+	}
+	path += "/" + q.kind.Plural
+	if q.Name != "" {
+		if q.kind.Namespaced && q.Namespace == "" {
+			return false
+		}
+		path += "/" + q.Name
+	}
+	if q.Subresource != "" {
+		path += "/" + q.Subresource
+	}
+	return path == strings.TrimSuffix(q.Path, "/")
+}
+
+// key is that of the object that the request names.
+func (q *request) key() store.Key {
+	k := store.Key{Resource: q.kind.Stored, Name: q.Name}
+	if q.kind.Namespaced {
+		k.Namespace = q.Namespace
+	}
+	return k
+}
+
+// get answers with one object.
+func (q *request) get() {
+	if err := q.notOlderThan(q.r.URL.Query().Get("resourceVersion")); err != nil {
+		q.fail(err)
+		return
+	}
+	item, err := q.cfg.Store.Get(q.key())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		q.fail(apierrors.NewNotFound(q.kind.Resource(), q.Name))
+		return
+	case err != nil:
+		q.fail(apierrors.NewInternalError(err))
+		return
+	}
+	o, err := parse(q.kind, item)
+	if err != nil {
+		q.fail(apierrors.NewInternalError(err))
+		return
+	}
+	if err := q.view.check(q, single); err != nil {
+		q.fail(err)
+		return
+	}
+	q.answer(o)
+}
+
+// answer writes an object by itself.
+func (q *request) answer(o object) {
+	b := q.body()
+	var err error
+	if q.media.isProtobuf() {
+		var raw []byte
+		if raw, err = q.view.message(o); err == nil {
+			raw, err = unknown(q.view.kinds(q.kind).one, raw)
+		}
+		if err == nil {
+			b.write(raw)
+		}
+	} else {
+		var shown any
+		if shown, err = q.view.alone(o); err == nil {
+			err = b.encode(shown)
+		}
+	}
+	if err != nil {
+		q.fail(apierrors.NewInternalError(err))
+		return
+	}
+	q.finish(b)
+}
+
+// many answers a list or a watch.
+func (q *request) many() {
+	o, sel, err := q.listOptions()
+	switch {
+	case err != nil:
+		q.fail(err)
+	case o.Watch:
+		q.watch(o, sel)
+	default:
+		q.list(o, sel)
+	}
+}
+
+// notOlderThan is the error of a resource version that is none, or that is not there yet.
+func (q *request) notOlderThan(version string) error {
+	if version == "" {
+		return nil
+	}
+	revision, err := parseVersion(version)
+	if err != nil {
+		return err
+	}
+	if newest := q.cfg.Store.Revision(); revision > newest {
+		return tooLarge(revision, newest)
+	}
+	return nil
+}
+
+// tooLarge is the error of a revision that is not there yet.
+func tooLarge(revision, newest uint64) error {
+	const cause = "Too large resource version"
+	err := apierrors.NewTimeoutError(cause+": "+strconv.FormatUint(revision, 10)+", current: "+strconv.FormatUint(newest, 10), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: cause}}
+	return err
+}
+
+// wantsTimeout is how long a watch is to last, 0 if it does not say.
+func wantsTimeout(o *internalversion.ListOptions) int64 {
+	if o.TimeoutSeconds == nil {
+		return 0
+	}
+	return max(*o.TimeoutSeconds, 0)
+}

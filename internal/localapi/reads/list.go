@@ -1,0 +1,303 @@
+package reads
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/localapi/store"
+)
+
+// pageBytes is how many bytes of objects are taken from the store at once. A list of no more is
+// never left behind by the history.
+const pageBytes = 4 << 20
+
+// listing is a list on its way.
+type listing struct {
+	*request
+	position
+	sel selector
+}
+
+// page is a part of a list.
+type page struct {
+	objects  []object
+	revision uint64
+	last     store.Key // of the last object that was looked at
+	more     bool      // there are objects after it
+	rest     int64     // how many, if there is a limit and no selector
+}
+
+// read returns what comes after the position: all up to the limit, or what fits into a page.
+func (l *listing) read() (page, error) {
+	var p page
+	size := 0
+	var failure error
+	revision, err := l.cfg.Store.List(l.span(), func(i store.Item) bool {
+		if name := l.sel.name(); name != "" && l.oneNamespace() && i.Key.Name > name {
+			return false
+		}
+		if p.more = l.isFull(len(p.objects), size); p.more {
+			p.rest++
+			return l.limit > 0 && l.sel.all() // only counted
+		}
+		p.last = i.Key
+		o, err := parse(l.kind, i)
+		ok := false
+		if err == nil {
+			ok, err = l.sel.matches(o)
+		}
+		if err != nil {
+			failure = apierrors.NewInternalError(err)
+			return false
+		}
+		if ok {
+			o.raw = bytes.Clone(o.raw) // the store's is there during the call alone
+			p.objects = append(p.objects, o)
+			size += len(o.raw)
+		}
+		return true
+	})
+	p.revision = revision
+	if err == nil {
+		err = failure
+	}
+	return p, err
+}
+
+func (l *listing) isFull(objects, size int) bool {
+	if l.limit > 0 {
+		return int64(objects) >= l.limit
+	}
+	return size >= pageBytes
+}
+
+// oneNamespace reports whether all objects have their name alone as a key.
+func (l *listing) oneNamespace() bool { return !l.kind.Namespaced || l.Namespace != "" }
+
+// span is the part of the store that is looked at.
+func (l *listing) span() store.Range {
+	r := store.Range{Resource: l.kind.Stored, After: l.after, Revision: l.revision}
+	if l.kind.Namespaced {
+		r.Namespace = l.Namespace
+	}
+	// One that is asked for by name is found where it is, after what is one letter shorter.
+	if name := l.sel.name(); name != "" && l.after == (store.Key{}) && l.oneNamespace() {
+		r.After = store.Key{Resource: l.kind.Stored, Namespace: r.Namespace, Name: name[:len(name)-1]}
+	}
+	return r
+}
+
+// each calls show with the objects of a page, and of those that follow. The position is that of the
+// page.
+func (l *listing) each(p page, show func(object) error) error {
+	at := *l
+	at.revision = p.revision
+	for {
+		for _, o := range p.objects {
+			if err := show(o); err != nil {
+				return err
+			}
+		}
+		if l.limit > 0 || !p.more {
+			return nil
+		}
+		at.after = p.last
+		var err error
+		if p, err = at.read(); err != nil {
+			return err
+		}
+	}
+}
+
+// list answers with a list.
+func (q *request) list(o *internalversion.ListOptions, sel selector) {
+	position, err := q.positionOf(o)
+	if err == nil {
+		err = q.view.check(q, list)
+	}
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	l := &listing{q, position, sel}
+	first, err := l.read()
+	if err != nil {
+		q.fail(l.explain(err, o.Continue))
+		return
+	}
+	meta, err := l.meta(first)
+	if err != nil {
+		q.fail(apierrors.NewInternalError(err))
+		return
+	}
+	b := q.body()
+	if q.media.isProtobuf() {
+		err = l.protobuf(b, first, meta)
+	} else {
+		err = l.json(b, first, meta)
+	}
+	switch {
+	case err == nil:
+		q.finish(b)
+	case b.out == nil:
+		q.fail(l.explain(err, ""))
+	case b.err == nil: // the client is there, and sees an answer without its end
+		q.cfg.Log.Warn("a list broke off, its client lists again", "path", q.Path, "error", err)
+	}
+}
+
+// explain is what a client is told of an error of the store.
+func (l *listing) explain(err error, continued string) error {
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known), errors.As(err, &gone{}):
+		return err
+	case errors.Is(err, store.ErrFuture):
+		return tooLarge(l.revision, l.cfg.Store.Revision())
+	case errors.Is(err, store.ErrCompacted) && continued != "":
+		return l.expired()
+	case errors.Is(err, store.ErrCompacted):
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// expired is the error of a token whose revision is no longer there, with one that goes on without.
+func (l *listing) expired() error {
+	next, err := l.tokenAfter(l.after, newest)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	gone := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
+		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. " +
+		"Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time " +
+		"the first chunk was returned and now may show up in the list.")
+	gone.ErrStatus.ListMeta.Continue = next
+	return gone
+}
+
+// meta says which revision a list shows, and how it goes on.
+func (l *listing) meta(p page) (metav1.ListMeta, error) {
+	m := metav1.ListMeta{ResourceVersion: object{revision: p.revision}.version()}
+	if l.limit == 0 || !p.more {
+		return m, nil
+	}
+	if l.sel.all() {
+		m.RemainingItemCount = &p.rest
+	}
+	var err error
+	m.Continue, err = l.tokenAfter(p.last, int64(min(p.revision, math.MaxInt64)))
+	return m, err
+}
+
+// header is what JSON of a list begins with, but for its objects.
+type header struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+}
+
+// json writes a list as JSON, which other forms are made of.
+func (l *listing) json(b *body, first page, meta metav1.ListMeta) error {
+	kind := l.view.kinds(l.kind).list
+	apiVersion, name := kind.ToAPIVersionAndKind()
+	text, err := json.Marshal(header{metav1.TypeMeta{Kind: name, APIVersion: apiVersion}, meta})
+	if err != nil {
+		return err
+	}
+	b.write(text[:len(text)-1])
+	begin := `,"items":[`
+	if t, ok := l.view.(*table); ok {
+		if begin, err = t.begin(); err != nil {
+			return err
+		}
+	}
+	b.write([]byte(begin))
+	comma := ""
+	err = l.each(first, func(o object) error {
+		item, err := l.view.item(o)
+		if err == nil {
+			text, err = json.Marshal(item)
+		}
+		if err != nil {
+			return err
+		}
+		b.write([]byte(comma))
+		b.write(text)
+		comma = ","
+		return b.err
+	})
+	if err == nil {
+		b.write([]byte("]}\n"))
+	}
+	return err
+}
+
+// Numbers of fields of a list in protobuf.
+const (
+	listMeta  protowire.Number = 1
+	listItems protowire.Number = 2
+)
+
+// protobuf writes a list as protobuf. What it begins with says how long it is, so a list of several
+// pages is read twice.
+func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
+	head, err := meta.Marshal()
+	if err != nil {
+		return err
+	}
+	list := replaced(nil, span{}, listMeta, head)
+	size := len(list)
+	err = l.each(first, func(o object) error {
+		message, err := l.view.message(o)
+		size += protowire.SizeTag(listItems) + protowire.SizeBytes(len(message))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	before, after, err := around(l, size)
+	if err != nil {
+		return err
+	}
+	b.write(before)
+	b.write(list)
+	var head2 []byte
+	err = l.each(first, func(o object) error {
+		message, err := l.view.message(o)
+		if err != nil {
+			return err
+		}
+		head2 = protowire.AppendTag(head2[:0], listItems, protowire.BytesType)
+		head2 = protowire.AppendVarint(head2, uint64(len(message)))
+		b.write(head2)
+		b.write(message)
+		return b.err
+	})
+	if err == nil {
+		b.write(after)
+	}
+	return err
+}
+
+// around is what stands before and after a list of that size.
+func around(l *listing, size int) (before, after []byte, err error) {
+	empty, err := unknown(l.view.kinds(l.kind).list, []byte{})
+	if err != nil {
+		return nil, nil, err
+	}
+	_, at, err := find(empty[len(prefix):], unknownRaw)
+	if err != nil {
+		return nil, nil, err
+	}
+	before = append(before, empty[:len(prefix)+at.from]...)
+	before = protowire.AppendTag(before, unknownRaw, protowire.BytesType)
+	before = protowire.AppendVarint(before, uint64(size))
+	return before, empty[len(prefix)+at.to:], nil
+}

@@ -1,0 +1,130 @@
+package reads
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/localapi/kinds"
+)
+
+// table shows objects as rows.
+type table struct {
+	columns []metav1.TableColumnDefinition
+	row     func(stored kinds.Object, now time.Time) metav1.TableRow
+	include metav1.IncludeObjectPolicy
+	told    bool // the columns, in a watch; they are told once
+}
+
+// tableOf returns the table of a kind, nil if it is made elsewhere.
+func tableOf(k *kinds.Kind) *table {
+	switch k.Stored {
+	case "pods":
+		return &table{columns: podColumns, row: rowOf(podRow)}
+	case "nodes":
+		return &table{columns: nodeColumns, row: rowOf(nodeRow)}
+	case "events":
+		return &table{columns: eventColumns, row: rowOf(eventRow)}
+	}
+	return nil
+}
+
+func rowOf[P kinds.Object](row func(P, time.Time) metav1.TableRow) func(kinds.Object, time.Time) metav1.TableRow {
+	return func(o kinds.Object, now time.Time) metav1.TableRow { return row(o.(P), now) }
+}
+
+// check reads the options too, which kube-apiserver looks at when it has the objects.
+func (t *table) check(q *request, n amount) error {
+	if n == watched {
+		return nil // read before
+	}
+	return t.readOptions(q)
+}
+
+// readOptions reads what of the objects stands beside their rows.
+func (t *table) readOptions(q *request) error {
+	t.include = metav1.IncludeObjectPolicy(q.r.URL.Query().Get("includeObject"))
+	switch t.include {
+	case metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
+	case "":
+		t.include = metav1.IncludeMetadata
+	default:
+		err := field.Invalid(field.NewPath("includeObject"), string(t.include), "must be 'Metadata', 'Object', 'None', or empty")
+		return apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", err))
+	}
+	return nil
+}
+
+func (*table) kinds(*kinds.Kind) shownKinds {
+	kind := metav1.SchemeGroupVersion.WithKind("Table")
+	return shownKinds{kind, kind}
+}
+
+// begin is what stands before the rows of a list.
+func (t *table) begin() (string, error) {
+	text, err := json.Marshal(t.columns)
+	return `,"columnDefinitions":` + string(text) + `,"rows":[`, err
+}
+
+func (t *table) item(o object) (any, error) { return t.rowFor(o) }
+
+func (t *table) rowFor(o object) (metav1.TableRow, error) {
+	stored, err := o.stored()
+	if err != nil {
+		return metav1.TableRow{}, err
+	}
+	row := t.row(stored, time.Now())
+	switch t.include {
+	case metav1.IncludeObject:
+		whole := shown(o.kind, stored)
+		whole.GetObjectKind().SetGroupVersionKind(o.kind.GroupVersionKind)
+		row.Object.Object = whole
+	case metav1.IncludeMetadata:
+		m, err := partial{}.alone(o)
+		if err != nil {
+			return row, err
+		}
+		row.Object.Object = m.(runtime.Object)
+	}
+	return row, nil
+}
+
+// alone is a table of one row. After the first one of a watch it has no columns.
+func (t *table) alone(o object) (any, error) {
+	row, err := t.rowFor(o)
+	one := &metav1.Table{
+		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},
+		ListMeta: metav1.ListMeta{ResourceVersion: o.version()},
+		Rows:     []metav1.TableRow{row},
+	}
+	if !t.told {
+		one.ColumnDefinitions = t.columns
+	}
+	t.told = true
+	return one, err
+}
+
+// message is none: negotiation refuses tables in protobuf, as they have none.
+func (*table) message(o object) ([]byte, error) {
+	return nil, fmt.Errorf("%s: a table has no protobuf", o.key)
+}
+
+// column is a column whose description is that of a field.
+func column(name string, priority int32, description string) metav1.TableColumnDefinition {
+	c := metav1.TableColumnDefinition{Name: name, Type: "string", Description: description, Priority: priority}
+	if name == "Name" {
+		c.Format = "name"
+	}
+	return c
+}
+
+var (
+	objectDoc = metav1.ObjectMeta{}.SwaggerDoc()
+	nameDoc   = objectDoc["name"]
+	ageDoc    = objectDoc["creationTimestamp"]
+)

@@ -1,0 +1,309 @@
+package reads
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	machinerywatch "k8s.io/apimachinery/pkg/watch"
+
+	"berth/internal/localapi/store"
+)
+
+const (
+	// shortestWatch is how long a watch lasts at least that does not say; it lasts up to twice as
+	// long, so that not all clients come back at once.
+	shortestWatch = 30 * time.Minute
+	// bookmarkEvery is how often a client is told how far it has come, and bookmarkBefore how long
+	// before the end of the watch for the last time.
+	bookmarkEvery  = time.Minute
+	bookmarkBefore = 2 * time.Second
+	// batch is how many changes a watcher holds while its client is slow.
+	batch = 64
+)
+
+// watcher is a watch at work.
+type watcher struct {
+	*request
+	sel      selector
+	revision uint64 // of the last change that was looked at
+	end      time.Time
+	bookmark time.Time // when the next one is due; zero: never
+	control  *http.ResponseController
+}
+
+// watch answers with changes until the watch ends or the client is gone.
+func (q *request) watch(o *internalversion.ListOptions, sel selector) {
+	if err := q.canWatch(); err != nil {
+		q.fail(err)
+		return
+	}
+	var revision uint64
+	if o.ResourceVersion != "" {
+		var err error
+		if revision, err = parseVersion(o.ResourceVersion); err != nil {
+			q.fail(err)
+			return
+		}
+	}
+	w := &watcher{request: q, sel: sel, revision: revision, control: http.NewResponseController(q.w)}
+	now := time.Now()
+	w.end = now.Add(time.Duration(wantsTimeout(o)) * time.Second)
+	if wantsTimeout(o) == 0 {
+		w.end = now.Add(shortestWatch + rand.N(shortestWatch))
+	}
+	if o.AllowWatchBookmarks {
+		w.scheduleBookmark(now)
+	}
+	name := q.media.name
+	if q.media.isProtobuf() {
+		name += streamSuffix
+	}
+	q.w.Header().Set("Content-Type", name)
+	q.w.WriteHeader(http.StatusOK)
+	w.tell(w.run(o))
+}
+
+// canWatch is why the answer cannot be a stream of events.
+func (q *request) canWatch() error {
+	if !slices.Contains(streamable, q.media.name) {
+		return notAcceptable(streamTypes)
+	}
+	if t, ok := q.view.(*table); ok {
+		if err := t.readOptions(q); err != nil {
+			return err
+		}
+	}
+	return q.view.check(q, watched)
+}
+
+// scheduleBookmark says when the next one is due.
+func (w *watcher) scheduleBookmark(now time.Time) {
+	next := now.Add(bookmarkEvery - rand.N(bookmarkEvery/20))
+	if last := w.end.Add(-bookmarkBefore); last.Before(next) {
+		next = last
+	}
+	w.bookmark = next
+	if !next.After(now) {
+		w.bookmark = time.Time{}
+	}
+}
+
+// run sends events until the watch ends, and returns why: nil when its time has come.
+func (w *watcher) run(o *internalversion.ListOptions) error {
+	if o.SendInitialEvents != nil && *o.SendInitialEvents {
+		if err := w.begin(o.AllowWatchBookmarks); err != nil {
+			return err
+		}
+	} else if w.revision == 0 {
+		w.revision = w.cfg.Store.Revision()
+	}
+	for {
+		if err := w.control.Flush(); err != nil {
+			return gone{err}
+		}
+		changes, err := w.wait()
+		now := time.Now()
+		switch {
+		case w.r.Context().Err() != nil:
+			return gone{w.r.Context().Err()}
+		case errors.Is(err, store.ErrCompacted):
+			return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.revision, w.cfg.Store.Revision()))
+		case err != nil && !errors.Is(err, context.DeadlineExceeded):
+			return apierrors.NewInternalError(err)
+		}
+		if err := w.sendAll(changes); err != nil {
+			return err
+		}
+		if !now.Before(w.end) {
+			return nil
+		}
+		if !w.bookmark.IsZero() && !now.Before(w.bookmark) {
+			w.scheduleBookmark(now)
+			if err := w.sendBookmark(nil); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// wait returns the next changes, copied: the store's array may be large, and the client slow. It
+// waits until the next moment at which something else is due.
+func (w *watcher) wait() ([]store.Change, error) {
+	next := w.end
+	if !w.bookmark.IsZero() && w.bookmark.Before(next) {
+		next = w.bookmark
+	}
+	ctx, cancel := context.WithDeadline(w.r.Context(), next)
+	defer cancel()
+	changes, err := w.cfg.Store.Since(ctx, w.revision)
+	return slices.Clone(changes[:min(batch, len(changes))]), err
+}
+
+// begin sends what is there, and the bookmark behind it.
+func (w *watcher) begin(bookmarks bool) error {
+	if newest := w.cfg.Store.Revision(); w.revision > newest {
+		return tooLarge(w.revision, newest)
+	}
+	l := &listing{w.request, position{}, w.sel}
+	first, err := l.read()
+	if err != nil {
+		return l.explain(err, "")
+	}
+	w.revision = first.revision
+	if err := l.each(first, func(o object) error { return w.send(machinerywatch.Added, o) }); err != nil {
+		return l.explain(err, "")
+	}
+	if !bookmarks {
+		return nil
+	}
+	return w.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+}
+
+// sendAll sends the events that changes are to this client.
+func (w *watcher) sendAll(changes []store.Change) error {
+	for _, c := range changes {
+		w.revision = c.Now.Revision
+		kind, o, err := w.event(c)
+		if err == nil && kind != "" {
+			err = w.send(kind, o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// event returns what a change is to somebody who sees only what the selector matches; "" is
+// nothing. What went is shown as it was last, with the revision of the change.
+func (w *watcher) event(c store.Change) (machinerywatch.EventType, object, error) {
+	key := c.Now.Key
+	if key.Resource != w.kind.Stored || w.kind.Namespaced && w.Namespace != "" && key.Namespace != w.Namespace {
+		return "", object{}, nil
+	}
+	before, was, err := w.seen(c.Before)
+	if err != nil {
+		return "", object{}, err
+	}
+	now, is, err := w.seen(c.Now)
+	switch {
+	case err != nil:
+		return "", object{}, err
+	case is && was:
+		return machinerywatch.Modified, now, nil
+	case is:
+		return machinerywatch.Added, now, nil
+	case was:
+		before.revision = c.Now.Revision
+		return machinerywatch.Deleted, before, nil
+	}
+	return "", object{}, nil
+}
+
+// seen returns an object of the history, and whether it was there for this client.
+func (w *watcher) seen(i store.Item) (object, bool, error) {
+	if i.Value == nil {
+		return object{}, false, nil
+	}
+	o, err := parse(w.kind, i)
+	if err != nil {
+		return o, false, err
+	}
+	ok, err := w.sel.matches(o)
+	return o, ok, err
+}
+
+func (w *watcher) sendBookmark(annotations map[string]string) error {
+	o, err := bookmark(w.kind, w.revision, annotations)
+	if err != nil {
+		return err
+	}
+	return w.send(machinerywatch.Bookmark, o)
+}
+
+// send writes an event.
+func (w *watcher) send(kind machinerywatch.EventType, o object) error {
+	if w.media.isProtobuf() {
+		raw, err := w.view.message(o)
+		if err == nil {
+			raw, err = unknown(w.view.kinds(w.kind).one, raw)
+		}
+		if err != nil {
+			return err
+		}
+		return w.frame(kind, raw)
+	}
+	shown, err := w.view.alone(o)
+	if err != nil {
+		return err
+	}
+	return w.line(kind, shown)
+}
+
+// jsonEvent is an event in JSON.
+type jsonEvent struct {
+	Type   machinerywatch.EventType `json:"type"`
+	Object any                      `json:"object"`
+}
+
+func (w *watcher) line(kind machinerywatch.EventType, shown any) error {
+	text, err := json.Marshal(jsonEvent{kind, shown})
+	if err != nil {
+		return err
+	}
+	return w.write(append(text, '\n'))
+}
+
+// frame writes an event of protobuf: its length in four bytes, and its message.
+func (w *watcher) frame(kind machinerywatch.EventType, raw []byte) error {
+	event := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}
+	message := make([]byte, 4+event.Size())
+	if _, err := event.MarshalTo(message[4:]); err != nil {
+		return err
+	}
+	binary.BigEndian.PutUint32(message, uint32(len(message)-4))
+	return w.write(message)
+}
+
+// gone is the error of a client that takes no more.
+type gone struct{ error }
+
+func (w *watcher) write(p []byte) error {
+	if _, err := w.w.Write(p); err != nil {
+		return gone{err}
+	}
+	return nil
+}
+
+// tell sends why a watch ended, as an event, to a client that is still there.
+func (w *watcher) tell(err error) {
+	if err == nil || errors.As(err, &gone{}) {
+		return
+	}
+	status := statusOf(err)
+	if !w.media.isProtobuf() {
+		err = w.line(machinerywatch.Error, status)
+	} else {
+		var raw []byte
+		if raw, err = status.Marshal(); err == nil {
+			raw, err = unknown(metav1.Unversioned.WithKind("Status"), raw)
+		}
+		if err == nil {
+			err = w.frame(machinerywatch.Error, raw)
+		}
+	}
+	if err != nil && !errors.As(err, &gone{}) {
+		w.cfg.Log.Error("write an error of a watch", "path", w.Path, "error", err)
+	}
+}
