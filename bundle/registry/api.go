@@ -59,7 +59,7 @@ func newAPI(ctx context.Context, client *registry.Client, node string, own *pipe
 	if err != nil {
 		return nil, nil, err
 	}
-	server, err := config.Complete(shared).New("berth", genericapiserver.NewEmptyDelegate())
+	server, err := config.Complete(nil).New("berth", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,7 +78,9 @@ func newConfig(self *clientrest.Config, storages storages, chain admission.Inter
 	config.AdmissionControl = chain
 	config.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 	config.EnableProfiling, config.EnableMetrics = false, false
+	// Nobody runs hooks: the program serves by itself.
 	config.StorageObjectCountTracker = nil
+	config.DisabledPostStartHooks.Insert("max-in-flight-filter")
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)

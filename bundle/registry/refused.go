@@ -22,8 +22,26 @@ import (
 )
 
 // errAgent is what requests are answered that the agent has to answer itself.
-var errAgent = apierrors.NewGenericServerResponse(http.StatusNotImplemented, "", api.Resource("nodes"), "",
-	"the agent answers this itself, and should not have passed it on", 0, true)
+var errAgent = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented",
+	Message: "the agent answers this itself, and should not have passed it on to its registry",
+}}
+
+// noReviews refuses to review what somebody may, or who he is.
+type noReviews struct{ reviewer }
+
+// reviewer is what the registries of reviews are.
+type reviewer interface {
+	rest.Storage
+	rest.Creater
+	rest.Scoper
+	rest.SingularNameProvider
+}
+
+// Create refuses.
+func (noReviews) Create(context.Context, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error) {
+	return nil, errAgent
+}
 
 // noKubelet refuses log, exec, attach and port-forward.
 type noKubelet struct{}

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // TokenRequest
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // reviews, TokenRequest
+	_ "k8s.io/kubernetes/pkg/apis/authorization/install"  // reviews
 	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/events/install"
@@ -19,6 +20,12 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"
 	"k8s.io/kubernetes/pkg/kubelet/client"
+	"k8s.io/kubernetes/pkg/registry/authentication/selfsubjectreview"
+	"k8s.io/kubernetes/pkg/registry/authentication/tokenreview"
+	"k8s.io/kubernetes/pkg/registry/authorization/localsubjectaccessreview"
+	"k8s.io/kubernetes/pkg/registry/authorization/selfsubjectaccessreview"
+	"k8s.io/kubernetes/pkg/registry/authorization/selfsubjectrulesreview"
+	"k8s.io/kubernetes/pkg/registry/authorization/subjectaccessreview"
 	leasestorage "k8s.io/kubernetes/pkg/registry/coordination/lease/storage"
 	configmapstorage "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	eventstorage "k8s.io/kubernetes/pkg/registry/core/event/storage"
@@ -93,6 +100,16 @@ func (s storages) groups() (all []group, err error) {
 		return nil, err
 	}
 	return []group{
+		{"authentication.k8s.io", map[string]rest.Storage{
+			"selfsubjectreviews": noReviews{selfsubjectreview.NewREST()},
+			"tokenreviews":       noReviews{tokenreview.NewREST(nil, nil)},
+		}},
+		{"authorization.k8s.io", map[string]rest.Storage{
+			"localsubjectaccessreviews": noReviews{localsubjectaccessreview.NewREST(nil)},
+			"selfsubjectaccessreviews":  noReviews{selfsubjectaccessreview.NewREST(nil)},
+			"selfsubjectrulesreviews":   noReviews{selfsubjectrulesreview.NewREST(nil)},
+			"subjectaccessreviews":      noReviews{subjectaccessreview.NewREST(nil)},
+		}},
 		{"coordination.k8s.io", map[string]rest.Storage{"leases": leases}},
 		{"events.k8s.io", map[string]rest.Storage{"events": events}},
 		{"node.k8s.io", map[string]rest.Storage{"runtimeclasses": runtimeClasses}},

@@ -43,14 +43,29 @@ func (o *objects) GetList(ctx context.Context, key string, opts storage.ListOpti
 	if err := o.atLeast(opts.ResourceVersion, found.revision); err != nil {
 		return err
 	}
-	next := ""
-	if found.more {
-		next, err = storage.EncodeContinue(o.registryKey(found.last)+afterLast, o.prefix, int64(found.revision))
-		if err != nil {
-			return err
-		}
+	if !found.more {
+		return o.versioner.UpdateList(list, found.revision, "", nil)
 	}
-	return o.versioner.UpdateList(list, found.revision, next, nil)
+	next, err := storage.EncodeContinue(o.registryKey(found.last)+afterLast, o.prefix, int64(found.revision))
+	if err != nil {
+		return err
+	}
+	remaining, err := o.remaining(ctx, r, found, opts.Predicate)
+	if err != nil {
+		return o.interpretList(ctx, err, r, from)
+	}
+	return o.versioner.UpdateList(list, found.revision, next, remaining)
+}
+
+// remaining is how many objects follow those of a page; nil if they are selected, as nobody knows
+// without reading them.
+func (o *objects) remaining(ctx context.Context, r store.Range, found extent, predicate storage.SelectionPredicate) (*int64, error) {
+	if !predicate.Empty() {
+		return nil, nil
+	}
+	r.After, r.Revision = found.last, found.revision
+	n, err := o.client.Count(ctx, r)
+	return &n, err
 }
 
 // afterLast ends the key in a token: what follows that key.
@@ -129,9 +144,15 @@ func (o *objects) atLeast(version string, revision uint64) error {
 		return apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
 	if wanted > revision {
-		return storage.NewTooLargeResourceVersionError(wanted, revision, 0)
+		return tooLarge(wanted, revision)
 	}
 	return nil
+}
+
+// tooLarge says that a version is not there yet, and may be soon.
+func tooLarge(wanted, newest uint64) error {
+	const seconds = 1
+	return storage.NewTooLargeResourceVersionError(wanted, newest, seconds)
 }
 
 // interpretList is an error of a list as clients know it. One that began at a revision which is
@@ -143,7 +164,7 @@ func (o *objects) interpretList(ctx context.Context, err error, r store.Range, f
 		if asked != nil {
 			return asked
 		}
-		return storage.NewTooLargeResourceVersionError(r.Revision, newest, 0)
+		return tooLarge(r.Revision, newest)
 	case errors.Is(err, store.ErrCompacted) && from == "":
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, store.ErrCompacted):
@@ -153,7 +174,9 @@ func (o *objects) interpretList(ctx context.Context, err error, r store.Range, f
 			return encoding
 		}
 		expired := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
-			"Begin the list again, or go on with the token of this answer: it shows the newest objects, so that the parts may not fit together.")
+			"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. " +
+			"Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time " +
+			"the first chunk was returned and now may show up in the list.")
 		expired.ErrStatus.Continue = token
 		return expired
 	}

@@ -157,11 +157,11 @@ func (o *objects) Get(ctx context.Context, key string, opts storage.GetOptions, 
 func (o *objects) notOlder(ctx context.Context, version string) error {
 	wanted, err := o.versioner.ParseResourceVersion(version)
 	if err != nil {
-		return apierrors.NewBadRequest("invalid resource version: " + err.Error())
+		return err
 	}
 	revision, err := o.client.Revision(ctx)
 	if err == nil && wanted > revision {
-		err = storage.NewTooLargeResourceVersionError(wanted, revision, 0)
+		err = tooLarge(wanted, revision)
 	}
 	return err
 }

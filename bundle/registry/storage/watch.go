@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +18,7 @@ import (
 type watcher struct {
 	of     *objects
 	wanted selection
+	began  uint64 // the version that the client knows
 	result chan watch.Event
 	cancel context.CancelFunc
 }
@@ -31,7 +33,7 @@ func (o *objects) Watch(ctx context.Context, key string, opts storage.ListOption
 	}
 	namespace, name := o.scope(key)
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{of: o, wanted: selection{name: name, predicate: opts.Predicate}, result: make(chan watch.Event), cancel: cancel}
+	w := &watcher{of: o, wanted: selection{name: name, predicate: opts.Predicate}, began: after, result: make(chan watch.Event), cancel: cancel}
 	w.wanted.predicate.Limit = 0
 	go func() {
 		defer close(w.result)
@@ -154,7 +156,7 @@ func (w *watcher) send(ctx context.Context, e watch.Event) {
 // fail sends the error that ends the watch.
 func (w *watcher) fail(ctx context.Context, err error) {
 	if errors.Is(err, store.ErrCompacted) {
-		err = apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
+		err = apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", w.began))
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

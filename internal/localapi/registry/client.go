@@ -67,6 +67,12 @@ func (c *Client) List(ctx context.Context, r store.Range) (Page, error) {
 	return answer.Page, answer.Failure.err()
 }
 
+// Count is how many objects a range has.
+func (c *Client) Count(ctx context.Context, r store.Range) (int64, error) {
+	n, err := c.number(ctx, "Count", r)
+	return int64(n), err
+}
+
 // Revision is that of the last change of any object.
 func (c *Client) Revision(ctx context.Context) (uint64, error) {
 	return c.number(ctx, "Revision", Nothing{})

@@ -73,6 +73,17 @@ func (s *service) List(r store.Range, answer *PageAnswer) error {
 	return nil
 }
 
+// Count is how many objects a range has.
+func (s *service) Count(r store.Range, answer *NumberAnswer) error {
+	n := uint64(0)
+	_, err := s.store.List(r, func(store.Item) bool {
+		n++
+		return true
+	})
+	*answer = NumberAnswer{Number: n, Failure: failureOf(err)}
+	return nil
+}
+
 // Revision is store.Revision.
 func (s *service) Revision(_ Nothing, answer *NumberAnswer) error {
 	*answer = NumberAnswer{Number: s.store.Revision()}

@@ -57,7 +57,7 @@ type Page struct {
 	More     bool // there are objects after the last
 }
 
-// NumberAnswer is a revision, or what names a watch.
+// NumberAnswer is a revision, a number of objects, or what names a watch.
 type NumberAnswer struct {
 	Number  uint64
 	Failure Failure
