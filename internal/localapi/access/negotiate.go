@@ -57,13 +57,16 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind sc
 	switch {
 	case runtime.IsStrictDecodingError(err) && level != metav1.FieldValidationStrict:
 		warn(w, err)
-	case err != nil:
-		return apierrors.NewBadRequest(err.Error())
+	case err == nil && *got != kind:
+		err = errors.New("it is of another kind")
 	}
-	if *got != kind {
-		return apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, and the path takes a %s", got, kind))
+	switch {
+	case err == nil || runtime.IsStrictDecodingError(err) && level != metav1.FieldValidationStrict:
+		return nil
+	case got == nil || got.Kind == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v", kind.Kind, err))
 	}
-	return nil
+	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, kind.Kind, err))
 }
 
 // warn tells a client of fields that are not known or there twice.
@@ -141,6 +144,6 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	writeAs(w, info, int(s.Code), &s)
 }
 
-func failure(code int32, reason metav1.StatusReason, message string) error {
+func failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }

@@ -83,6 +83,7 @@ func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error
 	switch {
 	case q.Verb == "get" && isStream(q) && q.Resource == "pods" && q.Subresource != "proxy":
 		// By a WebSocket, which begins with a GET, a client gets into a pod as by a POST.
+		// Differs from kube-apiserver: the refusal says what is lacking.
 		return append(list, create), nil
 	case q.Name == "" || q.Subresource != "" || q.Kind() == nil:
 		return list, nil

@@ -52,8 +52,7 @@ func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
 	q := asks(r)
 	v := reviews[q.GroupVersion][q.Resource]
 	if q.Verb != "create" {
-		w.Header().Set("Allow", http.MethodPost)
-		writeError(w, r, failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource"))
+		notAllowed(w, r)
 		return
 	}
 	o, kind := v.new(), q.GroupVersion.WithKind(v.kind)
@@ -66,6 +65,14 @@ func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	write(w, r, http.StatusCreated, o)
+}
+
+// notAllowed is the answer to who does anything else than post.
+func notAllowed(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Allow", http.MethodPost)
+	err := failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+	err.ErrStatus.Details = &metav1.StatusDetails{}
+	writeError(w, r, err)
 }
 
 func (a *Access) reviewSelf(ctx context.Context, _ kinds.Request, o *authenticationv1.SelfSubjectReview) error {
@@ -96,8 +103,7 @@ func (a *Access) reviewToken(ctx context.Context, _ kinds.Request, o *authentica
 func (a *Access) serveToken(w http.ResponseWriter, r *http.Request) {
 	q := asks(r)
 	if q.Verb != "create" {
-		w.Header().Set("Allow", http.MethodPost)
-		writeError(w, r, failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource"))
+		notAllowed(w, r)
 		return
 	}
 	var request authenticationv1.TokenRequest
@@ -114,7 +120,7 @@ func (a *Access) serveToken(w http.ResponseWriter, r *http.Request) {
 
 func (a *Access) reviewSelfAccess(ctx context.Context, _ kinds.Request, o *authorizationv1.SelfSubjectAccessReview) (err error) {
 	errs := checkAttributes(o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
-	if err := invalidReview("SelfSubjectAccessReview", o.ObjectMeta, errs); err != nil {
+	if err := invalidReview(o.ObjectMeta, errs); err != nil {
 		return err
 	}
 	o.Status = a.decide(UserOf(ctx), o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
@@ -122,7 +128,7 @@ func (a *Access) reviewSelfAccess(ctx context.Context, _ kinds.Request, o *autho
 }
 
 func (a *Access) reviewSubject(_ context.Context, _ kinds.Request, o *authorizationv1.SubjectAccessReview) error {
-	if err := invalidReview("SubjectAccessReview", o.ObjectMeta, checkSubject(o.Spec)); err != nil {
+	if err := invalidReview(o.ObjectMeta, checkSubject(o.Spec)); err != nil {
 		return err
 	}
 	o.Status = a.decide(subject(o.Spec), o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
@@ -142,7 +148,7 @@ func (a *Access) reviewLocal(_ context.Context, q kinds.Request, o *authorizatio
 	if ra := o.Spec.ResourceAttributes; ra != nil && ra.Namespace != q.Namespace {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "resourceAttributes", "namespace"), ra.Namespace, "must match metadata.namespace"))
 	}
-	if err := invalidReview("LocalSubjectAccessReview", meta, errs); err != nil {
+	if err := invalidReview(meta, errs); err != nil {
 		return err
 	}
 	o.Status = a.decide(subject(o.Spec), o.Spec.ResourceAttributes, nil)
@@ -169,14 +175,14 @@ func checkAttributes(ra *authorizationv1.ResourceAttributes, na *authorizationv1
 	spec := field.NewPath("spec")
 	switch {
 	case ra != nil && na != nil:
-		return field.ErrorList{field.Invalid(spec.Child("nonResourceAttributes"), na, "cannot be specified in combination with resourceAttributes")}
+		return field.ErrorList{field.Invalid(spec.Child("nonResourceAttributes"), struct{ Path, Verb string }{na.Path, na.Verb}, "cannot be specified in combination with resourceAttributes")}
 	case ra == nil && na == nil:
 		return field.ErrorList{field.Invalid(spec.Child("resourceAttributes"), ra, "exactly one of nonResourceAttributes or resourceAttributes must be specified")}
 	}
 	return nil
 }
 
-func invalidReview(kind string, meta metav1.ObjectMeta, errs field.ErrorList) error {
+func invalidReview(meta metav1.ObjectMeta, errs field.ErrorList) error {
 	meta.ManagedFields = nil
 	if meta.Name != "" || meta.Namespace != "" || meta.GenerateName != "" || len(meta.Labels)+len(meta.Annotations) > 0 {
 		errs = append(errs, field.Invalid(field.NewPath("metadata"), meta, "must be empty"))
@@ -184,7 +190,8 @@ func invalidReview(kind string, meta metav1.ObjectMeta, errs field.ErrorList) er
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: kind}, "", errs)
+	// kube-apiserver names no kind here.
+	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs)
 }
 
 // decide answers what a rule of the file, or one that is built in, says of a user.

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -37,9 +38,6 @@ func (t *Tokens) Request(ctx context.Context, namespace, name string, r *authent
 	if err != nil {
 		return err
 	}
-	if r.Name != "" && r.Name != name || r.Namespace != "" && r.Namespace != namespace {
-		return apierrors.NewBadRequest(fmt.Sprintf("the token is of the service account %s/%s: the metadata of the request must name it, or nothing", namespace, name))
-	}
 	if r.Spec.ExpirationSeconds == nil {
 		life := defaultTokenLife
 		r.Spec.ExpirationSeconds = &life
@@ -47,14 +45,29 @@ func (t *Tokens) Request(ctx context.Context, namespace, name string, r *authent
 	if len(r.Spec.Audiences) == 0 {
 		r.Spec.Audiences = slices.Clone(t.cfg.Audiences)
 	}
+	kind := authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind()
+	if errs := checkMetadata(r, namespace, name); len(errs) > 0 {
+		return apierrors.NewInvalid(kind, name, errs)
+	}
 	if errs := validateTokenRequest(r); len(errs) > 0 {
-		return apierrors.NewInvalid(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind(), "", errs)
+		return apierrors.NewInvalid(kind, "", errs)
 	}
 	k := kubernetesClaims{Namespace: namespace, ServiceAccount: *referenceTo(account)}
 	if err := t.bind(ctx, &k, r.Spec.BoundObjectRef); err != nil {
 		return err
 	}
 	return t.sign(k, r, name)
+}
+
+func checkMetadata(r *authenticationv1.TokenRequest, namespace, name string) (errs field.ErrorList) {
+	at := field.NewPath("metadata")
+	if r.Name != "" && r.Name != name {
+		errs = append(errs, field.Invalid(at.Child("name"), r.Name, "must match the service account name if specified"))
+	}
+	if r.Namespace != "" && r.Namespace != namespace {
+		errs = append(errs, field.Invalid(at.Child("namespace"), r.Namespace, "must match the service account namespace if specified"))
+	}
+	return errs
 }
 
 func validateTokenRequest(r *authenticationv1.TokenRequest) field.ErrorList {
@@ -76,7 +89,7 @@ func (t *Tokens) bind(ctx context.Context, k *kubernetesClaims, ref *authenticat
 	bindable := map[string]string{"Pod": "pods", "Secret": "secrets", "Node": "nodes"}
 	kind := kinds.Find("", ref.APIVersion, bindable[ref.Kind])
 	if kind == nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to object with kind %q and apiVersion %q: it may be a Pod, a Secret or a Node of v1", k.ServiceAccount.Name, ref.Kind, ref.APIVersion))
+		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)))
 	}
 	namespace := k.Namespace
 	if !kind.Namespaced {

@@ -1,0 +1,234 @@
+package garbage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+)
+
+// syncNamespace gives a namespace what each has, or ends one that is deleted. done says that nothing
+// more is to be done for it now.
+func (c *Collector) syncNamespace(ctx context.Context, o *object) (done bool, err error) {
+	ns, err := whole[*v1.Namespace](o)
+	if err != nil {
+		return true, err
+	}
+	if !o.deleting() {
+		return false, c.ensureDefaults(ctx, ns.Name)
+	}
+	if !slices.Contains(ns.Spec.Finalizers, v1.FinalizerKubernetes) {
+		return false, nil
+	}
+	left, failed := c.deleteContent(ctx, ns.Name)
+	if left.total() == 0 && failed == nil {
+		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f v1.FinalizerName) bool { return f == v1.FinalizerKubernetes })
+		return true, c.cfg.Writer.Finalize(ctx, ns)
+	}
+	if err := c.setConditions(ctx, o, ns, left.conditions(failed)); err != nil {
+		return true, err
+	}
+	return true, failed
+}
+
+// ensureDefaults makes the objects that each namespace has, and brings ConfigMaps among them to
+// what they are to hold.
+func (c *Collector) ensureDefaults(ctx context.Context, namespace string) error {
+	if c.cfg.Defaults == nil {
+		return nil
+	}
+	for _, want := range c.cfg.Defaults(namespace) {
+		key, err := keyOf(want)
+		if err != nil {
+			return err
+		}
+		have, err := c.get(key)
+		if err != nil {
+			return err
+		}
+		if have == nil {
+			if err := c.cfg.Writer.Create(ctx, want); err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("create %s: %w", key, err)
+			}
+			continue
+		}
+		if err := c.ensureData(ctx, have, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Collector) ensureData(ctx context.Context, have *object, want kinds.Object) error {
+	m, ok := want.(*v1.ConfigMap)
+	if !ok {
+		return nil
+	}
+	is, err := whole[*v1.ConfigMap](have)
+	if err != nil || reflect.DeepEqual(is.Data, m.Data) {
+		return err
+	}
+	patch := map[string]any{}
+	for key := range is.Data {
+		patch[key] = nil
+	}
+	for key, value := range m.Data {
+		patch[key] = value
+	}
+	b, err := json.Marshal(map[string]any{"data": patch})
+	if err != nil {
+		return err
+	}
+	return c.cfg.Writer.Patch(ctx, have.ref(), "", b)
+}
+
+// keyOf is where an object is stored.
+func keyOf(o kinds.Object) (store.Key, error) {
+	gvks, _, err := kinds.Scheme().ObjectKinds(runtime.Object(o))
+	if err != nil {
+		return store.Key{}, err
+	}
+	i := slices.IndexFunc(kinds.All, func(k kinds.Kind) bool { return slices.Contains(gvks, k.GroupVersionKind) })
+	if i < 0 {
+		return store.Key{}, fmt.Errorf("%v is no kind of the local API", gvks)
+	}
+	return store.Key{Resource: kinds.All[i].Stored, Namespace: o.GetNamespace(), Name: o.GetName()}, nil
+}
+
+// content is what is left of a namespace.
+type content struct {
+	objects    map[string]int // by resource
+	finalizers map[string]int // how many objects have each
+}
+
+func (c content) total() (n int) {
+	for _, of := range c.objects {
+		n += of
+	}
+	return n
+}
+
+// deleteContent deletes what is in a namespace, pods first, and returns what was there still.
+func (c *Collector) deleteContent(ctx context.Context, namespace string) (content, error) {
+	left := content{map[string]int{}, map[string]int{}}
+	var failed error
+	for _, resource := range stored() { // pods are the first
+		if !refTo(store.Key{Resource: resource}).Kind.Namespaced {
+			continue
+		}
+		list, err := c.list(store.Range{Resource: resource, Namespace: namespace})
+		if err != nil {
+			return left, err
+		}
+		for _, o := range list {
+			left.objects[resource]++
+			for _, f := range o.meta.Finalizers {
+				left.finalizers[f]++
+			}
+			if o.deleting() {
+				continue
+			}
+			err := c.delete(ctx, o, metav1.DeletePropagationBackground)
+			if err != nil && !apierrors.IsNotFound(err) && failed == nil {
+				failed = fmt.Errorf("delete %s: %w", o.key, err)
+			}
+		}
+		if resource == "pods" && len(list) > 0 {
+			break // what they use goes after them
+		}
+	}
+	return left, failed
+}
+
+func (c *Collector) list(r store.Range) (list []*object, err error) {
+	var failed error
+	_, err = c.cfg.Store.List(r, func(item store.Item) bool {
+		item.Value = slices.Clone(item.Value) // it may be read in this call alone
+		var o *object
+		if o, failed = decode(item); failed == nil {
+			list = append(list, o)
+		}
+		return failed == nil
+	})
+	if err == nil {
+		err = failed
+	}
+	return list, err
+}
+
+// conditions are those of a namespace that is deleted, in the words of kube-controller-manager.
+func (c content) conditions(failed error) []v1.NamespaceCondition {
+	list := []v1.NamespaceCondition{
+		{Type: v1.NamespaceDeletionDiscoveryFailure, Status: v1.ConditionFalse, Reason: "ResourcesDiscovered", Message: "All resources successfully discovered"},
+		{Type: v1.NamespaceDeletionGVParsingFailure, Status: v1.ConditionFalse, Reason: "ParsedGroupVersions", Message: "All legacy kube types successfully parsed"},
+		{Type: v1.NamespaceDeletionContentFailure, Status: v1.ConditionFalse, Reason: "ContentDeleted", Message: "All content successfully deleted, may be waiting on finalization"},
+		{Type: v1.NamespaceContentRemaining, Status: v1.ConditionFalse, Reason: "ContentRemoved", Message: "All content successfully removed"},
+		{Type: v1.NamespaceFinalizersRemaining, Status: v1.ConditionFalse, Reason: "ContentHasNoFinalizers", Message: "All content-preserving finalizers finished"},
+	}
+	if failed != nil {
+		list[2].Status, list[2].Reason, list[2].Message = v1.ConditionTrue, "ContentDeletionFailed", "Failed to delete all resource types, 1 remaining: "+failed.Error()
+	}
+	if c.total() > 0 {
+		var parts []string
+		for _, resource := range slices.Sorted(maps.Keys(c.objects)) {
+			name := resource
+			if !strings.Contains(name, ".") {
+				name += "."
+			}
+			parts = append(parts, fmt.Sprintf("%s has %d resource instances", name, c.objects[resource]))
+		}
+		list[3].Status, list[3].Reason, list[3].Message = v1.ConditionTrue, "SomeResourcesRemain", "Some resources are remaining: "+strings.Join(parts, ", ")
+	}
+	if len(c.finalizers) > 0 {
+		var parts []string
+		for _, f := range slices.Sorted(maps.Keys(c.finalizers)) {
+			parts = append(parts, fmt.Sprintf("%s in %d resource instances", f, c.finalizers[f]))
+		}
+		list[4].Status, list[4].Reason = v1.ConditionTrue, "SomeFinalizersRemain"
+		list[4].Message = "Some content in the namespace has finalizers remaining: " + strings.Join(parts, ", ")
+	}
+	return list
+}
+
+// setConditions writes the conditions of a namespace if they have changed.
+func (c *Collector) setConditions(ctx context.Context, o *object, ns *v1.Namespace, want []v1.NamespaceCondition) error {
+	changed := false
+	all := slices.Clone(ns.Status.Conditions)
+	for _, w := range want {
+		i := slices.IndexFunc(all, func(h v1.NamespaceCondition) bool { return h.Type == w.Type })
+		if i >= 0 && all[i].Status == w.Status && all[i].Reason == w.Reason && all[i].Message == w.Message {
+			continue
+		}
+		changed = true
+		w.LastTransitionTime = metav1.Now()
+		if i < 0 {
+			all = append(all, w)
+			continue
+		}
+		if all[i].Status == w.Status {
+			w.LastTransitionTime = all[i].LastTransitionTime
+		}
+		all[i] = w
+	}
+	if !changed {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": o.uid(), "resourceVersion": o.version()}, "status": map[string]any{"conditions": all},
+	})
+	if err != nil {
+		return err
+	}
+	return c.cfg.Writer.Patch(ctx, o.ref(), "status", patch)
+}
