@@ -26,7 +26,7 @@ import (
 // listOptions reads the options of a list or a watch.
 func (q *request) listOptions() (*internalversion.ListOptions, selector, error) {
 	o := &internalversion.ListOptions{}
-	if err := scheme.ParameterCodec.DecodeParameters(q.r.URL.Query(), schema.GroupVersion{Version: "v1"}, o); err != nil {
+	if err := scheme.ParameterCodec.DecodeParameters(q.r.URL.Query(), metav1.SchemeGroupVersion, o); err != nil {
 		return nil, selector{}, apierrors.NewBadRequest(err.Error())
 	}
 	internalversion.SetListOptionsDefaults(o, true)
