@@ -61,9 +61,11 @@ func TestOwners(t *testing.T) {
 			left: []string{"configmaps/x/o"}, calls: []string{"delete configmaps/x/d Background"},
 		},
 		{
-			name:  "an owner of a kind that is not known",
-			setUp: func(a *api) { a.put(configMap("x", "d", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "o", UID: "u"})) },
-			left:  []string{"configmaps/x/d"},
+			name: "an owner of a kind that is not known",
+			setUp: func(a *api) {
+				a.put(configMap("x", "d", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "o", UID: "u"}))
+			},
+			left: []string{"configmaps/x/d"},
 		},
 		{
 			name: "one of two owners",
@@ -112,6 +114,18 @@ func TestOwners(t *testing.T) {
 			},
 			act:  func(a *api) { a.remove(key("x", "o"), orphan) },
 			left: []string{"configmaps/x/d", "configmaps/x/e"}, calls: []string{"patch configmaps/x/d", "patch configmaps/x/e", "patch configmaps/x/o"},
+		},
+		{
+			name: "a dependant that has asked for orphans of its own",
+			setUp: func(a *api) {
+				o := a.put(configMap("x", "o"))
+				d := configMap("x", "d", ownedBy("ConfigMap", "o", o))
+				d.Finalizers = []string{metav1.FinalizerOrphanDependents}
+				a.put(configMap("x", "e", ownedBy("ConfigMap", "d", a.put(d))))
+			},
+			act:   func(a *api) { a.remove(key("x", "o"), background) },
+			left:  []string{"configmaps/x/e"},
+			calls: []string{"delete configmaps/x/d Orphan", "patch configmaps/x/e", "patch configmaps/x/d"},
 		},
 		{
 			name: "a cluster's owner",
@@ -452,4 +466,3 @@ func (m *model) check(t *testing.T, when string) {
 		}
 	}
 }
-
