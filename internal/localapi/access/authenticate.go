@@ -89,7 +89,7 @@ func strip(h http.Header) {
 	}
 	for name := range h {
 		for _, prefix := range hopHeaders {
-			// A name that is spelled oddly is as dangerous: it is compared as any server may read it.
+			// A name that is spelled oddly is as dangerous: it is compared as any server reads it.
 			if strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), strings.ToLower(prefix)) {
 				delete(h, name)
 			}

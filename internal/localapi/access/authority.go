@@ -54,7 +54,8 @@ type authorityPair struct {
 	pool *x509.CertPool
 }
 
-// OpenAuthority reads the authority of the folder, and makes folder and authority if there are none.
+// OpenAuthority reads the authority of the folder, and makes folder and authority if there are
+// none.
 func OpenAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("authority of the local API: %w", err)
@@ -191,8 +192,8 @@ func (a *Authority) known(chain []*x509.Certificate) (*User, error) {
 	return certificateUser(leaf), nil
 }
 
-// GetCertificate is for tls.Config: the serving certificate, which is made or renewed if it is time,
-// and if it cannot be, stays.
+// GetCertificate is for tls.Config: the serving certificate, which is made or renewed if it is
+// time, and if it cannot be, stays.
 func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	err := a.Health()
 	if c := a.serving.Load(); c != nil {
@@ -257,8 +258,8 @@ func (a *Authority) ensureServing(now time.Time) error {
 	return writePair(path, der, key)
 }
 
-// TLS is the configuration of the HTTPS listener. Who shows no certificate, or one of somebody else,
-// is not refused here but answered 401.
+// TLS is the configuration of the HTTPS listener. Who shows no certificate, or one of somebody
+// else, is not refused here but answered 401.
 func (a *Authority) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},

@@ -10,7 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parseRules reads the file of rules. An error names the line, the field and the fix; path is for it.
+// parseRules reads the file of rules. An error names the line, the field and the fix; path is for
+// it.
 //
 //	rules:
 //	- users: [ci]

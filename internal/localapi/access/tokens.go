@@ -213,7 +213,8 @@ func (k *kubernetesClaims) bound() []boundTo {
 	return found
 }
 
-// deletedLeeway is how long after the end of its grace an object that is being deleted still counts.
+// deletedLeeway is how long after the end of its grace an object that is being deleted still
+// counts.
 const deletedLeeway = time.Minute
 
 func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) error {

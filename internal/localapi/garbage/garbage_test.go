@@ -302,7 +302,7 @@ func TestCompacted(t *testing.T) {
 		a.start(nil)
 		a.mu.Lock()
 		a.change(key("x", "o"), nil)
-		a.floor, a.history = a.revision, nil
+		a.compact()
 		a.mu.Unlock()
 		synctest.Wait()
 		if left := a.there(); len(left) > 0 {
@@ -334,7 +334,6 @@ func TestRandomGraphs(t *testing.T) {
 // model is which objects there are to be, and whose they are.
 type model struct {
 	a      *api
-	all    []*v1.ConfigMap
 	owners map[string][]types.UID // by name of those that are to be there
 	uid    map[string]types.UID
 }
