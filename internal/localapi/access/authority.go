@@ -66,7 +66,7 @@ func OpenAuthority(dir string) (*Authority, error) {
 	a := &Authority{dir: dir}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.ensureCA(time.Now()); err != nil {
+	if err := locked(dir, func() error { return a.ensureCA(time.Now()) }); err != nil {
 		return nil, fmt.Errorf("authority of the local API: %w", err)
 	}
 	return a, nil
@@ -210,13 +210,15 @@ func (a *Authority) Health() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.ensureCA(now); err != nil {
-		return fmt.Errorf("authority of the local API: %w", err)
-	}
-	if err := a.ensureServing(now); err != nil {
-		return fmt.Errorf("serving certificate of the local API: %w", err)
-	}
-	return nil
+	return locked(a.dir, func() error {
+		if err := a.ensureCA(now); err != nil {
+			return fmt.Errorf("authority of the local API: %w", err)
+		}
+		if err := a.ensureServing(now); err != nil {
+			return fmt.Errorf("serving certificate of the local API: %w", err)
+		}
+		return nil
+	})
 }
 
 // serves says whether a serving certificate is of this authority, for the names that it needs and

@@ -66,7 +66,11 @@ func OpenTokens(cfg TokensConfig) (*Tokens, error) {
 		cfg.KeysURL = "https://kubernetes.default.svc" + keysPath
 	}
 	path := filepath.Join(cfg.Dir, "tokens.pem")
-	key, err := ensureTokenKey(path)
+	var key *ecdsa.PrivateKey
+	err := locked(cfg.Dir, func() (err error) {
+		key, err = ensureTokenKey(path)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("key of service accounts' tokens: %w", err)
 	}
