@@ -53,8 +53,11 @@ func parseYAML(content []byte) (*yaml.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("line %d: a second document: put all rules in one", max(second.Line, 1))
+	switch err := d.Decode(&second); {
+	case err == nil:
+		return nil, fmt.Errorf("line %d: a second document: put all rules in one", second.Line)
+	case !errors.Is(err, io.EOF):
+		return nil, err
 	}
 	if doc.Content[0].Tag == "!!null" {
 		return nil, nil
