@@ -36,7 +36,7 @@ func TestRulesThatAreBroken(t *testing.T) {
 		{"rules: []\nrules: []", "line 2: rules: the field is there twice"},
 		{"rules: {}", "line 1: rules: it is a list of rules"},
 		{"rules:\n- ci", "line 2: rules[0]: there must be fields with values"},
-		{"rules: []\n---\nrules: []", "line 3: a second document"},
+		{"rules: []\n---\nrules: []", "line 2: a second document"},
 		{"rules: []\n---\n[", "did not find expected node content"},
 		{"a: &a []\nrules: *a", "line 1: a: there is no such field"},
 		{head + "  user: [x]", "line 3: rules[0].user: there is no such field"},
