@@ -66,7 +66,7 @@ func (f *RulesFile) refresh() {
 	rules, err := readRules(f.path)
 	before := f.err
 	f.err, f.seen = err, nil
-	if now != nil && time.Since(now.ModTime()) > settled {
+	if now != nil && time.Since(now.ModTime()).Abs() > settled {
 		f.seen = now
 	}
 	switch {

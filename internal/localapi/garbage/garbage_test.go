@@ -311,6 +311,43 @@ func TestCompacted(t *testing.T) {
 	})
 }
 
+// TestUnreadable has an owner that cannot be read, from the start or from some time on: nobody is
+// deleted for it, others are collected.
+func TestUnreadable(t *testing.T) {
+	for _, from := range []string{"the start", "later"} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAPI(t)
+			a.put(configMap("x", "d", ownedBy("ConfigMap", "o", a.put(configMap("x", "o")))))
+			spoil := func() {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.change(key("x", "o"), configMap("x", "o"))
+				for _, broken := range [][]byte{[]byte("{}"), []byte("k8s\x00\xff")} {
+					item := a.items[key("x", "o")]
+					item.Value = broken
+					a.items[item.Key] = item
+					a.history[len(a.history)-1].Now.Value = broken
+				}
+			}
+			if from == "the start" {
+				spoil()
+			}
+			c := a.start(nil)
+			if from == "later" {
+				spoil()
+			}
+			a.put(configMap("x", "e", ownedBy("Secret", "s", "none")))
+			synctest.Wait()
+			if diff := cmp.Diff([]string{"configmaps/x/d", "configmaps/x/o"}, a.there()); diff != "" {
+				t.Errorf("from %s (-want +got):\n%s", from, diff)
+			}
+			if err := c.Health(); err == nil || !strings.Contains(err.Error(), "configmaps/x/o") {
+				t.Errorf("from %s: health %v", from, err)
+			}
+		})
+	}
+}
+
 // TestRandomGraphs deletes objects of random graphs in each way. What a collector deletes has no
 // owner that lives; in the end there is what a model has, which knows no order.
 func TestRandomGraphs(t *testing.T) {
