@@ -149,6 +149,41 @@ func TestAccessAsKubeAPIServer(t *testing.T) {
 		t.Errorf("a bad token (-kube-apiserver +local API):\n%s", diff)
 	}
 	compareTokens(t, real, local)
+	askByKubectl(t, c, ours)
+}
+
+// askByKubectl asks the local API as a user does, by a kubeconfig.
+func askByKubectl(t *testing.T, c *controlPlane, ours *rest.Config) {
+	kubectl := func(args ...string) string {
+		t.Helper()
+		flags := []string{"kubectl", "--kubeconfig=/dev/null", "--server=" + ours.Host, "--certificate-authority=" + c.dir + "/ca", "--client-certificate=" + c.dir + "/cert", "--client-key=" + c.dir + "/key"}
+		out, err := c.run("", append(flags, args...)...)
+		if err != nil && out == "" {
+			t.Fatal(err)
+		}
+		return strings.Join(strings.Fields(out), " ")
+	}
+	for name, content := range map[string][]byte{"ca": ours.CAData, "cert": ours.CertData, "key": ours.KeyData} {
+		if err := os.WriteFile(c.dir+"/"+name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range []struct {
+		args string
+		want string
+	}{
+		{"auth whoami -o jsonpath={.status.userInfo.username},{.status.userInfo.groups}", `kubernetes-admin,["system:masters","system:authenticated"]`},
+		{"auth whoami --as=ci -o jsonpath={.status.userInfo.username},{.status.userInfo.groups}", `ci,["system:authenticated"]`},
+		{"auth can-i get pods -n default --as=ci", "yes"},
+		{"auth can-i get pods -n kube-system --as=ci", "no"},
+		{"auth can-i get /version --as=ci", "yes"},
+		{"auth can-i get /metrics --as=ci", "no"},
+		{"auth can-i --list -n default --as=ci --no-headers", "pods/log [] [] [get list watch]"},
+	} {
+		if got := kubectl(strings.Fields(r.args)...); got != r.want && !(strings.Contains(r.args, "--list") && strings.Contains(got, r.want)) && !strings.HasPrefix(got, r.want+" - ") {
+			t.Errorf("kubectl %s: %q, want %q", r.args, got, r.want)
+		}
+	}
 }
 
 // compareTokens has both sign a token, and review it.

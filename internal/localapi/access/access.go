@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -114,7 +115,9 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 	if lasts == long {
 		a.readUntil(w, time.Time{})
 	}
-	r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, maxBody)
+	if r.Body != http.NoBody {
+		r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, maxBody)
+	}
 	r = r.WithContext(WithUser(r.Context(), u))
 	if own := a.own(t.q); own != nil {
 		own(w, r)
@@ -136,7 +139,7 @@ func (a *Access) own(q kinds.Request) http.HandlerFunc {
 	switch {
 	case isReview(q):
 		return a.serveReview
-	case q.Group == "" && q.Resource == "serviceaccounts" && q.Subresource == "token":
+	case q.GroupVersion == v1.SchemeGroupVersion && q.Resource == "serviceaccounts" && q.Subresource == "token":
 		return a.serveToken
 	case q.Path == openIDPath && q.Verb == "get":
 		return document("application/json", a.cfg.Tokens.discovery)

@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -36,7 +38,7 @@ rules:
   namespaces: [x]
 - users: [patcher]
   verbs: [patch, update]
-  resources: [configmaps]
+  resources: [configmaps, leases]
 - users: [shell]
   verbs: [create, get]
   resources: [pods/exec, pods/portforward]
@@ -110,7 +112,8 @@ func TestWhoMayWhat(t *testing.T) {
 		{user: "patcher", request: "PUT /api/v1/namespaces/x/configmaps/there"},
 		{user: "patcher", request: "PATCH /api/v1/namespaces/x/configmaps/new", headers: []string{apply}, want: `configmaps "new" is forbidden: User "patcher" cannot create resource "configmaps" in API group "" in the namespace "x"`},
 		{user: "patcher", request: "PATCH /api/v1/namespaces/x/configmaps/new", headers: []string{"Content-Type: Application/Apply-Patch+CBOR; charset=x"}, want: `configmaps "new" is forbidden: User "patcher" cannot create resource "configmaps" in API group "" in the namespace "x"`},
-		{user: "patcher", request: "PUT /api/v1/namespaces/x/configmaps/new", want: `configmaps "new" is forbidden: User "patcher" cannot create resource "configmaps" in API group "" in the namespace "x"`},
+		{user: "patcher", request: "PUT /api/v1/namespaces/x/configmaps/new"}, // which is not found
+		{user: "patcher", request: "PUT /apis/coordination.k8s.io/v1/namespaces/x/leases/new", want: `leases.coordination.k8s.io "new" is forbidden: User "patcher" cannot create resource "leases" in API group "coordination.k8s.io" in the namespace "x"`},
 
 		{user: "shell", request: "POST /api/v1/namespaces/x/pods/p/exec?command=sh"},
 		{user: "shell", request: "GET /api/v1/namespaces/x/pods/p/exec?command=sh"},
@@ -247,18 +250,28 @@ func TestServerOptions(t *testing.T) {
 // TestHeaders removes what somebody may say about who it is.
 func TestHeaders(t *testing.T) {
 	s := newServer(t, rules)
-	got := s.do(s.client("ci"), "GET /api/v1/namespaces/x/pods", "",
-		"X-Remote-User: root", "x-remote-group: system:masters", "X_Remote_Uid: 0", "X-Remote-Extra-A: b", "X-Remote-Group: a", "Accept: text/plain, */*")
+	conn := s.dial("ci") // HTTP/1.1, which has the header Connection
+	headers := []string{
+		"X-Remote-User: root", "x-remote-group: system:masters", "X_Remote_Uid: 0", "X-Remote-Extra-A: b", "X-Remote-Group: a",
+		"Connection: X-Remote-User, Accept", "Accept: text/plain, */*",
+	}
+	if _, err := fmt.Fprintf(conn, "GET /api/v1/namespaces/x/pods HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", strings.Join(headers, "\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var told reached
-	if err := json.Unmarshal([]byte(got.body), &told); err != nil {
-		t.Fatalf("%d %s: %v", got.code, got.body, err)
+	if err := json.NewDecoder(got.Body).Decode(&told); err != nil {
+		t.Fatalf("%d: %v", got.StatusCode, err)
 	}
 	for name := range told.Headers {
 		if n := strings.ToLower(name); strings.Contains(n, "remote") || strings.HasPrefix(n, "impersonate") || n == "authorization" {
 			t.Errorf("%s came through", name)
 		}
 	}
-	if told.User != "ci" || !cmp.Equal(told.Groups, []string{"system:authenticated"}) || told.Headers.Get("Accept") == "" {
+	if told.User != "ci" || !cmp.Equal(told.Groups, []string{"system:authenticated"}) || told.Headers.Get("Accept") == "" || told.Headers.Get("Connection") != "" {
 		t.Errorf("got %+v", told)
 	}
 }
@@ -294,8 +307,10 @@ func TestImpersonation(t *testing.T) {
 	}{
 		{"a user", boss, []string{"Impersonate-User: ci"}, reached{User: "ci", Groups: []string{"system:authenticated"}, By: "boss"}, ""},
 		{
-			"groups", boss, []string{"Impersonate-User: u", "Impersonate-Group: readers", "Impersonate-Group: g", "Impersonate-Uid: 7", "Impersonate-Extra-Scopes: view"},
-			reached{User: "u", Groups: []string{"readers", "g", "system:authenticated"}, By: "boss"}, "",
+			"groups", boss,
+			[]string{"Impersonate-User: u", "Impersonate-Group: readers", "Impersonate-Group: g", "Impersonate-Uid: 7", "Impersonate-Extra-Scopes: view"},
+			reached{User: "u", Groups: []string{"readers", "g", "system:authenticated"}, By: "boss"},
+			"",
 		},
 		{"an extra that it may not", boss, []string{"Impersonate-User: u", "Impersonate-Extra-Example.com%2fother: v"}, reached{}, `userextras.authentication.k8s.io "v" is forbidden: User "boss" cannot impersonate resource "userextras/example.com/other" in API group "authentication.k8s.io" at the cluster scope`},
 		{"who may not", ci, []string{"Impersonate-User: boss"}, reached{}, `users "boss" is forbidden: User "ci" cannot impersonate resource "users" in API group "" at the cluster scope`},

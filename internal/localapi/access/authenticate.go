@@ -77,12 +77,19 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 // hopHeaders are what a client must not tell who is behind it: the child believes them.
 var hopHeaders = []string{"X-Remote-", "Impersonate-"}
 
-// strip removes the headers that say who somebody is: from here on the context does.
+// strip removes the headers that say who somebody is: from here on the context does. Connection
+// may name headers that a proxy is to remove, such as those that it adds itself: only what is about
+// the connection stays.
 func strip(h http.Header) {
 	h.Del("Authorization")
+	if connection := strings.ToLower(strings.Join(h.Values("Connection"), ",")); strings.Contains(connection, "upgrade") {
+		h.Set("Connection", "Upgrade")
+	} else {
+		h.Del("Connection")
+	}
 	for name := range h {
 		for _, prefix := range hopHeaders {
-			// A name that is spelled oddly is as dangerous: it is compared as any server may read it.
+			// A name that is spelled oddly is as dangerous: it is compared as any server reads it.
 			if strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), strings.ToLower(prefix)) {
 				delete(h, name)
 			}

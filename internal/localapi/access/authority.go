@@ -54,7 +54,8 @@ type authorityPair struct {
 	pool *x509.CertPool
 }
 
-// OpenAuthority reads the authority of the folder, and makes folder and authority if there are none.
+// OpenAuthority reads the authority of the folder, and makes folder and authority if there are
+// none.
 func OpenAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("authority of the local API: %w", err)
@@ -65,7 +66,7 @@ func OpenAuthority(dir string) (*Authority, error) {
 	a := &Authority{dir: dir}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.ensureCA(time.Now()); err != nil {
+	if err := locked(dir, func() error { return a.ensureCA(time.Now()) }); err != nil {
 		return nil, fmt.Errorf("authority of the local API: %w", err)
 	}
 	return a, nil
@@ -191,8 +192,8 @@ func (a *Authority) known(chain []*x509.Certificate) (*User, error) {
 	return certificateUser(leaf), nil
 }
 
-// GetCertificate is for tls.Config: the serving certificate, which is made or renewed if it is time,
-// and if it cannot be, stays.
+// GetCertificate is for tls.Config: the serving certificate, which is made or renewed if it is
+// time, and if it cannot be, stays.
 func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	err := a.Health()
 	if c := a.serving.Load(); c != nil {
@@ -209,13 +210,15 @@ func (a *Authority) Health() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.ensureCA(now); err != nil {
-		return fmt.Errorf("authority of the local API: %w", err)
-	}
-	if err := a.ensureServing(now); err != nil {
-		return fmt.Errorf("serving certificate of the local API: %w", err)
-	}
-	return nil
+	return locked(a.dir, func() error {
+		if err := a.ensureCA(now); err != nil {
+			return fmt.Errorf("authority of the local API: %w", err)
+		}
+		if err := a.ensureServing(now); err != nil {
+			return fmt.Errorf("serving certificate of the local API: %w", err)
+		}
+		return nil
+	})
 }
 
 // serves says whether a serving certificate is of this authority, for the names that it needs and
@@ -257,8 +260,8 @@ func (a *Authority) ensureServing(now time.Time) error {
 	return writePair(path, der, key)
 }
 
-// TLS is the configuration of the HTTPS listener. Who shows no certificate, or one of somebody else,
-// is not refused here but answered 401.
+// TLS is the configuration of the HTTPS listener. Who shows no certificate, or one of somebody
+// else, is not refused here but answered 401.
 func (a *Authority) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},

@@ -7,7 +7,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +90,26 @@ func pairOf(t *testing.T, a *access.Authority) string {
 		t.Fatal(err)
 	}
 	return string(cert) + string(key)
+}
+
+// TestSideBySide has many open a new authority at the same time: all have the same.
+func TestSideBySide(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "api")
+	made := make([]string, 8)
+	var wg sync.WaitGroup
+	for i := range made {
+		wg.Go(func() {
+			if a, err := access.OpenAuthority(dir); err != nil {
+				t.Error(err)
+			} else {
+				made[i] = string(a.Certificate())
+			}
+		})
+	}
+	wg.Wait()
+	if all := slices.Compact(made); len(all) != 1 {
+		t.Errorf("%d authorities", len(all))
+	}
 }
 
 // TestRenewal lets time go by: who knows the authority of the first day goes on to trust the

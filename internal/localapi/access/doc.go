@@ -7,8 +7,8 @@
 // unix socket, by being root. Nobody else is served. What a user may is one file of rules, which
 // is read again when it has changed. The decision comes before anything reads the body.
 //
-// Owns: the folder of the authority's keys (ca.pem, serving.pem, tokens.pem), the file of rules, the
-// kubeconfigs that it prints.
+// Owns: the folder of the authority's keys (ca.pem, serving.pem, tokens.pem), the file of rules,
+// the kubeconfigs that it prints.
 // Reads: requests, the objects that tokens are bound to.
 // Never: serves a request that it does not know the user of, writes a body or a secret to the log.
 package access

@@ -107,7 +107,9 @@ type reached struct {
 	Body    int
 }
 
-func newServer(t *testing.T, rules string) *server { return newServerOf(t, rules, access.Config{}, nil) }
+func newServer(t *testing.T, rules string) *server {
+	return newServerOf(t, rules, access.Config{}, nil)
+}
 
 func newServerOf(t *testing.T, rules string, cfg access.Config, behind http.Handler) *server {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// impersonate returns whom a request is for: by the headers Impersonate-… somebody else, if the user
-// may. An error is a Status of the API.
+// impersonate returns whom a request is for: by the headers Impersonate-… somebody else, if the
+// user may. An error is a Status of the API.
 func (a *Access) impersonate(u *User, h http.Header) (*User, error) {
 	name, groups, uid, extra := h.Get("Impersonate-User"), h.Values("Impersonate-Group"), h.Get("Impersonate-Uid"), impersonatedExtra(h)
 	if name == "" {

@@ -12,6 +12,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/checkpoint"
 )
 
@@ -58,6 +60,20 @@ func writePair(path string, certificate []byte, key *ecdsa.PrivateKey) error {
 		return err
 	}
 	return checkpoint.Write(path, 0o600, append(encodeCertificate(certificate), keyPEM...))
+}
+
+// locked does something while no other process does something under the lock of the folder: the
+// agent and `berth kubeconfig` may start side by side.
+func locked(folder string, do func() error) (err error) {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }() // which gives the lock back
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", folder, err)
+	}
+	return do()
 }
 
 func encodeCertificate(der []byte) []byte {

@@ -74,6 +74,9 @@ func isWrite(q kinds.Request) bool {
 	return !isReview(q)
 }
 
+// madeByUpdate are the resources of which an update makes what is not there, as of kube-apiserver.
+var madeByUpdate = []string{"events", "leases"}
+
 // needs are the rights that a request needs. Whether an object is there is asked only where it
 // matters.
 func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error) {
@@ -87,7 +90,7 @@ func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error
 		return append(list, create), nil
 	case q.Name == "" || q.Subresource != "" || q.Kind() == nil:
 		return list, nil
-	case q.Verb == "patch" && isApply(r), q.Verb == "update":
+	case q.Verb == "patch" && isApply(r), q.Verb == "update" && slices.Contains(madeByUpdate, q.Resource):
 		namespace := q.Namespace
 		if !q.Kind().Namespaced {
 			namespace = ""

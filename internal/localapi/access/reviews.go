@@ -26,7 +26,9 @@ type review struct {
 
 // answering makes the answer of a review one of its type.
 func answering[T any](f func(a *Access, ctx context.Context, q kinds.Request, o *T) error) func(*Access, context.Context, kinds.Request, runtime.Object) error {
-	return func(a *Access, ctx context.Context, q kinds.Request, o runtime.Object) error { return f(a, ctx, q, any(o).(*T)) }
+	return func(a *Access, ctx context.Context, q kinds.Request, o runtime.Object) error {
+		return f(a, ctx, q, any(o).(*T))
+	}
 }
 
 var reviews = map[schema.GroupVersion]map[string]review{

@@ -66,7 +66,11 @@ func OpenTokens(cfg TokensConfig) (*Tokens, error) {
 		cfg.KeysURL = "https://kubernetes.default.svc" + keysPath
 	}
 	path := filepath.Join(cfg.Dir, "tokens.pem")
-	key, err := ensureTokenKey(path)
+	var key *ecdsa.PrivateKey
+	err := locked(cfg.Dir, func() (err error) {
+		key, err = ensureTokenKey(path)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("key of service accounts' tokens: %w", err)
 	}
@@ -213,7 +217,8 @@ func (k *kubernetesClaims) bound() []boundTo {
 	return found
 }
 
-// deletedLeeway is how long after the end of its grace an object that is being deleted still counts.
+// deletedLeeway is how long after the end of its grace an object that is being deleted still
+// counts.
 const deletedLeeway = time.Minute
 
 func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) error {

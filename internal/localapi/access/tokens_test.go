@@ -203,7 +203,7 @@ func TestObjectsAway(t *testing.T) {
 	if got := s.do(s.stranger(), "GET /version", "", "Authorization: Bearer "+token); got.code != http.StatusInternalServerError {
 		t.Errorf("%d %s", got.code, got.body)
 	}
-	if got := s.do(s.client("patcher"), "PUT /api/v1/namespaces/x/configmaps/there", "{}"); got.code != http.StatusInternalServerError {
+	if got := s.do(s.client("patcher"), "PUT /apis/coordination.k8s.io/v1/namespaces/x/leases/l", "{}"); got.code != http.StatusInternalServerError {
 		t.Errorf("a write that may create: %d %s", got.code, got.body)
 	}
 }

@@ -1,6 +1,6 @@
-// Package garbage takes away what nothing needs any more: objects whose owners are gone, the content
-// of namespaces that are deleted, finalizers that protect what nobody uses, and old events. New
-// namespaces get the objects that each has.
+// Package garbage takes away what nothing needs any more: objects whose owners are gone, the
+// content of namespaces that are deleted, finalizers that protect what nobody uses, and old events.
+// New namespaces get the objects that each has.
 //
 //	store.Since ──► what changed ──► whom may that concern? ──► look at those ──► delete, patch
 //	                                                                 ▲

@@ -25,8 +25,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// api is a store in memory, and what an API server does over it of what matters here: preconditions,
-// policies of deletion, finalizers, JSON merge patches.
+// api is a store in memory, and what an API server does over it of what matters here:
+// preconditions, policies of deletion, finalizers, JSON merge patches.
 type api struct {
 	t *testing.T
 
@@ -108,14 +108,8 @@ func (a *api) Since(ctx context.Context, revision uint64) ([]store.Change, error
 	}
 }
 
-// compact forgets all changes.
-func (a *api) compact() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.floor, a.history = a.revision, nil
-	close(a.more)
-	a.more = make(chan struct{})
-}
+// compact forgets all changes. mu is held.
+func (a *api) compact() { a.floor, a.history = a.revision, nil }
 
 // change writes what is now of a key; nil removes it. mu is held.
 func (a *api) change(key store.Key, o kinds.Object) {

@@ -122,15 +122,11 @@ func (c *Collector) begin() (revision uint64, err error) {
 	c.terminating, c.claims, c.oldest = map[string]bool{}, map[store.Key]bool{}, time.Time{}
 	revision = c.cfg.Store.Revision()
 	for _, resource := range stored() {
-		var failed error
 		_, err := c.cfg.Store.List(store.Range{Resource: resource}, func(item store.Item) bool {
-			var o *object
-			if o, failed = decode(item); failed == nil {
-				c.see(nil, o)
-			}
-			return failed == nil
+			c.see(nil, c.read(item))
+			return true
 		})
-		if err := errors.Join(err, failed); err != nil {
+		if err != nil {
 			return 0, err
 		}
 	}
@@ -159,14 +155,7 @@ func (c *Collector) follow(ctx context.Context, revision uint64) error {
 			return err
 		}
 		for _, change := range changes {
-			before, err := decode(change.Before)
-			if err != nil {
-				return err
-			}
-			now, err := decode(change.Now)
-			if err != nil {
-				return err
-			}
+			before, now := c.read(change.Before), c.read(change.Now)
 			if now != nil {
 				now.written = time.Now()
 			}
@@ -174,6 +163,16 @@ func (c *Collector) follow(ctx context.Context, revision uint64) error {
 			revision = change.Now.Revision
 		}
 	}
+}
+
+// read is decode for what is seen: an object that cannot be read is left alone. Who would be deleted
+// for want of it is not, as whoever looks at it then fails.
+func (c *Collector) read(item store.Item) *object {
+	o, err := decode(item)
+	if err != nil {
+		c.cfg.Log.Error("garbage collection leaves alone what it cannot read", "error", err)
+	}
+	return o
 }
 
 // deadline is when something is due that no change tells of.

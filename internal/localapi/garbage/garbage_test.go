@@ -61,9 +61,11 @@ func TestOwners(t *testing.T) {
 			left: []string{"configmaps/x/o"}, calls: []string{"delete configmaps/x/d Background"},
 		},
 		{
-			name:  "an owner of a kind that is not known",
-			setUp: func(a *api) { a.put(configMap("x", "d", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "o", UID: "u"})) },
-			left:  []string{"configmaps/x/d"},
+			name: "an owner of a kind that is not known",
+			setUp: func(a *api) {
+				a.put(configMap("x", "d", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "o", UID: "u"}))
+			},
+			left: []string{"configmaps/x/d"},
 		},
 		{
 			name: "one of two owners",
@@ -112,6 +114,18 @@ func TestOwners(t *testing.T) {
 			},
 			act:  func(a *api) { a.remove(key("x", "o"), orphan) },
 			left: []string{"configmaps/x/d", "configmaps/x/e"}, calls: []string{"patch configmaps/x/d", "patch configmaps/x/e", "patch configmaps/x/o"},
+		},
+		{
+			name: "a dependant that has asked for orphans of its own",
+			setUp: func(a *api) {
+				o := a.put(configMap("x", "o"))
+				d := configMap("x", "d", ownedBy("ConfigMap", "o", o))
+				d.Finalizers = []string{metav1.FinalizerOrphanDependents}
+				a.put(configMap("x", "e", ownedBy("ConfigMap", "d", a.put(d))))
+			},
+			act:   func(a *api) { a.remove(key("x", "o"), background) },
+			left:  []string{"configmaps/x/e"},
+			calls: []string{"delete configmaps/x/d Orphan", "patch configmaps/x/e", "patch configmaps/x/d"},
 		},
 		{
 			name: "a cluster's owner",
@@ -288,13 +302,50 @@ func TestCompacted(t *testing.T) {
 		a.start(nil)
 		a.mu.Lock()
 		a.change(key("x", "o"), nil)
-		a.floor, a.history = a.revision, nil
+		a.compact()
 		a.mu.Unlock()
 		synctest.Wait()
 		if left := a.there(); len(left) > 0 {
 			t.Errorf("left %q", left)
 		}
 	})
+}
+
+// TestUnreadable has an owner that cannot be read, from the start or from some time on: nobody is
+// deleted for it, others are collected.
+func TestUnreadable(t *testing.T) {
+	for _, from := range []string{"the start", "later"} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAPI(t)
+			a.put(configMap("x", "d", ownedBy("ConfigMap", "o", a.put(configMap("x", "o")))))
+			spoil := func() {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.change(key("x", "o"), configMap("x", "o"))
+				for _, broken := range [][]byte{[]byte("{}"), []byte("k8s\x00\xff")} {
+					item := a.items[key("x", "o")]
+					item.Value = broken
+					a.items[item.Key] = item
+					a.history[len(a.history)-1].Now.Value = broken
+				}
+			}
+			if from == "the start" {
+				spoil()
+			}
+			c := a.start(nil)
+			if from == "later" {
+				spoil()
+			}
+			a.put(configMap("x", "e", ownedBy("Secret", "s", "none")))
+			synctest.Wait()
+			if diff := cmp.Diff([]string{"configmaps/x/d", "configmaps/x/o"}, a.there()); diff != "" {
+				t.Errorf("from %s (-want +got):\n%s", from, diff)
+			}
+			if err := c.Health(); err == nil || !strings.Contains(err.Error(), "configmaps/x/o") {
+				t.Errorf("from %s: health %v", from, err)
+			}
+		})
+	}
 }
 
 // TestRandomGraphs deletes objects of random graphs in each way. What a collector deletes has no
@@ -320,7 +371,6 @@ func TestRandomGraphs(t *testing.T) {
 // model is which objects there are to be, and whose they are.
 type model struct {
 	a      *api
-	all    []*v1.ConfigMap
 	owners map[string][]types.UID // by name of those that are to be there
 	uid    map[string]types.UID
 }
@@ -452,4 +502,3 @@ func (m *model) check(t *testing.T, when string) {
 		}
 	}
 }
-

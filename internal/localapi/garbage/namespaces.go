@@ -18,8 +18,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// syncNamespace gives a namespace what each has, or ends one that is deleted. done says that nothing
-// more is to be done for it now.
+// syncNamespace gives a namespace what each has, or ends one that is deleted. done says that
+// nothing more is to be done for it now.
 func (c *Collector) syncNamespace(ctx context.Context, o *object) (done bool, err error) {
 	ns, err := whole[*v1.Namespace](o)
 	if err != nil {
