@@ -1,3 +1,5 @@
+//go:build registry
+
 // Command registry judges what is written to the local API of an agent, and answers as kube-apiserver
 // does, because it is made of the same: the registries, the admission plugins and the handlers of
 // Kubernetes. It keeps nothing. The agent starts it when something is written, and ends it.

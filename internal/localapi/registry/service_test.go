@@ -24,7 +24,7 @@ func connect(t *testing.T, s *store.Store) *Client {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
-	served.Go(func() { serve(here, s, func() {}) })
+	served.Go(func() { Serve(here, s, func() {}) })
 	c := NewClient(conn)
 	t.Cleanup(func() {
 		_ = c.Close()
