@@ -233,6 +233,7 @@ var examples = map[string][]example{
 		}},
 		{files: map[string]string{
 			"go.mod":               rootMod + "\nrequire a.b/c v1.0.0\n",
+			"bundle/x/go.mod":      "module berth/bundle/x\n\nrequire berth v0.0.0\n\nreplace berth => ../..\n",
 			"docs/dependencies.md": "| `a.b/c` | it is useful |\n",
 		}},
 	},

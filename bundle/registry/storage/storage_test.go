@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
@@ -398,10 +397,16 @@ func TestWatchBeginsWithWhatIsThere(t *testing.T) {
 		{"a watch of any version", "/configmaps", storage.ListOptions{ResourceVersion: "0", Predicate: everything("")}, []string{"ADDED a=v at 2", "ADDED b=v at 3"}},
 		{"a watch without a version", "/configmaps", storage.ListOptions{Predicate: everything("")}, []string{"ADDED a=v at 2", "ADDED b=v at 3"}},
 		{"a watch of one", "/configmaps/n/b", storage.ListOptions{Predicate: everything("")}, []string{"ADDED b=v at 3"}},
-		{"a list by watching", "/configmaps", storage.ListOptions{SendInitialEvents: new(true), Predicate: bookmarks},
-			[]string{"ADDED a=v at 2", "ADDED b=v at 3", "BOOKMARK = at 3true"}},
-		{"a list by watching, of a version to come", "/configmaps", storage.ListOptions{ResourceVersion: "1000", SendInitialEvents: new(true), Predicate: bookmarks},
-			[]string{"ADDED a=v at 2", "ADDED b=v at 3", "ERROR 504 Timeout: Too large resource version: 1000, current: 3"}},
+		{
+			"a list by watching", "/configmaps",
+			storage.ListOptions{SendInitialEvents: new(true), Predicate: bookmarks},
+			[]string{"ADDED a=v at 2", "ADDED b=v at 3", "BOOKMARK = at 3true"},
+		},
+		{
+			"a list by watching, of a version to come", "/configmaps",
+			storage.ListOptions{ResourceVersion: "1000", SendInitialEvents: new(true), Predicate: bookmarks},
+			[]string{"ADDED a=v at 2", "ADDED b=v at 3", "ERROR 504 Timeout: Too large resource version: 1000, current: 3"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			next := (&fixture{T: t, Interface: f.Interface, client: f.client}).follow(c.key, c.opts)

@@ -101,6 +101,7 @@ func (f *fixture) do(method, path, body string) (*http.Response, string) {
 	q.Header.Set("X-Remote-User", "mallory")
 	q.Header["X-Remote-Extra-Scopes"] = []string{"all"}
 	q.Header.Set("Authorization", "Bearer secret")
+	q.Header.Set("Connection", "X-Remote-User, X-Remote-Group") // which a proxy is to take away
 	answer, err := http.DefaultClient.Do(q)
 	if err != nil {
 		f.Fatal(err)

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,15 +45,20 @@ type server struct {
 	pid int // guarded by mu; of the newest child
 }
 
-func newServer(t *testing.T) *server {
+func program(t *testing.T) string {
 	t.Helper()
-	program, err := filepath.Abs(os.Getenv("REGISTRY"))
+	path, err := filepath.Abs(os.Getenv("REGISTRY"))
 	if err == nil {
-		_, err = os.Stat(program)
+		_, err = os.Stat(path)
 	}
 	if err != nil || os.Getenv("REGISTRY") == "" {
 		t.Fatalf("REGISTRY must name the program registry, as make e2e does: %v", err)
 	}
+	return path
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
 	folder, err := os.MkdirTemp("", "registry")
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +69,7 @@ func newServer(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s.registry, err = registry.New(registry.Config{
-		Program: program, Node: node, Socket: filepath.Join(folder, "s"), Store: s.store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Program: program(t), Node: node, Socket: filepath.Join(folder, "s"), Store: s.store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Confine: func(pid int) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -278,6 +285,64 @@ func TestChildIsExpendable(t *testing.T) {
 	}
 	if err := s.registry.Health(); err != nil {
 		t.Errorf("two deaths: %v", err)
+	}
+}
+
+// TestProgramWithoutAnAgent starts the program by hand.
+func TestProgramWithoutAnAgent(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--node", "n"}, 2, "descriptor 3 must be a socket that listens; the agent starts this program"},
+		{[]string{"--node", "N_"}, 2, `--node \"N_\" must be the name of a Node`},
+		{nil, 2, `--node \"\" must be the name of a Node`},
+		{[]string{"--nonsense"}, 2, "flag provided but not defined: -nonsense"},
+		{[]string{"--help"}, 0, ""},
+	} {
+		cmd := exec.Command(program(t), c.args...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		_ = cmd.Run() // its code is compared
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(stderr.String(), c.want) || strings.Count(stderr.String(), "\n") > 1 {
+			t.Errorf("registry %q: exit code %d, want %d, and %q in one line:\n%s", c.args, code, c.code, c.want, stderr.String())
+		}
+	}
+}
+
+// TestProgramEndsWithTheAgent closes what the end of an agent closes.
+func TestProgramEndsWithTheAgent(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	socket, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, there := os.NewFile(uintptr(ends[0]), "agent"), os.NewFile(uintptr(ends[1]), "program")
+	cmd := exec.Command(program(t), "--node", node)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	cmd.ExtraFiles = []*os.File{socket, there}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range cmd.ExtraFiles {
+		_ = f.Close()
+	}
+	if err := here.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // its code is compared
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(stderr.String(), "the agent is gone") {
+		t.Errorf("exit code %d, want 1:\n%s", code, stderr.String())
 	}
 }
 
