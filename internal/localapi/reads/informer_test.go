@@ -37,6 +37,12 @@ func (m *machine) client(contentType string) rest.Interface {
 	return c
 }
 
+// noGoroutineLeft checks so when the test has ended and its servers are closed.
+func noGoroutineLeft(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
 // mirror follows a store through an informer, and knows each change that its objects went through.
 type mirror struct {
 	t    *testing.T
@@ -74,10 +80,9 @@ func (r *mirror) see(o any, kind string) {
 // TestInformers has client-go's informers, some slow, follow 10,000 changes. In the end each has
 // what the store has, and it has seen no object go back.
 func TestInformers(t *testing.T) {
-	const changes, objects = 10000, 50
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	const changes = 10000
+	noGoroutineLeft(t)
 	m := newMachine(t, store.Config{MaxHistory: 1000})
-	m.store.WithoutSync()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	var informers []cache.SharedIndexInformer
@@ -104,22 +109,7 @@ func TestInformers(t *testing.T) {
 			}
 		}
 	}
-	revisions := map[string]uint64{}
-	for i := range changes {
-		name := fmt.Sprint("m", i%objects)
-		if i%7 == 6 && revisions[name] != 0 {
-			m.remove(revisions[name], "configmaps", name)
-			revisions[name] = 0
-			continue
-		}
-		revisions[name] = m.put(revisions[name], configMap(name, fmt.Sprint(i)))
-	}
-	want := map[string]string{}
-	for name, revision := range revisions {
-		if revision != 0 {
-			want[name] = fmt.Sprint(revision)
-		}
-	}
+	want := m.churn(changes)
 	for i, informer := range informers {
 		for !equals(informer, want) {
 			select {
@@ -154,9 +144,8 @@ func equals(i cache.SharedIndexInformer, want map[string]string) bool {
 // TestEachChangeIsSeenOnce has watchers over sockets that read at their own pace.
 func TestEachChangeIsSeenOnce(t *testing.T) {
 	const changes = 10000
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	noGoroutineLeft(t)
 	m := newMachine(t, store.Config{MaxHistory: changes})
-	m.store.WithoutSync()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var readers sync.WaitGroup
@@ -185,15 +174,47 @@ func TestEachChangeIsSeenOnce(t *testing.T) {
 			}
 		})
 	}
-	revision := uint64(0)
-	for i := range changes {
-		if revision != 0 && i%5 == 4 {
-			m.remove(revision, "configmaps", "a")
-			revision = 0
-			continue
-		}
-		revision = m.put(revision, configMap("a", fmt.Sprint(i)))
-	}
+	m.churn(changes)
 	readers.Wait()
 	cancel()
+}
+
+// churn makes, changes and removes objects side by side, and returns the revisions of those that
+// are there in the end, by name.
+func (m *machine) churn(changes int) map[string]string {
+	m.Helper()
+	const objects = 50
+	var mu sync.Mutex
+	left := map[string]string{}
+	var writers sync.WaitGroup
+	for n := range objects {
+		name := fmt.Sprint("m", n)
+		writers.Go(func() {
+			revision := uint64(0)
+			for i := range changes / objects {
+				var value []byte
+				var err error
+				if removed := revision != 0 && i%7 == 6; !removed {
+					value, err = encode(configMap(name, fmt.Sprint(i)))
+				}
+				if err == nil {
+					revision, err = m.store.Write(store.Key{Resource: "configmaps", Namespace: "default", Name: name}, revision, value)
+				}
+				if err != nil {
+					m.Error(err)
+					return
+				}
+				if value == nil {
+					revision = 0
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if revision != 0 {
+				left[name] = fmt.Sprint(revision)
+			}
+		})
+	}
+	writers.Wait()
+	return left
 }
