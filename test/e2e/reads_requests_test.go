@@ -120,8 +120,8 @@ var readsDiffer = map[string]string{
 	"GET /api/v1/namespaces/" + readsOne + "/configmaps/m-0 " + oldPartial:  oldVersion,
 	"GET /api/v1/namespaces/" + readsOne + "/configmaps/nope " + oldPartial: oldVersion,
 	"GET /api/v1/namespaces/" + readsOne + "/configmaps " + oldPartial:      oldVersion,
-	"GET /apis/apps/v1/nope application/json":                                "the local API does not have the group",
-	"GET /api/v1/watch/nodes?timeoutSeconds=1 application/json":              "the local API has no watch by old paths (ADR 12)",
+	"GET /apis/apps/v1/nope application/json":                               "the local API does not have the group",
+	"GET /api/v1/watch/nodes?timeoutSeconds=1 application/json":             "the local API has no watch by old paths (ADR 12)",
 }
 
 const (

@@ -247,8 +247,8 @@ var masks = []struct {
 	{regexp.MustCompile(`Too large resource version: [0-9]+`), "Too large resource version: R"},
 }
 
-// masked takes out besides what comes by the clock of a server: bookmarks, but for the one that ends
-// a list.
+// masked takes out besides what comes by the clock of a server: bookmarks, but for the one that
+// ends a list.
 func masked(text string) string {
 	for _, m := range masks {
 		text = m.what.ReplaceAllString(text, m.by)

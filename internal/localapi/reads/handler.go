@@ -20,8 +20,8 @@ import (
 // Config says what is read, and who answers what is not answered here.
 type Config struct {
 	Store *store.Store
-	// Next answers requests for tables of kinds whose rows are not made here: all but those of pods,
-	// nodes and events.
+	// Next answers requests for tables of kinds whose rows are not made here: all but those of
+	// pods, nodes and events.
 	Next http.Handler
 	// Log is told what the client cannot be told: that an answer broke off.
 	Log *slog.Logger

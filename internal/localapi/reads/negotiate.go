@@ -127,7 +127,8 @@ const (
 	partialList   = "PartialObjectMetadataList"
 )
 
-// canShow reports whether there is such a view in that media type. Of meta.k8s.io there is v1 alone.
+// canShow reports whether there is such a view in that media type. Of meta.k8s.io there is v1
+// alone.
 func canShow(m media) bool {
 	switch m.as {
 	case schema.GroupVersionKind{}, metav1.SchemeGroupVersion.WithKind(partialObject), metav1.SchemeGroupVersion.WithKind(partialList):

@@ -38,6 +38,7 @@ type watcher struct {
 	sel      selector
 	revision uint64 // of the last change that was looked at
 	end      time.Time
+	marks    bool      // the client takes bookmarks
 	bookmark time.Time // when the next one is due; zero: never
 	control  *http.ResponseController
 }
@@ -56,13 +57,13 @@ func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 			return
 		}
 	}
-	w := &watcher{request: q, sel: sel, revision: revision, control: http.NewResponseController(q.w)}
+	w := &watcher{request: q, sel: sel, revision: revision, marks: o.AllowWatchBookmarks, control: http.NewResponseController(q.w)}
 	now := time.Now()
 	w.end = now.Add(time.Duration(wantsTimeout(o)) * time.Second)
 	if wantsTimeout(o) == 0 {
 		w.end = now.Add(shortestWatch + rand.N(shortestWatch))
 	}
-	if o.AllowWatchBookmarks {
+	if w.marks {
 		w.scheduleBookmark(now)
 	}
 	name := q.media.name
@@ -102,7 +103,7 @@ func (w *watcher) scheduleBookmark(now time.Time) {
 // run sends events until the watch ends, and returns why: nil when its time has come.
 func (w *watcher) run(o *internalversion.ListOptions) error {
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		if err := w.begin(o.AllowWatchBookmarks); err != nil {
+		if err := w.begin(); err != nil {
 			return err
 		}
 	} else if w.revision == 0 {
@@ -151,7 +152,7 @@ func (w *watcher) wait() ([]store.Change, error) {
 }
 
 // begin sends what is there, and the bookmark behind it.
-func (w *watcher) begin(bookmarks bool) error {
+func (w *watcher) begin() error {
 	if newest := w.cfg.Store.Revision(); w.revision > newest {
 		return tooLarge(w.revision, newest)
 	}
@@ -164,7 +165,7 @@ func (w *watcher) begin(bookmarks bool) error {
 	if err := l.each(first, func(o object) error { return w.send(machinerywatch.Added, o) }); err != nil {
 		return l.explain(err, "")
 	}
-	if !bookmarks {
+	if !w.marks {
 		return nil
 	}
 	return w.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})

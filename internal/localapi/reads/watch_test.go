@@ -1,10 +1,19 @@
 package reads_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"berth/internal/localapi/store"
 )
@@ -146,6 +155,76 @@ func TestWatchOfAForgottenRevision(t *testing.T) {
 		w.says(t, "ERROR 410 Expired")
 		if !w.hasEnded() {
 			t.Error("it goes on")
+		}
+	})
+}
+
+// TestAClientThatGoesAway reads nothing and then closes its side, in the middle of what it is sent.
+func TestAClientThatGoesAway(t *testing.T) {
+	for name, query := range map[string]string{"a list": "", "a watch": "?watch=1", "a watch in protobuf": "?watch=1&protobuf"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(t, store.Config{})
+				for i := range 200 {
+					m.put(0, configMap(fmt.Sprint("m", i), strings.Repeat("x", 60)))
+				}
+				large := configMap("z", "v")
+				large.Data["k"] = strings.Repeat("x", 200<<10)
+				m.put(0, large)
+				in, out := io.Pipe()
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, maps+query, http.NoBody)
+				if strings.HasSuffix(query, "protobuf") {
+					r.Header.Set("Accept", runtime.ContentTypeProtobuf)
+				}
+				done := make(chan struct{})
+				go func() {
+					m.handler.ServeHTTP(pipeWriter{http.Header{}, out}, r)
+					close(done)
+				}()
+				synctest.Wait()
+				select {
+				case <-done:
+					t.Fatal("it ended before anything was read")
+				default:
+				}
+				if err := in.Close(); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				select {
+				case <-done:
+				default:
+					t.Error("it goes on without its client")
+				}
+			})
+		})
+	}
+}
+
+// TestASlowListBreaksOff is about a list of several pages whose client reads the first and then
+// waits until the history has left the list behind.
+func TestASlowListBreaksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, store.Config{MaxHistory: 5})
+		revision := uint64(0)
+		for i := range 9 {
+			large := configMap(fmt.Sprint("m", i), "v")
+			large.Data["k"] = strings.Repeat("x", 1<<20)
+			revision = m.put(0, large)
+		}
+		in, out := io.Pipe()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, maps, http.NoBody)
+		go func() {
+			m.handler.ServeHTTP(pipeWriter{http.Header{}, out}, r)
+			_ = out.Close() // never fails
+		}()
+		synctest.Wait()
+		for range 10 {
+			revision = m.put(revision, configMap("m8", "w"))
+		}
+		text, err := io.ReadAll(in)
+		if err != nil || json.Valid(text) || !bytes.HasPrefix(text, []byte(`{"kind":"ConfigMapList"`)) {
+			t.Errorf("the list is whole, or no list: %v, %.40s", err, text)
 		}
 	})
 }
