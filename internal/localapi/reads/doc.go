@@ -11,5 +11,6 @@
 // cut out of that; an object is decoded for JSON, for rows, and for fields that it is selected by.
 //
 // A list goes out page by page. One that the history of the store leaves behind while its client is
-// slow breaks off, which both JSON and protobuf show to the client: it lists again.
+// slow breaks off, which both JSON and protobuf show to the client: it lists again. A list with a
+// limit is held, encoded, as it says first how it goes on.
 package reads

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -23,7 +22,7 @@ type Config struct {
 	// Next answers requests for tables of kinds whose rows are not made here: all but those of
 	// pods, nodes and events.
 	Next http.Handler
-	// Log is told what the client cannot be told: that an answer broke off.
+	// Log is told what a client cannot be told: that an answer broke off. It must be there, as Next.
 	Log *slog.Logger
 }
 
@@ -70,6 +69,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		q.fail(err)
 	case next:
+		w.Header().Del("Cache-Control") // whoever answers says it
 		h.cfg.Next.ServeHTTP(w, r)
 	case q.Name != "":
 		q.get()
@@ -217,12 +217,4 @@ func tooLarge(revision, newest uint64) error {
 	err := apierrors.NewTimeoutError(cause+": "+strconv.FormatUint(revision, 10)+", current: "+strconv.FormatUint(newest, 10), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: cause}}
 	return err
-}
-
-// wantsTimeout is how long a watch is to last, 0 if it does not say.
-func wantsTimeout(o *internalversion.ListOptions) int64 {
-	if o.TimeoutSeconds == nil {
-		return 0
-	}
-	return max(*o.TimeoutSeconds, 0)
 }

@@ -24,6 +24,8 @@ const (
 	// shortestWatch is how long a watch lasts at least that does not say; it lasts up to twice as
 	// long, so that not all clients come back at once.
 	shortestWatch = 30 * time.Minute
+	// longestWatch is how many seconds a watch lasts at most that does say: a year.
+	longestWatch = 365 * 24 * 60 * 60
 	// bookmarkEvery is how often a client is told how far it has come, and bookmarkBefore how long
 	// before the end of the watch for the last time.
 	bookmarkEvery  = time.Minute
@@ -59,9 +61,9 @@ func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 	}
 	w := &watcher{request: q, sel: sel, revision: revision, marks: o.AllowWatchBookmarks, control: http.NewResponseController(q.w)}
 	now := time.Now()
-	w.end = now.Add(time.Duration(wantsTimeout(o)) * time.Second)
-	if wantsTimeout(o) == 0 {
-		w.end = now.Add(shortestWatch + rand.N(shortestWatch))
+	w.end = now.Add(shortestWatch + rand.N(shortestWatch))
+	if o.TimeoutSeconds != nil && *o.TimeoutSeconds > 0 {
+		w.end = now.Add(time.Duration(min(*o.TimeoutSeconds, longestWatch)) * time.Second)
 	}
 	if w.marks {
 		w.scheduleBookmark(now)
@@ -110,7 +112,9 @@ func (w *watcher) run(o *internalversion.ListOptions) error {
 		w.revision = w.cfg.Store.Revision()
 	}
 	for {
-		if err := w.control.Flush(); err != nil {
+		if err := w.control.Flush(); errors.Is(err, errors.ErrUnsupported) {
+			return apierrors.NewInternalError(err)
+		} else if err != nil {
 			return gone{err}
 		}
 		changes, err := w.wait()

@@ -60,15 +60,24 @@ func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 
 func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) {
 	for _, clauses := range [][]clause{writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract, claimContract} {
-		for _, cl := range clauses {
-			for _, format := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
-				t.Run(cl.name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
-					within(t, func(t *testing.T) {
-						c := &contract{T: t, Target: newTarget(t), format: format, id: "contract-" + strings.ToLower(rand.Text()[:8])}
-						cl.run(c)
-					})
+		runClauses(t, clauses, newTarget, within)
+	}
+}
+
+// RunWatchContract is RunContract of the clauses about lists and watches alone.
+func RunWatchContract(t *testing.T, newTarget func(t *testing.T) Target) {
+	runClauses(t, watchContract, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
+}
+
+func runClauses(t *testing.T, clauses []clause, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) {
+	for _, cl := range clauses {
+		for _, format := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+			t.Run(cl.name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
+				within(t, func(t *testing.T) {
+					c := &contract{T: t, Target: newTarget(t), format: format, id: "contract-" + strings.ToLower(rand.Text()[:8])}
+					cl.run(c)
 				})
-			}
+			})
 		}
 	}
 }
