@@ -46,9 +46,9 @@ func pod(i int) *v1.Pod {
 	for _, c := range []v1.PodConditionType{v1.PodReady, v1.PodInitialized, v1.ContainersReady, v1.PodScheduled} {
 		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: c, Status: v1.ConditionTrue})
 	}
-	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{
-		Raw: []byte(`{"f:metadata":{"f:labels":{".":{},"f:app":{},"f:number":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:command":{},"f:env":{".":{},"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}},"k:{\"name\":\"B\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:name":{},"f:resources":{".":{},"f:requests":{".":{},"f:cpu":{},"f:memory":{}}}}},"f:restartPolicy":{}}}`),
-	}}}
+	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(
+		`{"f:metadata":{"f:labels":{".":{},"f:app":{},"f:number":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:command":{},"f:env":{".":{},"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}},"k:{\"name\":\"B\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:name":{},"f:resources":{".":{},"f:requests":{".":{},"f:cpu":{},"f:memory":{}}}}},"f:restartPolicy":{}}}`,
+	)}}
 	return p
 }
 

@@ -22,7 +22,8 @@ type Config struct {
 	// Next answers requests for tables of kinds whose rows are not made here: all but those of
 	// pods, nodes and events.
 	Next http.Handler
-	// Log is told what a client cannot be told: that an answer broke off. It must be there, as Next.
+	// Log is told what a client cannot be told: that an answer broke off. It must be there, as must
+	// Next.
 	Log *slog.Logger
 }
 
