@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
@@ -132,6 +133,11 @@ func (q *request) key() store.Key {
 	return k
 }
 
+// isName reports whether the store can have objects of a name: no kind of name is longer.
+func isName(name string) bool {
+	return len(name) <= validation.DNS1123SubdomainMaxLength && !strings.Contains(name, "\x00")
+}
+
 // get answers with one object.
 func (q *request) get() {
 	if err := q.notOlderThan(q.r.URL.Query().Get("resourceVersion")); err != nil {
@@ -140,7 +146,7 @@ func (q *request) get() {
 	}
 	item, err := q.cfg.Store.Get(q.key())
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound), !isName(q.Name), !isName(q.Namespace):
 		q.fail(apierrors.NewNotFound(q.kind.Resource(), q.Name))
 		return
 	case err != nil:

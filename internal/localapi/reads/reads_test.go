@@ -176,6 +176,19 @@ func TestWhatTheStoreHasMustBeWhole(t *testing.T) {
 	}
 }
 
+func TestNamesThatNothingHas(t *testing.T) {
+	m := newMachine(t, store.Config{})
+	m.put(0, configMap("a", "v"))
+	for _, path := range []string{maps + "/" + strings.Repeat("n", 1000), maps + "/a%00", maps + "/a%00b", "/api/v1/namespaces/default%00a/configmaps/a", "/api/v1/namespaces/" + strings.Repeat("n", 1000) + "/configmaps/a"} {
+		if s := decoded[metav1.Status](m, path, 404); s.Reason != metav1.StatusReasonNotFound || s.Details.Kind != "configmaps" {
+			t.Errorf("%.60s: %+v", path, s)
+		}
+	}
+	if l := decoded[v1.ConfigMapList](m, "/api/v1/namespaces/default%00a/configmaps", 200); len(l.Items) != 0 {
+		t.Errorf("a namespace that is none has %s", names(l))
+	}
+}
+
 func TestTablesOfOtherKindsAreHandedOn(t *testing.T) {
 	m := newMachine(t, store.Config{})
 	for path, want := range map[string]int{maps: http.StatusTeapot, "/api/v1/pods": 200, "/apis/storage.k8s.io/v1/csinodes/x": http.StatusTeapot, "/api/v1/nodes/x": 404} {
