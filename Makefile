@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 
 include bundle/bundle.mk
+include bundle/registry/registry.mk
 include packaging/packaging.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk
@@ -12,7 +13,7 @@ include test/kubeadm/kubeadm.mk
 include test/vm/vm.mk
 
 # Every folder with a go.mod is a module of its own, which ./... of the root does not see. Those of tools/, test/metricsserver, test/kubelet and test/coredns pin programs and have no code to test.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod test/*/go.mod))
+MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod))
 CODE    := $(filter-out tools test/metricsserver test/kubelet test/coredns,$(MODULES))
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -71,8 +72,8 @@ walk: ## random steps of pods, runtime, API server and agent in virtual time (WA
 PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 
 .PHONY: e2e
-e2e: need-root build controlplane ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)
-	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
+e2e: need-root build controlplane registry ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell)
+	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
 
 .PHONY: fresh
 fresh: need-root ## the commands that README begins with, from nothing in a new Debian with Go, gcc and make (as root; many minutes; CACHES=yes: with this machine's caches)

@@ -210,6 +210,17 @@ var examples = map[string][]example{
 		},
 		{files: map[string]string{"go.mod": rootMod, "bundle/go.mod": "module berth/bundle\n\nreplace a.b/c => ../c\n"}},
 	},
+	"registryVersion": {
+		{
+			files: map[string]string{"go.mod": rootMod + "\nrequire k8s.io/api v0.2.3\n", "bundle/registry/go.mod": "module r\n\nrequire k8s.io/kubernetes v1.2.4\n"},
+			want:  []string{"bundle/registry/go.mod:3: k8s.io/kubernetes is v1.2.4, and k8s.io/api v0.2.3 in go.mod wants v1.2.3"},
+		},
+		{
+			files: map[string]string{"go.mod": rootMod, "bundle/registry/go.mod": "module r\n"},
+			want:  []string{"bundle/registry/go.mod:1: k8s.io/kubernetes, or k8s.io/api in go.mod, is not required"},
+		},
+		{files: map[string]string{"go.mod": rootMod + "\nrequire k8s.io/api v0.2.3\n", "bundle/registry/go.mod": "module r\n\nrequire k8s.io/kubernetes v1.2.3\n"}},
+	},
 	"dependencies": {
 		{files: map[string]string{
 			"go.mod":               rootMod + "\nrequire (\n\ta.b/c v1.0.0\n\ta.b/d v1.0.0 // indirect\n)\n",
@@ -222,6 +233,7 @@ var examples = map[string][]example{
 		}},
 		{files: map[string]string{
 			"go.mod":               rootMod + "\nrequire a.b/c v1.0.0\n",
+			"bundle/x/go.mod":      "module berth/bundle/x\n\nrequire berth v0.0.0\n\nreplace berth => ../..\n",
 			"docs/dependencies.md": "| `a.b/c` | it is useful |\n",
 		}},
 	},

@@ -348,6 +348,11 @@ var rules = []rule{
 		fix: "add the row, remove the row, or do without the dependency",
 	},
 	{
+		name: "registryVersion", check: checkRegistryVersion,
+		why: "the registry writes objects that the agent reads, and the agent's types are those that it answers clients with: a field that one of them does not know is lost",
+		fix: "require k8s.io/kubernetes in bundle/registry/go.mod, and replace the k8s.io modules there, at the version of k8s.io/api in go.mod",
+	},
+	{
 		name: "architecture", check: checkArchitecture,
 		why: "ARCHITECTURE.md is the map of what exists: a hole or a ghost in it misleads, and so does a map too long to read",
 		fix: "name the package in the layout of ARCHITECTURE.md, or remove the name; what is no map goes to docs/",

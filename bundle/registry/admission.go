@@ -1,3 +1,5 @@
+//go:build registry
+
 package main
 
 import (

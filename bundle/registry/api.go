@@ -1,3 +1,5 @@
+//go:build registry
+
 package main
 
 import (
@@ -97,7 +99,8 @@ func newConfig(self *clientrest.Config, storages storages, chain admission.Inter
 // handlers is what a request goes through: kube-apiserver's chain without authorization, audit,
 // impersonation, tracing and priorities, which are the agent's or nobody's here.
 func handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
-	h := filters.WithAuthentication(api, c.Authentication.Authenticator, filters.Unauthorized(c.Serializer), nil, nil)
+	h := genericfilters.WithMaxInFlightLimit(api, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	h = filters.WithAuthentication(h, c.Authentication.Authenticator, filters.Unauthorized(c.Serializer), nil, nil)
 	h = filters.WithWarningRecorder(h)
 	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
 	h = filters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
@@ -113,7 +116,9 @@ func handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
 func withDocuments(server *genericapiserver.GenericAPIServer) http.Handler {
 	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/api/") && !strings.HasPrefix(r.URL.Path, "/apis/") {
+		switch root, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); root {
+		case "api", "apis", "version":
+		default:
 			once.Do(func() { server.PrepareRun() })
 		}
 		server.Handler.ServeHTTP(w, r)

@@ -1,3 +1,5 @@
+//go:build registry
+
 // Command registry judges what is written to the local API of an agent, and answers as kube-apiserver
 // does, because it is made of the same: the registries, the admission plugins and the handlers of
 // Kubernetes. It keeps nothing. The agent starts it when something is written, and ends it.
@@ -14,6 +16,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -45,7 +48,6 @@ func main() {
 	slog.SetDefault(log)
 	klog.SetSlogLogger(log)
 	switch err := run(os.Args[1:]); {
-	case errors.Is(err, flag.ErrHelp):
 	case errors.Is(err, errUsage):
 		log.Error(err.Error())
 		os.Exit(exitUsage)
@@ -57,15 +59,19 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("registry", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // an error is said once, in one line
 	node := flags.String("node", "", "the name of the `node` that pods are bound to")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(os.Stdout)
+		fmt.Println("registry judges what is written to the local API of an agent, which starts it.")
+		flags.PrintDefaults()
+		return nil
+	case err != nil:
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	if wrong := validation.IsDNS1123Subdomain(*node); len(wrong) > 0 || flags.NArg() > 0 {
-		return fmt.Errorf("%w: --node %q must be the name of a Node (%v), and there are no arguments: %v", errUsage, *node, wrong, flags.Args())
+		return fmt.Errorf("%w: --node %q must be the name of a Node %v, and arguments besides it are not known: %q", errUsage, *node, wrong, flags.Args())
 	}
 	listener, client, err := descriptors()
 	if err != nil {

@@ -71,7 +71,7 @@ func podStates(now time.Time) map[string]v1.PodStatus {
 		return s
 	}
 	addressed := conditioned(of(v1.PodRunning, running("a", true), running("b", true)), v1.PodReady, "example.com/x")
-	addressed.PodIP, addressed.PodIPs, addressed.HostIP, addressed.NominatedNodeName = "10.0.0.9", []v1.PodIP{{IP: "10.0.0.9"}, {IP: "fd00::9"}}, "10.0.0.1", "other"
+	addressed.PodIP, addressed.PodIPs, addressed.HostIP = "10.0.0.9", []v1.PodIP{{IP: "10.0.0.9"}, {IP: "fd00::9"}}, "10.0.0.1"
 	evicted := of(v1.PodFailed)
 	evicted.Reason, evicted.Message = "Evicted", "too large"
 	unscheduled := of(v1.PodPending)
@@ -125,6 +125,7 @@ func readsPods(now time.Time) []*v1.Pod {
 		}
 		if name == "pending" {
 			p.Namespace, p.Spec.NodeName, p.Spec.ReadinessGates = readsTwo, "", nil
+			p.Status.NominatedNodeName = "other"
 		}
 		pods = append(pods, p)
 	}

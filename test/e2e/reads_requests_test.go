@@ -53,7 +53,7 @@ var oddAccepts = []string{
 	"application/json;as=Pod;g=;v=v1", ";", ",", "application/json;q=abc", "application/json;q=2,application/yaml", "application/yaml;stream=watch",
 	"application/vnd.kubernetes.protobuf;stream=watch", "application/json;sv=v1", "application/yaml;q=0.9;charset=x,application/json",
 	"application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1,application/yaml", "application/apply-patch+yaml", "application/json,text/html;q=0.9",
-	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1",
+	oldPartial,
 }
 
 var readsFields = []string{
@@ -116,4 +116,15 @@ var oddPaths = []string{
 }
 
 // readsDiffer are the questions that are answered otherwise, and why.
-var readsDiffer = map[string]string{}
+var readsDiffer = map[string]string{
+	"GET /api/v1/namespaces/" + readsOne + "/configmaps/m-0 " + oldPartial:  oldVersion,
+	"GET /api/v1/namespaces/" + readsOne + "/configmaps/nope " + oldPartial: oldVersion,
+	"GET /api/v1/namespaces/" + readsOne + "/configmaps " + oldPartial:      oldVersion,
+	"GET /apis/apps/v1/nope application/json":                               "the local API does not have the group",
+	"GET /api/v1/watch/nodes?timeoutSeconds=1 application/json":             "the local API has no watch by old paths (ADR 12)",
+}
+
+const (
+	oldPartial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1"
+	oldVersion = "the local API has no versions but v1 of a group (ADR 12)"
+)

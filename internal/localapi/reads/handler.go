@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
@@ -20,10 +20,11 @@ import (
 // Config says what is read, and who answers what is not answered here.
 type Config struct {
 	Store *store.Store
-	// Next answers requests for tables of kinds whose rows are not made here: all but those of pods,
-	// nodes and events.
+	// Next answers requests for tables of kinds whose rows are not made here: all but those of
+	// pods, nodes and events.
 	Next http.Handler
-	// Log is told what the client cannot be told: that an answer broke off.
+	// Log is told what a client cannot be told: that an answer broke off. It must be there, as must
+	// Next.
 	Log *slog.Logger
 }
 
@@ -70,6 +71,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		q.fail(err)
 	case next:
+		w.Header().Del("Cache-Control") // whoever answers says it
 		h.cfg.Next.ServeHTTP(w, r)
 	case q.Name != "":
 		q.get()
@@ -131,6 +133,11 @@ func (q *request) key() store.Key {
 	return k
 }
 
+// isName reports whether the store can have objects of a name: no kind of name is longer.
+func isName(name string) bool {
+	return len(name) <= validation.DNS1123SubdomainMaxLength && !strings.Contains(name, "\x00")
+}
+
 // get answers with one object.
 func (q *request) get() {
 	if err := q.notOlderThan(q.r.URL.Query().Get("resourceVersion")); err != nil {
@@ -139,7 +146,7 @@ func (q *request) get() {
 	}
 	item, err := q.cfg.Store.Get(q.key())
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound), !isName(q.Name), !isName(q.Namespace):
 		q.fail(apierrors.NewNotFound(q.kind.Resource(), q.Name))
 		return
 	case err != nil:
@@ -217,12 +224,4 @@ func tooLarge(revision, newest uint64) error {
 	err := apierrors.NewTimeoutError(cause+": "+strconv.FormatUint(revision, 10)+", current: "+strconv.FormatUint(newest, 10), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: cause}}
 	return err
-}
-
-// wantsTimeout is how long a watch is to last, 0 if it does not say.
-func wantsTimeout(o *internalversion.ListOptions) int64 {
-	if o.TimeoutSeconds == nil {
-		return 0
-	}
-	return max(*o.TimeoutSeconds, 0)
 }

@@ -252,8 +252,8 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 	if err != nil {
 		return err
 	}
-	list := replaced(nil, span{}, listMeta, head)
-	size := len(list)
+	begin := replaced(nil, span{}, listMeta, head)
+	size := len(begin)
 	err = l.each(first, func(o object) error {
 		message, err := l.view.message(o)
 		size += protowire.SizeTag(listItems) + protowire.SizeBytes(len(message))
@@ -267,16 +267,16 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 		return err
 	}
 	b.write(before)
-	b.write(list)
-	var head2 []byte
+	b.write(begin)
+	var tag []byte
 	err = l.each(first, func(o object) error {
 		message, err := l.view.message(o)
 		if err != nil {
 			return err
 		}
-		head2 = protowire.AppendTag(head2[:0], listItems, protowire.BytesType)
-		head2 = protowire.AppendVarint(head2, uint64(len(message)))
-		b.write(head2)
+		tag = protowire.AppendTag(tag[:0], listItems, protowire.BytesType)
+		tag = protowire.AppendVarint(tag, uint64(len(message)))
+		b.write(tag)
 		b.write(message)
 		return b.err
 	})

@@ -21,6 +21,7 @@ type media struct {
 	name   string // application/json, …
 	pretty bool
 	as     schema.GroupVersionKind // what is to be shown of the objects; empty: all
+	server bool                    // a version of the server is asked for, which means nothing
 }
 
 func (m media) isProtobuf() bool { return m.name == runtime.ContentTypeProtobuf }
@@ -108,6 +109,8 @@ func readParams(m *media, params map[string]string) bool {
 			m.as.Group = v
 		case "v":
 			m.as.Version = v
+		case "sv":
+			m.server = v != ""
 		case "pretty":
 			m.pretty = m.pretty || v == "1"
 		case "stream":
@@ -124,7 +127,8 @@ const (
 	partialList   = "PartialObjectMetadataList"
 )
 
-// canShow reports whether there is such a view in that media type. Of meta.k8s.io there is v1 alone.
+// canShow reports whether there is such a view in that media type. Of meta.k8s.io there is v1
+// alone.
 func canShow(m media) bool {
 	switch m.as {
 	case schema.GroupVersionKind{}, metav1.SchemeGroupVersion.WithKind(partialObject), metav1.SchemeGroupVersion.WithKind(partialList):
@@ -136,7 +140,7 @@ func canShow(m media) bool {
 }
 
 // isPlain is canShow for what is no object of a kind: errors.
-func isPlain(m media) bool { return m.as.Empty() }
+func isPlain(m media) bool { return m.as.Empty() && !m.server }
 
 // wantsPretty reports whether a person may read the answer.
 func wantsPretty(r *http.Request) bool {

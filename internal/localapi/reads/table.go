@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
 )
 
 // table shows objects as rows.
@@ -79,7 +80,11 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 		return metav1.TableRow{}, err
 	}
 	row := t.row(stored, time.Now())
-	switch t.include {
+	include := t.include
+	if include == metav1.IncludeNone && o.key == (store.Key{}) {
+		include = metav1.IncludeMetadata // a bookmark, which is nothing without
+	}
+	switch include {
 	case metav1.IncludeObject:
 		whole := shown(o.kind, stored)
 		whole.GetObjectKind().SetGroupVersionKind(o.kind.GroupVersionKind)

@@ -12,10 +12,18 @@ import (
 
 // view is what an answer shows of objects.
 type view interface {
+	described
+	looks
+}
+
+type described interface {
 	// check is why the request cannot be shown so.
 	check(*request, amount) error
 	// kinds are those of what is shown of one object, and of a list.
 	kinds(*kinds.Kind) shownKinds
+}
+
+type looks interface {
 	// alone is what JSON shows of an object by itself, and item what it shows in a list.
 	alone(object) (any, error)
 	item(object) (any, error)

@@ -24,6 +24,8 @@ const (
 	// shortestWatch is how long a watch lasts at least that does not say; it lasts up to twice as
 	// long, so that not all clients come back at once.
 	shortestWatch = 30 * time.Minute
+	// longestWatch is how many seconds a watch lasts at most that does say: a year.
+	longestWatch = 365 * 24 * 60 * 60
 	// bookmarkEvery is how often a client is told how far it has come, and bookmarkBefore how long
 	// before the end of the watch for the last time.
 	bookmarkEvery  = time.Minute
@@ -38,6 +40,7 @@ type watcher struct {
 	sel      selector
 	revision uint64 // of the last change that was looked at
 	end      time.Time
+	marks    bool      // the client takes bookmarks
 	bookmark time.Time // when the next one is due; zero: never
 	control  *http.ResponseController
 }
@@ -56,13 +59,13 @@ func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 			return
 		}
 	}
-	w := &watcher{request: q, sel: sel, revision: revision, control: http.NewResponseController(q.w)}
+	w := &watcher{request: q, sel: sel, revision: revision, marks: o.AllowWatchBookmarks, control: http.NewResponseController(q.w)}
 	now := time.Now()
-	w.end = now.Add(time.Duration(wantsTimeout(o)) * time.Second)
-	if wantsTimeout(o) == 0 {
-		w.end = now.Add(shortestWatch + rand.N(shortestWatch))
+	w.end = now.Add(shortestWatch + rand.N(shortestWatch))
+	if o.TimeoutSeconds != nil && *o.TimeoutSeconds > 0 {
+		w.end = now.Add(time.Duration(min(*o.TimeoutSeconds, longestWatch)) * time.Second)
 	}
-	if o.AllowWatchBookmarks {
+	if w.marks {
 		w.scheduleBookmark(now)
 	}
 	name := q.media.name
@@ -102,14 +105,16 @@ func (w *watcher) scheduleBookmark(now time.Time) {
 // run sends events until the watch ends, and returns why: nil when its time has come.
 func (w *watcher) run(o *internalversion.ListOptions) error {
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		if err := w.begin(o.AllowWatchBookmarks); err != nil {
+		if err := w.begin(); err != nil {
 			return err
 		}
 	} else if w.revision == 0 {
 		w.revision = w.cfg.Store.Revision()
 	}
 	for {
-		if err := w.control.Flush(); err != nil {
+		if err := w.control.Flush(); errors.Is(err, errors.ErrUnsupported) {
+			return apierrors.NewInternalError(err)
+		} else if err != nil {
 			return gone{err}
 		}
 		changes, err := w.wait()
@@ -151,7 +156,7 @@ func (w *watcher) wait() ([]store.Change, error) {
 }
 
 // begin sends what is there, and the bookmark behind it.
-func (w *watcher) begin(bookmarks bool) error {
+func (w *watcher) begin() error {
 	if newest := w.cfg.Store.Revision(); w.revision > newest {
 		return tooLarge(w.revision, newest)
 	}
@@ -164,7 +169,7 @@ func (w *watcher) begin(bookmarks bool) error {
 	if err := l.each(first, func(o object) error { return w.send(machinerywatch.Added, o) }); err != nil {
 		return l.explain(err, "")
 	}
-	if !bookmarks {
+	if !w.marks {
 		return nil
 	}
 	return w.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})

@@ -91,7 +91,7 @@ func superviseChild(cfg Config, cmd *exec.Cmd, store net.Conn, said *lastWords) 
 		DisableCompression:  true, // the client's headers say what it wants
 	}
 	var serving sync.WaitGroup
-	serving.Go(func() { serve(store, cfg.Store, func() { close(ready) }) })
+	serving.Go(func() { Serve(store, cfg.Store, func() { close(ready) }) })
 	var confined error
 	if cfg.Confine != nil {
 		if confined = cfg.Confine(cmd.Process.Pid); confined != nil {

@@ -101,6 +101,7 @@ func (f *fixture) do(method, path, body string) (*http.Response, string) {
 	q.Header.Set("X-Remote-User", "mallory")
 	q.Header["X-Remote-Extra-Scopes"] = []string{"all"}
 	q.Header.Set("Authorization", "Bearer secret")
+	q.Header.Set("Connection", "X-Remote-User, X-Remote-Group") // which a proxy is to take away
 	answer, err := http.DefaultClient.Do(q)
 	if err != nil {
 		f.Fatal(err)
@@ -194,14 +195,16 @@ func TestRequestsWaitForASlowChild(t *testing.T) {
 func TestRequestOfAClientThatLeavesDoesNotHoldTheChild(t *testing.T) {
 	f := newFixture(t, "slow", nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := make(chan struct{})
+	answered := make(chan int)
 	go func() {
-		defer close(gone)
-		q := httptest.NewRequestWithContext(WithIdentity(ctx, Identity{Name: "ann"}), "GET", "/headers", http.NoBody)
-		f.ServeHTTP(httptest.NewRecorder(), q)
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequestWithContext(WithIdentity(ctx, Identity{Name: "ann"}), "GET", "/headers", http.NoBody))
+		answered <- w.Code
 	}()
 	cancel()
-	<-gone
+	if code := <-answered; code != 503 {
+		t.Errorf("answer %d, want 503 for whoever has set a deadline", code)
+	}
 }
 
 func TestAnswersComeInParts(t *testing.T) {
@@ -336,11 +339,12 @@ func TestRequestWithoutAnybodyIsRefused(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	good := Config{Program: "/p", Node: "n", Socket: "/s", Store: &store.Store{}, Log: slog.New(slog.DiscardHandler)}
 	for want, change := range map[string]func(*Config){
-		"Store is needed": func(c *Config) { c.Store = nil },
-		"Log is needed":   func(c *Config) { c.Log = nil },
-		"Node is needed":  func(c *Config) { c.Node = "" },
-		`Socket "s" must`: func(c *Config) { c.Socket = "s" },
-		`Program "p"`:     func(c *Config) { c.Program = "p" },
+		"Store is needed":  func(c *Config) { c.Store = nil },
+		"Log is needed":    func(c *Config) { c.Log = nil },
+		"Node is needed":   func(c *Config) { c.Node = "" },
+		`Socket "s" must`:  func(c *Config) { c.Socket = "s" },
+		"the kernel takes": func(c *Config) { c.Socket = "/" + strings.Repeat("s", 107) },
+		`Program "p"`:      func(c *Config) { c.Program = "p" },
 	} {
 		cfg := good
 		change(&cfg)

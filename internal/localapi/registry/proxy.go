@@ -2,8 +2,7 @@ package registry
 
 import (
 	"context"
-	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"time"
@@ -25,7 +24,7 @@ func newProxy(transport http.RoundTripper, done <-chan struct{}, why func() erro
 			refuseUnavailable(w, reasonOf(q.Context(), done, why, err))
 		},
 		// What it says is of answers that broke off, and the client sees that.
-		ErrorLog: log.New(io.Discard, "", 0),
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 }
 

@@ -50,6 +50,9 @@ const (
 	healthTime   = time.Minute
 )
 
+// maxSocketPath is how long the path of a unix socket may be, in bytes.
+const maxSocketPath = 107
+
 // Registry passes requests on to the child, which it starts and ends as needed. It is safe for
 // concurrent use.
 type Registry struct {
@@ -97,6 +100,8 @@ func New(cfg Config) (*Registry, error) {
 		return nil, errors.New("registry: Node is needed: the name of the node that pods are bound to")
 	case !filepath.IsAbs(cfg.Socket):
 		return nil, fmt.Errorf("registry: Socket %q must be an absolute path", cfg.Socket)
+	case len(cfg.Socket) > maxSocketPath:
+		return nil, fmt.Errorf("registry: Socket %q has %d bytes, and the kernel takes %d: use a shorter folder", cfg.Socket, len(cfg.Socket), maxSocketPath)
 	case cfg.Program != "" && !filepath.IsAbs(cfg.Program):
 		return nil, fmt.Errorf("registry: Program %q must be an absolute path, or empty", cfg.Program)
 	}
@@ -148,6 +153,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	case <-l.done:
 		refuseUnavailable(w, l.err)
 	case <-q.Context().Done():
+		refuseUnavailable(w, fmt.Errorf("the registry starts: %w", q.Context().Err()))
 	}
 }
 

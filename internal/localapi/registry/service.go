@@ -31,8 +31,9 @@ type place struct {
 	busy   bool   // guarded by service.mu; somebody waits
 }
 
-// serve answers calls until the other end of the connection is gone, and all of them have ended.
-func serve(conn io.ReadWriteCloser, s *store.Store, ready func()) {
+// Serve answers the calls of a child until the other end of the connection is gone, and all of them
+// have ended. It calls ready when the child serves.
+func Serve(conn io.ReadWriteCloser, s *store.Store, ready func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	server := rpc.NewServer()

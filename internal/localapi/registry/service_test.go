@@ -24,7 +24,7 @@ func connect(t *testing.T, s *store.Store) *Client {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
-	served.Go(func() { serve(here, s, func() {}) })
+	served.Go(func() { Serve(here, s, func() {}) })
 	c := NewClient(conn)
 	t.Cleanup(func() {
 		_ = c.Close()
@@ -56,8 +56,12 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 	_, future := c.List(t.Context(), store.Range{Resource: "things", Revision: 99})
 	_, bad := c.Get(t.Context(), store.Key{})
 	for _, test := range []struct{ got, want error }{
-		{notFound, store.ErrNotFound}, {conflict, store.ErrConflict}, {gone, store.ErrNotFound}, {large, store.ErrTooLarge},
-		{future, store.ErrFuture}, {bad, errOther},
+		{notFound, store.ErrNotFound},
+		{conflict, store.ErrConflict},
+		{gone, store.ErrNotFound},
+		{large, store.ErrTooLarge},
+		{future, store.ErrFuture},
+		{bad, errOther},
 	} {
 		if !errors.Is(test.got, test.want) {
 			t.Errorf("error %v, want %v", test.got, test.want)

@@ -74,14 +74,7 @@ func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 }
 
 func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) {
-	run := func(name, format string, test func(*contract)) {
-		t.Run(name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
-			t.Parallel()
-			within(t, func(t *testing.T) {
-				test(&contract{TB: t, Target: newTarget(t), format: format, patience: patience, id: "contract-" + strings.ToLower(rand.Text()[:8])})
-			})
-		})
-	}
+	run := runner(t, newTarget, within)
 	for _, cl := range typedClauses {
 		run(cl.name, runtime.ContentTypeJSON, cl.hold)
 		run(cl.name, runtime.ContentTypeProtobuf, cl.hold)
@@ -96,6 +89,27 @@ func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(
 			}
 		}
 	})
+}
+
+// RunWatchContract is RunContract of the clauses about lists and watches alone.
+func RunWatchContract(t *testing.T, newTarget func(t *testing.T) Target) {
+	run := runner(t, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
+	for _, cl := range watchContract {
+		run(cl.name, runtime.ContentTypeJSON, cl.hold)
+		run(cl.name, runtime.ContentTypeProtobuf, cl.hold)
+	}
+}
+
+// runner returns what runs one clause in one format, each with a target of its own.
+func runner(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) func(name, format string, test func(*contract)) {
+	return func(name, format string, test func(*contract)) {
+		t.Run(name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
+			t.Parallel()
+			within(t, func(t *testing.T) {
+				test(&contract{TB: t, Target: newTarget(t), format: format, patience: patience, id: "contract-" + strings.ToLower(rand.Text()[:8])})
+			})
+		})
+	}
 }
 
 // contract is one clause at work.

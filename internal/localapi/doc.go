@@ -1,0 +1,12 @@
+// Package localapi is the Kubernetes API of one machine: pods and what belongs to them, without a
+// control plane (ADR 12).
+//
+//	clients ──TLS, unix socket──► access: who may? ─┬─ get, list, watch ──────► reads ────┐
+//	                                                ├─ whatever is judged ────► registry ─┤► store
+//	agent ────in memory──────────► its own reads and writes ──────────────────► own ──────┘
+//	                                                └─ log, exec, attach, portforward ► podcalls ► node API
+//
+// Owns: the file of objects, the listeners, the first objects.
+// Reads: nothing.
+// Never: starts a pod. That is the agent's, which is told of pods as by any API server.
+package localapi

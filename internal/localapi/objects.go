@@ -1,0 +1,102 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+)
+
+// objects are those of the store, for who looks one up.
+type objects struct{ store *store.Store }
+
+// Get returns an object; the error is NotFound if it is not there.
+func (o objects) Get(_ context.Context, k *kinds.Kind, namespace, name string) (kinds.Object, error) {
+	item, err := o.store.Get(store.Key{Resource: k.Stored, Namespace: namespace, Name: name})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, apierrors.NewNotFound(k.Resource(), name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kinds.Decode(item.Value, item.Revision)
+}
+
+// firstObject is one of them, and under which resource the store has it.
+type firstObject struct {
+	resource string
+	kinds.Object
+}
+
+// first are the objects that every cluster has from its beginning.
+func first() []firstObject {
+	var out []firstObject
+	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, v1.NamespaceNodeLease} {
+		out = append(out, firstObject{"namespaces", &v1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelMetadataName: name}},
+			Spec:       v1.NamespaceSpec{Finalizers: []v1.FinalizerName{v1.FinalizerKubernetes}},
+			Status:     v1.NamespaceStatus{Phase: v1.NamespaceActive},
+		}})
+	}
+	lower := v1.PreemptLowerPriority
+	for _, c := range []struct {
+		name  string
+		value int32
+		what  string
+	}{
+		{"system-node-critical", 2000001000, "Used for system critical pods that must not be moved from their current node."},
+		{"system-cluster-critical", 2000000000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
+	} {
+		out = append(out, firstObject{"priorityclasses.scheduling.k8s.io", &schedulingv1.PriorityClass{
+			ObjectMeta: metav1.ObjectMeta{Name: c.name, Generation: 1}, Value: c.value, Description: c.what, PreemptionPolicy: &lower,
+		}})
+	}
+	return out
+}
+
+// defaultsOf are the objects that every namespace has, given the certificate of the authority.
+func defaultsOf(authority string) func(namespace string) []kinds.Object {
+	return func(namespace string) []kinds.Object {
+		return []kinds.Object{
+			&v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+			&v1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: namespace, Name: "kube-root-ca.crt",
+					Annotations: map[string]string{"kubernetes.io/description": "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters."},
+				},
+				Data: map[string]string{"ca.crt": authority},
+			},
+		}
+	}
+}
+
+// createFirst makes those of the first objects that are not there.
+func createFirst(s *store.Store) error {
+	for _, o := range first() {
+		key := store.Key{Resource: o.resource, Name: o.GetName()}
+		if _, err := s.Get(key); err == nil {
+			continue
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		o.SetUID(uuid.NewUUID())
+		o.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+		value, err := kinds.Encode(o.Object)
+		if err != nil {
+			return err
+		}
+		if _, err := s.Write(key, 0, value); err != nil {
+			return fmt.Errorf("create %s: %w", key, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package localapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"berth/internal/localapi/access"
+	"berth/internal/localapi/garbage"
+	"berth/internal/localapi/inmemory"
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/own"
+	"berth/internal/localapi/podcalls"
+	"berth/internal/localapi/reads"
+	"berth/internal/localapi/registry"
+	"berth/internal/localapi/store"
+)
+
+// Config is what the API of a machine is made of.
+type Config struct {
+	// RootDir has what survives a reboot, RunDir the sockets and the administrator's kubeconfig.
+	RootDir, RunDir string
+	// NodeName is the node that pods are given.
+	NodeName string
+	// Address is that of the HTTPS listener, as 127.0.0.1:6443; port 0 is any. "" is none.
+	Address string
+	// Registry is the path of the program that judges what is written; "": nothing can be written
+	// but by the agent.
+	Registry string
+	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
+	Confine func(pid int) error
+	// Node serves the node API to everybody who reaches it.
+	Node http.Handler
+	Log  *slog.Logger
+}
+
+// Server is the API. It is made by Open, serves in Run, and is ended by Close.
+type Server struct {
+	cfg       Config
+	store     *store.Store
+	authority *access.Authority
+	access    *access.Access
+	registry  *registry.Registry
+	reads     http.Handler
+	pods      http.Handler
+	own       *own.Calls
+	garbage   *garbage.Collector
+	listeners []listener
+}
+
+// listener is one socket or port of clients.
+type listener struct {
+	name string
+	net.Listener
+	tls *tls.Config
+}
+
+// Open opens the file of objects, makes what a new one lacks, and listens. Nobody is answered
+// before Run.
+func Open(cfg Config) (_ *Server, err error) {
+	s := &Server{cfg: cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("local API: %w", err), s.Close())
+		}
+	}()
+	dir := filepath.Join(cfg.RootDir, "api")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if s.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db")}); err != nil {
+		return nil, err
+	}
+	if err := createFirst(s.store); err != nil {
+		return nil, err
+	}
+	if s.authority, err = access.OpenAuthority(dir); err != nil {
+		return nil, err
+	}
+	found := objects{s.store}
+	tokens, err := access.OpenTokens(access.TokensConfig{Dir: dir, Objects: found})
+	if err != nil {
+		return nil, err
+	}
+	s.access = access.New(access.Config{
+		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, "access.yaml"), cfg.Log), Objects: found, Log: cfg.Log,
+	})
+	if s.registry, err = registry.New(registry.Config{
+		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine, Log: cfg.Log,
+	}); err != nil {
+		return nil, err
+	}
+	s.reads = reads.New(reads.Config{Store: s.store, Next: http.HandlerFunc(s.judge), Log: cfg.Log})
+	s.pods, s.own = podcalls.New(s.store, cfg.Node), own.New(own.Config{Store: s.store, Sign: tokens.Request})
+	s.garbage = garbage.New(garbage.Config{
+		Store: s.store, Writer: writer{own: s.own, judge: http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
+	})
+	return s, s.listen()
+}
+
+// listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
+func (s *Server) listen() error {
+	path := filepath.Join(s.cfg.RunDir, "api.sock")
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	s.listeners = append(s.listeners, listener{name: "socket", Listener: socket})
+	if err := os.Chmod(path, 0o600); err != nil || s.cfg.Address == "" {
+		return err
+	}
+	port, err := net.Listen("tcp", s.cfg.Address)
+	if err != nil {
+		return err
+	}
+	s.listeners = append(s.listeners, listener{name: "port", Listener: port, tls: s.authority.TLS()})
+	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, "kubeconfig"), "https://"+port.Addr().String(), s.authority)
+}
+
+// Address is that of the HTTPS listener, "" without one.
+func (s *Server) Address() string {
+	for _, l := range s.listeners {
+		if l.tls != nil {
+			return l.Addr().String()
+		}
+	}
+	return ""
+}
+
+// REST reaches the API as the agent itself does: in memory, and trusted.
+func (s *Server) REST() *rest.Config {
+	return &rest.Config{Host: "http://local", Transport: inmemory.Transport{Handler: http.HandlerFunc(s.serveAgent)}}
+}
+
+// Health is what keeps the API from serving or storing.
+func (s *Server) Health() error {
+	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health())
+}
+
+// Run serves until the context is done.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, len(s.listeners))
+	var servers []*http.Server
+	for _, l := range s.listeners {
+		h := &http.Server{
+			Handler: s.access.Handler(http.HandlerFunc(s.serve)), TLSConfig: l.tls, ConnContext: access.ConnContext,
+			BaseContext: func(net.Listener) context.Context { return ctx },
+			// Whoever can reach the port can break off handshakes.
+			ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		}
+		access.Bound(h)
+		servers = append(servers, h)
+		go func() {
+			if l.tls != nil {
+				ended <- fmt.Errorf("%s: %w", l.name, h.ServeTLS(l.Listener, "", ""))
+				return
+			}
+			ended <- fmt.Errorf("%s: %w", l.name, h.Serve(l.Listener))
+		}()
+	}
+	collected := make(chan error, 1)
+	go func() { collected <- s.garbage.Run(ctx) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+	}
+	stop()
+	for _, h := range servers {
+		err = errors.Join(err, shutDown(h))
+	}
+	if e := <-collected; !errors.Is(e, context.Canceled) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// stopTimeout is how long clients may take to end that are being answered.
+const stopTimeout = 5 * time.Second
+
+// shutDown ends a server. Its requests know by their context.
+func shutDown(h *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := h.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return h.Close()
+	}
+	return err
+}
+
+// Close ends the child and closes the file. Run has ended.
+func (s *Server) Close() error {
+	var errs []error
+	for _, l := range s.listeners {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if s.registry != nil {
+		errs = append(errs, s.registry.Close())
+	}
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// readable are the subresources whose object is the whole one.
+var readable = []string{"", "ephemeralcontainers", "resize", "status"}
+
+// serve answers a client that may ask.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	q := kinds.Read(r)
+	switch {
+	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
+	case q.Kind() == nil:
+		s.judge(w, r)
+	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):
+		s.pods.ServeHTTP(w, r)
+	case slices.Contains([]string{"get", "list", "watch"}, q.Verb) && slices.Contains(readable, q.Subresource):
+		s.reads.ServeHTTP(w, r)
+	default:
+		s.judge(w, r)
+	}
+}
+
+// judge has the registry answer, which is told who asks.
+func (s *Server) judge(w http.ResponseWriter, r *http.Request) {
+	who := registry.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
+	if u := access.UserOf(r.Context()); u != nil {
+		who = registry.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
+	}
+	s.registry.ServeHTTP(w, r.WithContext(registry.WithIdentity(r.Context(), who)))
+}
+
+// serveAgent answers the agent itself.
+func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		s.serve(w, r)
+		return
+	}
+	s.own.ServeHTTP(w, r)
+}
