@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	mathrand "math/rand/v2"
 	"regexp"
 	"slices"
@@ -26,11 +27,12 @@ type Config struct {
 	Known []Known
 }
 
-// Known is a kind of difference that is known.
+// Known is a way of differing that is known. Where answers differ in nothing else, a sequence goes on.
 type Known struct {
-	// Pattern is looked for in the text of a Difference.
-	Pattern *regexp.Regexp
-	Reason  string
+	// Step is looked for in the method and the path of a step, Fault in what is said of one place of
+	// its answers: the place, what A has there and what B has, on a line each.
+	Step, Fault *regexp.Regexp
+	Reason      string
 }
 
 // Difference is one way in which the servers differ, by the shortest sequence that shows it.
@@ -59,8 +61,8 @@ func (d Difference) String() string {
 type Report struct {
 	Requests    int // to each server
 	Differences []Difference
-	// Known says how many sequences showed which difference that is known, by its reason. A reason
-	// that is not in it was not seen.
+	// Known says how often a difference was seen that is known, by its reason. A reason that is not
+	// in it was not seen.
 	Known map[string]int
 }
 
@@ -77,7 +79,8 @@ type runner struct {
 	requests atomic.Int64
 
 	mu    sync.Mutex
-	found map[string]*Difference
+	found map[string]*Difference // by signature; guarded by mu
+	seen  map[string]int         // reasons of Known; guarded by mu
 }
 
 // Run compares two servers. It returns an error if one of them cannot be reached.
@@ -89,7 +92,7 @@ func Run(ctx context.Context, c Config) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := &runner{Config: c, id: strings.ToLower(rand.Text()[:5]), found: map[string]*Difference{}}
+	r := &runner{Config: c, id: strings.ToLower(rand.Text()[:5]), found: map[string]*Difference{}, seen: map[string]int{}}
 	group, running := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
 	for i := range c.Sequences {
@@ -119,14 +122,10 @@ func (r *runner) judge(ctx context.Context, steps []Step) error {
 	return nil
 }
 
-// report makes what was found short, and takes out what is known.
+// report makes what was found short.
 func (r *runner) report(ctx context.Context) (Report, error) {
-	out := Report{Known: map[string]int{}}
+	out := Report{Known: maps.Clone(r.seen)}
 	for _, d := range r.found {
-		if k := r.known(d); k != nil {
-			out.Known[k.Reason] += d.Count
-			continue
-		}
 		short, err := r.shorten(ctx, d)
 		if err != nil {
 			return Report{}, err
@@ -138,13 +137,21 @@ func (r *runner) report(ctx context.Context) (Report, error) {
 	return out, nil
 }
 
-func (r *runner) known(d *Difference) *Known {
-	text := d.String()
-	i := slices.IndexFunc(r.Known, func(k Known) bool { return k.Pattern.MatchString(text) })
-	if i < 0 {
-		return nil
-	}
-	return &r.Known[i]
+// news are the faults that are not known.
+func (r *runner) news(step Step, all []fault) []fault {
+	return slices.DeleteFunc(all, func(f fault) bool {
+		text := f.String()
+		i := slices.IndexFunc(r.Known, func(k Known) bool {
+			return k.Step.MatchString(step.Method+" "+step.Path) && k.Fault.MatchString(text)
+		})
+		if i < 0 {
+			return false
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.seen[r.Known[i].Reason]++
+		return true
+	})
 }
 
 // run sends a sequence to both servers, up to the first step that is answered differently.
@@ -167,7 +174,7 @@ func (r *runner) run(ctx context.Context, steps []Step) (*Difference, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.B.Name, err)
 		}
-		if all := faults("", a.normal(one), b.normal(other)); len(all) > 0 {
+		if all := r.news(step, faults("", a.normal(one), b.normal(other))); len(all) > 0 {
 			return differenceOf(steps[:i+1], all), nil
 		}
 	}

@@ -154,7 +154,7 @@ func shown(v any) string {
 	if v == nil {
 		return "nothing"
 	}
-	text := canonical(v)
+	text := filling.ReplaceAllString(canonical(v), "(many x)")
 	if len(text) > 600 {
 		text = text[:600] + "…"
 	}

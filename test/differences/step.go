@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 )
 
 // Server is one of the two servers.
@@ -34,10 +36,14 @@ func (s Step) String() string {
 		text += "\n  Accept: " + s.Accept
 	}
 	if s.Body != "" {
-		text += fmt.Sprintf("\n  %s: %.4000s", s.ContentType, s.Body)
+		body := filling.ReplaceAllStringFunc(s.Body, func(x string) string { return fmt.Sprintf("(%d times x)", len(x)) })
+		text += fmt.Sprintf("\n  %s: %.4000s", s.ContentType, body)
 	}
 	return text
 }
+
+// filling is what makes a text too long.
+var filling = regexp.MustCompile(`x{60,}`)
 
 // answer is what a server says to a step.
 type answer struct {
@@ -59,14 +65,23 @@ type side struct {
 	generators          []*regexp.Regexp // of names that the server makes
 }
 
-var generateName = regexp.MustCompile(`"?generateName"?: ?["']?([^"'\n]+)`)
-
-// expect notes which names a server makes of a body.
+// expect notes which name a server makes for a body. It may be shown as it is, or quoted.
 func (s *side) expect(body string) {
-	for _, found := range generateName.FindAllStringSubmatch(body, -1) {
-		const longest = 58 // of what is before the five letters that a server adds
-		prefix := found[1]
-		s.generators = append(s.generators, regexp.MustCompile(regexp.QuoteMeta(prefix[:min(len(prefix), longest)])+"[bcdfghjklmnpqrstvwxz2456789]{5}"))
+	asJSON, err := yaml.YAMLToJSON([]byte(body)) // JSON is YAML
+	if err != nil {
+		return
+	}
+	object, _ := decode(asJSON).(map[string]any)
+	metadata, _ := object["metadata"].(map[string]any)
+	prefix, _ := metadata["generateName"].(string)
+	if prefix == "" {
+		return
+	}
+	const longest = 58 // of what is before the five letters that a server adds
+	prefix = prefix[:min(len(prefix), longest)]
+	quoted := strconv.Quote(prefix)
+	for _, form := range []string{prefix, quoted[1 : len(quoted)-1]} {
+		s.generators = append(s.generators, regexp.MustCompile(regexp.QuoteMeta(form)+"[bcdfghjklmnpqrstvwxz2456789]{5}"))
 	}
 }
 

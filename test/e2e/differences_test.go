@@ -13,7 +13,10 @@ import (
 
 // withoutControllers has nobody but the tests change what is written, where there are differences to
 // be found.
-const withoutControllers = "kube-controller-manager=--controllers=serviceaccount-controller,root-ca-certificate-publisher-controller"
+var withoutControllers = []string{
+	"--arg", "kube-controller-manager=--controllers=serviceaccount-controller,root-ca-certificate-publisher-controller",
+	"--arg", "kube-apiserver=--disable-admission-plugins=TaintNodesByCondition",
+}
 
 // TestDifferencesOfAServerAndItself sends the writes of the test of differences to one API server in two
 // namespaces: what it does not answer alike would be a difference of any two servers. SEED and
@@ -21,7 +24,7 @@ const withoutControllers = "kube-controller-manager=--controllers=serviceaccount
 func TestDifferencesOfAServerAndItself(t *testing.T) {
 	t.Parallel()
 	c := newControlPlane(t)
-	c.up("--arg", withoutControllers)
+	c.up(withoutControllers...)
 	config, err := kube.LoadKubeconfig(c.dir + "/admin.kubeconfig")
 	if err != nil {
 		t.Fatal(err)
