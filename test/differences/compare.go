@@ -27,10 +27,11 @@ type Config struct {
 	Known []Known
 }
 
-// Known is a way of differing that is known. Where answers differ in nothing else, a sequence goes on.
+// Known is a way of differing that is known. Where answers differ in nothing else, a sequence goes
+// on.
 type Known struct {
-	// Step is looked for in the method and the path of a step, Fault in what is said of one place of
-	// its answers: the place, what A has there and what B has, on a line each.
+	// Step is looked for in the method and the path of a step, Fault in what is said of one place
+	// of its answers: the place, what A has there and what B has, on a line each.
 	Step, Fault *regexp.Regexp
 	Reason      string
 }

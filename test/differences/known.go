@@ -3,8 +3,8 @@ package differences
 import "regexp"
 
 // LocalAPI are the differences of the local API from a kube-apiserver that are meant (ADR 12). The
-// kube-apiserver has no admission plugin TaintNodesByCondition: no scheduler here waits until a node
-// is ready.
+// kube-apiserver has no admission plugin TaintNodesByCondition: no scheduler here waits until a
+// node is ready.
 var LocalAPI = []Known{
 	{
 		Step: regexp.MustCompile(`^POST .*/pods/[^/]*/binding`), Fault: regexp.MustCompile(`.`),

@@ -130,7 +130,8 @@ func isIdentity(path []string) bool {
 
 func isObject(v any) bool { _, ok := v.(map[string]any); return ok }
 
-// addField gives an object one more field: one that its type has, one that is unknown, or one twice.
+// addField gives an object one more field: one that its type has, one that is unknown, or one
+// twice.
 func addField(r *rand.Rand, p place) {
 	object, ok := p.value.(map[string]any)
 	if !ok {

@@ -120,8 +120,8 @@ func (s *side) encoded(value string) string {
 	return "base64 of " + string(text)
 }
 
-// sortMessage takes the list of faults out of the message of a Status: the causes beside it have them
-// all, and a server lists those of a map in any order.
+// sortMessage takes the list of faults out of the message of a Status: the causes beside it have
+// them all, and a server lists those of a map in any order.
 func sortMessage(status map[string]any) {
 	message, _ := status["message"].(string)
 	details, _ := status["details"].(map[string]any)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// shorten makes the sequence of a difference as short as it gets: steps go, then parts of bodies, as
-// long as the servers go on to differ in the same way.
+// shorten makes the sequence of a difference as short as it gets: steps go, then parts of bodies,
+// as long as the servers go on to differ in the same way.
 func (r *runner) shorten(ctx context.Context, d *Difference) (*Difference, error) {
 	best := *d
 	left := tries
@@ -21,8 +21,8 @@ func (r *runner) shorten(ctx context.Context, d *Difference) (*Difference, error
 		return true, nil
 	}
 	for i := len(best.Steps) - 2; i >= 0 && left > 0; i-- {
-		if len(best.Steps)-1 < i+1 {
-			continue
+		if i >= len(best.Steps)-1 {
+			continue // without another step, they differed earlier
 		}
 		if _, err := try(slices.Delete(slices.Clone(best.Steps), i, i+1)); err != nil {
 			return nil, err

@@ -21,8 +21,8 @@ type Server struct {
 	Namespace string
 }
 
-// Step is one request. In it @ns@ and @name@ are the namespace and the name of the sequence, @uid@ and
-// @rv@ what the newest answer with an object had, @oldrv@ what the first one had.
+// Step is one request. In it @ns@ and @name@ are the namespace and the name of the sequence, @uid@
+// and @rv@ what the newest answer with an object had, @oldrv@ what the first one had.
 type Step struct {
 	Method, Path        string
 	ContentType, Accept string

@@ -11,16 +11,16 @@ import (
 	"berth/test/differences"
 )
 
-// withoutControllers has nobody but the tests change what is written, where there are differences to
-// be found.
+// withoutControllers has nobody but the tests change what is written, where there are differences
+// to be found.
 var withoutControllers = []string{
 	"--arg", "kube-controller-manager=--controllers=serviceaccount-controller,root-ca-certificate-publisher-controller",
 	"--arg", "kube-apiserver=--disable-admission-plugins=TaintNodesByCondition",
 }
 
-// TestDifferencesOfAServerAndItself sends the writes of the test of differences to one API server in two
-// namespaces: what it does not answer alike would be a difference of any two servers. SEED and
-// SEQUENCES, from the environment, make it another run, or a longer one.
+// TestDifferencesOfAServerAndItself sends the writes of the test of differences to one API server
+// in two namespaces: what it does not answer alike would be a difference of any two servers. SEED
+// and SEQUENCES, from the environment, make it another run, or a longer one.
 func TestDifferencesOfAServerAndItself(t *testing.T) {
 	t.Parallel()
 	c := newControlPlane(t)

@@ -11,8 +11,8 @@ const (
 	asPartialList = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 )
 
-// printed says, for one kind, what a table of it has: columns as name:type:priority, and the cells of
-// a row, as JSON, of an object made from body.
+// printed says, for one kind, what a table of it has: columns as name:type:priority, and the cells
+// of a row, as JSON, of an object made from body.
 type printed struct{ name, collection, body, columns, cells string }
 
 var printedKinds = []printed{
