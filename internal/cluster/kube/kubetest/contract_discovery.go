@@ -8,8 +8,8 @@ import (
 
 const asGroups = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// served are resources that every server of pods has, as discovery shows them: what is not named may
-// be there too.
+// served are resources that every server of pods has, as discovery shows them: what is not named
+// may be there too.
 var served = map[string]string{
 	"pods":                   `{"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","shortNames":["po"],"categories":["all"]}`,
 	"pods/status":            `{"name":"pods/status","namespaced":true,"kind":"Pod","verbs":["get","patch","update"]}`,

@@ -11,76 +11,91 @@ const (
 	asPartialList = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 )
 
-// printed says, for one kind, what a table of it has: columns as name:type:priority, and the cells of
-// a row, as JSON, of an object made from body.
+// printed says, for one kind, what a table of it has: columns as name:type:priority, and the cells
+// of a row, as JSON, of an object made from body.
 type printed struct{ name, collection, body, columns, cells string }
 
 var printedKinds = []printed{
 	{
 		"TableOfConfigMaps",
 		within("configmaps"), `{"metadata":{"name":"$id"},"data":{"a":"1","b":"2"}}`,
-		"Name:string:0 Data:string:0 Age:string:0", `["$id",2,"*"]`},
+		"Name:string:0 Data:string:0 Age:string:0", `["$id",2,"*"]`,
+	},
 	{
 		"TableOfSecrets",
 		within("secrets"), `{"metadata":{"name":"$id"},"data":{"a":"MQ=="}}`,
-		"Name:string:0 Type:string:0 Data:string:0 Age:string:0", `["$id","Opaque",1,"*"]`},
+		"Name:string:0 Type:string:0 Data:string:0 Age:string:0", `["$id","Opaque",1,"*"]`,
+	},
 	{
 		"TableOfPods",
 		within("pods"), minimalPod,
 		"Name:string:0 Ready:string:0 Status:string:0 Restarts:string:0 Age:string:0 IP:string:1 Node:string:1 Nominated Node:string:1 Readiness Gates:string:1",
-		`["$id","0/1","Pending","0","*","<none>","nowhere","<none>","<none>"]`},
+		`["$id","0/1","Pending","0","*","<none>","nowhere","<none>","<none>"]`,
+	},
 	{
 		"TableOfNodes",
 		"/api/v1/nodes", `{"metadata":{"name":"$id","labels":{"node-role.kubernetes.io/worker":""}},"spec":{"unschedulable":true},"status":{"conditions":[{"type":"Ready","status":"True"}],"addresses":[{"type":"InternalIP","address":"192.0.2.7"}],"nodeInfo":{"kubeletVersion":"v1","osImage":"os","kernelVersion":"k","containerRuntimeVersion":"r","machineID":"","systemUUID":"","bootID":"","kubeProxyVersion":"","operatingSystem":"","architecture":""}}}`,
 		"Name:string:0 Status:string:0 Roles:string:0 Age:string:0 Version:string:0 Internal-IP:string:1 External-IP:string:1 OS-Image:string:1 Kernel-Version:string:1 Container-Runtime:string:1",
-		`["$id","Ready,SchedulingDisabled","worker","*","v1","192.0.2.7","<none>","os","k","r"]`},
+		`["$id","Ready,SchedulingDisabled","worker","*","v1","192.0.2.7","<none>","os","k","r"]`,
+	},
 	{
 		"TableOfEvents",
 		within("events"), `{"metadata":{"name":"$id"},"involvedObject":{"kind":"Pod","name":"p","namespace":"default","fieldPath":"spec.containers{c}"},"reason":"R","message":" m\n","type":"Warning","count":3,"source":{"component":"s","host":"h"},"firstTimestamp":"2020-01-01T00:00:00Z","lastTimestamp":"2020-01-02T00:00:00Z"}`,
 		"Last Seen:string:0 Type:string:0 Reason:string:0 Object:string:0 Subobject:string:1 Source:string:1 Message:string:0 First Seen:string:1 Count:string:1 Name:string:1",
-		`["*","Warning","R","pod/p","spec.containers{c}","s, h","m","*",3,"$id"]`},
+		`["*","Warning","R","pod/p","spec.containers{c}","s, h","m","*",3,"$id"]`,
+	},
 	{
 		"TableOfServiceAccounts",
 		within("serviceaccounts"), `{"metadata":{"name":"$id"}}`,
-		"Name:string:0 Age:string:0", `["$id","*"]`},
+		"Name:string:0 Age:string:0", `["$id","*"]`,
+	},
 	{
 		"TableOfClaims",
 		within("persistentvolumeclaims"), `{"metadata":{"name":"$id"},"spec":{"storageClassName":"","volumeName":"$id-none","accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`,
 		"Name:string:0 Status:string:0 Volume:string:0 Capacity:string:0 Access Modes:string:0 StorageClass:string:0 VolumeAttributesClass:string:0 Age:string:0 VolumeMode:string:1",
-		`["$id","Pending","$id-none","0","","","<unset>","*","Filesystem"]`},
+		`["$id","Pending","$id-none","0","","","<unset>","*","Filesystem"]`,
+	},
 	{
 		"TableOfVolumes",
 		"/api/v1/persistentvolumes", `{"metadata":{"name":"$id"},"spec":{"storageClassName":"$id","capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce","ReadOnlyMany"],"hostPath":{"path":"/none"}}}`,
 		"Name:string:0 Capacity:string:0 Access Modes:string:0 Reclaim Policy:string:0 Status:string:0 Claim:string:0 StorageClass:string:0 VolumeAttributesClass:string:0 Reason:string:0 Age:string:0 VolumeMode:string:1",
-		`["$id","1Gi","RWO,ROX","Retain","*","","$id","<unset>","","*","Filesystem"]`},
+		`["$id","1Gi","RWO,ROX","Retain","*","","$id","<unset>","","*","Filesystem"]`,
+	},
 	{
 		"TableOfLeases",
 		"/apis/coordination.k8s.io/v1/namespaces/default/leases", `{"metadata":{"name":"$id"},"spec":{"holderIdentity":"h"}}`,
-		"Name:string:0 Holder:string:0 Age:string:0", `["$id","h","*"]`},
+		"Name:string:0 Holder:string:0 Age:string:0", `["$id","h","*"]`,
+	},
 	{
 		"TableOfRuntimeClasses",
 		"/apis/node.k8s.io/v1/runtimeclasses", `{"metadata":{"name":"$id"},"handler":"h"}`,
-		"Name:string:0 Handler:string:0 Age:string:0", `["$id","h","*"]`},
+		"Name:string:0 Handler:string:0 Age:string:0", `["$id","h","*"]`,
+	},
 	{
 		"TableOfPriorityClasses",
 		"/apis/scheduling.k8s.io/v1/priorityclasses", `{"metadata":{"name":"$id"},"value":7}`,
-		"Name:string:0 Value:integer:0 Global-Default:boolean:0 Age:string:0 PreemptionPolicy:string:0", `["$id",7,false,"*","PreemptLowerPriority"]`},
+		"Name:string:0 Value:integer:0 Global-Default:boolean:0 Age:string:0 PreemptionPolicy:string:0", `["$id",7,false,"*","PreemptLowerPriority"]`,
+	},
 	{
 		"TableOfStorageClasses",
 		"/apis/storage.k8s.io/v1/storageclasses", `{"metadata":{"name":"$id"},"provisioner":"example.com/p"}`,
-		"Name:string:0 Provisioner:string:0 ReclaimPolicy:string:0 VolumeBindingMode:string:0 AllowVolumeExpansion:string:0 Age:string:0", `["$id","example.com/p","Delete","Immediate",false,"*"]`},
+		"Name:string:0 Provisioner:string:0 ReclaimPolicy:string:0 VolumeBindingMode:string:0 AllowVolumeExpansion:string:0 Age:string:0", `["$id","example.com/p","Delete","Immediate",false,"*"]`,
+	},
 	{
 		"TableOfCSIDrivers",
 		"/apis/storage.k8s.io/v1/csidrivers", `{"metadata":{"name":"$id"},"spec":{}}`,
-		"Name:string:0 AttachRequired:boolean:0 PodInfoOnMount:boolean:0 StorageCapacity:boolean:0 TokenRequests:string:0 RequiresRepublish:boolean:0 Modes:string:0 Age:string:0", `["$id",true,false,false,"<unset>",false,"Persistent","*"]`},
+		"Name:string:0 AttachRequired:boolean:0 PodInfoOnMount:boolean:0 StorageCapacity:boolean:0 TokenRequests:string:0 RequiresRepublish:boolean:0 Modes:string:0 Age:string:0", `["$id",true,false,false,"<unset>",false,"Persistent","*"]`,
+	},
 	{
 		"TableOfCSINodes",
 		"/apis/storage.k8s.io/v1/csinodes", `{"metadata":{"name":"$id"},"spec":{"drivers":[]}}`,
-		"Name:string:0 Drivers:integer:0 Age:string:0", `["$id",0,"*"]`},
+		"Name:string:0 Drivers:integer:0 Age:string:0", `["$id",0,"*"]`,
+	},
 	{
 		"TableOfNamespaces",
 		"/api/v1/namespaces", `{"metadata":{"name":"$id"}}`,
-		"Name:string:0 Status:string:0 Age:string:0", `["$id","Active","*"]`},
+		"Name:string:0 Status:string:0 Age:string:0", `["$id","Active","*"]`,
+	},
 }
 
 // tableClauses are a clause for each kind.

@@ -18,12 +18,12 @@
 //   - deletion with grace, preconditions and finalizers: a pod that is bound to a node stays until it is deleted with grace 0;
 //   - the subresources binding, eviction (always granted) and token, and the approval of certificate signing requests.
 //
-// What it is not to have is the list lacks of its contract test, with the reasons: validation beyond
-// names, admission, discovery, apply, dry run, tables, pages of one revision, protection of
+// What it is not to have is the list lacks of its contract test, with the reasons: validation
+// beyond names, admission, discovery, apply, dry run, tables, pages of one revision, protection of
 // namespaces. Beside what the contract says it has no quota and no authentication (Authorization is
 // recorded and ignored).
 //
 // A clause of the contract either is about what a client with types sees, in JSON and in protobuf,
-// or about requests and answers as they go over the wire. A server that does not keep a clause names
-// it in Target.Lacks, and then the clause must fail.
+// or about requests and answers as they go over the wire. A server that does not keep a clause
+// names it in Target.Lacks, and then the clause must fail.
 package kubetest
