@@ -16,8 +16,6 @@ import (
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/kubelet/client"
-	noderest "k8s.io/kubernetes/pkg/registry/core/node/rest"
-	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstorage "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	accountstorage "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -58,22 +56,6 @@ type noTransport struct{}
 
 // RoundTrip refuses.
 func (noTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, errAgent }
-
-// noPodProxy refuses pods/proxy, also where connections are upgraded.
-type noPodProxy struct{ *podrest.ProxyREST }
-
-// Connect refuses.
-func (*noPodProxy) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
-	return nil, errAgent
-}
-
-// noNodeProxy refuses nodes/proxy.
-type noNodeProxy struct{ *noderest.ProxyREST }
-
-// Connect refuses.
-func (*noNodeProxy) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
-	return nil, errAgent
-}
 
 // noTokens refuses to sign tokens. Its generator is never called.
 type noTokens struct{ *accountstorage.TokenREST }

@@ -171,8 +171,7 @@ func (s storages) addPods(all map[string]rest.Storage, node string) error {
 		"pods": pods.Pod, "pods/status": pods.Status, "pods/resize": pods.Resize, "pods/ephemeralcontainers": pods.EphemeralContainers,
 		"pods/eviction": pods.Eviction, "pods/binding": &noBinding{BindingREST: pods.Binding, node: node},
 		"pods/log": pods.Log, "pods/exec": pods.Exec, "pods/attach": pods.Attach, "pods/portforward": pods.PortForward,
-		"pods/proxy": &noPodProxy{pods.Proxy},
-		"nodes":      nodes.Node, "nodes/status": nodes.Status, "nodes/proxy": &noNodeProxy{nodes.Proxy},
+		"nodes": nodes.Node, "nodes/status": nodes.Status,
 		"serviceaccounts": accounts, "serviceaccounts/token": &noTokens{accounts.Token},
 	} {
 		all[resource] = registry
