@@ -32,7 +32,7 @@ var words = []struct {
 	{regexp.MustCompile(`20(2[4-9]|[3-9][0-9])-[0-9]{2}-[0-9]{2} [0-9:]{8}(\.[0-9]+)? \+0000 UTC`), "TIME"},
 	{regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`), "kube-api-access-GENERATED"},
 	{regexp.MustCompile(`(resourceVersion\\*":\\*")[0-9]+`), "${1}VERSION"},
-	{regexp.MustCompile(`(ResourceVersion in record \()[0-9]+`), "${1}VERSION"},
+	{regexp.MustCompile(`(ResourceVersion in (?:record|the precondition) \()[0-9]+`), "${1}VERSION"},
 	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "POINTER"}, // some messages print them
 }
 
