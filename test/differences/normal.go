@@ -1,7 +1,6 @@
 package differences
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -111,13 +110,13 @@ func (s *side) same(v any, under string) any {
 	return v
 }
 
-// encoded is a value of a Secret: what the names are in, in base64, is shown as it was.
+// encoded is a value in base64: where words stand for something in it, it is shown as text.
 func (s *side) encoded(value string) string {
 	text, err := base64.StdEncoding.DecodeString(value)
-	if err != nil || !bytes.Contains(text, []byte(s.name)) && !bytes.Contains(text, []byte(s.namespace)) {
+	if err != nil || s.worded(string(text)) == string(text) {
 		return value
 	}
-	return "base64 of " + string(text)
+	return "base64 of " + s.worded(string(text))
 }
 
 // sortMessage takes the list of faults out of the message of a Status: the causes beside it have
