@@ -11,7 +11,7 @@ var LocalAPI = []Known{
 		Reason: "pods have their node from the beginning: a binding is refused before it is looked at",
 	},
 	{
-		Step: regexp.MustCompile(`^POST .*/pods`), Fault: regexp.MustCompile(`^\.warning \d+\n    A: nothing\n    B: .*spec\.nodeName: nobody starts pods of node`),
+		Step: regexp.MustCompile(`^(POST|PATCH) .*/pods`), Fault: regexp.MustCompile(`^\.warning \d+\n    A: nothing\n    B: .*spec\.nodeName: nobody starts pods of node`),
 		Reason: "a pod of another node waits for good, which the user is told",
 	},
 	{

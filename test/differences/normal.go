@@ -1,7 +1,6 @@
 package differences
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -32,7 +31,7 @@ var words = []struct {
 	{regexp.MustCompile(`20(2[4-9]|[3-9][0-9])-[0-9]{2}-[0-9]{2} [0-9:]{8}(\.[0-9]+)? \+0000 UTC`), "TIME"},
 	{regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`), "kube-api-access-GENERATED"},
 	{regexp.MustCompile(`(resourceVersion\\*":\\*")[0-9]+`), "${1}VERSION"},
-	{regexp.MustCompile(`(ResourceVersion in record \()[0-9]+`), "${1}VERSION"},
+	{regexp.MustCompile(`(ResourceVersion in (?:record|the precondition) \()[0-9]+`), "${1}VERSION"},
 	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "POINTER"}, // some messages print them
 }
 
@@ -111,13 +110,13 @@ func (s *side) same(v any, under string) any {
 	return v
 }
 
-// encoded is a value of a Secret: what the names are in, in base64, is shown as it was.
+// encoded is a value in base64: where words stand for something in it, it is shown as text.
 func (s *side) encoded(value string) string {
 	text, err := base64.StdEncoding.DecodeString(value)
-	if err != nil || !bytes.Contains(text, []byte(s.name)) && !bytes.Contains(text, []byte(s.namespace)) {
+	if err != nil || s.worded(string(text)) == string(text) {
 		return value
 	}
-	return "base64 of " + string(text)
+	return "base64 of " + s.worded(string(text))
 }
 
 // sortMessage takes the list of faults out of the message of a Status: the causes beside it have

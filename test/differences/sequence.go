@@ -111,9 +111,12 @@ func (m *maker) mutated(most int) map[string]any {
 func (m *maker) create() Step {
 	object := m.mutated(2)
 	if m.kind.Kind == "Pod" {
-		// Nobody else acts on it.
+		// Nobody else acts on it, and no server chooses its node.
 		if spec, ok := object["spec"].(map[string]any); ok {
 			spec["schedulerName"] = "nobody"
+			if spec["nodeName"] == nil || spec["nodeName"] == "" {
+				spec["nodeName"] = "nowhere"
+			}
 		}
 	}
 	// Its name is not that of an object of another sequence.
