@@ -165,8 +165,8 @@ func (c *Collector) follow(ctx context.Context, revision uint64) error {
 	}
 }
 
-// read is decode for what is seen: an object that cannot be read is left alone. Who would be deleted
-// for want of it is not, as whoever looks at it then fails.
+// read is decode for what is seen: an object that cannot be read is left alone. Who would be
+// deleted for want of it is not, as whoever looks at it then fails.
 func (c *Collector) read(item store.Item) *object {
 	o, err := decode(item)
 	if err != nil {
