@@ -127,7 +127,7 @@ var (
 // commands, flags and targets of make exist.
 func TestDocsParse(t *testing.T) {
 	makefiles := ""
-	for _, pattern := range []string{"Makefile", "*/*.mk", "test/*/*.mk"} {
+	for _, pattern := range []string{"Makefile", "*/*.mk", "*/*/*.mk"} {
 		files, err := filepath.Glob("../../" + pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -150,10 +150,22 @@ func (s *Server) Health() error {
 	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health())
 }
 
-// Run serves until the context is done.
+// Run serves, and collects garbage, until the context is done.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	collected := make(chan error, 1)
+	go func() {
+		defer stop()
+		collected <- s.garbage.Run(ctx)
+	}()
+	err := s.Serve(ctx)
+	stop()
+	return errors.Join(err, <-collected)
+}
+
+// Serve serves until the context is done.
+func (s *Server) Serve(ctx context.Context) error {
 	ended := make(chan error, len(s.listeners))
 	var servers []*http.Server
 	for _, l := range s.listeners {
@@ -173,19 +185,13 @@ func (s *Server) Run(ctx context.Context) error {
 			ended <- fmt.Errorf("%s: %w", l.name, h.Serve(l.Listener))
 		}()
 	}
-	collected := make(chan error, 1)
-	go func() { collected <- s.garbage.Run(ctx) }()
 	var err error
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
 	}
-	stop()
 	for _, h := range servers {
 		err = errors.Join(err, shutDown(h))
-	}
-	if e := <-collected; !errors.Is(e, context.Canceled) {
-		err = errors.Join(err, e)
 	}
 	return err
 }

@@ -11,11 +11,19 @@ var LocalAPI = []Known{
 		Reason: "pods have their node from the beginning: a binding is refused before it is looked at",
 	},
 	{
+		Step: regexp.MustCompile(`/pods`), Fault: regexp.MustCompile(`^\.body\.(items\[\d+\]\.)?spec\.nodeName\n    A: nothing\n    B: "n1"`),
+		Reason: "pods have their node from the beginning",
+	},
+	{
 		Step: regexp.MustCompile(`^(POST|PATCH) .*/pods`), Fault: regexp.MustCompile(`^\.warning \d+\n    A: nothing\n    B: .*spec\.nodeName: nobody starts pods of node`),
 		Reason: "a pod of another node waits for good, which the user is told",
 	},
 	{
 		Step: regexp.MustCompile(`^P`), Fault: regexp.MustCompile(`^\.body\.message\n.*StorageError: invalid object, Code: 4, Key: .*\n.*StorageError: invalid object, Code: 4, Key: `),
 		Reason: "the key under which the store has an object is its own",
+	},
+	{
+		Step: regexp.MustCompile(`^POST .*/token`), Fault: regexp.MustCompile(`^\.body\.metadata\.managedFields\n`),
+		Reason: "a request for a token is no object whose fields somebody could have",
 	},
 }

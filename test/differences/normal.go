@@ -31,7 +31,12 @@ var words = []struct {
 	{regexp.MustCompile(`20(2[4-9]|[3-9][0-9])-[0-9]{2}-[0-9]{2} [0-9:]{8}(\.[0-9]+)? \+0000 UTC`), "TIME"},
 	{regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`), "kube-api-access-GENERATED"},
 	{regexp.MustCompile(`(resourceVersion\\*":\\*")[0-9]+`), "${1}VERSION"},
+	{regexp.MustCompile(`(resourceVersion:)[0-9]+`), "${1}VERSION"}, // of a map that is printed
 	{regexp.MustCompile(`(ResourceVersion in (?:record|the precondition) \()[0-9]+`), "${1}VERSION"},
+	{regexp.MustCompile(`(ResourceVersion in (?:precondition|object meta): )[0-9]+`), "${1}VERSION"},
+	// Of a UID that is taken for a time, the digits that may be a year are read.
+	{regexp.MustCompile(`cannot parse \\*"[0-9a-f-]{30,36}\\*" as \\*"[^"\\]*\\*"`), "cannot parse UID"},
+	{regexp.MustCompile(`cannot parse \\*"UID\\*" as \\*"[^"\\]*\\*"`), "cannot parse UID"},
 	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "POINTER"}, // some messages print them
 }
 
@@ -72,6 +77,9 @@ func (s *side) worded(text string) string {
 	return text
 }
 
+// age is how tables show how old something is.
+var age = regexp.MustCompile(`^([0-9]+[smhdy])+$`)
+
 // same makes a value the same on both sides. under is the name of the field that has it.
 func (s *side) same(v any, under string) any {
 	switch v := v.(type) {
@@ -105,6 +113,9 @@ func (s *side) same(v any, under string) any {
 		}
 		return out
 	case string:
+		if under == "cells" && age.MatchString(v) {
+			return "AGE"
+		}
 		return s.worded(v)
 	}
 	return v

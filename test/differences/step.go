@@ -120,17 +120,26 @@ func (s *side) send(ctx context.Context, step Step) (answer, error) {
 	}
 	got, err := s.client.Do(r)
 	if err != nil {
-		return answer{}, err
+		return broken(err)
 	}
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
 	if err != nil {
-		return answer{}, fmt.Errorf("%s %s: %w", step.Method, step.Path, err)
+		return broken(fmt.Errorf("%s %s: %w", step.Method, step.Path, err))
 	}
 	mime, _, _ := strings.Cut(got.Header.Get("Content-Type"), ";")
 	a := answer{got.StatusCode, got.Header.Values("Warning"), mime, text}
 	s.learn(a)
 	return a, nil
+}
+
+// broken is the answer of a server that panics over a request: none, on a connection that lives on.
+// Another error is that the server cannot be reached.
+func broken(err error) (answer, error) {
+	if strings.Contains(err.Error(), "INTERNAL_ERROR; received from peer") {
+		return answer{body: []byte(err.Error())}, nil
+	}
+	return answer{}, err
 }
 
 // learn remembers what later steps refer to.

@@ -3,11 +3,19 @@
 package e2e
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 
 	"berth/internal/cluster/kube"
+	"berth/internal/localapi"
 	"berth/test/differences"
 )
 
@@ -18,10 +26,11 @@ var withoutControllers = []string{
 	"--arg", "kube-apiserver=--disable-admission-plugins=TaintNodesByCondition",
 }
 
-// TestDifferencesOfAServerAndItself sends the writes of the test of differences to one API server
-// in two namespaces: what it does not answer alike would be a difference of any two servers. SEED
-// and SEQUENCES, from the environment, make it another run, or a longer one.
-func TestDifferencesOfAServerAndItself(t *testing.T) {
+// TestDifferences sends the writes of the test of differences to one API server in two namespaces:
+// what it does not answer alike would be a difference of any two servers. Then it sends them to
+// that and to the local API. SEED and SEQUENCES, from the environment, make it another run, or a
+// longer one.
+func TestDifferences(t *testing.T) {
 	t.Parallel()
 	c := newControlPlane(t)
 	c.up(withoutControllers...)
@@ -39,15 +48,70 @@ func TestDifferencesOfAServerAndItself(t *testing.T) {
 		})
 		return s
 	}
-	seed, sequences := number(t, "SEED", 1), number(t, "SEQUENCES", 150)
-	got, err := differences.Run(c.ctx, differences.Config{A: server("a"), B: server("b"), Seed: seed, Sequences: int(sequences)})
+	seed, sequences := number(t, "SEED", 1), int(number(t, "SEQUENCES", 150))
+	t.Run("of a server and itself", func(t *testing.T) {
+		wantAlike(t, c.ctx, differences.Config{A: server("a"), B: server("b"), Seed: seed, Sequences: sequences})
+	})
+	t.Run("of the local API", func(t *testing.T) {
+		wantAlike(t, c.ctx, differences.Config{A: server("c"), B: newLocalAPI(t, "diff-d"), Seed: seed, Sequences: sequences, Known: differences.LocalAPI})
+	})
+}
+
+func wantAlike(t *testing.T, ctx context.Context, cfg differences.Config) {
+	t.Helper()
+	got, err := differences.Run(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("seed %d: %d requests to each", seed, got.Requests)
+	t.Logf("seed %d: %d requests to each, known differences: %v", cfg.Seed, got.Requests, got.Known)
 	for _, d := range got.Differences {
-		t.Errorf("seed %d: %s", seed, d)
+		t.Errorf("seed %d: %s", cfg.Seed, d)
 	}
+}
+
+// newLocalAPI serves the API of a machine, with a namespace, until the test ends. Nobody collects
+// garbage, as nobody does at the other server.
+func newLocalAPI(t *testing.T, namespace string) differences.Server {
+	t.Helper()
+	registry, err := filepath.EvalSymlinks(os.Getenv("REGISTRY"))
+	if err != nil {
+		t.Fatalf("REGISTRY must name the program registry, as make e2e does: %v", err)
+	}
+	dir, err := os.MkdirTemp("/tmp", "bl") // t.TempDir is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := localapi.Open(localapi.Config{
+		RootDir: dir, RunDir: dir, NodeName: "n1", Address: "127.0.0.1:0", Registry: registry, Node: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- api.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-ended, api.Close(), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := kube.LoadKubeconfig(dir + "/kubeconfig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	kubectl := func(args ...string) error {
+		out, err := exec.CommandContext(t.Context(), os.Getenv("CONTROLPLANE"), append([]string{"kubectl", "--kubeconfig", dir + "/kubeconfig"}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("kubectl %v: %w: %s", args, err, out)
+		}
+		return nil
+	}
+	if err := errors.Join(kubectl("create", "namespace", namespace), kubectl("create", "serviceaccount", "-n", namespace, "default")); err != nil {
+		t.Fatal(err)
+	}
+	return differences.Server{Name: "the local API", Config: config, Namespace: namespace}
 }
 
 // number is a variable of the environment, or what it is without one.

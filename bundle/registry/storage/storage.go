@@ -71,11 +71,22 @@ func (o *objects) scope(key string) (namespace, name string) {
 	return namespace, name
 }
 
+// encode returns an object as it is stored. It is read first as kube-apiserver reads what is stored,
+// which gives it defaults (of a claim, the phase, which its registry empties): the agent reads
+// without them.
 func (o *objects) encode(object runtime.Object) ([]byte, error) {
 	if err := o.versioner.PrepareObjectForStorage(object); err != nil {
 		return nil, fmt.Errorf("prepare the object for the store: %w", err)
 	}
-	return runtime.Encode(o.codec, object)
+	value, err := runtime.Encode(o.codec, object)
+	if err != nil {
+		return nil, err
+	}
+	whole := o.newObject()
+	if _, _, err := o.codec.Decode(value, nil, whole); err != nil {
+		return nil, err
+	}
+	return runtime.Encode(o.codec, whole)
 }
 
 // decode reads what is stored, and gives it the revision of its last change.

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -64,9 +65,25 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind sc
 	case err == nil || runtime.IsStrictDecodingError(err) && level != metav1.FieldValidationStrict:
 		return nil
 	case got == nil || got.Kind == "":
-		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v", kind.Kind, err))
+		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", kind.Kind, err, summarize(body)))
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, kind.Kind, err))
+}
+
+// summarize shows the beginning of a body: as text if it may be JSON.
+func summarize(body []byte) string {
+	const most = 30
+	end := ""
+	if len(body) > most {
+		body, end = body[:most], " ..."
+	}
+	switch {
+	case len(body) == 0:
+		return "<empty>"
+	case body[0] == '{':
+		return string(body) + end
+	}
+	return hex.EncodeToString(body) + end
 }
 
 // warn tells a client of fields that are not known or there twice.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -58,7 +61,10 @@ func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o, kind := v.new(), q.GroupVersion.WithKind(v.kind)
-	err := decode(w, r, o, kind)
+	err := checkOptions(r)
+	if err == nil {
+		err = decode(w, r, o, kind)
+	}
 	if err == nil {
 		err = v.answer(a, r.Context(), q, o)
 	}
@@ -67,6 +73,25 @@ func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	write(w, r, http.StatusCreated, o)
+}
+
+// checkOptions says what is wrong with the options of a creation, or with the form that its answer
+// is to have.
+func checkOptions(r *http.Request) error {
+	// Forms of tables and metadata are known, and refused after the question was looked at.
+	if _, err := accepted(r); err != nil && !strings.Contains(r.Header.Get("Accept"), "as=") {
+		err := failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(mediaTypes(), ", "))
+		err.ErrStatus.Details = &metav1.StatusDetails{}
+		return err
+	}
+	o := &metav1.CreateOptions{}
+	if err := scheme.ParameterCodec.DecodeParameters(r.URL.Query(), metav1.SchemeGroupVersion, o); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if errs := validation.ValidateCreateOptions(o); len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "CreateOptions"}, "", errs)
+	}
+	return nil
 }
 
 // notAllowed is the answer to who does anything else than post.
@@ -109,7 +134,10 @@ func (a *Access) serveToken(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var request authenticationv1.TokenRequest
-	err := decode(w, r, &request, authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
+	err := checkOptions(r)
+	if err == nil {
+		err = decode(w, r, &request, authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
+	}
 	if err == nil {
 		err = a.cfg.Tokens.Request(r.Context(), q.Namespace, q.Name, &request)
 	}

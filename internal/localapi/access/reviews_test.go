@@ -151,7 +151,7 @@ func TestFormsOfReviews(t *testing.T) {
 		{"half a body", "{", nil, 400, ""},
 		{"another kind", `{"kind":"Pod","apiVersion":"v1"}`, nil, 400, ""},
 		{"a form that is none", "x", []string{"Content-Type: text/plain"}, 415, "unknown format"},
-		{"no form that it accepts", `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, []string{"Accept: text/html"}, 406, "only the following media types are accepted"},
+		{"no form that it accepts", `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, []string{"Accept: text/html"}, 406, "406: Not Acceptable"},
 		{"too much", strings.Repeat(" ", 3<<20+1), nil, 413, "limit is 3145728"},
 	} {
 		if got := s.do(ci, "POST "+authentication+"selfsubjectreviews", c.body, c.headers...); got.code != c.code || !strings.Contains(got.status(t).Message, c.want) {

@@ -150,7 +150,7 @@ func (t *Tokens) sign(k kubernetesClaims, r *authenticationv1.TokenRequest, acco
 	if err != nil {
 		return fmt.Errorf("sign a token of %s/%s: %w", k.Namespace, account, err)
 	}
-	r.Name, r.Namespace, r.CreationTimestamp = account, k.Namespace, metav1.NewTime(now)
+	r.Name, r.Namespace, r.UID, r.CreationTimestamp = account, k.Namespace, uuid.NewUUID(), metav1.NewTime(now)
 	r.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(told)}
 	return nil
 }

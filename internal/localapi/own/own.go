@@ -319,6 +319,9 @@ func (x *call) delete() (kinds.Object, error) {
 			return nil, apierrors.NewConflict(x.kind.Resource(), x.Name,
 				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, old.GetUID()))
 		}
+		if p := options.Preconditions; p != nil && p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion() {
+			return nil, apierrors.NewConflict(x.kind.Resource(), x.Name, errModified)
+		}
 		if len(old.GetFinalizers()) == 0 {
 			_, err = x.write(revision, nil)
 		} else {

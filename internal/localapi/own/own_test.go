@@ -248,6 +248,7 @@ func TestRefused(t *testing.T) {
 		{"PATCH", "/api/v1/namespaces/a/pods/p", "application/strategic-merge-patch+json", `{"metadata":{"labels":7}}`, 400},
 		{"DELETE", "/api/v1/namespaces/a/pods", "application/json", `{}`, 405},
 		{"DELETE", "/api/v1/namespaces/a/pods/p", "application/json", `[]`, 400},
+		{"DELETE", "/api/v1/namespaces/a/pods/p", "application/json", `{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"resourceVersion":"1"}}`, 409},
 		{"GET", "/api/v1/namespaces/a/pods/p", "", ``, 405},
 		{"POST", "/api/v1/namespaces/a/configmaps", "application/json", `{"metadata":{"name":"big"},"data":{"k":"` + string(bytes.Repeat([]byte("x"), store.MaxValue)) + `"}}`, 413},
 		{"POST", "/api/v1/namespaces/a/configmaps", "application/json", string(bytes.Repeat([]byte(" "), maxBody+1)), 413},
