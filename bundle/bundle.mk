@@ -39,7 +39,6 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 #   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
 # - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.
 # - Who is shown a password is said in bundle/containerd/docker.
-# - How a container ended while containerd was away is not lost, as bundle/containerd/v2 says.
 # - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
 #   node reaches. They are not asked; the registry is.
 # - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
@@ -48,7 +47,6 @@ change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause :=
 change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
 change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
 change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
-change core/runtime/v2/shim_load.go 's/if shouldCleanupShim(sgetErr, pidErr, pInfo) {/if shouldCleanupShim(sgetErr, pidErr, pInfo) \&\& !hasEnded(ctx, shim) {/' 'hasEnded('; \
 change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'; \
 change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'
 endef
@@ -82,7 +80,6 @@ bundle-build: bundle-needs
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
-	cp containerd/v2/ended.go "$$work/source/containerd/core/runtime/v2/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \
 			{ echo "bundle: containerd's $$1 is not as it was: see BUNDLE_CHANGES" >&2; exit 1; }; \

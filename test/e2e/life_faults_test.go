@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 )
 
 // A containerd that stands still delays what was asked for meanwhile, and nothing else; when it
@@ -177,43 +176,6 @@ func TestLifeBundlesEmptied(t *testing.T) {
 		return p.ready("web") && containerID(p.named("web"), "main") != containerID(old.named("web"), "main")
 	})
 	n.awaitOnly([]string{"web"})
-}
-
-// How a container ended is known, too, if nobody but its shim was there.
-func TestLifeEndsWhileContainerdIsAway(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.write("again.yaml", manifest("again", "serve"))
-	n.write("once.yaml", strings.Replace(manifest("once", "serve"), "spec:", "spec:\n  restartPolicy: Never", 1))
-	a := n.start()
-	before := n.awaitReady("again", "once")
-	a.kill()
-	pids := map[string]int{}
-	for _, name := range []string{"again", "once"} {
-		pids[name] = n.pid(containerID(before.named(name), "main"))
-	}
-	n.endContainerd()
-	for name, pid := range pids {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		until(t, name+" to end", func() bool {
-			_, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe") // a zombie has none
-			return err != nil
-		})
-	}
-	n.start()
-	after := n.await("again to run again, and once to have failed", func(p pods) bool {
-		return p.ready("again") && p.inPhase("once", v1.PodFailed)
-	})
-	for name, ended := range map[string]*v1.ContainerStateTerminated{
-		"again": container(after.named("again"), "main").LastTerminationState.Terminated,
-		"once":  container(after.named("once"), "main").State.Terminated,
-	} {
-		if ended == nil || ended.ExitCode != 128+int32(unix.SIGKILL) || ended.Reason != "Error" {
-			t.Errorf("%s ended as %+v, want code %d and reason Error", name, ended, 128+unix.SIGKILL)
-		}
-	}
 }
 
 // endContainerd kills the node's runtime and returns when it is gone.
