@@ -84,18 +84,12 @@ func newMachine(t *testing.T) *machine {
 		if err := r.Remove(ctx); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
-		cgroups, err := filepath.Glob("/sys/fs/cgroup/*" + m.cgroup())
-		if err != nil {
-			t.Errorf("clean up: %v", err)
-		}
-		for _, dir := range append(cgroups, "/sys/fs/cgroup"+m.cgroup()) {
-			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("clean up: %v", err)
-			}
-		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
+		// A runtime that nobody has told of cgroups leaves those of a container whose making was
+		// cut off.
+		removeCgroups(t, m.cgroup())
 		m.nothingLeft()
 	})
 	return m
