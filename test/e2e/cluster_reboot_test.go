@@ -30,6 +30,18 @@ func (c *cluster) kept(folder string) []string {
 	return files
 }
 
+// keptRunning returns how many pods are kept of which the API server has said that they run.
+func (c *cluster) keptRunning() int {
+	c.t.Helper()
+	n := 0
+	for _, file := range c.kept("objects") {
+		if b, err := os.ReadFile(file); err == nil && strings.Contains(string(b), `"phase":"Running"`) {
+			n++
+		}
+	}
+	return n
+}
+
 // A machine that comes back from a power cut while the API server is away runs its pods by what was
 // kept on disk; those that need a Secret or a token only where these are kept too. When the server
 // is back, what it says holds.
@@ -47,6 +59,8 @@ func TestClusterRebootWithoutAPIServer(t *testing.T) {
 	before := c.awaitAPIReady("plain", "gone", "reader")
 	until(t, "the Secret and the tokens of the reader to be kept, and that one is absent", func() bool { return len(c.kept("secrets")) == 4 })
 	until(t, "pods, ConfigMaps and Services to be kept", func() bool { return len(c.kept("objects")) == 3+3+2 })
+	// One that is not known to have run waits for the server.
+	until(t, "pods to be kept as they run", func() bool { return c.keptRunning() == 3 })
 
 	// One pod is deleted while the machine is off.
 	c.cutPower(a)

@@ -171,10 +171,11 @@ func (s server) specFile(uid string) string {
 	return filepath.Join(s.CDI, s.Name+"-"+uid+".json")
 }
 
+// unprepare removes the note last: who sees it gone finds nothing else of the claim.
 func (s server) unprepare(c *drav1.Claim) error {
 	files := []string{filepath.Join(s.Dir, "prepared", c.Uid)}
 	if s.CDI != "" {
-		files = append(files, s.specFile(c.Uid))
+		files = append([]string{s.specFile(c.Uid)}, files...)
 	}
 	for _, file := range files {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
