@@ -98,6 +98,9 @@ type Config struct {
 	// machine. nil: no pod is evicted because the node runs short, and no shutdown waits for pods.
 	// config.LoadRun has checked it.
 	Run *config.KubeletConfiguration
+	// LocalAPI is the Kubernetes API of this machine, for an agent without Kubelet; nil: there is
+	// none.
+	LocalAPI *LocalAPI
 	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With
 	// Kubelet its own maxPods counts.
 	MaxPods int
@@ -202,6 +205,9 @@ func (c *Config) Validate() error {
 	}
 	if c.NodeName == "" || strings.ToLower(c.NodeName) != c.NodeName {
 		errs = append(errs, fmt.Errorf("node name %q: must be a lower-case name", c.NodeName))
+	}
+	if c.LocalAPI != nil && c.Kubelet != nil {
+		errs = append(errs, errors.New("local API: a kubelet has that of its cluster"))
 	}
 	if c.MaxPods < 0 {
 		errs = append(errs, fmt.Errorf("most pods %d: must not be negative", c.MaxPods))

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/cluster/certs"
 	"berth/internal/cluster/node"
+	"berth/internal/config"
 	"berth/internal/host/nodeallocatable"
 	"berth/internal/observe/status"
 	"berth/internal/pod"
@@ -24,7 +25,10 @@ type base struct {
 	cfg      Config
 	out      Outside
 	settings settings
-	started  time.Time
+	// member is what a member of a cluster is told: the KubeletConfiguration, or what stands for it
+	// with an API server of this machine. nil without either.
+	member  *config.Kubelet
+	started time.Time
 	measures
 	// resources and hostIPs are those of the machine; the groups above the ground have them.
 	resources *nodeallocatable.Resources
@@ -87,7 +91,9 @@ func newBase(cfg Config, out Outside) base {
 			*r = prometheus.NewRegistry()
 		}
 	}
-	return base{cfg: cfg, out: out, settings: settingsOf(&cfg), started: time.Now(), measures: newMeasures(out.Metrics)}
+	return base{
+		cfg: cfg, out: out, settings: settingsOf(&cfg), member: memberSettings(&cfg), started: time.Now(), measures: newMeasures(out.Metrics),
+	}
 }
 
 // measures are families that are shown, too, where there is nothing for them to count.

@@ -25,6 +25,8 @@ import (
 // apiServer is the way to the API server. The zero value is that there is none.
 type apiServer struct {
 	client *kube.Client
+	// local is the API server of this machine; nil: it is a cluster's.
+	local *localAPI
 	// known names the server and whom it is known by.
 	known string
 	// kept keeps what the server says, for a start without it.
@@ -42,19 +44,24 @@ type apiServer struct {
 
 // openAPI finds the API server, if this agent is to have one.
 func openAPI(b *base) (s apiServer, err error) {
-	if b.settings.mode == runMode {
-		return s, nil
-	}
-	k := b.cfg.Kubelet
-	if err := checkHost(k); err != nil || b.settings.mode == standaloneMode {
-		return s, err
-	}
 	rc := b.out.REST
-	if rc == nil {
-		if rc, err = s.openIdentity(b); err != nil {
+	switch {
+	case b.cfg.LocalAPI != nil:
+		s.local = newLocalAPI(b)
+		rc = s.local.rest()
+	case b.settings.mode == runMode:
+		return s, nil
+	default:
+		if err := checkHost(b.cfg.Kubelet); err != nil || b.settings.mode == standaloneMode {
 			return s, err
 		}
+		if rc == nil {
+			if rc, err = s.openIdentity(b); err != nil {
+				return s, err
+			}
+		}
 	}
+	k := b.member
 	open := kube.Config{
 		REST: rc, Version: b.cfg.Version, ContentType: k.ContentType, Metrics: b.out.Metrics, Log: b.cfg.Log,
 		Limits: kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)},
@@ -99,7 +106,7 @@ func newKeeper(b *base, s *apiServer, j *journal.Journal) (*kept.Keeper, error) 
 		return nil, nil
 	}
 	return kept.New(kept.Config{
-		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.cfg.Kubelet.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
+		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
 		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
 	})
 }

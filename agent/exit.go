@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/host/rootlock"
+	"berth/internal/localapi"
 	"berth/internal/pod"
 	"berth/internal/sync/drain"
 	"berth/internal/sync/leftovers"
@@ -53,7 +54,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 // removeFiles removes what agents leave on the disk.
 func removeFiles(cfg *Config) error {
 	var own []string
-	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir} {
+	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir, localapi.Dir, localapi.RulesFile} {
 		own = append(own, filepath.Join(cfg.RootDir, name))
 	}
 	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
@@ -61,7 +62,7 @@ func removeFiles(cfg *Config) error {
 
 // removeLast removes what the agent has in use to its end.
 func removeLast(cfg *Config) error {
-	own := []string{filepath.Join(cfg.RunDir, "mounts"), filepath.Join(cfg.RunDir, server.LockFile)}
+	own := []string{filepath.Join(cfg.RunDir, "mounts"), filepath.Join(cfg.RunDir, localapi.Kubeconfig), filepath.Join(cfg.RunDir, server.LockFile)}
 	for _, name := range []string{
 		cpuStateFile, memoryStateFile, claimsFile, claimHealthFile, thresholdsFile, shutdownFile, devicePluginsDir, registryDir,
 		filepath.Dir(podResourcesSocket), rootlock.File,

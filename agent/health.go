@@ -30,7 +30,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	if a.embedded != nil {
 		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
 	}
-	if a.settings.mode != runMode {
+	if a.watchesRuntime() {
 		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, networkReady(&a.containerRuntime, a.runtimeHealth)
 	}
 	if len(a.atShutdown.Groups) > 0 {
@@ -48,10 +48,19 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	if a.api.exists() {
 		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
 		owners[health.Clock] = a.nodeObject.ClockHealth
+	}
+	if a.api.isCluster() {
 		owners[health.CSINode] = a.storage.drivers.Health
+	}
+	if a.api.local != nil {
+		owners[health.LocalAPI] = a.api.local.Health
 	}
 	return health.New(owners)
 }
+
+// watchesRuntime reports whether it is known at any time how the runtime is. Without an API server
+// nobody is told of it.
+func (a *Agent) watchesRuntime() bool { return a.settings.mode != runMode || a.api.exists() }
 
 // checkpointHealth says what of the API server cannot be kept.
 func (s *apiServer) checkpointHealth() error {

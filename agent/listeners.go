@@ -44,6 +44,9 @@ func newListeners(a *Agent) (l listeners, err error) {
 	if l.server, err = server.New(cfg); err != nil {
 		return l, err
 	}
+	if a.api.local != nil {
+		a.api.local.cfg.Node = l.server.Containers()
+	}
 	l.podResources, err = newPodResources(&a.ground, &a.sharing, a.allocations)
 	return l, err
 }

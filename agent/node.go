@@ -134,7 +134,7 @@ func newNode(g *ground, sources node.Sources) (*node.Node, error) {
 	if !g.api.exists() {
 		return nil, nil
 	}
-	k := g.cfg.Kubelet
+	k := g.member
 	heartbeat, err := g.api.client.With(kube.Limits{Timeout: min(heartbeatTimeout, time.Duration(k.NodeLeaseDurationSeconds)*time.Second)})
 	if err != nil {
 		return nil, err

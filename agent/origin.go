@@ -54,6 +54,9 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 	}
 	switch g.settings.mode {
 	case runMode:
+		if g.api.exists() {
+			return machineOrigin(g, rt, csi)
+		}
 		return localOrigin(objects.NewLocal(g.journal, rt.handlers), csi), nil
 	case memberMode:
 		return memberOrigin(g, csi)
@@ -74,9 +77,10 @@ func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
 	}
 }
 
-func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
-	k, api := g.cfg.Kubelet, g.api.objects(g.cfg.NodeName)
-	cfg := objects.Config{
+// serverObjects are the settings of what keeps the objects of an API server.
+func serverObjects(g *ground, api kept.API) objects.Config {
+	k := g.member
+	return objects.Config{
 		API: api, Classes: api, Accounts: api, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log, Metrics: g.out.Metrics,
 		Strategy: objects.Strategy{
 			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: api,
@@ -87,6 +91,11 @@ func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
 			Event: podEvents(g.recorder),
 		},
 	}
+}
+
+func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
+	k, api := g.cfg.Kubelet, g.api.objects(g.cfg.NodeName)
+	cfg := serverObjects(g, api)
 	if k.FeatureEnabled("ClusterTrustBundleProjection") {
 		cfg.Trust = api
 	}

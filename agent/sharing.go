@@ -40,7 +40,7 @@ type sharing struct {
 	changed, claimsChanged *pod.Inbox[pod.UID]
 	layout                 machine.Machine
 	devices                *devicemanager.Manager
-	claims                 *dra.Manager // nil without an API server
+	claims                 *dra.Manager // nil without a cluster
 	cpus                   *cpumanager.CPUManager
 	memory                 *memorymanager.Manager
 	containers             *containermanager.ContainerManager
@@ -58,7 +58,7 @@ func newSharing(g *ground, capacityChanged func()) (s sharing, err error) {
 		Listen: g.out.ListenPlugins, Dial: g.out.DialPlugin, Watch: deviceWatch(g.out.Plugins),
 		Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	})
-	if err != nil || !g.api.exists() {
+	if err != nil || !g.api.isCluster() {
 		return s, err
 	}
 	c := dra.Config{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,6 +41,9 @@ type runFlags struct {
 	maxPods          int
 	logFile          string
 	logLevel         slog.Level
+	localAPI         bool
+	localAPIAddress  string
+	localAPIProgram  string
 	remove           bool
 	once             bool
 	onceTimeout      time.Duration
@@ -85,6 +89,9 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
 	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
+	fl.BoolVar(&f.localAPI, "local-api", false, "serve the Kubernetes API of this machine: pods are those of it, too, and <run dir>/kubeconfig is for kubectl")
+	fl.StringVar(&f.localAPIAddress, "local-api-address", "127.0.0.1:6443", "where --local-api serves HTTPS, port 0 for any; empty for <run dir>/api.sock alone")
+	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "the program that judges what --local-api is to store (make registry); without it, nothing can be written")
 	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error; berth.log in the root directory where that is also where the pods are shown)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
@@ -132,6 +139,12 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	if f.runtimeEndpoint != "" && f.pullDeadline != embedded.DefaultPullProgressDeadline {
 		return cfg, errors.New("--image-pull-progress-deadline is for the runtime inside berth: the one of --container-runtime-endpoint has its own configuration (of containerd: image_pull_progress_timeout)")
 	}
+	if f.localAPI {
+		if err := checkLoopback(f.localAPIAddress); err != nil {
+			return cfg, fmt.Errorf("--local-api-address %q: %w", f.localAPIAddress, err)
+		}
+		cfg.LocalAPI = &agent.LocalAPI{Address: f.localAPIAddress, Registry: f.localAPIProgram}
+	}
 	if f.remove {
 		cfg.AtExit = agent.RemoveAll
 	}
@@ -162,6 +175,18 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 		*d.to = abs
 	}
 	return cfg, nil
+}
+
+// checkLoopback refuses an address at which others than this machine would be served; "" is none.
+func checkLoopback(address string) error {
+	if address == "" {
+		return nil
+	}
+	a, err := netip.ParseAddrPort(address)
+	if err != nil || !a.Addr().IsLoopback() {
+		return errors.New("must be an address of this machine alone with a port, such as 127.0.0.1:6443")
+	}
+	return nil
 }
 
 // run runs the agent and shows its pods until a signal or a client ends it, or --once is satisfied.

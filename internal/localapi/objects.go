@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/own"
 	"berth/internal/localapi/store"
 )
 
@@ -41,11 +42,7 @@ type firstObject struct {
 func first() []firstObject {
 	var out []firstObject
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, v1.NamespaceNodeLease} {
-		out = append(out, firstObject{"namespaces", &v1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelMetadataName: name}},
-			Spec:       v1.NamespaceSpec{Finalizers: []v1.FinalizerName{v1.FinalizerKubernetes}},
-			Status:     v1.NamespaceStatus{Phase: v1.NamespaceActive},
-		}})
+		out = append(out, firstObject{"namespaces", own.NewNamespace(name)})
 	}
 	lower := v1.PreemptLowerPriority
 	for _, c := range []struct {

@@ -26,6 +26,14 @@ import (
 	"berth/internal/localapi/store"
 )
 
+// What is in the root directory: the folder of objects, certificates and tokens, and the file that
+// says who may do what. In the run directory: the kubeconfig of whoever may do all.
+const (
+	Dir        = "api"
+	RulesFile  = "access.yaml"
+	Kubeconfig = "kubeconfig"
+)
+
 // Config is what the API of a machine is made of.
 type Config struct {
 	// RootDir has what survives a reboot, RunDir the sockets and the administrator's kubeconfig.
@@ -56,6 +64,8 @@ type Server struct {
 	own       *own.Calls
 	garbage   *garbage.Collector
 	listeners []listener
+	// portErr is why nobody is served at the port; nil: somebody is, or there is to be none.
+	portErr error
 }
 
 // listener is one socket or port of clients.
@@ -74,7 +84,7 @@ func Open(cfg Config) (_ *Server, err error) {
 			err = errors.Join(fmt.Errorf("local API: %w", err), s.Close())
 		}
 	}()
-	dir := filepath.Join(cfg.RootDir, "api")
+	dir := filepath.Join(cfg.RootDir, Dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -93,7 +103,7 @@ func Open(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.access = access.New(access.Config{
-		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, "access.yaml"), cfg.Log), Objects: found, Log: cfg.Log,
+		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, RulesFile), cfg.Log), Objects: found, Log: cfg.Log,
 	})
 	if s.registry, err = registry.New(registry.Config{
 		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine, Log: cfg.Log,
@@ -122,12 +132,17 @@ func (s *Server) listen() error {
 	if err := os.Chmod(path, 0o600); err != nil || s.cfg.Address == "" {
 		return err
 	}
+	kubeconfig := filepath.Join(s.cfg.RunDir, Kubeconfig)
 	port, err := net.Listen("tcp", s.cfg.Address)
-	if err != nil {
-		return err
+	if err != nil { // of somebody else; whoever reaches the socket is served
+		s.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
+		if err := os.Remove(kubeconfig); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
 	}
 	s.listeners = append(s.listeners, listener{name: "port", Listener: port, tls: s.authority.TLS()})
-	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, "kubeconfig"), "https://"+port.Addr().String(), s.authority)
+	return access.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), s.authority)
 }
 
 // Address is that of the HTTPS listener, "" without one.
@@ -147,7 +162,7 @@ func (s *Server) REST() *rest.Config {
 
 // Health is what keeps the API from serving or storing.
 func (s *Server) Health() error {
-	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health())
+	return errors.Join(s.portErr, s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health())
 }
 
 // Run serves, and collects garbage, until the context is done.

@@ -37,6 +37,14 @@ func (s *routes) local() http.Handler {
 	return asServed(mux)
 }
 
+// containers are the paths that show or enter containers.
+func (s *routes) containers() http.Handler {
+	mux := http.NewServeMux()
+	s.logs.route(mux)
+	s.streams.route(mux)
+	return asServed(mux)
+}
+
 // secure are the paths of the kubelet's HTTPS port, without those that show or enter containers if
 // they are closed.
 func (s *routes) secure(k *Kubelet) http.Handler {

@@ -80,8 +80,13 @@ type Kubelet struct {
 
 // Server serves the API at all its listeners.
 type Server struct {
-	listeners []*listener
+	listeners  []*listener
+	containers http.Handler
 }
+
+// Containers serves what shows and enters containers, to everybody who reaches it: whoever hands it
+// a request has decided that it may.
+func (s *Server) Containers() http.Handler { return s.containers }
 
 // New returns a server that does not listen yet.
 func New(cfg Config) (*Server, error) {
@@ -93,13 +98,21 @@ func New(cfg Config) (*Server, error) {
 	}
 	b := newBuilder(cfg)
 	b.local()
-	k := cfg.Kubelet
-	if k == nil {
-		return &Server{b.listeners}, nil
+	s := &Server{containers: b.routes(&answerer{name: "containers", streams: semaphore.NewWeighted(int64(localLimits.streams)), log: cfg.Log}).containers()}
+	if k := cfg.Kubelet; k != nil {
+		if err := b.kubelet(k); err != nil {
+			return nil, err
+		}
 	}
+	s.listeners = b.listeners
+	return s, nil
+}
+
+// kubelet adds the ports of kubelet mode.
+func (b *builder) kubelet(k *Kubelet) error {
 	if k.ListenSecure != nil {
 		if err := b.secure(k); err != nil {
-			return nil, fmt.Errorf("kubelet API: %w", err)
+			return fmt.Errorf("kubelet API: %w", err)
 		}
 	}
 	if k.ListenReadOnly != nil {
@@ -110,7 +123,7 @@ func New(cfg Config) (*Server, error) {
 		l, r := b.add("healthz", k.ListenHealthz, readOnlyLimits)
 		l.serve(r.healthz())
 	}
-	return &Server{b.listeners}, nil
+	return nil
 }
 
 // builder makes listeners, and what they have in common.

@@ -172,6 +172,40 @@ func TestPod(t *testing.T) {
 	})
 }
 
+// What is made in a namespace that is not there makes it, and nothing is made in one that ends.
+func TestNamespaces(t *testing.T) {
+	inBoth(t, func(w world) {
+		ctx := w.Context()
+		pod := func(name string) *v1.Pod { return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}} }
+		w.must(w.client.CreatePod(ctx, pod("p")))
+		key := store.Key{Resource: "namespaces", Name: "a"}
+		item, err := w.store.Get(key)
+		w.must(err)
+		o, err := kinds.Decode(item.Value, item.Revision)
+		w.must(err)
+		ns := o.(*v1.Namespace)
+		if ns.UID == "" || ns.Status.Phase != v1.NamespaceActive || ns.Labels[v1.LabelMetadataName] != "a" || len(ns.Spec.Finalizers) != 1 {
+			w.Errorf("namespace = %+v", ns)
+		}
+		w.must(w.client.CreatePod(ctx, pod("q")))
+		if again, err := w.store.Get(key); err != nil || again.Revision != item.Revision {
+			w.Errorf("the namespace was written again: %d, %v", again.Revision, err)
+		}
+		ns.DeletionTimestamp = new(metav1.Now())
+		value, err := kinds.Encode(ns)
+		w.must(err)
+		_, err = w.store.Write(key, item.Revision, value)
+		w.must(err)
+		err = w.client.CreatePod(ctx, pod("r"))
+		if !apierrors.IsForbidden(err) || !apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
+			w.Errorf("a pod in a namespace that ends: %v", err)
+		}
+		if _, err := w.client.GetPod(ctx, "a", "r"); !apierrors.IsNotFound(err) {
+			w.Errorf("it is there: %v", err)
+		}
+	})
+}
+
 // A pod that is deleted stays as long as somebody's finalizer is on it.
 func TestFinalizers(t *testing.T) {
 	inBoth(t, func(w world) {

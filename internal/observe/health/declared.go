@@ -21,6 +21,7 @@ const (
 	DevicePlugins      Code = "DevicePlugins"
 	ContainerCPUs      Code = "ContainerCPUs"
 	Persistence        Code = "Persistence"
+	LocalAPI           Code = "LocalAPI"
 	APIServer          Code = "APIServer"
 	ClientCertificate  Code = "ClientCertificate"
 	ServingCertificate Code = "ServingCertificate"
@@ -119,6 +120,12 @@ var declared = []Condition{
 		Code: Persistence, Title: "A file of the root directory cannot be written.",
 		Help: "Make room on the disk, or make it writable. Pods go on; the next agent may not " +
 			"know what happened to them meanwhile.",
+	},
+	{
+		Code: LocalAPI, Title: "The Kubernetes API of this machine does not serve everything.",
+		Help: "The message names the file, the port or the program, and what is wrong with it. " +
+			"Pods go on; with a file that cannot be read those of the API cannot be changed until the " +
+			"agent is started with a good one.",
 	},
 	{
 		Code: APIServer, Title: "The API server cannot be reached.",

@@ -19,16 +19,25 @@ func (l *Local) CSIDriver(_ context.Context, name string) (*storagev1.CSIDriver,
 	defer l.mu.Unlock()
 	d, err := l.drivers.get("", name)
 	if apierrors.IsNotFound(err) {
-		return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{
-			AttachRequired: ptr.To(false), VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
-		}}, nil
+		return UnknownDriver(name), nil
 	}
 	return d, err
 }
 
+// UnknownDriver is what a driver of which nothing is said counts as on a machine without
+// controllers: its volumes are not attached first.
+func UnknownDriver(name string) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{
+		AttachRequired: ptr.To(false), VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
+	}}
+}
+
+// ErrNoAttacher says that nobody attaches volumes to this machine.
+var ErrNoAttacher = errors.New("volumes are attached by the controllers of a cluster: set attachRequired: false in the CSIDriver, if its volumes can do without")
+
 // GetVolumeAttachment always fails: only the controllers of a cluster attach volumes.
 func (l *Local) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAttachment, error) {
-	return nil, errors.New("volumes are attached by the controllers of a cluster: set attachRequired: false in the CSIDriver, if its volumes can do without")
+	return nil, ErrNoAttacher
 }
 
 // GetSecret returns the newest copy of a Secret.

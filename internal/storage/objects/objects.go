@@ -77,6 +77,9 @@ type Config struct {
 	Log     *slog.Logger
 }
 
+// ErrNoClass says that the RuntimeClass of a pod does not exist.
+var ErrNoClass = errors.New("not found")
+
 // Objects keeps what pods refer to. It is safe for concurrent use.
 type Objects struct {
 	api        API
@@ -228,7 +231,7 @@ func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 	class, err := o.classes.get(ctx, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", fmt.Errorf("RuntimeClass %q not found", name)
+		return "", fmt.Errorf("RuntimeClass %q %w", name, ErrNoClass)
 	case err != nil:
 		return "", err
 	}

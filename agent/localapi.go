@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/cluster/kept"
+	"berth/internal/config"
+	"berth/internal/localapi"
+	"berth/internal/source/manifest"
+	"berth/internal/storage/objects"
+	"berth/internal/storage/volumes"
+)
+
+// LocalAPI is what a user decides about the Kubernetes API of this machine.
+type LocalAPI struct {
+	// Address is that of the HTTPS port; port 0 is any. "": there is the unix socket alone.
+	Address string
+	// Registry is the path of the program that judges what is written; "": only the agent writes.
+	Registry string
+}
+
+// localAPI is the API server of this machine within the agent. Its file is opened when the agent
+// has its root directory; until then, and where that fails, it is as a server that is away.
+type localAPI struct {
+	cfg    localapi.Config
+	opened chan struct{} // closed when server or failed is set
+
+	mu     sync.Mutex
+	server *localapi.Server // guarded by mu
+	failed error            // guarded by mu; why there is none
+}
+
+func newLocalAPI(b *base) *localAPI {
+	return &localAPI{opened: make(chan struct{}), cfg: localapi.Config{
+		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
+		Log: b.cfg.Log,
+	}}
+}
+
+// run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as a
+// condition.
+func (l *localAPI) run(ctx context.Context) error {
+	s, err := localapi.Open(l.cfg)
+	l.mu.Lock()
+	l.server, l.failed = s, err
+	l.mu.Unlock()
+	close(l.opened)
+	if err == nil {
+		err = s.Run(ctx)
+	}
+	if ctx.Err() == nil {
+		l.cfg.Log.Error("the local API does not serve", "error", err)
+		l.mu.Lock()
+		l.failed = err
+		l.mu.Unlock()
+		<-ctx.Done()
+	}
+	if s != nil {
+		return errors.Join(ctx.Err(), s.Close())
+	}
+	return ctx.Err()
+}
+
+// ready waits until it is known whether the API can be had.
+func (l *localAPI) ready(ctx context.Context) error {
+	select {
+	case <-l.opened:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Health is what keeps it from serving.
+func (l *localAPI) Health() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed != nil || l.server == nil {
+		return l.failed
+	}
+	return l.server.Health()
+}
+
+// rest is how the agent itself reaches it.
+func (l *localAPI) rest() *rest.Config { return &rest.Config{Host: "http://local", Transport: l} }
+
+// RoundTrip carries out a request of the agent.
+func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.mu.Lock()
+	s, failed := l.server, l.failed
+	l.mu.Unlock()
+	switch {
+	case failed != nil:
+		return nil, failed
+	case s == nil:
+		return nil, &net.OpError{Op: "dial", Net: "local", Err: syscall.ECONNREFUSED}
+	}
+	return s.REST().Transport.RoundTrip(r)
+}
+
+// localLease is how long the Node's lease lasts, in seconds: nobody takes a node away here, so
+// that it is renewed seldom, and the disk is spared.
+const localLease = 600
+
+// memberSettings are the settings that a member of a cluster has. With an API server of this machine
+// they are the KubeletConfiguration's defaults, but for what only controllers and a network are the
+// reason for.
+func memberSettings(cfg *Config) *config.Kubelet {
+	if cfg.LocalAPI == nil {
+		return cfg.Kubelet
+	}
+	k := config.KubeletConfiguration{}
+	if cfg.Run != nil {
+		k = *cfg.Run
+	} else if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // flags that nobody gave
+		k = *d
+	}
+	k.EnableControllerAttachDetach = ptr.To(false)
+	k.KubeAPIQPS, k.EventRecordQPS = ptr.To[int32](-1), ptr.To[int32](-1)
+	k.NodeLeaseDurationSeconds = localLease
+	return &config.Kubelet{KubeletConfiguration: k, KeepObjects: config.KeepNothing, RootDir: cfg.RootDir}
+}
+
+// isCluster reports whether there is an API server, and it is not this machine's.
+func (s *apiServer) isCluster() bool { return s.exists() && s.local == nil }
+
+// machineOrigin is where the objects of pods come from where the API server is this machine's: it
+// has no controllers, and some kinds are none of it.
+func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
+	server := g.api.objects(g.cfg.NodeName)
+	cfg := serverObjects(g, server)
+	cfg.API = withoutServices{server}
+	all, err := objects.New(cfg)
+	if err != nil {
+		return origin{}, err
+	}
+	g.api.kept.Retry = all.Changed().Put
+	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
+	c.ClaimsPeriod = g.member.SyncFrequency.Duration
+	return origin{
+		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: all, run: all.Run, csi: c,
+		define: func(o manifest.LocalObjects) {},
+	}, nil
+}
+
+// withoutServices is an API server that has none, and never will.
+type withoutServices struct{ kept.API }
+
+// FollowServices hands over no Service.
+func (a withoutServices) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
+	seen(nil)
+	<-ctx.Done()
+}
+
+// handlerNames are objects of an API server where a pod may name a handler of the runtime as its
+// RuntimeClass, too: nobody has to define one for that.
+type handlerNames struct {
+	*objects.Objects
+	handlers func(context.Context) ([]string, error)
+}
+
+// RuntimeHandler returns the handler that the pod's runtimeClassName stands for. One that the
+// runtime does not have is an error that names those that it has.
+func (o handlerNames) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
+	handler, err := o.Objects.RuntimeHandler(ctx, p)
+	if err != nil && !errors.Is(err, objects.ErrNoClass) {
+		return "", err
+	}
+	if err != nil {
+		handler = *p.Spec.RuntimeClassName
+	}
+	all, asked := o.handlers(ctx)
+	if asked != nil {
+		return "", asked
+	}
+	if handler != "" && slices.Contains(all, handler) {
+		return handler, nil
+	}
+	offered := "none with a name"
+	if all = slices.DeleteFunc(all, func(h string) bool { return h == "" }); len(all) > 0 {
+		slices.Sort(all)
+		offered = strings.Join(all, ", ")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w; handlers of the runtime, which can be named as well, are: %s", err, offered)
+	}
+	return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", *p.Spec.RuntimeClassName, handler, offered)
+}
+
+// localDrivers are the objects of CSI drivers where no controller attaches volumes.
+type localDrivers struct{ storageAPI }
+
+// CSIDriver returns what is said of a driver. Of one that nobody speaks of, it says what fits a
+// machine without controllers: its volumes are not attached first.
+func (s localDrivers) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	d, err := s.storageAPI.CSIDriver(ctx, name)
+	if d == nil && err == nil {
+		return objects.UnknownDriver(name), nil
+	}
+	return d, err
+}
+
+// GetVolumeAttachment always fails: only the controllers of a cluster attach volumes.
+func (s localDrivers) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAttachment, error) {
+	return nil, objects.ErrNoAttacher
+}
