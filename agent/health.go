@@ -46,10 +46,10 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.ClientCertificate] = a.api.identity.Health
 	}
 	if a.api.exists() {
-		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
 		owners[health.Clock] = a.nodeObject.ClockHealth
 	}
 	if a.api.isCluster() {
+		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
 		owners[health.CSINode] = a.storage.drivers.Health
 	}
 	if a.api.local != nil {

@@ -34,6 +34,9 @@ func conditionsOf(t *testing.T, kubelet string, flags map[string]string) []healt
 	cfg := Config{
 		RootDir: filepath.Join(dir, "root"), RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
 	}
+	if kubelet == withLocalAPI {
+		cfg.LocalAPI, kubelet = &LocalAPI{}, ""
+	}
 	if kubelet != "" {
 		write := func(name, content string) string {
 			path := filepath.Join(dir, name)
@@ -77,6 +80,9 @@ func conditionsOf(t *testing.T, kubelet string, flags map[string]string) []healt
 	return out
 }
 
+// withLocalAPI stands for a KubeletConfiguration: there is none, but an API server of the machine.
+const withLocalAPI = "local API"
+
 // What an agent does not have is not in its table, and each condition has an owner in some agent.
 func TestOwnersOfConditions(t *testing.T) {
 	always := []health.Code{health.PLEG, health.EventStream, health.Plugins, health.DevicePlugins, health.ContainerCPUs, health.Persistence, health.Manifests, health.Quarantine}
@@ -89,6 +95,7 @@ func TestOwnersOfConditions(t *testing.T) {
 		want    []health.Code
 	}{
 		"run":              {"", nil, append(slices.Clone(always), health.EmbeddedRuntime)},
+		"local API":        {withLocalAPI, nil, slices.Concat(always, runtime, []health.Code{health.EmbeddedRuntime, health.LocalAPI, health.Clock})},
 		"without a server": {"enableServer: false\n", nil, slices.Concat(always, runtime)},
 		"with shutdowns":   {"enableServer: false\nshutdownGracePeriod: 30s\n", nil, slices.Concat(always, runtime, []health.Code{health.Shutdown})},
 		"standalone":       {"authentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n", nil, slices.Concat(always, runtime, []health.Code{health.ServingCertificate})},
