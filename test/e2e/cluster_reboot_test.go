@@ -22,12 +22,12 @@ func (c *cluster) cutPower(a *agent) {
 	must(c.t, os.RemoveAll(c.place.Run))
 }
 
-// kept returns the names of what is kept in a folder.
+// kept returns the names of what is kept in a folder. What is just being written is not.
 func (c *cluster) kept(folder string) []string {
 	c.t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.place.Root, "kept", folder, "*"))
 	must(c.t, err)
-	return files
+	return slices.DeleteFunc(files, func(f string) bool { return strings.HasPrefix(filepath.Base(f), ".") })
 }
 
 // keptRunning returns how many pods are kept of which the API server has said that they run.

@@ -42,12 +42,29 @@ func (c *contract) watchWire(a ask) *wireWatch {
 // next checks the next event, as reply.is does, and returns it.
 func (w *wireWatch) next(want string) map[string]any {
 	w.Helper()
-	var got map[string]any
-	if err := w.events.Decode(&got); err != nil {
-		w.Fatalf("watch: %v", err)
+	got := w.read()
+	for isTimedBookmark(got) {
+		got = w.read()
 	}
 	if faults := lacking("", w.json(want), got); len(faults) > 0 {
 		w.Errorf("%s\nthe event: %v", strings.Join(faults, "\n"), got)
 	}
 	return got
+}
+
+func (w *wireWatch) read() (event map[string]any) {
+	w.Helper()
+	if err := w.events.Decode(&event); err != nil {
+		w.Fatalf("watch: %v", err)
+	}
+	return event
+}
+
+// isTimedBookmark reports whether the event is a bookmark that a server sends by its clock, at any
+// moment; the one at the end of the first events is none.
+func isTimedBookmark(event map[string]any) bool {
+	object, _ := event["object"].(map[string]any)
+	metadata, _ := object["metadata"].(map[string]any)
+	notes, _ := metadata["annotations"].(map[string]any)
+	return event["type"] == "BOOKMARK" && notes["k8s.io/initial-events-end"] == nil
 }
