@@ -136,7 +136,8 @@ func TestRegistriesThatTrickle(t *testing.T) {
 	n.write("good.yaml", puller("good", image, "IfNotPresent"))
 	waits := regexp.MustCompile(`Image ` + image + ` waits, at place \d of the queue \(limit: 1 pull at a time\), for the pull of ` + bad.host + `/\w+:1 for default/\w+-n1, under way for`)
 	until(t, "berth explain to tell what the pull waits for", func() bool {
-		return waits.MatchString(strings.Join(strings.Fields(n.berth("explain", "--all", "good-n1")), " "))
+		said := n.command(n.ctx, "explain", "--all", "good-n1") // which may not have been seen yet
+		return waits.MatchString(strings.Join(strings.Fields(said.out), " "))
 	})
 	n.awaitReady("good-n1")
 	for _, what := range []string{"manifests", "blobs"} {
