@@ -23,7 +23,7 @@ type options struct {
 	pods        int           // of the large batch
 	rest        time.Duration // for which CPU at rest is taken
 	scale       string        // numbers of pods over the fake runtime; "" leaves it out
-	only        string        // one part alone: floor, agent, volumes, scale, images, load, member or traffic; "" is all but the last two
+	only        string        // one part alone: floor, agent, volumes, scale, images, localapi, load, member or traffic; "" is all but the last two
 	plane       string        // the control plane for tests
 }
 
@@ -35,7 +35,7 @@ func main() {
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
 	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
-	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, images or load, or member or traffic, which are measured only so")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, images, localapi or load, or member or traffic, which are measured only so")
 	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only member and -only traffic")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -75,6 +75,9 @@ func run(ctx context.Context, o options) (err error) {
 				}
 				if wants("images") {
 					errs = append(errs, measureImages(ctx, m, a, r))
+				}
+				if wants("localapi") && a.name == "berth" {
+					errs = append(errs, measureLocalAPI(ctx, m, a, o.rest, r))
 				}
 				if wants("load") {
 					errs = append(errs, measureLoad(ctx, m, a, r))

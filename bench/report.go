@@ -139,6 +139,12 @@ func (r *report) computeGoals() {
 	}{{"", 0.85}, {": CPU of a start", 0.9}, {": CPU of a stop", 0.7}} {
 		set("the floor: "+batch+part.what+", times that of the stock floor", "×", part.limit, ratio, ownFloor, batch+part.what, stockFloor, batch+part.what)
 	}
+	set(apiMemory, "MiB", 28, itself, "berth", apiMemory, "", "")
+	set(apiCPU, "% of a core", 0.1, itself, "berth", apiCPU, "", "")
+	set(apiStart+", over that without objects", "s", 0.5, less, "berth", apiStart, "berth", emptyStart)
+	for _, form := range []string{"JSON", "protobuf"} {
+		set(fmt.Sprintf(apiList, form), "s", 0.3, itself, "berth", fmt.Sprintf(apiList, form), "", "")
+	}
 	at := fmt.Sprintf("at rest with %d pods: ", n)
 	set(at+"CPU of the agent", "% of a core", 0.1, itself, "berth", at+"CPU of agent", "", "")
 	set(at+"CPU of agent, runtime and shims", "% of a core", 0.5, itself, "berth", at+"CPU of agent, runtime and shims", "", "")
