@@ -115,6 +115,7 @@ var ranks = map[string]int{
 	"internal/localapi/binder":    2,
 	"internal/localapi/manifests": 2,
 	"internal/localapi/own":       2,
+	"internal/localapi/usage":     1,
 	"internal/localapi/podcalls":  1,
 	"internal/localapi/inmemory":  0,
 }

@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/localapi/access"
 	"berth/internal/localapi/garbage"
@@ -24,6 +26,7 @@ import (
 	"berth/internal/localapi/reads"
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/store"
+	"berth/internal/localapi/usage"
 )
 
 // What is in the root directory: the folder of objects, certificates and tokens, and the file that
@@ -49,7 +52,9 @@ type Config struct {
 	Confine func(pid int) error
 	// Node serves the node API to everybody who reaches it.
 	Node http.Handler
-	Log  *slog.Logger
+	// Usage reads CPU and memory of node and pods, over the time since it was called last.
+	Usage func(context.Context) (*summary.Summary, error)
+	Log   *slog.Logger
 }
 
 // Server is the API. It is made by Open, serves in Run, and is ended by Close.
@@ -61,6 +66,7 @@ type Server struct {
 	registry  *registry.Registry
 	reads     http.Handler
 	pods      http.Handler
+	usage     http.Handler
 	own       *own.Calls
 	garbage   *garbage.Collector
 	listeners []listener
@@ -111,6 +117,7 @@ func Open(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.reads = reads.New(reads.Config{Store: s.store, Next: http.HandlerFunc(s.judge), Log: cfg.Log})
+	s.usage = usage.New(s.store, cfg.Usage)
 	s.pods, s.own = podcalls.New(s.store, cfg.Node), own.New(own.Config{Store: s.store, Sign: tokens.Request})
 	s.garbage = garbage.New(garbage.Config{
 		Store: s.store, Writer: writer{own: s.own, judge: http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
@@ -252,6 +259,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
+	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
+		s.usage.ServeHTTP(w, r)
 	case q.Kind() == nil:
 		s.judge(w, r)
 	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
 // Object is what every API object is.
@@ -114,7 +115,7 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status and the options of calls, in every group
 	for _, add := range []func(*runtime.Scheme) error{
 		v1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
-		policyv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme, metav1.AddMetaToScheme,
+		policyv1.AddToScheme, metricsv1beta1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme, metav1.AddMetaToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic("register the types of the local API: " + err.Error()) // a type registered twice: cannot depend on input

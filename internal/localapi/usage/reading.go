@@ -1,0 +1,99 @@
+package usage
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+)
+
+const (
+	// leastWindow is the least time that CPU is measured over: the agent answers with the same
+	// readings within a second.
+	leastWindow = 1100 * time.Millisecond
+	// fresh is how long a reading serves.
+	fresh = 5 * time.Second
+)
+
+// meter reads what is used, for all who ask at a time.
+type meter struct {
+	read func(context.Context) (*summary.Summary, error)
+	turn chan struct{} // capacity 1; who has its element measures, and owns the fields below
+	last *summary.Summary
+	at   time.Time
+}
+
+func newMeter(read func(context.Context) (*summary.Summary, error)) *meter {
+	m := &meter{read: read, turn: make(chan struct{}, 1)}
+	m.turn <- struct{}{}
+	return m
+}
+
+// measure returns a reading that is fresh. CPU is known over the time between two; the first asker
+// after a while waits for the second, and others for the first.
+func (m *meter) measure(ctx context.Context) (*summary.Summary, error) {
+	select {
+	case <-m.turn:
+		defer func() { m.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if m.last != nil && time.Since(m.at) < fresh {
+		return m.last, nil
+	}
+	if _, err := m.read(ctx); err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(leastWindow):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s, err := m.read(ctx)
+	if err == nil {
+		m.last, m.at = s, time.Now()
+	}
+	return s, err
+}
+
+// used returns the resources, false if not all is known: what began a moment ago has no CPU yet.
+func used(cpu *summary.CPUStats, memory *summary.MemoryStats) (v1.ResourceList, bool) {
+	if cpu == nil || cpu.UsageNanoCores == nil || memory == nil || memory.WorkingSetBytes == nil {
+		return nil, false
+	}
+	return v1.ResourceList{
+		v1.ResourceCPU:    *resource.NewScaledQuantity(int64(*cpu.UsageNanoCores), resource.Nano),
+		v1.ResourceMemory: *resource.NewQuantity(int64(*memory.WorkingSetBytes), resource.BinarySI),
+	}, true
+}
+
+// nodeMetrics are those of the node, false if they are not known.
+func nodeMetrics(s *summary.Summary, labels map[string]string) (m metricsv1beta1.NodeMetrics, ok bool) {
+	if m.Usage, ok = used(s.Node.CPU, s.Node.Memory); !ok {
+		return m, false
+	}
+	m.ObjectMeta = metav1.ObjectMeta{Name: s.Node.NodeName, Labels: labels, CreationTimestamp: metav1.Now()}
+	m.Timestamp, m.Window = s.Node.CPU.Time, metav1.Duration{Duration: leastWindow}
+	return m, true
+}
+
+// podMetrics are those of a pod, false if those of a container are not known: then its sum would be
+// wrong.
+func podMetrics(p *summary.PodStats, labels map[string]string) (m metricsv1beta1.PodMetrics, ok bool) {
+	m.ObjectMeta = metav1.ObjectMeta{Namespace: p.PodRef.Namespace, Name: p.PodRef.Name, Labels: labels, CreationTimestamp: metav1.Now()}
+	m.Window = metav1.Duration{Duration: leastWindow}
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		usage, ok := used(c.CPU, c.Memory)
+		if !ok {
+			return m, false
+		}
+		m.Timestamp = c.CPU.Time
+		m.Containers = append(m.Containers, metricsv1beta1.ContainerMetrics{Name: c.Name, Usage: usage})
+	}
+	return m, len(m.Containers) > 0
+}
