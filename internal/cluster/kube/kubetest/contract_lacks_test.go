@@ -50,6 +50,7 @@ var lacks = map[string]string{
 	"ForgottenPagesAreGone":               noRevisions,
 	"ForgottenVersionsAreNotListed":       noRevisions,
 	"ListOfAVersion":                      noRevisions,
+	"ListsHaveTheOrderOfKeys":             noRevisions,
 	"PagesSayWhatRemains":                 noRevisions,
 	"PagesShowOneRevision":                noRevisions,
 	"TableOfAList":                        noTables,
