@@ -37,6 +37,9 @@ type Config struct {
 	// Registry is the path of the program that judges what is written; "": nothing can be written
 	// but by the agent.
 	Registry string
+	// Documents is the path of the file that this program writes of itself, by its command
+	// documents; "": it is started to say which kinds there are.
+	Documents string
 	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
 	Confine func(pid int) error
 	// Node serves the node API to everybody who reaches it.
@@ -51,6 +54,7 @@ type Server struct {
 	authority *access.Authority
 	access    *access.Access
 	registry  *registry.Registry
+	documents *registry.Documents
 	reads     http.Handler
 	pods      http.Handler
 	own       *own.Calls
@@ -95,8 +99,14 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.access = access.New(access.Config{
 		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, "access.yaml"), cfg.Log), Objects: found, Log: cfg.Log,
 	})
+	if cfg.Documents != "" {
+		if s.documents, err = registry.OpenDocuments(cfg.Documents); err != nil {
+			return nil, err
+		}
+	}
 	if s.registry, err = registry.New(registry.Config{
-		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine, Log: cfg.Log,
+		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine,
+		Documents: s.documents, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
@@ -220,6 +230,9 @@ func (s *Server) Close() error {
 	}
 	if s.registry != nil {
 		errs = append(errs, s.registry.Close())
+	}
+	if s.documents != nil {
+		errs = append(errs, s.documents.Close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
