@@ -136,7 +136,7 @@ func (s *Server) listen() error {
 	if err != nil {
 		return err
 	}
-	s.listeners = append(s.listeners, listener{name: "port", Listener: port, tls: s.authority.TLS()})
+	s.listeners = append(s.listeners, listener{name: "port", Listener: access.Bounded(port), tls: s.authority.TLS()})
 	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, "kubeconfig"), "https://"+port.Addr().String(), s.authority)
 }
 

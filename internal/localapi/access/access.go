@@ -86,6 +86,7 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		return
 	}
 	t.user = u
+	defer beginRequest(r.Context())()
 	if u, err = a.impersonate(u, r.Header); err != nil {
 		writeError(w, r, err)
 		return
