@@ -118,7 +118,7 @@ func (d *door) client(user string, dial func(context.Context, string, string) (n
 	if err != nil {
 		d.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: dial, TLSClientConfig: secured}
+	transport := &http.Transport{DialContext: dial, TLSClientConfig: secured, ForceAttemptHTTP2: true}
 	d.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
