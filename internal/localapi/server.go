@@ -176,6 +176,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Serve serves until the context is done.
 func (s *Server) Serve(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	revoked := make(chan error, 1)
+	go func() { revoked <- s.revoke(ctx) }()
 	ended := make(chan error, len(s.listeners))
 	var servers []*http.Server
 	for _, l := range s.listeners {
@@ -203,7 +207,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	for _, h := range servers {
 		err = errors.Join(err, shutDown(h))
 	}
-	return err
+	stop()
+	return errors.Join(err, <-revoked)
 }
 
 // stopTimeout is how long clients may take to end that are being answered.

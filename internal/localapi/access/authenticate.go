@@ -51,6 +51,7 @@ func certificateUser(leaf *x509.Certificate) *User {
 	return &User{
 		Name: leaf.Subject.CommonName, Groups: authenticated(leaf.Subject.Organization),
 		Extra: map[string]authenticationv1.ExtraValue{credentialID: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
+		until: leaf.NotAfter,
 	}
 }
 

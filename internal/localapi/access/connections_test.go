@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -50,11 +52,14 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return here, nil
 }
 
-// door is an API over connections in memory, whose requests for logs last until leave is closed.
+// door is an API over connections in memory.
 type door struct {
 	*testing.T
 	*pipes
 	authority *access.Authority
+	tokens    *access.Tokens
+	access    *access.Access
+	objects   *objects
 	rules     string
 	leave     chan struct{}
 }
@@ -67,25 +72,17 @@ func inMemory(t *testing.T, bound func(net.Listener) net.Listener, test func(*do
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens, err := access.OpenTokens(access.TokensConfig{Dir: filepath.Join(dir, "api"), Objects: &objects{}})
-		if err != nil {
+		d := &door{
+			T: t, pipes: &pipes{conns: make(chan net.Conn), closed: make(chan struct{})},
+			authority: authority, objects: &objects{}, rules: filepath.Join(dir, "access.yaml"), leave: make(chan struct{}),
+		}
+		if d.tokens, err = access.OpenTokens(access.TokensConfig{Dir: filepath.Join(dir, "api"), Objects: d.objects}); err != nil {
 			t.Fatal(err)
 		}
-		d := &door{t, &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}, authority, filepath.Join(dir, "access.yaml"), make(chan struct{})}
 		log := slog.New(slog.DiscardHandler)
-		a := access.New(access.Config{Authority: authority, Tokens: tokens, Rules: access.NewRulesFile(d.rules, log), Objects: &objects{}, Log: log})
+		d.access = access.New(access.Config{Authority: authority, Tokens: d.tokens, Rules: access.NewRulesFile(d.rules, log), Objects: d.objects, Log: log})
 		h := &http.Server{
-			Handler: a.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Query().Get("follow") == "" {
-					return
-				}
-				w.WriteHeader(http.StatusOK)
-				_ = http.NewResponseController(w).Flush()
-				select {
-				case <-d.leave:
-				case <-r.Context().Done():
-				}
-			})),
+			Handler:     d.access.Handler(http.HandlerFunc(d.serve)),
 			ConnContext: access.ConnContext, TLSConfig: authority.TLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
 		}
 		access.Bound(h)
@@ -101,11 +98,44 @@ func inMemory(t *testing.T, bound func(net.Listener) net.Listener, test func(*do
 	})
 }
 
+// serve is what is behind the door: logs that are followed last until leave is closed, and exec
+// says what it is told.
+func (d *door) serve(w http.ResponseWriter, r *http.Request) {
+	c := http.NewResponseController(w)
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/exec"):
+		conn, rw, err := c.Hijack()
+		if err != nil {
+			d.Error(err)
+			return
+		}
+		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		_ = rw.Flush()
+		_, _ = io.Copy(conn, rw)
+		_ = conn.Close()
+	case r.URL.Query().Get("follow") != "":
+		w.WriteHeader(http.StatusOK)
+		_ = c.Flush()
+		select {
+		case <-d.leave:
+		case <-r.Context().Done():
+		}
+	}
+}
+
 // client is one that may everything, and opens connections by dial.
 func (d *door) client(user string, dial func(context.Context, string, string) (net.Conn, error)) *http.Client {
 	d.Helper()
+	transport := &http.Transport{DialContext: dial, TLSClientConfig: d.secured(user, []string{"system:masters"}), ForceAttemptHTTP2: true}
+	d.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// secured has the certificate of a user.
+func (d *door) secured(user string, groups []string) *tls.Config {
+	d.Helper()
 	content, err := access.Kubeconfig(d.authority, d.rules, access.Grant{
-		Rule: access.Rule{Users: []string{user}, Groups: []string{"system:masters"}}, Life: time.Hour, Server: "https://localhost",
+		Rule: access.Rule{Users: []string{user}, Groups: groups}, Life: time.Hour, Server: "https://localhost",
 	})
 	if err != nil {
 		d.Fatal(err)
@@ -118,9 +148,34 @@ func (d *door) client(user string, dial func(context.Context, string, string) (n
 	if err != nil {
 		d.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: dial, TLSClientConfig: secured, ForceAttemptHTTP2: true}
+	secured.ServerName = "localhost"
+	return secured
+}
+
+// bearer is a client that shows a token.
+func (d *door) bearer(token string) *http.Client {
+	transport := &http.Transport{DialContext: d.dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // it is the server that is tested
 	d.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: withToken{transport, token}}
+}
+
+// withToken adds a token to requests.
+type withToken struct {
+	http.RoundTripper
+	token string
+}
+
+func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+w.token)
+	return w.RoundTripper.RoundTrip(r)
+}
+
+func (d *door) setRules(rules string) {
+	d.Helper()
+	if err := os.WriteFile(d.rules, []byte(rules), 0o600); err != nil {
+		d.Fatal(err)
+	}
 }
 
 // get is the code that a path is answered with, 0 if it is not, and what closes the answer.

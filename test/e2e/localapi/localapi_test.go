@@ -95,6 +95,15 @@ func start(t *testing.T, dir string, change ...func(*localapi.Config)) (s *serve
 // nodeAPI stands for the agent's: each log is one line.
 func nodeAPI(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "the log of %s\n", r.URL.Path) }
 
+// follows has the node's logs go on until who follows them goes.
+func follows(cfg *localapi.Config) {
+	cfg.Node = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		nodeAPI(w, r)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+}
+
 // folder is one of a short name, below which sockets can be.
 func folder(t *testing.T) string {
 	t.Helper()
