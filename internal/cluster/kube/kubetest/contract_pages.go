@@ -74,6 +74,33 @@ var pageContract = []clause{
 		more := c.send(ask{path: exact + "&limit=5"}).is(200, keys[:5].list()).text("metadata", "continue")
 		c.send(ask{path: spreadPath + "&limit=5&continue=" + more}).is(200, keys[5:].list())
 	}},
+	{"CollectionsAreDeletedInPages", func(c *contract) {
+		items := func(names ...string) string {
+			for i, name := range names {
+				names[i] = `{"metadata":{"name":"$id-` + name + `"}}`
+			}
+			return `"items":[` + strings.Join(names, ",") + `]}`
+		}
+		remove := func(query string) *reply {
+			c.Helper()
+			return c.send(ask{method: "DELETE", path: within("configmaps?" + ofTheClause + query)})
+		}
+		c.three()
+		remove("&limit=x").refused(400, "BadRequest", `strconv.ParseInt: parsing "x": invalid syntax`)
+		remove("&continue=nonsense").refused(400, "BadRequest", "invalid continue token: continue key is not valid: …")
+		remove("&limit=2&dryRun=All").is(200, `{"kind":"ConfigMapList","metadata":{"continue":"*"},`+items("a", "b"))
+		remove("&limit=1&fieldSelector=metadata.name%3D$id-b").is(200, `{"metadata":{"continue":null},`+items("b"))
+		remove("&limit=1").is(200, `{"metadata":{"continue":"*","remainingItemCount":null},`+items("a"))
+		c.send(ask{path: within("configmaps?" + ofTheClause)}).is(200, `{`+items("c"))
+		remove("&limit=0").is(200, `{"metadata":{"continue":null},`+items("c"))
+
+		c.three()
+		token := c.send(ask{path: within("configmaps?limit=1&" + ofTheClause)}).text("metadata", "continue")
+		remove("&limit=1&resourceVersion=5&continue="+token).refused(400, "BadRequest", "specifying resource version is not allowed when using continue")
+		token = remove("&limit=1&continue="+token).is(200, `{"metadata":{"continue":"*"},`+items("b")).text("metadata", "continue")
+		c.send(ask{path: within("configmaps?" + ofTheClause + "&continue=" + token)}).is(200, `{`+items("c"))
+		remove("&limit=3").is(200, `{"metadata":{"continue":null},`+items("a", "c"))
+	}},
 	{"PagesSayWhatRemains", func(c *contract) {
 		c.three()
 		r := c.send(ask{path: within("configmaps?limit=1")}).is(200, `{"metadata":{"continue":"*","remainingItemCount":"*"}}`)
