@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -31,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/generated/openapi"
 
+	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/registry"
 )
 
@@ -142,7 +144,20 @@ func install(server *genericapiserver.GenericAPIServer, storages storages, node 
 	for _, g := range groups {
 		infos = append(infos, groupInfo(g.name, g.resources))
 	}
-	return server.InstallAPIGroups(infos...)
+	if err := server.InstallAPIGroups(infos...); err != nil {
+		return err
+	}
+	announceMetrics(server)
+	return nil
+}
+
+// announceMetrics has discovery name the metrics, which the agent answers itself.
+func announceMetrics(server *genericapiserver.GenericAPIServer) {
+	group, version := kinds.MetricsGroup(), kinds.MetricsDiscovery()
+	server.DiscoveryGroupManager.AddGroup(*group)
+	server.AggregatedDiscoveryGroupManager.AddGroupVersion(group.Name, version)
+	// After all others, as a metrics server's APIService says.
+	server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion{Group: group.Name, Version: version.Version}, 100, 100)
 }
 
 func groupInfo(group string, resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {

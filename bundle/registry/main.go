@@ -7,7 +7,7 @@
 // Owns: which kinds, subresources and admission plugins there are.
 // Reads: objects, from the agent's store; who asks, from the headers X-Remote-User, X-Remote-Group
 // and X-Remote-Uid.
-// Never: opens a socket or a file, decides who may do what: the agent has, and nobody else reaches
+// Never: opens a socket, or a file but that of its documents; decides who may do what: the agent has, and nobody else reaches
 // this program.
 package main
 
@@ -58,13 +58,16 @@ func main() {
 }
 
 func run(args []string) error {
+	if len(args) > 0 && args[0] == "documents" {
+		return writeDocuments(args[1:])
+	}
 	flags := flag.NewFlagSet("registry", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // an error is said once, in one line
 	node := flags.String("node", "", "the name of the `node` that pods are bound to")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(os.Stdout)
-		fmt.Println("registry judges what is written to the local API of an agent, which starts it.")
+		fmt.Println("registry judges what is written to the local API of an agent, which starts it.\n\"registry documents FILE\" writes what it says of itself: which kinds there are, and OpenAPI.")
 		flags.PrintDefaults()
 		return nil
 	case err != nil:

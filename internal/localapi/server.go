@@ -48,6 +48,9 @@ type Config struct {
 	// Registry is the path of the program that judges what is written; "": nothing can be written
 	// but by the agent.
 	Registry string
+	// Documents is the path of the file that this program writes of itself, by its command
+	// documents; "": it is started to say which kinds there are.
+	Documents string
 	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
 	Confine func(pid int) error
 	// Node serves the node API to everybody who reaches it.
@@ -64,6 +67,7 @@ type Server struct {
 	authority *access.Authority
 	access    *access.Access
 	registry  *registry.Registry
+	documents *registry.Documents
 	reads     http.Handler
 	pods      http.Handler
 	usage     http.Handler
@@ -111,8 +115,14 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.access = access.New(access.Config{
 		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, RulesFile), cfg.Log), Objects: found, Log: cfg.Log,
 	})
+	if cfg.Documents != "" {
+		if s.documents, err = registry.OpenDocuments(cfg.Documents); err != nil {
+			return nil, err
+		}
+	}
 	if s.registry, err = registry.New(registry.Config{
-		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine, Log: cfg.Log,
+		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine,
+		Documents: s.documents, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
@@ -148,7 +158,7 @@ func (s *Server) listen() error {
 		}
 		return nil
 	}
-	s.listeners = append(s.listeners, listener{name: "port", Listener: port, tls: s.authority.TLS()})
+	s.listeners = append(s.listeners, listener{name: "port", Listener: access.Bounded(port), tls: s.authority.TLS()})
 	return access.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), s.authority)
 }
 
@@ -188,6 +198,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Serve serves until the context is done.
 func (s *Server) Serve(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	revoked := make(chan error, 1)
+	go func() { revoked <- s.revoke(ctx) }()
 	ended := make(chan error, len(s.listeners))
 	var servers []*http.Server
 	for _, l := range s.listeners {
@@ -215,7 +229,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	for _, h := range servers {
 		err = errors.Join(err, shutDown(h))
 	}
-	return err
+	stop()
+	return errors.Join(err, <-revoked)
 }
 
 // stopTimeout is how long clients may take to end that are being answered.
@@ -242,6 +257,9 @@ func (s *Server) Close() error {
 	}
 	if s.registry != nil {
 		errs = append(errs, s.registry.Close())
+	}
+	if s.documents != nil {
+		errs = append(errs, s.documents.Close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

@@ -23,9 +23,9 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// readsNamespaces are those that the objects of the comparison are in. Neither is the beginning of
-// the other.
-const readsOne, readsTwo = "reads-one", "reads-two"
+// readsOne and readsTwo are the namespaces of the objects of the comparison. What is in the second
+// comes first in a list of all, since "-" sorts before the "/" that ends a namespace.
+const readsOne, readsTwo = "reads-one", "reads-one-two"
 
 func readsMeta(name string, labels ...string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Name: name, Labels: map[string]string{"story": "reads"}, Annotations: map[string]string{"note": "<&> \u2028 ü"}}

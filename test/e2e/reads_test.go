@@ -312,6 +312,9 @@ func readsRequests() []readsRequest {
 		for _, accept := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf, runtime.ContentTypeYAML, asPartial, strings.Replace(asPartial, "json", "vnd.kubernetes.protobuf", 1)} {
 			add(accept, maps+"?watch=1&timeoutSeconds=1&"+query)
 		}
+		if !strings.HasPrefix(query, "resourceVersion=1&") { // the history of ours is that of the copying
+			add(runtime.ContentTypeJSON, "/api/v1/configmaps?watch=1&timeoutSeconds=1&labelSelector=story&"+query)
+		}
 	}
 	add(runtime.ContentTypeJSON, oddPaths...)
 	for _, method := range []string{"HEAD", "OPTIONS", "BREW"} {

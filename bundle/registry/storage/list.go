@@ -24,21 +24,25 @@ func (o *objects) GetList(ctx context.Context, key string, opts storage.ListOpti
 	if items.IsNil() {
 		items.Set(reflect.MakeSlice(items.Type(), 0, 0)) // an empty list is not null
 	}
-	at, from, err := storage.ValidateListOptions(o.prefix, o.versioner, opts)
+	namespace, name := o.scope(key)
+	prefix := o.prefixOf(namespace)
+	at, from, err := storage.ValidateListOptions(prefix, o.versioner, opts)
 	if err != nil {
 		return err
 	}
-	namespace, name := o.scope(key)
 	r := store.Range{Resource: o.kind.Stored, Namespace: namespace, Revision: uint64(at)}
-	if from != "" {
+	switch {
+	case from != "":
 		afterNamespace, afterName := o.scope(strings.TrimSuffix(from, afterLast))
 		r.After = store.Key{Resource: o.kind.Stored, Namespace: afterNamespace, Name: afterName}
+	case name != "": // the object of a name comes after what is one letter shorter
+		r.After = store.Key{Resource: o.kind.Stored, Namespace: namespace, Name: name[:len(name)-1]}
 	}
 	found, err := o.collect(ctx, r, selection{name: name, predicate: opts.Predicate}, func(object runtime.Object) {
 		items.Set(reflect.Append(items, reflect.ValueOf(object).Elem()))
 	})
 	if err != nil {
-		return o.interpretList(ctx, err, r, from)
+		return o.interpretList(ctx, err, r.Revision, tokenAt{prefix, from})
 	}
 	if err := o.atLeast(opts.ResourceVersion, found.revision); err != nil {
 		return err
@@ -46,13 +50,13 @@ func (o *objects) GetList(ctx context.Context, key string, opts storage.ListOpti
 	if !found.more {
 		return o.versioner.UpdateList(list, found.revision, "", nil)
 	}
-	next, err := storage.EncodeContinue(o.registryKey(found.last)+afterLast, o.prefix, int64(found.revision))
+	next, err := storage.EncodeContinue(o.prefixOf(found.last.Namespace)+found.last.Name+afterLast, prefix, int64(found.revision))
 	if err != nil {
 		return err
 	}
 	remaining, err := o.remaining(ctx, r, found, opts.Predicate)
 	if err != nil {
-		return o.interpretList(ctx, err, r, from)
+		return o.interpretList(ctx, err, r.Revision, tokenAt{prefix, from})
 	}
 	return o.versioner.UpdateList(list, found.revision, next, remaining)
 }
@@ -71,12 +75,17 @@ func (o *objects) remaining(ctx context.Context, r store.Range, found extent, pr
 // afterLast ends the key in a token: what follows that key.
 const afterLast = "\x00"
 
-func (o *objects) registryKey(k store.Key) string {
-	if o.kind.Namespaced {
-		return o.prefix + k.Namespace + "/" + k.Name
+// prefixOf is what the keys of registries begin with that are in a namespace; "" is all. Tokens of
+// lists go on from there.
+func (o *objects) prefixOf(namespace string) string {
+	if namespace == "" {
+		return o.prefix
 	}
-	return o.prefix + k.Name
+	return o.prefix + namespace + "/"
 }
+
+// tokenAt is where a list goes on that was given a token; from is empty without one.
+type tokenAt struct{ prefix, from string }
 
 // selection says which objects of a range are wanted.
 type selection struct {
@@ -110,7 +119,10 @@ func (o *objects) collect(ctx context.Context, r store.Range, wanted selection, 
 		found.revision, r.Revision = page.Revision, page.Revision
 		for _, item := range page.Items {
 			r.After = item.Key
-			if limit := wanted.predicate.Limit; limit > 0 && given == limit {
+			if wanted.name != "" && item.Key.Name > wanted.name {
+				return found, nil
+			}
+			if limit := wanted.predicate.Limit; limit > 0 && given == limit && wanted.name == "" {
 				found.more = true
 				return found, nil
 			}
@@ -157,27 +169,27 @@ func tooLarge(wanted, newest uint64) error {
 
 // interpretList is an error of a list as clients know it. One that began at a revision which is
 // forgotten goes on at the newest with the token in the error.
-func (o *objects) interpretList(ctx context.Context, err error, r store.Range, from string) error {
+func (o *objects) interpretList(ctx context.Context, err error, asked uint64, token tokenAt) error {
 	switch {
 	case errors.Is(err, store.ErrFuture):
-		newest, asked := o.client.Revision(ctx)
-		if asked != nil {
-			return asked
+		newest, err := o.client.Revision(ctx)
+		if err != nil {
+			return err
 		}
-		return tooLarge(r.Revision, newest)
-	case errors.Is(err, store.ErrCompacted) && from == "":
+		return tooLarge(asked, newest)
+	case errors.Is(err, store.ErrCompacted) && token.from == "":
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, store.ErrCompacted):
 		const newest = -1 // a list that begins with it shows the newest revision
-		token, encoding := storage.EncodeContinue(from, o.prefix, newest)
-		if encoding != nil {
-			return encoding
+		next, err := storage.EncodeContinue(token.from, token.prefix, newest)
+		if err != nil {
+			return err
 		}
 		expired := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
 			"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. " +
 			"Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time " +
 			"the first chunk was returned and now may show up in the list.")
-		expired.ErrStatus.Continue = token
+		expired.ErrStatus.Continue = next
 		return expired
 	}
 	var status apierrors.APIStatus

@@ -339,6 +339,36 @@ func TestPagesShowOneRevision(t *testing.T) {
 	}
 }
 
+// A token of a list of one namespace names objects without it, be it of these lists or of the
+// agent's.
+func TestTokensOfANamespace(t *testing.T) {
+	f := newFixture(t)
+	for _, o := range []string{"m/z", "n/a", "n/b", "n/c"} {
+		namespace, name, _ := strings.Cut(o, "/")
+		f.mustCreate(namespace, name, "v")
+	}
+	for _, c := range []struct{ key, start, want string }{
+		{"/configmaps/n", "a\x00", "n/b=v n/c=v"},
+		{"/configmaps/n/", "/b\x00", "n/c=v"},
+		{"/configmaps", "m/z\x00", "n/a=v n/b=v n/c=v"},
+	} {
+		token, err := storage.EncodeContinue("/"+c.start, "/", -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := everything("")
+		page.Continue = token
+		if list, err := f.list(c.key, storage.ListOptions{Predicate: page}); err != nil || names(list) != c.want {
+			t.Errorf("%s after %q: %s, %v, want %s", c.key, c.start, names(list), err, c.want)
+		}
+	}
+	page := everything("")
+	page.Limit = 1
+	if list, err := f.list("/configmaps/n/b", storage.ListOptions{Predicate: page}); err != nil || names(list) != "n/b=v" || list.Continue != "" {
+		t.Errorf("one object: %s, %v, %v", names(list), list.ListMeta, err)
+	}
+}
+
 // follow begins a watch and returns what it says, one event a call.
 func (f *fixture) follow(key string, opts storage.ListOptions) func() string {
 	f.Helper()

@@ -32,6 +32,7 @@ type Access struct {
 	cfg     Config
 	limits  *limits
 	refused *refusals
+	running running
 }
 
 // New returns the door.
@@ -86,11 +87,13 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		return
 	}
 	t.user = u
+	defer beginRequest(r.Context())()
 	if u, err = a.impersonate(u, r.Header); err != nil {
 		writeError(w, r, err)
 		return
 	}
 	t.user = u
+	asked := asCame(r)
 	strip(r.Header)
 	if !isClean(r) {
 		writeError(w, r, notFound())
@@ -112,13 +115,17 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		writeError(w, r, tooLarge())
 		return
 	}
+	ctx := r.Context()
 	if lasts == long {
 		a.readUntil(w, time.Time{})
+		var over func()
+		ctx, over = a.keep(asked, t.q, w)
+		defer over()
 	}
 	if r.Body != http.NoBody {
 		r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, maxBody)
 	}
-	r = r.WithContext(WithUser(r.Context(), u))
+	r = r.WithContext(WithUser(ctx, u))
 	if own := a.own(t.q); own != nil {
 		own(w, r)
 		return

@@ -103,10 +103,13 @@ func (r *refusals) count(now time.Time) (unlogged int, ok bool) {
 	return unlogged, true
 }
 
-// recorder remembers the code of an answer.
+// recorder remembers the code of an answer, and the connection if that was taken over.
 type recorder struct {
 	http.ResponseWriter
 	code int
+
+	mu    sync.Mutex
+	taken net.Conn // guarded by mu
 }
 
 func (r *recorder) WriteHeader(code int) {
@@ -134,5 +137,20 @@ func (r *recorder) Flush() {
 // Hijack is for those who ask for an http.Hijacker.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r.code = http.StatusSwitchingProtocols
-	return http.NewResponseController(r.ResponseWriter).Hijack()
+	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.taken = conn
+	return conn, buffered, err
+}
+
+// endBy has the answer end by that time, however slow its client is. The handler has not returned.
+func (r *recorder) endBy(t time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.taken != nil {
+		_ = r.taken.SetDeadline(t) // it is closed
+		return
+	}
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t) // what has none has nobody who is slow
 }

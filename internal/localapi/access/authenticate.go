@@ -51,16 +51,18 @@ func certificateUser(leaf *x509.Certificate) *User {
 	return &User{
 		Name: leaf.Subject.CommonName, Groups: authenticated(leaf.Subject.Organization),
 		Extra: map[string]authenticationv1.ExtraValue{credentialID: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
+		until: leaf.NotAfter,
 	}
 }
 
 type peerKey struct{}
 
-// ConnContext is for the http.Server of the unix socket: it remembers who has connected.
+// ConnContext is for the http.Server: it remembers by which connection a request comes, and who has
+// connected to the unix socket.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return ctx
+		return withConnection(ctx, c)
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {

@@ -5,7 +5,8 @@
 //
 // A client is known by a certificate of the authority, by a token of a service account, or, on the
 // unix socket, by being root. Nobody else is served. What a user may is one file of rules, which
-// is read again when it has changed. The decision comes before anything reads the body.
+// is read again when it has changed. The decision comes before anything reads the body. Requests
+// that go on (watches, logs that are followed, exec) are ended when it would no longer be the same.
 //
 // Owns: the folder of the authority's keys (ca.pem, serving.pem, tokens.pem), the file of rules,
 // the kubeconfigs that it prints.

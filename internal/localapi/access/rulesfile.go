@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,11 +13,12 @@ import (
 	"time"
 
 	"berth/internal/checkpoint"
+	"berth/internal/host/inotify"
 )
 
 // RulesFile is the file of rules. It is looked at when it is used, which costs two microseconds: a
-// change holds from the next request on, and nothing watches the folder, where the objects of the
-// local API are written too.
+// change holds from the next request on. For the requests that are under way, its folder is watched
+// (watch).
 type RulesFile struct {
 	path string
 	log  *slog.Logger
@@ -26,6 +28,7 @@ type RulesFile struct {
 	seen  os.FileInfo // guarded by mu; of what was read last; nil is to be read again
 	read  bool        // guarded by mu
 	err   error       // guarded by mu; of what was read last
+	blind error       // guarded by mu; why nothing tells of changes
 }
 
 // NewRulesFile returns the rules of a file, which need not be there: then there are none but those
@@ -48,7 +51,54 @@ func (f *RulesFile) Health() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refresh()
-	return f.err
+	return errors.Join(f.err, f.blind)
+}
+
+// written is how long after a change the file is looked at: whoever writes it in place has written
+// all of it by then.
+const written = 100 * time.Millisecond
+
+// watch calls changed after each change of the file, until the context is done.
+func (f *RulesFile) watch(ctx context.Context, changed func()) error {
+	w, err := inotify.Open()
+	if err != nil {
+		return f.see(ctx, err)
+	}
+	defer func() { _ = w.Close() }()
+	dir := filepath.Dir(f.path)
+	path := filepath.Join(dir, filepath.Base(f.path))
+	if err := w.Add(dir); err != nil {
+		return f.see(ctx, err)
+	}
+	changed() // what there was before, nobody has told
+	timer := time.NewTimer(written)
+	defer timer.Stop()
+	for {
+		select {
+		case e, ok := <-w.Events():
+			switch {
+			case !ok || e.Path == dir && (e.Deleted || e.Moved):
+				return f.see(ctx, fmt.Errorf("the folder %s is no longer watched", dir))
+			case e.Path == path || e.Err != nil:
+				timer.Reset(written)
+			}
+		case <-timer.C:
+			changed()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// see waits for the end, as nothing tells of changes any more: Health does.
+func (f *RulesFile) see(ctx context.Context, err error) error {
+	err = fmt.Errorf("rules of the local API: requests under way go on when %s takes their right away, until Berth is restarted: %w", f.path, err)
+	f.log.Error("the rules of the local API are not watched", "error", err)
+	f.mu.Lock()
+	f.blind = err
+	f.mu.Unlock()
+	<-ctx.Done()
+	return nil
 }
 
 // refresh reads the file if it has changed. mu is held.

@@ -157,12 +157,18 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	if public.Subject != serviceAccountPrefix+k.Namespace+":"+k.ServiceAccount.Name {
 		return nil, nil, errInvalid
 	}
-	for _, b := range k.bound() {
-		if err := t.checkBound(ctx, b, now); err != nil {
+	u := k.user(public)
+	u.until, u.bound = public.Expiry.Time().Add(jwt.DefaultLeeway), k.bound()
+	for _, b := range u.bound {
+		end, err := t.checkBound(ctx, b, now)
+		if err != nil {
 			return nil, nil, err
 		}
+		if !end.IsZero() && end.Before(u.until) {
+			u.until = end
+		}
 	}
-	return k.user(public), common, nil
+	return u, common, nil
 }
 
 // open checks the signature.
@@ -221,20 +227,24 @@ func (k *kubernetesClaims) bound() []boundTo {
 // counts.
 const deletedLeeway = time.Minute
 
-func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) error {
+// checkBound returns until when an object counts, zero if it stays.
+func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) (end time.Time, err error) {
 	o, err := t.cfg.Objects.Get(ctx, kinds.Find("", "v1", b.plural), b.namespace, b.Name)
 	switch {
 	case isNotFound(err):
-		return errToken{fmt.Sprintf("service account token has been invalidated: %s %q is gone", b.plural, b.Name)}
+		return end, errToken{fmt.Sprintf("service account token has been invalidated: %s %q is gone", b.plural, b.Name)}
 	case err != nil:
-		return fmt.Errorf("check a token of %s %s/%s: %w", b.plural, b.namespace, b.Name, err)
+		return end, fmt.Errorf("check a token of %s %s/%s: %w", b.plural, b.namespace, b.Name, err)
 	case o.GetUID() != b.UID:
-		return errToken{fmt.Sprintf("service account token has been invalidated: %s %q is another one by now", b.plural, b.Name)}
+		return end, errToken{fmt.Sprintf("service account token has been invalidated: %s %q is another one by now", b.plural, b.Name)}
 	}
-	if d := o.GetDeletionTimestamp(); d != nil && d.Add(deletedLeeway).Before(now) {
-		return errToken{fmt.Sprintf("service account token has been invalidated: %s %q is deleted", b.plural, b.Name)}
+	if d := o.GetDeletionTimestamp(); d != nil {
+		end = d.Add(deletedLeeway)
 	}
-	return nil
+	if !end.IsZero() && end.Before(now) {
+		return end, errToken{fmt.Sprintf("service account token has been invalidated: %s %q is deleted", b.plural, b.Name)}
+	}
+	return end, nil
 }
 
 // user is the service account of a token.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
@@ -31,6 +32,10 @@ type User struct {
 	Extra  map[string]authenticationv1.ExtraValue
 	// By is who acts for this user by Impersonate-User; nil if nobody does.
 	By *User
+
+	// until is how long what the user has shown is good, and bound what it is good with.
+	until time.Time // zero: for ever
+	bound []boundTo
 }
 
 type userKey struct{}

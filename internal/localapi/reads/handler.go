@@ -135,7 +135,7 @@ func (q *request) key() store.Key {
 
 // isName reports whether the store can have objects of a name: no kind of name is longer.
 func isName(name string) bool {
-	return len(name) <= validation.DNS1123SubdomainMaxLength && !strings.Contains(name, "\x00")
+	return len(name) <= validation.DNS1123SubdomainMaxLength && !strings.Contains(name, "/")
 }
 
 // get answers with one object.

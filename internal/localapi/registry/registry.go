@@ -30,6 +30,8 @@ type Config struct {
 	// Confine is given the process id of a child that has just started, to put it into a cgroup
 	// with its limits. The child is ended if that fails. Nil leaves it in the agent's.
 	Confine func(pid int) error
+	// Documents are what the program says of itself; nil: the child is asked.
+	Documents *Documents
 	// Log gets what the child says.
 	Log *slog.Logger
 }
@@ -56,9 +58,10 @@ const maxSocketPath = 107
 // Registry passes requests on to the child, which it starts and ends as needed. It is safe for
 // concurrent use.
 type Registry struct {
-	log    *slog.Logger
-	launch func() (*child, error)
-	socket string
+	log       *slog.Logger
+	launch    func() (*child, error)
+	socket    string
+	documents *Documents
 
 	lives sync.WaitGroup
 
@@ -105,7 +108,7 @@ func New(cfg Config) (*Registry, error) {
 	case cfg.Program != "" && !filepath.IsAbs(cfg.Program):
 		return nil, fmt.Errorf("registry: Program %q must be an absolute path, or empty", cfg.Program)
 	}
-	return &Registry{log: cfg.Log, socket: cfg.Socket, launch: func() (*child, error) { return startChild(cfg) }}, nil
+	return &Registry{log: cfg.Log, socket: cfg.Socket, documents: cfg.Documents, launch: func() (*child, error) { return startChild(cfg) }}, nil
 }
 
 var errClosed = errors.New("the agent ends")
@@ -135,10 +138,14 @@ func (r *Registry) Health() error {
 		len(r.deaths), healthTime, r.deaths[len(r.deaths)-1].why)
 }
 
-// ServeHTTP has the child answer. Who asks is in the context of the request (WithIdentity).
+// ServeHTTP has the child answer, but for documents. Who asks is in the context of the request
+// (WithIdentity).
 func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if _, ok := identityOf(q.Context()); !ok {
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, errors.New("the request came to the registry without anybody who makes it"))
+		return
+	}
+	if r.documents != nil && r.documents.answer(w, q) {
 		return
 	}
 	l, err := r.acquire()

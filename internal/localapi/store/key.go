@@ -19,9 +19,12 @@ func (k Key) String() string {
 	return k.Resource + "/" + k.Namespace + "/" + k.Name
 }
 
-// separator stands between the parts of a key in the file. It sorts before every byte of a name, so
-// that keys sort by resource, namespace and name.
-const separator = "\x00"
+// separator stands between the parts of a key in the file. It is etcd's, so that lists have
+// kube-apiserver's order: "-" and "." sort before it, and what is in a-b before what is in a.
+const separator = "/"
+
+// next is what the least key that follows another has besides.
+const next = "\x00"
 
 // maxKey is how long a key may be, in bytes: thrice what Kubernetes allows a name, and the
 // separators.
@@ -30,7 +33,7 @@ const maxKey = 3*253 + 2
 func (k Key) encode() (string, error) {
 	s := k.Resource + separator + k.Namespace + separator + k.Name
 	if k.Resource == "" || k.Name == "" || len(s) > maxKey || strings.Count(s, separator) != 2 {
-		return "", fmt.Errorf("key %q: a resource and a name are needed, without zero bytes and %d bytes long at most", k.String(), maxKey)
+		return "", fmt.Errorf("key %q: a resource and a name are needed, without %q in them and %d bytes long at most", k.String(), separator, maxKey)
 	}
 	return s, nil
 }
@@ -43,7 +46,7 @@ func decodeKey(s string) (Key, error) {
 	return Key{Resource: parts[0], Namespace: parts[1], Name: parts[2]}, nil
 }
 
-// Range is a part of the objects of a resource, in the order of namespace and name.
+// Range is a part of the objects of a resource, in the order of their keys in the file.
 type Range struct {
 	Resource  string
 	Namespace string // "" is all
@@ -63,5 +66,5 @@ func (r Range) prefix() (prefix, first string) {
 		return prefix, prefix
 	}
 	after := r.After.Resource + separator + r.After.Namespace + separator + r.After.Name
-	return prefix, max(prefix, after+separator)
+	return prefix, max(prefix, after+next)
 }

@@ -31,9 +31,9 @@ var (
 // MaxValue is how large the value of an object may be, in bytes, as in etcd.
 const MaxValue = 3 << 19
 
-// format is the form of the file. A file of an older one is brought to it when it is opened; there
-// is none yet.
-const format = 1
+// format is the form of the file. Format 1 had another order of keys, and was in no release: a file
+// that has it is refused as one of a newer format is.
+const format = 2
 
 // errInUse: nobody else may have the file.
 var errInUse = errors.New("another process has it open")
@@ -132,7 +132,7 @@ func (s *Store) prepare() (revision uint64, err error) {
 		}
 		have, err := number(meta, formatKey)
 		if err == nil && have != format {
-			err = fmt.Errorf("it has format %d, and this version of Berth knows format %d: use the version that wrote it, or a newer one", have, format)
+			err = fmt.Errorf("it has format %d, and this version of Berth knows format %d: use the version that wrote it, or move the file away to begin without objects", have, format)
 		}
 		if err == nil && tx.Bucket(objectsBucket) == nil {
 			err = errors.New("it has no objects in it, not even none: it is not a store of Berth")

@@ -114,7 +114,7 @@ func TestKeys(t *testing.T) {
 	for _, k := range []store.Key{
 		{Resource: "pods", Namespace: "a"},
 		{Name: "x"},
-		{Resource: "pods", Namespace: "a\x00b", Name: "x"},
+		{Resource: "pods", Namespace: "a/b", Name: "x"},
 		{Resource: "pods", Namespace: strings.Repeat("n", 400), Name: strings.Repeat("x", 400)},
 	} {
 		if _, err := s.Write(k, 0, []byte("v")); err == nil {
@@ -139,9 +139,10 @@ func TestKeys(t *testing.T) {
 		want []string
 	}{
 		{store.Range{Resource: "pods", Namespace: "team"}, []string{"pods/team/a 4 v", "pods/team/b 2 v"}},
-		{store.Range{Resource: "pods"}, []string{"pods/team/a 4 v", "pods/team/b 2 v", "pods/team-a/a 3 v"}},
+		{store.Range{Resource: "pods"}, []string{"pods/team-a/a 3 v", "pods/team/a 4 v", "pods/team/b 2 v"}},
 		{store.Range{Resource: "nodes"}, []string{"nodes/n 6 v"}},
-		{store.Range{Resource: "pods", After: store.Key{Resource: "pods", Namespace: "team", Name: "a"}}, []string{"pods/team/b 2 v", "pods/team-a/a 3 v"}},
+		{store.Range{Resource: "pods", After: store.Key{Resource: "pods", Namespace: "team", Name: "a"}}, []string{"pods/team/b 2 v"}},
+		{store.Range{Resource: "pods", After: store.Key{Resource: "pods", Namespace: "team-a", Name: "a"}}, []string{"pods/team/a 4 v", "pods/team/b 2 v"}},
 		{store.Range{Resource: "pods", Namespace: "team", After: store.Key{Resource: "pods", Namespace: "team", Name: "b"}}, nil},
 		{store.Range{Resource: "secrets"}, nil},
 	} {
@@ -162,7 +163,7 @@ func TestModel(t *testing.T) {
 	shown := map[uint64][]string{1: nil} // of resource "pods", by revision
 	expired, checked := 0, 0
 	for range 2000 {
-		key := store.Key{Resource: []string{"pods", "secrets"}[r.IntN(2)], Namespace: []string{"a", "b", "b-c"}[r.IntN(3)], Name: fmt.Sprint("n", r.IntN(12))}
+		key := store.Key{Resource: []string{"pods", "secrets"}[r.IntN(2)], Namespace: []string{"a", "b", "b-c"}[r.IntN(3)], Name: []string{"n", "n-", "n."}[r.IntN(3)] + fmt.Sprint(r.IntN(4))}
 		value := ""
 		if old, ok := now[key]; !ok || old.Revision%3 != 0 {
 			value = fmt.Sprint("v", r.IntN(1000))
@@ -203,7 +204,7 @@ func rows(items map[store.Key]store.Item, resource string) []string {
 		}
 	}
 	slices.SortFunc(in, func(a, b store.Item) int {
-		return strings.Compare(a.Key.Namespace+"\x00"+a.Key.Name, b.Key.Namespace+"\x00"+b.Key.Name)
+		return strings.Compare(a.Key.Namespace+"/"+a.Key.Name, b.Key.Namespace+"/"+b.Key.Name)
 	})
 	var out []string
 	for _, i := range in {
@@ -336,10 +337,11 @@ func TestOpenRefuses(t *testing.T) {
 		make func(*testing.T, string)
 		want string
 	}{
-		{"newer", put("meta", "format", []byte{7: 2}), "it has format 2, and this version of Berth knows format 1"},
+		{"newer", put("meta", "format", []byte{7: 3}), "it has format 3, and this version of Berth knows format 2"},
+		{"older", put("meta", "format", []byte{7: 1}), "it has format 1, and this version of Berth knows format 2"},
 		{"of somebody else", put("theirs", "k", nil), `it has something else in it ("theirs")`},
 		{"without a format", put("meta", "format", []byte("x")), "its format has 1 bytes instead of 8"},
-		{"without objects", put("meta", "format", []byte{7: 1}), "it has no objects in it"},
+		{"without objects", put("meta", "format", []byte{7: 2}), "it has no objects in it"},
 		{"no database", func(t *testing.T, path string) {
 			if err := os.WriteFile(path, bytes.Repeat([]byte("text"), 4096), 0o600); err != nil {
 				t.Fatal(err)

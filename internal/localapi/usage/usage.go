@@ -37,29 +37,6 @@ func New(s *store.Store, read func(context.Context) (*summary.Summary, error)) *
 	return &Usage{store: s, meter: newMeter(read)}
 }
 
-// version is what the group has.
-var version = metav1.GroupVersionForDiscovery{GroupVersion: metricsv1beta1.SchemeGroupVersion.String(), Version: metricsv1beta1.SchemeGroupVersion.Version}
-
-// Group describes the group, for discovery.
-func Group() *metav1.APIGroup {
-	return &metav1.APIGroup{
-		TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"},
-		Name:     metricsv1beta1.GroupName, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
-	}
-}
-
-// Resources describes what the version has, for discovery.
-func Resources() *metav1.APIResourceList {
-	verbs := metav1.Verbs{"get", "list"}
-	return &metav1.APIResourceList{
-		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.GroupVersion,
-		APIResources: []metav1.APIResource{
-			{Name: "nodes", Kind: "NodeMetrics", Verbs: verbs},
-			{Name: "pods", Kind: "PodMetrics", Namespaced: true, Verbs: verbs},
-		},
-	}
-}
-
 // ServeHTTP answers a request whose path begins with Prefix.
 func (u *Usage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o, err := u.answer(r)
@@ -78,9 +55,9 @@ func (u *Usage) answer(r *http.Request) (runtime.Object, error) {
 	if !q.NamesResource() {
 		switch strings.TrimSuffix(q.Path, "/") {
 		case Prefix:
-			return Group(), nil
-		case Prefix + "/" + version.Version:
-			return Resources(), nil
+			return kinds.MetricsGroup(), nil
+		case Prefix + "/" + metricsv1beta1.SchemeGroupVersion.Version:
+			return kinds.MetricsResources(), nil
 		}
 	}
 	of := schema.GroupResource{Group: metricsv1beta1.GroupName, Resource: q.Resource}

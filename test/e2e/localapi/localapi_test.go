@@ -54,18 +54,23 @@ type server struct {
 	dir string
 }
 
-// start serves the API of a folder until the test ends, or stop is called.
-func start(t *testing.T, dir string) (s *server, stop func()) {
+// start serves the API of a folder until the test ends, or stop is called. change is given what the
+// API is made of.
+func start(t *testing.T, dir string, change ...func(*localapi.Config)) (s *server, stop func()) {
 	t.Helper()
 	for _, name := range []string{"root", "run"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	api, err := localapi.Open(localapi.Config{
-		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Registry: program(t, "REGISTRY"),
+	cfg := localapi.Config{
+		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Registry: program(t, "REGISTRY"), Documents: os.Getenv("REGISTRY") + ".documents",
 		Node: http.HandlerFunc(nodeAPI), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	api, err := localapi.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +94,15 @@ func start(t *testing.T, dir string) (s *server, stop func()) {
 
 // nodeAPI stands for the agent's: each log is one line.
 func nodeAPI(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "the log of %s\n", r.URL.Path) }
+
+// follows has the node's logs go on until who follows them goes.
+func follows(cfg *localapi.Config) {
+	cfg.Node = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		nodeAPI(w, r)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+}
 
 // folder is one of a short name, below which sockets can be.
 func folder(t *testing.T) string {

@@ -50,6 +50,8 @@ var lacks = map[string]string{
 	"ForgottenPagesAreGone":               noRevisions,
 	"ForgottenVersionsAreNotListed":       noRevisions,
 	"ListOfAVersion":                      noRevisions,
+	"CollectionsAreDeletedInPages":        "the agent deletes all that a selector matches",
+	"ListsHaveTheOrderOfKeys":             noRevisions,
 	"PagesSayWhatRemains":                 noRevisions,
 	"PagesShowOneRevision":                noRevisions,
 	"TableOfAList":                        noTables,

@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -13,6 +14,33 @@ func (c *contract) three() *reply {
 		last = c.send(ask{method: "POST", path: within("configmaps"), body: `{"metadata":{"name":"$id-` + name + `","labels":{"contract":"$id"}},"data":{"k":"v"}}`}).must(201)
 	}
 	return last
+}
+
+// spreadKeys are the keys of objects, as JSON.
+type spreadKeys []string
+
+// list is a list of these, in their order.
+func (k spreadKeys) list() string { return `{"items":[` + strings.Join(k, ",") + `]}` }
+
+const spreadPath = "/api/v1/configmaps?" + ofTheClause
+
+// spread makes config maps in two namespaces of their own, and returns the keys in the order of
+// lists, and the version of the last one: "-" and "." sort before the "/" that ends a namespace, and
+// after the end of a name.
+func (c *contract) spread() (keys spreadKeys, version string) {
+	c.Helper()
+	for _, namespace := range []string{"$id", "$id-b"} {
+		c.send(ask{method: "POST", path: "/api/v1/namespaces", body: `{"metadata":{"name":"` + namespace + `"}}`}).must(201)
+		for _, name := range []string{"$id.a", "$id", "$id-a", "$id0"} {
+			version = c.send(ask{method: "POST", path: "/api/v1/namespaces/" + namespace + "/configmaps", body: `{"metadata":{"name":"` + name + `","labels":{"contract":"$id"}}}`}).must(201).version()
+		}
+	}
+	for _, namespace := range []string{"$id-b", "$id"} {
+		for _, name := range []string{"$id", "$id-a", "$id.a", "$id0"} {
+			keys = append(keys, `{"metadata":{"namespace":"`+namespace+`","name":"`+name+`"}}`)
+		}
+	}
+	return keys, version
 }
 
 const ofTheClause = "labelSelector=contract%3D$id"
@@ -28,6 +56,50 @@ var pageContract = []clause{
 			is(200, `{"metadata":{"resourceVersion":"`+first.version()+`"},"items":[{"metadata":{"name":"$id-c"},"data":{"k":"v"}}]}`)
 		c.send(ask{path: within("configmaps?" + ofTheClause + "&continue=" + first.text("metadata", "continue"))}).
 			is(200, `{"metadata":{"continue":null},"items":[{"metadata":{"name":"$id-c"},"data":{"k":"v"}}]}`)
+	}},
+	{"ListsHaveTheOrderOfKeys", func(c *contract) {
+		keys, version := c.spread()
+		c.send(ask{path: spreadPath}).is(200, keys.list())
+		c.send(ask{path: spreadPath + "&resourceVersion=0"}).is(200, keys.list())
+		c.send(ask{path: spreadPath + "&resourceVersion=" + version}).is(200, keys.list())
+		for i, more := 0, ""; i < len(keys); i += 3 {
+			more = c.send(ask{path: spreadPath + "&limit=3&continue=" + more}).is(200, keys[i:min(i+3, len(keys))].list()).text("metadata", "continue")
+		}
+		for _, namespace := range []string{"$id", "$id-b"} {
+			c.send(ask{method: "DELETE", path: "/api/v1/namespaces/" + namespace + "/configmaps/$id-a"}).must(200)
+			c.send(ask{method: "POST", path: "/api/v1/namespaces/" + namespace + "/configmaps", body: `{"metadata":{"name":"$id-c","labels":{"contract":"$id"}}}`}).must(201)
+		}
+		exact := spreadPath + "&resourceVersionMatch=Exact&resourceVersion=" + version
+		c.send(ask{path: exact}).is(200, keys.list())
+		more := c.send(ask{path: exact + "&limit=5"}).is(200, keys[:5].list()).text("metadata", "continue")
+		c.send(ask{path: spreadPath + "&limit=5&continue=" + more}).is(200, keys[5:].list())
+	}},
+	{"CollectionsAreDeletedInPages", func(c *contract) {
+		items := func(names ...string) string {
+			for i, name := range names {
+				names[i] = `{"metadata":{"name":"$id-` + name + `"}}`
+			}
+			return `"items":[` + strings.Join(names, ",") + `]}`
+		}
+		remove := func(query string) *reply {
+			c.Helper()
+			return c.send(ask{method: "DELETE", path: within("configmaps?" + ofTheClause + query)})
+		}
+		c.three()
+		remove("&limit=x").refused(400, "BadRequest", `strconv.ParseInt: parsing "x": invalid syntax`)
+		remove("&continue=nonsense").refused(400, "BadRequest", "invalid continue token: continue key is not valid: …")
+		remove("&limit=2&dryRun=All").is(200, `{"kind":"ConfigMapList","metadata":{"continue":"*"},`+items("a", "b"))
+		remove("&limit=1&fieldSelector=metadata.name%3D$id-b").is(200, `{"metadata":{"continue":null},`+items("b"))
+		remove("&limit=1").is(200, `{"metadata":{"continue":"*","remainingItemCount":null},`+items("a"))
+		c.send(ask{path: within("configmaps?" + ofTheClause)}).is(200, `{`+items("c"))
+		remove("&limit=0").is(200, `{"metadata":{"continue":null},`+items("c"))
+
+		c.three()
+		token := c.send(ask{path: within("configmaps?limit=1&" + ofTheClause)}).text("metadata", "continue")
+		remove("&limit=1&resourceVersion=5&continue="+token).refused(400, "BadRequest", "specifying resource version is not allowed when using continue")
+		token = remove("&limit=1&continue="+token).is(200, `{"metadata":{"continue":"*"},`+items("b")).text("metadata", "continue")
+		c.send(ask{path: within("configmaps?" + ofTheClause + "&continue=" + token)}).is(200, `{`+items("c"))
+		remove("&limit=3").is(200, `{"metadata":{"continue":null},`+items("a", "c"))
 	}},
 	{"PagesSayWhatRemains", func(c *contract) {
 		c.three()

@@ -1,0 +1,39 @@
+//go:build registry
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"berth/internal/localapi/registry"
+)
+
+// documentsTime is what documents say of when they were made: with nothing but what they are made
+// of, they have the same bytes each time.
+var documentsTime = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// writeDocuments writes a file of all documents that the API has. There is no store behind it, as
+// none of them is about objects.
+func writeDocuments(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%w: documents needs the path of the file that it is to write, and nothing else: %q", errUsage, args)
+	}
+	here, there := net.Pipe()
+	client := registry.NewClient(here)
+	defer func() { _ = errors.Join(client.Close(), there.Close()) }()
+	api, _, err := newAPI(context.Background(), client, "localhost", newPipes())
+	if err != nil {
+		return fmt.Errorf("make the API: %w", err)
+	}
+	file, err := os.Create(args[0])
+	if err != nil {
+		return err
+	}
+	err = registry.KeepDocuments(context.Background(), api, documentsTime, file)
+	return errors.Join(err, file.Close())
+}

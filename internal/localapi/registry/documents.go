@@ -1,0 +1,237 @@
+package registry
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/flate"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth/internal/localapi/inmemory"
+)
+
+// Documents are what the program says of itself (discovery, OpenAPI, its version), kept in a file,
+// so that no child is started for a client that asks which kinds there are.
+//
+// The file is a zip archive. Its member documentsIndex says which document is the answer to what,
+// and how it is sent; the others are the documents.
+type Documents struct {
+	made  time.Time // when the file was
+	all   map[string][]document
+	files map[string]*zip.File
+	io.Closer
+}
+
+// document is the answer to one question.
+type document struct {
+	Path string `json:"path"`
+	// Accept is the media type that is asked for, with its parameters.
+	Accept string `json:"accept"`
+	// Header is what the answer has besides its body. A Last-Modified in it is that of the file.
+	Header http.Header `json:"header"`
+	// Compressed: it is sent so to clients who can read it.
+	Compressed bool `json:"compressed,omitempty"`
+	// File is the member that has the body.
+	File string `json:"file"`
+}
+
+const documentsIndex = "index.json"
+
+// documentTypes are the media types that clients ask for, the one for those who take all first.
+var documentTypes = []string{
+	"application/json",
+	"application/yaml",
+	"application/vnd.kubernetes.protobuf",
+	"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+	"application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+	"application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+	"application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+	"application/com.github.proto-openapi.spec.v3.v1.0+protobuf",
+	"application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+}
+
+// OpenDocuments opens a file that KeepDocuments has written. Close closes it, when nobody is
+// answered any more.
+func OpenDocuments(path string) (*Documents, error) {
+	d, err := openDocuments(path)
+	if err != nil {
+		return nil, fmt.Errorf("documents of the local API, %s: %w; have the program registry write it again, by `registry documents FILE`", path, err)
+	}
+	return d, nil
+}
+
+func openDocuments(path string) (_ *Documents, err error) {
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, z.Close())
+		}
+	}()
+	d := &Documents{all: map[string][]document{}, files: map[string]*zip.File{}, Closer: z}
+	for _, f := range z.File {
+		d.files[f.Name] = f
+	}
+	index, err := z.Open(documentsIndex)
+	if err != nil {
+		return nil, err
+	}
+	info, err := index.Stat()
+	if err != nil {
+		return nil, err
+	}
+	d.made = info.ModTime()
+	var list []document
+	if err := errors.Join(json.NewDecoder(index).Decode(&list), index.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", documentsIndex, err)
+	}
+	for _, doc := range list {
+		if f := d.files[doc.File]; f == nil || f.Method != zip.Deflate {
+			return nil, fmt.Errorf("%s: it has no compressed member %q, for %s", documentsIndex, doc.File, doc.Path)
+		}
+		d.all[doc.Path] = append(d.all[doc.Path], doc)
+	}
+	return d, nil
+}
+
+// keeper writes documents.
+type keeper struct {
+	client http.Client
+	to     *zip.Writer
+	made   time.Time
+	files  map[string]string // body: name
+	index  []document
+}
+
+// KeepDocuments asks an API for all documents that it has, and writes them. made is the time that
+// they say they were made at.
+func KeepDocuments(ctx context.Context, api http.Handler, made time.Time, to io.Writer) error {
+	k := &keeper{client: http.Client{Transport: inmemory.Transport{Handler: api}}, to: zip.NewWriter(to), made: made.UTC(), files: map[string]string{}}
+	k.to.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
+	paths, err := k.documentPaths(ctx)
+	for _, path := range paths {
+		if err == nil {
+			err = k.keep(ctx, path)
+		}
+	}
+	if err == nil {
+		var index []byte
+		if index, err = json.MarshalIndent(k.index, "", "\t"); err == nil {
+			err = k.write(documentsIndex, index)
+		}
+	}
+	return errors.Join(err, k.to.Close())
+}
+
+// openAPI3 is the path of the list of OpenAPI documents of version 3, which are below it.
+const openAPI3 = "/openapi/v3"
+
+// documentPaths are the paths of documents.
+func (k *keeper) documentPaths(ctx context.Context) ([]string, error) {
+	var listed struct{ Paths []string }
+	var below struct{ Paths map[string]any } // of OpenAPI
+	for path, into := range map[string]any{"/": &listed, openAPI3: &below} {
+		answer, err := k.ask(ctx, path, documentTypes[0], "")
+		if err == nil {
+			err = json.Unmarshal(answer.body, into)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("documents at %s: %w", path, err)
+		}
+	}
+	var paths []string
+	for _, path := range listed.Paths {
+		switch root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); root {
+		case "api", "apis", "openapi", "version":
+			paths = append(paths, strings.TrimSuffix(path, "/"))
+		}
+	}
+	for path := range below.Paths {
+		paths = append(paths, openAPI3+"/"+path)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths), nil
+}
+
+// keep writes the documents of a path, one for each media type that there is.
+func (k *keeper) keep(ctx context.Context, path string) error {
+	kept := len(k.index)
+	for _, accept := range documentTypes {
+		plain, err := k.ask(ctx, path, accept, "")
+		if err != nil {
+			return err
+		}
+		if plain.code == http.StatusNotAcceptable {
+			continue
+		}
+		compressed, err := k.ask(ctx, path, accept, "gzip")
+		if err != nil {
+			return err
+		}
+		if plain.code != http.StatusOK || compressed.code != http.StatusOK {
+			return fmt.Errorf("%s is answered %d, and %d where it may be compressed", path, plain.code, compressed.code)
+		}
+		file, ok := k.files[string(plain.body)]
+		if !ok {
+			file = strconv.Itoa(len(k.files))
+			k.files[string(plain.body)] = file
+			if err := k.write(file, plain.body); err != nil {
+				return err
+			}
+		}
+		for _, name := range []string{"Date", "Expires", "Content-Length", "Audit-Id"} {
+			plain.header.Del(name)
+		}
+		if plain.header.Get("Last-Modified") != "" {
+			plain.header.Set("Last-Modified", k.made.Format(http.TimeFormat))
+		}
+		k.index = append(k.index, document{path, accept, plain.header, compressed.header.Get("Content-Encoding") == "gzip", file})
+	}
+	if len(k.index) == kept {
+		return fmt.Errorf("%s has no document", path)
+	}
+	return nil
+}
+
+type documentAnswer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (k *keeper) ask(ctx context.Context, path, accept, encoding string) (documentAnswer, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://registry"+path, http.NoBody)
+	if err != nil {
+		return documentAnswer{}, err
+	}
+	r.Header.Set("Accept", accept)
+	r.Header.Set("Accept-Encoding", encoding)
+	r.RequestURI = path
+	identify(r.Header, Identity{Name: "registry", Groups: []string{"system:masters"}})
+	response, err := k.client.Transport.RoundTrip(r)
+	if err != nil {
+		return documentAnswer{}, err
+	}
+	var body bytes.Buffer
+	_, err = body.ReadFrom(response.Body)
+	return documentAnswer{response.StatusCode, response.Header, body.Bytes()}, errors.Join(err, response.Body.Close())
+}
+
+func (k *keeper) write(name string, body []byte) error {
+	w, err := k.to.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: k.made})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(body)
+	return err
+}
