@@ -29,7 +29,8 @@ type LocalAPI struct {
 	// Address is that of the HTTPS port; port 0 is any. "": there is the unix socket alone.
 	Address string
 	// Registry is the path of the program that judges what is written; "": only the agent writes.
-	Registry string
+	// Documents is that of the file that the program writes of itself; "": it is asked.
+	Registry, Documents string
 }
 
 // localAPI is the API server of this machine within the agent. Its file is opened when the agent
@@ -46,7 +47,7 @@ type localAPI struct {
 func newLocalAPI(b *base) *localAPI {
 	return &localAPI{opened: make(chan struct{}), cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
-		Log: b.cfg.Log,
+		Documents: b.cfg.LocalAPI.Documents, Log: b.cfg.Log,
 	}}
 }
 

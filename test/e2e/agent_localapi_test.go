@@ -71,6 +71,11 @@ func TestLocalAPIPods(t *testing.T) {
 	wantText(t, "kubectl logs", n.kubectl("logs", "web"), "web listening on")
 	wantText(t, "kubectl get events", n.kubectl("get", "events", "--field-selector", "involvedObject.name=web"), "Started")
 	wantText(t, "kubectl get nodes", n.kubectl("get", "nodes"), " Ready ")
+	until(t, "kubectl top to show web", func() bool {
+		got, err := n.try("", "top", "pod", "web", "--no-headers")
+		return err == nil && strings.HasPrefix(got, "web ") && strings.Contains(got, "Mi")
+	})
+	wantText(t, "kubectl top node", n.kubectl("top", "node"), hostName(t))
 	wantText(t, "the page of web", n.forwarded("web"), "Hello from web")
 
 	before := n.kubectl("get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
