@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/localapi/access"
+	"berth/internal/localapi/binder"
 	"berth/internal/localapi/garbage"
 	"berth/internal/localapi/inmemory"
 	"berth/internal/localapi/kinds"
@@ -55,6 +56,7 @@ type Server struct {
 	pods      http.Handler
 	own       *own.Calls
 	garbage   *garbage.Collector
+	binder    *binder.Binder
 	listeners []listener
 }
 
@@ -102,9 +104,11 @@ func Open(cfg Config) (_ *Server, err error) {
 	}
 	s.reads = reads.New(reads.Config{Store: s.store, Next: http.HandlerFunc(s.judge), Log: cfg.Log})
 	s.pods, s.own = podcalls.New(s.store, cfg.Node), own.New(own.Config{Store: s.store, Sign: tokens.Request})
+	trusted := ownWriter{s.own}
 	s.garbage = garbage.New(garbage.Config{
-		Store: s.store, Writer: writer{own: s.own, judge: http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
+		Store: s.store, Writer: writer{trusted, http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
 	})
+	s.binder = binder.New(binder.Config{Store: s.store, Writer: trusted, NodeName: cfg.NodeName, Log: cfg.Log})
 	return s, s.listen()
 }
 
@@ -147,21 +151,26 @@ func (s *Server) REST() *rest.Config {
 
 // Health is what keeps the API from serving or storing.
 func (s *Server) Health() error {
-	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health())
+	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health(), s.binder.Health())
 }
 
-// Run serves, and collects garbage, until the context is done.
+// Run serves, collects garbage and binds volumes, until the context is done.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	collected := make(chan error, 1)
-	go func() {
-		defer stop()
-		collected <- s.garbage.Run(ctx)
-	}()
-	err := s.Serve(ctx)
-	stop()
-	return errors.Join(err, <-collected)
+	parts := []func(context.Context) error{s.Serve, s.garbage.Run, s.binder.Run}
+	ended := make(chan error, len(parts))
+	for _, run := range parts {
+		go func() {
+			defer stop()
+			ended <- run(ctx)
+		}()
+	}
+	var err error
+	for range parts {
+		err = errors.Join(err, <-ended)
+	}
+	return err
 }
 
 // Serve serves until the context is done.
