@@ -46,7 +46,7 @@ func TestBinding(t *testing.T) {
 		wantVolume.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: "data", UID: c.UID}
 		ignore := cmp.Options{
 			cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.IgnoreFields(metav1.ObjectMeta{}, "UID", "ResourceVersion", "CreationTimestamp"),
-			cmp.Comparer(func(a, b metav1.Time) bool { return a.Unix() == b.Unix() }),
+			cmp.Comparer(func(a, b *metav1.Time) bool { return a.Unix() == b.Unix() }),
 		}
 		if diff := cmp.Diff(wantClaim, c, ignore); diff != "" {
 			t.Error(diff)
