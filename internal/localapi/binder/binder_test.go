@@ -41,12 +41,10 @@ func TestBinding(t *testing.T) {
 		wantClaim.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
 		wantClaim.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound, AccessModes: wantVolume.Spec.AccessModes, Capacity: wantVolume.Spec.Capacity}
 		wantVolume.Annotations = yes
-		now := metav1.Now()
-		wantVolume.Status = v1.PersistentVolumeStatus{Phase: v1.VolumeBound, LastPhaseTransitionTime: &now}
+		wantVolume.Status = v1.PersistentVolumeStatus{Phase: v1.VolumeBound, LastPhaseTransitionTime: &metav1.Time{Time: time.Now().Truncate(time.Second)}}
 		wantVolume.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: "data", UID: c.UID}
 		ignore := cmp.Options{
 			cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.IgnoreFields(metav1.ObjectMeta{}, "UID", "ResourceVersion", "CreationTimestamp"),
-			cmp.Comparer(func(a, b *metav1.Time) bool { return a.Unix() == b.Unix() }),
 		}
 		if diff := cmp.Diff(wantClaim, c, ignore); diff != "" {
 			t.Error(diff)

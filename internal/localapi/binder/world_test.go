@@ -234,7 +234,9 @@ func (w *world) events(name string) (all []string) {
 	}); err != nil {
 		w.Fatal(err)
 	}
-	slices.SortFunc(found, func(a, b *v1.Event) int { return cmp.Or(len(a.ResourceVersion)-len(b.ResourceVersion), strings.Compare(a.ResourceVersion, b.ResourceVersion)) })
+	slices.SortFunc(found, func(a, b *v1.Event) int {
+		return cmp.Or(len(a.ResourceVersion)-len(b.ResourceVersion), strings.Compare(a.ResourceVersion, b.ResourceVersion))
+	})
 	for _, e := range found {
 		if e.InvolvedObject.Name == name {
 			all = append(all, e.Reason+": "+e.Message)
