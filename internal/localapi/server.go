@@ -20,6 +20,7 @@ import (
 	"berth/internal/localapi/garbage"
 	"berth/internal/localapi/inmemory"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
 	"berth/internal/localapi/podcalls"
 	"berth/internal/localapi/reads"
@@ -57,6 +58,7 @@ type Server struct {
 	own       *own.Calls
 	garbage   *garbage.Collector
 	binder    *binder.Binder
+	manifests *manifests.Keeper
 	listeners []listener
 }
 
@@ -109,6 +111,7 @@ func Open(cfg Config) (_ *Server, err error) {
 		Store: s.store, Writer: writer{trusted, http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
 	})
 	s.binder = binder.New(binder.Config{Store: s.store, Writer: trusted, NodeName: cfg.NodeName, Log: cfg.Log})
+	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: trusted, Log: cfg.Log})
 	return s, s.listen()
 }
 
@@ -151,14 +154,21 @@ func (s *Server) REST() *rest.Config {
 
 // Health is what keeps the API from serving or storing.
 func (s *Server) Health() error {
-	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health(), s.binder.Health())
+	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
 }
 
-// Run serves, collects garbage and binds volumes, until the context is done.
+// SetManifests makes the API have the objects that manifests define now: all of them, each time. The
+// error names those that it cannot have, which are tried again while Run runs.
+func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
+	return s.manifests.Set(ctx, d)
+}
+
+// Run serves, collects garbage, binds volumes and keeps the objects of manifests, until the context
+// is done.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	parts := []func(context.Context) error{s.Serve, s.garbage.Run, s.binder.Run}
+	parts := []func(context.Context) error{s.Serve, s.garbage.Run, s.binder.Run, s.manifests.Run}
 	ended := make(chan error, len(parts))
 	for _, run := range parts {
 		go func() {

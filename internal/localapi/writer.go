@@ -32,11 +32,11 @@ func (w ownWriter) Update(ctx context.Context, o kinds.Object) error {
 	return w.send(ctx, http.MethodPut, o, o.GetName())
 }
 
-// Delete deletes an object, once its finalizers are gone.
+// Delete deletes this very version of an object, once its finalizers are gone.
 func (w ownWriter) Delete(ctx context.Context, o kinds.Object) error {
-	kind, uid := kinds.Of(o), o.GetUID()
-	return remove(ctx, w.own, garbage.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()},
-		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return remove(ctx, w.own, garbage.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 }
 
 // send sends a whole object to its own path, or to that of its kind.
