@@ -42,7 +42,7 @@ func (p *pass) run(ctx context.Context) {
 		kind := kinds.Of(o.Object)
 		if kind == nil {
 			p.fail(store.Key{Resource: fmt.Sprintf("%T", o.Object), Namespace: o.GetNamespace(), Name: o.GetName()},
-				errWaits{fmt.Errorf("%s: %T %s: the local API has no such kind: remove it from the manifest", o.Path, o.Object, o.GetName())})
+				errWaits{fmt.Errorf("%s: %T %s: the local API has no such kind", o.Path, o.Object, o.GetName())})
 			continue
 		}
 		key := store.Key{Resource: kind.Stored, Namespace: o.GetNamespace(), Name: o.GetName()}
