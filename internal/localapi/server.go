@@ -157,8 +157,8 @@ func (s *Server) Health() error {
 	return errors.Join(s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
 }
 
-// SetManifests makes the API have the objects that manifests define now: all of them, each time. The
-// error names those that it cannot have, which are tried again while Run runs.
+// SetManifests makes the API have the objects that manifests define now: all of them, each time.
+// The error names those that it cannot have, which are tried again while Run runs.
 func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 	return s.manifests.Set(ctx, d)
 }

@@ -10,7 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/component-helpers/storage/ephemeral"
-	"k8s.io/utils/ptr"
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
@@ -109,8 +108,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 	if err != nil {
 		return err
 	}
-	waits := class != nil && ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
-	if waits && c.Annotations[selectedNode] == "" {
+	if waits(class) && c.Annotations[selectedNode] == "" {
 		if used, err := b.hasConsumer(c); err != nil || !used {
 			b.tell(ctx, c, waitForFirstConsumer, "waiting for first consumer to be created before binding")
 			return cmp.Or(err, b.setClaim(ctx, c, v1.ClaimPending))
@@ -130,7 +128,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 		b.tell(ctx, c, volumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q: %s", given.Name, misfit(given, c)))
 		return b.setClaim(ctx, c, v1.ClaimPending)
 	}
-	return b.provision(ctx, c, class, waits)
+	return b.provision(ctx, c, class)
 }
 
 // classOf returns the class of a claim; nil if it has none, or there is none of that name.

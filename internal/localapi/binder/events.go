@@ -37,8 +37,8 @@ var (
 type told struct{ message, event string }
 
 // tell writes an event about an object, once as long as there is nothing else to say of it and the
-// event is there. An event that cannot be written is only logged: what it says is in the object too,
-// or is looked for again.
+// event is there. One that cannot be written is only logged, and written when the object is looked
+// at next.
 func (b *Binder) tell(ctx context.Context, about kinds.Object, r reason, message string) {
 	kind := kinds.Of(about)
 	key := store.Key{Resource: kind.Stored, Namespace: about.GetNamespace(), Name: about.GetName()}
