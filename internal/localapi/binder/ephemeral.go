@@ -43,8 +43,8 @@ func (b *Binder) ensureClaim(ctx context.Context, p *v1.Pod, v *v1.Volume) error
 		return err
 	}
 	if there != nil {
-		// When this claim is gone, the pod is looked at again. That of an older pod of its name goes
-		// soon.
+		// When this claim is gone, the pod is looked at again. That of an older pod of its name
+		// goes soon.
 		owner := metav1.GetControllerOf(there)
 		older := owner != nil && owner.Kind == "Pod" && owner.Name == p.Name
 		if err := ephemeral.VolumeIsForPod(p, there); err != nil && !older {

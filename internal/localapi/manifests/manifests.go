@@ -72,7 +72,7 @@ type Keeper struct {
 	failed    map[store.Key]error // guarded by mu; what could not be done
 	delay     time.Duration       // guarded by mu; 0 if a change of what failed is waited for, and no time
 	at        time.Time           // guarded by mu; when it is tried again, if there is a delay
-	seen      uint64              // guarded by mu; the last pass and Run know all changes up to it
+	seen      uint64              // guarded by mu; all changes up to it were looked at
 	interrupt func()              // guarded by mu; has Run look at the above again
 }
 
