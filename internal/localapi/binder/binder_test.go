@@ -3,6 +3,7 @@ package binder_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -55,6 +57,12 @@ func TestBinding(t *testing.T) {
 		v.Spec.ClaimRef.ResourceVersion = ""
 		if diff := cmp.Diff(wantVolume, v, ignore); diff != "" {
 			t.Error(diff)
+		}
+
+		// What a resize has written stays.
+		edit(w, "data", func(c *v1.PersistentVolumeClaim) { c.Status.Capacity[v1.ResourceStorage] = resource.MustParse("7Gi") })
+		if got := find[*v1.PersistentVolumeClaim](w, "data").Status.Capacity[v1.ResourceStorage]; got.String() != "7Gi" {
+			t.Errorf("the claim has %s", &got)
 		}
 
 		// What nobody changes is not written again, however long it lasts.
@@ -166,11 +174,24 @@ func TestPhases(t *testing.T) {
 			},
 			claim: "Bound w", state: "Available",
 		},
+		{
+			name: "the claim gets another volume than was made for it", volume: volume("v", "5Gi", reclaimed(v1.PersistentVolumeReclaimDelete), made("csi.example.com")),
+			act: func(w *world) {
+				w.put(volume("w", "5Gi"))
+				edit(w, "data", func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeName = "w" })
+			},
+			claim: "Bound w", state: "Released data",
+		},
+		{
+			name: "the claim goes, Delete with a provisioner that is none", act: removeClaim,
+			volume: volume("v", "5Gi", reclaimed(v1.PersistentVolumeReclaimDelete), made("kubernetes.io/host-path")),
+			claim:  "gone", state: "Failed data", event: "VolumeFailedDelete: ",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				_, _ = w.start()
+				_, stop := w.start()
 				if c.volume == nil {
 					c.volume = volume("v", "5Gi")
 				}
@@ -185,6 +206,16 @@ func TestPhases(t *testing.T) {
 					if m := find[*v1.PersistentVolume](w, "v").Status.Message; !strings.Contains(m, c.message) {
 						t.Errorf("the volume says %q, not %q", m, c.message)
 					}
+				}
+
+				// Who starts again finds it done, and says nothing more of the volume.
+				stop()
+				before := len(w.events("v"))
+				w.take()
+				<-time.After(time.Second)
+				w.start()
+				if calls := slices.DeleteFunc(w.take(), func(call string) bool { return strings.HasPrefix(call, "event persistentvolumeclaim/") }); len(calls) > 0 || len(w.events("v")) != before {
+					t.Errorf("a binder that starts again calls %q", calls)
 				}
 			})
 		})
@@ -215,6 +246,7 @@ func TestChanges(t *testing.T) {
 		_, _ = w.start()
 		w.put(claim("data", "5Gi"), volume("v", "5Gi", volumesClass("slow"), onNodes("fast")))
 		w.want("data", "Pending", "v", "Available")
+		w.put(volume("other", "5Gi", volumesClass("other")))
 		w.put(isDefault(class("slow", "kubernetes.io/no-provisioner", storagev1.VolumeBindingWaitForFirstConsumer)))
 		w.want("data", "Pending", "v", "Available")
 		w.put(podWith("p", uses("data")))

@@ -94,7 +94,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 	if given != nil && misfit(given, c) == "" {
 		return b.bind(ctx, given, c)
 	}
-	if given == nil && leavesClass(c) {
+	if leavesClass(c) {
 		classes, err := list[*storagev1.StorageClass](b, store.Range{Resource: classesResource})
 		if err != nil {
 			return err
@@ -108,7 +108,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 	if err != nil {
 		return err
 	}
-	if waits(class) && c.Annotations[selectedNode] == "" {
+	if waits(class) {
 		if used, err := b.hasConsumer(c); err != nil || !used {
 			b.tell(ctx, c, waitForFirstConsumer, "waiting for first consumer to be created before binding")
 			return cmp.Or(err, b.setClaim(ctx, c, v1.ClaimPending))

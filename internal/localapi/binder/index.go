@@ -152,11 +152,8 @@ func (b *Binder) seeVolume(key store.Key, v *v1.PersistentVolume) {
 	if r := v.Spec.ClaimRef; r != nil {
 		claim = claimKey(r.Namespace, r.Name)
 	}
-	before := b.index.volumes[key]
 	b.index.volumes[key] = claim
 	b.queue[key] = true
-	b.queueClaim(before)
-	b.queueClaim(claim)
 	b.queueNaming(key)
 	b.queueUnbound()
 }

@@ -67,7 +67,7 @@ func choose(volumes []*v1.PersistentVolume, c *v1.PersistentVolumeClaim, node *v
 		}
 	}
 	for _, v := range volumes {
-		free := v.DeletionTimestamp == nil && v.Spec.ClaimRef == nil && v.Status.Phase == v1.VolumeAvailable
+		free := v.DeletionTimestamp == nil && v.Spec.ClaimRef == nil
 		if free && volumeClass(v) == claimClass(c) && misfit(v, c) == "" && selector.Matches(labels.Set(v.Labels)) &&
 			reaches(v, node) && (best == nil || size(v).Cmp(*size(best)) < 0) {
 			best = v

@@ -60,6 +60,17 @@ func TestMatch(t *testing.T) {
 			name: "kept for an older one of its name", have: []kinds.Object{volume("b", "5Gi", keptFor("data"), func(v *v1.PersistentVolume) { v.Spec.ClaimRef.UID = "old" })},
 			event: "FailedBinding: " + none,
 		},
+		{
+			name: "kept for it by a user, and half bound by the binder", claim: claim("data", "5Gi", func(c *v1.PersistentVolumeClaim) { c.UID = "its" }),
+			have: []kinds.Object{volume("a", "5Gi", keptFor("data")), volume("b", "5Gi", keptFor("data"), func(v *v1.PersistentVolume) { v.Spec.ClaimRef.UID = "its" }), volume("c", "5Gi", keptFor("data"))}, bound: "b",
+		},
+		{
+			name: "for a claim that is deleted", have: []kinds.Object{volume("a", "5Gi")},
+			claim: claim("data", "5Gi", func(c *v1.PersistentVolumeClaim) {
+				now := metav1.Now()
+				c.DeletionTimestamp, c.Finalizers = &now, []string{"kubernetes.io/pvc-protection"}
+			}),
+		},
 		{name: "modes", claim: claim("data", "5Gi", modes(v1.ReadOnlyMany, v1.ReadWriteOnce)), have: []kinds.Object{volume("a", "5Gi")}, bound: "a"},
 		{name: "a mode that it has not", claim: claim("data", "5Gi", modes(v1.ReadWriteOnce, v1.ReadWriteMany)), have: []kinds.Object{volume("a", "5Gi")}, event: "FailedBinding: " + none},
 		{name: "a file system for a disk", claim: claim("data", "5Gi", func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeMode = block }), have: []kinds.Object{volume("a", "5Gi")}, event: "FailedBinding: " + none},
@@ -115,6 +126,16 @@ func TestMatch(t *testing.T) {
 			event: "WaitForFirstConsumer: waiting for first consumer to be created before binding",
 		},
 		{
+			name: "a class that waits, and a pod that is being deleted", claim: claim("data", "5Gi", claimsClass("x")),
+			have: []kinds.Object{class("x", noMaker, waits), volume("a", "5Gi", volumesClass("x")), func() *v1.Pod {
+				now := metav1.Now()
+				p := podWith("p", uses("data"))
+				p.DeletionTimestamp = &now
+				return p
+			}()},
+			event: "WaitForFirstConsumer: waiting for first consumer to be created before binding",
+		},
+		{
 			name: "a class that waits, and a pod of another claim", claim: claim("data", "5Gi", claimsClass("x")), have: []kinds.Object{class("x", noMaker, waits), podWith("p", uses("other"))},
 			event: "WaitForFirstConsumer: waiting for first consumer to be created before binding",
 		},
@@ -130,6 +151,10 @@ func TestMatch(t *testing.T) {
 		{
 			name: "one that it names, too small", claim: claim("data", "5Gi", names("b")), have: []kinds.Object{volume("b", "1Gi")},
 			event: `VolumeMismatch: Cannot bind to requested volume "b": requested PV is too small`,
+		},
+		{
+			name: "one that it names, deleted", claim: claim("data", "5Gi", names("b")), have: []kinds.Object{volume("b", "5Gi", deleted)},
+			event: `VolumeMismatch: Cannot bind to requested volume "b": it is being deleted`,
 		},
 		{
 			name: "one that it names, of another class", claim: claim("data", "5Gi", names("b")), have: []kinds.Object{volume("b", "5Gi", volumesClass("x"))},

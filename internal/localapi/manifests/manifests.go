@@ -70,9 +70,9 @@ type Keeper struct {
 
 	mu        sync.Mutex
 	failed    map[store.Key]error // guarded by mu; what could not be done
-	delay     time.Duration       // guarded by mu; 0 if a change of what failed is waited for, and no time
+	delay     time.Duration       // guarded by mu; 0 if only a change is waited for
 	at        time.Time           // guarded by mu; when it is tried again, if there is a delay
-	seen      uint64              // guarded by mu; all changes up to it were looked at
+	seen      uint64              // guarded by mu; all up to it was looked at
 	interrupt func()              // guarded by mu; has Run look at the above again
 }
 

@@ -218,7 +218,11 @@ func TestForeign(t *testing.T) {
 			t.Error("an object of others was changed, or the rest was not written")
 		}
 		w.take()
+		reads := w.reads.Load()
 		<-time.After(time.Hour)
+		if n := w.reads.Load() - reads; n > 0 {
+			t.Errorf("what only others can change was looked at %d times", n)
+		}
 		wantCalls(w)
 
 		// When it goes, that of the file comes.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -23,6 +24,7 @@ import (
 type world struct {
 	*testing.T
 	store *store.Store
+	reads atomic.Int64 // of the Keeper
 
 	mu    sync.Mutex
 	uids  int                     // guarded by mu
@@ -44,9 +46,21 @@ func newWorld(t *testing.T) *world {
 	return &world{T: t, store: s}
 }
 
+// counted is a store that counts who looks at objects.
+type counted struct {
+	*store.Store
+
+	reads *atomic.Int64
+}
+
+func (c counted) Get(key store.Key) (store.Item, error) {
+	c.reads.Add(1)
+	return c.Store.Get(key)
+}
+
 // keeper returns one that runs until the test ends.
 func (w *world) keeper() *manifests.Keeper {
-	k := manifests.New(manifests.Config{Store: w.store, Writer: w, Log: discard})
+	k := manifests.New(manifests.Config{Store: counted{w.store, &w.reads}, Writer: w, Log: discard})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- k.Run(ctx) }()
