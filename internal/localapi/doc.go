@@ -6,6 +6,9 @@
 //	agent ────in memory──────────► its own reads and writes ──────────────────► own ──────┘
 //	                                                └─ log, exec, attach, portforward ► podcalls ► node API
 //
+// Beside them, parts that follow the store do what controllers do in a cluster: garbage, binder,
+// manifests.
+//
 // Owns: the file of objects, the listeners, the first objects.
 // Reads: nothing.
 // Never: starts a pod. That is the agent's, which is told of pods as by any API server.

@@ -18,9 +18,11 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/localapi/access"
+	"berth/internal/localapi/binder"
 	"berth/internal/localapi/garbage"
 	"berth/internal/localapi/inmemory"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
 	"berth/internal/localapi/podcalls"
 	"berth/internal/localapi/reads"
@@ -73,6 +75,8 @@ type Server struct {
 	usage     http.Handler
 	own       *own.Calls
 	garbage   *garbage.Collector
+	binder    *binder.Binder
+	manifests *manifests.Keeper
 	listeners []listener
 	// portErr is why nobody is served at the port; nil: somebody is, or there is to be none.
 	portErr error
@@ -129,9 +133,12 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.reads = reads.New(reads.Config{Store: s.store, Next: http.HandlerFunc(s.judge), Log: cfg.Log})
 	s.usage = usage.New(s.store, cfg.Usage)
 	s.pods, s.own = podcalls.New(s.store, cfg.Node), own.New(own.Config{Store: s.store, Sign: tokens.Request})
+	trusted := ownWriter{s.own}
 	s.garbage = garbage.New(garbage.Config{
-		Store: s.store, Writer: writer{own: s.own, judge: http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
+		Store: s.store, Writer: writer{trusted, http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
 	})
+	s.binder = binder.New(binder.Config{Store: s.store, Writer: trusted, NodeName: cfg.NodeName, Log: cfg.Log})
+	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: trusted, Log: cfg.Log})
 	return s, s.listen()
 }
 
@@ -179,21 +186,33 @@ func (s *Server) REST() *rest.Config {
 
 // Health is what keeps the API from serving or storing.
 func (s *Server) Health() error {
-	return errors.Join(s.portErr, s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health())
+	return errors.Join(s.portErr, s.store.Health(), s.access.Health(), s.registry.Health(), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
 }
 
-// Run serves, and collects garbage, until the context is done.
+// SetManifests makes the API have the objects that manifests define now: all of them, each time.
+// The error names those that it cannot have, which are tried again while Run runs.
+func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
+	return s.manifests.Set(ctx, d)
+}
+
+// Run serves, collects garbage, binds volumes and keeps the objects of manifests, until the context
+// is done.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	collected := make(chan error, 1)
-	go func() {
-		defer stop()
-		collected <- s.garbage.Run(ctx)
-	}()
-	err := s.Serve(ctx)
-	stop()
-	return errors.Join(err, <-collected)
+	parts := []func(context.Context) error{s.Serve, s.garbage.Run, s.binder.Run, s.manifests.Run}
+	ended := make(chan error, len(parts))
+	for _, run := range parts {
+		go func() {
+			defer stop()
+			ended <- run(ctx)
+		}()
+	}
+	var err error
+	for range parts {
+		err = errors.Join(err, <-ended)
+	}
+	return err
 }
 
 // Serve serves until the context is done.

@@ -19,40 +19,63 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// writer writes for the garbage collector. What needs no judgement (the objects that each namespace
-// has, the end of an event) is written as the agent writes, so that it starts no child.
-type writer struct{ own, judge http.Handler }
+// ownWriter writes as the agent does: what is trusted, without a child that judges it.
+type ownWriter struct{ own http.Handler }
 
 // Create makes an object.
-func (w writer) Create(ctx context.Context, o kinds.Object) error {
-	body, err := runtime.Encode(kinds.Codecs().LegacyCodec(v1.SchemeGroupVersion), o)
-	if err != nil {
-		return err
-	}
-	gvk, _, err := kinds.Scheme().ObjectKinds(o)
-	if err != nil {
-		return err
-	}
-	for i := range kinds.All {
-		if kinds.All[i].GroupVersionKind == gvk[0] {
-			return call{w.own, http.MethodPost, path(garbage.Ref{Kind: &kinds.All[i], Namespace: o.GetNamespace()}, ""), runtime.ContentTypeJSON}.do(ctx, body)
-		}
-	}
-	return fmt.Errorf("the local API has no %s", gvk[0])
+func (w ownWriter) Create(ctx context.Context, o kinds.Object) error {
+	return w.send(ctx, http.MethodPost, o, "")
 }
 
-// Delete deletes an object.
-func (w writer) Delete(ctx context.Context, o garbage.Ref, how metav1.DeleteOptions) error {
+// Update replaces an object and its status.
+func (w ownWriter) Update(ctx context.Context, o kinds.Object) error {
+	return w.send(ctx, http.MethodPut, o, o.GetName())
+}
+
+// Delete deletes this very version of an object, once its finalizers are gone.
+func (w ownWriter) Delete(ctx context.Context, o kinds.Object) error {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return remove(ctx, w.own, garbage.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+}
+
+// send sends a whole object to its own path, or to that of its kind.
+func (w ownWriter) send(ctx context.Context, method string, o kinds.Object, name string) error {
+	kind := kinds.Of(o)
+	if kind == nil {
+		return fmt.Errorf("the local API has no kind for %T", o)
+	}
+	body, err := runtime.Encode(kinds.Codecs().LegacyCodec(kind.GroupVersion()), o)
+	if err != nil {
+		return err
+	}
+	return call{w.own, method, path(garbage.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: name}, ""), runtime.ContentTypeJSON}.do(ctx, body)
+}
+
+func remove(ctx context.Context, to http.Handler, o garbage.Ref, how metav1.DeleteOptions) error {
 	how.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}
 	body, err := json.Marshal(how)
 	if err != nil {
 		return err
 	}
+	return call{to, http.MethodDelete, path(o, ""), runtime.ContentTypeJSON}.do(ctx, body)
+}
+
+// writer writes for the garbage collector. What needs no judgement (the objects that each namespace
+// has, the end of an event) is written as the agent writes, so that it starts no child.
+type writer struct {
+	ownWriter
+
+	judge http.Handler
+}
+
+// Delete deletes an object as the options say.
+func (w writer) Delete(ctx context.Context, o garbage.Ref, how metav1.DeleteOptions) error {
 	to := w.judge
 	if o.Kind.Stored == "events" {
 		to = w.own
 	}
-	return call{to, http.MethodDelete, path(o, ""), runtime.ContentTypeJSON}.do(ctx, body)
+	return remove(ctx, to, o, how)
 }
 
 // Patch carries out a JSON merge patch.

@@ -108,6 +108,19 @@ func Find(group, version, plural string) *Kind {
 	return &All[i]
 }
 
+// Of returns the kind of an object by its Go type; nil if the local API has none.
+func Of(o Object) *Kind {
+	gvks, _, err := Scheme().ObjectKinds(o)
+	if err != nil {
+		return nil // a type that the scheme does not know
+	}
+	i := slices.IndexFunc(All, func(k Kind) bool { return slices.Contains(gvks, k.GroupVersionKind) })
+	if i < 0 {
+		return nil
+	}
+	return &All[i]
+}
+
 // Scheme has the types of all kinds, and those that their subresources and reviews take. It is made
 // at the first call and must not be changed.
 var Scheme = sync.OnceValue(func() *runtime.Scheme {

@@ -1,7 +1,7 @@
 //go:build e2e
 
 // Package localapi tests the whole local API, as an agent is to run it: store, reads, registry,
-// access and garbage, behind TLS.
+// access, garbage, binder and manifests, behind TLS.
 package localapi
 
 import (

@@ -1,0 +1,77 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+)
+
+// reason is why an event is written, with what it says of it besides.
+type reason struct{ kind, name, component string }
+
+const (
+	volumeComponent    = "persistentvolume-controller"
+	ephemeralComponent = "ephemeral_volume"
+)
+
+// The events, under the names that kube-controller-manager has for them.
+var (
+	failedBinding        = reason{v1.EventTypeNormal, "FailedBinding", volumeComponent}
+	waitForFirstConsumer = reason{v1.EventTypeNormal, "WaitForFirstConsumer", volumeComponent}
+	externalProvisioning = reason{v1.EventTypeNormal, "ExternalProvisioning", volumeComponent}
+	provisioningFailed   = reason{v1.EventTypeWarning, "ProvisioningFailed", volumeComponent}
+	volumeMismatch       = reason{v1.EventTypeWarning, "VolumeMismatch", volumeComponent}
+	claimLost            = reason{v1.EventTypeWarning, "ClaimLost", volumeComponent}
+	claimMisbound        = reason{v1.EventTypeWarning, "ClaimMisbound", volumeComponent}
+	volumeFailedDelete   = reason{v1.EventTypeWarning, "VolumeFailedDelete", volumeComponent}
+	volumeFailedRecycle  = reason{v1.EventTypeWarning, "VolumeFailedRecycle", volumeComponent}
+	ephemeralConflict    = reason{v1.EventTypeWarning, "FailedBinding", ephemeralComponent}
+)
+
+// told is an event that was written.
+type told struct{ message, event string }
+
+// tell writes an event about an object, once as long as there is nothing else to say of it and the
+// event is there. One that cannot be written is only logged, and written when the object is looked
+// at next.
+func (b *Binder) tell(ctx context.Context, about kinds.Object, r reason, message string) {
+	kind := kinds.Of(about)
+	key := store.Key{Resource: kind.Stored, Namespace: about.GetNamespace(), Name: about.GetName()}
+	if b.told[key].message == message {
+		return
+	}
+	namespace := key.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	now := metav1.Now()
+	e := &v1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", key.Name, now.UnixNano())},
+		InvolvedObject: v1.ObjectReference{
+			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: key.Namespace, Name: key.Name,
+			UID: about.GetUID(), ResourceVersion: about.GetResourceVersion(),
+		},
+		Type: r.kind, Reason: r.name, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: v1.EventSource{Component: r.component}, ReportingController: r.component,
+	}
+	if err := b.cfg.Writer.Create(ctx, e); err != nil {
+		b.cfg.Log.Warn("event not written", "object", key.String(), "message", message, "error", err)
+		return
+	}
+	b.told[key] = told{message, e.Name}
+}
+
+// forgetEvent has an object be looked at again whose event is over: what it told of may last.
+func (b *Binder) forgetEvent(event store.Key) {
+	for key, t := range b.told {
+		if t.event == event.Name && (key.Namespace == "" || key.Namespace == event.Namespace) {
+			delete(b.told, key)
+			b.queue[key] = true
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package binder
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+)
+
+// index is who names whom.
+type index struct {
+	claims    map[store.Key]claimEntry
+	volumes   map[store.Key]store.Key // a volume and the claim that it names; the zero value is none
+	ephemeral map[store.Key]store.Key // the claim of an ephemeral volume, and its pod
+}
+
+// claimEntry is what matters of a claim.
+type claimEntry struct {
+	volume   store.Key // that it names; the zero value is none
+	complete bool      // it was bound once
+	node     bool      // a node was written on it
+	// reselect is how long the node was last held back after its provisioner had taken it away.
+	reselect time.Duration
+}
+
+func newIndex() index {
+	return index{map[store.Key]claimEntry{}, map[store.Key]store.Key{}, map[store.Key]store.Key{}}
+}
+
+func volumeKey(name string) store.Key { return store.Key{Resource: volumesResource, Name: name} }
+
+func claimKey(namespace, name string) store.Key {
+	return store.Key{Resource: claimsResource, Namespace: namespace, Name: name}
+}
+
+// see takes note of a change and queues whom it may concern.
+func (b *Binder) see(change store.Change) {
+	var err error
+	gone := change.Now.Value == nil
+	switch key := change.Now.Key; key.Resource {
+	case podsResource:
+		if gone {
+			b.forgetPod(key)
+		} else if change.Before.Value == nil { // which volumes a pod has never changes
+			err = seen(change.Now, func(p *v1.Pod) { b.seePod(key, p) })
+		}
+	case claimsResource:
+		if gone {
+			b.forgetClaim(key)
+		} else {
+			err = seen(change.Now, func(c *v1.PersistentVolumeClaim) { b.seeClaim(key, c) })
+		}
+	case volumesResource:
+		if gone {
+			b.forgetVolume(key)
+		} else {
+			err = seen(change.Now, func(v *v1.PersistentVolume) { b.seeVolume(key, v) })
+		}
+	case classesResource:
+		b.queueUnbound()
+	case nodesResource:
+		if key.Name == b.cfg.NodeName {
+			b.queueUnbound()
+		}
+	case eventsResource:
+		if gone {
+			b.forgetEvent(key)
+		}
+	}
+	if err != nil {
+		b.cfg.Log.Error("the binder of volumes leaves alone what it cannot read", "error", err)
+	}
+}
+
+func seen[T kinds.Object](item store.Item, note func(T)) error {
+	o, err := decode[T](item)
+	if err == nil {
+		note(o)
+	}
+	return err
+}
+
+func (b *Binder) seePod(key store.Key, p *v1.Pod) {
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		switch {
+		case v.Ephemeral != nil:
+			claim := claimKey(p.Namespace, ephemeral.VolumeClaimName(p, v))
+			b.index.ephemeral[claim] = key
+			b.queue[key] = true
+			b.queueClaim(claim)
+		case v.PersistentVolumeClaim != nil:
+			b.queueClaim(claimKey(p.Namespace, v.PersistentVolumeClaim.ClaimName))
+		}
+	}
+}
+
+func (b *Binder) forgetPod(key store.Key) {
+	delete(b.retry, key)
+	delete(b.told, key)
+	for claim, pod := range b.index.ephemeral {
+		if pod == key {
+			delete(b.index.ephemeral, claim)
+		}
+	}
+}
+
+func (b *Binder) seeClaim(key store.Key, c *v1.PersistentVolumeClaim) {
+	before, entry := b.index.claims[key], claimEntry{}
+	if c.Spec.VolumeName != "" {
+		entry.volume = volumeKey(c.Spec.VolumeName)
+	}
+	_, entry.complete = c.Annotations[bindCompleted]
+	_, entry.node = c.Annotations[selectedNode]
+	b.queueVolumesOf(key, before.volume, entry.volume)
+	if before.node && !entry.node && !entry.complete {
+		// The provisioner wants another node, of which there is none: the same one later.
+		b.again(key, before.reselect, nil)
+		entry.reselect = b.retry[key].delay
+	} else {
+		entry.reselect = before.reselect
+		b.queue[key] = true
+	}
+	b.index.claims[key] = entry
+}
+
+func (b *Binder) forgetClaim(key store.Key) {
+	b.queueVolumesOf(key, b.index.claims[key].volume)
+	delete(b.index.claims, key)
+	delete(b.retry, key)
+	delete(b.told, key)
+	if pod, ok := b.index.ephemeral[key]; ok { // it makes the claim anew, or for the first time
+		b.queue[pod] = true
+	}
+}
+
+// queueVolumesOf queues the volumes that name a claim, and those that it names.
+func (b *Binder) queueVolumesOf(claim store.Key, named ...store.Key) {
+	for volume, of := range b.index.volumes {
+		if of == claim || slices.Contains(named, volume) {
+			b.queue[volume] = true
+		}
+	}
+}
+
+func (b *Binder) seeVolume(key store.Key, v *v1.PersistentVolume) {
+	var claim store.Key
+	if r := v.Spec.ClaimRef; r != nil {
+		claim = claimKey(r.Namespace, r.Name)
+	}
+	b.index.volumes[key] = claim
+	b.queue[key] = true
+	b.queueNaming(key)
+	b.queueUnbound()
+}
+
+func (b *Binder) forgetVolume(key store.Key) {
+	delete(b.index.volumes, key)
+	delete(b.retry, key)
+	delete(b.told, key)
+	b.queueNaming(key)
+}
+
+// queueClaim queues a claim if it is there.
+func (b *Binder) queueClaim(key store.Key) {
+	if _, ok := b.index.claims[key]; ok {
+		b.queue[key] = true
+	}
+}
+
+// queueNaming queues the claims that name a volume.
+func (b *Binder) queueNaming(volume store.Key) {
+	for key, c := range b.index.claims {
+		if c.volume == volume {
+			b.queue[key] = true
+		}
+	}
+}
+
+// queueUnbound queues the claims that have no volume yet.
+func (b *Binder) queueUnbound() {
+	for key, c := range b.index.claims {
+		if !c.complete {
+			b.queue[key] = true
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package manifests
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/pod"
+)
+
+const (
+	// mark names the file of an object, as it does for pods.
+	mark = pod.ManifestAnnotation
+	// markOf names the object that was marked: whoever copies one with its annotations has another.
+	markOf = "berth.dev/manifest-object"
+)
+
+// marked says whether an object is one that a manifest has made.
+func marked(o kinds.Object) bool {
+	a := o.GetAnnotations()
+	return a[mark] != "" && a[markOf] == called(o)
+}
+
+// merge is what the API is to have of an object of a manifest, where it has stored, or nothing.
+func merge(o Object, stored kinds.Object) kinds.Object {
+	out := o.DeepCopyObject().(kinds.Object)
+	out.GetObjectKind().SetGroupVersionKind(kinds.Of(out).GroupVersionKind)
+	annotations := maps.Clone(out.GetAnnotations())
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[mark], annotations[markOf] = o.Path, called(o)
+	protect(out)
+	if stored != nil {
+		keepMetadata(out, stored)
+		keepSystem(annotations, stored)
+	}
+	out.SetAnnotations(annotations)
+	switch out := out.(type) {
+	case *v1.PersistentVolumeClaim:
+		out.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending}
+		if is, ok := stored.(*v1.PersistentVolumeClaim); ok {
+			keepClaim(out, is)
+		}
+	case *v1.PersistentVolume:
+		out.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
+		if is, ok := stored.(*v1.PersistentVolume); ok {
+			keepVolume(out, is)
+		}
+	}
+	return out
+}
+
+// protect gives what pods may use the finalizer that each has in a cluster.
+func protect(o kinds.Object) {
+	switch o.(type) {
+	case *v1.PersistentVolumeClaim:
+		addFinalizers(o, "kubernetes.io/pvc-protection")
+	case *v1.PersistentVolume:
+		addFinalizers(o, "kubernetes.io/pv-protection")
+	}
+}
+
+func addFinalizers(o kinds.Object, more ...string) {
+	all := slices.Clone(o.GetFinalizers())
+	for _, f := range more {
+		if !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+	}
+	o.SetFinalizers(all)
+}
+
+// keepMetadata leaves what the API says of an object.
+func keepMetadata(o, stored kinds.Object) {
+	own := o.GetFinalizers()
+	o.SetFinalizers(stored.GetFinalizers())
+	addFinalizers(o, own...)
+	o.SetUID(stored.GetUID())
+	o.SetResourceVersion(stored.GetResourceVersion())
+	o.SetCreationTimestamp(stored.GetCreationTimestamp())
+	o.SetGeneration(stored.GetGeneration())
+	o.SetManagedFields(stored.GetManagedFields())
+	o.SetOwnerReferences(stored.GetOwnerReferences())
+}
+
+// keepSystem leaves the annotations by which controllers and drivers keep state on claims and
+// volumes.
+func keepSystem(annotations map[string]string, stored kinds.Object) {
+	switch stored.(type) {
+	case *v1.PersistentVolumeClaim, *v1.PersistentVolume:
+		for name, value := range stored.GetAnnotations() {
+			domain, _, _ := strings.Cut(name, "/")
+			if _, given := annotations[name]; !given && strings.HasSuffix(domain, ".kubernetes.io") {
+				annotations[name] = value
+			}
+		}
+	}
+}
+
+// keepClaim leaves what binding and admission have written.
+func keepClaim(c, stored *v1.PersistentVolumeClaim) {
+	c.Status = stored.Status
+	if c.Spec.VolumeName == "" {
+		c.Spec.VolumeName = stored.Spec.VolumeName
+	}
+	if c.Spec.StorageClassName == nil {
+		c.Spec.StorageClassName = stored.Spec.StorageClassName
+	}
+}
+
+// keepVolume leaves the claim of a volume. A manifest that names a claim says so anew when that one
+// is gone: the next of its name has the volume.
+func keepVolume(v, stored *v1.PersistentVolume) {
+	v.Status = stored.Status
+	wants, has := v.Spec.ClaimRef, stored.Spec.ClaimRef
+	over := stored.Status.Phase == v1.VolumeReleased || stored.Status.Phase == v1.VolumeFailed
+	if wants == nil || !over && wants.UID == "" && has != nil && wants.Namespace == has.Namespace && wants.Name == has.Name {
+		v.Spec.ClaimRef = has
+	}
+}
+
+// changesImmutable says whether what is stored may not become what a manifest says.
+func changesImmutable(o, stored kinds.Object) bool {
+	switch is := stored.(type) {
+	case *v1.ConfigMap:
+		want, ok := o.(*v1.ConfigMap)
+		return ptr.Deref(is.Immutable, false) && (!ok || !ptr.Deref(want.Immutable, false) ||
+			!equality.Semantic.DeepEqual(is.Data, want.Data) || !equality.Semantic.DeepEqual(is.BinaryData, want.BinaryData))
+	case *v1.Secret:
+		want, ok := o.(*v1.Secret)
+		return ptr.Deref(is.Immutable, false) && (!ok || !ptr.Deref(want.Immutable, false) ||
+			is.Type != want.Type || !equality.Semantic.DeepEqual(is.Data, want.Data))
+	}
+	return false
+}
