@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
@@ -20,6 +21,8 @@ import (
 	"berth/internal/cluster/kept"
 	"berth/internal/config"
 	"berth/internal/localapi"
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/manifests"
 	"berth/internal/source/manifest"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
@@ -39,6 +42,7 @@ type LocalAPI struct {
 type localAPI struct {
 	cfg    localapi.Config
 	opened chan struct{} // closed when server or failed is set
+	trust  *manifestTrust
 
 	mu     sync.Mutex
 	server *localapi.Server // guarded by mu
@@ -46,7 +50,7 @@ type localAPI struct {
 }
 
 func newLocalAPI(b *base) *localAPI {
-	return &localAPI{opened: make(chan struct{}), cfg: localapi.Config{
+	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
 		Documents: b.cfg.LocalAPI.Documents, Log: b.cfg.Log,
 	}}
@@ -144,7 +148,7 @@ func (s *apiServer) isCluster() bool { return s.exists() && s.local == nil }
 func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
 	server := g.api.objects(g.cfg.NodeName)
 	cfg := serverObjects(g, server)
-	cfg.API = withoutServices{server}
+	cfg.API, cfg.Trust = withoutServices{server}, g.api.local.trust
 	all, err := objects.New(cfg)
 	if err != nil {
 		return origin{}, err
@@ -153,9 +157,61 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
 	c.ClaimsPeriod = g.member.SyncFrequency.Duration
 	return origin{
-		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: all, run: all.Run, csi: c,
-		define: func(o manifest.LocalObjects) {},
+		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: all, run: all.Run, csi: c, define: g.api.local.define,
 	}, nil
+}
+
+// define makes the API have the objects of manifests. Of ClusterTrustBundles it has none: they are
+// kept here.
+func (l *localAPI) define(all []manifest.Object, complete bool) {
+	d := manifests.Defined{Incomplete: !complete}
+	for _, o := range all {
+		if object, ok := o.Object.(kinds.Object); ok && o.Kind != "ClusterTrustBundle" {
+			d.Objects = append(d.Objects, manifests.Object{Object: object, Path: o.Path})
+		}
+	}
+	l.trust.set(manifest.NewLocalObjects(all).ClusterTrustBundles)
+	l.mu.Lock()
+	s, failed := l.server, l.failed
+	l.mu.Unlock()
+	if failed == nil && s != nil {
+		_ = s.SetManifests(context.Background(), d) // it says so itself, tries again, and it is its health
+	}
+}
+
+// manifestTrust are the ClusterTrustBundles of manifests.
+type manifestTrust struct {
+	mu      sync.Mutex
+	all     []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
+	changed chan struct{}                             // guarded by mu; closed and replaced with each change
+}
+
+func (t *manifestTrust) set(all []*certificatesv1beta1.ClusterTrustBundle) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.Equal(all, t.all) {
+		return
+	}
+	t.all = all
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// ProbeClusterTrustBundles says that there are some, or may be.
+func (t *manifestTrust) ProbeClusterTrustBundles(context.Context) error { return nil }
+
+// FollowClusterTrustBundles hands over all bundles.
+func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
+	for ctx.Err() == nil {
+		t.mu.Lock()
+		all, changed := t.all, t.changed
+		t.mu.Unlock()
+		seen(all)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // withoutServices is an API server that has none, and never will.

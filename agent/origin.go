@@ -38,8 +38,8 @@ type origin struct {
 	changed  *pod.Inbox[pod.UID] // pods of which an object changed
 	claims   volumes.Claims
 	accounts images.Accounts
-	// define takes the objects of manifests.
-	define func(manifest.LocalObjects)
+	// define takes the objects of manifests; complete says that every source was heard.
+	define func(objects []manifest.Object, complete bool)
 	// run keeps the objects up to date.
 	run func(context.Context) error
 	// csi says how volumes of CSI drivers are made.
@@ -68,7 +68,8 @@ func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
 	c.Objects, c.Wake, c.Health = l, l.Changed().Put, true
 	return origin{
 		objects: l, changed: l.Changed(), claims: l, csi: c,
-		define: func(o manifest.LocalObjects) {
+		define: func(all []manifest.Object, _ bool) {
+			o := manifest.NewLocalObjects(all)
 			l.Set(objects.Defined{
 				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
 				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,

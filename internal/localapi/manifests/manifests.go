@@ -50,6 +50,8 @@ type Object struct {
 type Defined struct {
 	Objects    []Object
 	Namespaces []string
+	// Incomplete says that some manifests were not read yet: nothing is removed that may be theirs.
+	Incomplete bool
 }
 
 const (

@@ -114,6 +114,8 @@ func TestAllKinds(t *testing.T) {
 		// only asked to go.
 		k = w.keeper()
 		wantCalls(w)
+		set(t, k, manifests.Defined{Incomplete: true}) // its file may not have been read yet
+		wantCalls(w)
 		set(t, k, manifests.Defined{})
 		wantCalls(w, "delete configmaps/web/app", "delete secrets/web/key", "delete persistentvolumeclaims/web/data",
 			"delete persistentvolumes/v", "delete runtimeclasses.node.k8s.io/kata", "delete csidrivers.storage.k8s.io/csi.example.com")

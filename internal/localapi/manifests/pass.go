@@ -58,6 +58,9 @@ func (p *pass) run(ctx context.Context) {
 			p.fail(key, p.explain(o, kind, err))
 		}
 	}
+	if p.defined.Incomplete {
+		return
+	}
 	for _, resource := range definable {
 		p.removeOthers(ctx, resource, wanted)
 	}

@@ -52,16 +52,21 @@ func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
 	return mergeObjectDuplicates(all)
 }
 
+// localObjects are those that are in force.
+type localObjects struct {
+	all      []manifest.Object
+	complete bool // every source was heard
+}
+
 // takeObjects returns the local objects that are in force, and whether they differ from those that
 // it returned before. An object that a manifest still defines is the same one as before. The caller
 // holds c.mu.
-func (c *PodConfig) takeObjects() (objects manifest.LocalObjects, changed bool) {
-	newest, _ := mergeObjects(c.feeds)
-	if slices.EqualFunc(newest, c.taken, func(a, b manifest.Object) bool { return a.Object == b.Object }) {
-		return manifest.LocalObjects{}, false
-	}
-	c.taken = newest
-	return manifest.NewLocalObjects(newest), true
+func (c *PodConfig) takeObjects() (objects localObjects, changed bool) {
+	before := c.taken
+	c.taken.all, _ = mergeObjects(c.feeds)
+	c.taken.complete = c.seenAllLocked()
+	same := slices.EqualFunc(c.taken.all, before.all, func(a, b manifest.Object) bool { return a.Object == b.Object })
+	return c.taken, !same || c.taken.complete != before.complete
 }
 
 // refuseChanges takes those objects out of now that would change an immutable one of old, as the

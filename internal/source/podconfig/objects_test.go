@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,7 +27,8 @@ func configMap(name, value string) string {
 // told collects what Config.Objects is given, as "name=value" words and lengths.
 type told struct{ words []string }
 
-func (t *told) objects(o manifest.LocalObjects) {
+func (t *told) objects(all []manifest.Object, _ bool) {
+	o := manifest.NewLocalObjects(all)
 	words := []string{}
 	for _, m := range o.ConfigMaps {
 		words = append(words, m.Name+"="+m.Data["k"])
@@ -45,6 +47,38 @@ func (t *told) take() string {
 	out := strings.Join(t.words, "\n")
 	t.words = nil
 	return out
+}
+
+// Until every source was heard, objects that are missing may be those of another one; when the last
+// was heard, that is told even if it defines none.
+func TestObjectsAreCompleteWhenAllSourcesWereHeard(t *testing.T) {
+	var heard []string
+	cfg := newConfig("/m", "http://localhost/m")
+	cfg.Objects = func(all []manifest.Object, complete bool) {
+		heard = append(heard, fmt.Sprintf("%d %t", len(all), complete))
+	}
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, urls := c.feeds[0], c.feeds[1]
+	for _, step := range []struct {
+		of      *feed
+		content string
+		want    string
+	}{
+		{files, configMap("a", "1"), "1 false"},
+		{urls, "", "1 true"},
+		{urls, "", ""},
+		{urls, configMap("b", "1"), "2 true"},
+	} {
+		heard = nil
+		c.handOver(step.of, decodeAt(step.of.source, "p", step.content))
+		c.Take()
+		if got := strings.Join(heard, ", "); got != step.want {
+			t.Errorf("told %q, want %q", got, step.want)
+		}
+	}
 }
 
 func TestObjectsAreToldWithTheirPods(t *testing.T) {
@@ -151,7 +185,7 @@ func TestBadFileKeepsItsObjects(t *testing.T) {
 		s.scanAll(t.Context())
 		var heard told
 		n := s.collect()
-		heard.objects(manifest.NewLocalObjects(n.objects))
+		heard.objects(n.objects, true)
 		return heard.take(), messages(n.problems)
 	}
 	for _, step := range []struct{ content, objects, problem string }{
@@ -212,7 +246,7 @@ func TestImmutableObjectIsNotChanged(t *testing.T) {
 				s.scanAll(t.Context())
 				n := s.collect()
 				var heard told
-				heard.objects(manifest.NewLocalObjects(n.objects))
+				heard.objects(n.objects, true)
 				if got := heard.take(); got != step.objects {
 					t.Errorf("%s: got %q, want %q", step.name, got, step.objects)
 				}

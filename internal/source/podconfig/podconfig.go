@@ -73,9 +73,10 @@ type Config struct {
 	// complete set each time that the set changes, and returns when it has no more to say.
 	Program func(ctx context.Context, set func([]ProgramObject) error) error
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those
-	// it was given last: by Take, before it returns the pods that came with them. It does not
-	// block. Nil means that nobody needs them.
-	Objects func(manifest.LocalObjects)
+	// it was given last: by Take, before it returns the pods that came with them, which so wait for
+	// it. complete says that every source was heard: before, one that is missing may only not have
+	// been read yet. It is called when that changes, too. Nil means that nobody needs them.
+	Objects func(objects []manifest.Object, complete bool)
 	// Event records an event about a pod. It does not block. Nil records none.
 	Event func(p *v1.Pod, eventtype, reason, message string)
 }
@@ -87,13 +88,13 @@ type PodConfig struct {
 	sources []source
 	savers  []*checkpoint.Writer // of the sources that keep what their manifests stand for
 	wake    chan struct{}        // capacity 1
-	publish func(manifest.LocalObjects)
+	publish func(objects []manifest.Object, complete bool)
 	event   func(p *v1.Pod, eventtype, reason, message string)
 
 	mu      sync.Mutex
 	feeds   []*feed            // guarded by mu (the elements too); one per source, in the order of sources
 	clashes []manifest.Problem // guarded by mu; pods and local objects that two sources define, dated
-	taken   []manifest.Object  // guarded by mu; the local objects as of the last Take
+	taken   localObjects       // guarded by mu; as of the last Take
 	changed chan struct{}      // guarded by mu; closed and replaced when the problems change
 }
 
@@ -166,7 +167,7 @@ func New(cfg Config) (*PodConfig, error) {
 	cfg.Rescan = cmp.Or(cfg.Rescan, defaultRescan)
 	cfg.Poll = cmp.Or(cfg.Poll, defaultPoll)
 	if cfg.Objects == nil {
-		cfg.Objects = func(manifest.LocalObjects) {}
+		cfg.Objects = func([]manifest.Object, bool) {}
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(*v1.Pod, string, string, string) {}
@@ -312,7 +313,7 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 	objects, changed := c.takeObjects()
 	c.mu.Unlock()
 	if changed {
-		c.publish(objects)
+		c.publish(objects.all, objects.complete)
 	}
 	for _, e := range notes {
 		c.journal.Record(e)
@@ -326,12 +327,11 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 func (c *PodConfig) SeenAllSources() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range c.feeds {
-		if !f.delivered.seen {
-			return false
-		}
-	}
-	return true
+	return c.seenAllLocked()
+}
+
+func (c *PodConfig) seenAllLocked() bool {
+	return !slices.ContainsFunc(c.feeds, func(f *feed) bool { return !f.delivered.seen })
 }
 
 // Problems returns what is wrong with manifests now, sorted by source, path, document and name.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"berth/internal/localapi"
 	"berth/internal/localapi/manifests"
 )
 
