@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
@@ -95,15 +94,11 @@ func (c *Collector) ensureData(ctx context.Context, have *object, want kinds.Obj
 
 // keyOf is where an object is stored.
 func keyOf(o kinds.Object) (store.Key, error) {
-	gvks, _, err := kinds.Scheme().ObjectKinds(runtime.Object(o))
-	if err != nil {
-		return store.Key{}, err
+	kind := kinds.Of(o)
+	if kind == nil {
+		return store.Key{}, fmt.Errorf("%T is no kind of the local API", o)
 	}
-	i := slices.IndexFunc(kinds.All, func(k kinds.Kind) bool { return slices.Contains(gvks, k.GroupVersionKind) })
-	if i < 0 {
-		return store.Key{}, fmt.Errorf("%v is no kind of the local API", gvks)
-	}
-	return store.Key{Resource: kinds.All[i].Stored, Namespace: o.GetNamespace(), Name: o.GetName()}, nil
+	return store.Key{Resource: kind.Stored, Namespace: o.GetNamespace(), Name: o.GetName()}, nil
 }
 
 // content is what is left of a namespace.

@@ -82,9 +82,9 @@ type Keeper struct {
 func New(cfg Config) *Keeper { return &Keeper{cfg: cfg, interrupt: func() {}} }
 
 // Set makes the store have the objects of manifests as they are now, and no others that are
-// marked. It is given all of them each time, also the first. The error names each object that could
-// not be written, its file and what to do; all others are written. It is tried again while Run runs,
-// and is that of Health until it is done.
+// marked. It is given all of them each time, also the first. The error names each object that
+// could not be written, its file and what to do; all others are written. It is tried again while
+// Run runs, and is that of Health until it is done.
 func (k *Keeper) Set(ctx context.Context, d Defined) error {
 	k.turn.Lock()
 	defer k.turn.Unlock()

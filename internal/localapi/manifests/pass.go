@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -40,9 +41,9 @@ func (p *pass) run(ctx context.Context) {
 	}
 	for _, o := range p.defined.Objects {
 		kind := kinds.Of(o.Object)
-		if kind == nil {
+		if kind == nil || !slices.Contains(definable, kind.Stored) {
 			p.fail(store.Key{Resource: fmt.Sprintf("%T", o.Object), Namespace: o.GetNamespace(), Name: o.GetName()},
-				errWaits{fmt.Errorf("%s: %T %s: the local API has no such kind", o.Path, o.Object, o.GetName())})
+				errWaits{fmt.Errorf("%s: %T %s: manifests define no objects of this kind for the local API: only %s", o.Path, o.Object, called(o), strings.Join(definable, ", "))})
 			continue
 		}
 		key := store.Key{Resource: kind.Stored, Namespace: o.GetNamespace(), Name: o.GetName()}
