@@ -289,6 +289,11 @@ func (s *Server) Close() error {
 // readable are the subresources whose object is the whole one.
 var readable = []string{"", "ephemeralcontainers", "resize", "status"}
 
+// reviews are the groups that have resources and no kinds: what is created in them is not kept.
+var reviews = []string{"authentication.k8s.io", "authorization.k8s.io"}
+
+func isRead(q kinds.Request) bool { return slices.Contains([]string{"get", "list", "watch"}, q.Verb) }
+
 // serve answers a client that may ask.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
@@ -298,11 +303,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
 	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
 		s.usage.ServeHTTP(w, r)
+	case q.Kind() == nil && q.NamesResource() && isRead(q) && !slices.Contains(reviews, q.Group):
+		s.reads.ServeHTTP(w, r) // it is not there, and no child need say so
 	case q.Kind() == nil:
 		s.judge(w, r)
 	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):
 		s.pods.ServeHTTP(w, r)
-	case slices.Contains([]string{"get", "list", "watch"}, q.Verb) && slices.Contains(readable, q.Subresource):
+	case isRead(q) && slices.Contains(readable, q.Subresource):
 		s.reads.ServeHTTP(w, r)
 	default:
 		s.judge(w, r)

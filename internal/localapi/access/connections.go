@@ -68,10 +68,10 @@ func (l *boundedListener) add(c *connection) (gone *connection, ok bool) {
 	defer l.mu.Unlock()
 	switch {
 	case l.unknown >= l.mostUnknown:
-		gone = l.oldest(false)
+		gone = l.oldest((*connection).isUnknown)
 	case len(l.open) >= l.most:
-		if gone = l.oldest(false); gone == nil {
-			gone = l.oldest(true)
+		if gone = l.oldest((*connection).isUnknown); gone == nil {
+			gone = l.oldest((*connection).isIdle)
 		}
 		if gone == nil {
 			return nil, false
@@ -85,17 +85,22 @@ func (l *boundedListener) add(c *connection) (gone *connection, ok bool) {
 	return gone, true
 }
 
-// oldest returns the connection that has waited longest, of those whose client is known or is not.
-// mu is held.
-func (l *boundedListener) oldest(known bool) *connection {
+// oldest returns the connection that has waited longest, of some. mu is held.
+func (l *boundedListener) oldest(is func(*connection) bool) *connection {
 	var found *connection
 	for c := range l.open {
-		if c.known == known && c.requests == 0 && (found == nil || c.since.Before(found.since)) {
+		if is(c) && (found == nil || c.since.Before(found.since)) {
 			found = c
 		}
 	}
 	return found
 }
+
+// isUnknown reports whether a client has not shown who he is. of.mu is held.
+func (c *connection) isUnknown() bool { return !c.known }
+
+// isIdle reports whether a client that is known asks nothing at the moment. of.mu is held.
+func (c *connection) isIdle() bool { return c.known && c.requests == 0 }
 
 // remove forgets a connection. mu is held.
 func (l *boundedListener) remove(c *connection) {

@@ -2,7 +2,8 @@
 // kube-apiserver, a program of its own (bundle/registry), over the agent's store.
 //
 // Owns: the life of the child, its sockets, the calls by which it reaches the store.
-// Reads: requests that others have let in, and who makes them (WithIdentity); the file of documents.
+// Reads: requests that others have let in, and who makes them (WithIdentity); the file of
+// documents.
 // Never: decides who may do what, looks into an object, keeps anything.
 //
 // The first request starts the child, and 60 s without one end it. A child that dies takes the

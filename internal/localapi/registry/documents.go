@@ -174,7 +174,7 @@ func (k *keeper) keep(ctx context.Context, path string) error {
 		if plain.code == http.StatusNotAcceptable {
 			continue
 		}
-		compressed, err := k.ask(ctx, path, accept, "gzip")
+		compressed, err := k.ask(ctx, path, accept, gzipped)
 		if err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (k *keeper) keep(ctx context.Context, path string) error {
 		if plain.header.Get("Last-Modified") != "" {
 			plain.header.Set("Last-Modified", k.made.Format(http.TimeFormat))
 		}
-		k.index = append(k.index, document{path, accept, plain.header, compressed.header.Get("Content-Encoding") == "gzip", file})
+		k.index = append(k.index, document{path, accept, plain.header, compressed.header.Get("Content-Encoding") == gzipped, file})
 	}
 	if len(k.index) == kept {
 		return fmt.Errorf("%s has no document", path)

@@ -27,7 +27,7 @@ func (d *Documents) answer(w http.ResponseWriter, r *http.Request) bool {
 	tag := doc.Header.Get("Etag")
 	fixed, ok := readDocumentQuery(r.URL, tag)
 	known := r.Header.Values("If-None-Match")
-	compressed, plain := acceptsGzip(r.Header.Values("Accept-Encoding"))
+	encoding, plain := encodingOf(doc, r.Header.Values("Accept-Encoding"))
 	if !ok || !plain || len(known) > 1 || len(known) == 1 && strings.ContainsAny(known[0], "*,W") {
 		return false
 	}
@@ -45,7 +45,7 @@ func (d *Documents) answer(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusNotModified)
 		return true
 	}
-	d.send(w, doc, compressed && doc.Compressed)
+	d.send(w, doc, encoding)
 	return true
 }
 
@@ -124,24 +124,30 @@ func readDocumentQuery(u *url.URL, tag string) (fixed, ok bool) {
 	return fixed, true
 }
 
-// acceptsGzip reports whether a client takes what is compressed; ok is false if that is not plain.
-func acceptsGzip(header []string) (yes, ok bool) {
-	for _, encoding := range strings.Split(strings.Join(header, ","), ",") {
-		name, params, _ := strings.Cut(strings.TrimSpace(encoding), ";")
+// gzipped is the encoding of what is compressed; the other one has no name.
+const gzipped = "gzip"
+
+// encodingOf is how a document is sent to a client that takes some; ok is false if what it takes is
+// not plain.
+func encodingOf(doc *document, header []string) (encoding string, ok bool) {
+	for _, taken := range strings.Split(strings.Join(header, ","), ",") {
+		name, params, _ := strings.Cut(strings.TrimSpace(taken), ";")
 		if name == "*" || params != "" {
-			return false, false
+			return "", false
 		}
-		yes = yes || name == "gzip"
+		if name == gzipped && doc.Compressed {
+			encoding = gzipped
+		}
 	}
-	return yes, true
+	return encoding, true
 }
 
 // send writes a document. A member of the archive is what gzip has between its head and its end
 // (RFC 1952), so one that is to be compressed is sent as it lies there.
-func (d *Documents) send(w http.ResponseWriter, doc *document, compressed bool) {
+func (d *Documents) send(w http.ResponseWriter, doc *document, encoding string) {
 	f := d.files[doc.File]
 	open := f.Open
-	if compressed {
+	if encoding == gzipped {
 		open = func() (io.ReadCloser, error) {
 			raw, err := f.OpenRaw()
 			return io.NopCloser(raw), err
@@ -154,7 +160,7 @@ func (d *Documents) send(w http.ResponseWriter, doc *document, compressed bool) 
 		return
 	}
 	defer func() { _ = body.Close() }()
-	if !compressed {
+	if encoding != gzipped {
 		w.Header().Set("Content-Length", strconv.FormatUint(f.UncompressedSize64, 10))
 		_, _ = io.Copy(w, body) // the client has gone
 		return
@@ -162,7 +168,7 @@ func (d *Documents) send(w http.ResponseWriter, doc *document, compressed bool) 
 	head := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
 	end := binary.LittleEndian.AppendUint32(nil, f.CRC32)
 	end = binary.LittleEndian.AppendUint32(end, uint32(f.UncompressedSize64))
-	w.Header().Set("Content-Encoding", "gzip")
+	w.Header().Set("Content-Encoding", gzipped)
 	w.Header().Set("Content-Length", strconv.FormatUint(f.CompressedSize64+uint64(len(head)+len(end)), 10))
 	_, _ = w.Write(head)
 	_, _ = io.Copy(w, body)

@@ -6,14 +6,15 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/rest"
 )
 
-// TestRightsGoWhileRequestsRun follows a log and watches pods by the token of a service account, and
-// takes away first the rule for logs, then the account.
+// TestRightsGoWhileRequestsRun follows a log and watches pods by the token of a service account,
+// and takes away first the rule for logs, then the account.
 func TestRightsGoWhileRequestsRun(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t, folder(t), follows)
@@ -49,7 +50,7 @@ func TestRightsGoWhileRequestsRun(t *testing.T) {
 // rules writes the file of rules.
 func (s *server) rules(text string) {
 	s.Helper()
-	if err := os.WriteFile(s.dir+"/root/access.yaml", []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, "root", "access.yaml"), []byte(text), 0o600); err != nil {
 		s.Fatal(err)
 	}
 }

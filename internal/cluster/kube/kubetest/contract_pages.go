@@ -25,8 +25,8 @@ func (k spreadKeys) list() string { return `{"items":[` + strings.Join(k, ",") +
 const spreadPath = "/api/v1/configmaps?" + ofTheClause
 
 // spread makes config maps in two namespaces of their own, and returns the keys in the order of
-// lists, and the version of the last one: "-" and "." sort before the "/" that ends a namespace, and
-// after the end of a name.
+// lists, and the version of the last one: "-" and "." sort before the "/" that ends a namespace,
+// and after the end of a name.
 func (c *contract) spread() (keys spreadKeys, version string) {
 	c.Helper()
 	for _, namespace := range []string{"$id", "$id-b"} {
