@@ -44,13 +44,17 @@ type localAPI struct {
 	opened chan struct{} // closed when server or failed is set
 	trust  *manifestTrust
 
+	turn    sync.Mutex         // of who hands over what manifests are
+	defined manifests.Defined  // guarded by turn
+	refused []manifests.Object // guarded by turn
+
 	mu     sync.Mutex
 	server *localapi.Server // guarded by mu
 	failed error            // guarded by mu; why there is none
 }
 
 func newLocalAPI(b *base) *localAPI {
-	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, cfg: localapi.Config{
+	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
 		Documents: b.cfg.LocalAPI.Documents, Log: b.cfg.Log,
 	}}
@@ -171,12 +175,28 @@ func (l *localAPI) define(all []manifest.Object, complete bool) {
 		}
 	}
 	l.trust.set(manifest.NewLocalObjects(all).ClusterTrustBundles)
+	l.write(func() { l.defined = d })
+}
+
+// refuse makes the API have the pods that stand for refused manifests.
+func (l *localAPI) refuse(pods []manifests.Object) {
+	l.write(func() { l.refused = pods })
+}
+
+// write makes the API have what manifests are after change.
+func (l *localAPI) write(change func()) {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	change()
 	l.mu.Lock()
 	s, failed := l.server, l.failed
 	l.mu.Unlock()
-	if failed == nil && s != nil {
-		_ = s.SetManifests(context.Background(), d) // it says so itself, tries again, and it is its health
+	if failed != nil || s == nil {
+		return
 	}
+	d := l.defined
+	d.Objects = slices.Concat(d.Objects, l.refused)
+	_ = s.SetManifests(context.Background(), d) // it says so itself, tries again, and it is its health
 }
 
 // manifestTrust are the ClusterTrustBundles of manifests.

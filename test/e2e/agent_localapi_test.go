@@ -119,9 +119,28 @@ func TestLocalAPIManifests(t *testing.T) {
 		return err == nil && !strings.HasPrefix(got, uid) && strings.HasSuffix(got, " "+id)
 	})
 	wantText(t, "kubectl get namespaces", n.kubectl("get", "namespace", "site"), "Active")
-	n.remove("web.yaml")
-	until(t, "web to be gone", func() bool {
-		got, err := n.try("", "get", "pods", "-A", "-o", "name")
+	// A refused one is a pod, too, which says why; objects of manifests are those of the API.
+	n.write("bad.yaml", strings.Replace(manifest("bad"), "image:", "imagee:", 1))
+	n.write("conf.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf, namespace: site}\ndata: {a: b}\n")
+	until(t, "the refused manifest to show", func() bool {
+		got, err := n.try("", "get", "pod", "bad.yaml", "--no-headers")
+		return err == nil && strings.Contains(got, " InvalidManifest ")
+	})
+	wantText(t, "kubectl describe pod", n.kubectl("describe", "pod", "bad.yaml"), "imagee")
+	until(t, "the ConfigMap to be there", func() bool {
+		got, err := n.try("", "get", "configmap", "conf", "-n", "site", "-o", "jsonpath={.data.a}")
+		return err == nil && got == "b"
+	})
+	n.write("bad.yaml", manifest("bad", "serve"))
+	until(t, "the mended manifest to run", func() bool {
+		got, err := n.try("", "get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name}={.status.phase} {end}")
+		return err == nil && got == "bad=Running "
+	})
+	for _, name := range []string{"web.yaml", "bad.yaml", "conf.yaml"} {
+		n.remove(name)
+	}
+	until(t, "all of them to be gone", func() bool {
+		got, err := n.try("", "get", "pods,configmaps", "-A", "-o", "name", "--field-selector", "metadata.name!=kube-root-ca.crt")
 		return err == nil && got == ""
 	})
 }

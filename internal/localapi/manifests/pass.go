@@ -16,10 +16,11 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// definable are the kinds of which manifests define objects, as the store has them. Pods are not
-// among them: their mirrors are the status manager's.
+// definable are the kinds of which manifests define objects, as the store has them. Pods are those
+// that stand for refused manifests; the mirrors of static pods have no mark, and are the status
+// manager's.
 var definable = []string{
-	"configmaps", "secrets", "persistentvolumeclaims", "persistentvolumes", "runtimeclasses.node.k8s.io", "csidrivers.storage.k8s.io",
+	"pods", "configmaps", "secrets", "persistentvolumeclaims", "persistentvolumes", "runtimeclasses.node.k8s.io", "csidrivers.storage.k8s.io",
 }
 
 // pass is one comparison of the store with what manifests define.

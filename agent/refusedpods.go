@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/localapi/manifests"
+	"berth/internal/pod"
+	"berth/internal/source/manifest"
+)
+
+// refusedReason is the reason of the pod that stands for a refused manifest.
+const refusedReason = "InvalidManifest"
+
+// refusedPods returns a pod for each file and URL that has a refused manifest, under the name of the
+// file: so clients of the API see that, and why. No node has it.
+func refusedPods(problems []manifest.Problem) []manifests.Object {
+	var out []manifests.Object
+	taken := map[string]bool{}
+	byPath := map[string][]string{}
+	for _, p := range problems {
+		if p.Severity == manifest.SeverityError && p.Source != pod.APISource {
+			byPath[p.Path] = append(byPath[p.Path], said(p))
+		}
+	}
+	for _, file := range slices.Sorted(maps.Keys(byPath)) {
+		name := podName(path.Base(file))
+		if taken[name] { // by a file of another folder
+			name = fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(file)))[:len(name)+9]
+		}
+		taken[name] = true
+		out = append(out, manifests.Object{Path: file, Object: &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+			Status:     v1.PodStatus{Phase: v1.PodPending, Reason: refusedReason, Message: strings.Join(byPath[file], "; ")},
+		}})
+	}
+	return out
+}
+
+// said is the message of a problem, with what it is about.
+func said(p manifest.Problem) string {
+	if p.Name == "" {
+		return p.Message
+	}
+	return fmt.Sprintf("%s/%s: %s", cmp.Or(p.Namespace, metav1.NamespaceDefault), p.Name, p.Message)
+}
+
+// maxPodName is how long the name of a pod may be (RFC 1123 subdomain).
+const maxPodName = 253
+
+// podName makes a name of a pod of that of a file.
+func podName(file string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '.', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, file)
+	name = strings.Trim(name[:min(len(name), maxPodName-9)], "-.")
+	// Each part between dots begins and ends with a letter or a digit.
+	parts := strings.FieldsFunc(name, func(r rune) bool { return r == '.' })
+	for i := range parts {
+		parts[i] = strings.Trim(parts[i], "-")
+	}
+	return cmp.Or(strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "."), "manifest")
+}
+
+// showRefused has the API show what manifests are refused, as that changes.
+func (a *Agent) showRefused(ctx context.Context) error {
+	for {
+		changed := a.source.ProblemsChanged() // before looking: what changes from here on is seen again
+		a.api.local.refuse(refusedPods(a.source.Problems()))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
