@@ -42,7 +42,8 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 		return f
 	}
 	if g.api.exists() {
-		c.Preempt = true
+		// A scheduler counts on it. On a machine alone a manifest must not end pods of others.
+		c.Preempt = g.api.isCluster()
 		c.Refresh = func(ctx context.Context) error {
 			newest, err := g.api.client.GetNode(ctx, g.cfg.NodeName)
 			if err == nil {
