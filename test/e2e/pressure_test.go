@@ -42,7 +42,8 @@ func (n *node) awaitEvicted(name string, message ...string) *v1.Pod {
 	if c := podCondition(p, v1.DisruptionTarget); c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonTerminationByKubelet {
 		n.t.Errorf("%s: DisruptionTarget is %+v", name, c)
 	}
-	wantText(n.t, "explain", n.berth("explain", "--all", name), "Evicted", "Pods by rank: default/"+name+" (", ", evicted)")
+	said := strings.Join(strings.Fields(n.berth("explain", "--all", name)), " ") // lines end where they are full
+	wantText(n.t, "explain", said, "Evicted", "Pods by rank: default/"+name+" (", ", evicted)")
 	return p
 }
 
