@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -102,5 +103,16 @@ func TestEncode(t *testing.T) {
 		if o, err := Decode(value, 1); err == nil {
 			t.Errorf("%q is read as %v", value, o)
 		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	for _, k := range All {
+		if got := Of(k.New()); got == nil || got.GroupVersionKind != k.GroupVersionKind {
+			t.Errorf("an empty %s is of the kind %v", k.Kind, got)
+		}
+	}
+	if got := Of(&v1.Service{}); got != nil {
+		t.Errorf("a Service is of the kind %v", got)
 	}
 }
