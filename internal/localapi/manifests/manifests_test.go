@@ -380,9 +380,9 @@ func TestUnknownKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		k := w.keeper()
-		err := k.Set(t.Context(), defined(&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}, &v1.Pod{ObjectMeta: meta("p")}, volume("")))
-		const why = ": manifests define no objects of this kind for the local API: only configmaps, secrets, persistentvolumeclaims, persistentvolumes, runtimeclasses.node.k8s.io, csidrivers.storage.k8s.io"
-		if want := file + ": *v1.Pod web/p" + why + "\n" + file + ": *v1beta1.ClusterTrustBundle roots" + why; err == nil || err.Error() != want {
+		err := k.Set(t.Context(), defined(&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}, &v1.ServiceAccount{ObjectMeta: meta("p")}, volume("")))
+		const why = ": manifests define no objects of this kind for the local API: only pods, configmaps, secrets, persistentvolumeclaims, persistentvolumes, runtimeclasses.node.k8s.io, csidrivers.storage.k8s.io"
+		if want := file + ": *v1.ServiceAccount web/p" + why + "\n" + file + ": *v1beta1.ClusterTrustBundle roots" + why; err == nil || err.Error() != want {
 			t.Error(err)
 		}
 		wantCalls(w, "create persistentvolumes/v")
