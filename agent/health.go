@@ -60,7 +60,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 
 // watchesRuntime reports whether it is known at any time how the runtime is. Without an API server
 // nobody is told of it.
-func (a *Agent) watchesRuntime() bool { return a.settings.mode != runMode || a.api.exists() }
+func (g *ground) watchesRuntime() bool { return g.settings.mode != runMode || g.api.exists() }
 
 // checkpointHealth says what of the API server cannot be kept.
 func (s *apiServer) checkpointHealth() error {

@@ -24,6 +24,7 @@ import (
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
 	"berth/internal/source/manifest"
+	"berth/internal/source/podconfig"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
 )
@@ -60,8 +61,8 @@ func newLocalAPI(b *base) *localAPI {
 	}}
 }
 
-// run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as a
-// condition.
+// run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as
+// a condition.
 func (l *localAPI) run(ctx context.Context) error {
 	s, err := localapi.Open(l.cfg)
 	l.mu.Lock()
@@ -125,9 +126,9 @@ func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 // that it is renewed seldom, and the disk is spared.
 const localLease = 600
 
-// memberSettings are the settings that a member of a cluster has. With an API server of this machine
-// they are the KubeletConfiguration's defaults, but for what only controllers and a network are the
-// reason for.
+// memberSettings are the settings that a member of a cluster has. With an API server of this
+// machine they are the KubeletConfiguration's defaults, but for what only controllers and a network
+// are the reason for.
 func memberSettings(cfg *Config) *config.Kubelet {
 	if cfg.LocalAPI == nil {
 		return cfg.Kubelet
@@ -167,14 +168,14 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 
 // define makes the API have the objects of manifests. Of ClusterTrustBundles it has none: they are
 // kept here.
-func (l *localAPI) define(all []manifest.Object, complete bool) {
-	d := manifests.Defined{Incomplete: !complete}
-	for _, o := range all {
+func (l *localAPI) define(defined podconfig.LocalObjects) {
+	d := manifests.Defined{Incomplete: !defined.Complete}
+	for _, o := range defined.All {
 		if object, ok := o.Object.(kinds.Object); ok && o.Kind != "ClusterTrustBundle" {
 			d.Objects = append(d.Objects, manifests.Object{Object: object, Path: o.Path})
 		}
 	}
-	l.trust.set(manifest.NewLocalObjects(all).ClusterTrustBundles)
+	l.trust.set(manifest.NewLocalObjects(defined.All).ClusterTrustBundles)
 	l.write(func() { l.defined = d })
 }
 

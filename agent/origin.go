@@ -18,6 +18,7 @@ import (
 	"berth/internal/runtime/images"
 	"berth/internal/runtime/kuberuntime"
 	"berth/internal/source/manifest"
+	"berth/internal/source/podconfig"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
 	"berth/internal/sync/podsync"
@@ -38,8 +39,8 @@ type origin struct {
 	changed  *pod.Inbox[pod.UID] // pods of which an object changed
 	claims   volumes.Claims
 	accounts images.Accounts
-	// define takes the objects of manifests; complete says that every source was heard.
-	define func(objects []manifest.Object, complete bool)
+	// define takes the objects of manifests.
+	define func(podconfig.LocalObjects)
 	// run keeps the objects up to date.
 	run func(context.Context) error
 	// csi says how volumes of CSI drivers are made.
@@ -68,8 +69,8 @@ func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
 	c.Objects, c.Wake, c.Health = l, l.Changed().Put, true
 	return origin{
 		objects: l, changed: l.Changed(), claims: l, csi: c,
-		define: func(all []manifest.Object, _ bool) {
-			o := manifest.NewLocalObjects(all)
+		define: func(defined podconfig.LocalObjects) {
+			o := manifest.NewLocalObjects(defined.All)
 			l.Set(objects.Defined{
 				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
 				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,

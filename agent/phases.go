@@ -13,7 +13,7 @@ func (a *Agent) phases() []phase {
 			component{name: "sync loop", run: a.loop.Run},
 			component{name: "pod config", run: a.source.Run},
 			component{name: "problems", run: a.followProblems},
-			component{name: "refused manifests", run: a.showRefused, absent: a.api.local == nil},
+			component{name: "refused manifests", run: showRefused(a.source, a.api.local), absent: a.api.local == nil},
 			component{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
 			component{name: "status patches", run: a.patcher.Run, absent: noAPI},
 			component{name: "mirror pods", run: a.mirrors.Run, absent: noAPI},

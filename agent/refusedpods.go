@@ -16,13 +16,14 @@ import (
 	"berth/internal/localapi/manifests"
 	"berth/internal/pod"
 	"berth/internal/source/manifest"
+	"berth/internal/source/podconfig"
 )
 
 // refusedReason is the reason of the pod that stands for a refused manifest.
 const refusedReason = "InvalidManifest"
 
-// refusedPods returns a pod for each file and URL that has a refused manifest, under the name of the
-// file: so clients of the API see that, and why. No node has it.
+// refusedPods returns a pod for each file and URL that has a refused manifest, under the name of
+// the file: so clients of the API see that, and why. No node has it.
 func refusedPods(problems []manifest.Problem) []manifests.Object {
 	var out []manifests.Object
 	taken := map[string]bool{}
@@ -78,14 +79,16 @@ func podName(file string) string {
 }
 
 // showRefused has the API show what manifests are refused, as that changes.
-func (a *Agent) showRefused(ctx context.Context) error {
-	for {
-		changed := a.source.ProblemsChanged() // before looking: what changes from here on is seen again
-		a.api.local.refuse(refusedPods(a.source.Problems()))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
+func showRefused(source *podconfig.PodConfig, api *localAPI) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			changed := source.ProblemsChanged() // before looking: what changes from here on is seen again
+			api.refuse(refusedPods(source.Problems()))
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-changed:
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -47,8 +48,8 @@ type lone struct {
 	api    *http.Client // to the local API's socket
 }
 
-// measureLocalAPI takes what the local API adds to an agent without pods, and what it needs for many
-// objects.
+// measureLocalAPI takes what the local API adds to an agent without pods, and what it needs for
+// many objects.
 func measureLocalAPI(ctx context.Context, m *machine, kind agentKind, rest time.Duration, r *report) (err error) {
 	say("%s: an agent without pods, without the local API and with it", kind.name)
 	defer func() {
@@ -79,7 +80,7 @@ func measureLocalAPI(ctx context.Context, m *machine, kind agentKind, rest time.
 		}
 		r.agent(kind, emptyStart, answered.Sub(began))
 		say("%s: the local API over %d objects", kind.name, apiObjects)
-		if err := fill(l.dir + "/root/api/objects.db"); err != nil {
+		if err := fill(filepath.Join(l.dir, "root", "api", "objects.db")); err != nil {
 			return err
 		}
 		return l.many(ctx, kind, r)

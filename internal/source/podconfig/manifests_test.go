@@ -119,7 +119,7 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 	checkRestored(t, manifest.Decoder{Node: node, Names: w.rule}, got.Objects)
 
 	var objects manifest.LocalObjects
-	cfg.Objects = func(all []manifest.Object, _ bool) { objects = manifest.NewLocalObjects(all) }
+	cfg.Objects = func(l LocalObjects) { objects = manifest.NewLocalObjects(l.All) }
 	config, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

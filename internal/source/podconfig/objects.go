@@ -52,21 +52,23 @@ func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
 	return mergeObjectDuplicates(all)
 }
 
-// localObjects are those that are in force.
-type localObjects struct {
-	all      []manifest.Object
-	complete bool // every source was heard
+// LocalObjects are the objects of manifests that are in force, but for pods.
+type LocalObjects struct {
+	All []manifest.Object
+	// Complete says that every source was heard: before, one that is missing may only not have been
+	// read yet.
+	Complete bool
 }
 
 // takeObjects returns the local objects that are in force, and whether they differ from those that
 // it returned before. An object that a manifest still defines is the same one as before. The caller
 // holds c.mu.
-func (c *PodConfig) takeObjects() (objects localObjects, changed bool) {
+func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
 	before := c.taken
-	c.taken.all, _ = mergeObjects(c.feeds)
-	c.taken.complete = c.seenAllLocked()
-	same := slices.EqualFunc(c.taken.all, before.all, func(a, b manifest.Object) bool { return a.Object == b.Object })
-	return c.taken, !same || c.taken.complete != before.complete
+	c.taken.All, _ = mergeObjects(c.feeds)
+	c.taken.Complete = c.seenAllLocked()
+	same := slices.EqualFunc(c.taken.All, before.All, func(a, b manifest.Object) bool { return a.Object == b.Object })
+	return c.taken, !same || c.taken.Complete != before.Complete
 }
 
 // refuseChanges takes those objects out of now that would change an immutable one of old, as the

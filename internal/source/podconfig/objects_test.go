@@ -27,8 +27,8 @@ func configMap(name, value string) string {
 // told collects what Config.Objects is given, as "name=value" words and lengths.
 type told struct{ words []string }
 
-func (t *told) objects(all []manifest.Object, _ bool) {
-	o := manifest.NewLocalObjects(all)
+func (t *told) objects(l LocalObjects) {
+	o := manifest.NewLocalObjects(l.All)
 	words := []string{}
 	for _, m := range o.ConfigMaps {
 		words = append(words, m.Name+"="+m.Data["k"])
@@ -54,9 +54,7 @@ func (t *told) take() string {
 func TestObjectsAreCompleteWhenAllSourcesWereHeard(t *testing.T) {
 	var heard []string
 	cfg := newConfig("/m", "http://localhost/m")
-	cfg.Objects = func(all []manifest.Object, complete bool) {
-		heard = append(heard, fmt.Sprintf("%d %t", len(all), complete))
-	}
+	cfg.Objects = func(l LocalObjects) { heard = append(heard, fmt.Sprintf("%d %t", len(l.All), l.Complete)) }
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +183,7 @@ func TestBadFileKeepsItsObjects(t *testing.T) {
 		s.scanAll(t.Context())
 		var heard told
 		n := s.collect()
-		heard.objects(n.objects, true)
+		heard.objects(LocalObjects{All: n.objects})
 		return heard.take(), messages(n.problems)
 	}
 	for _, step := range []struct{ content, objects, problem string }{
@@ -246,7 +244,7 @@ func TestImmutableObjectIsNotChanged(t *testing.T) {
 				s.scanAll(t.Context())
 				n := s.collect()
 				var heard told
-				heard.objects(n.objects, true)
+				heard.objects(LocalObjects{All: n.objects})
 				if got := heard.take(); got != step.objects {
 					t.Errorf("%s: got %q, want %q", step.name, got, step.objects)
 				}

@@ -74,9 +74,8 @@ type Config struct {
 	Program func(ctx context.Context, set func([]ProgramObject) error) error
 	// Objects is given the local objects of run mode, all of them, whenever they differ from those
 	// it was given last: by Take, before it returns the pods that came with them, which so wait for
-	// it. complete says that every source was heard: before, one that is missing may only not have
-	// been read yet. It is called when that changes, too. Nil means that nobody needs them.
-	Objects func(objects []manifest.Object, complete bool)
+	// it; also when they become complete. Nil means that nobody needs them.
+	Objects func(LocalObjects)
 	// Event records an event about a pod. It does not block. Nil records none.
 	Event func(p *v1.Pod, eventtype, reason, message string)
 }
@@ -88,13 +87,13 @@ type PodConfig struct {
 	sources []source
 	savers  []*checkpoint.Writer // of the sources that keep what their manifests stand for
 	wake    chan struct{}        // capacity 1
-	publish func(objects []manifest.Object, complete bool)
+	publish func(LocalObjects)
 	event   func(p *v1.Pod, eventtype, reason, message string)
 
 	mu      sync.Mutex
 	feeds   []*feed            // guarded by mu (the elements too); one per source, in the order of sources
 	clashes []manifest.Problem // guarded by mu; pods and local objects that two sources define, dated
-	taken   localObjects       // guarded by mu; as of the last Take
+	taken   LocalObjects       // guarded by mu; as of the last Take
 	changed chan struct{}      // guarded by mu; closed and replaced when the problems change
 }
 
@@ -167,7 +166,7 @@ func New(cfg Config) (*PodConfig, error) {
 	cfg.Rescan = cmp.Or(cfg.Rescan, defaultRescan)
 	cfg.Poll = cmp.Or(cfg.Poll, defaultPoll)
 	if cfg.Objects == nil {
-		cfg.Objects = func([]manifest.Object, bool) {}
+		cfg.Objects = func(LocalObjects) {}
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(*v1.Pod, string, string, string) {}
@@ -313,7 +312,7 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 	objects, changed := c.takeObjects()
 	c.mu.Unlock()
 	if changed {
-		c.publish(objects.all, objects.complete)
+		c.publish(objects)
 	}
 	for _, e := range notes {
 		c.journal.Record(e)
