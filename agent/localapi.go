@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -202,18 +203,32 @@ func (l *localAPI) write(change func()) {
 
 // manifestTrust are the ClusterTrustBundles of manifests.
 type manifestTrust struct {
-	mu      sync.Mutex
-	all     []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
-	changed chan struct{}                             // guarded by mu; closed and replaced with each change
+	mu       sync.Mutex
+	defined  []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
+	all      []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; the same, with versions
+	versions int                                       // guarded by mu; that there were
+	changed  chan struct{}                             // guarded by mu; closed and replaced with each change
 }
 
-func (t *manifestTrust) set(all []*certificatesv1beta1.ClusterTrustBundle) {
+// set takes the bundles. Each that is new or another one gets a new version, as an API server would
+// give it.
+func (t *manifestTrust) set(defined []*certificatesv1beta1.ClusterTrustBundle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slices.Equal(all, t.all) {
+	if slices.Equal(defined, t.defined) {
 		return
 	}
-	t.all = all
+	all := make([]*certificatesv1beta1.ClusterTrustBundle, len(defined))
+	for i, b := range defined {
+		if same := slices.Index(t.defined, b); same >= 0 {
+			all[i] = t.all[same]
+			continue
+		}
+		t.versions++
+		all[i] = b.DeepCopy()
+		all[i].ResourceVersion = strconv.Itoa(t.versions)
+	}
+	t.defined, t.all = defined, all
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
