@@ -93,13 +93,16 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		return
 	}
 	t.user = u
-	asked := asCame(r)
+	lasts := spanOf(t.q, r)
+	var asked *http.Request
+	if lasts == long {
+		asked = asCame(r)
+	}
 	strip(r.Header)
 	if !isClean(r) {
 		writeError(w, r, notFound())
 		return
 	}
-	lasts := spanOf(t.q, r)
 	done, ok := a.limits.begin(u, lasts)
 	if !ok {
 		w.Header().Set("Retry-After", "1")

@@ -19,7 +19,7 @@ const (
 // place of the connection that has waited longest without a request under way: first of a client
 // who has not shown who he is, then of any. Without such a one it is closed at once.
 //
-// Whoever opens connections and is silent or slow so keeps others out as little as he is kept out.
+// So a client that is silent or slow keeps nobody out.
 func Bounded(l net.Listener) net.Listener {
 	return &boundedListener{Listener: l, most: mostConnections, mostUnknown: mostUnknown, open: map[*connection]struct{}{}}
 }

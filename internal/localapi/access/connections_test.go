@@ -61,6 +61,7 @@ type door struct {
 	access    *access.Access
 	objects   *objects
 	rules     string
+	dialed    int
 	leave     chan struct{}
 }
 
@@ -154,7 +155,11 @@ func (d *door) secured(user string, groups []string) *tls.Config {
 
 // bearer is a client that shows a token.
 func (d *door) bearer(token string) *http.Client {
-	transport := &http.Transport{DialContext: d.dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // it is the server that is tested
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		d.dialed++
+		return d.dial(ctx, network, address)
+	}
+	transport := &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // it is the server that is tested
 	d.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: withToken{transport, token}}
 }

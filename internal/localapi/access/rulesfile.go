@@ -62,13 +62,13 @@ const written = 100 * time.Millisecond
 func (f *RulesFile) watch(ctx context.Context, changed func()) error {
 	w, err := inotify.Open()
 	if err != nil {
-		return f.see(ctx, err)
+		return f.endBlind(ctx, err)
 	}
 	defer func() { _ = w.Close() }()
 	dir := filepath.Dir(f.path)
 	path := filepath.Join(dir, filepath.Base(f.path))
 	if err := w.Add(dir); err != nil {
-		return f.see(ctx, err)
+		return f.endBlind(ctx, err)
 	}
 	changed() // what there was before, nobody has told
 	timer := time.NewTimer(written)
@@ -78,7 +78,7 @@ func (f *RulesFile) watch(ctx context.Context, changed func()) error {
 		case e, ok := <-w.Events():
 			switch {
 			case !ok || e.Path == dir && (e.Deleted || e.Moved):
-				return f.see(ctx, fmt.Errorf("the folder %s is no longer watched", dir))
+				return f.endBlind(ctx, fmt.Errorf("the folder %s is no longer watched", dir))
 			case e.Path == path || e.Err != nil:
 				timer.Reset(written)
 			}
@@ -90,8 +90,8 @@ func (f *RulesFile) watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// see waits for the end, as nothing tells of changes any more: Health does.
-func (f *RulesFile) see(ctx context.Context, err error) error {
+// endBlind waits for the end, as nothing tells of changes any more. Health says so.
+func (f *RulesFile) endBlind(ctx context.Context, err error) error {
 	err = fmt.Errorf("rules of the local API: requests under way go on when %s takes their right away, until Berth is restarted: %w", f.path, err)
 	f.log.Error("the rules of the local API are not watched", "error", err)
 	f.mu.Lock()

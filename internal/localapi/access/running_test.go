@@ -261,12 +261,19 @@ func TestTimeEndsRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 				start := time.Now()
-				code, end := d.get(d.bearer(r.Status.Token), follow)
+				client := d.bearer(r.Status.Token)
+				code, end := d.get(client, follow)
 				synctest.Wait()
 				c.change(d)
 				end()
 				if took := time.Since(start); code != http.StatusOK || took < c.want-time.Second || took > c.want+time.Second {
 					t.Errorf("a request is answered %d and goes on for %v, want %v", code, took, c.want)
+				}
+				time.Sleep(time.Minute) // of virtual time
+				code, end = d.get(client, "/version")
+				end()
+				if code != http.StatusUnauthorized || d.dialed != 1 {
+					t.Errorf("by the same connection, the next request is answered %d; there were %d", code, d.dialed)
 				}
 			})
 		})

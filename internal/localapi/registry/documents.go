@@ -24,7 +24,6 @@ import (
 // The file is a zip archive. Its member documentsIndex says which document is the answer to what,
 // and how it is sent; the others are the documents.
 type Documents struct {
-	made  time.Time // when the file was
 	all   map[string][]document
 	files map[string]*zip.File
 	io.Closer
@@ -86,11 +85,6 @@ func openDocuments(path string) (_ *Documents, err error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := index.Stat()
-	if err != nil {
-		return nil, err
-	}
-	d.made = info.ModTime()
 	var list []document
 	if err := errors.Join(json.NewDecoder(index).Decode(&list), index.Close()); err != nil {
 		return nil, fmt.Errorf("%s: %w", documentsIndex, err)
