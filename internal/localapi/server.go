@@ -26,6 +26,14 @@ import (
 	"berth/internal/localapi/store"
 )
 
+// What is in the root directory: the folder of objects, certificates and tokens, and the file that
+// says who may do what. In the run directory: the kubeconfig of whoever may do all.
+const (
+	Dir        = "api"
+	RulesFile  = "access.yaml"
+	Kubeconfig = "kubeconfig"
+)
+
 // Config is what the API of a machine is made of.
 type Config struct {
 	// RootDir has what survives a reboot, RunDir the sockets and the administrator's kubeconfig.
@@ -34,9 +42,11 @@ type Config struct {
 	NodeName string
 	// Address is that of the HTTPS listener, as 127.0.0.1:6443; port 0 is any. "" is none.
 	Address string
-	// Registry is the path of the program that judges what is written; "": nothing can be written
-	// but by the agent.
+	// Registry is the path of the program that judges what is written; "": Unpack knows it.
 	Registry string
+	// Unpack returns the path of this program, and makes it if it is not there; nil: nothing can be
+	// written but by the agent.
+	Unpack func() (string, error)
 	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
 	Confine func(pid int) error
 	// Node serves the node API to everybody who reaches it.
@@ -74,11 +84,11 @@ func Open(cfg Config) (_ *Server, err error) {
 			err = errors.Join(fmt.Errorf("local API: %w", err), s.Close())
 		}
 	}()
-	dir := filepath.Join(cfg.RootDir, "api")
+	dir := filepath.Join(cfg.RootDir, Dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db")}); err != nil {
+	if s.store, err = store.Open(store.Config{Path: objectsFile(cfg.RootDir)}); err != nil {
 		return nil, err
 	}
 	if err := createFirst(s.store); err != nil {
@@ -93,10 +103,10 @@ func Open(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.access = access.New(access.Config{
-		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, "access.yaml"), cfg.Log), Objects: found, Log: cfg.Log,
+		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, RulesFile), cfg.Log), Objects: found, Log: cfg.Log,
 	})
 	if s.registry, err = registry.New(registry.Config{
-		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine, Log: cfg.Log,
+		Program: cfg.Registry, Unpack: cfg.Unpack, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
@@ -110,7 +120,7 @@ func Open(cfg Config) (_ *Server, err error) {
 
 // listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
 func (s *Server) listen() error {
-	path := filepath.Join(s.cfg.RunDir, "api.sock")
+	path := SocketPath(s.cfg.RunDir)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -127,7 +137,7 @@ func (s *Server) listen() error {
 		return err
 	}
 	s.listeners = append(s.listeners, listener{name: "port", Listener: port, tls: s.authority.TLS()})
-	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, "kubeconfig"), "https://"+port.Addr().String(), s.authority)
+	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, Kubeconfig), "https://"+port.Addr().String(), s.authority)
 }
 
 // Address is that of the HTTPS listener, "" without one.
@@ -170,7 +180,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	var servers []*http.Server
 	for _, l := range s.listeners {
 		h := &http.Server{
-			Handler: s.access.Handler(http.HandlerFunc(s.serve)), TLSConfig: l.tls, ConnContext: access.ConnContext,
+			Handler: s.access.Handler(s.handlerOf(l)), TLSConfig: l.tls, ConnContext: access.ConnContext,
 			BaseContext: func(net.Listener) context.Context { return ctx },
 			// Whoever can reach the port can break off handshakes.
 			ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),

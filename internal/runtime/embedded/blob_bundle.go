@@ -17,4 +17,11 @@ const hasBlob = true
 //go:embed bundle/bundle.tar.zst
 var blob string
 
+// apiBlob is the archive of the local API's programs.
+//
+//go:embed bundle/api.tar.zst
+var apiBlob string
+
 func embeddedBlob() io.Reader { return strings.NewReader(blob) }
+
+func embeddedAPI() io.Reader { return strings.NewReader(apiBlob) }

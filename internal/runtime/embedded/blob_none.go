@@ -11,3 +11,5 @@ import (
 const hasBlob = false
 
 func embeddedBlob() io.Reader { return strings.NewReader("") }
+
+func embeddedAPI() io.Reader { return strings.NewReader("") }
