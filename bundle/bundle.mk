@@ -59,7 +59,7 @@ bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
 		$(PROGRESS) bundle $(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
 	fi; \
 	mkdir -p $(dir $(BUNDLE_FILE)); \
-	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! [ -f $(BUNDLE_FILE) ]; then \
+	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! cmp -s "$$kept/bundle.tar.zst" $(BUNDLE_FILE); then \
 		rm -f $(BUNDLE_FILE) $(BUNDLE_HASH); \
 		cp "$$kept/bundle.tar.zst" $(BUNDLE_FILE); cp "$$kept/bundle.hash" $(BUNDLE_HASH); \
 	fi

@@ -57,7 +57,7 @@ api: registry-kept
 	@set -e; kept='$(BERTH_CACHE)'/api/$(API_KEY); \
 	[ -f "$$kept/api.hash" ] || $(MAKE) --no-print-directory api-build API_KEPT="$$kept"; \
 	mkdir -p $(dir $(API_FILE)); \
-	if ! cmp -s "$$kept/api.hash" $(API_HASH) || ! [ -f $(API_FILE) ]; then \
+	if ! cmp -s "$$kept/api.hash" $(API_HASH) || ! cmp -s "$$kept/api.tar.zst" $(API_FILE); then \
 		rm -f $(API_FILE) $(API_HASH); \
 		cp "$$kept/api.tar.zst" $(API_FILE); cp "$$kept/api.hash" $(API_HASH); \
 	fi
