@@ -57,13 +57,20 @@ type server struct {
 // start serves the API of a folder until the test ends, or stop is called.
 func start(t *testing.T, dir string) (s *server, stop func()) {
 	t.Helper()
+	registry := program(t, "REGISTRY")
+	return startWith(t, dir, func() (string, error) { return registry, nil })
+}
+
+// startWith is start with what returns the path of the program that judges.
+func startWith(t *testing.T, dir string, registry func() (string, error)) (s *server, stop func()) {
+	t.Helper()
 	for _, name := range []string{"root", "run"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	api, err := localapi.Open(localapi.Config{
-		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Registry: program(t, "REGISTRY"),
+		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Unpack: registry,
 		Node: http.HandlerFunc(nodeAPI), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
