@@ -10,6 +10,7 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/host/rootlock"
 	"berth/internal/pod"
+	"berth/internal/runtime/embedded"
 	"berth/internal/sync/drain"
 	"berth/internal/sync/leftovers"
 )
@@ -56,6 +57,7 @@ func removeFiles(cfg *Config) error {
 	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir} {
 		own = append(own, filepath.Join(cfg.RootDir, name))
 	}
+	own = append(own, embedded.APIFolder(cfg.RootDir))
 	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
 }
 
