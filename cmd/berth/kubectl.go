@@ -168,7 +168,7 @@ func programFolder(runDir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("folder for kubectl: %w", err)
 	}
-	return filepath.Join(cache, "berth"), nil
+	return filepath.Join(cache, "berth-programs"), nil // berth is what "make build" keeps
 }
 
 // completeKubectl asks kubectl for what the last of the words may become.

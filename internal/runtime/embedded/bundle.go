@@ -54,6 +54,12 @@ type bundledImage struct {
 // bundles apart, short in process lists.
 func folderName(hash string) string { return hash[:16] }
 
+// isFolderName reports whether a folder is named as that of a bundle is.
+func isFolderName(name string) bool {
+	_, err := hex.DecodeString(name)
+	return err == nil && len(name) == 16
+}
+
 // openBlob opens a bundle: the given file, or the one of the hash in the binary.
 func openBlob(file, hash string) (io.ReadCloser, error) {
 	switch {

@@ -211,8 +211,8 @@ func removeOld(p paths, proc string) (removed []string, err error) {
 	return removeOthers(p.bundles(), current, proc)
 }
 
-// removeOthers removes the folders below bundles that are neither that one nor used by a process,
-// and what an interrupted unpacking left behind.
+// removeOthers removes the folders of bundles that are neither that one nor used by a process, and
+// what an interrupted unpacking left behind. What somebody else has put there stays.
 func removeOthers(bundles, current, proc string) (removed []string, err error) {
 	entries, err := os.ReadDir(bundles)
 	if err != nil {
@@ -220,7 +220,7 @@ func removeOthers(bundles, current, proc string) (removed []string, err error) {
 	}
 	var old []string
 	for _, e := range entries {
-		if e.IsDir() && e.Name() != current {
+		if e.IsDir() && e.Name() != current && (isFolderName(e.Name()) || strings.HasPrefix(e.Name(), unpackPrefix)) {
 			old = append(old, e.Name())
 		}
 	}

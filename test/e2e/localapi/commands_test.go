@@ -39,7 +39,7 @@ func (s *server) mustBerth(in string, args ...string) string {
 
 // bundledRegistry is the program that berth kubectl has unpacked: it judges, too.
 func (s *server) bundledRegistry() (string, error) {
-	all, err := filepath.Glob(s.dir + "/cache/berth/*/bin/registry")
+	all, err := filepath.Glob(s.dir + "/cache/berth-programs/*/bin/registry")
 	if err != nil || len(all) != 1 {
 		return "", fmt.Errorf("unpacked programs: %q, %w", all, err)
 	}
