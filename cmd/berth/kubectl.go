@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/agent"
 	"berth/internal/localapi"
 	"berth/internal/runtime/embedded"
 )
@@ -146,23 +145,21 @@ func readable(ctx context.Context, runDir, path string) error {
 	return fmt.Errorf("there is no kubeconfig %s: %s; --kubeconfig names that of another API server", path, why)
 }
 
-// bundledKubectl is the program in this build: in the root directory of the last agent of the run
-// directory or, for whoever may not write there, in the user's cache.
+// bundledKubectl is the program in this build.
 func bundledKubectl(ctx context.Context, runDir string) (string, error) {
-	folder, err := programFolder(runDir)
+	folder, err := programFolder(runDir, os.Geteuid())
 	if err != nil {
 		return "", err
 	}
 	return embedded.APIProgram(ctx, folder)
 }
 
-func programFolder(runDir string) (string, error) {
-	runDir, err := filepath.Abs(runDir)
-	if err != nil {
-		return "", err
-	}
-	if last, err := agent.LastConfig(runDir); err == nil && os.Geteuid() == 0 {
-		return embedded.APIFolder(last.RootDir), nil
+// programFolder is where a user has kubectl unpacked: root in the root directory of the agent,
+// others in their cache. Root never runs what lies in a cache: by sudo, that may be another user's.
+func programFolder(runDir string, uid int) (string, error) {
+	if uid == 0 {
+		rootDir, err := agentRoot("", runDir)
+		return embedded.APIFolder(rootDir), err
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -107,6 +107,25 @@ func TestKubectlThatCannotBeRun(t *testing.T) {
 	}
 }
 
+// Root never runs what lies in the home of another user, which HOME names after sudo.
+func TestFolderOfKubectl(t *testing.T) {
+	rootDir, runDir := madeAPI(t)
+	t.Setenv("XDG_CACHE_HOME", "/home/ann/.cache")
+	for _, c := range []struct {
+		runDir string
+		uid    int
+		want   string
+	}{
+		{runDir, 0, rootDir + "/programs"},
+		{"/nowhere", 0, "/var/lib/berth/programs"},
+		{runDir, 1000, "/home/ann/.cache/berth-programs"},
+	} {
+		if got, err := programFolder(c.runDir, c.uid); err != nil || got != c.want {
+			t.Errorf("user %d in %s: %s, %v; want %s", c.uid, c.runDir, got, err, c.want)
+		}
+	}
+}
+
 func TestParseCompletions(t *testing.T) {
 	words, directive, err := parseCompletions([]byte("pods\tp\nnodes\n:4\n"))
 	if err != nil || directive != cobra.ShellCompDirectiveNoFileComp || !slices.Equal(words, []string{"pods\tp", "nodes"}) {

@@ -20,7 +20,7 @@ func (s *server) berth(in string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, program(s.T, "BERTH"), append([]string{"--run-dir", s.dir + "/run"}, args...)...)
-	c.Stdin, c.Env = strings.NewReader(in), append(os.Environ(), "HOME="+s.dir, "XDG_CACHE_HOME="+s.dir+"/cache")
+	c.Stdin, c.Env = strings.NewReader(in), append(os.Environ(), "HOME="+s.dir)
 	out, err := c.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("berth %s: %w: %s", strings.Join(args, " "), err, out)
@@ -39,7 +39,7 @@ func (s *server) mustBerth(in string, args ...string) string {
 
 // bundledRegistry is the program that berth kubectl has unpacked: it judges, too.
 func (s *server) bundledRegistry() (string, error) {
-	all, err := filepath.Glob(s.dir + "/cache/berth-programs/*/bin/registry")
+	all, err := filepath.Glob(s.dir + "/root/programs/*/bin/registry")
 	if err != nil || len(all) != 1 {
 		return "", fmt.Errorf("unpacked programs: %q, %w", all, err)
 	}
@@ -51,6 +51,10 @@ func (s *server) bundledRegistry() (string, error) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := &server{T: t, dir: folder(t)}
+	// As an agent writes it.
+	if err := errors.Join(os.Mkdir(s.dir+"/run", 0o700), os.WriteFile(s.dir+"/run/agent.json", fmt.Appendf(nil, `{"rootDir":%q}`, s.dir+"/root"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	if out := s.mustBerth("", "kubectl", "version", "--client"); !strings.Contains(out, "Client Version: v1.") {
 		t.Errorf("berth kubectl version: %s", out)
 	}
@@ -74,8 +78,7 @@ func TestCommands(t *testing.T) {
 
 	// A user of its own, and then no longer.
 	mine := s.dir + "/ci"
-	root := s.dir + "/root"
-	s.mustBerth("", "kubeconfig", "--root-dir", root, "--user", "ci", "-n", "default", "--verbs", "get,list", "--resources", "configmaps", "-o", mine)
+	s.mustBerth("", "kubeconfig", "--user", "ci", "-n", "default", "--verbs", "get,list", "--resources", "configmaps", "-o", mine)
 	if out := s.mustBerth("", "kubectl", "--kubeconfig", mine, "get", "configmaps", "-o", "name"); !strings.Contains(out, "configmap/a\n") {
 		t.Errorf("get as ci: %s", out)
 	}
@@ -84,16 +87,13 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%q as ci: %v", args, err)
 		}
 	}
-	s.mustBerth("", "kubeconfig", "--root-dir", root, "--user", "ci", "--remove")
+	s.mustBerth("", "kubeconfig", "--user", "ci", "--remove")
 	if _, err := s.berth("", "kubectl", "--kubeconfig", mine, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), `forbidden: User "ci" cannot`) {
 		t.Errorf("get as ci, who may no longer: %v", err)
 	}
 
 	// A backup while the API serves, and back.
 	file := s.dir + "/backup"
-	if err := os.WriteFile(s.dir+"/run/agent.json", fmt.Appendf(nil, `{"rootDir":%q}`, s.dir+"/root"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	s.mustBerth("", "backup", file)
 	s.mustBerth("", "kubectl", "delete", "configmap", "a")
 	if _, err := s.berth("", "restore", file); err == nil {
