@@ -68,7 +68,8 @@ func backup(cmd *cobra.Command, rootDir, runDir string, w io.Writer) error {
 	return localapi.Backup(root, w)
 }
 
-// writeWhole writes a file that its owner alone may read, whole or not at all, and returns its size.
+// writeWhole writes a file that its owner alone may read, whole or not at all, and returns its
+// size.
 func writeWhole(path string, write func(io.Writer) error) (size int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {

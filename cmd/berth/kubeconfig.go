@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ type kubeconfigFlags struct {
 	rootDir, user, server, output        string
 	groups, namespaces, verbs, resources []string
 	expires                              time.Duration
-	remove                               bool
+	token, remove                        bool
 }
 
 func newKubeconfigCommand(g *globalFlags) *cobra.Command {
@@ -33,7 +34,8 @@ func newKubeconfigCommand(g *globalFlags) *cobra.Command {
 		Short: "Let another user or program use the Kubernetes API of this machine, or no longer",
 		Long: `Make a kubeconfig of a user of the Kubernetes API of this machine ("berth run --local-api"), and print it.
 
-It has a certificate of the machine's authority. What the user may is added as a rule to access.yaml in the agent's root directory, where it
+It has a certificate of the machine's authority or, with --token, a token of a service account, which ends to hold when the account is deleted.
+What the user may is added as a rule to access.yaml in the agent's root directory, where it
 can be read and edited: a change holds at once. Without --verbs and --resources no rule is added, and the user may what rules say that are
 there already, for it or for its groups. A user that exists gets one more certificate and one more rule.
 
@@ -41,6 +43,7 @@ there already, for it or for its groups. A user that exists gets one more certif
 what its groups may.`,
 		Example: `  berth kubeconfig --user ann --verbs '*' --resources '*' -o ann.kubeconfig
   berth kubeconfig --user ci --namespace web --verbs get,list,watch --resources pods,pods/log --expires 720h
+  berth kubeconfig --user system:serviceaccount:web:deployer --token -n web --verbs '*' --resources pods
   berth kubeconfig --user ci --remove`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -64,14 +67,16 @@ what its groups may.`,
 	fl.StringSliceVarP(&f.namespaces, "namespace", "n", nil, "where the user may do so (default: everywhere); one alone is also the kubeconfig's")
 	fl.StringSliceVar(&f.verbs, "verbs", nil, "what the user may: get, list, watch, create, update, patch, delete, deletecollection, or * for all")
 	fl.StringSliceVar(&f.resources, "resources", nil, "with what: plurals such as pods, pods/log or leases.coordination.k8s.io, or * for all")
-	fl.DurationVar(&f.expires, "expires", 365*24*time.Hour, "how long the certificate holds")
+	fl.BoolVar(&f.token, "token", false, "with a token in place of a certificate, for --user system:serviceaccount:NAMESPACE:NAME")
+	fl.DurationVar(&f.expires, "expires", 365*24*time.Hour, "how long the certificate or token holds")
 	fl.StringVar(&f.server, "server", "", "URL of the API in the kubeconfig (default: that of <run dir>/kubeconfig)")
 	fl.StringVarP(&f.output, "output", "o", "", "file to write to, which its owner alone may read (default: standard output)")
 	fl.BoolVar(&f.remove, "remove", false, "take the rules of the user away")
 	fl.StringVar(&f.rootDir, "root-dir", "", rootDirUsage)
-	for _, name := range []string{"group", "namespace", "verbs", "resources", "expires", "server", "output"} {
+	for _, name := range []string{"group", "namespace", "verbs", "resources", "token", "expires", "server", "output"} {
 		cmd.MarkFlagsMutuallyExclusive("remove", name)
 	}
+	cmd.MarkFlagsMutuallyExclusive("token", "group")
 	return cmd
 }
 
@@ -120,13 +125,17 @@ func (f kubeconfigFlags) make(cmd *cobra.Command, rootDir, runDir string) error 
 	if err != nil {
 		return err
 	}
+	token, err := f.requestToken(cmd, runDir)
+	if err != nil {
+		return err
+	}
 	authority, err := access.OpenAuthority(filepath.Join(rootDir, localapi.Dir))
 	if err != nil {
 		return onlyRoot(err)
 	}
 	content, err := access.Kubeconfig(authority, filepath.Join(rootDir, localapi.RulesFile), access.Grant{
 		Rule: access.Rule{Users: []string{f.user}, Groups: f.groups, Verbs: f.verbs, Resources: f.resources, Namespaces: f.namespaces},
-		Life: f.expires, Server: server,
+		Life: f.expires, Server: server, Token: token,
 	})
 	if err != nil {
 		return onlyRoot(err)
@@ -136,6 +145,27 @@ func (f kubeconfigFlags) make(cmd *cobra.Command, rootDir, runDir string) error 
 		return err
 	}
 	return checkpoint.Write(f.output, 0o600, content)
+}
+
+// requestToken is a token of the service account that --user names; "" if none is asked for.
+func (f kubeconfigFlags) requestToken(cmd *cobra.Command, runDir string) (string, error) {
+	if !f.token {
+		return "", nil
+	}
+	account, ok := strings.CutPrefix(f.user, "system:serviceaccount:")
+	namespace, name, two := strings.Cut(account, ":")
+	if !ok || !two {
+		return "", fmt.Errorf("--token is for service accounts, and --user %q is none: write system:serviceaccount:NAMESPACE:NAME, or leave --token away for a certificate", f.user)
+	}
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return "", err
+	}
+	token, err := localapi.RequestToken(cmd.Context(), runDir, namespace, name, f.expires)
+	if err != nil {
+		return "", fmt.Errorf("token of %q: %w", f.user, onlyRoot(err))
+	}
+	return token, nil
 }
 
 // url is that of the API: the one that is given, or that of the administrator's kubeconfig.
@@ -170,6 +200,6 @@ func (f kubeconfigFlags) removeUser(cmd *cobra.Command, rootDir string) error {
 	if named == 0 {
 		return fmt.Errorf("%s has no rule of a user %q", path, f.user)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "User %s is no longer in %d rules of %s. Its certificates hold until they end, and may what their groups may.\n", f.user, named, path)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "User %s is no longer in %d rules of %s. Its certificates and tokens hold until they end, and may what its groups may.\n", f.user, named, path)
 	return err
 }

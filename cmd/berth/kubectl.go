@@ -99,8 +99,8 @@ func takeRunDir(g *globalFlags, args []string) ([]string, error) {
 // withoutServer are commands of kubectl that ask no server.
 var withoutServer = []string{"completion", "help", "kustomize", "options"}
 
-// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless the
-// arguments name another one.
+// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless
+// the arguments name another one.
 func kubectlEnvironment(ctx context.Context, runDir string, args, env []string) ([]string, error) {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]

@@ -110,7 +110,7 @@ func TestKubectlThatCannotBeRun(t *testing.T) {
 // Root never runs what lies in the home of another user, which HOME names after sudo.
 func TestFolderOfKubectl(t *testing.T) {
 	rootDir, runDir := madeAPI(t)
-	t.Setenv("XDG_CACHE_HOME", "/home/ann/.cache")
+	t.Setenv("XDG_CACHE_HOME", "/srv/ann/.cache")
 	for _, c := range []struct {
 		runDir string
 		uid    int
@@ -118,7 +118,7 @@ func TestFolderOfKubectl(t *testing.T) {
 	}{
 		{runDir, 0, rootDir + "/programs"},
 		{"/nowhere", 0, "/var/lib/berth/programs"},
-		{runDir, 1000, "/home/ann/.cache/berth-programs"},
+		{runDir, 1000, "/srv/ann/.cache/berth-programs"},
 	} {
 		if got, err := programFolder(c.runDir, c.uid); err != nil || got != c.want {
 			t.Errorf("user %d in %s: %s, %v; want %s", c.uid, c.runDir, got, err, c.want)
@@ -249,6 +249,10 @@ func TestKubeconfigCommandRefuses(t *testing.T) {
 		{[]string{"--user", "ci", "--verbs", "get"}, "the rule is about nothing: add resources"},
 		{[]string{"--user", "ci", "--expires", "1s"}, "it may be for 1m0s to 87600h0m0s"},
 		{[]string{"--user", "ci", "--expires", "soon"}, `invalid argument "soon" for "--expires"`},
+		{[]string{"--user", "ci", "--token"}, `--token is for service accounts, and --user "ci" is none: write system:serviceaccount:NAMESPACE:NAME`},
+		{[]string{"--user", "system:serviceaccount:web", "--token"}, "--token is for service accounts"},
+		{[]string{"--user", "system:serviceaccount:web:robot", "--token"}, "no agent serves the local API"},
+		{[]string{"--user", "system:serviceaccount:web:robot", "--token", "--group", "g"}, "[group token]"},
 		{[]string{"--user", "nobody", "--remove"}, rootDir + `/access.yaml has no rule of a user "nobody"`},
 		{[]string{"--user", "ci", "--remove", "--verbs", "get"}, "[remove verbs]"},
 		{[]string{"--user", "ci", "--root-dir", rootDir + "/none"}, "root directory " + rootDir + `/none has no local API: turn it on with "berth run --local-api"`},

@@ -2,11 +2,8 @@ package localapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -51,40 +48,15 @@ func (s *Server) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ErrNotServed is that nobody answers on the socket of a run directory.
-var ErrNotServed = errors.New("no agent serves the local API")
-
 // BackupFromAgent writes a backup of all objects to w, by the agent of the run directory. The error
 // wraps ErrNotServed if there is none, or it has no local API.
-func BackupFromAgent(ctx context.Context, runDir string, w io.Writer) (err error) {
-	path := SocketPath(runDir)
-	transport := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
-		DisableCompression: true,
-	}
-	defer transport.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://local"+backupPath, http.NoBody)
-	if err != nil {
-		return err
-	}
-	answer, err := transport.RoundTrip(r)
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && !errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w on %s: %w", ErrNotServed, path, err)
-	}
-	if err != nil {
-		return fmt.Errorf("ask the local API on %s: %w", path, err)
-	}
-	defer func() { err = errors.Join(err, answer.Body.Close()) }()
-	if answer.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10)) // what came of it
-		return fmt.Errorf("the local API on %s answers %s: %s", path, answer.Status, said)
-	}
-	if _, err := io.Copy(w, answer.Body); err != nil {
-		return fmt.Errorf("the local API on %s broke the backup off, its log says why: %w", path, err)
-	}
-	return nil
+func BackupFromAgent(ctx context.Context, runDir string, w io.Writer) error {
+	return post(ctx, runDir, backupPath, nil, func(answer io.Reader) error {
+		if _, err := io.Copy(w, answer); err != nil {
+			return fmt.Errorf("the local API on %s broke the backup off, its log says why: %w", SocketPath(runDir), err)
+		}
+		return nil
+	})
 }
 
 // Backup writes a backup of the objects of a root directory to w. The caller has the lock of the
@@ -102,8 +74,8 @@ func Backup(rootDir string, w io.Writer) (err error) {
 	return s.Backup(w)
 }
 
-// Restore replaces the objects of a root directory by those of a backup. What was there stays beside
-// it; it returns under which name, "" if there was nothing. The caller has the lock of the
+// Restore replaces the objects of a root directory by those of a backup. What was there stays
+// beside it; it returns under which name, "" if there was nothing. The caller has the lock of the
 // directory. A backup that is not whole changes nothing.
 func Restore(rootDir string, backup io.Reader) (replaced string, err error) {
 	path := objectsFile(rootDir)

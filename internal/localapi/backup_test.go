@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,6 +15,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"berth/internal/localapi/store"
 )
@@ -162,5 +167,34 @@ func TestBackupThatIsBrokenOff(t *testing.T) {
 	cancel()
 	if err := BackupFromAgent(ctx, runDir, &bytes.Buffer{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
+	}
+}
+
+func TestRequestToken(t *testing.T) {
+	_, runDir := folders(t)
+	if _, err := RequestToken(t.Context(), runDir, "x", "robot", time.Hour); !errors.Is(err, ErrNotServed) {
+		t.Errorf("without an agent: %v", err)
+	}
+	serveSocket(t, runDir, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked authenticationv1.TokenRequest
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || r.Method != http.MethodPost || asked.Kind != "TokenRequest" {
+			t.Errorf("%s of a %s, %v", r.Method, asked.Kind, err)
+		}
+		if r.URL.Path != "/api/v1/namespaces/x/serviceaccounts/robot/token" {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(`{"kind":"Status","message":"serviceaccounts \"none\" not found"}`))
+			return
+		}
+		asked.Status.Token = fmt.Sprint("for ", *asked.Spec.ExpirationSeconds)
+		w.WriteHeader(http.StatusCreated)
+		if err := json.NewEncoder(w).Encode(asked); err != nil {
+			t.Error(err)
+		}
+	}))
+	if token, err := RequestToken(t.Context(), runDir, "x", "robot", time.Hour); token != "for 3600" || err != nil {
+		t.Errorf("%q, %v", token, err)
+	}
+	if _, err := RequestToken(t.Context(), runDir, "x", "none", time.Hour); err == nil || !strings.HasSuffix(err.Error(), `answers 404 Not Found: serviceaccounts "none" not found`) {
+		t.Errorf("of an account that is not there: %v", err)
 	}
 }

@@ -30,8 +30,8 @@ func unpacked(bundles, hash string) bool {
 	return err == nil && string(marker) == hash
 }
 
-// ensureUnpacked has a child unpack a bundle below bundles, unless it is there: that of the file, or
-// the one of the hash in this binary. fresh is that it was not.
+// ensureUnpacked has a child unpack a bundle below bundles, unless it is there: that of the file,
+// or the one of the hash in this binary. fresh is that it was not.
 func ensureUnpacked(ctx context.Context, bundles, hash, file string) (fresh bool, err error) {
 	if unpacked(bundles, hash) {
 		return false, nil

@@ -39,15 +39,15 @@ func (s *server) mustBerth(in string, args ...string) string {
 
 // bundledRegistry is the program that berth kubectl has unpacked: it judges, too.
 func (s *server) bundledRegistry() (string, error) {
-	all, err := filepath.Glob(s.dir + "/root/programs/*/bin/registry")
+	all, err := filepath.Glob(filepath.Join(s.dir, "root", "programs", "*", "bin", "registry"))
 	if err != nil || len(all) != 1 {
 		return "", fmt.Errorf("unpacked programs: %q, %w", all, err)
 	}
 	return all[0], nil
 }
 
-// TestCommands is a session of the commands of berth that are about the local API, with the programs
-// that are inside it alone.
+// TestCommands is a session of the commands of berth that are about the local API, with the
+// programs that are inside it alone.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := &server{T: t, dir: folder(t)}
@@ -92,6 +92,18 @@ func TestCommands(t *testing.T) {
 		t.Errorf("get as ci, who may no longer: %v", err)
 	}
 
+	// A service account, by a token.
+	robot := s.dir + "/robot"
+	s.mustBerth("", "kubectl", "create", "serviceaccount", "robot")
+	s.mustBerth("", "kubeconfig", "--user", "system:serviceaccount:default:robot", "--token", "--verbs", "get", "--resources", "configmaps", "-o", robot)
+	if out := s.mustBerth("", "kubectl", "--kubeconfig", robot, "get", "configmap", "a", "-n", "default", "-o", "name"); out != "configmap/a\n" {
+		t.Errorf("get as robot: %s", out)
+	}
+	s.mustBerth("", "kubectl", "delete", "serviceaccount", "robot")
+	if _, err := s.berth("", "kubectl", "--kubeconfig", robot, "get", "configmap", "a"); err == nil || !strings.Contains(err.Error(), "must be logged in") {
+		t.Errorf("get as robot, who is gone: %v", err)
+	}
+
 	// A backup while the API serves, and back.
 	file := s.dir + "/backup"
 	s.mustBerth("", "backup", file)
@@ -100,7 +112,7 @@ func TestCommands(t *testing.T) {
 		t.Error("restored while the API serves")
 	}
 	stop()
-	if out := s.mustBerth("", "restore", file); !strings.Contains(out, s.dir+"/root/api/objects.db.replaced") {
+	if out := s.mustBerth("", "restore", file); !strings.Contains(out, filepath.Join("root", "api", "objects.db.replaced")) {
 		t.Errorf("restore: %s", out)
 	}
 	startWith(t, s.dir, s.bundledRegistry)
