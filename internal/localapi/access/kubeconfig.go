@@ -38,8 +38,8 @@ type Grant struct {
 	Server string
 }
 
-// Kubeconfig returns a kubeconfig of a user, with a certificate of the authority or a token, and adds what the
-// user may to the file of rules: to the user alone, not to its groups.
+// Kubeconfig returns a kubeconfig of a user, with a certificate of the authority or a token, and
+// adds what the user may to the file of rules: to the user alone, not to its groups.
 func Kubeconfig(a *Authority, rulesPath string, g Grant) ([]byte, error) {
 	if len(g.Users) != 1 {
 		return nil, errors.New("a kubeconfig is of one user: name it by --user")
