@@ -137,7 +137,7 @@ func (s *Server) listen() error {
 		return err
 	}
 	s.listeners = append(s.listeners, listener{name: "port", Listener: port, tls: s.authority.TLS()})
-	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, Kubeconfig), "https://"+port.Addr().String(), s.authority)
+	return access.WriteAdmin(filepath.Join(s.cfg.RunDir, "kubeconfig"), "https://"+port.Addr().String(), s.authority)
 }
 
 // Address is that of the HTTPS listener, "" without one.
