@@ -73,7 +73,7 @@ func backup(cmd *cobra.Command, rootDir, runDir string, w io.Writer) error {
 func writeWhole(path string, write func(io.Writer) error) (size int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("write %s: %w", path, err)
 	}
 	defer func() {
 		if err != nil {
@@ -101,7 +101,7 @@ func newRestoreCommand(g *globalFlags) *cobra.Command {
 
 No agent may run with the root directory: "berth stop" ends it, and leaves its pods running. The file is checked before anything is replaced.
 What was there stays beside it, as objects.db.replaced. With its next start the agent makes the machine as the objects say: pods that are
-not among them end.`,
+not among them end. A pod that has ended on this machine since the backup is not run again.`,
 		Example: `  berth stop
   berth restore /var/backups/berth.backup
   berth run --local-api`,

@@ -200,6 +200,6 @@ func (f kubeconfigFlags) removeUser(cmd *cobra.Command, rootDir string) error {
 	if named == 0 {
 		return fmt.Errorf("%s has no rule of a user %q", path, f.user)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "User %s is no longer in %d rules of %s. Its certificates and tokens hold until they end, and may what its groups may.\n", f.user, named, path)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Took user %s out of %s (rules that named it: %d). Its certificates and tokens hold until they end, and may what its groups may.\n", f.user, path, named)
 	return err
 }

@@ -227,7 +227,7 @@ func TestKubeconfigCommand(t *testing.T) {
 	if second, err := clientcmd.LoadFromFile(file); err != nil || second.Clusters["berth"].Server != "https://box:6443" {
 		t.Errorf("%v, %v", second, err)
 	}
-	if out, errOut, code := apiCommand(t, "kubeconfig", "--run-dir", runDir, "--user", "ci", "--remove"); code != 0 || !strings.HasPrefix(out, "User ci is no longer in 1 rules of "+rules) {
+	if out, errOut, code := apiCommand(t, "kubeconfig", "--run-dir", runDir, "--user", "ci", "--remove"); code != 0 || !strings.HasPrefix(out, "Took user ci out of "+rules+" (rules that named it: 1).") {
 		t.Error(out, errOut)
 	}
 	if got, err := os.ReadFile(rules); err != nil || string(got) != "# mine\nrules:\n  - users: [a] # as it was\n    verbs: [get]\n    resources: [nodes]\n" {
