@@ -34,10 +34,10 @@ func newKubeconfigCommand(g *globalFlags) *cobra.Command {
 		Short: "Let another user or program use the Kubernetes API of this machine, or no longer",
 		Long: `Make a kubeconfig of a user of the Kubernetes API of this machine ("berth run --local-api"), and print it.
 
-It has a certificate of the machine's authority or, with --token, a token of a service account, which ends to hold when the account is deleted.
-What the user may is added as a rule to access.yaml in the agent's root directory, where it
-can be read and edited: a change holds at once. Without --verbs and --resources no rule is added, and the user may what rules say that are
-there already, for it or for its groups. A user that exists gets one more certificate and one more rule.
+It has a certificate of the machine's authority or, with --token, a token of a service account, which holds until the account is deleted, or
+for the time of --expires. What the user may is added as a rule to access.yaml in the agent's root directory, where it can be read and edited: a
+change holds at once. Without --verbs and --resources no rule is added, and the user may what rules say that are there already, for it or for
+its groups. A user that exists gets one more certificate and one more rule.
 
 --remove takes the user's rules away. A certificate cannot be taken back: it goes on to name the user until it ends, who then may nothing but
 what its groups may.`,
@@ -173,13 +173,12 @@ func (f kubeconfigFlags) url(cmd *cobra.Command, runDir string) (string, error) 
 	if f.server != "" {
 		return f.server, nil
 	}
-	runDir, err := filepath.Abs(runDir)
+	if err := checkKubeconfig(cmd.Context(), runDir); err != nil {
+		return "", fmt.Errorf("where the API is: %w; --server says it", err)
+	}
+	path, err := kubeconfigIn(runDir)
 	if err != nil {
 		return "", err
-	}
-	path := filepath.Join(runDir, localapi.Kubeconfig)
-	if err := readable(cmd.Context(), runDir, path); err != nil {
-		return "", fmt.Errorf("where the API is: %w; --server says it", err)
 	}
 	admin, err := clientcmd.LoadFromFile(path)
 	if err != nil {

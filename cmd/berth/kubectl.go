@@ -48,7 +48,12 @@ A link to this program that is called kubectl is the same as "berth kubectl". On
 			if err != nil {
 				return err
 			}
-			env, err := kubectlEnvironment(cmd.Context(), g.runDir, args, os.Environ())
+			if asksLocalAPI(args) {
+				if err := checkKubeconfig(cmd.Context(), g.runDir); err != nil {
+					return err
+				}
+			}
+			env, err := kubectlEnvironment(g.runDir, args, os.Environ())
 			if err != nil {
 				return err
 			}
@@ -96,39 +101,54 @@ func takeRunDir(g *globalFlags, args []string) ([]string, error) {
 	return left, nil
 }
 
+// hasFlag reports whether one of the flags is among the arguments of kubectl.
+func hasFlag(args []string, flags ...string) bool {
+	for _, a := range args {
+		if a == "--" {
+			return false
+		}
+		if name, _, _ := strings.Cut(a, "="); slices.Contains(flags, name) {
+			return true
+		}
+	}
+	return false
+}
+
 // withoutServer are commands of kubectl that ask no server.
 var withoutServer = []string{"completion", "help", "kustomize", "options"}
 
-// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless
-// the arguments name another one.
-func kubectlEnvironment(ctx context.Context, runDir string, args, env []string) ([]string, error) {
-	if end := slices.Index(args, "--"); end >= 0 {
-		args = args[:end]
-	}
-	named := func(flags ...string) bool {
-		return slices.ContainsFunc(args, func(a string) bool {
-			return slices.ContainsFunc(flags, func(flag string) bool { return a == flag || strings.HasPrefix(a, flag+"=") })
-		})
-	}
-	if named("--kubeconfig") {
+// asksLocalAPI reports whether kubectl will ask the local API.
+func asksLocalAPI(args []string) bool {
+	return len(args) > 0 && !slices.Contains(withoutServer, args[0]) && !hasFlag(args, "--kubeconfig", "--help", "-h", "--client")
+}
+
+// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless the
+// arguments name another.
+func kubectlEnvironment(runDir string, args, env []string) ([]string, error) {
+	if hasFlag(args, "--kubeconfig") {
 		return env, nil
 	}
-	runDir, err := filepath.Abs(runDir)
+	path, err := kubeconfigIn(runDir)
 	if err != nil {
 		return nil, err
-	}
-	path := filepath.Join(runDir, localapi.Kubeconfig)
-	if len(args) > 0 && !slices.Contains(withoutServer, args[0]) && !named("--help", "-h", "--client") {
-		if err := readable(ctx, runDir, path); err != nil {
-			return nil, err
-		}
 	}
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
 	return append(env, "KUBECONFIG="+path), nil
 }
 
-// readable returns why the kubeconfig of the local API cannot be read, and what to do about it.
-func readable(ctx context.Context, runDir, path string) error {
+// kubeconfigIn is the path of the administrator's kubeconfig.
+func kubeconfigIn(runDir string) (string, error) {
+	runDir, err := filepath.Abs(runDir)
+	return filepath.Join(runDir, localapi.Kubeconfig), err
+}
+
+// checkKubeconfig returns why the administrator's kubeconfig cannot be read, and what to do about
+// it.
+func checkKubeconfig(ctx context.Context, runDir string) error {
+	path, err := kubeconfigIn(runDir)
+	if err != nil {
+		return err
+	}
 	f, err := os.Open(path)
 	switch {
 	case err == nil:
@@ -174,7 +194,7 @@ func completeKubectl(ctx context.Context, g *globalFlags, program func(context.C
 	if err != nil {
 		return nil, 0, err
 	}
-	env, err := kubectlEnvironment(ctx, g.runDir, append([]string{"help"}, words...), os.Environ())
+	env, err := kubectlEnvironment(g.runDir, words, os.Environ())
 	if err != nil {
 		return nil, 0, err
 	}

@@ -25,9 +25,20 @@ func APIProgram(ctx context.Context, folder string) (path string, err error) {
 		return "", fmt.Errorf("programs of the local API: %w", err)
 	}
 	if fresh {
-		_, _ = removeOthers(folder, folderName(apiHash), "/proc") // what stays takes room, and goes with the next version
+		_ = removeOtherPrograms(folder) // what stays takes room, and goes with the next version
 	}
 	return filepath.Join(folder, folderName(apiHash), "bin", "registry"), nil
+}
+
+// removeOtherPrograms removes other versions when nobody unpacks one.
+func removeOtherPrograms(folder string) error {
+	lock, err := lockFolder(folder)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = removeOthers(folder, folderName(apiHash), "/proc")
+	return err
 }
 
 // APIFolder is the folder of APIProgram in an agent's root directory.
