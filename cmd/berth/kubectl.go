@@ -33,7 +33,7 @@ func newKubectlCommand(g *globalFlags, program func(ctx context.Context, runDir 
 		Short: "kubectl, for the Kubernetes API of this machine",
 		Long: `Run the kubectl that is inside this program, for the Kubernetes API of this machine ("berth run --local-api").
 
-It uses <run dir>/kubeconfig, which may do everything and which root alone may read, in place of KUBECONFIG and ~/.kube/config; --kubeconfig
+It uses the kubeconfig in the run directory, which may do everything and which root alone may read, in place of KUBECONFIG and ~/.kube/config; --kubeconfig
 names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's: "berth kubectl --help" is its help.
 
 A link to this program that is called kubectl is the same as "berth kubectl". One that is called kubectl-berth is a plugin: with it,
@@ -122,8 +122,8 @@ func asksLocalAPI(args []string) bool {
 	return len(args) > 0 && !slices.Contains(withoutServer, args[0]) && !hasFlag(args, "--kubeconfig", "--help", "-h", "--client")
 }
 
-// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless the
-// arguments name another.
+// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless
+// the arguments name another.
 func kubectlEnvironment(runDir string, args, env []string) ([]string, error) {
 	if hasFlag(args, "--kubeconfig") {
 		return env, nil
