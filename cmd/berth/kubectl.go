@@ -33,8 +33,9 @@ func newKubectlCommand(g *globalFlags, program func(ctx context.Context, runDir 
 		Short: "kubectl, for the Kubernetes API of this machine",
 		Long: `Run the kubectl that is inside this program, for the Kubernetes API of this machine ("berth run --local-api").
 
-It uses the kubeconfig in the run directory, which may do everything and which root alone may read, in place of KUBECONFIG and ~/.kube/config; --kubeconfig
-names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's: "berth kubectl --help" is its help.
+It uses the kubeconfig in the run directory, which may do everything and which root alone may read, in place of KUBECONFIG and
+~/.kube/config; --kubeconfig names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's:
+"berth kubectl --help" is its help.
 
 A link to this program that is called kubectl is the same as "berth kubectl". One that is called kubectl-berth is a plugin: with it,
 "kubectl berth explain POD" is "berth explain POD".`,
