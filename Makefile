@@ -119,4 +119,4 @@ check: lint test ## lint, test, and what is generated or tidied is as it is comm
 
 .PHONY: clean
 clean: ## remove what was built in this checkout
-	rm -rf bin $(DIST) $(BUNDLE_FILE) $(BUNDLE_HASH)
+	rm -rf bin $(DIST) $(BUNDLE_FILE) $(BUNDLE_HASH) $(API_FILE) $(API_HASH)

@@ -11,6 +11,7 @@ import (
 	"berth/internal/host/rootlock"
 	"berth/internal/localapi"
 	"berth/internal/pod"
+	"berth/internal/runtime/embedded"
 	"berth/internal/sync/drain"
 	"berth/internal/sync/leftovers"
 )
@@ -57,6 +58,7 @@ func removeFiles(cfg *Config) error {
 	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir, localapi.Dir, localapi.RulesFile} {
 		own = append(own, filepath.Join(cfg.RootDir, name))
 	}
+	own = append(own, embedded.APIFolder(cfg.RootDir))
 	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
 }
 

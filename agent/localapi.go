@@ -24,6 +24,8 @@ import (
 	"berth/internal/localapi"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
+	"berth/internal/localapi/registry"
+	"berth/internal/runtime/embedded"
 	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/objects"
@@ -34,17 +36,20 @@ import (
 type LocalAPI struct {
 	// Address is that of the HTTPS port; port 0 is any. "": there is the unix socket alone.
 	Address string
-	// Registry is the path of the program that judges what is written; "": only the agent writes.
-	// Documents is that of the file that the program writes of itself; "": it is asked.
+	// Registry is the path of the program that judges what is written; "": the one that is inside
+	// berth. Documents is that of the file that the program has written of itself; "": that of the
+	// one inside, and another one is asked.
 	Registry, Documents string
 }
 
 // localAPI is the API server of this machine within the agent. Its file is opened when the agent
 // has its root directory; until then, and where that fails, it is as a server that is away.
 type localAPI struct {
-	cfg    localapi.Config
-	opened chan struct{} // closed when server or failed is set
-	trust  *manifestTrust
+	cfg localapi.Config
+	// documents is the path of the file of the program; "": that of the program inside counts.
+	documents string
+	opened    chan struct{} // closed when server or failed is set
+	trust     *manifestTrust
 
 	turn    sync.Mutex         // of who hands over what manifests are
 	defined manifests.Defined  // guarded by turn
@@ -58,14 +63,30 @@ type localAPI struct {
 func newLocalAPI(b *base) *localAPI {
 	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
-		Documents: b.cfg.LocalAPI.Documents, Log: b.cfg.Log,
-	}}
+		Log: b.cfg.Log,
+	}, documents: b.cfg.LocalAPI.Documents}
+}
+
+// open opens the API, by the program inside unless another one is named.
+func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
+	c := l.cfg
+	c.Unpack = func() (string, error) { return embedded.APIProgram(ctx, embedded.APIFolder(c.RootDir)) }
+	switch inside := embedded.APIDocuments(); {
+	case l.documents != "":
+		c.Documents, err = registry.OpenDocuments(l.documents)
+	case c.Registry == "" && inside != "":
+		c.Documents, err = registry.ReadDocuments(strings.NewReader(inside), int64(len(inside)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return localapi.Open(c)
 }
 
 // run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as
 // a condition.
 func (l *localAPI) run(ctx context.Context) error {
-	s, err := localapi.Open(l.cfg)
+	s, err := l.open(ctx)
 	l.mu.Lock()
 	l.server, l.failed = s, err
 	l.mu.Unlock()

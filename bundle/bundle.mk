@@ -14,7 +14,7 @@ BUNDLE_TAGS    := bundle
 BUNDLE_FILE    := internal/runtime/embedded/bundle/bundle.tar.zst
 BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
 # Expanded when a recipe runs, that is, after the bundle is there.
-BUNDLE_LDFLAGS  = -X berth/internal/runtime/embedded.bundleHash=$(shell cat $(BUNDLE_HASH))
+BUNDLE_LDFLAGS  = $(foreach name,bundle api,-X berth/internal/runtime/embedded.$(name)Hash=$(shell cat $(dir $(BUNDLE_HASH))$(name).hash))
 
 BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(filter-out %_test.go,$(wildcard bundle/cmd/*/*.go bundle/cni/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
@@ -59,7 +59,7 @@ bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
 		$(PROGRESS) bundle $(MAKE) --no-print-directory -f bundle/bundle.mk bundle-build BUNDLE_KEPT="$$kept"; \
 	fi; \
 	mkdir -p $(dir $(BUNDLE_FILE)); \
-	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! [ -f $(BUNDLE_FILE) ]; then \
+	if ! cmp -s "$$kept/bundle.hash" $(BUNDLE_HASH) || ! cmp -s "$$kept/bundle.tar.zst" $(BUNDLE_FILE); then \
 		rm -f $(BUNDLE_FILE) $(BUNDLE_HASH); \
 		cp "$$kept/bundle.tar.zst" $(BUNDLE_FILE); cp "$$kept/bundle.hash" $(BUNDLE_HASH); \
 	fi
@@ -114,6 +114,7 @@ bundle-needs:
 	command -v $${CC:-cc} >/dev/null || missing="$$missing $(if $(BUNDLE_CROSS),gcc-$(subst _,-,$(BUNDLE_TRIPLET)) libc6-dev-$(BUNDLE_ARCH)-cross,gcc libc6-dev)"; \
 	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
 	if command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp; then missing="$$missing libseccomp-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH))"; fi; \
+	command -v zstd >/dev/null || missing="$$missing zstd"; \
 	$(if $(BUNDLE_CROSS),if [ -n "$$missing" ]; then \
 		echo "bundle: missing Debian packages for $(BUNDLE_ARCH):$$missing (as root: dpkg --add-architecture $(BUNDLE_ARCH) && apt-get update && apt-get install$$missing)" >&2; exit 1; \
 	fi;) \
@@ -121,7 +122,7 @@ bundle-needs:
 		echo "bundle: missing Debian packages:$$missing (run 'make deps' as root, or: apt-get install$$missing)" >&2; exit 1; \
 	fi
 
-# Debian packages: to build the bundle (gcc, libc6-dev, pkg-config, libseccomp-dev), and to run pods (nftables; iptables will do).
+# Debian packages: to build the bundle (gcc, libc6-dev, pkg-config, libseccomp-dev, zstd), and to run pods (nftables; iptables will do).
 .PHONY: deps
 deps: ## install the Debian packages needed to build and run (as root), or say which are missing
 	@build=; run=; \
@@ -129,6 +130,7 @@ deps: ## install the Debian packages needed to build and run (as root), or say w
 	[ -f /usr/include/stdio.h ] || build="$$build libc6-dev"; \
 	command -v pkg-config >/dev/null || build="$$build pkg-config"; \
 	if ! command -v pkg-config >/dev/null || ! pkg-config --exists libseccomp; then build="$$build libseccomp-dev"; fi; \
+	command -v zstd >/dev/null || build="$$build zstd"; \
 	path="$$PATH:/usr/sbin:/sbin"; \
 	if ! PATH="$$path" command -v nft >/dev/null && ! PATH="$$path" command -v iptables >/dev/null; then run="$$run nftables"; fi; \
 	PATH="$$path" command -v conntrack >/dev/null || run="$$run conntrack"; \

@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"golang.org/x/mod/modfile"
 )
 
 // component is something of others that is linked into programs.
@@ -76,9 +78,18 @@ func modulesOf(info *buildinfo.BuildInfo) []component {
 	all := []component{{name: standardLibrary, version: strings.TrimPrefix(info.GoVersion, "go"), kind: goModule}}
 	// The module that has the main package is not among the others.
 	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
-		if !ours(m.Path) {
-			all = append(all, component{name: m.Path, version: m.Version, kind: goModule, changed: m.Replace != nil})
+		if ours(m.Path) {
+			continue
 		}
+		c := component{name: m.Path, version: m.Version, kind: goModule}
+		switch r := m.Replace; {
+		case r == nil:
+		case modfile.IsDirectoryPath(r.Path):
+			c.changed = true
+		default: // a module that others have released
+			c.name, c.version = r.Path, r.Version
+		}
+		all = append(all, c)
 	}
 	return all
 }

@@ -1,7 +1,7 @@
 // Packaging writes what a release says of its content, from what the linker has put into its programs: a software bill of
 // materials (SPDX), and the licences of all that is inside.
 //
-//	packaging -berth FILE -bundle FILE -version VERSION -arch ARCH -out DIR
+//	packaging -berth FILE -bundle FILE [-bundle FILE] -version VERSION -arch ARCH -out DIR
 //
 // The same input gives the same bytes: the time in them is SOURCE_DATE_EPOCH.
 package main
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,30 +33,33 @@ const (
 
 func main() {
 	var (
-		r             release
-		agent, bundle string
-		out           string
+		r          release
+		agent, out string
+		bundles    []string
 	)
 	flag.StringVar(&agent, "berth", "", "the program berth")
-	flag.StringVar(&bundle, "bundle", "", "the bundle that is embedded into it")
+	flag.Func("bundle", "a bundle that is embedded into it (repeatable)", func(file string) error {
+		bundles = append(bundles, file)
+		return nil
+	})
 	flag.StringVar(&r.version, "version", "", "version of the release")
 	flag.StringVar(&r.arch, "arch", "", "architecture of the programs, as Go names it")
 	flag.StringVar(&out, "out", "", "folder to write "+sbomFile+" and "+licencesFile+" to")
 	flag.Parse()
-	if err := r.describe(agent, bundle, out); err != nil {
+	if err := r.describe(agent, bundles, out); err != nil {
 		fmt.Fprintln(os.Stderr, "packaging:", err)
 		os.Exit(1)
 	}
 }
 
 // describe writes both files.
-func (r *release) describe(agent, bundle, out string) error {
+func (r *release) describe(agent string, bundles []string, out string) error {
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
 		return fmt.Errorf("SOURCE_DATE_EPOCH: %w: set it to the time of the commit, in seconds", err)
 	}
 	r.made = time.Unix(seconds, 0).UTC()
-	if err := r.read(agent, bundle); err != nil {
+	if err := r.read(agent, bundles); err != nil {
 		return err
 	}
 	sources, err := newSources()
@@ -76,7 +80,7 @@ func (r *release) describe(agent, bundle, out string) error {
 }
 
 // read finds the programs, and what was linked into them.
-func (r *release) read(agent, bundle string) error {
+func (r *release) read(agent string, bundles []string) error {
 	content, err := os.ReadFile(agent)
 	if err != nil {
 		return err
@@ -85,16 +89,16 @@ func (r *release) read(agent, bundle string) error {
 	if err != nil {
 		return err
 	}
-	archive, err := os.Open(bundle)
-	if err != nil {
-		return err
+	r.programs = []program{berth}
+	versions := map[string]string{}
+	for _, bundle := range bundles {
+		inside, components, err := readBundleFile(bundle)
+		if err != nil {
+			return fmt.Errorf("%s: %w", bundle, err)
+		}
+		r.programs = append(r.programs, inside...)
+		maps.Copy(versions, components)
 	}
-	defer archive.Close()
-	inside, versions, err := readBundle(archive)
-	if err != nil {
-		return fmt.Errorf("%s: %w", bundle, err)
-	}
-	r.programs = append([]program{berth}, inside...)
 	for _, p := range r.programs {
 		if arch := p.setting("GOARCH"); p.info != nil && arch != r.arch {
 			return fmt.Errorf("%s is a program for %s, and the release is for %s", p.name, arch, r.arch)

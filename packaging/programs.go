@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 
 	"github.com/klauspost/compress/zstd"
@@ -49,6 +50,15 @@ func (p program) setting(key string) string {
 		}
 	}
 	return ""
+}
+
+func readBundleFile(name string) ([]program, map[string]string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	return readBundle(file)
 }
 
 // readBundle returns the programs of a bundle, those in its images too, and the versions of its

@@ -32,10 +32,12 @@ for arch in $archs; do
 	qemu-aarch64-static "$work/$arch/usr/bin/berth" version | grep "linux/$arch" || fail "berth is not for $arch"
 	qemu-aarch64-static "$work/$arch/usr/bin/berth" check >"$work/check" || fail 'berth check fails'
 	grep 'inside this program' "$work/check"
-	bundle=$(ls "$work"/cache/bundle/*/bundle.tar.zst | while read -r file; do
-		zstd -qdc "$file" | tar -xO bin/runc | file - | grep -q aarch64 && echo "$file" || true
-	done)
-	zstd -qdc "$bundle" | tar -xC "$work/$arch"
+	for archive in bundle/runc api/registry; do
+		for file in "$work"/cache/${archive%/*}/*/${archive%/*}.tar.zst; do
+			if zstd -qdc "$file" | tar -xO "bin/${archive#*/}" | file - | grep -q aarch64; then zstd -qdc "$file" | tar -xC "$work/$arch"; fi
+		done
+	done
+	qemu-aarch64-static "$work/$arch/bin/registry" kubectl version --client
 	qemu-aarch64-static "$work/$arch/bin/runc" --version
 	qemu-aarch64-static "$work/$arch/bin/containerd" --version
 	{ qemu-aarch64-static "$work/$arch/cni/bridge" 2>&1 </dev/null || true; } | grep 'CNI bridge plugin'

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -131,6 +132,24 @@ func TestComponents(t *testing.T) {
 		if !slices.Equal(urls[want], []string{"one", "two"}) {
 			t.Errorf("%s is in %v, want one and two; there are %v", want, urls[want], urls)
 		}
+	}
+}
+
+// A module that stands for another one is named as itself; one in a folder is a changed copy.
+func TestReplacedModules(t *testing.T) {
+	all := modulesOf(&debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Path: "berth/bundle/registry"}, Deps: []*debug.Module{
+		{Path: "example.com/folder", Version: "v1.0.0", Replace: &debug.Module{Path: "./folder", Version: "(devel)"}},
+		{Path: "example.com/none", Version: "v0.0.0", Replace: &debug.Module{Path: "example.com/none", Version: "v0.36.3"}},
+		{Path: "example.com/old", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/new", Version: "v2.0.0"}},
+		{Path: "berth", Version: "v0.0.0", Replace: &debug.Module{Path: "../..", Version: "(devel)"}},
+	}})
+	var got []string
+	for _, c := range all {
+		got = append(got, fmt.Sprint(c.name, " ", c.version, " ", c.changed))
+	}
+	want := []string{"stdlib 1.26.0 false", "example.com/folder v1.0.0 true", "example.com/none v0.36.3 false", "example.com/new v2.0.0 false"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -4,11 +4,14 @@
 // does, because it is made of the same: the registries, the admission plugins and the handlers of
 // Kubernetes. It keeps nothing. The agent starts it when something is written, and ends it.
 //
+// Called as kubectl, or with this as its first argument, it is kubectl, which is made of the same
+// libraries.
+//
 // Owns: which kinds, subresources and admission plugins there are.
 // Reads: objects, from the agent's store; who asks, from the headers X-Remote-User, X-Remote-Group
 // and X-Remote-Uid.
-// Never: opens a socket, or a file but that of its documents; decides who may do what: the agent has, and nobody else reaches
-// this program.
+// Never (but as kubectl): opens a socket, or a file but that of its documents; decides who may do
+// what: the agent has, and nobody else reaches this program.
 package main
 
 import (
@@ -28,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
+	"berth/bundle/registry/messages"
 	"berth/internal/localapi/registry"
 )
 
@@ -44,6 +48,10 @@ const lastRequests = 3 * time.Second
 var errUsage = errors.New("wrong usage")
 
 func main() {
+	if args, ok := messages.Kubectl(os.Args); ok {
+		runKubectl(args)
+		return
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	slog.SetDefault(log)
 	klog.SetSlogLogger(log)

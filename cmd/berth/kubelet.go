@@ -17,11 +17,15 @@ import (
 // kubeletName is the command, and the name under which the whole program is that command.
 const kubeletName = "kubelet"
 
-// commandArgs returns the arguments of the root command: a program that is called kubelet is `berth
-// kubelet`, so that a link is all that the unit files of a node need.
+// commandArgs returns the arguments of the root command. A program that is called kubelet is `berth
+// kubelet`, so that a link is all that the unit files of a node need; kubectl is as well. kubectl
+// runs kubectl_complete-NAME to complete the words of its plugin kubectl-NAME.
 func commandArgs(argv []string) []string {
-	if filepath.Base(argv[0]) == kubeletName {
-		return append([]string{kubeletName}, argv[1:]...)
+	switch name := filepath.Base(argv[0]); name {
+	case kubeletName, kubectlName:
+		return append([]string{name}, argv[1:]...)
+	case kubectlName + "_complete-berth":
+		return append([]string{cobra.ShellCompRequestCmd}, argv[1:]...)
 	}
 	return argv[1:]
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -107,6 +108,9 @@ Each flag may also be given by an environment variable: --run-dir by BERTH_RUN_D
 			newGetCommand(g), newDescribeCommand(g), newExplainCommand(g), newEventsCommand(g), newLogsCommand(g), newTopCommand(g),
 		}},
 		{"Go into them:", []*cobra.Command{newExecCommand(g), newAttachCommand(g), newPortForwardCommand(g), newCopyCommand(g)}},
+		{"The Kubernetes API of this machine:", []*cobra.Command{
+			newKubectlCommand(g, bundledKubectl, syscall.Exec), newKubeconfigCommand(g), newBackupCommand(g), newRestoreCommand(g),
+		}},
 		{"The node:", []*cobra.Command{newCheckCommand(g), newConfigCommand(g), newImageCommand(g), newReleaseCommand(g), newVersionCommand(g)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})

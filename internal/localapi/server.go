@@ -47,12 +47,14 @@ type Config struct {
 	NodeName string
 	// Address is that of the HTTPS listener, as 127.0.0.1:6443; port 0 is any. "" is none.
 	Address string
-	// Registry is the path of the program that judges what is written; "": nothing can be written
-	// but by the agent.
+	// Registry is the path of the program that judges what is written; "": Unpack knows it.
 	Registry string
-	// Documents is the path of the file that this program writes of itself, by its command
-	// documents; "": it is started to say which kinds there are.
-	Documents string
+	// Unpack returns the path of this program, and makes it if it is not there; nil: nothing can be
+	// written but by the agent.
+	Unpack func() (string, error)
+	// Documents are what this program says of itself, which Close closes; nil: it is started to say
+	// which kinds there are.
+	Documents *registry.Documents
 	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
 	Confine func(pid int) error
 	// Node serves the node API to everybody who reaches it.
@@ -69,7 +71,6 @@ type Server struct {
 	authority *access.Authority
 	access    *access.Access
 	registry  *registry.Registry
-	documents *registry.Documents
 	reads     http.Handler
 	pods      http.Handler
 	usage     http.Handler
@@ -102,7 +103,7 @@ func Open(cfg Config) (_ *Server, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db")}); err != nil {
+	if s.store, err = store.Open(store.Config{Path: objectsFile(cfg.RootDir)}); err != nil {
 		return nil, err
 	}
 	if err := createFirst(s.store); err != nil {
@@ -119,14 +120,9 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.access = access.New(access.Config{
 		Authority: s.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(cfg.RootDir, RulesFile), cfg.Log), Objects: found, Log: cfg.Log,
 	})
-	if cfg.Documents != "" {
-		if s.documents, err = registry.OpenDocuments(cfg.Documents); err != nil {
-			return nil, err
-		}
-	}
 	if s.registry, err = registry.New(registry.Config{
-		Program: cfg.Registry, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store, Confine: cfg.Confine,
-		Documents: s.documents, Log: cfg.Log,
+		Program: cfg.Registry, Unpack: cfg.Unpack, Node: cfg.NodeName, Socket: filepath.Join(cfg.RunDir, "registry.sock"), Store: s.store,
+		Confine: cfg.Confine, Documents: cfg.Documents, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
@@ -144,7 +140,7 @@ func Open(cfg Config) (_ *Server, err error) {
 
 // listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
 func (s *Server) listen() error {
-	path := filepath.Join(s.cfg.RunDir, "api.sock")
+	path := SocketPath(s.cfg.RunDir)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -225,7 +221,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	var servers []*http.Server
 	for _, l := range s.listeners {
 		h := &http.Server{
-			Handler: s.access.Handler(http.HandlerFunc(s.serve)), TLSConfig: l.tls, ConnContext: access.ConnContext,
+			Handler: s.access.Handler(s.handlerOf(l)), TLSConfig: l.tls, ConnContext: access.ConnContext,
 			BaseContext: func(net.Listener) context.Context { return ctx },
 			// Whoever can reach the port can break off handshakes.
 			ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
@@ -277,8 +273,8 @@ func (s *Server) Close() error {
 	if s.registry != nil {
 		errs = append(errs, s.registry.Close())
 	}
-	if s.documents != nil {
-		errs = append(errs, s.documents.Close())
+	if s.cfg.Documents != nil {
+		errs = append(errs, s.cfg.Documents.Close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

@@ -5,12 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
-
-	"github.com/klauspost/compress/zstd"
 )
 
 // manifest is the first entry of a bundle; internal/runtime/embedded reads it.
@@ -66,35 +66,42 @@ func (b *bundle) write(name string) (hash string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := os.Create(name)
-	if err != nil {
+	if err := compress(name, func(w io.Writer) error { return b.archive(w, head) }); err != nil {
 		return "", err
-	}
-	defer func() {
-		if cerr := out.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	z, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		return "", err
-	}
-	t := tar.NewWriter(z)
-	if err := addEntry(t, "manifest.json", 0o644, head); err != nil {
-		return "", err
-	}
-	for i, f := range b.manifest.Files {
-		if err := addEntry(t, f.Name, f.Mode, b.contents[i]); err != nil {
-			return "", err
-		}
-	}
-	for _, c := range []io.Closer{t, z} {
-		if err := c.Close(); err != nil {
-			return "", err
-		}
 	}
 	sum := sha256.Sum256(head)
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// archive writes everything as a tar.
+func (b *bundle) archive(w io.Writer, head []byte) error {
+	t := tar.NewWriter(w)
+	if err := addEntry(t, "manifest.json", 0o644, head); err != nil {
+		return err
+	}
+	for i, f := range b.manifest.Files {
+		if err := addEntry(t, f.Name, f.Mode, b.contents[i]); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+// compress writes to a file what f writes, compressed by the program zstd: by its level 19 a bundle
+// is an eighth smaller than by the best that there is in Go. Whoever unpacks it needs the 8 MiB of
+// the window. One thread, as the bytes must not depend on the machine.
+func compress(name string, f func(io.Writer) error) error {
+	cmd := exec.Command("zstd", "-q", "-f", "-19", "--zstd=wlog=23", "--single-thread", "-o", name)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%w: install it (Debian: apt-get install zstd)", err)
+	}
+	err = f(in)
+	return errors.Join(err, in.Close(), cmd.Wait())
 }
 
 // addEntry writes one file without times or owners, so that equal content makes equal archives.

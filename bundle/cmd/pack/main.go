@@ -1,11 +1,12 @@
-// Pack makes the bundle: the programs of the runtime, and the images that Berth brings along, in
-// one compressed file.
+// Pack makes a bundle: programs, and images of some, in one compressed file.
 //
 //	pack -arch amd64 -bin DIR -cni DIR -pause FILE -hello FILE -out bundle.tar.zst -hash bundle.hash
+//	pack -arch amd64 -bin DIR -out api.tar.zst -hash api.hash
 //
 // The bundle is a zstd-compressed tar whose first entry is manifest.json, which lists every other
 // entry with its mode, size and SHA-256. The hash written to -hash is the SHA-256 of that manifest,
-// and so vouches for everything in the bundle. The same input gives the same bytes.
+// and so vouches for everything in the bundle. The same input gives the same bytes, by the same
+// version of zstd.
 package main
 
 import (
@@ -17,33 +18,43 @@ import (
 	"slices"
 )
 
+// sources are what a bundle is made of. What is empty is not in it.
+type sources struct{ bin, cni, pause, hello string }
+
 func main() {
-	bin := flag.String("bin", "", "folder of containerd, the shim and runc")
-	cni := flag.String("cni", "", "folder of the CNI plugins")
-	pause := flag.String("pause", "", "the pause program")
-	hello := flag.String("hello", "", "the hello program")
+	var from sources
+	flag.StringVar(&from.bin, "bin", "", "folder of programs")
+	flag.StringVar(&from.cni, "cni", "", "folder of the CNI plugins")
+	flag.StringVar(&from.pause, "pause", "", "the pause program")
+	flag.StringVar(&from.hello, "hello", "", "the hello program")
 	out := flag.String("out", "", "bundle file to write")
 	hash := flag.String("hash", "", "file to write the bundle's hash to")
 	b := bundle{}
 	flag.StringVar(&b.arch, "arch", runtime.GOARCH, "architecture of the programs, as Go names it")
 	flag.Func("component", "name=version of something bundled (repeatable)", b.addComponent)
 	flag.Parse()
-	if err := b.pack(*bin, *cni, *pause, *hello, *out, *hash); err != nil {
+	if err := b.pack(from, *out, *hash); err != nil {
 		fmt.Fprintln(os.Stderr, "pack:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bundle) pack(bin, cni, pause, hello, out, hashFile string) error {
-	for _, dir := range []struct{ from, to string }{{bin, "bin"}, {cni, "cni"}} {
+func (b *bundle) pack(from sources, out, hashFile string) error {
+	for _, dir := range []struct{ from, to string }{{from.bin, "bin"}, {from.cni, "cni"}} {
+		if dir.from == "" {
+			continue
+		}
 		if err := b.addPrograms(dir.from, dir.to); err != nil {
 			return err
 		}
 	}
 	for _, image := range []image{
-		{name: "berth.local/pause:1", program: pause, entrypoint: "/pause", user: "65535:65535", pinned: true},
-		{name: "berth.local/hello:1", program: hello, entrypoint: "/hello", command: "serve", port: "8080/tcp"},
+		{name: "berth.local/pause:1", program: from.pause, entrypoint: "/pause", user: "65535:65535", pinned: true},
+		{name: "berth.local/hello:1", program: from.hello, entrypoint: "/hello", command: "serve", port: "8080/tcp"},
 	} {
+		if image.program == "" {
+			continue
+		}
 		if err := b.addImage(image); err != nil {
 			return fmt.Errorf("image %s: %w", image.name, err)
 		}

@@ -32,12 +32,14 @@ type Grant struct {
 	Rule
 	// Life is how long the certificate holds.
 	Life time.Duration
+	// Token is by what the user is known, in place of a certificate; "": it has one.
+	Token string
 	// Server is the URL of the API.
 	Server string
 }
 
-// Kubeconfig returns a kubeconfig of a user, with a certificate of the authority, and adds what the
-// user may to the file of rules: to the user alone, not to its groups.
+// Kubeconfig returns a kubeconfig of a user, with a certificate of the authority or a token, and
+// adds what the user may to the file of rules: to the user alone, not to its groups.
 func Kubeconfig(a *Authority, rulesPath string, g Grant) ([]byte, error) {
 	if len(g.Users) != 1 {
 		return nil, errors.New("a kubeconfig is of one user: name it by --user")
@@ -59,15 +61,18 @@ func Kubeconfig(a *Authority, rulesPath string, g Grant) ([]byte, error) {
 
 func kubeconfig(a *Authority, g Grant) ([]byte, error) {
 	user := g.Users[0]
-	certificate, key, err := a.Client(user, g.Groups, g.Life)
-	if err != nil {
-		return nil, err
+	known := &clientcmdapi.AuthInfo{Token: g.Token}
+	if g.Token == "" {
+		var err error
+		if known.ClientCertificateData, known.ClientKeyData, err = a.Client(user, g.Groups, g.Life); err != nil {
+			return nil, err
+		}
 	}
 	const cluster = "berth"
 	name := user + "@" + cluster
 	c := clientcmdapi.NewConfig()
 	c.Clusters[cluster] = &clientcmdapi.Cluster{Server: g.Server, CertificateAuthorityData: a.Certificate()}
-	c.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
+	c.AuthInfos[user] = known
 	c.Contexts[name] = &clientcmdapi.Context{Cluster: cluster, AuthInfo: user}
 	if len(g.Namespaces) == 1 && g.Namespaces[0] != all {
 		c.Contexts[name].Namespace = g.Namespaces[0]

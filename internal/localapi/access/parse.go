@@ -179,12 +179,7 @@ func withRule(content []byte, r Rule) ([]byte, error) {
 		doc = &yaml.Node{Kind: yaml.DocumentNode, HeadComment: firstLine, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	}
 	root := doc.Content[0]
-	var rules *yaml.Node
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		if root.Content[i].Value == "rules" {
-			rules = root.Content[i+1]
-		}
-	}
+	rules := valueOf(root, "rules")
 	if rules == nil {
 		rules = &yaml.Node{}
 		root.Content = append(root.Content, text("rules"), rules)
@@ -201,6 +196,59 @@ func withRule(content []byte, r Rule) ([]byte, error) {
 		}
 	}
 	rules.Content = append(rules.Content, n)
+	return encodeYAML(doc)
+}
+
+// withoutUser returns the content of a good file of rules without a user, and how many rules named
+// it.
+func withoutUser(content []byte, user string) (_ []byte, named int, err error) {
+	doc, err := parseYAML(content)
+	if err != nil || doc == nil {
+		return content, 0, err
+	}
+	rules := valueOf(doc.Content[0], "rules")
+	if rules == nil {
+		return content, 0, nil
+	}
+	rules.Content = slices.DeleteFunc(rules.Content, func(rule *yaml.Node) bool {
+		users := valueOf(rule, "users")
+		if users == nil {
+			return false
+		}
+		all := len(users.Content)
+		users.Content = slices.DeleteFunc(users.Content, func(n *yaml.Node) bool { return n.Value == user })
+		if len(users.Content) == all {
+			return false
+		}
+		named++
+		if len(users.Content) > 0 {
+			return false
+		}
+		at := slices.Index(rule.Content, users)
+		rule.Content = slices.Delete(rule.Content, at-1, at+1)
+		return valueOf(rule, "groups") == nil
+	})
+	if named == 0 {
+		return content, 0, nil
+	}
+	if len(rules.Content) == 0 {
+		rules.Style = yaml.FlowStyle // "[]"
+	}
+	content, err = encodeYAML(doc)
+	return content, named, err
+}
+
+// valueOf is the value of a mapping's key, nil if it is not there.
+func valueOf(mapping *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return mapping.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func encodeYAML(doc *yaml.Node) ([]byte, error) {
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)

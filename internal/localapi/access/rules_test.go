@@ -240,6 +240,62 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
+func TestRemoveUser(t *testing.T) {
+	for _, c := range []struct {
+		name, content, want string
+		named               int
+	}{
+		{"no file", "", "", 0},
+		{"none of its", "# mine\nrules:\n    - users: [a]\n      verbs: [get]\n      resources: [pods]\n", "# mine\nrules:\n    - users: [a]\n      verbs: [get]\n      resources: [pods]\n", 0},
+		{
+			"its own, one with others, one with a group",
+			"# mine\nrules:\n  # of ci\n  - users: [ci]\n    verbs: [get]\n    resources: [pods]\n  # of both\n  - users: [ci, a] # two\n    verbs: [list]\n    resources: [pods]\n" +
+				"  - users: [ci]\n    groups: [dev]\n    verbs: [watch]\n    resources: [pods]\n  - groups: [ci]\n    verbs: [get]\n    resources: [nodes]\n",
+			"# mine\nrules:\n  # of both\n  - users: [a] # two\n    verbs: [list]\n    resources: [pods]\n" +
+				"  - groups: [dev]\n    verbs: [watch]\n    resources: [pods]\n  - groups: [ci]\n    verbs: [get]\n    resources: [nodes]\n",
+			3,
+		},
+		{"the last", "rules:\n- users: [ci, ci]\n  verbs: [get]\n  resources: [pods]\n", "rules: []\n", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, path := rulesOf(t, c.content)
+			named, err := access.RemoveUser(path, "ci")
+			if err != nil || named != c.named {
+				t.Errorf("%d rules, %v; want %d", named, err, c.named)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil || string(got) != c.want {
+				t.Errorf("%v, got\n%s\nwant\n%s", err, got, c.want)
+			}
+			if err := f.Health(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	_, path := rulesOf(t, "rules: broken")
+	if _, err := access.RemoveUser(path, "ci"); err == nil || !strings.Contains(err.Error(), "line 1: rules: it is a list") {
+		t.Errorf("of broken rules: %v", err)
+	}
+}
+
+// TestRulesThroughALink keeps a link a link.
+func TestRulesThroughALink(t *testing.T) {
+	_, path := rulesOf(t, "rules:\n- users: [ci]\n  verbs: [get]\n  resources: [pods]\n")
+	link := filepath.Join(t.TempDir(), "access.yaml")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := access.RemoveUser(link, "ci"); err != nil {
+		t.Fatal(err)
+	}
+	if to, err := os.Readlink(link); err != nil || to != path {
+		t.Errorf("the link leads to %q, %v", to, err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "rules: []\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // FuzzRules has no content of a file make a rule that is nobody's, or break anything; what is
 // good stays good when a rule is added.
 func FuzzRules(f *testing.F) {

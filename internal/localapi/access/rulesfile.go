@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -152,24 +153,69 @@ func (r Rule) same(other Rule) bool {
 	return true
 }
 
-// addRule writes one more rule to the file, unless it is there. Comments of the file stay. Whoever
-// does so at the same time waits.
+// addRule writes one more rule to the file, unless it is there. Comments of the file stay.
 func addRule(path string, r Rule) error {
-	return locked(filepath.Dir(path), func() error {
-		content, err := readBounded(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("rules of the local API: %w", err)
+	return changeRules(path, func(content []byte, rules Rules) ([]byte, error) {
+		if slices.ContainsFunc(rules, r.same) {
+			return content, nil
 		}
-		rules, err := parseRules(path, content)
-		if err != nil || slices.ContainsFunc(rules, r.same) {
-			return err
-		}
-		if content, err = withRule(content, r); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		if _, err := parseRules(path, content); err != nil {
-			return fmt.Errorf("the new rule: %w", err)
-		}
-		return checkpoint.Write(path, 0o600, content)
+		return withRule(content, r)
 	})
+}
+
+// RemoveUser takes a user out of the file of rules: rules that are for nobody else go, with their
+// comments. It returns how many rules named the user. What its groups may, it may still.
+func RemoveUser(rulesPath, user string) (named int, err error) {
+	err = changeRules(rulesPath, func(content []byte, _ Rules) (changed []byte, err error) {
+		changed, named, err = withoutUser(content, user)
+		return changed, err
+	})
+	return named, err
+}
+
+// changeRules replaces the content of the file by what change makes of it, unless that is the same.
+// Who does so at the same time by this program waits; where somebody has edited the file meanwhile,
+// change is called again.
+func changeRules(path string, change func(content []byte, rules Rules) ([]byte, error)) error {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real // a link stays one
+	}
+	return locked(filepath.Dir(path), func() error {
+		for {
+			before, err := readIfThere(path)
+			if err != nil {
+				return err
+			}
+			rules, err := parseRules(path, before)
+			if err != nil {
+				return err
+			}
+			after, err := change(before, rules)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			if bytes.Equal(before, after) {
+				return nil
+			}
+			if _, err := parseRules(path, after); err != nil {
+				return fmt.Errorf("the changed rules: %w", err)
+			}
+			now, err := readIfThere(path)
+			if err != nil {
+				return err
+			}
+			if bytes.Equal(before, now) {
+				return checkpoint.Write(path, 0o600, after)
+			}
+		}
+	})
+}
+
+// readIfThere is the content of the file, which is empty if there is none.
+func readIfThere(path string) ([]byte, error) {
+	content, err := readBounded(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("rules of the local API: %w", err)
+	}
+	return content, nil
 }

@@ -41,12 +41,13 @@ const programDescriptor = StoreDescriptor + 1
 
 // startChild starts a process with its sockets.
 func startChild(cfg Config) (*child, error) {
-	if cfg.Program == "" {
-		return nil, errors.New("this build has no program registry; --registry says where one is")
-	}
-	program, err := os.Open(cfg.Program)
+	path, err := cfg.program()
 	if err != nil {
-		return nil, fmt.Errorf("the program: %w; --registry says where it is", err)
+		return nil, err
+	}
+	program, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("the program: %w; --local-api-program says where it is", err)
 	}
 	defer func() { _ = program.Close() }()
 	listener, err := listen(cfg.Socket)
@@ -73,9 +74,20 @@ func startChild(cfg Config) (*child, error) {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
 	if err := startUnprivileged(cmd); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", cfg.Program, err), here.Close())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", path, err), here.Close())
 	}
 	return superviseChild(cfg, cmd, here, said)
+}
+
+// program is the path of the program.
+func (cfg Config) program() (string, error) {
+	switch {
+	case cfg.Program != "":
+		return cfg.Program, nil
+	case cfg.Unpack != nil:
+		return cfg.Unpack()
+	}
+	return "", errors.New("this build has no program registry; --local-api-program says where one is")
 }
 
 // superviseChild has a process that was started confined, served and reaped.

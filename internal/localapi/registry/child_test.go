@@ -289,7 +289,7 @@ func TestChildThatDoesNotStart(t *testing.T) {
 		message    string
 	}{
 		{"it ends", "broken", nil, "the fake is broken"},
-		{"its program is missing", "n", func(c *Config) { c.Program = "/nowhere/registry" }, "/nowhere/registry: no such file or directory; --registry says where it is"},
+		{"its program is missing", "n", func(c *Config) { c.Program = "/nowhere/registry" }, "/nowhere/registry: no such file or directory; --local-api-program says where it is"},
 		{"there is no program", "n", func(c *Config) { c.Program = "" }, "this build has no program registry"},
 		{"it cannot be executed", "n", func(c *Config) { c.Program = "/etc/passwd" }, "start /etc/passwd: "},
 		{"it cannot be confined", "n", func(c *Config) { c.Confine = func(int) error { return errors.New("no cgroup") } }, "confine the process: no cgroup"},

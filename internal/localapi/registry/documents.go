@@ -77,7 +77,20 @@ func openDocuments(path string) (_ *Documents, err error) {
 			err = errors.Join(err, z.Close())
 		}
 	}()
-	d := &Documents{all: map[string][]document{}, files: map[string]*zip.File{}, Closer: z}
+	return readDocuments(&z.Reader, z)
+}
+
+// ReadDocuments is OpenDocuments for the content of a file.
+func ReadDocuments(content io.ReaderAt, size int64) (*Documents, error) {
+	z, err := zip.NewReader(content, size)
+	if err != nil {
+		return nil, fmt.Errorf("documents of the local API: %w", err)
+	}
+	return readDocuments(z, io.NopCloser(nil))
+}
+
+func readDocuments(z *zip.Reader, closer io.Closer) (*Documents, error) {
+	d := &Documents{all: map[string][]document{}, files: map[string]*zip.File{}, Closer: closer}
 	for _, f := range z.File {
 		d.files[f.Name] = f
 	}

@@ -19,8 +19,11 @@ import (
 
 // Config says what the child is, and over what.
 type Config struct {
-	// Program is the path of the program; "" if this build has none.
+	// Program is the path of the program; "": Unpack knows it.
 	Program string
+	// Unpack returns the path of the program, an absolute one, and makes the program if it is not
+	// there. It is called before each start of a child. Nil: this build has none.
+	Unpack func() (string, error)
 	// Node is the name of the node that the child binds pods to.
 	Node string
 	// Socket is the path of the socket on which the child serves, in a folder that is the agent's

@@ -10,4 +10,8 @@ import (
 // hasBlob tells builds apart.
 const hasBlob = false
 
+const apiDocuments = ""
+
 func embeddedBlob() io.Reader { return strings.NewReader("") }
+
+func embeddedAPI() io.Reader { return strings.NewReader("") }

@@ -54,18 +54,27 @@ type bundledImage struct {
 // bundles apart, short in process lists.
 func folderName(hash string) string { return hash[:16] }
 
-// openBlob opens the bundle: the given file, or the one in the binary.
-func openBlob(file string) (io.ReadCloser, error) {
-	if file != "" {
+// isFolderName reports whether a folder is named as that of a bundle is.
+func isFolderName(name string) bool {
+	_, err := hex.DecodeString(name)
+	return err == nil && len(name) == 16
+}
+
+// openBlob opens a bundle: the given file, or the one of the hash in the binary.
+func openBlob(file, hash string) (io.ReadCloser, error) {
+	switch {
+	case file != "":
 		return os.Open(file)
-	}
-	if !Available() {
+	case !Available():
 		return nil, errNoBundle
+	case hash == apiHash:
+		return io.NopCloser(embeddedAPI()), nil
 	}
 	return io.NopCloser(embeddedBlob()), nil
 }
 
-// hashOf returns the hash of the bundle without reading more of it than its first entry.
+// hashOf returns the hash of the bundle of the runtime without reading more of it than its first
+// entry.
 func hashOf(file string) (string, error) {
 	if file == "" {
 		if !Available() {
@@ -73,7 +82,7 @@ func hashOf(file string) (string, error) {
 		}
 		return bundleHash, nil
 	}
-	blob, err := openBlob(file)
+	blob, err := os.Open(file)
 	if err != nil {
 		return "", fmt.Errorf("bundle: %w", err)
 	}

@@ -65,7 +65,7 @@ func unpackChild(args []string) error {
 	if len(args) == 3 {
 		file = args[2]
 	}
-	blob, err := openBlob(file)
+	blob, err := openBlob(file, args[1])
 	if err != nil {
 		return err
 	}

@@ -162,15 +162,12 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if err := r.makeFolders(); err != nil {
 		return fail(err)
 	}
-	if !unpacked(r.paths.bundles(), hash) {
-		began := time.Now()
-		args := []string{childUnpack, r.paths.bundles(), hash}
-		if r.cfg.BundleFile != "" {
-			args = append(args, r.cfg.BundleFile)
-		}
-		if err := child(ctx, args...); err != nil {
-			return fail(fmt.Errorf("unpack the bundle to %s: %w", r.paths.bundles(), err))
-		}
+	began := time.Now()
+	fresh, err := ensureUnpacked(ctx, r.paths.bundles(), hash, r.cfg.BundleFile)
+	if err != nil {
+		return fail(err)
+	}
+	if fresh {
 		r.log.Info("unpacked the runtime", "bundle", folderName(hash), "took", time.Since(began).Round(time.Millisecond))
 	}
 	m, err := readManifest(filepath.Join(r.paths.bundles(), folderName(hash)))

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"archive/tar"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -27,6 +28,22 @@ const unpackPrefix = ".unpack-"
 func unpacked(bundles, hash string) bool {
 	marker, err := os.ReadFile(filepath.Join(bundles, folderName(hash), completeName))
 	return err == nil && string(marker) == hash
+}
+
+// ensureUnpacked has a child unpack a bundle below bundles, unless it is there: that of the file,
+// or the one of the hash in this binary. fresh is that it was not.
+func ensureUnpacked(ctx context.Context, bundles, hash, file string) (fresh bool, err error) {
+	if unpacked(bundles, hash) {
+		return false, nil
+	}
+	args := []string{childUnpack, bundles, hash}
+	if file != "" {
+		args = append(args, file)
+	}
+	if err := child(ctx, args...); err != nil {
+		return false, fmt.Errorf("unpack the bundle to %s: %w", bundles, err)
+	}
+	return true, nil
 }
 
 // unpack writes the bundle to its folder below bundles. The folder appears complete and verified or
@@ -184,27 +201,33 @@ func link(p paths, hash string) error {
 // removeOld removes bundles that are neither current nor used by a process, and what an interrupted
 // unpacking left behind.
 func removeOld(p paths, proc string) (removed []string, err error) {
-	entries, err := os.ReadDir(p.bundles())
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(p.bundles()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	}
-	if err != nil {
-		return nil, err
 	}
 	current, err := os.Readlink(p.current())
 	if err != nil {
 		return nil, err
 	}
+	return removeOthers(p.bundles(), current, proc)
+}
+
+// removeOthers removes the folders of bundles that are neither that one nor used by a process, and
+// what an interrupted unpacking left behind. What somebody else has put there stays.
+func removeOthers(bundles, current, proc string) (removed []string, err error) {
+	entries, err := os.ReadDir(bundles)
+	if err != nil {
+		return nil, err
+	}
 	var old []string
 	for _, e := range entries {
-		if e.IsDir() && e.Name() != current {
+		if e.IsDir() && e.Name() != current && (isFolderName(e.Name()) || strings.HasPrefix(e.Name(), unpackPrefix)) {
 			old = append(old, e.Name())
 		}
 	}
 	if len(old) == 0 {
 		return nil, nil
 	}
-	used, err := foldersInUse(p.bundles(), proc)
+	used, err := foldersInUse(bundles, proc)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +235,7 @@ func removeOld(p paths, proc string) (removed []string, err error) {
 		if used[name] && !strings.HasPrefix(name, unpackPrefix) {
 			continue
 		}
-		if rerr := os.RemoveAll(filepath.Join(p.bundles(), name)); rerr != nil {
+		if rerr := os.RemoveAll(filepath.Join(bundles, name)); rerr != nil {
 			err = errors.Join(err, rerr)
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -191,28 +192,37 @@ func fakeProc(t *testing.T, processes map[string]map[string]string) string {
 
 func TestRemoveOld(t *testing.T) {
 	p := paths{root: t.TempDir()}
-	for _, name := range []string{"new", "running", "mapped", "home", "unused", "deleted", unpackPrefix + "1"} {
+	folder := func(name string) string { return folderName(sum([]byte(name))) }
+	names := map[string]string{unpackPrefix + "1": "unpacking", "current": "current", "somebody's": "somebody's"}
+	for _, name := range []string{"new", "running", "mapped", "home", "unused", "deleted"} {
+		names[folder(name)] = name
+	}
+	for name := range names {
 		if err := os.MkdirAll(filepath.Join(p.bundles(), name, "bin"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("new", p.current()); err != nil {
+	if err := os.RemoveAll(p.current()); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(folder("new"), p.current()); err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) string { return filepath.Join(p.bundles(), folder(name)) }
 	proc := fakeProc(t, map[string]map[string]string{
 		"1":    {"exe": "/sbin/init", "cwd": "/"},
 		"2":    {"cwd": "/"}, // a kernel thread
-		"10":   {"exe": p.bundles() + "/running/bin/containerd-shim-runc-v2", "cwd": "/"},
-		"11":   {"exe": "/bin/x", "cwd": "/", "maps": "7f0000-7f1000 r-xp 00000000 fe:00 12 " + p.bundles() + "/mapped/bin/runc\n7f1000-7f2000 rw-p 00000000 00:00 0\n"},
-		"12":   {"exe": "/bin/x", "cwd": p.bundles() + "/home"},
-		"13":   {"exe": p.bundles() + "/deleted/bin/containerd (deleted)", "cwd": "/"},
+		"10":   {"exe": in("running") + "/bin/containerd-shim-runc-v2", "cwd": "/"},
+		"11":   {"exe": "/bin/x", "cwd": "/", "maps": "7f0000-7f1000 r-xp 00000000 fe:00 12 " + in("mapped") + "/bin/runc\n7f1000-7f2000 rw-p 00000000 00:00 0\n"},
+		"12":   {"exe": "/bin/x", "cwd": in("home")},
+		"13":   {"exe": in("deleted") + "/bin/containerd (deleted)", "cwd": "/"},
 		"self": {},
 	})
 	removed, err := removeOld(p, proc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{unpackPrefix + "1", "unused"}, removed); diff != "" {
+	if diff := cmp.Diff([]string{unpackPrefix + "1", folder("unused")}, removed); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
 	entries, err := os.ReadDir(p.bundles())
@@ -221,9 +231,10 @@ func TestRemoveOld(t *testing.T) {
 	}
 	var left []string
 	for _, e := range entries {
-		left = append(left, e.Name())
+		left = append(left, names[e.Name()])
 	}
-	if diff := cmp.Diff([]string{"current", "deleted", "home", "mapped", "new", "running"}, left); diff != "" {
+	slices.Sort(left)
+	if diff := cmp.Diff([]string{"current", "deleted", "home", "mapped", "new", "running", "somebody's"}, left); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }

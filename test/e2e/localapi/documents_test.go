@@ -35,7 +35,7 @@ func TestDocuments(t *testing.T) {
 	t.Parallel()
 	var ofFile, ofChild atomic.Int32
 	file, _ := start(t, folder(t), counted(&ofFile))
-	child, _ := start(t, folder(t), counted(&ofChild), func(cfg *localapi.Config) { cfg.Documents = "" })
+	child, _ := start(t, folder(t), counted(&ofChild), func(cfg *localapi.Config) { cfg.Documents = nil })
 	compared := 0
 	for _, q := range documentQuestions(child) {
 		want, got := child.document(q), file.document(q)

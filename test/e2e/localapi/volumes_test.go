@@ -177,7 +177,7 @@ func (s *server) bound(namespace, name string) {
 func TestManifestObjects(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
-	s, stop := start(t, dir, func(c *localapi.Config) { c.Registry, c.Documents = "", "" })
+	s, stop := start(t, dir, func(c *localapi.Config) { c.Registry, c.Documents = "", nil })
 	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
 	d := manifests.Defined{Namespaces: []string{"pods"}, Objects: []manifests.Object{

@@ -1,0 +1,19 @@
+//go:build registry
+
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+)
+
+// runKubectl is kubectl's main function. It ends the process if the command fails.
+func runKubectl(args []string) {
+	os.Args = args // from which the command reads its name and that of plugins
+	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+		kubectlutil.CheckErr(err) // prints it and ends the process
+	}
+}

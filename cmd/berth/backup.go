@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/host/rootlock"
+	"berth/internal/localapi"
+)
+
+func newBackupCommand(g *globalFlags) *cobra.Command {
+	var rootDir string
+	cmd := &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Write all objects of the Kubernetes API of this machine to a file",
+		Long: `Write all objects of the Kubernetes API of this machine ("berth run --local-api") to a file, which root alone may read: Secrets are in it
+as they are.
+
+While the agent runs, it writes the objects as they are at one moment, and goes on to serve; otherwise they are read from its root directory.
+"berth restore" takes the file back. Manifests in folders, access.yaml and the certificates of the API are not in it.`,
+		Example: `  berth backup /var/backups/berth.backup`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := writeWhole(args[0], func(w io.Writer) error { return backup(cmd, rootDir, g.runDir, w) })
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "Wrote %s, %d bytes.\n", args[0], n)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&rootDir, "root-dir", "", rootDirUsage)
+	return cmd
+}
+
+// backup writes a backup by the agent of the run directory, if the root directory is its own and it
+// serves, or else from the root directory.
+func backup(cmd *cobra.Command, rootDir, runDir string, w io.Writer) error {
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return err
+	}
+	agents, err := agentRoot("", runDir)
+	if err != nil {
+		return err
+	}
+	root, err := apiRoot(rootDir, runDir)
+	if err != nil {
+		return err
+	}
+	served := error(localapi.ErrNotServed)
+	if root == agents {
+		served = localapi.BackupFromAgent(cmd.Context(), runDir, w)
+	}
+	if !errors.Is(served, localapi.ErrNotServed) {
+		return onlyRoot(served)
+	}
+	unlock, err := rootlock.Lock(root)
+	if err != nil {
+		return fmt.Errorf("%w; and it serves no backup on %s", onlyRoot(err), localapi.SocketPath(runDir))
+	}
+	defer unlock()
+	return localapi.Backup(root, w)
+}
+
+// writeWhole writes a file that its owner alone may read, whole or not at all, and returns its
+// size.
+func writeWhole(path string, write func(io.Writer) error) (size int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+	if err != nil {
+		return 0, fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err = write(f); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		size, err = f.Seek(0, io.SeekCurrent)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	return size, os.Rename(f.Name(), path)
+}
+
+func newRestoreCommand(g *globalFlags) *cobra.Command {
+	var rootDir string
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Replace all objects of the Kubernetes API of this machine by those of a backup",
+		Long: `Replace all objects of the Kubernetes API of this machine by those of a file that "berth backup" has written.
+
+No agent may run with the root directory: "berth stop" ends it, and leaves its pods running. The file is checked before anything is replaced.
+What was there stays beside it, as objects.db.replaced. With its next start the agent makes the machine as the objects say: pods that are
+not among them end. A pod that has ended on this machine since the backup is not run again.`,
+		Example: `  berth stop
+  berth restore /var/backups/berth.backup
+  berth run --local-api`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			root, err := agentRoot(rootDir, g.runDir)
+			if err != nil {
+				return err
+			}
+			unlock, err := rootlock.Lock(root)
+			if err != nil {
+				return fmt.Errorf("restore: %w", onlyRoot(err))
+			}
+			defer unlock()
+			replaced, err := localapi.Restore(root, file)
+			if err != nil {
+				return onlyRoot(err)
+			}
+			text := "Restored the objects of " + root + "."
+			if replaced != "" {
+				text += " Those from before are in " + replaced + "."
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&rootDir, "root-dir", "", rootDirUsage)
+	return cmd
+}

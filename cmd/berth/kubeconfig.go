@@ -1,0 +1,204 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"berth/agent"
+	"berth/internal/checkpoint"
+	"berth/internal/localapi"
+	"berth/internal/localapi/access"
+)
+
+// kubeconfigFlags are those of berth kubeconfig.
+type kubeconfigFlags struct {
+	rootDir, user, server, output        string
+	groups, namespaces, verbs, resources []string
+	expires                              time.Duration
+	token, remove                        bool
+}
+
+func newKubeconfigCommand(g *globalFlags) *cobra.Command {
+	var f kubeconfigFlags
+	cmd := &cobra.Command{
+		Use:   "kubeconfig --user NAME",
+		Short: "Let another user or program use the Kubernetes API of this machine, or no longer",
+		Long: `Make a kubeconfig of a user of the Kubernetes API of this machine ("berth run --local-api"), and print it.
+
+It has a certificate of the machine's authority or, with --token, a token of a service account, which holds until the account is deleted, or
+for the time of --expires. What the user may is added as a rule to access.yaml in the agent's root directory, where it can be read and edited: a
+change holds at once. Without --verbs and --resources no rule is added, and the user may what rules say that are there already, for it or for
+its groups. A user that exists gets one more certificate and one more rule.
+
+--remove takes the user's rules away. A certificate cannot be taken back: it goes on to name the user until it ends, who then may nothing but
+what its groups may.`,
+		Example: `  berth kubeconfig --user ann --verbs '*' --resources '*' -o ann.kubeconfig
+  berth kubeconfig --user ci --namespace web --verbs get,list,watch --resources pods,pods/log --expires 720h
+  berth kubeconfig --user system:serviceaccount:web:deployer --token -n web --verbs '*' --resources pods
+  berth kubeconfig --user ci --remove`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.user == "" {
+				return errors.New("--user is missing: the name of whom the kubeconfig is for")
+			}
+			rootDir, err := apiRoot(f.rootDir, g.runDir)
+			if err != nil {
+				return err
+			}
+			if f.remove {
+				return f.removeUser(cmd, rootDir)
+			}
+			return f.make(cmd, rootDir, g.runDir)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.user, "user", "", "name of the user")
+	fl.StringArrayVar(&f.groups, "group", nil, "a group that the user is a member of (can be repeated)")
+	fl.StringSliceVarP(&f.namespaces, "namespace", "n", nil, "where the user may do so (default: everywhere); one alone is also the kubeconfig's")
+	fl.StringSliceVar(&f.verbs, "verbs", nil, "what the user may: get, list, watch, create, update, patch, delete, deletecollection, or * for all")
+	fl.StringSliceVar(&f.resources, "resources", nil, "with what: plurals such as pods, pods/log or leases.coordination.k8s.io, or * for all")
+	fl.BoolVar(&f.token, "token", false, "with a token in place of a certificate, for --user system:serviceaccount:NAMESPACE:NAME")
+	fl.DurationVar(&f.expires, "expires", 365*24*time.Hour, "how long the certificate or token holds")
+	fl.StringVar(&f.server, "server", "", "URL of the API in the kubeconfig (default: that of <run dir>/kubeconfig)")
+	fl.StringVarP(&f.output, "output", "o", "", "file to write to, which its owner alone may read (default: standard output)")
+	fl.BoolVar(&f.remove, "remove", false, "take the rules of the user away")
+	fl.StringVar(&f.rootDir, "root-dir", "", rootDirUsage)
+	for _, name := range []string{"group", "namespace", "verbs", "resources", "token", "expires", "server", "output"} {
+		cmd.MarkFlagsMutuallyExclusive("remove", name)
+	}
+	cmd.MarkFlagsMutuallyExclusive("token", "group")
+	return cmd
+}
+
+const rootDirUsage = "directory of everything that the agent keeps (default: that of the last agent in the run directory, or " + defaultRootDir + ")"
+
+// agentRoot is the root directory of the agent of a run directory, unless one is given.
+func agentRoot(given, runDir string) (string, error) {
+	if given != "" {
+		return filepath.Abs(given)
+	}
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return "", err
+	}
+	last, err := agent.LastConfig(runDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", onlyRoot(err)
+	}
+	return cmp.Or(last.RootDir, defaultRootDir), nil
+}
+
+// apiRoot is the agentRoot in which there was a local API.
+func apiRoot(given, runDir string) (string, error) {
+	rootDir, err := agentRoot(given, runDir)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(rootDir, localapi.Dir)); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf(`root directory %s has no local API: turn it on with "berth run --local-api", or name another directory by --root-dir`, rootDir)
+	} else if err != nil {
+		return "", onlyRoot(err)
+	}
+	return rootDir, nil
+}
+
+// onlyRoot says of a file that may not be read or written who may.
+func onlyRoot(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: this is for root only: try with sudo", err)
+	}
+	return err
+}
+
+func (f kubeconfigFlags) make(cmd *cobra.Command, rootDir, runDir string) error {
+	server, err := f.url(cmd, runDir)
+	if err != nil {
+		return err
+	}
+	token, err := f.requestToken(cmd, runDir)
+	if err != nil {
+		return err
+	}
+	authority, err := access.OpenAuthority(filepath.Join(rootDir, localapi.Dir))
+	if err != nil {
+		return onlyRoot(err)
+	}
+	content, err := access.Kubeconfig(authority, filepath.Join(rootDir, localapi.RulesFile), access.Grant{
+		Rule: access.Rule{Users: []string{f.user}, Groups: f.groups, Verbs: f.verbs, Resources: f.resources, Namespaces: f.namespaces},
+		Life: f.expires, Server: server, Token: token,
+	})
+	if err != nil {
+		return onlyRoot(err)
+	}
+	if f.output == "" {
+		_, err = cmd.OutOrStdout().Write(content)
+		return err
+	}
+	return checkpoint.Write(f.output, 0o600, content)
+}
+
+// requestToken is a token of the service account that --user names; "" if none is asked for.
+func (f kubeconfigFlags) requestToken(cmd *cobra.Command, runDir string) (string, error) {
+	if !f.token {
+		return "", nil
+	}
+	account, ok := strings.CutPrefix(f.user, "system:serviceaccount:")
+	namespace, name, two := strings.Cut(account, ":")
+	if !ok || !two {
+		return "", fmt.Errorf("--token is for service accounts, and --user %q is none: write system:serviceaccount:NAMESPACE:NAME, or leave --token away for a certificate", f.user)
+	}
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return "", err
+	}
+	token, err := localapi.RequestToken(cmd.Context(), runDir, namespace, name, f.expires)
+	if err != nil {
+		return "", fmt.Errorf("token of %q: %w", f.user, onlyRoot(err))
+	}
+	return token, nil
+}
+
+// url is that of the API: the one that is given, or that of the administrator's kubeconfig.
+func (f kubeconfigFlags) url(cmd *cobra.Command, runDir string) (string, error) {
+	if f.server != "" {
+		return f.server, nil
+	}
+	if err := checkKubeconfig(cmd.Context(), runDir); err != nil {
+		return "", fmt.Errorf("where the API is: %w; --server says it", err)
+	}
+	path, err := kubeconfigIn(runDir)
+	if err != nil {
+		return "", err
+	}
+	admin, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return "", fmt.Errorf("where the API is: %s: %w; --server says it", path, err)
+	}
+	for _, c := range admin.Clusters {
+		return c.Server, nil // it has one
+	}
+	return "", fmt.Errorf("where the API is: %s names no server; --server says it", path)
+}
+
+func (f kubeconfigFlags) removeUser(cmd *cobra.Command, rootDir string) error {
+	path := filepath.Join(rootDir, localapi.RulesFile)
+	named, err := access.RemoveUser(path, f.user)
+	if err != nil {
+		return onlyRoot(err)
+	}
+	if named == 0 {
+		return fmt.Errorf("%s has no rule of a user %q", path, f.user)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Took user %s out of %s (rules that named it: %d). Its certificates and tokens hold until they end, and may what its groups may.\n", f.user, path, named)
+	return err
+}

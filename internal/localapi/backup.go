@@ -1,0 +1,90 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"berth/internal/localapi/store"
+)
+
+// objectsFile is the file of objects.
+func objectsFile(rootDir string) string { return filepath.Join(rootDir, Dir, "objects.db") }
+
+// SocketPath is the socket on which the agent of a run directory serves root.
+func SocketPath(runDir string) string { return filepath.Join(runDir, "api.sock") }
+
+// backupPath is where the socket, and it alone, serves a backup. It is a POST, so that there is a
+// line of it in the log, as there is of whatever changes something.
+const backupPath = "/berth/backup"
+
+// handlerOf is what serves the clients of a listener that may do what they ask.
+func (s *Server) handlerOf(l listener) http.Handler {
+	if l.tls != nil {
+		return http.HandlerFunc(s.serve)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == backupPath {
+			s.serveBackup(w, r)
+			return
+		}
+		s.serve(w, r)
+	})
+}
+
+func (s *Server) serveBackup(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "a backup is made by POST", http.StatusMethodNotAllowed)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if err := s.store.Backup(w); err != nil {
+		s.cfg.Log.Error("backup of the local API broken off", "error", err)
+		panic(http.ErrAbortHandler) // which the client sees, and takes what it has for no backup
+	}
+}
+
+// BackupFromAgent writes a backup of all objects to w, by the agent of the run directory. The error
+// wraps ErrNotServed if there is none, or it has no local API.
+func BackupFromAgent(ctx context.Context, runDir string, w io.Writer) error {
+	return post(ctx, runDir, backupPath, nil, func(answer io.Reader) error {
+		if _, err := io.Copy(w, answer); err != nil {
+			return fmt.Errorf("the local API on %s broke the backup off, its log says why: %w", SocketPath(runDir), err)
+		}
+		return nil
+	})
+}
+
+// Backup writes a backup of the objects of a root directory to w. The caller has the lock of the
+// directory: no agent uses it.
+func Backup(rootDir string, w io.Writer) (err error) {
+	path := objectsFile(rootDir)
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("objects of the local API: %w; it has none before it was on", err)
+	}
+	s, err := store.Open(store.Config{Path: path})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return s.Backup(w)
+}
+
+// Restore replaces the objects of a root directory by those of a backup. What was there stays
+// beside it; it returns under which name, "" if there was nothing. The caller has the lock of the
+// directory. A backup that is not whole changes nothing.
+func Restore(rootDir string, backup io.Reader) (replaced string, err error) {
+	path := objectsFile(rootDir)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		replaced = path + ".replaced"
+	}
+	return replaced, store.Restore(path, backup)
+}
