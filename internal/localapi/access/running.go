@@ -96,6 +96,9 @@ func (a *Access) recheckAll() {
 // Changed is to be told of each change of an object: it ends the requests of tokens that were bound
 // to one that has gone. The resource is the plural.
 func (a *Access) Changed(resource, namespace, name string) {
+	if !slices.Contains(bindable, resource) {
+		return
+	}
 	for _, l := range a.running.list(func(l *run) bool { return l.isBoundTo(resource, namespace, name) }) {
 		l.recheck()
 	}

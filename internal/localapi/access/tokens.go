@@ -209,6 +209,9 @@ type boundTo struct {
 	reference
 }
 
+// bindable are the plurals of what tokens are bound to.
+var bindable = []string{"nodes", "pods", "secrets", "serviceaccounts"}
+
 // bound are the objects that a token is bound to. The node of a pod is not one of them.
 func (k *kubernetesClaims) bound() []boundTo {
 	found := []boundTo{{"serviceaccounts", k.Namespace, k.ServiceAccount}}
