@@ -3,7 +3,6 @@
 package localapi
 
 import (
-	"berth/internal/localapi"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/internal/localapi"
 )
 
 // berth runs the program that is tested over the API of a folder.
