@@ -26,6 +26,7 @@ keeper: keeper-needs ## build bin/keeper: containerd with keepers in place of sh
 keeper-points: keeper
 	@mkdir -p $(KEEPER)/points && ln -sf ../keeper $(KEEPER)/points/keeper
 	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keeperpoints -o '$(CURDIR)/$(KEEPER)/points/keeper-containerd' .
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload ./test/e2e/keeper/payload
 
 .PHONY: keeper-needs
 keeper-needs:

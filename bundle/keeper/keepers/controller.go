@@ -21,6 +21,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/bundle/keeper/plan"
 )
 
 // taskVersion is the version of the task service (runtime/task/v3).
@@ -75,7 +77,7 @@ func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 	l, s := c.GetLinux(), c.GetLinux().GetSecurityContext()
 	n := s.GetNamespaceOptions()
 	refused := func(field, why string) error {
-		return fmt.Errorf("%s: %s: run the pod with the runtime handler of runc: %w", field, why, errdefs.ErrNotImplemented)
+		return refusal(&plan.Refused{Field: field, Why: why})
 	}
 	switch {
 	case n.GetNetwork() != runtime.NamespaceMode_POD || netns == "":

@@ -53,7 +53,7 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 
 func refuseRequest(r *taskapi.CreateTaskRequest) error {
 	refused := func(field, why string) error {
-		return fmt.Errorf("%s: %s: run the pod with the runtime handler of runc: %w", field, why, errdefs.ErrNotImplemented)
+		return refusal(&plan.Refused{Field: field, Why: why})
 	}
 	switch {
 	case !taskID.MatchString(r.ID):

@@ -58,11 +58,15 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 	return a, nil
 }
 
+// refusal is the error of what a keeper does not do. It is not errdefs.ErrNotImplemented: containerd
+// would take that for a task service of an older version, and ask once more in its way.
+func refusal(why error) error { return fmt.Errorf("%w: %w", why, errdefs.ErrInvalidArgument) }
+
 func (s *tasks) Create(_ context.Context, q *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	t, err := s.k.create(q)
 	var r *plan.Refused
 	if errors.As(err, &r) {
-		err = fmt.Errorf("%w: %w", err, errdefs.ErrNotImplemented)
+		err = refusal(err)
 	}
 	if err != nil {
 		return nil, errgrpc.ToGRPC(err)

@@ -39,6 +39,7 @@ var understood = map[string]bool{
 	"process.capabilities.permitted":   true,
 	"process.capabilities.ambient":     true,
 	"linux.resources.memory.limit":     true,
+	"linux.resources.memory.swap":      true, // checked
 }
 
 // partly reports whether some field below the path is understood.

@@ -174,7 +174,7 @@ func refuse(c Container) error {
 	if p := s.Linux.RootfsPropagation; p != "" && propagation[p] == 0 {
 		return refused("linux.rootfsPropagation", "is %q", p)
 	}
-	for _, check := range []func(Container) error{refuseNamespaces, refuseCapabilities, refusePaths, refuseDevices} {
+	for _, check := range []func(Container) error{refuseNamespaces, refuseCapabilities, refusePaths, refuseMemory, refuseDevices} {
 		if err := check(c); err != nil {
 			return err
 		}
@@ -234,6 +234,18 @@ func refusePaths(c Container) error {
 				return refused(field, "%q is no absolute path", at)
 			}
 		}
+	}
+	return nil
+}
+
+// refuseMemory: memory and swap together may have the limit of memory, which is no swap at all.
+func refuseMemory(c Container) error {
+	if c.Spec.Linux.Resources == nil || c.Spec.Linux.Resources.Memory == nil {
+		return nil
+	}
+	m := c.Spec.Linux.Resources.Memory
+	if m.Swap != nil && (m.Limit == nil || *m.Swap != *m.Limit) {
+		return refused("linux.resources.memory.swap", "is %d, and must be the limit of memory", *m.Swap)
 	}
 	return nil
 }
