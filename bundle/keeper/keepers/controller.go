@@ -116,6 +116,9 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	if err := refusePod(config, o.NetNSPath); err != nil {
 		return err
 	}
+	if !validID.MatchString(s.ID) { // it is the name of a folder, which is removed in the end
+		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
+	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
 	p.netns = o.NetNSPath
 	p.record = podRecord{Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now()}

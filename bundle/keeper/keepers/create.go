@@ -20,8 +20,10 @@ import (
 // sandboxAnnotation is where containerd's CRI tells the pod of a container.
 const sandboxAnnotation = "io.kubernetes.cri.sandbox-id"
 
-// taskID is what a container may be called: it is the name of a file, and part of a message.
-var taskID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+// validID is what a pod or container may be called: it is part of the name of a file, and of a message.
+var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+const idRule = "must have 1 to 64 letters, digits, dots and dashes, and begin with a letter or digit"
 
 // create makes a container, whose program does not run yet.
 func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
@@ -56,8 +58,8 @@ func refuseRequest(r *taskapi.CreateTaskRequest) error {
 		return refusal(&plan.Refused{Field: field, Why: why})
 	}
 	switch {
-	case !taskID.MatchString(r.ID):
-		return fmt.Errorf("id %q: must have at most %d letters, digits, dots, dashes: %w", r.ID, wire.IDLength, errdefs.ErrInvalidArgument)
+	case !validID.MatchString(r.ID):
+		return fmt.Errorf("id %q: %s: %w", r.ID, idRule, errdefs.ErrInvalidArgument)
 	case r.Terminal:
 		return refused("terminal", "the keeper has none")
 	case r.Stdin != "":

@@ -528,6 +528,10 @@ func (r *rig) clean() {
 			os.Remove(f)
 		}
 	}
+	if left := r.mounts(); len(left) > 0 { // what is mounted there is not the test's to delete
+		r.Errorf("%s stays, as there are mounts in it: %v", r.dir, left)
+		return
+	}
 	if err := os.RemoveAll(r.dir); err != nil {
 		r.Errorf("folder: %v", err)
 	}
