@@ -153,11 +153,11 @@ func (k *Keepers) load(id string) error {
 		return err
 	}
 	err = p.connect()
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, errGone):
-		p.gone()
-	case err != nil:
+	if err != nil && !noKeeper(err) {
 		return err
+	}
+	if err != nil {
+		p.gone()
 	}
 	for _, t := range p.tasks {
 		if err := k.restore(t); err != nil {
@@ -168,12 +168,19 @@ func (k *Keepers) load(id string) error {
 	return nil
 }
 
+// noKeeper reports whether an error of connect says that there is no keeper (any more).
+func noKeeper(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone)
+}
+
 // undo takes a pod away whose start was cut off.
 func (p *pod) undo() error {
-	if err := p.connect(); err == nil {
-		if err := p.stop(); err != nil {
-			return err
-		}
+	err := p.connect()
+	if err == nil {
+		err = p.stop()
+	}
+	if err != nil && !noKeeper(err) {
+		return err
 	}
 	return os.RemoveAll(p.dir)
 }

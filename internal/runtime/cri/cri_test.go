@@ -193,8 +193,8 @@ func TestReadPod(t *testing.T) {
 	})
 }
 
-// What a list says of when a sandbox was made is not relied upon: containerd does not know it of some
-// pods from before its restart.
+// What a list says of when a sandbox was made is not relied upon: containerd does not know it of
+// some pods from before its restart.
 func TestReadPodWithoutListedTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, c := connect(t, critest.WithoutListedTimes())

@@ -128,7 +128,8 @@ func TestRotatedLogs(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// What is not as this containerd knows it is told by its name, and nothing is done to a pod that runs.
+// What is not as this containerd knows it is told by its name, and nothing is done to a pod that
+// runs.
 func TestTheStartIsRefused(t *testing.T) {
 	r := newRig(t)
 	pod, id := r.runs("kept", "sleep")

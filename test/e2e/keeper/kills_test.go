@@ -38,8 +38,8 @@ func (e *expected) args(ms int) []string {
 // tally is what happened in all rounds.
 type tally struct{ containers, ended, away, inFlight, running, torn, lines int }
 
-// SIGKILL of containerd at random moments of starts, exits and removals: everything that ran runs, each
-// exit is right, and each line is in the log once.
+// SIGKILL of containerd at random moments of starts, exits and removals: everything that ran runs,
+// each exit is right, and each line is in the log once.
 func TestKilledAtRandomMoments(t *testing.T) {
 	kills, seed := 5, uint64(time.Now().UnixNano())
 	for name, set := range map[string]func(uint64){
@@ -74,8 +74,9 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// round starts three pods with four containers each, and removes a pod of the round before; somewhere
-// in there containerd is killed, is away for a while, and comes back. It returns a pod that it leaves.
+// round starts three pods with four containers each, and removes a pod of the round before;
+// somewhere in there containerd is killed, is away for a while, and comes back. It returns a pod
+// that it leaves.
 func (r *rig) round(all *tally, rnd *rand.Rand, n int, old string) string {
 	r.Helper()
 	ms := func(most int) time.Duration { return time.Duration(rnd.IntN(most)) * time.Millisecond }

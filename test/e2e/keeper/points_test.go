@@ -53,8 +53,8 @@ var points = []point{
 	{name: "pod-folder-gone", remove: true, state: notReady},
 }
 
-// SIGKILL of containerd at each step of a pod's life: what the CRI tells afterwards is true, and all of
-// it can be removed.
+// SIGKILL of containerd at each step of a pod's life: what the CRI tells afterwards is true, and
+// all of it can be removed.
 func TestKilledAtEachStep(t *testing.T) {
 	r := newRig(t)
 	r.kill()

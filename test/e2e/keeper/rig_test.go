@@ -1,7 +1,7 @@
 //go:build e2e && keeper
 
-// Package keeper tests the containerd of bundle/keeper over real containers: that its pods are held by
-// keepers, and outlive its end at any moment.
+// Package keeper tests the containerd of bundle/keeper over real containers: that its pods are held
+// by keepers, and outlive its end at any moment.
 package keeper
 
 import (
@@ -128,7 +128,8 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   container_annotations = ['berth.dev/log-path']
 `
 
-// network is a network plugin that gives an address and makes no interface: nothing of the host changes.
+// network is a network plugin that gives an address and makes no interface: nothing of the host
+// changes.
 const network = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
@@ -162,8 +163,8 @@ func (r *rig) configure() {
 	}
 }
 
-// start starts containerd and waits until it answers, or until it is gone if it is to be killed at a
-// point of its own start.
+// start starts containerd and waits until it answers, or until it is gone if it is to be killed at
+// a point of its own start.
 func (r *rig) start() {
 	r.Helper()
 	r.launch("keeper-containerd")
