@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 include bundle/bundle.mk
 include bundle/registry/registry.mk
+include bundle/keeper/keeper.mk
 include packaging/packaging.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk
@@ -105,7 +106,7 @@ benchmarks: ## run the benchmarks of every package that has some
 lint: ## gofumpt, vet and staticcheck, in every module
 	@unformatted=$$($(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
 		printf 'lint: not as gofumpt has it (make fmt):\n%s\n' "$$unformatted" >&2; exit 1; fi
-	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e,vm,kubelet,metricsserver ./...; $(TOOL) staticcheck -tags e2e,vm,kubelet,metricsserver ./...); done
+	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e,vm,kubelet,metricsserver,keeper ./...; $(TOOL) staticcheck -tags e2e,vm,kubelet,metricsserver,keeper ./...); done
 
 .PHONY: fmt
 fmt: ## format every Go file

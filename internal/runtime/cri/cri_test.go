@@ -193,6 +193,28 @@ func TestReadPod(t *testing.T) {
 	})
 }
 
+// What a list says of when a sandbox was made is not relied upon: containerd does not know it of
+// some pods from before its restart.
+func TestReadPodWithoutListedTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, c := connect(t, critest.WithoutListedTimes())
+		if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("a"), ""); err != nil {
+			t.Fatal(err)
+		}
+		all, err := c.ListPods(t.Context())
+		if err != nil || all["a"] == nil {
+			t.Fatalf("got %+v, %v", all, err)
+		}
+		want := fake.SandboxesOf("a")[0].CreatedAt
+		for _, listed := range []*cri.RuntimePod{nil, all["a"]} {
+			got, err := c.ReadPod(t.Context(), "a", nil, listed)
+			if err != nil || len(got.Sandboxes) != 1 || !got.Sandboxes[0].CreatedAt.Equal(want) {
+				t.Errorf("listed %+v: got %+v, %v, want a sandbox made at %v", listed, got, err, want)
+			}
+		}
+	})
+}
+
 func TestEventsWaitForTheRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, c := connect(t)

@@ -28,6 +28,7 @@ type config struct {
 	withStreams  bool
 	withTasks    bool
 	logs         bool
+	timesLost    bool // lists of sandboxes do not say when they were made
 	logRoot      string
 }
 
@@ -52,6 +53,11 @@ func defaultConfig() config {
 
 // WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
 func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
+
+// WithoutListedTimes has lists of sandboxes say year 1754, which is the zero time in nanoseconds:
+// containerd does so of pods from before its restart whose controller is not one of its own. The
+// status of a sandbox is right.
+func WithoutListedTimes() Option { return func(r *Runtime) { r.config.timesLost = true } }
 
 // WithStreamedLists makes StreamPodSandboxes and StreamContainers answer, in parts of
 // [StreamedPart] elements.

@@ -203,11 +203,15 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 		if !sb.matches(req.GetFilter()) {
 			continue
 		}
+		made := sb.createdAt
+		if s.config.timesLost {
+			made = time.Time{}
+		}
 		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{
 			Id:             sb.id,
 			Metadata:       proto.CloneOf(sb.config.Metadata),
 			State:          sb.state,
-			CreatedAt:      sb.createdAt.UnixNano(),
+			CreatedAt:      made.UnixNano(),
 			Labels:         maps.Clone(sb.config.Labels),
 			Annotations:    maps.Clone(sb.config.Annotations),
 			RuntimeHandler: sb.handler,

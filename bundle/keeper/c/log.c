@@ -1,0 +1,91 @@
+// The log of a container: the keeper reads its pipes, and writes lines as the CRI has them.
+#include "keeper.h"
+
+// reopen opens the log, again if its path names another file now, which is what a rotation does.
+static void reopen(struct container *c) {
+	struct stat st;
+	if (c->log >= 0 && (stat(c->logpath, &st) || st.st_ino != c->ino || st.st_dev != c->dev)) { close(c->log); c->log = -1; }
+	if (c->log >= 0) return;
+	c->log = open(c->logpath, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+	if (c->log >= 0 && !fstat(c->log, &st)) { c->ino = st.st_ino; c->dev = st.st_dev; }
+}
+
+static char inbuf[65536], outbuf[2 * sizeof inbuf + LINE + 4096];
+static size_t outlen;
+
+static void flush(struct container *c) {
+	for (size_t at = 0; at < outlen;) {
+		ssize_t n = write(c->log, outbuf + at, outlen - at);
+		if (n < 0 && errno == EINTR) continue;
+		if (n <= 0) break; // a disk that is full loses lines, as with containerd
+		at += n;
+	}
+	outlen = 0;
+}
+
+struct piece { const char *stamp; int which; char tag; }; // tag: F for a whole line or its end, P for a part
+
+static void emit(struct container *c, struct piece p, const char *more, size_t len) {
+	struct stream *s = &c->out[p.which];
+	if (outlen + 64 + s->len + len > sizeof outbuf) flush(c);
+	outlen += sprintf(outbuf + outlen, "%s %s %c ", p.stamp, p.which ? "stderr" : "stdout", p.tag);
+	if (s->len) memcpy(outbuf + outlen, s->rest, s->len);
+	outlen += s->len;
+	memcpy(outbuf + outlen, more, len);
+	outlen += len;
+	outbuf[outlen++] = '\n';
+	s->len = 0;
+}
+
+// split writes the lines of a text, and keeps the beginning of one that has no end yet. A line that is too long is cut, and one that
+// ends with \r\n loses both, as containerd does it.
+static void split(struct container *c, struct piece p, const char *at, const char *end) {
+	struct stream *s = &c->out[p.which];
+	while (at < end) {
+		const char *nl = memchr(at, '\n', end - at);
+		size_t len = (nl ? nl : end) - at;
+		if (nl && len && at[len - 1] == '\r') len--;
+		else if (nl && !len && s->len && s->rest[s->len - 1] == '\r') s->len--;
+		if (s->len + len > LINE) {
+			size_t cut = LINE - s->len;
+			p.tag = 'P';
+			emit(c, p, at, cut);
+			at += cut;
+		} else if (nl) {
+			p.tag = 'F';
+			emit(c, p, at, len);
+			at = nl + 1;
+		} else {
+			if (!s->rest && !(s->rest = malloc(LINE))) _exit(1);
+			memcpy(s->rest + s->len, at, len);
+			s->len += len;
+			at = end;
+		}
+	}
+}
+
+// drain takes what is in a pipe to the log. It returns 0 when no process can write to the pipe any more, -1 when it is empty.
+int drain(struct container *c, int which) {
+	struct stream *s = &c->out[which];
+	ssize_t n = read(s->fd, inbuf, sizeof inbuf);
+	if (n < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
+	char stamp[64];
+	int64_t t = now();
+	time_t seconds = t / 1000000000;
+	struct tm tm;
+	gmtime_r(&seconds, &tm);
+	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm), ".%09dZ", (int)(t % 1000000000));
+	reopen(c);
+	struct piece p = { stamp, which, 'P' };
+	if (n) split(c, p, inbuf, inbuf + n);
+	else if (s->len) emit(c, p, "", 0);
+	flush(c);
+	if (!s->len) { free(s->rest); s->rest = 0; }
+	return n > 0;
+}
+
+void endstream(struct stream *s) {
+	if (s->fd >= 0) close(s->fd);
+	free(s->rest);
+	*s = (struct stream){ -1, 0, 0 };
+}

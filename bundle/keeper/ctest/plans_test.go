@@ -1,0 +1,201 @@
+//go:build cgo
+
+package ctest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/bundle/keeper/plan"
+	"berth/bundle/keeper/wire"
+)
+
+// seed is that of all random tests here: they do the same each time. The fuzz targets do not.
+const seed = 13
+
+// good is a plan as Go makes it.
+func good(t testing.TB) []byte {
+	t.Helper()
+	namespaces := []specs.LinuxNamespace{
+		{Type: specs.PIDNamespace},
+		{Type: specs.MountNamespace},
+		{Type: specs.NetworkNamespace, Path: "/proc/1/ns/net"},
+		{Type: specs.IPCNamespace, Path: "/proc/1/ns/ipc"},
+		{Type: specs.UTSNamespace, Path: "/proc/1/ns/uts"},
+	}
+	p, err := plan.New(plan.Container{
+		Spec: &specs.Spec{
+			Process: &specs.Process{
+				Args: []string{"/bin/true", "one"}, Env: []string{"PATH=/bin"}, Cwd: "/home", NoNewPrivileges: true,
+				User: specs.User{UID: 1, GID: 2, AdditionalGids: []uint32{3, 4}},
+			},
+			Root:   &specs.Root{Path: "rootfs", Readonly: true},
+			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/data", Source: "/srv", Options: []string{"rbind", "ro"}}},
+			Linux:  &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}},
+		},
+		Rootfs: []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/l"}}}, Root: "/state/rootfs",
+		Cgroups: []plan.Cgroup{{Hierarchy: "cpu", Dir: "/sys/fs/cgroup/cpu/pods/one"}}, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestGoodPlan(t *testing.T) {
+	h := start(t)
+	replies := h.try('p', good(t))
+	if len(replies) != 4 {
+		t.Fatalf("%+v, want create, start, exited, delete", replies)
+	}
+	for i, op := range []wire.Op{wire.Create, wire.Start, wire.Exited, wire.Delete} {
+		if r := replies[i]; r.Op != op || r.Err != 0 || r.ID != "c" || r.Pid == 0 {
+			t.Errorf("%+v, want %s without an error", r, op)
+		}
+	}
+	if r := replies[2]; r.Status != 7 || r.State != wire.Stopped || r.Started == 0 || r.Exited < r.Started {
+		t.Errorf("%+v, want an exit with 7", r)
+	}
+}
+
+// wantPlan: the keeper has answered, and the first process has not crashed. 7 is the end of what the
+// harness has for a program, 127 that of a step that failed.
+func wantPlan(t testing.TB, b []byte, replies []wire.Reply) {
+	t.Helper()
+	if len(replies) == 0 || replies[0].Op != wire.Create {
+		t.Fatalf("plan %x: replies %+v", b, replies)
+	}
+	for _, r := range replies {
+		if r.Op == wire.Exited && r.Status != 7 && r.Status != 127 || r.Step == wire.Died {
+			t.Fatalf("plan %x: the first process has crashed: %+v", b, replies)
+		}
+	}
+}
+
+// Words of a plan are set to what is likely to break its reader, bits are changed, and it is cut.
+func TestMalformedPlans(t *testing.T) {
+	h, b, refused := start(t), good(t), 0
+	try := func(b []byte) {
+		t.Helper()
+		replies := h.try('p', b)
+		wantPlan(t, b, replies)
+		if replies[0].Err == syscall.EINVAL {
+			refused++
+		}
+	}
+	size := uint32(len(b))
+	for word := 0; word < len(b)/4; word += 1 + word/40 { // each of the header and of the first step, fewer then
+		for _, v := range []uint32{0, 1, 3, size - 1, size, size + 1, 1 << 31, ^uint32(0)} {
+			c := bytes.Clone(b)
+			binary.NativeEndian.PutUint32(c[4*word:], v)
+			try(c)
+		}
+	}
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for range 200 {
+		c := bytes.Clone(b)
+		for range 1 + rnd.IntN(4) {
+			c[rnd.IntN(len(c))] ^= byte(1 << rnd.IntN(8))
+		}
+		try(c)
+		c = bytes.Clone(b[:1+rnd.IntN(len(b)-1)])
+		if len(c) >= 12 && rnd.IntN(2) == 0 {
+			binary.NativeEndian.PutUint32(c[8:], uint32(len(c))) // its size is right
+		}
+		try(c)
+	}
+	if refused < 200 {
+		t.Errorf("%d plans were refused as malformed", refused)
+	}
+}
+
+func FuzzPlan(f *testing.F) {
+	b := good(f)
+	f.Add(uint32(0), uint32(0), []byte(nil))
+	h := start(f)
+	f.Fuzz(func(t *testing.T, word, value uint32, more []byte) {
+		h.t = t
+		c := bytes.Clone(b)
+		binary.NativeEndian.PutUint32(c[4*(int(word)%(len(c)/4)):], value)
+		for i := 0; i+3 <= len(more); i += 3 {
+			c[(int(more[i])|int(more[i+1])<<8)%len(c)] = more[i+2]
+		}
+		wantPlan(t, c, h.try('p', c))
+	})
+}
+
+func message(t testing.TB, version uint32, r wire.Request) []byte {
+	t.Helper()
+	b, err := r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.NativeEndian.PutUint32(b, version)
+	return b
+}
+
+// wantMessage: there is one answer, which says what was wrong.
+func wantMessage(t testing.TB, b []byte, replies []wire.Reply) {
+	t.Helper()
+	if len(b) == 0 { // is the end of the connection
+		return
+	}
+	if len(replies) != 1 {
+		t.Fatalf("%x: %+v, want one answer", b, replies)
+	}
+	var version [4]byte
+	copy(version[:], b)
+	want := syscall.Errno(0)
+	if binary.NativeEndian.Uint32(version[:]) != wire.Version {
+		want = syscall.EPROTONOSUPPORT
+	} else if len(b) != len(message(t, wire.Version, wire.Request{})) {
+		want = syscall.EPROTO
+	}
+	if got := replies[0].Err; want != 0 && got != want {
+		t.Errorf("%x: error %v, want %v", b, got, want)
+	}
+}
+
+func TestMessages(t *testing.T) {
+	h := start(t)
+	for op, want := range map[wire.Op]syscall.Errno{
+		wire.Create: syscall.EINVAL, wire.Start: syscall.ENOENT, wire.Kill: syscall.ENOENT, wire.Delete: syscall.ENOENT, wire.List: 0, wire.Stop: 0,
+		0: syscall.ENOSYS, 7: syscall.ENOSYS, wire.Exited: syscall.ENOSYS,
+	} {
+		b := message(t, wire.Version, wire.Request{Op: op, Seq: 9, ID: "none"})
+		replies := h.try('m', b)
+		if len(replies) != 1 || replies[0].Err != want || replies[0].Op != op || replies[0].Seq != 9 {
+			t.Errorf("%s: %+v, want %v", op, replies, want)
+		}
+	}
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for range 3000 {
+		b := message(t, uint32(rnd.IntN(3)), wire.Request{Op: wire.Op(rnd.IntN(9)), Seq: rnd.Uint32(), Arg: rnd.Uint32(), ID: strings.Repeat("x", rnd.IntN(65))})
+		if rnd.IntN(3) == 0 {
+			b = append(b, make([]byte, 300)...)[:rnd.IntN(300)]
+		}
+		wantMessage(t, b, h.try('m', b))
+	}
+}
+
+func FuzzMessages(f *testing.F) {
+	f.Add(message(f, wire.Version, wire.Request{Op: wire.List}))
+	h := start(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h.t = t
+		if len(b) <= 60000 {
+			wantMessage(t, b, h.try('m', b))
+		}
+	})
+}

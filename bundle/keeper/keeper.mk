@@ -1,0 +1,48 @@
+# Keepers in place of containerd's shims (ADR 13): containerd with a sandbox controller of our own, and the program that holds a pod. They
+# are not in the bundle yet: only these targets build them. Included by the main Makefile.
+#
+# The tag daemon keeps what imports all of containerd from `make lint` and `make test`.
+#
+# For the rules that need it:  keeper (prerequisite)  KEEPER (the folder of the two programs)
+
+KEEPER         := bin/keeper
+# musl: see bundle/keeper/README.md, "The C library".
+KEEPER_CC      ?= musl-gcc
+KEEPER_CFLAGS  := -std=gnu11 -static -Os -Wall -Wextra -Werror -s
+KEEPER_SOURCES := $(addprefix c/,keeper.c log.c plan.c first.c)
+KEEPER_BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false \
+	-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(shell cd bundle/keeper && go list -m -f '{{.Version}}' $(BUNDLE_CONTAINERD))'
+
+.PHONY: keeper
+keeper: keeper-needs ## build bin/keeper: containerd with keepers in place of shims, and the keeper (not in the bundle yet)
+	@mkdir -p $(KEEPER)
+	@echo 'keeper: $(KEEPER)/keeper'
+	@cd bundle/keeper && $(KEEPER_CC) $(KEEPER_CFLAGS) -o '$(CURDIR)/$(KEEPER)/keeper' $(KEEPER_SOURCES)
+	@echo 'keeper: $(KEEPER)/keeper-containerd'
+	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon -o '$(CURDIR)/$(KEEPER)/keeper-containerd' .
+
+# The same containerd, which ends itself at a step that KEEPER_POINT names: for its tests alone.
+.PHONY: keeper-points
+keeper-points: keeper
+	@mkdir -p $(KEEPER)/points && ln -sf ../keeper $(KEEPER)/points/keeper
+	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keeperpoints -o '$(CURDIR)/$(KEEPER)/points/keeper-containerd' .
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload ./test/e2e/keeper/payload
+
+.PHONY: keeper-needs
+keeper-needs:
+	@command -v $(KEEPER_CC) >/dev/null || { echo "keeper: missing Debian package: musl-tools (as root: apt-get install musl-tools)" >&2; exit 1; }
+
+# How often containerd is killed at a random moment.
+KEEPER_KILLS ?= 5
+
+.PHONY: e2e-keeper
+e2e-keeper: need-root keeper-points ## pods by keepers, and containerd killed under them (as root; KEEPER_KILLS=5, KEEPER_SEED=number)
+	KEEPER='$(CURDIR)/$(KEEPER)' KEEPER_KILLS='$(KEEPER_KILLS)' KEEPER_SEED='$(KEEPER_SEED)' go test -tags e2e,keeper -count 1 -timeout 30m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/keeper
+
+KEEPER_FUZZ ?= 1m
+
+.PHONY: keeper-fuzz
+keeper-fuzz: ## the keeper with malformed plans, messages and output, under the address sanitizer (KEEPER_FUZZ=1m)
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzPlan$$' -fuzztime $(KEEPER_FUZZ) ./ctest
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzMessages$$' -fuzztime $(KEEPER_FUZZ) ./ctest
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzLog$$' -fuzztime $(KEEPER_FUZZ) ./ctest

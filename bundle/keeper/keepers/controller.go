@@ -1,0 +1,234 @@
+package keepers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/events/exchange"
+	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"github.com/containerd/typeurl/v2"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/bundle/keeper/plan"
+)
+
+// taskVersion is the version of the task service (runtime/task/v3).
+const taskVersion = 3
+
+// Register makes the keepers known to containerd as its sandbox controller "keeper".
+func (k *Keepers) Register() {
+	registry.Register(&plugin.Registration{
+		Type:     plugins.SandboxControllerPlugin,
+		ID:       "keeper",
+		Requires: []plugin.Type{plugins.EventPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			p, err := ic.GetByID(plugins.EventPlugin, "exchange")
+			if err != nil {
+				return nil, err
+			}
+			source, ok := p.(*exchange.Exchange)
+			if !ok {
+				return nil, fmt.Errorf("events come from a %T", p)
+			}
+			go k.followDeletes(ic.Context, source)
+			return &controller{k}, nil
+		},
+	})
+}
+
+// followDeletes forgets the containers that containerd deletes.
+func (k *Keepers) followDeletes(ctx context.Context, source *exchange.Exchange) {
+	deletes, failed := source.Subscribe(ctx, `topic=="/containers/delete"`)
+	for {
+		select {
+		case e := <-deletes:
+			v, err := typeurl.UnmarshalAny(e.Event)
+			if d, ok := v.(*events.ContainerDelete); ok && err == nil {
+				k.forget(d.ID)
+			}
+		case err := <-failed:
+			if ctx.Err() == nil {
+				log.L.Errorf("keeper: events of deleted containers: %v", err)
+			}
+			return
+		}
+	}
+}
+
+// controller is the sandbox controller: a sandbox is a pod, and its process is the keeper.
+type controller struct{ k *Keepers }
+
+// refusePod says what a pod asks for that a keeper does not do. What a container asks for is looked at
+// when it is made.
+func refusePod(c *runtime.PodSandboxConfig, netns string) error {
+	l, s := c.GetLinux(), c.GetLinux().GetSecurityContext()
+	n := s.GetNamespaceOptions()
+	refused := func(field, why string) error {
+		return refusal(&plan.Refused{Field: field, Why: why})
+	}
+	switch {
+	case n.GetNetwork() != runtime.NamespaceMode_POD || netns == "":
+		return refused("linux.security_context.namespace_options.network", "the keeper's pods have a network of their own")
+	case n.GetPid() != runtime.NamespaceMode_CONTAINER:
+		return refused("linux.security_context.namespace_options.pid", "the keeper's containers have processes of their own")
+	case n.GetIpc() != runtime.NamespaceMode_POD:
+		return refused("linux.security_context.namespace_options.ipc", "the keeper's pods have an IPC namespace of their own")
+	case n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() != runtime.NamespaceMode_NODE:
+		return refused("linux.security_context.namespace_options.userns_options", "the keeper knows no user namespaces")
+	case len(l.GetSysctls()) > 0:
+		return refused("linux.sysctls", "the keeper sets none")
+	case s.GetPrivileged():
+		return refused("linux.security_context.privileged", "the keeper's containers are not")
+	case s.GetSelinuxOptions() != nil:
+		return refused("linux.security_context.selinux_options", "the keeper knows no labels")
+	}
+	return nil
+}
+
+func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbox.CreateOpt) error {
+	var o sandbox.CreateOptions
+	for _, opt := range opts {
+		if err := opt(&o); err != nil {
+			return err
+		}
+	}
+	v, err := typeurl.UnmarshalAny(o.Options)
+	if err != nil {
+		return fmt.Errorf("options of sandbox %s: %w", s.ID, err)
+	}
+	config, ok := v.(*runtime.PodSandboxConfig)
+	if !ok {
+		return fmt.Errorf("options of sandbox %s are a %T", s.ID, v)
+	}
+	if err := refusePod(config, o.NetNSPath); err != nil {
+		return err
+	}
+	if !validID.MatchString(s.ID) { // it is the name of a folder, which is removed in the end
+		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
+	}
+	p := newPod(filepath.Join(c.k.dir, s.ID))
+	p.netns = o.NetNSPath
+	p.record = podRecord{Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now()}
+	if p.record.Hostname == "" {
+		if p.record.Hostname, err = os.Hostname(); err != nil {
+			return err
+		}
+	}
+	if err := p.prepare(config); err != nil {
+		return errors.Join(fmt.Errorf("folder of sandbox %s: %w", s.ID, err), os.RemoveAll(p.dir))
+	}
+	c.k.mu.Lock()
+	c.k.pods[s.ID] = p
+	c.k.mu.Unlock()
+	at("pod-created")
+	return nil
+}
+
+func (c *controller) Start(_ context.Context, id string) (sandbox.ControllerInstance, error) {
+	p, err := c.k.pod(id)
+	if err != nil {
+		return sandbox.ControllerInstance{}, err
+	}
+	if err := p.start(c.k.program, p.netns); err != nil {
+		return sandbox.ControllerInstance{}, fmt.Errorf("start the keeper of sandbox %s: %w", id, err)
+	}
+	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion}, nil
+}
+
+func (c *controller) Platform(context.Context, string) (imagespec.Platform, error) {
+	return imagespec.Platform{OS: "linux", Architecture: goruntime.GOARCH}, nil
+}
+
+func (c *controller) Stop(_ context.Context, id string, _ ...sandbox.StopOpt) error {
+	p, err := c.k.pod(id)
+	if err != nil {
+		return err
+	}
+	if err := p.stop(); err != nil {
+		return err
+	}
+	at("pod-stopped")
+	return nil
+}
+
+func (c *controller) Wait(ctx context.Context, id string) (sandbox.ExitStatus, error) {
+	p, err := c.k.pod(id)
+	if err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	select {
+	case <-p.exited:
+		return sandbox.ExitStatus{ExitStatus: killed, ExitedAt: p.exitedAt}, nil
+	case <-ctx.Done():
+		return sandbox.ExitStatus{}, ctx.Err()
+	}
+}
+
+func (c *controller) Status(_ context.Context, id string, _ bool) (sandbox.ControllerStatus, error) {
+	p, err := c.k.pod(id)
+	if err != nil {
+		return sandbox.ControllerStatus{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := sandbox.ControllerStatus{
+		SandboxID: id, Pid: p.record.Pid, State: runtime.PodSandboxState_SANDBOX_READY.String(),
+		CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion,
+	}
+	if !p.alive() {
+		s.State, s.ExitedAt, s.Pid = runtime.PodSandboxState_SANDBOX_NOTREADY.String(), p.exitedAt, 0
+	}
+	return s, nil
+}
+
+func (c *controller) Shutdown(_ context.Context, id string) error {
+	p, err := c.k.pod(id)
+	if err != nil {
+		return err
+	}
+	if err := p.stop(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	var ids, groups []string
+	for _, t := range p.tasks {
+		ids, groups = append(ids, t.record.ID), append(groups, t.record.Cgroup)
+	}
+	p.mu.Unlock()
+	for _, g := range groups {
+		if err := removeCgroup(g); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(p.dir); err != nil {
+		return err
+	}
+	at("pod-folder-gone")
+	c.k.mu.Lock()
+	defer c.k.mu.Unlock()
+	delete(c.k.pods, id)
+	for _, id := range ids {
+		delete(c.k.tasks, id)
+	}
+	return nil
+}
+
+func (c *controller) Metrics(context.Context, string) (*types.Metric, error) {
+	return nil, errdefs.ErrNotImplemented
+}
+
+// Update is told of changed labels and extensions of the sandbox, which are containerd's alone.
+func (c *controller) Update(context.Context, string, sandbox.Sandbox, ...string) error { return nil }

@@ -1,0 +1,168 @@
+package keepers
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/bundle/keeper/plan"
+	"berth/bundle/keeper/wire"
+)
+
+// sandboxAnnotation is where containerd's CRI tells the pod of a container.
+const sandboxAnnotation = "io.kubernetes.cri.sandbox-id"
+
+// validID is what a pod or container may be called: it is part of the name of a file, and of a message.
+var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+const idRule = "must have 1 to 64 letters, digits, dots and dashes, and begin with a letter or digit"
+
+// create makes a container, whose program does not run yet.
+func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
+	if err := refuseRequest(r); err != nil {
+		return nil, err
+	}
+	spec, err := readSpec(r.Bundle)
+	if err != nil {
+		return nil, err
+	}
+	p, err := k.pod(spec.Annotations[sandboxAnnotation])
+	if err != nil {
+		return nil, err
+	}
+	t := &task{pod: p, done: make(chan struct{}), record: taskRecord{
+		Version: recordVersion, ID: r.ID, Bundle: r.Bundle, Stdout: r.Stdout, Stderr: r.Stderr, Cgroup: spec.Linux.CgroupsPath,
+	}}
+	if t.plan, err = t.planFor(spec, r, nil); err != nil { // what is refused is refused before anything is made
+		return nil, err
+	}
+	if err := t.make(k.program, spec, r); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	k.tasks[t.record.ID] = t
+	k.mu.Unlock()
+	return t, nil
+}
+
+func refuseRequest(r *taskapi.CreateTaskRequest) error {
+	refused := func(field, why string) error {
+		return refusal(&plan.Refused{Field: field, Why: why})
+	}
+	switch {
+	case !validID.MatchString(r.ID):
+		return fmt.Errorf("id %q: %s: %w", r.ID, idRule, errdefs.ErrInvalidArgument)
+	case r.Terminal:
+		return refused("terminal", "the keeper has none")
+	case r.Stdin != "":
+		return refused("stdin", "the keeper's containers have none")
+	case r.Checkpoint != "" || r.ParentCheckpoint != "":
+		return refused("checkpoint", "the keeper restores none")
+	}
+	return nil
+}
+
+// readSpec reads the specification that containerd has put into the task's folder. A field that is not
+// known is refused, as what it asks for would not be done.
+func readSpec(bundle string) (*specs.Spec, error) {
+	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	var spec specs.Spec
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&spec); err != nil {
+		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	if spec.Linux == nil || spec.Process == nil {
+		return nil, fmt.Errorf("config.json: linux or process is missing: %w", errdefs.ErrInvalidArgument)
+	}
+	return &spec, nil
+}
+
+// planFor makes the task's plan.
+func (t *task) planFor(spec *specs.Spec, r *taskapi.CreateTaskRequest, groups []plan.Cgroup) (*plan.Plan, error) {
+	files := map[string]bool{}
+	for _, m := range spec.Mounts {
+		if st, err := os.Stat(m.Source); filepath.IsAbs(m.Source) && err == nil && !st.IsDir() {
+			files[m.Source] = true
+		}
+	}
+	t.pod.mu.Lock()
+	keeper, hostname := t.pod.record.Pid, t.pod.record.Hostname
+	t.pod.mu.Unlock()
+	return plan.New(plan.Container{
+		Spec: spec, Rootfs: r.Rootfs, Root: filepath.Join(r.Bundle, "rootfs"), Cgroups: groups, Log: spec.Annotations[plan.LogAnnotation],
+		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, IsFile: files,
+	})
+}
+
+// make has the keeper make the container. If that fails, nothing is left.
+func (t *task) make(program string, spec *specs.Spec, r *taskapi.CreateTaskRequest) error {
+	// After a restart, containerd runs the stock shim's delete for each task that it finds, and two
+	// programs with it. It is told of another program, which ends at once.
+	if err := os.WriteFile(filepath.Join(r.Bundle, "shim-binary-path"), []byte(program), 0o600); err != nil {
+		return err
+	}
+	if err := t.enter(); err != nil {
+		return err
+	}
+	groups, err := makeCgroup(spec)
+	if err != nil {
+		return errors.Join(err, t.leave())
+	}
+	at("task-cgroups")
+	if t.plan, err = t.planFor(spec, r, groups); err != nil {
+		return errors.Join(err, t.leave())
+	}
+	t.hold()
+	if _, err := t.pod.call(wire.Request{Op: wire.Create, ID: t.record.ID}, t.plan); err != nil {
+		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
+	}
+	at("task-made")
+	return nil
+}
+
+// enter makes the task known to its pod, and to a containerd of later.
+func (t *task) enter() error {
+	p := t.pod
+	p.mu.Lock()
+	_, exists := p.tasks[t.record.ID]
+	if !exists && p.alive() {
+		p.tasks[t.record.ID] = t
+	}
+	p.mu.Unlock()
+	switch {
+	case exists:
+		return fmt.Errorf("task %s: %w", t.record.ID, errdefs.ErrAlreadyExists)
+	case !p.alive():
+		return fmt.Errorf("task %s: %w: %w", t.record.ID, errGone, errdefs.ErrNotFound)
+	}
+	if err := writeRecord(t.file(), t.record); err != nil {
+		return errors.Join(err, t.leave())
+	}
+	at("task-written")
+	return nil
+}
+
+// leave takes a task away that could not be made.
+func (t *task) leave() error {
+	p := t.pod
+	p.mu.Lock()
+	delete(p.tasks, t.record.ID)
+	if t.state != wire.Stopped {
+		t.state = wire.Stopped
+		close(t.done)
+	}
+	p.mu.Unlock()
+	return t.discard()
+}

@@ -1,0 +1,285 @@
+// Package keepers has containerd run pods by keepers: a sandbox controller and a task service in
+// containerd's own process. Pods, containers and their exits outlive containerd in the keepers and in
+// a folder for each pod, and are taken back from there.
+//
+// Owns: the folder "keepers" in containerd's state directory, the keepers, and the cgroups of their
+// containers.
+// Reads: the folders of tasks that containerd makes.
+// Never: reads a container's output, or follows a path of a container.
+package keepers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
+
+	"berth/bundle/keeper/wire"
+)
+
+// Keepers are the pods of one containerd.
+type Keepers struct {
+	program string // the keeper's path
+	state   string // containerd's state directory
+	dir     string
+
+	mu    sync.Mutex
+	pods  map[string]*pod
+	tasks map[string]*task // without those that were deleted
+}
+
+// New returns keepers without pods. program is the path of the keeper program.
+func New(program string) *Keepers {
+	return &Keepers{program: program, pods: map[string]*pod{}, tasks: map[string]*task{}}
+}
+
+// Serve takes the pods of a state directory back, and answers for their tasks from then on. It must
+// be called before containerd loads its plugins: the one for tasks connects to each task that it
+// finds, and takes one that does not answer away.
+func (k *Keepers) Serve(state string) error {
+	k.state, k.dir = state, filepath.Join(state, "keepers")
+	if err := os.MkdirAll(k.dir, 0o700); err != nil {
+		return err
+	}
+	if err := k.lock(); err != nil {
+		return err
+	}
+	k.removeHidden()
+	entries, err := os.ReadDir(k.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if err := k.load(e.Name()); err != nil {
+			return fmt.Errorf("pod %s: %w", e.Name(), err)
+		}
+	}
+	return k.listen()
+}
+
+// lock keeps a second containerd with the same state away: a keeper heeds who connects last. The
+// kernel gives the lock back when this process ends.
+func (k *Keepers) lock() error {
+	path := filepath.Join(k.dir, "lock")
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("%s: another containerd serves the pods of this state directory: %w", path, err)
+	}
+	return nil
+}
+
+func (k *Keepers) socket() string { return filepath.Join(k.dir, "task.sock") }
+
+// address is where containerd finds the task service.
+func (k *Keepers) address() string { return "ttrpc+unix://" + k.socket() }
+
+func (k *Keepers) listen() error {
+	if err := os.Remove(k.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	l, err := net.Listen("unix", k.socket())
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(k.socket(), 0o600); err != nil {
+		return err
+	}
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		return err
+	}
+	taskapi.RegisterTTRPCTaskService(server, &tasks{k})
+	go func() {
+		if err := server.Serve(context.Background(), l); err != nil {
+			log.L.Errorf("keeper: task service: %s", err)
+		}
+	}()
+	return nil
+}
+
+// taskDir is where containerd has a folder for each task of a pod.
+func (k *Keepers) taskDir() string {
+	return filepath.Join(k.state, "io.containerd.runtime.v2.task", "k8s.io")
+}
+
+// removeHidden takes away the folders of tasks that containerd was deleting when it was killed: it
+// renames a folder first, and does not look at it again.
+func (k *Keepers) removeHidden() {
+	hidden, err := filepath.Glob(filepath.Join(k.taskDir(), ".[0-9a-f]*"))
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	for _, dir := range hidden {
+		var at, below unix.Stat_t
+		if unix.Lstat(dir, &at) == nil && unix.Lstat(filepath.Join(dir, "rootfs"), &below) == nil && at.Dev != below.Dev {
+			continue // something is mounted there
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			log.L.Warnf("keeper: %s", err)
+		}
+	}
+}
+
+// load takes one pod back. An error is one that must not be passed over: its keeper may run.
+func (k *Keepers) load(id string) error {
+	p := newPod(filepath.Join(k.dir, id))
+	err := readRecord(podFile(p.dir), &p.record)
+	if errors.Is(err, os.ErrNotExist) { // nobody was told of it
+		return p.undo()
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.readTasks(); err != nil {
+		return err
+	}
+	err = p.connect()
+	if err != nil && !noKeeper(err) {
+		return err
+	}
+	if err != nil {
+		p.gone()
+	}
+	for _, t := range p.tasks {
+		if err := k.restore(t); err != nil {
+			return fmt.Errorf("container %s: %w", t.record.ID, err)
+		}
+	}
+	k.pods[id] = p
+	return nil
+}
+
+// noKeeper reports whether an error of connect says that there is no keeper (any more).
+func noKeeper(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone)
+}
+
+// undo takes a pod away whose start was cut off.
+func (p *pod) undo() error {
+	err := p.connect()
+	if err == nil {
+		err = p.stop()
+	}
+	if err != nil && !noKeeper(err) {
+		return err
+	}
+	return os.RemoveAll(p.dir)
+}
+
+// readTasks reads the files of a pod's tasks.
+func (p *pod) readTasks() error {
+	files, err := filepath.Glob(taskFile(p.dir, "*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		t := &task{pod: p, done: make(chan struct{})}
+		if err := readRecord(file, &t.record); err != nil {
+			return err
+		}
+		if t.record.Deleted {
+			t.state = wire.Stopped
+			close(t.done)
+		}
+		p.tasks[t.record.ID] = t
+	}
+	return nil
+}
+
+// restore makes a task known again.
+func (k *Keepers) restore(t *task) error {
+	p := t.pod
+	p.mu.Lock()
+	known := p.listed[t.record.ID] || !p.alive()
+	p.mu.Unlock()
+	switch {
+	case t.record.Deleted:
+		if err := k.remake(t); err != nil {
+			return err
+		}
+	case !known: // containerd was killed before it asked the keeper
+		p.mu.Lock()
+		delete(p.tasks, t.record.ID)
+		p.mu.Unlock()
+		return t.discard()
+	default:
+		t.hold()
+	}
+	k.tasks[t.record.ID] = t
+	return nil
+}
+
+// remake makes the folder again by which containerd knows a task, if it was deleted: containerd
+// may not have written down the exit yet. It finds a stopped task then, and writes its exit down.
+func (k *Keepers) remake(t *task) error {
+	dir := t.record.Bundle
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "rootfs"), 0o711); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		"shim-binary-path": k.program,
+		"sandbox":          filepath.Base(t.pod.dir),
+		"bootstrap.json":   fmt.Sprintf(`{"version":3,"address":%q,"protocol":"ttrpc"}`, "unix://"+k.socket()),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pod returns the pod of an id.
+func (k *Keepers) pod(id string) (*pod, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.pods[id]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
+}
+
+// forget takes away the file of an exit that containerd has written down: it has deleted the
+// container.
+func (k *Keepers) forget(id string) {
+	k.mu.Lock()
+	pods, runs := slices.Collect(maps.Values(k.pods)), k.tasks[id] != nil
+	k.mu.Unlock()
+	for _, p := range pods {
+		p.mu.Lock()
+		t := p.tasks[id]
+		if t != nil && t.state == wire.Stopped && !runs {
+			delete(p.tasks, id)
+		} else {
+			t = nil
+		}
+		p.mu.Unlock()
+		if t == nil {
+			continue
+		}
+		if err := t.discard(); err != nil {
+			log.L.Errorf("keeper: container %s: %s", id, err)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package keepers
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/bundle/keeper/plan"
+	"berth/bundle/keeper/wire"
+)
+
+// errGone says that a pod has no keeper any more: it was killed, or ended.
+var errGone = errors.New("the keeper of the pod has ended")
+
+// link is a connection to a keeper.
+type link struct {
+	conn *net.UnixConn
+
+	mu      sync.Mutex
+	seq     uint32
+	waiting map[uint32]chan answer // closed when the connection ends
+	over    bool
+}
+
+type answer struct {
+	reply wire.Reply
+	err   error
+}
+
+// withSocket calls use with a path of the socket in a pod's folder that is short enough for a socket's
+// address, however long the folder's is.
+func withSocket(dir string, use func(*net.UnixAddr) error) error {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	return use(&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/socket", fd), Net: "unixpacket"})
+}
+
+// dial connects to the keeper of a pod's folder. told is called with each message, in their order, and
+// before the one who waits for it goes on.
+func dial(dir string) (*link, error) {
+	var conn *net.UnixConn
+	err := withSocket(dir, func(at *net.UnixAddr) (err error) {
+		conn, err = net.DialUnix(at.Net, nil, at)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the keeper of %s: %w", filepath.Base(dir), err)
+	}
+	return &link{conn: conn, waiting: map[uint32]chan answer{}}, nil
+}
+
+// read reads until the keeper ends.
+func (l *link) read(told func(wire.Reply)) {
+	buf := make([]byte, wire.ReplySize+1)
+	for {
+		n, err := l.conn.Read(buf)
+		if err != nil || n == 0 {
+			break
+		}
+		r, err := wire.DecodeReply(buf[:n])
+		var other *wire.VersionError
+		switch {
+		case errors.As(err, &other):
+			l.wake(other.Seq, answer{err: err})
+			continue
+		case err != nil:
+			l.end(err)
+			return
+		}
+		told(r)
+		if r.Op != wire.Exited && r.Op != wire.Listed {
+			l.wake(r.Seq, answer{reply: r})
+		}
+	}
+	l.end(errGone)
+}
+
+func (l *link) wake(seq uint32, a answer) {
+	l.mu.Lock()
+	ch := l.waiting[seq]
+	delete(l.waiting, seq)
+	l.mu.Unlock()
+	if ch != nil {
+		ch <- a
+	}
+}
+
+func (l *link) end(err error) {
+	l.conn.Close()
+	l.mu.Lock()
+	waiting := l.waiting
+	l.waiting, l.over = nil, true
+	l.mu.Unlock()
+	for _, ch := range waiting {
+		ch <- answer{err: err}
+	}
+}
+
+// call asks the keeper and waits for its answer. What the keeper says against it is a *keeperError.
+func (l *link) call(q wire.Request, p *plan.Plan) (wire.Reply, error) {
+	ch := make(chan answer, 1)
+	l.mu.Lock()
+	if l.over {
+		l.mu.Unlock()
+		return wire.Reply{}, errGone
+	}
+	l.seq++
+	q.Seq = l.seq
+	l.waiting[q.Seq] = ch
+	l.mu.Unlock()
+	if err := l.send(q, p); err != nil {
+		l.mu.Lock()
+		delete(l.waiting, q.Seq)
+		l.mu.Unlock()
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+			err = errGone
+		}
+		return wire.Reply{}, err
+	}
+	a := <-ch
+	if a.err == nil && a.reply.Err != 0 {
+		a.err = &keeperError{q.Op, p.Describe(a.reply.Step), a.reply.Err}
+	}
+	return a.reply, a.err
+}
+
+func (l *link) send(q wire.Request, p *plan.Plan) error {
+	b, err := q.Encode()
+	if err != nil || p == nil {
+		if err == nil {
+			_, err = l.conn.Write(b)
+		}
+		return err
+	}
+	text, err := p.Bytes()
+	if err != nil {
+		return err
+	}
+	f, err := sealed(text)
+	if err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	defer f.Close()
+	_, _, err = l.conn.WriteMsgUnix(b, unix.UnixRights(int(f.Fd())), nil)
+	return err
+}
+
+// sealed is a file in memory that nobody can change any more.
+func sealed(text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("plan", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "plan")
+	if _, err = f.Write(text); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// keeperError is what a keeper could not do.
+type keeperError struct {
+	op   wire.Op
+	what string // of the plan, if it was a step of it
+	err  syscall.Errno
+}
+
+func (e *keeperError) Error() string {
+	if e.what == "" {
+		return fmt.Sprintf("%s: %s", e.op, e.err)
+	}
+	return fmt.Sprintf("%s: %s: %s", e.op, e.what, e.err)
+}
+
+func (e *keeperError) Unwrap() error { return e.err }

@@ -1,0 +1,243 @@
+package keepers
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"berth/bundle/keeper/plan"
+	"berth/bundle/keeper/wire"
+)
+
+// killed is the exit code of what ended with its keeper.
+const killed = 128 + uint32(syscall.SIGKILL)
+
+// patience is how long a keeper may take for an answer that it has at once, before it is taken for
+// stuck, in a mount for example.
+const patience = 30 * time.Second
+
+// pod is a pod and its keeper.
+type pod struct {
+	dir    string
+	netns  string        // its path, until the keeper has it
+	exited chan struct{} // closed when the keeper has ended, and all of the pod with it
+
+	mu       sync.Mutex
+	record   podRecord
+	link     *link
+	pidfd    int // of the keeper; -1 without one
+	tasks    map[string]*task
+	listed   map[string]bool // what the keeper told in a list
+	exitedAt time.Time
+}
+
+// task is a container of a pod. The pod's lock guards it, but for what never changes: record.ID,
+// Bundle, Stdout, Stderr and Cgroup. When done is closed, its exit never changes either.
+type task struct {
+	pod    *pod
+	record taskRecord
+	state  wire.State
+	plan   *plan.Plan // until it is started, to say what failed
+	done   chan struct{}
+}
+
+func newPod(dir string) *pod {
+	return &pod{dir: dir, exited: make(chan struct{}), pidfd: -1, tasks: map[string]*task{}, listed: map[string]bool{}}
+}
+
+// alive reports whether the keeper has not ended.
+func (p *pod) alive() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// connect connects to the keeper and asks what it has. An error that is neither syscall.ENOENT nor
+// syscall.ECONNREFUSED says that there may be a keeper.
+func (p *pod) connect() error {
+	l, err := dial(p.dir)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		l.read(p.told)
+		close(ended)
+	}()
+	slow := time.AfterFunc(patience, func() { p.killStuck(p.record.Pid) })
+	defer slow.Stop()
+	r, err := l.call(wire.Request{Op: wire.List}, nil)
+	if err != nil {
+		l.conn.Close()
+		return fmt.Errorf("list of containers: %w", err)
+	}
+	fd, err := unix.PidfdOpen(int(r.Pid), 0)
+	if err != nil {
+		l.conn.Close()
+		return fmt.Errorf("keeper %d: %w", r.Pid, err)
+	}
+	p.mu.Lock()
+	p.link, p.pidfd, p.record.Pid = l, fd, r.Pid
+	p.mu.Unlock()
+	go func() {
+		<-ended
+		p.awaitEnd(fd)
+		p.gone()
+	}()
+	return nil
+}
+
+// awaitEnd waits until the keeper is no more. Its connection ends before that, and before the kernel
+// has ended the pod's other processes.
+func (p *pod) awaitEnd(fd int) {
+	defer unix.Close(fd)
+	began := time.Now()
+	for time.Since(began) < patience {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+	log.L.Errorf("keeper: pod %s: the keeper does not end", filepath.Base(p.dir))
+}
+
+// gone notes that the pod has ended with its keeper.
+func (p *pod) gone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.alive() {
+		return
+	}
+	p.exitedAt, p.pidfd, p.link = time.Now(), -1, nil
+	for _, t := range p.tasks {
+		if t.state != wire.Stopped {
+			t.state, t.record.Status, t.record.Exited = wire.Stopped, killed, p.exitedAt.UnixNano()
+			close(t.done)
+		}
+	}
+	close(p.exited)
+}
+
+// told takes what the keeper says of a container.
+func (p *pod) told(r wire.Reply) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.Op == wire.Listed {
+		p.listed[r.ID] = true
+	}
+	t := p.tasks[r.ID]
+	if t == nil || r.State == 0 || t.state == wire.Stopped {
+		return
+	}
+	t.state, t.record.Pid, t.record.Status, t.record.Started, t.record.Exited = r.State, r.Pid, r.Status, r.Started, r.Exited
+	if t.state == wire.Stopped {
+		close(t.done)
+	}
+}
+
+// call asks the keeper for something of a container.
+func (p *pod) call(q wire.Request, pl *plan.Plan) (wire.Reply, error) {
+	p.mu.Lock()
+	l := p.link
+	p.mu.Unlock()
+	if l == nil {
+		return wire.Reply{}, errGone
+	}
+	return l.call(q, pl)
+}
+
+// stop ends the keeper, and all of the pod with it. One that does not answer is killed.
+func (p *pod) stop() error {
+	p.mu.Lock()
+	l := p.link
+	p.mu.Unlock()
+	if l == nil {
+		p.gone()
+		return nil
+	}
+	slow := time.AfterFunc(patience, p.kill)
+	defer slow.Stop()
+	if _, err := l.call(wire.Request{Op: wire.Stop}, nil); err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	<-p.exited
+	return nil
+}
+
+// kill ends a keeper that does not answer.
+func (p *pod) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pidfd >= 0 {
+		log.L.Warnf("keeper: pod %s: the keeper does not answer, and is killed", filepath.Base(p.dir))
+		if err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); err != nil {
+			log.L.Errorf("keeper: pod %s: kill the keeper: %s", filepath.Base(p.dir), err)
+		}
+	}
+}
+
+// killStuck ends a keeper that does not answer to a containerd that was started anew, and that is
+// known by the pid in its pod's file alone: the process must be one of this pod.
+func (p *pod) killStuck(pid uint32) {
+	fd, err := unix.PidfdOpen(int(pid), 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if args := strings.Split(string(b), "\x00"); err != nil || len(args) < 3 || args[2] != filepath.Join(p.dir, "shm") {
+		return
+	}
+	log.L.Warnf("keeper: pod %s: the keeper, process %d, does not answer for %s, and is killed", filepath.Base(p.dir), pid, patience)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		log.L.Errorf("keeper: pod %s: kill the keeper: %s", filepath.Base(p.dir), err)
+	}
+}
+
+// snapshot is a task as it is now.
+func (t *task) snapshot() (taskRecord, wire.State) {
+	t.pod.mu.Lock()
+	defer t.pod.mu.Unlock()
+	return t.record, t.state
+}
+
+func (t *task) file() string { return taskFile(t.pod.dir, t.record.ID) }
+
+// hold keeps the FIFOs that containerd reads the output from open until the task ends: one without a
+// second end takes a thread of containerd. Nothing is written into them.
+func (t *task) hold() {
+	for _, path := range []string{t.record.Stdout, t.record.Stderr} {
+		if path == "" {
+			continue
+		}
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			log.L.Warnf("keeper: container %s: output %s: %s", t.record.ID, path, err)
+			continue
+		}
+		go func() {
+			<-t.done
+			unix.Close(fd)
+		}()
+	}
+}
+
+// discard takes away what there is of a task that the keeper does not have.
+func (t *task) discard() error {
+	err := removeCgroup(t.record.Cgroup)
+	if e := os.Remove(t.file()); e != nil && !errors.Is(e, os.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	return err
+}

@@ -1,0 +1,75 @@
+package keepers
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// recordVersion is that of the files in pods' folders.
+const recordVersion = 1
+
+// podRecord is pod.json: what containerd must know of a pod after a restart, beside what its keeper
+// tells. It is written when the keeper is ready; a folder without it is of a pod that never was.
+type podRecord struct {
+	Version  int
+	ID       string
+	Hostname string
+	Created  time.Time
+	Pid      uint32
+}
+
+// taskRecord is task-ID.json. It is written before the keeper is asked for the container, so that
+// whatever the keeper makes is known. After the task's deletion it keeps the exit until containerd
+// forgets the container: containerd deletes a task before it writes down how it ended.
+type taskRecord struct {
+	Version         int
+	ID              string
+	Bundle          string
+	Stdout, Stderr  string
+	Cgroup          string
+	Deleted         bool
+	Pid, Status     uint32
+	Started, Exited int64
+}
+
+// versioned is what each file has, in each version.
+type versioned struct{ Version int }
+
+// readRecord reads a file into into, which is of this version.
+func readRecord(path string, into any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var v versioned
+	if err := json.Unmarshal(b, &v); err != nil {
+		return fmt.Errorf("%s: is damaged (%w): stop containerd, kill the pod's keeper and remove the folder", path, err)
+	}
+	if v.Version != recordVersion {
+		return fmt.Errorf("%s: is of version %d, and this containerd reads version %d: end the pod by the containerd that started it", path, v.Version, recordVersion)
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// writeRecord puts a file in the place of the one before, in one step. It need not survive a loss of
+// power, as nothing that it tells of does.
+func writeRecord(path string, record any) error {
+	b, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func podFile(dir string) string { return filepath.Join(dir, "pod.json") }
+
+func taskFile(dir, id string) string { return filepath.Join(dir, "task-"+id+".json") }

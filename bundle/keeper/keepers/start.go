@@ -1,0 +1,108 @@
+package keepers
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// prepare makes the pod's folder: the mount point of its /dev/shm, and the files that its containers
+// are given. These are for all in the container to read; the folder is not for others on the host.
+func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
+	if err := os.MkdirAll(filepath.Join(p.dir, "shm"), 0o700); err != nil {
+		return err
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	resolv, err := resolvConf(config.GetDnsConfig())
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{"hostname": []byte(p.record.Hostname + "\n"), "hosts": hosts, "resolv.conf": resolv} {
+		if err := os.WriteFile(filepath.Join(p.dir, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolvConf is the pod's resolv.conf: the host's if the pod asks for nothing.
+func resolvConf(d *runtime.DNSConfig) ([]byte, error) {
+	if len(d.GetServers())+len(d.GetSearches())+len(d.GetOptions()) == 0 {
+		b, err := os.ReadFile("/etc/resolv.conf")
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		return b, err
+	}
+	var b strings.Builder
+	if len(d.Searches) > 0 {
+		b.WriteString("search " + strings.Join(d.Searches, " ") + "\n")
+	}
+	for _, s := range d.Servers {
+		b.WriteString("nameserver " + s + "\n")
+	}
+	if len(d.Options) > 0 {
+		b.WriteString("options " + strings.Join(d.Options, " ") + "\n")
+	}
+	return []byte(b.String()), nil
+}
+
+// start makes the pod's keeper, which is no child of this process when it is ready.
+func (p *pod) start(program, netns string) error {
+	socket, err := p.listen()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	network, err := os.Open(netns)
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer network.Close()
+	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"))
+	cmd.Env = []string{}
+	cmd.ExtraFiles = []*os.File{socket, network}
+	if _, err := cmd.Output(); err != nil {
+		var e *exec.ExitError
+		if errors.As(err, &e) {
+			return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(e.Stderr)))
+		}
+		return err
+	}
+	at("keeper-made")
+	if err := p.connect(); err != nil {
+		return err
+	}
+	if err := writeRecord(podFile(p.dir), p.record); err != nil {
+		return err
+	}
+	at("pod-written")
+	return nil
+}
+
+// listen opens the socket that the keeper listens on.
+func (p *pod) listen() (*os.File, error) {
+	var l *net.UnixListener
+	err := withSocket(p.dir, func(at *net.UnixAddr) (err error) {
+		l, err = net.ListenUnix(at.Net, at)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	if err := os.Chmod(filepath.Join(p.dir, "socket"), 0o600); err != nil {
+		return nil, err
+	}
+	return l.File()
+}

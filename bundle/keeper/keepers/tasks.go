@@ -1,0 +1,256 @@
+package keepers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"berth/bundle/keeper/plan"
+	"berth/bundle/keeper/wire"
+)
+
+// tasks is the task service of all pods' containers: what containerd asks a shim elsewhere.
+type tasks struct{ k *Keepers }
+
+// get returns the task of an id. There are no processes beside the first one (exec) yet.
+func (s *tasks) get(id, exec string) (*task, error) {
+	if exec != "" {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("exec %s in task %s: the keeper has no exec yet: %w", exec, id, errdefs.ErrNotImplemented))
+	}
+	s.k.mu.Lock()
+	defer s.k.mu.Unlock()
+	if t := s.k.tasks[id]; t != nil {
+		return t, nil
+	}
+	return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound))
+}
+
+var states = map[wire.State]tasktypes.Status{
+	wire.Created: tasktypes.Status_CREATED, wire.Running: tasktypes.Status_RUNNING, wire.Stopped: tasktypes.Status_STOPPED,
+}
+
+func exitedAt(r taskRecord) *timestamppb.Timestamp { return timestamppb.New(time.Unix(0, r.Exited)) }
+
+func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	r, state := t.snapshot()
+	a := &taskapi.StateResponse{ID: r.ID, Bundle: r.Bundle, Pid: r.Pid, Status: states[state], Stdout: r.Stdout, Stderr: r.Stderr}
+	if r.Deleted { // its FIFOs have gone with it, and containerd would fail on them
+		a.Stdout, a.Stderr = "", ""
+	}
+	if state == wire.Stopped {
+		a.ExitStatus, a.ExitedAt = r.Status, exitedAt(r)
+	}
+	return a, nil
+}
+
+// refusal is the error of what a keeper does not do. It is not errdefs.ErrNotImplemented: containerd
+// would take that for a task service of an older version, and ask once more in its way.
+func refusal(why error) error { return fmt.Errorf("%w: %w", why, errdefs.ErrInvalidArgument) }
+
+func (s *tasks) Create(_ context.Context, q *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	t, err := s.k.create(q)
+	var r *plan.Refused
+	if errors.As(err, &r) {
+		err = refusal(err)
+	}
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	now, _ := t.snapshot()
+	return &taskapi.CreateTaskResponse{Pid: now.Pid}, nil
+}
+
+func (s *tasks) Start(_ context.Context, q *taskapi.StartRequest) (*taskapi.StartResponse, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	t.pod.mu.Lock()
+	l, made := t.pod.link, t.plan
+	t.plan = nil
+	t.pod.mu.Unlock()
+	if l == nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("start of %s: %w", q.ID, errGone))
+	}
+	var k *keeperError
+	r, err := l.call(wire.Request{Op: wire.Start, ID: q.ID}, nil)
+	if errors.As(err, &k) {
+		k.what = made.Describe(r.Step)
+	}
+	if err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("container %s: %w", q.ID, err))
+	}
+	at("task-started")
+	return &taskapi.StartResponse{Pid: r.Pid}, nil
+}
+
+func (s *tasks) Delete(_ context.Context, q *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.delete(); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", q.ID, err))
+	}
+	s.k.mu.Lock()
+	delete(s.k.tasks, q.ID)
+	s.k.mu.Unlock()
+	r, _ := t.snapshot()
+	return &taskapi.DeleteResponse{Pid: r.Pid, ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
+}
+
+// delete takes a task that has ended, or was never started, away. Its exit stays in its file.
+func (t *task) delete() error {
+	switch _, state := t.snapshot(); state {
+	case wire.Stopped:
+	case wire.Created:
+		if err := t.signal(syscall.SIGKILL); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+			return err
+		}
+		<-t.done
+	default:
+		return fmt.Errorf("runs: %w", errdefs.ErrFailedPrecondition)
+	}
+	t.pod.mu.Lock()
+	t.record.Deleted = true
+	r := t.record
+	t.pod.mu.Unlock()
+	if err := writeRecord(t.file(), r); err != nil {
+		return err
+	}
+	_, err := t.pod.call(wire.Request{Op: wire.Delete, ID: r.ID}, nil)
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
+		return err
+	}
+	at("task-deleted")
+	atFolderGone(r.Bundle)
+	return removeCgroup(r.Cgroup)
+}
+
+// signal sends a signal to the first process. When that ends, the kernel ends the others.
+func (t *task) signal(sig syscall.Signal) error {
+	_, err := t.pod.call(wire.Request{Op: wire.Kill, Arg: uint32(sig), ID: t.record.ID}, nil)
+	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone) {
+		return fmt.Errorf("has ended: %w", errdefs.ErrNotFound)
+	}
+	return err
+}
+
+func (s *tasks) Kill(_ context.Context, q *taskapi.KillRequest) (*emptypb.Empty, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	sig := syscall.Signal(q.Signal)
+	if q.All && sig != syscall.SIGKILL {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: all: signal %d to all processes of a container: %w", q.ID, sig, errdefs.ErrNotImplemented))
+	}
+	if err := t.signal(sig); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", q.ID, err))
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// Pids is never empty: containerd takes a task without processes for one that was never made, and
+// deletes it with its exit code.
+func (s *tasks) Pids(_ context.Context, q *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
+	t, err := s.get(q.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	r, _ := t.snapshot()
+	return &taskapi.PidsResponse{Processes: []*tasktypes.ProcessInfo{{Pid: r.Pid}}}, nil
+}
+
+func (s *tasks) Wait(ctx context.Context, q *taskapi.WaitRequest) (*taskapi.WaitResponse, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	r, _ := t.snapshot()
+	return &taskapi.WaitResponse{ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
+}
+
+func (s *tasks) Connect(_ context.Context, q *taskapi.ConnectRequest) (*taskapi.ConnectResponse, error) {
+	t, err := s.get(q.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	t.pod.mu.Lock()
+	defer t.pod.mu.Unlock()
+	return &taskapi.ConnectResponse{ShimPid: t.pod.record.Pid, TaskPid: t.record.Pid, Version: fmt.Sprint(taskVersion)}, nil
+}
+
+func (s *tasks) Stats(_ context.Context, q *taskapi.StatsRequest) (*taskapi.StatsResponse, error) {
+	t, err := s.get(q.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	group, err := cgroup1.Load(cgroup1.StaticPath(t.record.Cgroup))
+	if err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("cgroup of task %s: %w: %w", q.ID, err, errdefs.ErrNotFound))
+	}
+	m, err := group.Stat(cgroup1.IgnoreNotExist)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("cgroup of task %s: %w", q.ID, err))
+	}
+	a, err := typeurl.MarshalAnyToProto(m)
+	return &taskapi.StatsResponse{Stats: a}, err
+}
+
+// Shutdown is asked of a shim when its last task has gone. A pod ends by its sandbox.
+func (s *tasks) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, nil
+}
+
+func notYet(what, id string) (*emptypb.Empty, error) {
+	return nil, errgrpc.ToGRPC(fmt.Errorf("%s of task %s: the keeper does not do it yet: %w", what, id, errdefs.ErrNotImplemented))
+}
+
+func (s *tasks) Pause(_ context.Context, q *taskapi.PauseRequest) (*emptypb.Empty, error) {
+	return notYet("pause", q.ID)
+}
+
+func (s *tasks) Resume(_ context.Context, q *taskapi.ResumeRequest) (*emptypb.Empty, error) {
+	return notYet("resume", q.ID)
+}
+
+func (s *tasks) Checkpoint(_ context.Context, q *taskapi.CheckpointTaskRequest) (*emptypb.Empty, error) {
+	return notYet("checkpoint", q.ID)
+}
+
+func (s *tasks) Exec(_ context.Context, q *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
+	return notYet("exec", q.ID)
+}
+
+func (s *tasks) ResizePty(_ context.Context, q *taskapi.ResizePtyRequest) (*emptypb.Empty, error) {
+	return notYet("resize", q.ID)
+}
+
+func (s *tasks) CloseIO(_ context.Context, q *taskapi.CloseIORequest) (*emptypb.Empty, error) {
+	return notYet("close of stdin", q.ID)
+}
+
+func (s *tasks) Update(_ context.Context, q *taskapi.UpdateTaskRequest) (*emptypb.Empty, error) {
+	return notYet("update", q.ID)
+}

@@ -1,0 +1,71 @@
+//go:build daemon
+
+// Command keeper-containerd is containerd with the sandbox controller "keeper" and its task service in
+// its own process. The program keeper lies beside it. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	_ "github.com/containerd/containerd/v2/cmd/containerd/builtins"
+	"github.com/containerd/containerd/v2/cmd/containerd/command"
+	"github.com/containerd/containerd/v2/cmd/containerd/server/config"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/urfave/cli/v2"
+
+	"berth/bundle/keeper/keepers"
+)
+
+func main() {
+	if err := run(os.Args); err != nil {
+		fmt.Fprintf(os.Stderr, "containerd: %s\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program := filepath.Join(filepath.Dir(self), "keeper")
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("the program of pods must lie beside this one: %w", err)
+	}
+	k := keepers.New(program)
+	k.Register()
+	app := command.App()
+	serve := app.Action
+	// The action is the daemon's alone, not that of the subcommands. The pods must be there before it
+	// loads its plugins.
+	app.Action = func(c *cli.Context) error {
+		if c.Args().First() == "" {
+			state, err := stateOf(c)
+			if err == nil {
+				err = k.Serve(state)
+			}
+			if err != nil {
+				return fmt.Errorf("keepers: %w", err)
+			}
+		}
+		return serve(c)
+	}
+	return app.Run(args)
+}
+
+// stateOf is the state directory that containerd is going to have.
+func stateOf(c *cli.Context) (string, error) {
+	if s := c.String("state"); s != "" {
+		return filepath.Abs(s)
+	}
+	read := config.Config{State: defaults.DefaultStateDir}
+	err := config.LoadConfig(context.Background(), c.String("config"), &read)
+	if errors.Is(err, os.ErrNotExist) && !c.IsSet("config") {
+		err = nil
+	}
+	return read.State, err
+}

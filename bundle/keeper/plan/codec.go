@@ -1,0 +1,192 @@
+// Package plan makes of an OCI specification the steps that a container's first process does, each
+// about one system call. A keeper only executes them: c/plan.c. What a specification asks for beyond
+// that is refused, by the name of the field.
+//
+// Owns: the form and the version of a plan, and what of a specification is done.
+// Reads: the specification that it is given.
+// Never: looks at the file system of the host or of a container.
+package plan
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"berth/bundle/keeper/wire"
+)
+
+// Version is that of the form of a plan, Magic what one begins with, and Max its size in bytes.
+const (
+	Version = 1
+	Magic   = 0x6e6c7062
+	Max     = 4 << 20
+)
+
+// op is what a step does; c/keeper.h says how.
+type op uint32
+
+const (
+	opJoin op = 1 + iota
+	opMount
+	opRoot
+	opInside
+	opDirectory
+	opNode
+	opLink
+	opMask
+	opReadonly
+	opScore
+	opPivot
+	opCwd
+	opIDs
+	opCaps
+	opNoNew
+)
+
+var opNames = map[op]string{
+	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
+	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
+	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
+}
+
+func (o op) String() string { return opNames[o] }
+
+// step is one step: up to four strings and four numbers.
+type step struct {
+	op op
+	s  [4]string
+	n  [4]uint64
+}
+
+func (s step) String() string {
+	words := []string{s.op.String()}
+	for i, v := range s.s {
+		if v != "" {
+			words = append(words, fmt.Sprintf("s%d=%q", i, v))
+		}
+	}
+	for i, v := range s.n {
+		if v != 0 {
+			words = append(words, fmt.Sprintf("n%d=%#x", i, v))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// Plan is what a container's first process does, and then becomes.
+type Plan struct {
+	steps      []step
+	before     int // how many of the steps are done before the start
+	argv, envp []string
+	groups     []uint32
+	log, root  string
+
+	made map[string]bool // directories that a step makes already, while the plan is made
+}
+
+// Describe says in words what failed, as a reply has it.
+func (p *Plan) Describe(failed int32) string {
+	switch {
+	case failed == wire.Setup:
+		return "set up the first process"
+	case failed == wire.Exec && p != nil:
+		return fmt.Sprintf("execute %q", p.argv[0])
+	case failed == wire.Exec:
+		return "execute the program"
+	case failed == wire.Died:
+		return "the first process ended before it was ready"
+	case failed == wire.BadPlan:
+		return "the keeper does not understand the plan"
+	case failed < 0:
+		return ""
+	case p == nil || int(failed) >= len(p.steps):
+		return fmt.Sprintf("step %d", failed)
+	}
+	return fmt.Sprintf("step %d: %s", failed, p.steps[failed])
+}
+
+type rawHeader struct {
+	Magic, Version, Size, Steps, Before, Argc, Envc, Groups, Log, Root uint32
+}
+
+type rawStep struct {
+	Op  uint32
+	S   [4]uint32
+	Pad uint32
+	N   [4]uint64
+}
+
+// table gathers strings; what it returns is where a string will be in the plan.
+type table struct {
+	base    uint32
+	bytes   []byte
+	offsets map[string]uint32
+}
+
+func (t *table) put(s string) uint32 {
+	if at, ok := t.offsets[s]; ok {
+		return at
+	}
+	at := t.base + uint32(len(t.bytes))
+	t.bytes = append(append(t.bytes, s...), 0)
+	t.offsets[s] = at
+	return at
+}
+
+// Bytes puts the plan together: header, steps, offsets of arguments and environment, groups,
+// strings.
+func (p *Plan) Bytes() ([]byte, error) {
+	h := rawHeader{
+		Magic: Magic, Version: Version, Steps: uint32(len(p.steps)), Before: uint32(p.before),
+		Argc: uint32(len(p.argv)), Envc: uint32(len(p.envp)), Groups: uint32(len(p.groups)),
+	}
+	t := &table{offsets: map[string]uint32{}}
+	t.base = uint32(binary.Size(h)+len(p.steps)*binary.Size(rawStep{})) + 4*(h.Argc+h.Envc+h.Groups)
+	var steps []rawStep
+	for _, s := range p.steps {
+		raw := rawStep{Op: uint32(s.op), N: s.n}
+		for i, v := range s.s {
+			if v != "" { // none
+				raw.S[i] = t.put(v)
+			}
+		}
+		steps = append(steps, raw)
+	}
+	var words []uint32
+	for _, list := range [][]string{p.argv, p.envp} {
+		for _, v := range list {
+			words = append(words, t.put(v))
+		}
+	}
+	h.Log, h.Root = t.put(p.log), t.put(p.root)
+	h.Size = t.base + uint32(len(t.bytes))
+	if h.Size > Max {
+		return nil, fmt.Errorf("arguments, environment and mounts take %d bytes, and the keeper takes %d", h.Size, Max)
+	}
+	var b []byte
+	for _, part := range []any{h, steps, append(words, p.groups...), t.bytes} {
+		var err error
+		if b, err = binary.Append(b, binary.NativeEndian, part); err != nil {
+			return nil, err
+		}
+	}
+	return b, p.checkStrings()
+}
+
+// checkStrings refuses what C cannot say.
+func (p *Plan) checkStrings() error {
+	all := append(append([]string{p.log, p.root}, p.argv...), p.envp...)
+	for _, s := range p.steps {
+		all = append(all, s.s[:]...)
+	}
+	for _, s := range all {
+		if strings.IndexByte(s, 0) >= 0 {
+			return fmt.Errorf("%q has a zero inside", s)
+		}
+	}
+	if len(p.argv) == 0 {
+		return errors.New("process.args: is empty")
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package plan
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// understood are the fields of a specification that are done, or looked at by a check of their own.
+// Each other one that is set is refused, also one that a later release of the specification brings.
+var understood = map[string]bool{
+	"ociVersion":                 true,
+	"annotations":                true,
+	"hostname":                   true, // the pod's: checked
+	"process.args":               true,
+	"process.cwd":                true,
+	"process.env":                true,
+	"process.user.uid":           true,
+	"process.user.gid":           true,
+	"process.noNewPrivileges":    true,
+	"process.oomScoreAdj":        true,
+	"root.path":                  true, // checked
+	"root.readonly":              true,
+	"mounts":                     true, // checked one by one
+	"linux.cgroupsPath":          true, // checked
+	"linux.namespaces":           true, // checked
+	"linux.rootfsPropagation":    true, // checked
+	"linux.maskedPaths":          true,
+	"linux.readonlyPaths":        true,
+	"linux.resources.devices":    true, // checked
+	"linux.resources.cpu.shares": true,
+
+	"process.user.additionalGids":      true,
+	"process.capabilities.bounding":    true,
+	"process.capabilities.effective":   true,
+	"process.capabilities.inheritable": true,
+	"process.capabilities.permitted":   true,
+	"process.capabilities.ambient":     true,
+	"linux.resources.memory.limit":     true,
+	"linux.resources.memory.swap":      true, // checked
+}
+
+// partly reports whether some field below the path is understood.
+func partly(path string) bool {
+	for known := range understood {
+		if strings.HasPrefix(known, path+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// refuseFields names a field that is set and that nobody would do.
+func refuseFields(spec *specs.Spec) error { return refuseStruct(reflect.ValueOf(spec).Elem(), "") }
+
+func refuseStruct(v reflect.Value, prefix string) error {
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		path, f := prefix+name, v.Field(i)
+		if understood[path] || unset(f) {
+			continue
+		}
+		if !partly(path) {
+			return refused(path, "is set, and the keeper does not do it")
+		}
+		if f.Kind() == reflect.Pointer {
+			f = f.Elem()
+		}
+		if err := refuseStruct(f, path+"."); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unset reports whether a field says nothing: an empty list is none.
+func unset(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map:
+		return v.Len() == 0
+	}
+	return v.IsZero()
+}
+
+// Refused says which field of a specification asks for what the keeper does not do.
+type Refused struct{ Field, Why string }
+
+func (r *Refused) Error() string {
+	return fmt.Sprintf("%s: %s: run the pod with the runtime handler of runc", r.Field, r.Why)
+}
+
+func refused(field, why string, args ...any) error { return &Refused{field, fmt.Sprintf(why, args...)} }

@@ -1,0 +1,355 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+var update = flag.Bool("update", false, "write the golden plans")
+
+// sample is a container as containerd's CRI asks for it.
+func sample() Container {
+	limit, shares, score := int64(64<<20), uint64(100), 321
+	return Container{
+		Spec: &specs.Spec{
+			Version: "1.3.0",
+			Process: &specs.Process{
+				Args: []string{"/bin/sh", "-c", "", "exit 3"}, Env: []string{"PATH=/bin", "EMPTY=", ""}, Cwd: "/home/me", NoNewPrivileges: true, OOMScoreAdj: &score,
+				User: specs.User{UID: 1000, GID: 2000, AdditionalGids: []uint32{3000, 4000}},
+				Capabilities: &specs.LinuxCapabilities{
+					Bounding: []string{"CAP_CHOWN", "CAP_CHECKPOINT_RESTORE"}, Effective: []string{"CAP_CHOWN"}, Permitted: []string{"CAP_CHOWN"},
+					Inheritable: []string{"CAP_KILL"}, Ambient: []string{"CAP_KILL"},
+				},
+			},
+			Root: &specs.Root{Path: "rootfs", Readonly: true},
+			Mounts: []specs.Mount{
+				{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+				{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+				{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+				{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "ro"}},
+				{Destination: "/dev/shm", Type: "bind", Source: "shm", Options: []string{"rbind"}},
+				{Destination: "/data//deep/", Type: "bind", Source: "/srv/data", Options: []string{"rbind", "rslave", "ro"}},
+				{Destination: "/etc/hosts", Type: "bind", Source: "/srv/hosts", Options: []string{"rbind", "rprivate", "rw"}},
+			},
+			Linux: &specs.Linux{
+				CgroupsPath: "/pods/one", MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}, RootfsPropagation: "rslave",
+				Namespaces: []specs.LinuxNamespace{
+					{Type: specs.PIDNamespace},
+					{Type: specs.MountNamespace},
+					{Type: specs.NetworkNamespace, Path: "/proc/42/ns/net"},
+					{Type: specs.IPCNamespace, Path: "/proc/42/ns/ipc"},
+					{Type: specs.UTSNamespace, Path: "/proc/42/ns/uts"},
+				},
+				Resources: &specs.LinuxResources{
+					CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{Limit: &limit, Swap: &limit},
+					Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}},
+				},
+			},
+		},
+		Rootfs:  []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"workdir=/w", "upperdir=/u", "lowerdir=/l1:/l2"}}},
+		Root:    "/state/rootfs",
+		Cgroups: []Cgroup{{"memory", "/sys/fs/cgroup/memory/pods/one"}, {"cpu", "/sys/fs/cgroup/cpu/pods/one"}},
+		Log:     "/var/log/pods/one/c.log", PodFiles: "/state/pod", Hostname: "one", Keeper: 42, IsFile: map[string]bool{"/srv/hosts": true},
+	}
+}
+
+// bare is a container that asks for as little as one can.
+func bare() Container {
+	c := sample()
+	c.Spec.Process.User, c.Spec.Process.Capabilities, c.Spec.Process.NoNewPrivileges, c.Spec.Process.OOMScoreAdj = specs.User{}, nil, false, nil
+	c.Spec.Root.Readonly, c.Spec.Mounts, c.Spec.Linux.Resources = false, nil, nil
+	c.Spec.Linux.MaskedPaths, c.Spec.Linux.ReadonlyPaths, c.Spec.Process.Env = nil, nil, nil
+	return c
+}
+
+// text reads a plan as the keeper does, and writes it down.
+func text(t *testing.T, b []byte) string {
+	t.Helper()
+	var h rawHeader
+	n, err := binary.Decode(b, binary.NativeEndian, &h)
+	if err != nil || h.Magic != Magic || h.Version != Version || int(h.Size) != len(b) || b[len(b)-1] != 0 {
+		t.Fatalf("header %+v of %d bytes: %v", h, len(b), err)
+	}
+	str := func(at uint32) string {
+		if at == 0 {
+			return ""
+		}
+		s, _, _ := bytes.Cut(b[at:], []byte{0})
+		return string(s)
+	}
+	steps, words := make([]rawStep, h.Steps), make([]uint32, h.Argc+h.Envc+h.Groups)
+	m, err := binary.Decode(b[n:], binary.NativeEndian, steps)
+	if err == nil {
+		_, err = binary.Decode(b[n+m:], binary.NativeEndian, words)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "root %q\nlog %q\n", str(h.Root), str(h.Log))
+	for i, w := range words {
+		switch {
+		case i < int(h.Argc):
+			fmt.Fprintf(&out, "argument %q\n", str(w))
+		case i < int(h.Argc+h.Envc):
+			fmt.Fprintf(&out, "environment %q\n", str(w))
+		default:
+			fmt.Fprintf(&out, "group %d\n", w)
+		}
+	}
+	for i, raw := range steps {
+		if i == int(h.Before) {
+			out.WriteString("wait for the start\n")
+		}
+		s := step{op: op(raw.Op), n: raw.N}
+		for k, at := range raw.S {
+			s.s[k] = str(at)
+		}
+		fmt.Fprintln(&out, s)
+	}
+	return out.String()
+}
+
+func TestGoldenPlans(t *testing.T) {
+	for name, c := range map[string]Container{"sample": sample(), "bare": bare()} {
+		p, err := New(c)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		b, err := p.Bytes()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		file, got := filepath.Join("testdata", name+".txt"), text(t, b)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s (go test ./plan -run TestGoldenPlans -update writes it anew):\n%s\nwant\n%s", name, got, want)
+		}
+	}
+}
+
+// Each field of a specification is understood, or refused by its name as soon as it is set. So are
+// those that later releases bring.
+func TestEachFieldIsUnderstoodOrRefused(t *testing.T) {
+	checked := 0
+	var visit func(path string, index []int, at reflect.Type)
+	visit = func(path string, index []int, at reflect.Type) {
+		for i := range at.NumField() {
+			f := at.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			name = path + name
+			here := append(append([]int{}, index...), i)
+			inner := f.Type
+			if inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			switch {
+			case understood[name]:
+			case partly(name):
+				visit(name+".", here, inner)
+			default:
+				checked++
+				c := sample()
+				set(t, reflect.ValueOf(c.Spec), here)
+				_, err := New(c)
+				var r *Refused
+				if !errors.As(err, &r) || r.Field != name {
+					t.Errorf("%s is set: error %v, want one that refuses it", name, err)
+				}
+			}
+		}
+	}
+	visit("", nil, reflect.TypeFor[specs.Spec]())
+	if checked < 45 {
+		t.Errorf("%d fields were set: the walk over the specification has lost some", checked)
+	}
+}
+
+// set gives a field, told by the way to it, a value that is not its zero.
+func set(t *testing.T, v reflect.Value, way []int) {
+	t.Helper()
+	for _, i := range way {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.Zero(v.Type().Key()), reflect.Zero(v.Type().Elem()))
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	default:
+		t.Fatalf("no value for a %s", v.Type())
+	}
+}
+
+func TestRefused(t *testing.T) {
+	mount := func(m specs.Mount) func(*Container) {
+		return func(c *Container) { c.Spec.Mounts = []specs.Mount{m} }
+	}
+	namespace := func(n specs.LinuxNamespace) func(*Container) {
+		return func(c *Container) { c.Spec.Linux.Namespaces = append(c.Spec.Linux.Namespaces, n) }
+	}
+	device := func(d specs.LinuxDeviceCgroup) func(*Container) {
+		return func(c *Container) { c.Spec.Linux.Resources.Devices = append(c.Spec.Linux.Resources.Devices, d) }
+	}
+	zero, eight := int64(0), int64(8)
+	for name, tc := range map[string]struct {
+		change func(*Container)
+		field  string
+	}{
+		"no process":           {func(c *Container) { c.Spec.Process = nil }, "process, root, linux"},
+		"no arguments":         {func(c *Container) { c.Spec.Process.Args = nil }, "process.args"},
+		"relative folder":      {func(c *Container) { c.Spec.Process.Cwd = "here" }, "process.cwd"},
+		"root elsewhere":       {func(c *Container) { c.Spec.Root.Path = "/" }, "root.path"},
+		"another host name":    {func(c *Container) { c.Spec.Hostname = "two" }, "hostname"},
+		"systemd's cgroup":     {func(c *Container) { c.Spec.Linux.CgroupsPath = "a.slice:cri:b" }, "linux.cgroupsPath"},
+		"cgroup above":         {func(c *Container) { c.Spec.Linux.CgroupsPath = "/pods/../.." }, "linux.cgroupsPath"},
+		"the root's cgroup":    {func(c *Container) { c.Spec.Linux.CgroupsPath = "/" }, "linux.cgroupsPath"},
+		"no log":               {func(c *Container) { c.Log = "" }, "annotations[berth.dev/log-path]"},
+		"shared root":          {func(c *Container) { c.Spec.Linux.RootfsPropagation = "rshared" }, "linux.rootfsPropagation"},
+		"shared processes":     {func(c *Container) { c.Spec.Linux.Namespaces[0].Path = "/proc/42/ns/pid" }, "linux.namespaces[0]"},
+		"host's processes":     {func(c *Container) { c.Spec.Linux.Namespaces = c.Spec.Linux.Namespaces[1:] }, "linux.namespaces"},
+		"host's network":       {func(c *Container) { c.Spec.Linux.Namespaces[2].Path = "/proc/1/ns/net" }, "linux.namespaces[2]"},
+		"user namespace":       {namespace(specs.LinuxNamespace{Type: specs.UserNamespace}), "linux.namespaces[5]"},
+		"cgroup namespace":     {namespace(specs.LinuxNamespace{Type: specs.CgroupNamespace}), "linux.namespaces[5]"},
+		"unknown capability":   {func(c *Container) { c.Spec.Process.Capabilities.Ambient = []string{"CAP_X"} }, "process.capabilities.ambient"},
+		"relative masked path": {func(c *Container) { c.Spec.Linux.MaskedPaths = []string{"x"} }, "linux.maskedPaths"},
+		"swap":                 {func(c *Container) { c.Spec.Linux.Resources.Memory.Limit = nil }, "linux.resources.memory.swap"},
+		"a disk":               {device(specs.LinuxDeviceCgroup{Allow: true, Type: "b", Major: &eight, Minor: &zero, Access: "r"}), "linux.resources.devices[1]"},
+		"a device less":        {device(specs.LinuxDeviceCgroup{Type: "c", Access: "rwm"}), "linux.resources.devices[1]"},
+		"all devices":          {func(c *Container) { c.Spec.Linux.Resources.Devices[0].Allow = true }, "linux.resources.devices[0]"},
+		"bidirectional":        {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind", "rshared"}}), "mounts[0] (/a)"},
+		"recursive read-only":  {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind", "rro"}}), "mounts[0] (/a)"},
+		"mapped ids":           {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind"}, UIDMappings: []specs.LinuxIDMapping{{}}}), "mounts[0] (/a)"},
+		"a file system":        {mount(specs.Mount{Destination: "/a", Source: "/dev/sda", Type: "ext4"}), "mounts[0] (/a)"},
+		"text for a bind":      {mount(specs.Mount{Destination: "/a", Source: "/b", Type: "bind", Options: []string{"rbind", "mode=1"}}), "mounts[0] (/a)"},
+		"bind without bind":    {mount(specs.Mount{Destination: "/a", Source: "/b", Type: "bind"}), "mounts[0] (/a)"},
+		"relative mount":       {mount(specs.Mount{Destination: "a", Source: "/b", Options: []string{"bind"}}), "mounts[0] (a)"},
+		"image on a disk":      {func(c *Container) { c.Rootfs[0].Type = "ext4" }, "rootfs[0]"},
+		"many layers":          {func(c *Container) { c.Rootfs[0].Options = []string{"lowerdir=" + strings.Repeat("/l:", 2000)} }, "rootfs[0]"},
+		"option of an image":   {func(c *Container) { c.Rootfs[0].Options = []string{"xino=on"} }, "rootfs[0]"},
+	} {
+		c := sample()
+		tc.change(&c)
+		_, err := New(c)
+		var r *Refused
+		if !errors.As(err, &r) || r.Field != tc.field {
+			t.Errorf("%s: error %v, want one that refuses %s", name, err, tc.field)
+		}
+	}
+}
+
+func TestBytesRefuses(t *testing.T) {
+	for want, change := range map[string]func(*Container){
+		"has a zero inside": func(c *Container) { c.Spec.Process.Args[1] = "a\x00b" },
+		"the keeper takes":  func(c *Container) { c.Spec.Process.Env = []string{strings.Repeat("x", Max)} },
+	} {
+		c := sample()
+		change(&c)
+		p, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Bytes(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %.200v, want %q in it", err, want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	p, err := New(sample())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for failed, want := range map[int32]string{
+		0: `step 0: join cgroup s0="/sys/fs/cgroup/memory/pods/one/cgroup.procs"`, 1000: "step 1000", -1: "", -2: "set up the first process",
+		-3: `execute "/bin/sh"`, -4: "the first process ended before it was ready", -5: "the keeper does not understand the plan",
+	} {
+		if got := p.Describe(failed); got != want {
+			t.Errorf("%d: %q, want %q", failed, got, want)
+		}
+	}
+	if got := (*Plan)(nil).Describe(3); got != "step 3" {
+		t.Errorf("without a plan: %q", got)
+	}
+}
+
+// A plan does not change what it is made of.
+func TestNewLeavesTheSpecification(t *testing.T) {
+	c := sample()
+	before, err := json.Marshal(c.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(c); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := json.Marshal(c.Spec); err != nil || !bytes.Equal(before, after) || len(c.IsFile) != 1 {
+		t.Errorf("the specification is %s, was %s; files %v; %v", after, before, c.IsFile, err)
+	}
+}
+
+// C and Go have the same numbers.
+func TestTheSameInC(t *testing.T) {
+	b, err := os.ReadFile("../c/keeper.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := string(b)
+	for _, want := range []string{
+		fmt.Sprintf("MAGIC = %#x }", Magic), fmt.Sprintf("enum { VERSION = %d,", Version), "MAXPLAN = 4 << 20 }", "JOIN = 1,",
+	} {
+		if !strings.Contains(c, want) {
+			t.Errorf("keeper.h has no %q", want)
+		}
+	}
+	// The steps in their order, which is their number.
+	at := strings.Index(c, "JOIN = 1,")
+	for _, name := range strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW OPS") {
+		next := strings.Index(c[at:], "\t"+name+",")
+		for _, before := range []string{" " + name + ",", " " + name + "\n"} {
+			if i := strings.Index(c[at:], before); i >= 0 && (next < 0 || i < next) {
+				next = i
+			}
+		}
+		if next < 0 {
+			t.Fatalf("keeper.h has no %s after the step before", name)
+		}
+		at += next
+	}
+	if opNoNew != 15 || len(opNames) != 15 {
+		t.Errorf("%d is the last of %d steps, and keeper.h has 15", opNoNew, len(opNames))
+	}
+}

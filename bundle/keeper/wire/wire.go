@@ -1,0 +1,167 @@
+// Package wire is what containerd and a pod's keeper say to each other: messages of a fixed size,
+// over a socket that keeps their borders (SOCK_SEQPACKET). c/keeper.h has the same in C.
+//
+// Owns: the form and the version of the messages.
+// Reads: nothing.
+// Never: sends or receives.
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// Version is that of the messages. It goes up when they change; a keeper keeps its own until its
+// pod ends.
+const Version = 1
+
+// IDLength is the longest id of a container.
+const IDLength = 64
+
+// Op is what is asked for, or told.
+type Op uint32
+
+// The requests, and what a keeper tells without being asked. A list is Listed for each container,
+// and List at its end.
+const (
+	Create Op = 1 + iota
+	Start
+	Kill
+	Delete
+	List
+	Stop
+
+	Exited Op = 100
+	Listed Op = 101
+)
+
+func (o Op) String() string {
+	switch o {
+	case Create:
+		return "create"
+	case Start:
+		return "start"
+	case Kill:
+		return "kill"
+	case Delete:
+		return "delete"
+	case List:
+		return "list"
+	case Stop:
+		return "stop"
+	case Exited:
+		return "exited"
+	case Listed:
+		return "listed"
+	}
+	return fmt.Sprintf("op %d", uint32(o))
+}
+
+// State is how far a container has come. 0 is none.
+type State uint32
+
+// The states of a container.
+const (
+	Created State = 1 + iota
+	Running
+	Stopped
+)
+
+// What failed, where it is not a step of the plan.
+const (
+	Nothing = -1 - iota
+	Setup
+	Exec
+	Died
+	BadPlan
+)
+
+// Request is what containerd asks. A plan comes beside Create, as a file. Arg is the signal of Kill.
+type Request struct {
+	Op  Op
+	Seq uint32
+	Arg uint32
+	ID  string
+}
+
+// Reply is an answer, of the same Op and Seq, or what the keeper tells by itself.
+type Reply struct {
+	Op   Op
+	Seq  uint32
+	Err  syscall.Errno
+	Step int32
+	// Pid is the first process of the container, or the keeper where there is none.
+	Pid             uint32
+	State           State
+	Status          uint32
+	Started, Exited int64 // nanoseconds since 1970; 0 is not yet
+	ID              string
+}
+
+// VersionError says that the keeper speaks another version.
+type VersionError struct {
+	Seq    uint32
+	Theirs uint32
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("the keeper speaks version %d of the messages, and this containerd version %d: end the pod by the containerd that started it", e.Theirs, Version)
+}
+
+type rawRequest struct {
+	Version, Op, Seq, Arg uint32
+	ID                    [IDLength]byte
+}
+
+type rawReply struct {
+	Version, Op, Seq   uint32
+	Err, Step          int32
+	Pid, State, Status uint32
+	Started, Exited    int64
+	ID                 [IDLength]byte
+}
+
+// prefix is what stands at the beginning of a message in each version.
+type prefix struct{ Version, Op, Seq uint32 }
+
+// ReplySize is the size of a reply in bytes.
+var ReplySize = binary.Size(rawReply{})
+
+// Encode returns the message.
+func (r Request) Encode() ([]byte, error) {
+	raw := rawRequest{Version: Version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg}
+	if len(r.ID) > IDLength || bytes.IndexByte([]byte(r.ID), 0) >= 0 {
+		return nil, fmt.Errorf("id %q: has more than %d bytes, or a zero", r.ID, IDLength)
+	}
+	copy(raw.ID[:], r.ID)
+	return binary.Append(nil, binary.NativeEndian, raw)
+}
+
+// DecodeReply reads a message of a keeper. One of another version is a *VersionError.
+func DecodeReply(b []byte) (Reply, error) {
+	var p prefix
+	if _, err := binary.Decode(b, binary.NativeEndian, &p); err != nil {
+		return Reply{}, fmt.Errorf("a message of %d bytes is too short for its version", len(b))
+	}
+	if p.Version != Version {
+		return Reply{}, &VersionError{Seq: p.Seq, Theirs: p.Version}
+	}
+	var raw rawReply
+	if n, err := binary.Decode(b, binary.NativeEndian, &raw); err != nil || n != len(b) {
+		return Reply{}, fmt.Errorf("%s has %d bytes, and a message has %d", Op(p.Op), len(b), ReplySize)
+	}
+	id, rest, _ := bytes.Cut(raw.ID[:], []byte{0})
+	if len(bytes.Trim(rest, "\x00")) > 0 {
+		return Reply{}, fmt.Errorf("%s: id %q has a zero inside", Op(p.Op), raw.ID)
+	}
+	if raw.Err < 0 || raw.State > uint32(Stopped) {
+		return Reply{}, errors.New("a message has an error or a state that there is not")
+	}
+	return Reply{
+		Op: Op(raw.Op), Seq: raw.Seq, Err: syscall.Errno(raw.Err), Step: raw.Step, Pid: raw.Pid, State: State(raw.State), Status: raw.Status,
+		Started: raw.Started, Exited: raw.Exited, ID: string(id),
+	}, nil
+}
