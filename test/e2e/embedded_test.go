@@ -185,7 +185,10 @@ type client struct {
 func (m *machine) client(endpoint string) *client {
 	m.t.Helper()
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second}}))
+		// Without a least time of its own, a connection has the time of the pause before it.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second}, MinConnectTimeout: 10 * time.Second,
+		}))
 	if err != nil {
 		m.t.Fatal(err)
 	}
