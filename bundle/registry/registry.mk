@@ -45,7 +45,11 @@ registry-build:
 	work=$$(mktemp -d '$(REGISTRY_KEPT).XXXXXX'); trap 'rm -rf "$$work"' EXIT; \
 	echo 'registry: of Kubernetes $(REGISTRY_VERSION) (the first build takes some minutes)'; \
 	$(PROGRESS) registry env CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags registry -ldflags '$(REGISTRY_LDFLAGS)' -o "$$work/registry" .; \
-	"$$work/registry" documents "$$work/documents"; \
+	native=$$(env GOARCH= go env GOARCH); program="$$work/registry"; \
+	if [ "$$(go env GOARCH)" != "$$native" ]; then \
+		program="$$work/native"; env GOARCH= CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags registry -ldflags '$(REGISTRY_LDFLAGS)' -o "$$program" .; \
+	fi; \
+	"$$program" documents "$$work/documents"; rm -f "$$work/native"; \
 	chmod 755 "$$work"; rm -rf '$(REGISTRY_KEPT)'; mv -T "$$work" '$(REGISTRY_KEPT)'
 
 API_FILE := internal/runtime/embedded/bundle/api.tar.zst
