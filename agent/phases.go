@@ -62,6 +62,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			component{name: "statuses", run: a.statusRecords.Run, ready: loaded(a.statusRecords.Load)},
 			component{name: "resizes", run: a.resizeWhenListed},
+			component{name: "first list", run: wakeAfter(a.listed, a.node.Wake)}, // before it, the Node is not ready
 			component{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
 			component{name: "statuses for the program", run: newPublisher(&a.cfg, a.view).run, absent: a.cfg.OnStatus == nil && a.cfg.OnRemoved == nil},
 			component{name: "addresses of the node", run: a.followAddresses},
@@ -95,6 +96,18 @@ func (a *Agent) podPhases() []phase {
 			component{name: "pod workers", run: a.workers.Run, drain: a.drainPods},
 			component{name: "shutdown of the machine", run: a.atShutdown.Run, absent: len(a.atShutdown.Groups) == 0},
 		),
+	}
+}
+
+// wakeAfter calls wake when done is closed.
+func wakeAfter(done <-chan struct{}, wake func()) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-done:
+			wake()
+		case <-ctx.Done():
+		}
+		return waitDone(ctx)
 	}
 }
 

@@ -70,7 +70,8 @@ func TestLocalAPIPods(t *testing.T) {
 	}
 	wantText(t, "kubectl logs", n.kubectl("logs", "web"), "web listening on")
 	wantText(t, "kubectl get events", n.kubectl("get", "events", "--field-selector", "involvedObject.name=web"), "Started")
-	wantText(t, "kubectl get nodes", n.kubectl("get", "nodes"), " Ready ")
+	n.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=20s")
+	wantText(t, "kubectl get nodes", n.kubectl("get", "nodes"), hostName(t), " Ready ")
 	until(t, "kubectl top to show web", func() bool {
 		got, err := n.try("", "top", "pod", "web", "--no-headers")
 		return err == nil && strings.HasPrefix(got, "web ") && strings.Contains(got, "Mi")
