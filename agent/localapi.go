@@ -95,6 +95,9 @@ func (l *localAPI) run(ctx context.Context) error {
 		err = s.Run(ctx)
 	}
 	if ctx.Err() == nil {
+		if err == nil {
+			err = errors.New("it has ended by itself: start the agent again")
+		}
 		l.cfg.Log.Error("the local API does not serve", "error", err)
 		l.mu.Lock()
 		l.failed = err

@@ -135,7 +135,10 @@ func Open(cfg Config) (_ *Server, err error) {
 	})
 	s.binder = binder.New(binder.Config{Store: s.store, Writer: trusted, NodeName: cfg.NodeName, Log: cfg.Log})
 	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: trusted, Log: cfg.Log})
-	return s, s.listen()
+	if err := s.listen(); err != nil {
+		return nil, err // s is closed
+	}
+	return s, nil
 }
 
 // listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
