@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -58,12 +57,11 @@ func measureLocalAPI(ctx context.Context, m *machine, kind agentKind, rest time.
 		}
 	}()
 	for _, with := range []bool{false, true} {
-		var flags []string
-		name := "without it"
+		flag, name := "--local-api=false", "without it"
 		if with {
-			flags, name = []string{"--local-api", "--local-api-address", ""}, "with the local API"
+			flag, name = "--local-api-address=", "with the local API"
 		}
-		l, err := m.newLone(kind, flags...)
+		l, err := m.newLone(kind, flag)
 		if err != nil {
 			return err
 		}
@@ -89,7 +87,7 @@ func measureLocalAPI(ctx context.Context, m *machine, kind agentKind, rest time.
 }
 
 // newLone prepares an agent.
-func (m *machine) newLone(kind agentKind, flags ...string) (*lone, error) {
+func (m *machine) newLone(kind agentKind, flag string) (*lone, error) {
 	dir, err := os.MkdirTemp(m.dir, "lone")
 	if err != nil {
 		return nil, err
@@ -97,11 +95,10 @@ func (m *machine) newLone(kind agentKind, flags ...string) (*lone, error) {
 	if err := os.Mkdir(dir+"/manifests", 0o755); err != nil {
 		return nil, err
 	}
-	l := &lone{dir: dir, binary: kind.binary, hasAPI: slices.Contains(flags, "--local-api"), args: append([]string{
+	l := &lone{dir: dir, binary: kind.binary, hasAPI: flag != "--local-api=false", args: []string{
 		"run", "--container-runtime-endpoint", m.endpoint, "--root-dir", dir + "/root", "--run-dir", dir + "/run",
-		"--cgroup-root", m.cgroup, "--pod-logs-dir", dir + "/logs", "--container-logs-dir", "",
-	}, flags...)}
-	l.args = append(l.args, dir+"/manifests")
+		"--cgroup-root", m.cgroup, "--pod-logs-dir", dir + "/logs", "--container-logs-dir", "", flag, dir + "/manifests",
+	}}
 	var d net.Dialer
 	l.api = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return d.DialContext(ctx, "unix", dir+"/run/api.sock")

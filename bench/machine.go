@@ -102,7 +102,7 @@ func (m *machine) startRuntime(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", join+`exec "$0" "$@"`, m.berth, "run", "--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup,
+	cmd := exec.CommandContext(ctx, "sh", "-c", join+`exec "$0" "$@"`, m.berth, "run", "--local-api-address", "", "--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup,
 		"--pod-logs-dir", m.dir+"/logs", "--container-logs-dir", m.dir+"/links", m.dir+"/none")
 	log, err := os.Create(m.dir + "/runtime.log")
 	if err != nil {

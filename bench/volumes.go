@@ -105,7 +105,7 @@ func measureUpdates(ctx context.Context, m *machine, kind agentKind, r *report) 
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(kind.binary, "run", "--container-runtime-endpoint", m.endpoint, "--root-dir", root, "--run-dir", dir+"/run",
+	cmd := exec.Command(kind.binary, "run", "--local-api-address", "", "--container-runtime-endpoint", m.endpoint, "--root-dir", root, "--run-dir", dir+"/run",
 		"--cgroup-root", m.cgroup, "--pod-logs-dir", dir+"/logs", manifests)
 	cmd.Stdout, cmd.Stderr = log, log
 	put := func(name, text string) (time.Time, error) {

@@ -18,7 +18,7 @@ func newBackupCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Write all objects of the Kubernetes API of this machine to a file",
-		Long: `Write all objects of the Kubernetes API of this machine ("berth run --local-api") to a file, which root alone may read: Secrets are in it
+		Long: `Write all objects of the Kubernetes API of this machine ("berth run") to a file, which root alone may read: Secrets are in it
 as they are.
 
 While the agent runs, it writes the objects as they are at one moment, and goes on to serve; otherwise they are read from its root directory.
@@ -104,7 +104,7 @@ What was there stays beside it, as objects.db.replaced. With its next start the 
 not among them end. A pod that has ended on this machine since the backup is not run again.`,
 		Example: `  berth stop
   berth restore /var/backups/berth.backup
-  berth run --local-api`,
+  berth run`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, err := os.Open(args[0])

@@ -36,7 +36,7 @@ func mainOrInMemory() {
 	g := &globalFlags{inMemory: func(cfg *agent.Config) {
 		c := m.Config()
 		c.Outside.Listen = nil // other programs ask at the socket
-		cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.Outside = c.RootDir, c.PodLogsDir, "", c.Outside
+		cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.Outside, cfg.LocalAPI = c.RootDir, c.PodLogsDir, "", c.Outside, nil
 	}}
 	args := os.Args[1:]
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {

@@ -32,7 +32,7 @@ func newKubeconfigCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeconfig --user NAME",
 		Short: "Let another user or program use the Kubernetes API of this machine, or no longer",
-		Long: `Make a kubeconfig of a user of the Kubernetes API of this machine ("berth run --local-api"), and print it.
+		Long: `Make a kubeconfig of a user of the Kubernetes API of this machine ("berth run"), and print it.
 
 It has a certificate of the machine's authority or, with --token, a token of a service account, which holds until the account is deleted, or
 for the time of --expires. What the user may is added as a rule to access.yaml in the agent's root directory, where it can be read and edited: a
@@ -105,7 +105,7 @@ func apiRoot(given, runDir string) (string, error) {
 		return "", err
 	}
 	if _, err := os.Stat(filepath.Join(rootDir, localapi.Dir)); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf(`root directory %s has no local API: turn it on with "berth run --local-api", or name another directory by --root-dir`, rootDir)
+		return "", fmt.Errorf(`root directory %s has no local API: start the agent with "berth run", or name another directory by --root-dir`, rootDir)
 	} else if err != nil {
 		return "", onlyRoot(err)
 	}

@@ -31,7 +31,7 @@ func newKubectlCommand(g *globalFlags, program func(ctx context.Context, runDir 
 	return &cobra.Command{
 		Use:   kubectlName + " [flags and arguments of kubectl]",
 		Short: "kubectl, for the Kubernetes API of this machine",
-		Long: `Run the kubectl that is inside this program, for the Kubernetes API of this machine ("berth run --local-api").
+		Long: `Run the kubectl that is inside this program, for the Kubernetes API of this machine ("berth run").
 
 It uses the kubeconfig in the run directory, which may do everything and which root alone may read, in place of KUBECONFIG and
 ~/.kube/config; --kubeconfig names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's:
@@ -159,9 +159,9 @@ func checkKubeconfig(ctx context.Context, runDir string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("kubeconfig of the local API: %w", err)
 	}
-	why := `an agent runs there, and its local API is off or has no port: start it with "berth run --local-api"`
+	why := `an agent runs there, and its local API is off (--local-api=false) or has no port ("berth check" tells of one that is taken)`
 	if _, err := newClient(runDir).version(ctx); errors.Is(err, errNoAgent) {
-		why = `no agent runs there: start one with "berth run --local-api", or name the run directory of the one that runs by --run-dir`
+		why = `no agent runs there: start one with "berth run", or name the run directory of the one that runs by --run-dir`
 	}
 	return fmt.Errorf("there is no kubeconfig %s: %s; --kubeconfig names that of another API server", path, why)
 }

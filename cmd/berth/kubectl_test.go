@@ -88,7 +88,7 @@ func TestKubectlArguments(t *testing.T) {
 		want string
 	}{
 		{[]string{"get", "pods", "--run-dir"}, "flag needs an argument: --run-dir"},
-		{[]string{"--run-dir", dir + "/none", "get", "pods"}, "there is no kubeconfig " + dir + "/none/kubeconfig: no agent runs there: start one with \"berth run --local-api\""},
+		{[]string{"--run-dir", dir + "/none", "get", "pods"}, "there is no kubeconfig " + dir + "/none/kubeconfig: no agent runs there: start one with \"berth run\""},
 		{[]string{"exec", "p", "--run-dir", dir + "/none", "--", "x", "--kubeconfig", "y"}, "there is no kubeconfig"},
 	} {
 		if _, err := kubectlOf(t, dir, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -255,7 +255,7 @@ func TestKubeconfigCommandRefuses(t *testing.T) {
 		{[]string{"--user", "system:serviceaccount:web:robot", "--token", "--group", "g"}, "[group token]"},
 		{[]string{"--user", "nobody", "--remove"}, rootDir + `/access.yaml has no rule of a user "nobody"`},
 		{[]string{"--user", "ci", "--remove", "--verbs", "get"}, "[remove verbs]"},
-		{[]string{"--user", "ci", "--root-dir", rootDir + "/none"}, "root directory " + rootDir + `/none has no local API: turn it on with "berth run --local-api"`},
+		{[]string{"--user", "ci", "--root-dir", rootDir + "/none"}, "root directory " + rootDir + `/none has no local API: start the agent with "berth run"`},
 	} {
 		_, errOut, code := apiCommand(t, append([]string{"kubeconfig", "--run-dir", runDir}, c.args...)...)
 		if code != 1 || !strings.Contains(errOut, c.want) {

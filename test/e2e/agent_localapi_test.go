@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +22,7 @@ type apiNode struct{ *node }
 
 func newAPINode(t *testing.T) apiNode {
 	t.Helper()
-	n := newNode(t)
-	program, err := filepath.Abs(os.Getenv("REGISTRY"))
-	must(t, err)
-	n.flags = append(n.flags, "--local-api", "--local-api-address", "127.0.0.1:0", "--local-api-program", program)
-	return apiNode{n}
+	return apiNode{newNode(t)}
 }
 
 // try runs kubectl with the agent's kubeconfig.

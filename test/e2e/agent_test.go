@@ -271,7 +271,7 @@ func TestForeignRuntime(t *testing.T) {
 	runtime := m.pid()
 
 	n := newNode(t)
-	n.flags = []string{"--container-runtime-endpoint", r.Endpoint()}
+	n.flags = append(n.flags, "--container-runtime-endpoint", r.Endpoint())
 	port := freePort(t)
 	n.write("web.yaml", strings.Replace(manifest("web", "serve"), "    args:", "    ports: [{containerPort: 8080, hostPort: "+strconv.Itoa(port)+"}]\n    args:", 1))
 	a := n.start()

@@ -80,12 +80,13 @@ func newNodeFor(t *testing.T, limit time.Duration) *node {
 	if driver := os.Getenv("BERTH_CGROUP_DRIVER"); driver != "" {
 		n.flags = []string{"--cgroup-driver", driver}
 	}
-	if os.Getenv("BERTH_LOCAL_API") != "" {
-		program, err := filepath.Abs(os.Getenv("REGISTRY"))
+	n.flags = append(n.flags, "--local-api-address", "127.0.0.1:0") // nodes share the machine
+	if program := os.Getenv("REGISTRY"); program != "" {            // or each unpacks its own
+		program, err := filepath.Abs(program)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.flags = append(n.flags, "--local-api", "--local-api-address", "127.0.0.1:0", "--local-api-program", program)
+		n.flags = append(n.flags, "--local-api-program", program)
 	}
 	forget, err := remember(n.place)
 	if err != nil {

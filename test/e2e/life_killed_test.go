@@ -179,7 +179,7 @@ func newTappedNode(t *testing.T) (*node, *tap) {
 	runtime, image := startRuntime(t)
 	n := newNode(t)
 	x, endpoint := n.tapInto(runtime, image)
-	n.flags = []string{"--container-runtime-endpoint", endpoint}
+	n.flags = append(n.flags, "--container-runtime-endpoint", endpoint)
 	return n, x
 }
 

@@ -86,7 +86,7 @@ func TestPodCIDRRun(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	o := n.inOwnNetwork()
-	n.flags = []string{"--pod-cidr", "10.244.5.0/24,fd00:244:5::/64"}
+	n.flags = append(n.flags, "--pod-cidr", "10.244.5.0/24,fd00:244:5::/64")
 	n.write("web.yaml", manifest("web", "serve"))
 	n.start()
 	web := n.awaitReady("web").named("web")

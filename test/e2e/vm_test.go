@@ -53,7 +53,7 @@ func TestVMCgroups(t *testing.T) {
 				needsSystemd(t)
 			}
 			n := newNode(t)
-			n.flags = []string{"--cgroup-driver", string(driver)}
+			n.flags = append(n.flags, "--cgroup-driver", string(driver))
 			with := func(name string, r v1.ResourceRequirements) {
 				p := n.act(name, v1.RestartPolicyAlways, nil, actor("main", "stay\n"))
 				p.Spec.Containers[0].Resources = r

@@ -307,7 +307,8 @@ func computeClashes(feeds []*feed) []manifest.Problem {
 	return problems
 }
 
-// explainUpdates returns the journal's entries for the operations; before is what the loop had.
+// explainUpdates returns the journal's entries for the operations; before is what the loop had. A
+// mirror has none: its story is that of its static pod.
 func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.Entry {
 	added := map[pod.FullName]*v1.Pod{}
 	removed := map[pod.FullName]*v1.Pod{}
@@ -332,6 +333,9 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 	var out []journal.Entry
 	for _, u := range updates {
 		for _, p := range u.Pods {
+			if pod.IsMirror(p) {
+				continue
+			}
 			var decision, why string
 			switch u.Op {
 			case pod.ADD:

@@ -226,6 +226,11 @@ func TestTakeExplains(t *testing.T) {
 	hand(testPod("1", "a", from, func(p *v1.Pod) { p.Labels = map[string]string{"x": "y"} }))
 	hand(testPod("2", "a", from))
 	hand()
+	mirror := func(p *v1.Pod) { p.Annotations[pod.ConfigMirrorAnnotation] = "1" }
+	c.handOver(c.feeds[0], snapshot{pods: []*v1.Pod{testPod("3", "a", mirror)}})
+	if got := ops(c.Take()); len(got) == 0 {
+		t.Error("the loop does not get the mirror")
+	}
 	var got []string
 	for _, e := range cfg.Journal.Read("default", "a") {
 		got = append(got, string(e.Subject.UID)+" "+e.Component+": "+e.Decision+": "+e.Why)
