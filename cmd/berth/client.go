@@ -19,7 +19,6 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/record/journal"
-	"berth/internal/source/manifest"
 )
 
 // client speaks to the agent of one run directory over its socket.
@@ -111,12 +110,6 @@ func (c *client) pods(ctx context.Context) ([]*v1.Pod, error) {
 	return list.Items, nil
 }
 
-func (c *client) problems(ctx context.Context) ([]manifest.Problem, error) {
-	var problems []manifest.Problem
-	err := c.getJSON(ctx, server.PathProblems, nil, &problems)
-	return problems, err
-}
-
 func (c *client) version(ctx context.Context) (server.Version, error) {
 	var v server.Version
 	err := c.getJSON(ctx, server.PathVersion, nil, &v)
@@ -139,47 +132,4 @@ func (c *client) stop(ctx context.Context, req server.StopRequest) error {
 		return err
 	}
 	return resp.Body.Close()
-}
-
-// watch calls f with every event until ctx is done (nil), the agent ends (io.EOF, wrapped) or f
-// fails.
-func (c *client) watch(ctx context.Context, f func(server.WatchEvent) error) error {
-	resp, err := c.do(ctx, http.MethodGet, server.PathPods, url.Values{"watch": {"true"}}, nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	d := json.NewDecoder(resp.Body)
-	for {
-		var e server.WatchEvent
-		if err := d.Decode(&e); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("the agent ended the watch: %w", err)
-		}
-		if err := f(e); err != nil {
-			return err
-		}
-	}
-}
-
-// log copies a container's log to w.
-func (c *client) log(ctx context.Context, p *v1.Pod, container string, query url.Values, w io.Writer) error {
-	path := strings.Join([]string{server.PathContainerLogs, p.Namespace, p.Name, container}, "/")
-	resp, err := c.do(ctx, http.MethodGet, path, query, nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(w, resp.Body); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("copy the log of container %q in pod %s/%s: %w", container, p.Namespace, p.Name, err)
-	}
-	if why := resp.Trailer.Get(server.LogErrorTrailer); why != "" {
-		return fmt.Errorf("log of container %q in pod %s/%s: %s", container, p.Namespace, p.Name, why)
-	}
-	return nil
 }

@@ -55,22 +55,6 @@ func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCh
 	return checks
 }
 
-// unhealthyLines is a line for each condition that holds.
-func unhealthyLines(states []health.State, now time.Time) []string {
-	var lines []string
-	for _, s := range states {
-		if s.Error == "" {
-			continue
-		}
-		line := string(s.Code) + heldFor(s, now)
-		if s.BecauseOf != nil {
-			line += " " + becauseOf(s)
-		}
-		lines = append(lines, line+": "+oneLine(s.Error))
-	}
-	return lines
-}
-
 // heldFor says for how long a condition holds, as " (for 5m)"; "" if nobody knows.
 func heldFor(s health.State, now time.Time) string {
 	if s.Since.IsZero() {

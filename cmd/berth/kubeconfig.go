@@ -121,7 +121,7 @@ func onlyRoot(err error) error {
 }
 
 func (f kubeconfigFlags) make(cmd *cobra.Command, rootDir, runDir string) error {
-	server, err := f.url(cmd, runDir)
+	server, err := f.url(runDir)
 	if err != nil {
 		return err
 	}
@@ -169,12 +169,9 @@ func (f kubeconfigFlags) requestToken(cmd *cobra.Command, runDir string) (string
 }
 
 // url is that of the API: the one that is given, or that of the administrator's kubeconfig.
-func (f kubeconfigFlags) url(cmd *cobra.Command, runDir string) (string, error) {
+func (f kubeconfigFlags) url(runDir string) (string, error) {
 	if f.server != "" {
 		return f.server, nil
-	}
-	if err := checkKubeconfig(cmd.Context(), runDir); err != nil {
-		return "", fmt.Errorf("where the API is: %w; --server says it", err)
 	}
 	path, err := kubeconfigIn(runDir)
 	if err != nil {
@@ -182,7 +179,7 @@ func (f kubeconfigFlags) url(cmd *cobra.Command, runDir string) (string, error) 
 	}
 	admin, err := clientcmd.LoadFromFile(path)
 	if err != nil {
-		return "", fmt.Errorf("where the API is: %s: %w; --server says it", path, err)
+		return "", fmt.Errorf("where the API is says the kubeconfig of an agent that runs, or --server: %w", err)
 	}
 	for _, c := range admin.Clusters {
 		return c.Server, nil // it has one

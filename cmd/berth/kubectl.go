@@ -22,13 +22,26 @@ import (
 // kubectlName is the command, and the name under which the whole program is that command.
 const kubectlName = "kubectl"
 
+// programFlag is the flag of `berth run`, and the variable of the environment after it, that name
+// the program of the local API, which is kubectl, too.
+const programFlag = "local-api-program"
+
 // execFunc replaces the process by another program, as syscall.Exec does.
 type execFunc func(path string, argv, env []string) error
 
-// newKubectlCommand returns the command that becomes kubectl. program returns the path of a program
-// that is kubectl if it is called so.
-func newKubectlCommand(g *globalFlags, program func(ctx context.Context, runDir string) (string, error), become execFunc) *cobra.Command {
-	return &cobra.Command{
+// kubectl is kubectl as a part of this program.
+type kubectl struct {
+	*globalFlags
+	// file is the path of a program that is used in place of the one inside this one.
+	file string
+	// program returns the path of the program inside, which is kubectl if it is called so.
+	program func(ctx context.Context, runDir string) (string, error)
+	become  execFunc
+}
+
+// command returns the command that becomes kubectl.
+func (k *kubectl) command() *cobra.Command {
+	return k.with(&cobra.Command{
 		Use:   kubectlName + " [flags and arguments of kubectl]",
 		Short: "kubectl, for the Kubernetes API of this machine",
 		Long: `Run the kubectl that is inside this program, for the Kubernetes API of this machine ("berth run").
@@ -37,66 +50,124 @@ It uses the kubeconfig in the run directory, which may do everything and which r
 ~/.kube/config; --kubeconfig names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's:
 "berth kubectl --help" is its help.
 
+Those commands of kubectl that are used most are commands of berth, too: "berth get pods" is "berth kubectl get pods".
+
 A link to this program that is called kubectl is the same as "berth kubectl". One that is called kubectl-berth is a plugin: with it,
 "kubectl berth explain POD" is "berth explain POD".`,
 		Example: `  berth kubectl get pods -A
   berth kubectl apply -f web.yaml
   ln -s "$(command -v berth)" /usr/local/bin/kubectl-berth`,
-		DisableFlagParsing:    true,
-		DisableFlagsInUseLine: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			args, err := takeRunDir(g, args)
-			if err != nil {
-				return err
-			}
-			if asksLocalAPI(args) {
-				if err := checkKubeconfig(cmd.Context(), g.runDir); err != nil {
-					return err
-				}
-			}
-			env, err := kubectlEnvironment(g.runDir, args, os.Environ())
-			if err != nil {
-				return err
-			}
-			path, err := program(cmd.Context(), g.runDir)
-			if err != nil {
-				return err
-			}
-			if err := become(path, append([]string{kubectlName}, args...), env); err != nil {
-				return fmt.Errorf("run kubectl (%s): %w", path, err)
-			}
-			return nil
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-			words, directive, err := completeKubectl(cmd.Context(), g, program, append(slices.Clone(args), word))
-			if err != nil {
-				cobra.CompDebugln(err.Error(), false)
-				return nil, cobra.ShellCompDirectiveError
-			}
-			return words, directive
-		},
-	}
+	})
 }
 
-// takeRunDir takes this program's own flag out of the arguments of kubectl, which has none of that
-// name.
-func takeRunDir(g *globalFlags, args []string) ([]string, error) {
-	const flag = "--run-dir"
+// kubectlCommands are the commands of kubectl that are commands of this program, too: what follows
+// the name, what they do, and examples.
+var kubectlCommands = map[string]struct{ args, short, example string }{
+	"get": {"TYPE [NAME...]", "Show pods, or other objects", `  berth get pods -A
+  berth get pods -o wide -w
+  berth get pod hello-web -o jsonpath='{.status.podIP}'
+  berth get events,configmaps`},
+	"describe":     {"TYPE [NAME...]", "Show all that is known of pods, or of other objects", "  berth describe pod hello-web\n  berth describe node"},
+	"events":       {"", "Show the newest events", "  berth events --types Warning\n  berth events --for pod/hello-web -w"},
+	"logs":         {"POD | -l SELECTOR", "Print the logs of containers", "  berth logs -f two -c writer --tail 10\n  berth logs crasher --previous"},
+	"top":          {"pod|node", "Show what pods or the node use", "  berth top pod --containers\n  berth top node"},
+	"apply":        {"-f FILE", "Make objects as files say", "  berth apply -f web.yaml\n  berth apply --server-side -f web.yaml"},
+	"delete":       {"TYPE NAME... | -f FILE", "Delete objects", "  berth delete pod web\n  berth delete -f web.yaml"},
+	"wait":         {"TYPE NAME --for CONDITION", "Wait until objects are as they should be", "  berth wait pod web --for condition=Ready --timeout 1m"},
+	"exec":         {"POD [-c CONTAINER] -- COMMAND [ARGUMENT...]", "Run a command in a container", "  berth exec -it web -- sh\n  berth exec -i web -- tar xf - < files.tar"},
+	"attach":       {"POD [-c CONTAINER]", "Join the program of a container", "  berth attach shell -c main -it"},
+	"port-forward": {"POD [LOCAL:]REMOTE...", "Bring ports of a pod to this machine", "  berth port-forward hello-web 8080:80"},
+	"cp":           {"FROM TO", "Copy files between this machine and a container", "  berth cp settings.yaml web:/etc/web/\n  berth cp web:/var/log/web ./logs"},
+	"debug":        {"POD -it --image IMAGE", "Put a container into a pod to look around in it", "  berth debug -it web --image busybox --target main"},
+}
+
+// commands returns commands that are those of kubectl.
+func (k *kubectl) commands(names ...string) []*cobra.Command {
+	var out []*cobra.Command
+	for _, name := range names {
+		c := kubectlCommands[name]
+		out = append(out, k.with(&cobra.Command{
+			Use:     strings.TrimSpace(name + " " + c.args),
+			Short:   c.short,
+			Long:    fmt.Sprintf(`%s: "kubectl %s", for the API of this machine. "berth %s --help" is kubectl's help.`, c.short, name, name),
+			Example: c.example,
+		}, name))
+	}
+	return out
+}
+
+// with has the command become kubectl, of which first are the first arguments.
+func (k *kubectl) with(cmd *cobra.Command, first ...string) *cobra.Command {
+	cmd.DisableFlagParsing, cmd.DisableFlagsInUseLine = true, true
+	cmd.Flags().StringVar(&k.file, programFlag, "", "")
+	if err := cmd.Flags().MarkHidden(programFlag); err != nil {
+		panic(err) // the flag does not exist: a mistake in this program
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return k.run(cmd.Context(), slices.Concat(first, args))
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		words, directive, err := k.complete(cmd.Context(), slices.Concat(first, args, []string{word}))
+		if err != nil {
+			cobra.CompDebugln(err.Error(), false)
+			return nil, cobra.ShellCompDirectiveError
+		}
+		return words, directive
+	}
+	return cmd
+}
+
+// run replaces this process by kubectl.
+func (k *kubectl) run(ctx context.Context, args []string) error {
+	args, path, env, err := k.prepare(ctx, args, asksLocalAPI)
+	if err != nil {
+		return err
+	}
+	if err := k.become(path, append([]string{kubectlName}, args...), env); err != nil {
+		return fmt.Errorf("run kubectl (%s): %w", path, err)
+	}
+	return nil
+}
+
+// prepare returns the arguments, the path and the environment of kubectl. Where asks says that it
+// will ask the local API, it fails if there is none.
+func (k *kubectl) prepare(ctx context.Context, words []string, asks func([]string) bool) (args []string, path string, env []string, err error) {
+	if args, err = k.takeFlags(words); err != nil {
+		return nil, "", nil, err
+	}
+	if asks(args) {
+		if err := checkKubeconfig(ctx, k.runDir); err != nil {
+			return nil, "", nil, err
+		}
+	}
+	if env, err = kubectlEnvironment(k.runDir, args, os.Environ()); err != nil {
+		return nil, "", nil, err
+	}
+	if path = k.file; path == "" {
+		path, err = k.program(ctx, k.runDir)
+	}
+	return args, path, env, err
+}
+
+// takeFlags takes the flags of this program out of the arguments of kubectl, which has none of
+// their names.
+func (k *kubectl) takeFlags(args []string) ([]string, error) {
 	var left []string
 	for i := 0; i < len(args); i++ {
-		value, inOne := strings.CutPrefix(args[i], flag+"=")
+		name, value, inOne := strings.Cut(args[i], "=")
+		to := map[string]*string{"--run-dir": &k.runDir, "--" + programFlag: &k.file}[name]
 		switch {
 		case args[i] == "--":
 			return append(left, args[i:]...), nil
-		case inOne:
-			g.runDir = value
-		case args[i] != flag:
+		case to == nil:
 			left = append(left, args[i])
+		case inOne:
+			*to = value
 		case i+1 == len(args):
-			return nil, fmt.Errorf("flag needs an argument: %s", flag)
+			return nil, fmt.Errorf("flag needs an argument: %s", name)
 		default:
 			i++
-			g.runDir = args[i]
+			*to = args[i]
 		}
 	}
 	return left, nil
@@ -143,27 +214,25 @@ func kubeconfigIn(runDir string) (string, error) {
 	return filepath.Join(runDir, localapi.Kubeconfig), err
 }
 
-// checkKubeconfig returns why the administrator's kubeconfig cannot be read, and what to do about
-// it.
+// checkKubeconfig returns why the local API of the agent cannot be asked, and what to do about it.
 func checkKubeconfig(ctx context.Context, runDir string) error {
+	const others = "; --kubeconfig names that of another API server"
+	if _, err := newClient(runDir).version(ctx); err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf(`%w, or name a kubeconfig of your own by --kubeconfig, which root makes by "berth kubeconfig --user NAME"`, err)
+		}
+		return fmt.Errorf("%w%s", err, others)
+	}
 	path, err := kubeconfigIn(runDir)
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(path)
-	switch {
-	case err == nil:
-		return f.Close()
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf(`kubeconfig %s is for root only: try with sudo, or name one of your own by --kubeconfig, which root makes by "berth kubeconfig --user NAME"`, path)
-	case !errors.Is(err, fs.ErrNotExist):
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf(`there is no kubeconfig %s: the local API of the agent is off (--local-api=false) or has no port ("berth check" tells of one that is taken)%s`, path, others)
+	} else if err != nil {
 		return fmt.Errorf("kubeconfig of the local API: %w", err)
 	}
-	why := `an agent runs there, and its local API is off (--local-api=false) or has no port ("berth check" tells of one that is taken)`
-	if _, err := newClient(runDir).version(ctx); errors.Is(err, errNoAgent) {
-		why = `no agent runs there: start one with "berth run", or name the run directory of the one that runs by --run-dir`
-	}
-	return fmt.Errorf("there is no kubeconfig %s: %s; --kubeconfig names that of another API server", path, why)
+	return nil
 }
 
 // bundledKubectl is the program in this build.
@@ -189,17 +258,9 @@ func programFolder(runDir string, uid int) (string, error) {
 	return filepath.Join(cache, "berth-programs"), nil // berth is what "make build" keeps
 }
 
-// completeKubectl asks kubectl for what the last of the words may become.
-func completeKubectl(ctx context.Context, g *globalFlags, program func(context.Context, string) (string, error), words []string) ([]string, cobra.ShellCompDirective, error) {
-	words, err := takeRunDir(g, words)
-	if err != nil {
-		return nil, 0, err
-	}
-	env, err := kubectlEnvironment(g.runDir, words, os.Environ())
-	if err != nil {
-		return nil, 0, err
-	}
-	path, err := program(ctx, g.runDir)
+// complete asks kubectl for what the last of the words may become.
+func (k *kubectl) complete(ctx context.Context, words []string) ([]string, cobra.ShellCompDirective, error) {
+	words, path, env, err := k.prepare(ctx, words, func([]string) bool { return false })
 	if err != nil {
 		return nil, 0, err
 	}

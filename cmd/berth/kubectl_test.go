@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"berth/internal/api/server"
 	"berth/internal/host/rootlock"
 	"berth/internal/localapi"
 )
@@ -27,25 +31,53 @@ type become struct {
 	argv, env []string
 }
 
-// kubectlOf runs berth kubectl with a kubectl that is not there, in a run directory.
+// kubectlOf runs a command that is one of kubectl, with a kubectl that is not there, in a run
+// directory.
 func kubectlOf(t *testing.T, runDir string, args ...string) (got become, err error) {
 	t.Helper()
-	g := &globalFlags{runDir: runDir}
-	cmd := newKubectlCommand(g, func(_ context.Context, runDir string) (string, error) { return filepath.Join(runDir, "program"), nil },
-		func(path string, argv, env []string) error {
+	k := &kubectl{
+		globalFlags: &globalFlags{runDir: runDir},
+		program:     func(_ context.Context, runDir string) (string, error) { return filepath.Join(runDir, "program"), nil },
+		become: func(path string, argv, env []string) error {
 			got = become{path, argv, env}
 			return nil
-		})
-	root := &cobra.Command{Use: "berth", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(cmd)
-	root.SetArgs(append([]string{"kubectl"}, args...))
+		},
+	}
+	root := &cobra.Command{
+		Use: "berth", SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return applyEnvironment(cmd) },
+	}
+	root.AddCommand(append(k.commands(slices.Collect(maps.Keys(kubectlCommands))...), k.command())...)
+	root.SetArgs(args)
 	err = root.ExecuteContext(t.Context())
 	return got, err
 }
 
+// answerVersion has an agent that answers which version it is in the run directory.
+func answerVersion(t *testing.T, runDir string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(server.SocketPath(runDir)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", server.SocketPath(runDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), <-ended); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestKubectlArguments(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/elsewhere")
-	dir := t.TempDir()
+	dir, without := t.TempDir(), t.TempDir()
+	answerVersion(t, dir)
+	answerVersion(t, without)
 	local := "KUBECONFIG=" + dir + "/kubeconfig"
 	if err := os.WriteFile(dir+"/kubeconfig", nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -56,17 +88,19 @@ func TestKubectlArguments(t *testing.T) {
 		want   []string
 		env    string
 	}{
-		{dir, []string{"get", "pods", "-A"}, []string{"kubectl", "get", "pods", "-A"}, local},
-		{"/nowhere", []string{"get", "--run-dir", dir, "pods"}, []string{"kubectl", "get", "pods"}, local},
-		{"/nowhere", []string{"--run-dir=" + dir, "get", "pods"}, []string{"kubectl", "get", "pods"}, local},
-		{dir, []string{"exec", "p", "--", "x", "--run-dir", "y", "--kubeconfig", "z"}, []string{"kubectl", "exec", "p", "--", "x", "--run-dir", "y", "--kubeconfig", "z"}, local},
-		{"/nowhere", []string{"--kubeconfig", "mine", "get", "pods"}, []string{"kubectl", "--kubeconfig", "mine", "get", "pods"}, "KUBECONFIG=/elsewhere"},
-		{"/nowhere", []string{"get", "pods", "--kubeconfig=mine"}, []string{"kubectl", "get", "pods", "--kubeconfig=mine"}, "KUBECONFIG=/elsewhere"},
-		{"/nowhere", nil, []string{"kubectl"}, "KUBECONFIG=/nowhere/kubeconfig"},
-		{"/nowhere", []string{"completion", "bash"}, []string{"kubectl", "completion", "bash"}, "KUBECONFIG=/nowhere/kubeconfig"},
-		{"/nowhere", []string{"get", "--help"}, []string{"kubectl", "get", "--help"}, "KUBECONFIG=/nowhere/kubeconfig"},
-		{"/nowhere", []string{"version", "--client"}, []string{"kubectl", "version", "--client"}, "KUBECONFIG=/nowhere/kubeconfig"},
-		{dir, []string{"__complete", "get", "p"}, []string{"kubectl", "__complete", "get", "p"}, local},
+		{dir, []string{"kubectl", "get", "pods", "-A"}, []string{"kubectl", "get", "pods", "-A"}, local},
+		{"/nowhere", []string{"kubectl", "get", "--run-dir", dir, "pods"}, []string{"kubectl", "get", "pods"}, local},
+		{"/nowhere", []string{"kubectl", "--run-dir=" + dir, "get", "pods"}, []string{"kubectl", "get", "pods"}, local},
+		{dir, []string{"kubectl", "exec", "p", "--", "x", "--run-dir", "y", "--kubeconfig", "z"}, []string{"kubectl", "exec", "p", "--", "x", "--run-dir", "y", "--kubeconfig", "z"}, local},
+		{"/nowhere", []string{"kubectl", "--kubeconfig", "mine", "get", "pods"}, []string{"kubectl", "--kubeconfig", "mine", "get", "pods"}, "KUBECONFIG=/elsewhere"},
+		{"/nowhere", []string{"kubectl", "get", "pods", "--kubeconfig=mine"}, []string{"kubectl", "get", "pods", "--kubeconfig=mine"}, "KUBECONFIG=/elsewhere"},
+		{"/nowhere", []string{"kubectl"}, []string{"kubectl"}, "KUBECONFIG=/nowhere/kubeconfig"},
+		{"/nowhere", []string{"kubectl", "completion", "bash"}, []string{"kubectl", "completion", "bash"}, "KUBECONFIG=/nowhere/kubeconfig"},
+		{"/nowhere", []string{"kubectl", "get", "--help"}, []string{"kubectl", "get", "--help"}, "KUBECONFIG=/nowhere/kubeconfig"},
+		{"/nowhere", []string{"kubectl", "version", "--client"}, []string{"kubectl", "version", "--client"}, "KUBECONFIG=/nowhere/kubeconfig"},
+		{dir, []string{"get", "pods", "-w"}, []string{"kubectl", "get", "pods", "-w"}, local},
+		{"/nowhere", []string{"logs", "--run-dir=" + dir, "-f", "web"}, []string{"kubectl", "logs", "-f", "web"}, local},
+		{dir, []string{"kubectl", "__complete", "get", "p"}, []string{"kubectl", "__complete", "get", "p"}, local},
 	} {
 		got, err := kubectlOf(t, c.runDir, c.args...)
 		if err != nil {
@@ -88,21 +122,30 @@ func TestKubectlArguments(t *testing.T) {
 		want string
 	}{
 		{[]string{"get", "pods", "--run-dir"}, "flag needs an argument: --run-dir"},
-		{[]string{"--run-dir", dir + "/none", "get", "pods"}, "there is no kubeconfig " + dir + "/none/kubeconfig: no agent runs there: start one with \"berth run\""},
-		{[]string{"exec", "p", "--run-dir", dir + "/none", "--", "x", "--kubeconfig", "y"}, "there is no kubeconfig"},
+		{[]string{"kubectl", "--run-dir", dir + "/none", "get", "pods"}, "no agent is running on " + dir + "/none"},
+		{[]string{"exec", "p", "--run-dir", without, "--", "x", "--kubeconfig", "y"}, "there is no kubeconfig " + without + "/kubeconfig: the local API of the agent is off"},
 	} {
 		if _, err := kubectlOf(t, dir, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
+	}
+
+	t.Setenv("BERTH_LOCAL_API_PROGRAM", "/by/variable/program")
+	if got, err := kubectlOf(t, dir, "get", "pods"); err != nil || got.path != "/by/variable/program" {
+		t.Errorf("the variable names another program: %+v, %v", got, err)
 	}
 }
 
 // A command that fails leaves the exit code of kubectl to kubectl; that it cannot become kubectl is
 // told.
 func TestKubectlThatCannotBeRun(t *testing.T) {
-	cmd := newKubectlCommand(&globalFlags{}, func(context.Context, string) (string, error) { return "/p", nil }, func(string, []string, []string) error { return errors.New("no room") })
+	k := &kubectl{
+		globalFlags: &globalFlags{},
+		program:     func(context.Context, string) (string, error) { return "/p", nil },
+		become:      func(string, []string, []string) error { return errors.New("no room") },
+	}
 	var errOut bytes.Buffer
-	if code := executeAs(t.Context(), cmd, []string{"options"}, &bytes.Buffer{}, &errOut); code != 1 || !strings.Contains(errOut.String(), "run kubectl (/p): no room") {
+	if code := executeAs(t.Context(), k.command(), []string{"options"}, &bytes.Buffer{}, &errOut); code != 1 || !strings.Contains(errOut.String(), "run kubectl (/p): no room") {
 		t.Errorf("exit code %d: %s", code, &errOut)
 	}
 }
@@ -265,7 +308,7 @@ func TestKubeconfigCommandRefuses(t *testing.T) {
 	if err := os.Remove(runDir + "/kubeconfig"); err != nil {
 		t.Fatal(err)
 	}
-	if _, errOut, code := apiCommand(t, "kubeconfig", "--run-dir", runDir, "--user", "ci"); code != 1 || !strings.Contains(errOut, "where the API is: there is no kubeconfig "+runDir) || !strings.Contains(errOut, "--server says it") {
+	if _, errOut, code := apiCommand(t, "kubeconfig", "--run-dir", runDir, "--user", "ci"); code != 1 || !strings.Contains(errOut, "where the API is says the kubeconfig of an agent that runs, or --server: open "+runDir+"/kubeconfig: no such file") {
 		t.Errorf("without the administrator's: exit code %d: %s", code, errOut)
 	}
 	if _, err := os.Stat(rootDir + "/access.yaml"); !errors.Is(err, os.ErrNotExist) {

@@ -42,10 +42,6 @@ func executeAs(ctx context.Context, cmd *cobra.Command, args []string, out, errO
 	if err == nil {
 		return 0
 	}
-	if code, ok := errors.AsType[exitCodeError](err); ok {
-		fmt.Fprintln(errOut, err)
-		return int(code)
-	}
 	if !errors.Is(err, errReported) {
 		printError(errOut, err)
 	}
@@ -70,6 +66,16 @@ const (
 	defaultRootDir = "/var/lib/berth"
 	defaultRunDir  = "/run/berth"
 )
+
+// streams are where a command reads and writes.
+type streams struct {
+	in          io.Reader
+	out, errOut io.Writer
+}
+
+func streamsOf(cmd *cobra.Command) streams {
+	return streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}
+}
 
 // globalFlags are the flags of every command.
 type globalFlags struct {
@@ -99,19 +105,21 @@ Each flag may also be given by an environment variable: --run-dir by BERTH_RUN_D
 	}
 	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.PersistentFlags().StringVar(&g.runDir, "run-dir", defaultRunDir, "directory of the agent's socket")
+	k := &kubectl{globalFlags: g, program: bundledKubectl, become: syscall.Exec}
 	for _, group := range []struct {
 		title    string
 		commands []*cobra.Command
 	}{
 		{"Run pods:", []*cobra.Command{newRunCommand(g), newKubeletCommand(g, runKubelet), newRuntimeCommand(g), newStopCommand(g)}},
-		{"See how they are:", []*cobra.Command{
-			newGetCommand(g), newDescribeCommand(g), newExplainCommand(g), newEventsCommand(g), newLogsCommand(g), newTopCommand(g),
-		}},
-		{"Go into them:", []*cobra.Command{newExecCommand(g), newAttachCommand(g), newPortForwardCommand(g), newCopyCommand(g)}},
+		{"See how they are:", append(k.commands("get", "describe", "events", "logs", "top"), newExplainCommand(g))},
+		{"Change them:", k.commands("apply", "delete", "wait")},
+		{"Go into them:", k.commands("exec", "attach", "port-forward", "cp", "debug")},
 		{"The Kubernetes API of this machine:", []*cobra.Command{
-			newKubectlCommand(g, bundledKubectl, syscall.Exec), newKubeconfigCommand(g), newBackupCommand(g), newRestoreCommand(g),
+			k.command(), newKubeconfigCommand(g), newBackupCommand(g), newRestoreCommand(g),
 		}},
-		{"The node:", []*cobra.Command{newCheckCommand(g), newConfigCommand(g), newImageCommand(g), newReleaseCommand(g), newVersionCommand(g)}},
+		{"The node:", []*cobra.Command{
+			newCheckCommand(g), newConfigCommand(g), newImageCommand(g), newResourcesCommand(g), newReleaseCommand(g), newVersionCommand(g),
+		}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {

@@ -7,34 +7,24 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/pod/lifecycle"
 )
 
-// podRow is a pod as `kubectl get pods -o wide` shows it.
-type podRow struct {
-	Namespace, Name, Ready, Status, Restarts, Age string
-	IP, Node, NominatedNode, ReadinessGates       string
-	Labels                                        string
-}
+// podRow is a pod as `kubectl get pods` shows it.
+type podRow struct{ Namespace, Name, Ready, Status, Restarts, Age string }
 
 // computePodRow computes the row.
 func computePodRow(p *v1.Pod, now time.Time) podRow {
 	s := lifecycle.Summarize(p)
 	return podRow{
-		Namespace:      p.Namespace,
-		Name:           p.Name,
-		Ready:          fmt.Sprintf("%d/%d", s.Ready, s.Total),
-		Status:         oneLine(statusOf(s)),
-		Restarts:       s.RestartsAt(now),
-		Age:            formatAge(created(p), now),
-		IP:             orNone(lifecycle.FirstIP(p)),
-		Node:           orNone(p.Spec.NodeName),
-		NominatedNode:  orNone(p.Status.NominatedNodeName),
-		ReadinessGates: lifecycle.ReadinessGates(p),
-		Labels:         orNone(labels.Set(p.Labels).String()),
+		Namespace: p.Namespace,
+		Name:      p.Name,
+		Ready:     fmt.Sprintf("%d/%d", s.Ready, s.Total),
+		Status:    oneLine(statusOf(s)),
+		Restarts:  s.RestartsAt(now),
+		Age:       formatAge(created(p), now),
 	}
 }
 

@@ -9,65 +9,29 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/api/server"
 	"berth/internal/source/manifest"
 )
 
 // statusInvalidManifest stands in the STATUS column of a manifest that became no pod.
 const statusInvalidManifest = "InvalidManifest"
 
-// podColumns says which columns a table of pods has besides kubectl's five.
-type podColumns struct {
-	namespace, wide, noHeader bool
-	labels                    bool
-	labelColumns              []string      // names of labels
-	pulls                     []server.Pull // under way when the pods were listed
-}
-
-func (c podColumns) header() []string {
-	h := []string{"NAME", "READY", "STATUS", "RESTARTS", "AGE"}
-	if c.namespace {
-		h = slices.Insert(h, 0, "NAMESPACE")
+// podRows returns the table of the pods, with its header and kubectl's columns, and below them the
+// manifests that were refused.
+func podRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) [][]string {
+	namespaced := severalNamespaces(pods)
+	cells := func(r podRow) []string {
+		cells := []string{r.Name, r.Ready, r.Status, r.Restarts, r.Age}
+		if namespaced {
+			cells = slices.Insert(cells, 0, r.Namespace)
+		}
+		return cells
 	}
-	if c.wide {
-		h = append(h, "IP", "NODE", "NOMINATED NODE", "READINESS GATES")
-	}
-	h = append(h, labelTitles(c.labelColumns)...)
-	if c.labels {
-		h = append(h, "LABELS")
-	}
-	return h
-}
-
-// cells returns the columns of a row; of is the labels that columns may show.
-func (c podColumns) cells(r podRow, of map[string]string) []string {
-	cells := []string{r.Name, r.Ready, r.Status, r.Restarts, r.Age}
-	if c.namespace {
-		cells = slices.Insert(cells, 0, r.Namespace)
-	}
-	if c.wide {
-		cells = append(cells, r.IP, r.Node, r.NominatedNode, r.ReadinessGates)
-	}
-	cells = append(cells, labelCells(c.labelColumns, of)...)
-	if c.labels {
-		cells = append(cells, r.Labels)
-	}
-	return cells
-}
-
-// rows returns the table of the pods and, below them, of the manifests that were refused.
-func (c podColumns) rows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) [][]string {
-	var rows [][]string
-	if !c.noHeader {
-		rows = append(rows, c.header())
-	}
+	rows := [][]string{cells(podRow{Namespace: "NAMESPACE", Name: "NAME", Ready: "READY", Status: "STATUS", Restarts: "RESTARTS", Age: "AGE"})}
 	for _, p := range pods {
-		r := computePodRow(p, now)
-		r.Status += pullMark(pullsOf(c.pulls, p.UID))
-		rows = append(rows, c.cells(r, p.Labels))
+		rows = append(rows, cells(computePodRow(p, now)))
 	}
 	for _, r := range refusedRows(problems, now) {
-		rows = append(rows, c.cells(r, nil))
+		rows = append(rows, cells(r))
 	}
 	return rows
 }
@@ -83,7 +47,7 @@ func refusedRows(problems []manifest.Problem, now time.Time) []podRow {
 		last = p.Path
 		rows = append(rows, podRow{
 			Namespace: "-", Name: oneLine(filepath.Base(p.Path)), Ready: "-", Status: statusInvalidManifest, Restarts: "-",
-			Age: formatAge(metav1.NewTime(p.Since), now), IP: "-", Node: "-", NominatedNode: "-", ReadinessGates: "-", Labels: "-",
+			Age: formatAge(metav1.NewTime(p.Since), now),
 		})
 	}
 	return rows

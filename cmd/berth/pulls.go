@@ -1,28 +1,16 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
 )
-
-// pulls asks how far the pulls for the pods are, if some of these may wait for one.
-func (c *client) pulls(ctx context.Context, pods []*v1.Pod) ([]server.Pull, error) {
-	if !slices.ContainsFunc(pods, func(p *v1.Pod) bool { return p.Status.Phase == v1.PodPending || p.Status.Phase == "" }) {
-		return nil, nil
-	}
-	var pulls []server.Pull
-	err := c.getJSON(ctx, server.PathPulls, nil, &pulls)
-	return pulls, err
-}
 
 // pullsOf returns the pulls for the pod.
 func pullsOf(pulls []server.Pull, uid pod.UID) []server.Pull {

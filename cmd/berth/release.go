@@ -20,9 +20,14 @@ func newReleaseCommand(g *globalFlags) *cobra.Command {
 
 An agent that crashed three times in a day with the same pod in hand leaves that pod alone: its containers go on, and nothing is done for it.
 "berth explain POD" shows the crash. The pod is touched again when its spec changes, or by this command.`,
-		Example:           `  berth release hello-web`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completePod(g, cobra.ShellCompDirectiveNoFileComp),
+		Example: `  berth release hello-web`,
+		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return completePods(cmd.Context(), g), cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := newClient(g.runDir)
 			subject, err := findSubject(cmd.Context(), c, args[0], namespace)

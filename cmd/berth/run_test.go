@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"net"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,8 +12,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
@@ -38,17 +32,6 @@ func (n *onePod) set(p *v1.Pod) {
 	n.pod = p
 	for _, w := range n.watchers {
 		w.Put(p.UID)
-	}
-}
-
-// remove takes the pod away.
-func (n *onePod) remove() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	uid := n.pod.UID
-	n.pod = nil
-	for _, w := range n.watchers {
-		w.Put(uid)
 	}
 }
 
@@ -150,49 +133,4 @@ func TestRunAndShow(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestWatchPods goes through the client, a socket and the server.
-func TestWatchPods(t *testing.T) {
-	runDir := filepath.Join(t.TempDir(), "run")
-	log := slog.New(slog.DiscardHandler)
-	l, err := server.Listen(runDir, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &onePod{}
-	n.set(runningPod("default", "web", ""))
-	s, err := server.New(server.Config{Handlers: n.handlers(), Listen: func() (net.Listener, error) { return l, nil }, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := s.Run(ctx); err != nil {
-			t.Errorf("server: %v", err)
-		}
-	})
-	r, w := io.Pipe()
-	ended := make(chan error, 1)
-	running.Go(func() {
-		printer, err := newPodPrinter(getFlags{output: "name", watch: true}, w, io.Discard)
-		if err == nil {
-			err = watchPods(ctx, newClient(runDir), podFilter{selector: labels.Everything(), fields: fields.Everything()}, printer)
-		}
-		ended <- err
-		w.Close()
-	})
-	lines := bufio.NewScanner(r)
-	for _, name := range []string{"web", "db"} {
-		if !lines.Scan() || lines.Text() != "pod/"+name {
-			t.Errorf("got %q, want %s; %v", lines.Text(), name, lines.Err())
-		}
-		n.set(runningPod("default", "db", ""))
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("an interrupted watch: %v", err)
-	}
-	running.Wait()
 }

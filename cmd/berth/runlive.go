@@ -141,8 +141,7 @@ func (v *liveView) head() []string {
 
 // liveRows is the table with its header: kubectl's columns and the address.
 func liveRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) []string {
-	c := podColumns{namespace: severalNamespaces(pods)}
-	rows := c.rows(pods, problems, now)
+	rows := podRows(pods, problems, now)
 	if len(rows) == 1 {
 		return []string{"no pods yet"}
 	}

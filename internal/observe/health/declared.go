@@ -155,7 +155,7 @@ var declared = []Condition{
 	},
 	{
 		Code: Manifests, Title: "A manifest is refused.",
-		Help: "The message names file and field; berth get pods shows all. The last good version " +
+		Help: "The message names file and field; berth get pods -A shows all. The last good version " +
 			"of the manifest stays in force.",
 	},
 	{
