@@ -36,16 +36,11 @@ func TestRefusedManifestsAreExplained(t *testing.T) {
 	}
 	n.await("the manifests to be refused", func(pods) bool { return len(n.problems()) >= len(refused) })
 
-	table := n.command(n.ctx, "get", "pods")
 	for _, r := range refused {
-		row := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(r.file) + ` .*InvalidManifest`)
+		row := regexp.MustCompile(`^` + regexp.QuoteMeta(r.file) + ` .*InvalidManifest`)
+		until(t, "berth get pods to have "+r.file, func() bool { return row.MatchString(n.command(n.ctx, "get", "pods", r.file, "--no-headers").out) })
+		wantMatch(t, "berth describe pod "+r.file, n.berth("describe", "pod", r.file), r.says)
 		line := regexp.MustCompile(`(?m)^.*` + regexp.QuoteMeta(r.file) + `.*` + r.says)
-		if !row.MatchString(table.out) {
-			t.Errorf("berth get pods has no row for %s:\n%v", r.file, table)
-		}
-		if !line.MatchString(table.errOut) {
-			t.Errorf("berth get pods does not say of %s what matches %s:\n%v", r.file, r.says, table)
-		}
 		if log := read(t, a.log); !line.MatchString(log) {
 			t.Errorf("the log does not say of %s what matches %s:\n%s", r.file, r.says, log)
 		}
@@ -85,10 +80,7 @@ func TestUnknownImageIsExplained(t *testing.T) {
 			t.Errorf("pod %s is %s, want Pending", name, phase)
 		}
 	}
-	table := n.berth("get", "pods")
-	for _, row := range []string{`(?m)^wrong +0/1 +(ErrImagePull|ImagePullBackOff) +0 `, `(?m)^never +0/1 +ErrImageNeverPull +0 `, `(?m)^steady +1/1 +Running +0 `} {
-		wantMatch(t, "berth get pods", table, row)
-	}
+	n.awaitRows(nil, `(?m)^wrong +0/1 +(ErrImagePull|ImagePullBackOff) +0 `, `(?m)^never +0/1 +ErrImageNeverPull +0 `, `(?m)^steady +1/1 +Running +0 `)
 	if log := read(t, a.log); !regexp.MustCompile(`(?m)^.*wrong.*` + regexp.QuoteMeta(unknownImage)).MatchString(log) {
 		t.Errorf("the log has no line on the image of pod wrong:\n%s", log)
 	}

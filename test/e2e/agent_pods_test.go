@@ -89,7 +89,7 @@ spec:
 		}
 	}
 	wantInOrder(t, n.explain("staged"), "first container started", "sidecar container started", "second container started", "main container started")
-	wantMatch(t, "the table", n.berth("get", "pods"), `(?m)^staged +2/2 +Running +0 `)
+	n.awaitRows(nil, `(?m)^staged +2/2 +Running +0 `)
 	stamp := "http://" + staged.Status.PodIP + ":8080/files/stamp"
 	until(t, stamp, func() bool {
 		body, err := get(stamp)
@@ -149,10 +149,7 @@ func TestPodsThatEnd(t *testing.T) {
 		return asked != nil && asked.Status.Phase == v1.PodSucceeded
 	})
 	wantText(t, "the log of the pod that was asked to end", n.berth("logs", "asked"), "listening on", "bye")
-	table := n.berth("get", "pods")
-	for _, row := range []string{"done +0/1 +Completed +0", "failed +0/1 +Error +0", "asked +0/1 +Completed +1", "killed +0/1 +Error +0"} {
-		wantMatch(t, "the table", table, "(?m)^"+row+" ")
-	}
+	n.awaitRows(nil, `(?m)^done +0/1 +Completed +0 `, `(?m)^failed +0/1 +Error +0 `, `(?m)^asked +0/1 +Completed +1 `, `(?m)^killed +0/1 +Error +0 `)
 
 	// The next agent leaves them ended.
 	failed := now.named("failed")
@@ -190,7 +187,7 @@ func TestCrashLoop(t *testing.T) {
 	if last := c.LastTerminationState.Terminated; c.RestartCount < 1 || last == nil || last.ExitCode != 3 || !strings.Contains(c.State.Waiting.Message, "back-off 10s") {
 		t.Errorf("the container is %+v, want one restart, the last end with code 3, and a back-off of 10 s", c)
 	}
-	wantMatch(t, "the table", n.berth("get", "pods"), `(?m)^crashing +0/1 +CrashLoopBackOff +1 `)
+	n.awaitRows(nil, `(?m)^crashing +0/1 +CrashLoopBackOff +1 `)
 	wantInOrder(t, n.explain("crashing"), "container started: for the first time", "exit code 3", "container started: restart 1", "exit code 3", "CrashLoopBackOff")
 	n.remove("crashing.yaml")
 	n.awaitGone(crashing.UID)

@@ -58,6 +58,7 @@ func (n *node) onTerminal(args ...string) *terminalProgram {
 	args = slices.Insert(args, 1, "--run-dir", n.place.Run)
 	p := &terminalProgram{n: n, cmd: exec.CommandContext(n.ctx, n.binary, args...), person: person, lines: make(chan string, 1000)}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = program, program, program
+	p.resize(91, 27) // kubectl may miss a change at its start
 	p.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // so that the kernel tells it of a new size
 	if err := p.cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -93,17 +94,19 @@ func (p *terminalProgram) say(text string) {
 // slower than we.
 func (p *terminalProgram) await(want string) {
 	p.n.t.Helper()
+	var said []string
 	for {
 		select {
 		case line, ok := <-p.lines:
 			if !ok {
-				p.n.t.Fatalf("%q ended before %q", p.cmd.Args, want)
+				p.n.t.Fatalf("%q ended before %q, and said %q", p.cmd.Args, want, said)
 			}
+			said = append(said, line)
 			if strings.HasSuffix(strings.TrimSpace(line), want) {
 				return
 			}
 		case <-p.n.ctx.Done():
-			p.n.t.Fatalf("%q says no %q", p.cmd.Args, want)
+			p.n.t.Fatalf("%q says no %q, but %q", p.cmd.Args, want, said)
 		}
 	}
 }

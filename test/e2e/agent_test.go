@@ -251,8 +251,10 @@ func TestChangedManifestReplacesThePod(t *testing.T) {
 	if third.UID != second.UID || containerID(third, "main") != containerID(second, "main") {
 		t.Errorf("pod %s became %s by a manifest that cannot be read", second.UID, third.UID)
 	}
-	shown := n.command(n.ctx, "get", "pods")
-	wantText(t, "berth get pods", shown.out+shown.errOut, "web ", "web.yaml: ")
+	until(t, "berth get pods to show the pod and the manifest", func() bool {
+		shown := n.berth("get", "pods")
+		return strings.Contains(shown, "\nweb ") && strings.Contains(shown, "\nweb.yaml ")
+	})
 	wantInOrder(t, n.explain("web.yaml"), "manifest refused")
 
 	n.write("web.yaml", manifest("web", "serve", "-port", "8081"))

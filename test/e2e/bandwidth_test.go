@@ -51,7 +51,7 @@ func TestBandwidth(t *testing.T) {
 		}
 	}
 	until(t, "the value that is none to be told", func() bool {
-		return strings.Contains(n.command(n.ctx, "events").out, "reading pod bandwidth annotations: quantities must match the regular expression")
+		return strings.Contains(n.events(""), "reading pod bandwidth annotations: quantities must match the regular expression")
 	})
 }
 

@@ -196,8 +196,7 @@ spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: THE_N
 		}
 	}
 	hasDevice("first")
-	shown := c.berth("describe", "pod", "first", "-n", c.namespace)
-	wantText(t, "berth describe pod", shown, claim.ResourceClaimName, d.Name+"/pool/device")
+	wantText(t, "berth resources", c.berth("resources"), claim.ResourceClaimName, d.Name+"/pool/device")
 
 	c.apply(asks("second"))
 	c.apply(cardUser("watcher", "watches"))

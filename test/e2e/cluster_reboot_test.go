@@ -73,7 +73,7 @@ func TestClusterRebootWithoutAPIServer(t *testing.T) {
 		}
 	}
 	for file, want := range map[string]string{"/conf/greeting": "hi", "/keys/password": "p@ss"} {
-		got, err := exec.CommandContext(c.ctx, c.binary, "exec", "--run-dir", c.place.Run, c.namespace+"/reader", "--", "/usr/bin/cat", file).CombinedOutput()
+		got, err := exec.CommandContext(c.ctx, c.binary, "exec", "--run-dir", c.place.Run, "-n", c.namespace, "reader", "--", "/usr/bin/cat", file).CombinedOutput()
 		if err != nil || string(got) != want {
 			t.Errorf("%s has %q, want %q; %v", file, got, want, err)
 		}

@@ -84,7 +84,7 @@ func TestExec(t *testing.T) {
 	if got := n.execIn("", "tools", "--", "/nothing"); got.code != 1 || !strings.Contains(got.errOut, "/nothing") {
 		t.Errorf("a program that is not there: %v", got)
 	}
-	if got := n.execIn("", "tools", "-c", "other", "--", "ls"); got.code != 1 || !strings.Contains(got.errOut, `pod "tools" has no container "other"; it has main`) {
+	if got := n.execIn("", "tools", "-c", "other", "--", "ls"); got.code != 1 || !strings.Contains(got.errOut, "container other is not valid for pod tools") {
 		t.Errorf("a container that is not there: %v", got)
 	}
 }
@@ -96,7 +96,6 @@ func TestExecOnTerminal(t *testing.T) {
 	n.start()
 	n.awaitReady("tools")
 	sh := n.onTerminal("exec", "-it", "tools", "--", "/usr/bin/sh")
-	sh.resize(91, 27)
 	// A size takes a moment to get there, so the shell asks until it has. What it is told is
 	// echoed, and must not look like its answer.
 	sh.say(`until [ "$(/usr/bin/stty size)" = "27 91" ]; do :; done; /usr/bin/echo si""zed` + "\n")

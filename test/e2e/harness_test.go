@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -81,13 +83,6 @@ func newNodeFor(t *testing.T, limit time.Duration) *node {
 		n.flags = []string{"--cgroup-driver", driver}
 	}
 	n.flags = append(n.flags, "--local-api-address", "127.0.0.1:0") // nodes share the machine
-	if program := os.Getenv("REGISTRY"); program != "" {            // or each unpacks its own
-		program, err := filepath.Abs(program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.flags = append(n.flags, "--local-api-program", program)
-	}
 	forget, err := remember(n.place)
 	if err != nil {
 		t.Fatal(err)
@@ -333,6 +328,35 @@ func (n *node) awaitLog(pod, text string, flags ...string) {
 	n.t.Helper()
 	until(n.t, fmt.Sprintf("the log of %s to have %q", pod, text), func() bool {
 		return strings.Contains(n.command(n.ctx, append([]string{"logs", pod}, flags...)...).out, text)
+	})
+}
+
+// events are what berth events tells: of the pod, if one is named.
+func (n *node) events(pod string) string {
+	n.t.Helper()
+	if pod == "" {
+		return n.berth("events", "-A")
+	}
+	return n.berth("events", "--for", "pod/"+pod)
+}
+
+// awaitEvents waits until the events have all the parts: an event is told a moment after what it
+// tells of.
+func (n *node) awaitEvents(pod string, parts ...string) {
+	n.t.Helper()
+	until(n.t, fmt.Sprintf("the events to have %q", parts), func() bool {
+		said := n.events(pod)
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(said, part) })
+	})
+}
+
+// awaitRows waits until what berth get pods prints, with the flags, matches the regular expressions:
+// the API has a status a moment after the agent.
+func (n *node) awaitRows(flags []string, patterns ...string) {
+	n.t.Helper()
+	until(n.t, fmt.Sprintf("berth get pods to show %q", patterns), func() bool {
+		table := n.berth(append([]string{"get", "pods"}, flags...)...)
+		return !slices.ContainsFunc(patterns, func(p string) bool { return !regexp.MustCompile(p).MatchString(table) })
 	})
 }
 

@@ -39,7 +39,7 @@ func TestHostPortOfAProgramIsLeftToIt(t *testing.T) {
 	n.start()
 	n.awaitReady("steady")
 	until(t, "the pod to say what it waits for", func() bool {
-		return strings.Contains(n.command(n.ctx, "events").out, fmt.Sprintf("(process %d) has 127.0.0.1:%d", os.Getpid(), port))
+		return strings.Contains(n.events(""), fmt.Sprintf("(process %d) has 127.0.0.1:%d", os.Getpid(), port))
 	})
 	web := n.await("the pod", func(p pods) bool { return p.named("web") != nil }).named("web")
 	if s, c := n.running(web); s+c > 0 {

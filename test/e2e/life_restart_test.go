@@ -176,7 +176,7 @@ func TestLifeBackOff(t *testing.T) {
 	}
 	n.awaitBackOff("wrong", 1, "10s")
 	wantInOrder(t, n.explain("wrong"), `annotation berth.dev/backoff: initial: "never"`)
-	wantText(t, "berth events", n.berth("events"), "InvalidBackOff")
+	n.awaitEvents("", "InvalidBackOff")
 
 	// A dead container leaves with its pod's sandbox, and is counted all the same.
 	steady := n.awaitReady("steady").named("steady")

@@ -83,7 +83,7 @@ func TestDiskPressure(t *testing.T) {
 	if now := n.awaitReady("calm").named("calm"); containerID(now, "main") != containerID(calm, "main") {
 		t.Errorf("the pod that writes little is %+v", now.Status)
 	}
-	wantText(t, "berth events", n.berth("events"), "EvictionThresholdMet", "Attempting to reclaim ephemeral-storage")
+	n.awaitEvents("", "EvictionThresholdMet", "Attempting to reclaim ephemeral-storage")
 }
 
 // A disk without inodes has the pod evicted that has taken them.
@@ -121,7 +121,7 @@ evictionPressureTransitionPeriod: 4s
 		names = append(names, name)
 		n.command(n.ctx, "image", "pull", name) // which may find no room
 	}
-	until(t, "unused images to be removed", func() bool { return strings.Contains(n.berth("events"), "ImagesRemoved") })
+	until(t, "unused images to be removed", func() bool { return strings.Contains(n.events(""), "ImagesRemoved") })
 	until(t, "the node to have enough again", func() bool { return n.condition(v1.NodeDiskPressure) == v1.ConditionFalse })
 	left := 0
 	for _, name := range names {

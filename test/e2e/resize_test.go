@@ -297,5 +297,5 @@ func TestResizeStatic(t *testing.T) {
 	if l := container(after, "main").Resources.Limits.Memory().Value(); l != 32<<20 {
 		t.Errorf("the container has a memory limit of %d, want 32 MiB", l)
 	}
-	wantText(t, "events", n.berth("events"), "ResizeInfeasible", "In-place resize of static-pods is not supported")
+	n.awaitEvents("", "ResizeInfeasible", "In-place resize of static-pods is not supported")
 }

@@ -157,7 +157,7 @@ func TestPodLevelResources(t *testing.T) {
 	wantTerminated(t, failed, "main", 137, "OOMKilled")
 	n.write("too-big.yaml", strings.Replace(manifest("too-big"), "spec:\n", "spec:\n  resources: {requests: {cpu: 9999}}\n", 1))
 	n.await("the pod that asks for too much to be refused", func(p pods) bool { return p.inPhase("too-big", v1.PodFailed) })
-	wantText(t, "events", n.berth("events"), "OutOfcpu")
+	n.awaitEvents("", "OutOfcpu")
 }
 
 // A configuration's settings: processes of a pod, the period of quotas, and what is kept from pods.

@@ -141,7 +141,7 @@ say written; while :; do :; done`), "64Mi"))
 
 	top := n.berth("top", "pod", "--containers")
 	wantText(t, "top pod", top, "POD", "CPU(cores)", "MEMORY(bytes)", "web", "main", "m  ", "Mi")
-	wantText(t, "top node", n.berth("top", "node"), "CPU(%)", "MEMORY(%)", "%")
+	wantText(t, "top node", n.berth("top", "node"), "CPU(%)", "MEMORY(%)")
 }
 
 // valueOf returns the value of the one sample whose line begins with the name and labels, "" if

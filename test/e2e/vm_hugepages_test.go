@@ -52,7 +52,7 @@ stay
 	}
 	pod("too-big", "64Mi")
 	n.await("the pod that asks for too much to be refused", func(p pods) bool { return p.inPhase("too-big", v1.PodFailed) })
-	wantText(t, "events", n.berth("events"), "OutOf"+string(asked))
+	n.awaitEvents("", "OutOf"+string(asked))
 
 	n.remove("huge.yaml")
 	n.awaitGone(now.named("huge").UID)

@@ -166,7 +166,7 @@ func TestVMNFS(t *testing.T) {
 
 	n.put(n.nfsActor("refused", "stay\n", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "127.0.0.1", Path: s.dir + "/absent"}}))
 	until(t, "the server's words to be told", func() bool {
-		events := n.berth("events")
+		events := n.events("")
 		return strings.Contains(events, `MountVolume.SetUp failed for volume "data" : mount 127.0.0.1:`+s.dir+"/absent: ") && strings.Contains(events, "No such file or directory")
 	})
 	n.awaitReady("writer", "reader")

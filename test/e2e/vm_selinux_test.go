@@ -119,7 +119,7 @@ spec: {attachRequired: false, seLinuxMount: true}
 	// Another label: when the first pod has gone.
 	n.put(pod("second", "s0:c1", true))
 	until(t, "the second pod to be told that the volume is the first one's", func() bool {
-		return strings.Contains(n.berth("events"), "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+		return strings.Contains(n.events(""), "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	})
 	n.remove("first.yaml")
 	n.awaitGone(now.named("first").UID)
@@ -134,7 +134,7 @@ spec: {attachRequired: false, seLinuxMount: true}
 	both.Spec.Containers = append(both.Spec.Containers, *other)
 	n.put(both)
 	until(t, "the pod with two labels to be refused its volume", func() bool {
-		return strings.Contains(n.berth("events"), "multiple SELinux labels found: "+file+"s0:c1,"+file+"s0:c2")
+		return strings.Contains(n.events(""), "multiple SELinux labels found: "+file+"s0:c1,"+file+"s0:c2")
 	})
 	n.remove("both.yaml")
 	d.awaitNothing()

@@ -42,11 +42,13 @@ func flood(t *testing.T, l *pipeListener, n int, from string) []net.Conn {
 	return conns
 }
 
-// begin sends the first byte of a handshake, as far as connections are open.
+// begin sends the first byte of a handshake, as far as connections are open, and waits until it has
+// been noticed.
 func begin(conns []net.Conn) {
 	for _, c := range conns {
 		_, _ = c.Write([]byte{22}) // the other end of some is closed
 	}
+	synctest.Wait()
 }
 
 // closed counts the connections that the other end has closed: a pipe takes no deadline then.

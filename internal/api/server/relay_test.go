@@ -126,6 +126,25 @@ func TestLostResultIsAFailure(t *testing.T) {
 	}
 }
 
+// A command whose stream ends with the agent is not taken for one that ended well, either.
+func TestEndOfTheServerIsAFailure(t *testing.T) {
+	const path, want = "/exec/default/web/main?command=ls&output=1&input=1", "its exit code is not known"
+	runtime := newStreamer(t)
+	addr, stop := serveTCPUntil(t, server.Config{Handlers: streamingNode(runtime)})
+	conn := upgrade(t, addr, path, "v4.channel.k8s.io")
+	result := open(t, conn, "streamType", "error")
+	open(t, conn, "streamType", "stdin") // which the command waits for
+	open(t, conn, "streamType", "stdout")
+	ws := dialWebSocket(t, addr, path, "v5.channel.k8s.io")
+	stop()
+	if got := readAll(t, result); !strings.Contains(got, want) {
+		t.Errorf("SPDY: result %q", got)
+	}
+	if got := channels(t, ws); !strings.Contains(got[3], want) {
+		t.Errorf("WebSocket: got %q", got)
+	}
+}
+
 // A client may speak the protocols of before, in which the result is text or encoded.
 func TestOldWebSocketProtocols(t *testing.T) {
 	runtime := newStreamer(t)

@@ -245,6 +245,13 @@ func TestStreamsThatDoNotBegin(t *testing.T) {
 // serveTCP serves the local API on loopback and returns its address.
 func serveTCP(t *testing.T, cfg server.Config) string {
 	t.Helper()
+	addr, _ := serveTCPUntil(t, cfg)
+	return addr
+}
+
+// serveTCPUntil is serveTCP for a server that may be told to end before the test does.
+func serveTCPUntil(t *testing.T, cfg server.Config) (addr string, stop context.CancelFunc) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +271,7 @@ func serveTCP(t *testing.T, cfg server.Config) string {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return l.Addr().String()
+	return l.Addr().String(), stop
 }
 
 // upgrade opens a SPDY connection that sends pings.

@@ -45,8 +45,11 @@ func (w *upgradingWriter) close() {
 	}
 }
 
-// clientConn is the upgraded connection of a client. It ends at once with its context, or when
-// nothing goes through it for a while.
+// farewellTimeout is how long a stream that ends with its request has for its last word.
+const farewellTimeout = time.Second
+
+// clientConn is the upgraded connection of a client. It ends with its context, or when nothing goes
+// through it for a while.
 //
 // Close lets the client read to the end first: a socket that is closed while there is something to
 // read from it, or gets something afterwards (a ping, input that nobody wants any more), is reset
@@ -67,7 +70,7 @@ func newClientConn(ctx context.Context, conn net.Conn, in *bufio.Reader, idle ti
 	c := &clientConn{Conn: conn, in: in, idle: idle, hang: sync.OnceValue(conn.Close)}
 	c.closing = sync.OnceValue(c.linger)
 	c.timer = time.AfterFunc(idle, func() { _ = c.hang() })
-	c.stop = context.AfterFunc(ctx, func() { _ = c.hang() })
+	c.stop = context.AfterFunc(ctx, func() { time.AfterFunc(farewellTimeout, func() { _ = c.hang() }) })
 	return c
 }
 

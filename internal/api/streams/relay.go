@@ -2,7 +2,6 @@ package streams
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,7 +85,7 @@ func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) 
 		return refuseStream(w, err)
 	}
 	defer conn.Close()
-	y := &relay{ctx: r.Context(), givesResult: protocol == remotecommand.StreamProtocolV4Name}
+	y := &relay{givesResult: protocol == remotecommand.StreamProtocolV4Name}
 	if y.runtime, err = newFrames(conn); err != nil {
 		return refuseStream(w, err)
 	}
@@ -110,10 +109,10 @@ func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) 
 
 // relay is one client and the runtime.
 type relay struct {
-	ctx             context.Context // of the request: it is done when the agent ends
 	client, runtime *frames
 	givesResult     bool          // the runtime must say how the command ended, even when it ended well
 	resultStream    atomic.Uint32 // where it says that; 0: the client has not opened it yet
+	open            sync.Map      // the streams (spdy.StreamId) that the client waits for the runtime to end
 }
 
 // send brings the runtime what the client sends, until the client is gone. The runtime may be gone
@@ -134,6 +133,7 @@ func (y *relay) send() {
 				continue
 			}
 		case *spdy.SynStreamFrame:
+			y.open.Store(f.StreamId, nil)
 			if y.givesResult && f.Headers.Get(v1.StreamType) == v1.StreamTypeError {
 				y.resultStream.Store(uint32(f.StreamId))
 			}
@@ -153,23 +153,36 @@ func (y *relay) receive() error {
 		switch f := frame.(type) {
 		case *spdy.DataFrame:
 			given = given || f.StreamId == result && len(f.Data) > 0
-			ends = f.StreamId == result && f.Flags&spdy.DataFlagFin != 0
+			if f.Flags&spdy.DataFlagFin != 0 {
+				y.open.Delete(f.StreamId)
+				ends = f.StreamId == result
+			}
 		case *spdy.RstStreamFrame:
+			y.open.Delete(f.StreamId)
 			ends = f.StreamId == result
 		}
-		if ends && !given && result != 0 && y.ctx.Err() == nil {
+		if ends && !given && result != 0 {
 			given = true
 			if err := y.client.write(&spdy.DataFrame{StreamId: result, Data: computeLostResult()}); err != nil {
 				return err
 			}
 		}
 		if err != nil {
-			return nil // how it left does not matter: the client has the result, or knows that there is none
+			return y.endAll() // how it left does not matter: the client has the result, or knows that there is none
 		}
 		if err := y.client.write(frame); err != nil {
 			return err
 		}
 	}
+}
+
+// endAll ends the streams that the runtime has left open.
+func (y *relay) endAll() (err error) {
+	y.open.Range(func(id, _ any) bool {
+		err = y.client.write(&spdy.DataFrame{StreamId: id.(spdy.StreamId), Flags: spdy.DataFlagFin})
+		return err == nil
+	})
+	return err
 }
 
 // frames are a connection that SPDY is spoken on.
@@ -214,7 +227,7 @@ func computeLostResult() []byte {
 		Status:   metav1.StatusFailure,
 		Reason:   metav1.StatusReasonInternalError,
 		Code:     http.StatusInternalServerError,
-		Message:  "the stream broke off before the container runtime told how the command ended; output may be missing",
+		Message:  "the stream broke off before the container runtime told how the command ended: its exit code is not known, and output may be missing",
 	})
 	if err != nil {
 		panic(err) // a struct of strings

@@ -99,7 +99,7 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 	var input sync.WaitGroup
 	t.copyInput(&input)
 	result, err := t.copyOutput()
-	if len(result) == 0 && webSocketProtocols[protocol].spdy == remotecommand.StreamProtocolV4Name && r.Context().Err() == nil {
+	if len(result) == 0 && webSocketProtocols[protocol].spdy == remotecommand.StreamProtocolV4Name {
 		result = computeLostResult()
 	}
 	if err == nil && len(result) > 0 {
