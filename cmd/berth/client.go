@@ -141,6 +141,15 @@ func (c *client) stop(ctx context.Context, req server.StopRequest) error {
 	return resp.Body.Close()
 }
 
+// openView has the agent open a view of its node, whose kubeconfig is then in the run directory.
+func (c *client) openView(ctx context.Context) error {
+	resp, err := c.do(ctx, http.MethodPost, server.PathView, nil, nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
 // watch calls f with every event until ctx is done (nil), the agent ends (io.EOF, wrapped) or f
 // fails.
 func (c *client) watch(ctx context.Context, f func(server.WatchEvent) error) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,12 +50,7 @@ A link to this program that is called kubectl is the same as "berth kubectl". On
 			if err != nil {
 				return err
 			}
-			if asksLocalAPI(args) {
-				if err := checkKubeconfig(cmd.Context(), g.runDir); err != nil {
-					return err
-				}
-			}
-			env, err := kubectlEnvironment(g.runDir, args, os.Environ())
+			env, err := kubectlEnvironment(cmd.Context(), g.runDir, args, os.Environ())
 			if err != nil {
 				return err
 			}
@@ -123,9 +119,9 @@ func asksLocalAPI(args []string) bool {
 	return len(args) > 0 && !slices.Contains(withoutServer, args[0]) && !hasFlag(args, "--kubeconfig", "--help", "-h", "--client")
 }
 
-// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless
-// the arguments name another.
-func kubectlEnvironment(runDir string, args, env []string) ([]string, error) {
+// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, or of a
+// view of the node, unless the arguments name another. With an error it is one without a server.
+func kubectlEnvironment(ctx context.Context, runDir string, args, env []string) ([]string, error) {
 	if hasFlag(args, "--kubeconfig") {
 		return env, nil
 	}
@@ -134,8 +130,35 @@ func kubectlEnvironment(runDir string, args, env []string) ([]string, error) {
 		return nil, err
 	}
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
-	return append(env, "KUBECONFIG="+path), nil
+	if !asksLocalAPI(args) {
+		return append(env, "KUBECONFIG="+path), nil
+	}
+	err = checkKubeconfig(ctx, runDir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return append(env, "KUBECONFIG="+path), err
+	}
+	switch failed := newClient(runDir).openView(ctx); {
+	case hasNoView(failed):
+		return append(env, "KUBECONFIG="+path), err
+	case failed != nil:
+		return append(env, "KUBECONFIG="+path), failed
+	}
+	view := filepath.Join(filepath.Dir(path), localapi.ViewDir)
+	env = append(env, "KUBECONFIG="+filepath.Join(view, localapi.ViewKubeconfig))
+	if os.Getenv(kubectlCache) == "" { // else kubectl keeps there what it knows of a port that nobody has again
+		env = append(env, kubectlCache+"="+filepath.Join(view, localapi.ViewCache))
+	}
+	return env, nil
 }
+
+// hasNoView reports whether nobody serves a view: there is no agent, or one that has none.
+func hasNoView(err error) bool {
+	refused, ok := errors.AsType[*apiError](err)
+	return errors.Is(err, errNoAgent) || ok && refused.status == http.StatusNotFound
+}
+
+// kubectlCache names the folder in which kubectl keeps which kinds a server has.
+const kubectlCache = "KUBECACHEDIR"
 
 // kubeconfigIn is the path of the administrator's kubeconfig.
 func kubeconfigIn(runDir string) (string, error) {
@@ -163,8 +186,16 @@ func checkKubeconfig(ctx context.Context, runDir string) error {
 	if _, err := newClient(runDir).version(ctx); errors.Is(err, errNoAgent) {
 		why = `no agent runs there: start one with "berth run --local-api", or name the run directory of the one that runs by --run-dir`
 	}
-	return fmt.Errorf("there is no kubeconfig %s: %s; --kubeconfig names that of another API server", path, why)
+	return errNoKubeconfig(fmt.Sprintf("there is no kubeconfig %s: %s; --kubeconfig names that of another API server", path, why))
 }
+
+// errNoKubeconfig says that there is no kubeconfig, and why.
+type errNoKubeconfig string
+
+func (e errNoKubeconfig) Error() string { return string(e) }
+
+// Is makes it fs.ErrNotExist, whose text says less.
+func (errNoKubeconfig) Is(target error) bool { return target == fs.ErrNotExist }
 
 // bundledKubectl is the program in this build.
 func bundledKubectl(ctx context.Context, runDir string) (string, error) {
@@ -195,10 +226,10 @@ func completeKubectl(ctx context.Context, g *globalFlags, program func(context.C
 	if err != nil {
 		return nil, 0, err
 	}
-	env, err := kubectlEnvironment(g.runDir, words, os.Environ())
-	if err != nil {
+	env, err := kubectlEnvironment(ctx, g.runDir, words, os.Environ())
+	if env == nil {
 		return nil, 0, err
-	}
+	} // else kubectl still knows its own words
 	path, err := program(ctx, g.runDir)
 	if err != nil {
 		return nil, 0, err

@@ -63,7 +63,7 @@ func (c podColumns) rows(pods []*v1.Pod, problems []manifest.Problem, now time.T
 	}
 	for _, p := range pods {
 		r := computePodRow(p, now)
-		r.Status += pullMark(pullsOf(c.pulls, p.UID))
+		r.Status += server.PullMark(server.PullsOf(c.pulls, p.UID))
 		rows = append(rows, c.cells(r, p.Labels))
 	}
 	for _, r := range refusedRows(problems, now) {
