@@ -24,8 +24,8 @@ var shownKinds = map[string][]string{"pods": {"po"}, "nodes": {"no"}, "namespace
 // same.
 func isShown(k *kinds.Kind) bool { return shownKinds[k.Stored] != nil }
 
-// discovery is what a view says of what it has, by path.
-func discovery() map[string]runtime.Object {
+// discoveryOfView is what a view says of what it has, by path.
+func discoveryOfView() map[string]runtime.Object {
 	metrics := kinds.MetricsGroup()
 	groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	all := map[string]runtime.Object{

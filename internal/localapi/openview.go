@@ -81,7 +81,7 @@ func (v *View) open() (_ *openView, err error) {
 		Authority: o.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(dir, RulesFile), v.cfg.Log), Objects: found, Log: v.cfg.Log,
 		ReadOnly: fmt.Sprintf("what the agent of node %s serves here can only be read: %s", v.cfg.NodeName, v.cfg.Write),
 	})
-	o.discovery = discovery()
+	o.discovery = discoveryOfView()
 	o.parts = newParts(v.cfg.Answers, o.store, http.HandlerFunc(notThere), v.cfg.Log)
 	if o.port, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err

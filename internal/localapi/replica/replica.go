@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
@@ -57,12 +60,13 @@ type Replica struct {
 	changedEvents *pod.Inbox[string]
 	cancel        []func()
 
-	node sync.Mutex // held while the Node is written
+	node    sync.Mutex // held while the Node is written
+	nodeUID types.UID  // of a Node that no API server has made
 }
 
 // New returns a replica in an empty store, which follows the source from now on. Close ends that.
 func New(s Source, to *store.Store, log *slog.Logger) *Replica {
-	r := &Replica{source: s, store: to, log: log, pods: newPodNames(s), events: map[string]store.Key{}}
+	r := &Replica{source: s, store: to, log: log, pods: newPodNames(s), events: map[string]store.Key{}, nodeUID: uuid.NewUUID()}
 	var cancelPods, cancelNode, cancelEvents func()
 	r.changedPods, cancelPods = s.Subscribe()
 	r.changedNode, cancelNode = s.NodeChanged()
@@ -144,6 +148,7 @@ func (r *Replica) LookAtNode(ctx context.Context) error {
 		return err
 	}
 	shown := *n
+	shown.UID = cmp.Or(n.UID, r.nodeUID) // without one, kubectl shows the Node's events twice
 	r.node.Lock()
 	defer r.node.Unlock()
 	return r.put(store.Key{Resource: "nodes", Name: n.Name}, &shown)
