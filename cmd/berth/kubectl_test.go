@@ -5,7 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"berth/internal/api/server"
 	"berth/internal/host/rootlock"
 	"berth/internal/localapi"
 )
@@ -94,6 +99,52 @@ func TestKubectlArguments(t *testing.T) {
 		if _, err := kubectlOf(t, dir, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
+	}
+}
+
+// An agent without a local API has a view of its node, which kubectl is sent to.
+func TestKubectlOverAView(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", server.SocketPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, asked := "", 0
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+server.PathVersion, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+	mux.HandleFunc("POST "+server.PathView, func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		if refused != "" {
+			http.Error(w, refused, http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}}
+	agent.Start()
+	defer agent.Close()
+	t.Setenv(kubectlCache, "")
+	got, err := kubectlOf(t, dir, "get", "pods")
+	if err != nil || !slices.Contains(got.env, "KUBECONFIG="+dir+"/view/kubeconfig") || !slices.Contains(got.env, kubectlCache+"="+dir+"/view/cache") {
+		t.Errorf("%v, %q", err, got.env)
+	}
+	t.Setenv(kubectlCache, "/mine")
+	if got, err := kubectlOf(t, dir, "get", "pods"); err != nil || slices.Contains(got.env, kubectlCache+"="+dir+"/view/cache") {
+		t.Errorf("a cache of the user's own: %v, %q", err, got.env)
+	}
+	if got, err := kubectlOf(t, dir, "get", "--help"); err != nil || !slices.Contains(got.env, "KUBECONFIG="+dir+"/kubeconfig") || asked != 2 {
+		t.Errorf("help: %v, %q, a view was asked for %d times", err, got.env, asked)
+	}
+	refused = "view of the node: no room"
+	if _, err := kubectlOf(t, dir, "get", "pods"); err == nil || err.Error() != refused {
+		t.Errorf("a view that cannot be had: %v", err)
+	}
+	// With a local API there is its kubeconfig, and nothing to be opened.
+	if err := os.WriteFile(dir+"/kubeconfig", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := kubectlOf(t, dir, "get", "pods"); err != nil || !slices.Contains(got.env, "KUBECONFIG="+dir+"/kubeconfig") || asked != 3 {
+		t.Errorf("with a local API: %v, %q, asked %d times", err, got.env, asked)
 	}
 }
 
