@@ -84,7 +84,9 @@ func TestNodeView(t *testing.T) {
 		{"/api/v1/events?fieldSelector=involvedObject.name%3Dweb", `"reason":"Started"`},
 		{"/api/v1/namespaces", `"name":"default"`},
 	} {
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(20 * time.Second); ; <-tick.C {
 			got := get(want.path)
 			if strings.Contains(got, want.text) {
 				break

@@ -38,6 +38,9 @@ It uses the kubeconfig in the run directory, which may do everything and which r
 ~/.kube/config; --kubeconfig names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's:
 "berth kubectl --help" is its help.
 
+Where this machine has no Kubernetes API of its own, as on a member of a cluster, it shows this node as the agent knows it, also while
+the API server is away: pods, their logs, the Node, events and what is used. Containers can be entered; nothing can be changed.
+
 A link to this program that is called kubectl is the same as "berth kubectl". One that is called kubectl-berth is a plugin: with it,
 "kubectl berth explain POD" is "berth explain POD".`,
 		Example: `  berth kubectl get pods -A

@@ -8,8 +8,8 @@ import (
 	"berth/internal/localapi/access"
 )
 
-// Where nobody may write, not even an administrator may, and each is told why; what is read, entered
-// or asked goes on by the rules.
+// Where nobody may write, not even an administrator may, and each is told why; what is read,
+// entered or asked goes on by the rules.
 func TestReadOnly(t *testing.T) {
 	s := newServerOf(t, rules, access.Config{ReadOnly: "look elsewhere"}, nil)
 	admin := s.client("ann", "system:masters")

@@ -25,9 +25,10 @@ type Config struct {
 	// Next answers requests for tables of kinds whose rows are not made here: all but those of
 	// pods, nodes, namespaces and events.
 	Next http.Handler
-	// Pulls looks which images are being pulled, and returns what the rows of pods say of that behind
-	// the status: " (pulling 40%)", "" for nothing. It is called for a table with pods that are
-	// pending, once for a list and once for each of them in a watch. Nil: rows say nothing of it.
+	// Pulls looks which images are being pulled, and returns what the rows of pods say of that
+	// behind the status: " (pulling 40%)", "" for nothing. It is called for a table with pods that
+	// are pending, once for a list and once for each of them in a watch. Nil: rows say nothing of
+	// it.
 	Pulls func(context.Context) func(*v1.Pod) string
 	// Log is told what a client cannot be told: that an answer broke off. It must be there, as must
 	// Next.

@@ -67,7 +67,8 @@ func (n *podNames) shown(name store.Key) *v1.Pod {
 	return found
 }
 
-// isBefore reports whether a pod ends and the other does not; of equals, that it has the lesser UID.
+// isBefore reports whether a pod ends and the other does not; of equals, whether it has the lesser
+// UID.
 func isBefore(p, other *v1.Pod) bool {
 	if ends := p.DeletionTimestamp != nil; ends != (other.DeletionTimestamp != nil) {
 		return ends
