@@ -131,7 +131,8 @@ func Open(cfg Config) (_ *Server, err error) {
 // listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
 func (s *Server) listen() error {
 	path := SocketPath(s.cfg.RunDir)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// An agent that was killed had a view, if it had no API.
+	if err := errors.Join(removeStale(path), os.RemoveAll(filepath.Join(s.cfg.RunDir, ViewDir))); err != nil {
 		return err
 	}
 	socket, err := net.Listen("unix", path)
@@ -146,10 +147,7 @@ func (s *Server) listen() error {
 	port, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil { // of somebody else; whoever reaches the socket is served
 		s.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
-		if err := os.Remove(kubeconfig); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		return nil
+		return removeStale(kubeconfig)
 	}
 	s.listeners = append(s.listeners, listener{name: "port", Listener: access.Bounded(port), tls: s.authority.TLS()})
 	return access.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), s.authority)

@@ -97,7 +97,7 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// removeStale removes the kubeconfig of a local API that is not there: it is off.
+// removeStale removes a file that an earlier agent may have left.
 func removeStale(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -82,16 +82,28 @@ func (r *Replica) Close() {
 	}
 }
 
-// Fill writes all that there is but the Node, for which somebody may have to wait.
+// Fill writes all that there is but the Node, for which somebody may have to wait. An error says
+// that nothing can be written; of what cannot be written alone, the log tells.
 func (r *Replica) Fill() error {
-	errs := []error{r.needNamespace(metav1.NamespaceDefault), r.takeRefused()}
+	if err := r.needNamespace(metav1.NamespaceDefault); err != nil {
+		return err
+	}
+	errs := []error{r.takeRefused()}
 	for _, p := range r.source.Pods() {
 		errs = append(errs, r.takePod(p.UID))
 	}
 	for _, e := range r.source.Events.List() {
 		errs = append(errs, r.putEvent(e))
 	}
-	return errors.Join(errs...)
+	r.tell(errs...)
+	return nil
+}
+
+// tell tells the log of what could not be written.
+func (r *Replica) tell(errs ...error) {
+	if err := errors.Join(errs...); err != nil {
+		r.log.Warn("not all that the agent knows is in its view", "error", err)
+	}
 }
 
 // Run writes the Node, and what changes, until the context is done.
@@ -100,28 +112,24 @@ func (r *Replica) Run(ctx context.Context) error {
 	node.Go(func() { r.followNode(ctx) })
 	defer node.Wait()
 	for {
-		var errs []error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.changedPods.Wake():
 			for _, uid := range r.changedPods.Take() {
 				if uid == "" {
-					errs = append(errs, r.takeRefused())
+					r.tell(r.takeRefused())
 					continue
 				}
-				errs = append(errs, r.takePod(uid))
+				r.tell(r.takePod(uid))
 			}
 		case <-r.changedEvents.Wake():
 			for _, name := range r.changedEvents.Take() {
 				if e, ok := r.source.Events.Get(name); ok {
-					errs = append(errs, r.putEvent(e))
+					r.tell(r.putEvent(e))
 				}
 			}
-			errs = append(errs, r.forgetEvents())
-		}
-		if err := errors.Join(errs...); err != nil {
-			r.log.Warn("the view is behind what the agent knows", "error", err)
+			r.tell(r.forgetEvents())
 		}
 	}
 }
@@ -129,8 +137,8 @@ func (r *Replica) Run(ctx context.Context) error {
 // followNode writes the Node as it changes. Pods do not wait for it.
 func (r *Replica) followNode(ctx context.Context) {
 	for {
-		if err := r.LookAtNode(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("the view has not the newest Node", "error", err)
+		if err := r.LookAtNode(ctx); ctx.Err() == nil {
+			r.tell(err)
 		}
 		select {
 		case <-ctx.Done():
