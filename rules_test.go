@@ -116,6 +116,7 @@ var ranks = map[string]int{
 	"internal/localapi/manifests": 2,
 	"internal/localapi/own":       2,
 	"internal/localapi/usage":     1,
+	"internal/localapi/replica":   1,
 	"internal/localapi/podcalls":  1,
 	"internal/localapi/inmemory":  0,
 }

@@ -64,7 +64,7 @@ func removeFiles(cfg *Config) error {
 
 // removeLast removes what the agent has in use to its end.
 func removeLast(cfg *Config) error {
-	own := []string{filepath.Join(cfg.RunDir, "mounts"), filepath.Join(cfg.RunDir, localapi.Kubeconfig), filepath.Join(cfg.RunDir, server.LockFile)}
+	own := []string{filepath.Join(cfg.RunDir, "mounts"), filepath.Join(cfg.RunDir, localapi.Kubeconfig), filepath.Join(cfg.RunDir, localapi.ViewDir), filepath.Join(cfg.RunDir, server.LockFile)}
 	for _, name := range []string{
 		cpuStateFile, memoryStateFile, claimsFile, claimHealthFile, thresholdsFile, shutdownFile, devicePluginsDir, registryDir,
 		filepath.Dir(podResourcesSocket), rootlock.File,

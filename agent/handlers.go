@@ -18,7 +18,7 @@ var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
 
 // handlers answers the local API from the components.
 func (a *Agent) handlers() server.Handlers {
-	return server.Handlers{
+	h := server.Handlers{
 		Pods:          a.view.listPods,
 		Pod:           a.view.getPod,
 		Subscribe:     a.status.Subscribe,
@@ -48,6 +48,10 @@ func (a *Agent) handlers() server.Handlers {
 		Stats:         a.stats,
 		Settings:      a.listSettings,
 	}
+	if a.nodeView != nil {
+		h.OpenView = a.nodeView.Open
+	}
+	return h
 }
 
 // waits returns the calls for the pod that are under way, of the runtime and of CSI drivers.

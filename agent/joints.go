@@ -12,6 +12,7 @@ import (
 	"berth/internal/host/inotify"
 	"berth/internal/host/logind"
 	"berth/internal/host/tuning"
+	"berth/internal/localapi/replica"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
 	"berth/internal/observe/pleg"
@@ -124,6 +125,7 @@ var (
 	_ ContainerManager         = (*runtimeInfo)(nil)
 	_ ContainerManager         = noCgroups{}
 	_ nodeSource               = (*localNode)(nil)
+	_ replica.Events           = (*events.Store)(nil)
 
 	// Only a member of a cluster has these.
 	_ status.API             = (*kube.Client)(nil)

@@ -1,21 +1,18 @@
 package agent
 
 import (
-	"context"
 	"crypto/x509"
 	"fmt"
 	"net"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/api/nodelogs"
 	"berth/internal/api/server"
 	"berth/internal/cluster/certs"
 	"berth/internal/cluster/kube"
 	"berth/internal/config"
-	"berth/internal/observe/stats"
 	"berth/internal/runtime/cri"
 )
 
@@ -48,8 +45,7 @@ func newListeners(a *Agent) (l listeners, err error) {
 		return l, err
 	}
 	if a.api.local != nil {
-		a.api.local.cfg.Node = l.server.Containers()
-		a.api.local.cfg.Usage = func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) }
+		a.api.local.cfg.Answers = a.answers()
 	}
 	l.podResources, err = newPodResources(&a.ground, &a.sharing, a.allocations)
 	return l, err

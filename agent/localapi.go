@@ -71,11 +71,11 @@ func newLocalAPI(b *base) *localAPI {
 func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	c := l.cfg
 	c.Unpack = func() (string, error) { return embedded.APIProgram(ctx, embedded.APIFolder(c.RootDir)) }
-	switch inside := embedded.APIDocuments(); {
+	switch {
 	case l.documents != "":
 		c.Documents, err = registry.OpenDocuments(l.documents)
-	case c.Registry == "" && inside != "":
-		c.Documents, err = registry.ReadDocuments(strings.NewReader(inside), int64(len(inside)))
+	case c.Registry == "":
+		c.Documents, err = documentsInside()
 	}
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
 	"berth/internal/observe/stats"
+	"berth/internal/pod"
 	"berth/internal/record/events"
 	"berth/internal/sync/admission"
 )
@@ -28,6 +29,9 @@ type nodeSource interface {
 	Describe(ctx context.Context) (*v1.Node, error)
 	// Wake says that something that the Node tells has changed. It never blocks.
 	Wake()
+	// Subscribe returns an inbox that has an element when the Node may be another than before, and
+	// the function that ends this.
+	Subscribe() (changed *pod.Inbox[string], cancel func())
 }
 
 // newNodeSource returns the Node of the API server, or this machine where there is none. problems
@@ -70,6 +74,11 @@ func (n clusterNode) Describe(context.Context) (*v1.Node, error) {
 // Wake has the Node reported soon.
 func (n clusterNode) Wake() { n.current.Wake() }
 
+// Subscribe tells of the Node as the API server shows it.
+func (n clusterNode) Subscribe() (changed *pod.Inbox[string], cancel func()) {
+	return n.current.Subscribe()
+}
+
 // localNode is this machine as it would be registered.
 type localNode struct {
 	*base
@@ -78,6 +87,7 @@ type localNode struct {
 	devices   func() node.Devices
 	pressure  func() node.Pressure
 	described func() *v1.Node
+	changed   pod.Publisher[string]
 }
 
 // describeMachine describes this machine as a Node.
@@ -118,8 +128,13 @@ func (n *localNode) Describe(ctx context.Context) (*v1.Node, error) {
 	return node.Describe(&s, &f, n.started), nil
 }
 
-// Wake has nobody to tell.
-func (n *localNode) Wake() {}
+// Wake tells those who have subscribed.
+func (n *localNode) Wake() { n.changed.Publish(n.cfg.NodeName) }
+
+// Subscribe tells of what was woken for.
+func (n *localNode) Subscribe() (changed *pod.Inbox[string], cancel func()) {
+	return n.changed.Subscribe()
+}
 
 // nodeRecorder records events about the Node.
 type nodeRecorder struct{ *events.Recorder }

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,10 +28,13 @@ const refusedReason = "InvalidManifest"
 func refusedPods(problems []manifest.Problem) []manifests.Object {
 	var out []manifests.Object
 	taken := map[string]bool{}
-	byPath := map[string][]string{}
+	byPath, since := map[string][]string{}, map[string]time.Time{}
 	for _, p := range problems {
 		if p.Severity == manifest.SeverityError && p.Source != pod.APISource {
 			byPath[p.Path] = append(byPath[p.Path], said(p))
+			if first := since[p.Path]; first.IsZero() || p.Since.Before(first) {
+				since[p.Path] = p.Since
+			}
 		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(byPath)) {
@@ -40,7 +44,7 @@ func refusedPods(problems []manifest.Problem) []manifests.Object {
 		}
 		taken[name] = true
 		out = append(out, manifests.Object{Path: file, Object: &v1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, CreationTimestamp: metav1.NewTime(since[file])},
 			Status:     v1.PodStatus{Phase: v1.PodPending, Reason: refusedReason, Message: strings.Join(byPath[file], "; ")},
 		}})
 	}

@@ -12,6 +12,7 @@ import (
 	"berth/internal/cluster/node"
 	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
+	"berth/internal/localapi"
 	"berth/internal/observe/health"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
@@ -80,6 +81,7 @@ type observation struct {
 // usage is what looks at pods that run.
 type usage struct {
 	view       podView
+	nodeView   *localapi.View // what kubectl can read; nil where there is an API of this machine
 	podMetrics *metrics.Pods
 	stats      *stats.Collector
 	evictions
@@ -195,6 +197,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.service = newService(g, a.loop.Ping)
+	a.nodeView = newNodeView(a)
 	a.listeners, err = newListeners(a)
 	return a, err
 }

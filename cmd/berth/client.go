@@ -133,3 +133,13 @@ func (c *client) stop(ctx context.Context, req server.StopRequest) error {
 	}
 	return resp.Body.Close()
 }
+
+// openView has the agent open a view of its node, whose kubeconfig is then in the run directory. An
+// agent with a local API has none: the answer is NotFound.
+func (c *client) openView(ctx context.Context) error {
+	resp, err := c.do(ctx, http.MethodPost, server.PathView, nil, nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}

@@ -232,7 +232,7 @@ func (s explainer) aboutPulls() string {
 		return ""
 	}
 	var b strings.Builder
-	for _, p := range pullsOf(s.e.Pulls, s.pod.UID) {
+	for _, p := range server.PullsOf(s.e.Pulls, s.pod.UID) {
 		b.WriteString(" " + pullText(p, s.now))
 	}
 	return b.String()

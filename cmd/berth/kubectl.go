@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +50,9 @@ func (k *kubectl) command() *cobra.Command {
 It uses the kubeconfig in the run directory, which may do everything and which root alone may read, in place of KUBECONFIG and
 ~/.kube/config; --kubeconfig names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's:
 "berth kubectl --help" is its help.
+
+Where this machine has no Kubernetes API of its own, as on a member of a cluster, it shows this node as the agent knows it, also while
+the API server is away: pods, their logs, the Node, events and what is used. Containers can be entered; nothing can be changed.
 
 Those commands of kubectl that are used most are commands of berth, too: "berth get pods" is "berth kubectl get pods".
 
@@ -118,8 +122,16 @@ func (k *kubectl) with(cmd *cobra.Command, first ...string) *cobra.Command {
 }
 
 // run replaces this process by kubectl.
-func (k *kubectl) run(ctx context.Context, args []string) error {
-	args, path, env, err := k.prepare(ctx, args, asksLocalAPI)
+func (k *kubectl) run(ctx context.Context, words []string) error {
+	args, err := k.takeFlags(words)
+	if err != nil {
+		return err
+	}
+	env, err := k.environment(ctx, args)
+	if err != nil {
+		return err
+	}
+	path, err := k.path(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,24 +141,12 @@ func (k *kubectl) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// prepare returns the arguments, the path and the environment of kubectl. Where asks says that it
-// will ask the local API, it fails if there is none.
-func (k *kubectl) prepare(ctx context.Context, words []string, asks func([]string) bool) (args []string, path string, env []string, err error) {
-	if args, err = k.takeFlags(words); err != nil {
-		return nil, "", nil, err
+// path is that of the program.
+func (k *kubectl) path(ctx context.Context) (string, error) {
+	if k.file != "" {
+		return k.file, nil
 	}
-	if asks(args) {
-		if err := checkKubeconfig(ctx, k.runDir); err != nil {
-			return nil, "", nil, err
-		}
-	}
-	if env, err = kubectlEnvironment(k.runDir, args, os.Environ()); err != nil {
-		return nil, "", nil, err
-	}
-	if path = k.file; path == "" {
-		path, err = k.program(ctx, k.runDir)
-	}
-	return args, path, env, err
+	return k.program(ctx, k.runDir)
 }
 
 // takeFlags takes the flags of this program out of the arguments of kubectl, which has none of
@@ -194,45 +194,51 @@ func asksLocalAPI(args []string) bool {
 	return len(args) > 0 && !slices.Contains(withoutServer, args[0]) && !hasFlag(args, "--kubeconfig", "--help", "-h", "--client")
 }
 
-// kubectlEnvironment is the environment of kubectl: with the kubeconfig of the local API, unless
-// the arguments name another.
-func kubectlEnvironment(runDir string, args, env []string) ([]string, error) {
+// environment is that of kubectl: with the kubeconfig of the local API, or of a view of the node,
+// unless the arguments name another. With an error it is one without a server.
+func (k *kubectl) environment(ctx context.Context, args []string) ([]string, error) {
+	env := os.Environ()
 	if hasFlag(args, "--kubeconfig") {
 		return env, nil
 	}
-	path, err := kubeconfigIn(runDir)
+	path, err := kubeconfigIn(k.runDir)
 	if err != nil {
-		return nil, err
+		return env, err
 	}
-	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
-	return append(env, "KUBECONFIG="+path), nil
+	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
+	local := append(env, "KUBECONFIG="+path)
+	if !asksLocalAPI(args) {
+		return local, nil
+	}
+	const others = "--kubeconfig names that of another API server"
+	err = newClient(k.runDir).openView(ctx)
+	refused, ok := errors.AsType[*apiError](err)
+	switch {
+	case ok && refused.status == http.StatusNotFound: // it has a local API
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return local, fmt.Errorf(`there is no kubeconfig %s: the local API has no port ("berth check" tells of one that is taken); %s`, path, others)
+		}
+		return local, nil
+	case errors.Is(err, fs.ErrPermission):
+		return local, fmt.Errorf(`%w, or name a kubeconfig of your own by --kubeconfig, which root makes by "berth kubeconfig --user NAME"`, err)
+	case err != nil:
+		return local, fmt.Errorf("%w; %s", err, others)
+	}
+	view := filepath.Join(filepath.Dir(path), localapi.ViewDir)
+	env = append(env, "KUBECONFIG="+filepath.Join(view, localapi.ViewKubeconfig))
+	if os.Getenv(kubectlCache) == "" { // else kubectl keeps there what it knows of a port that nobody has again
+		env = append(env, kubectlCache+"="+filepath.Join(view, localapi.ViewCache))
+	}
+	return env, nil
 }
+
+// kubectlCache names the folder in which kubectl keeps which kinds a server has.
+const kubectlCache = "KUBECACHEDIR"
 
 // kubeconfigIn is the path of the administrator's kubeconfig.
 func kubeconfigIn(runDir string) (string, error) {
 	runDir, err := filepath.Abs(runDir)
 	return filepath.Join(runDir, localapi.Kubeconfig), err
-}
-
-// checkKubeconfig returns why the local API of the agent cannot be asked, and what to do about it.
-func checkKubeconfig(ctx context.Context, runDir string) error {
-	const others = "; --kubeconfig names that of another API server"
-	if _, err := newClient(runDir).version(ctx); err != nil {
-		if errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf(`%w, or name a kubeconfig of your own by --kubeconfig, which root makes by "berth kubeconfig --user NAME"`, err)
-		}
-		return fmt.Errorf("%w%s", err, others)
-	}
-	path, err := kubeconfigIn(runDir)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf(`there is no kubeconfig %s: the local API of the agent is off (--local-api=false) or has no port ("berth check" tells of one that is taken)%s`, path, others)
-	} else if err != nil {
-		return fmt.Errorf("kubeconfig of the local API: %w", err)
-	}
-	return nil
 }
 
 // bundledKubectl is the program in this build.
@@ -260,7 +266,15 @@ func programFolder(runDir string, uid int) (string, error) {
 
 // complete asks kubectl for what the last of the words may become.
 func (k *kubectl) complete(ctx context.Context, words []string) ([]string, cobra.ShellCompDirective, error) {
-	words, path, env, err := k.prepare(ctx, words, func([]string) bool { return false })
+	words, err := k.takeFlags(words)
+	if err != nil {
+		return nil, 0, err
+	}
+	env, err := k.environment(ctx, words)
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false) // kubectl still knows its own words
+	}
+	path, err := k.path(ctx)
 	if err != nil {
 		return nil, 0, err
 	}

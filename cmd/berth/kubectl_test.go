@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,31 +54,25 @@ func kubectlOf(t *testing.T, runDir string, args ...string) (got become, err err
 	return got, err
 }
 
-// answerVersion has an agent that answers which version it is in the run directory.
-func answerVersion(t *testing.T, runDir string) {
+// answerView has an agent in the run directory that answers those who ask for a view.
+func answerView(t *testing.T, runDir string, answer http.HandlerFunc) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(server.SocketPath(runDir)), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("unix", server.SocketPath(runDir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	t.Cleanup(func() {
-		if err := errors.Join(s.Close(), <-ended); !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
-	})
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+server.PathView, answer)
+	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}}
+	agent.Start()
+	t.Cleanup(agent.Close)
 }
 
 func TestKubectlArguments(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/elsewhere")
 	dir, without := t.TempDir(), t.TempDir()
-	answerVersion(t, dir)
-	answerVersion(t, without)
+	answerView(t, dir, http.NotFound)
+	answerView(t, without, http.NotFound)
 	local := "KUBECONFIG=" + dir + "/kubeconfig"
 	if err := os.WriteFile(dir+"/kubeconfig", nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -123,7 +118,7 @@ func TestKubectlArguments(t *testing.T) {
 	}{
 		{[]string{"get", "pods", "--run-dir"}, "flag needs an argument: --run-dir"},
 		{[]string{"kubectl", "--run-dir", dir + "/none", "get", "pods"}, "no agent is running on " + dir + "/none"},
-		{[]string{"exec", "p", "--run-dir", without, "--", "x", "--kubeconfig", "y"}, "there is no kubeconfig " + without + "/kubeconfig: the local API of the agent is off"},
+		{[]string{"exec", "p", "--run-dir", without, "--", "x", "--kubeconfig", "y"}, "there is no kubeconfig " + without + "/kubeconfig: the local API has no port"},
 	} {
 		if _, err := kubectlOf(t, dir, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
@@ -133,6 +128,36 @@ func TestKubectlArguments(t *testing.T) {
 	t.Setenv("BERTH_LOCAL_API_PROGRAM", "/by/variable/program")
 	if got, err := kubectlOf(t, dir, "get", "pods"); err != nil || got.path != "/by/variable/program" {
 		t.Errorf("the variable names another program: %+v, %v", got, err)
+	}
+}
+
+// An agent without a local API has a view of its node, which kubectl is sent to.
+func TestKubectlOverAView(t *testing.T) {
+	dir := t.TempDir()
+	refused, asked := "", 0
+	answerView(t, dir, func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		if refused != "" {
+			http.Error(w, refused, http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	t.Setenv(kubectlCache, "")
+	got, err := kubectlOf(t, dir, "get", "pods")
+	if err != nil || !slices.Contains(got.env, "KUBECONFIG="+dir+"/view/kubeconfig") || !slices.Contains(got.env, kubectlCache+"="+dir+"/view/cache") {
+		t.Errorf("%v, %q", err, got.env)
+	}
+	t.Setenv(kubectlCache, "/mine")
+	if got, err := kubectlOf(t, dir, "get", "pods"); err != nil || slices.Contains(got.env, kubectlCache+"="+dir+"/view/cache") {
+		t.Errorf("a cache of the user's own: %v, %q", err, got.env)
+	}
+	if got, err := kubectlOf(t, dir, "get", "--help"); err != nil || !slices.Contains(got.env, "KUBECONFIG="+dir+"/kubeconfig") || asked != 2 {
+		t.Errorf("help: %v, %q, a view was asked for %d times", err, got.env, asked)
+	}
+	refused = "view of the node: no room"
+	if _, err := kubectlOf(t, dir, "get", "pods"); err == nil || err.Error() != refused+"; --kubeconfig names that of another API server" {
+		t.Errorf("a view that cannot be had: %v", err)
 	}
 }
 

@@ -2,46 +2,13 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/api/server"
-	"berth/internal/pod"
 )
-
-// pullsOf returns the pulls for the pod.
-func pullsOf(pulls []server.Pull, uid pod.UID) []server.Pull {
-	var found []server.Pull
-	for _, p := range pulls {
-		if slices.Contains(p.Pods, uid) {
-			found = append(found, p)
-		}
-	}
-	return found
-}
-
-// pullMark is what the STATUS column says of the pod's pulls, "" for none: how much of the bytes
-// that are known of has come.
-func pullMark(pulls []server.Pull) string {
-	if len(pulls) == 0 {
-		return ""
-	}
-	var done, total int64
-	waiting := true
-	for _, p := range pulls {
-		done, total, waiting = done+p.Done, total+p.Total, waiting && p.Since == nil
-	}
-	switch {
-	case total > 0:
-		return fmt.Sprintf(" (pulling %d%%)", 100*done/total)
-	case waiting:
-		return " (pull waits)"
-	}
-	return " (pulling)"
-}
 
 // pullText says how far a pull is.
 func pullText(p server.Pull, now time.Time) string {

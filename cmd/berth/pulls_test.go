@@ -51,8 +51,8 @@ func TestPullMarkAndText(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			of := pullsOf(tt.pulls, "1")
-			if got := pullMark(of); got != tt.mark {
+			of := server.PullsOf(tt.pulls, "1")
+			if got := server.PullMark(of); got != tt.mark {
 				t.Errorf("mark %q, want %q", got, tt.mark)
 			}
 			if tt.text == "" && len(of) == 0 {

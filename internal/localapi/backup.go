@@ -25,14 +25,14 @@ const backupPath = "/berth/backup"
 // handlerOf is what serves the clients of a listener that may do what they ask.
 func (s *Server) handlerOf(l listener) http.Handler {
 	if l.tls != nil {
-		return http.HandlerFunc(s.serve)
+		return s.parts
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == backupPath {
 			s.serveBackup(w, r)
 			return
 		}
-		s.serve(w, r)
+		s.parts.ServeHTTP(w, r)
 	})
 }
 

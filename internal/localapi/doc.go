@@ -6,6 +6,9 @@
 //	agent ────in memory──────────► its own reads and writes ──────────────────► own ──────┘
 //	                                                └─ log, exec, attach, portforward ► podcalls ► node API
 //
+// Where the objects are elsewhere, View serves the reads alone, out of what replica has copied of
+// the agent's memory.
+//
 // Beside them, parts that follow the store do what controllers do in a cluster: garbage, binder,
 // manifests.
 //

@@ -10,25 +10,18 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
-	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/localapi/access"
 	"berth/internal/localapi/binder"
 	"berth/internal/localapi/garbage"
 	"berth/internal/localapi/inmemory"
-	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
-	"berth/internal/localapi/podcalls"
-	"berth/internal/localapi/reads"
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/store"
-	"berth/internal/localapi/usage"
 )
 
 // What is in the root directory: the folder of objects, certificates and tokens, and the file that
@@ -57,11 +50,8 @@ type Config struct {
 	Documents *registry.Documents
 	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
 	Confine func(pid int) error
-	// Node serves the node API to everybody who reaches it.
-	Node http.Handler
-	// Usage reads CPU and memory of node and pods, over the time since it was called last.
-	Usage func(context.Context) (*summary.Summary, error)
-	Log   *slog.Logger
+	Answers
+	Log *slog.Logger
 }
 
 // Server is the API. It is made by Open, serves in Run, and is ended by Close.
@@ -71,9 +61,7 @@ type Server struct {
 	authority *access.Authority
 	access    *access.Access
 	registry  *registry.Registry
-	reads     http.Handler
-	pods      http.Handler
-	usage     http.Handler
+	parts     parts
 	own       *own.Calls
 	garbage   *garbage.Collector
 	binder    *binder.Binder
@@ -126,9 +114,8 @@ func Open(cfg Config) (_ *Server, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	s.reads = reads.New(reads.Config{Store: s.store, Next: http.HandlerFunc(s.judge), Log: cfg.Log})
-	s.usage = usage.New(s.store, cfg.Usage)
-	s.pods, s.own = podcalls.New(s.store, cfg.Node), own.New(own.Config{Store: s.store, Sign: tokens.Request})
+	s.parts = newParts(cfg.Answers, s.store, http.HandlerFunc(s.judge), cfg.Log)
+	s.own = own.New(own.Config{Store: s.store, Sign: tokens.Request})
 	trusted := ownWriter{s.own}
 	s.garbage = garbage.New(garbage.Config{
 		Store: s.store, Writer: writer{trusted, http.HandlerFunc(s.judge)}, Defaults: defaultsOf(string(s.authority.Certificate())), Log: cfg.Log,
@@ -144,7 +131,8 @@ func Open(cfg Config) (_ *Server, err error) {
 // listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
 func (s *Server) listen() error {
 	path := SocketPath(s.cfg.RunDir)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// An agent that was killed had a view, if it had no API.
+	if err := errors.Join(removeStale(path), os.RemoveAll(filepath.Join(s.cfg.RunDir, ViewDir))); err != nil {
 		return err
 	}
 	socket, err := net.Listen("unix", path)
@@ -159,10 +147,7 @@ func (s *Server) listen() error {
 	port, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil { // of somebody else; whoever reaches the socket is served
 		s.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
-		if err := os.Remove(kubeconfig); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		return nil
+		return removeStale(kubeconfig)
 	}
 	s.listeners = append(s.listeners, listener{name: "port", Listener: access.Bounded(port), tls: s.authority.TLS()})
 	return access.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), s.authority)
@@ -223,13 +208,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	ended := make(chan error, len(s.listeners))
 	var servers []*http.Server
 	for _, l := range s.listeners {
-		h := &http.Server{
-			Handler: s.access.Handler(s.handlerOf(l)), TLSConfig: l.tls, ConnContext: access.ConnContext,
-			BaseContext: func(net.Listener) context.Context { return ctx },
-			// Whoever can reach the port can break off handshakes.
-			ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-		}
-		access.Bound(h)
+		h := newHTTPServer(ctx, s.access.Handler(s.handlerOf(l)), l.tls, s.cfg.Log)
 		servers = append(servers, h)
 		go func() {
 			if l.tls != nil {
@@ -249,6 +228,18 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	stop()
 	return errors.Join(err, <-revoked)
+}
+
+// newHTTPServer returns a server of a listener, whose requests know by their context when it ends.
+func newHTTPServer(ctx context.Context, h http.Handler, t *tls.Config, log *slog.Logger) *http.Server {
+	s := &http.Server{
+		Handler: h, TLSConfig: t, ConnContext: access.ConnContext,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		// Whoever can reach the port can break off handshakes.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	access.Bound(s)
+	return s
 }
 
 // stopTimeout is how long clients may take to end that are being answered.
@@ -285,36 +276,6 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// readable are the subresources whose object is the whole one.
-var readable = []string{"", "ephemeralcontainers", "resize", "status"}
-
-// reviews are the groups that have resources and no kinds: what is created in them is not kept.
-var reviews = []string{"authentication.k8s.io", "authorization.k8s.io"}
-
-func isRead(q kinds.Request) bool { return slices.Contains([]string{"get", "list", "watch"}, q.Verb) }
-
-// serve answers a client that may ask.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	q := kinds.Read(r)
-	switch {
-	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
-	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
-		s.usage.ServeHTTP(w, r)
-	case q.Kind() == nil && q.NamesResource() && isRead(q) && !slices.Contains(reviews, q.Group):
-		s.reads.ServeHTTP(w, r) // it is not there, and no child need say so
-	case q.Kind() == nil:
-		s.judge(w, r)
-	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):
-		s.pods.ServeHTTP(w, r)
-	case isRead(q) && slices.Contains(readable, q.Subresource):
-		s.reads.ServeHTTP(w, r)
-	default:
-		s.judge(w, r)
-	}
-}
-
 // judge has the registry answer, which is told who asks.
 func (s *Server) judge(w http.ResponseWriter, r *http.Request) {
 	who := registry.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
@@ -327,7 +288,7 @@ func (s *Server) judge(w http.ResponseWriter, r *http.Request) {
 // serveAgent answers the agent itself.
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
-		s.serve(w, r)
+		s.parts.ServeHTTP(w, r)
 		return
 	}
 	s.own.ServeHTTP(w, r)

@@ -82,7 +82,7 @@ func newLocalAPI(t *testing.T, namespace string) differences.Server {
 		t.Fatal(err)
 	}
 	api, err := localapi.Open(localapi.Config{
-		RootDir: dir, RunDir: dir, NodeName: "n1", Address: "127.0.0.1:0", Registry: registry, Node: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+		RootDir: dir, RunDir: dir, NodeName: "n1", Address: "127.0.0.1:0", Registry: registry, Answers: localapi.Answers{Node: http.NotFoundHandler()}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -62,21 +62,29 @@ func TestPortForwardCommand(t *testing.T) {
 	}
 	all.Wait()
 
-	// A port that nobody listens on is said to be one, and the others go on.
+	wantText(t, "the page", answers(t, "http://127.0.0.1:"+port+"/"), "Hello from web")
+
+	// A port that nobody listens on is said to be one, which ends kubectl.
 	if resp, err := http.Get("http://127.0.0.1:" + nobody + "/"); err == nil {
 		resp.Body.Close()
 		t.Errorf("nobody listens, and the answer is %s", resp.Status)
 	}
-	forward.awaitText(`an error occurred forwarding ` + nobody + ` -> 8124: .*connection refused`)
-	wantText(t, "the page", answers(t, "http://127.0.0.1:"+port+"/"), "Hello from web")
+	wantEnd := func(f *follower) {
+		t.Helper()
+		f.awaitEnd()
+		if code := f.cmd.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("exit code %d, want 1", code)
+		}
+		wantText(t, "what it said at last", read(t, f.out), "error: lost connection to pod\n")
+	}
+	wantEnd(forward)
+	wantMatch(t, "what it said", read(t, forward.out), `an error occurred forwarding `+nobody+` -> 8124: .*connection refused`)
 
 	// It ends with the pod.
+	forward = n.follow("port-forward", "--address", "127.0.0.1", "pod/web", ":http")
+	wantText(t, "the page", answers(t, "http://127.0.0.1:"+forward.localPort(8123)+"/"), "Hello from web")
 	n.remove("web.yaml")
-	forward.awaitEnd()
-	if code := forward.cmd.ProcessState.ExitCode(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-	wantText(t, "what it said at last", read(t, forward.out), "error: lost connection to pod\n")
+	wantEnd(forward)
 }
 
 // It ends when it is asked to, listens on IPv6 as well, and leaves nothing behind.

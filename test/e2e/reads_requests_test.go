@@ -34,7 +34,7 @@ func readsPaths() map[string]string {
 }
 
 var tablePaths = []string{
-	"/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/" + readsOne + "/events", "/apis/events.k8s.io/v1/namespaces/" + readsOne + "/events",
+	"/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/" + readsOne, "/api/v1/namespaces/" + readsOne + "/events", "/apis/events.k8s.io/v1/namespaces/" + readsOne + "/events",
 	"/api/v1/namespaces/" + readsOne + "/pods/p-deleted", "/api/v1/nodes/reads-bare", "/api/v1/namespaces/" + readsOne + "/pods/nope",
 	"/apis/events.k8s.io/v1/namespaces/" + readsOne + "/events/e-old",
 }

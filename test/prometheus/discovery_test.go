@@ -49,7 +49,7 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	api, err := localapi.Open(localapi.Config{
-		RootDir: dir, RunDir: dir, NodeName: "n1", Address: "127.0.0.1:0", Node: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+		RootDir: dir, RunDir: dir, NodeName: "n1", Address: "127.0.0.1:0", Answers: localapi.Answers{Node: http.NotFoundHandler()}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,9 @@ func (a agentHandlers) route(mux *http.ServeMux) {
 	if a.h.Resources != nil {
 		mux.HandleFunc("GET "+PathResources, a.getResources)
 	}
+	if a.h.OpenView != nil {
+		mux.HandleFunc("POST "+PathView, a.postView)
+	}
 	mux.HandleFunc("POST "+PathStop, a.postStop)
 }
 
@@ -141,6 +144,15 @@ func (a agentHandlers) postStop(w http.ResponseWriter, r *http.Request) {
 	a.log.Info("asked to stop", "scope", scope.String())
 	a.h.Stop(scope)
 	w.WriteHeader(http.StatusAccepted)
+}
+
+// postView has a view of the node open.
+func (a agentHandlers) postView(w http.ResponseWriter, r *http.Request) {
+	if err := a.h.OpenView(r.Context()); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // getNode answers with the Node: the API server's, or what stands for it where there is none.

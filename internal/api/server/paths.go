@@ -40,6 +40,7 @@ const (
 	PathThresholds = "/berth/v1/thresholds"
 	// PathResources is a containermanager.Snapshot: who has which devices, CPUs, memory and claims.
 	PathResources = "/berth/v1/resources"
+	PathView      = "/berth/v1/view" // POST; then there is a kubeconfig of a view of the node
 	PathStop      = "/berth/v1/stop" // POST StopRequest
 )
 

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"berth/internal/pod"
@@ -33,4 +35,35 @@ type PullAhead struct {
 	Since time.Time `json:"since"`
 	// Pods are those that it is for, as namespace/name; none when they are gone.
 	Pods []string `json:"pods,omitempty"`
+}
+
+// PullsOf returns those of the pulls that are for a pod.
+func PullsOf(pulls []Pull, uid pod.UID) []Pull {
+	var found []Pull
+	for _, p := range pulls {
+		if slices.Contains(p.Pods, uid) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// PullMark is what stands behind the status of a pod with these pulls, "" for none: how much of the
+// bytes that are known of has come.
+func PullMark(pulls []Pull) string {
+	if len(pulls) == 0 {
+		return ""
+	}
+	var done, total int64
+	waiting := true
+	for _, p := range pulls {
+		done, total, waiting = done+p.Done, total+p.Total, waiting && p.Since == nil
+	}
+	switch {
+	case total > 0:
+		return fmt.Sprintf(" (pulling %d%%)", 100*done/total)
+	case waiting:
+		return " (pull waits)"
+	}
+	return " (pulling)"
 }

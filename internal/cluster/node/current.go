@@ -6,6 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"berth/internal/pod"
 )
 
 // Current is the newest known Node, for everyone who reads it or has news of it. It is there before
@@ -15,6 +17,8 @@ type Current struct {
 	observed   chan struct{} // capacity 1: current may have changed
 	registered chan struct{} // closed when the API server has shown the Node
 	forgotten  func() bool   // Sources.DevicesForgotten
+	// changed publishes the name of the Node when current may have changed.
+	changed pod.Publisher[string]
 
 	mu        sync.Mutex
 	current   *v1.Node // guarded by mu; shared with readers and never changed, only replaced
@@ -100,6 +104,13 @@ func (c *Current) adopt(newest *v1.Node) {
 		close(c.registered)
 	}
 	signal(c.observed)
+	c.changed.Publish(kept.Name)
+}
+
+// Subscribe returns an inbox that gets the name of the Node each time that Node may have a new
+// answer, and the function that ends this.
+func (c *Current) Subscribe() (changed *pod.Inbox[string], cancel func()) {
+	return c.changed.Subscribe()
 }
 
 // known returns the API server's Node if there is a watch that keeps it current, else nil.
@@ -115,10 +126,11 @@ func (c *Current) known() *v1.Node {
 // standIn takes what stands in for the Node until the API server has shown it.
 func (c *Current) standIn(n *v1.Node) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.current == nil {
 		c.current = n
 	}
+	c.mu.Unlock()
+	c.changed.Publish(n.Name)
 }
 
 // correct notes that the devices of an agent before this one are gone from the Node.

@@ -25,6 +25,8 @@ type Config struct {
 	// with those that go on until the client ends them: watches, logs that are followed, exec. 0 is
 	// 64 and 512.
 	MaxRequests, MaxWatches int
+	// ReadOnly is why nobody may change an object, whatever the rules say; "": they say who may.
+	ReadOnly string
 }
 
 // Access is the door of the local API.
@@ -184,20 +186,28 @@ func (a *Access) unauthorized(err error) error {
 
 // authorize decides without reading the body.
 func (a *Access) authorize(u *User, q kinds.Request, r *http.Request) error {
-	rules := a.cfg.Rules.Rules()
-	if _, ok := rules.Allows(u, q); !ok {
-		return forbidden(u, q)
+	if reason, ok := a.allows(u, q); !ok {
+		return forbidden(u, q, reason)
 	}
 	needs, err := a.needs(q, r)
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("decide on %s %s: %w", q.Verb, q.Path, err))
 	}
 	for _, need := range needs[1:] {
-		if _, ok := rules.Allows(u, need); !ok {
-			return forbidden(u, need)
+		if reason, ok := a.allows(u, need); !ok {
+			return forbidden(u, need, reason)
 		}
 	}
 	return nil
+}
+
+// allows says whether a user may do what is asked, and why, or why not if there is a reason besides
+// the rules.
+func (a *Access) allows(u *User, q kinds.Request) (reason string, ok bool) {
+	if a.cfg.ReadOnly != "" && changesObjects(q) {
+		return a.cfg.ReadOnly, false
+	}
+	return a.cfg.Rules.Rules().Allows(u, q)
 }
 
 // notFound is the answer to a path that nothing is at.

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -171,7 +172,8 @@ func (s *server) rulesPath() string { return filepath.Join(s.dir, "access.yaml")
 
 func (s *server) setRules(rules string) {
 	s.t.Helper()
-	if err := os.WriteFile(s.rulesPath(), []byte(rules), 0o600); err != nil {
+	written := s.rulesPath() + ".new" // half a file has no rules, or others
+	if err := errors.Join(os.WriteFile(written, []byte(rules), 0o600), os.Rename(written, s.rulesPath())); err != nil {
 		s.t.Fatal(err)
 	}
 }

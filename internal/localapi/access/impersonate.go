@@ -29,7 +29,7 @@ func (a *Access) impersonate(u *User, h http.Header) (*User, error) {
 	rules := a.cfg.Rules.Rules()
 	for _, q := range impersonations(whom) {
 		if _, ok := rules.Allows(u, q); !ok {
-			return nil, forbidden(u, q)
+			return nil, forbidden(u, q, "")
 		}
 	}
 	if namespace, _, ok := splitServiceAccount(name); ok && len(groups) == 0 {
@@ -112,9 +112,14 @@ func impersonatedExtra(h http.Header) map[string]authenticationv1.ExtraValue {
 	return extra
 }
 
-// forbidden is kube-apiserver's answer to a user that may not do what it asks.
-func forbidden(u *User, q kinds.Request) *apierrors.StatusError {
-	return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New(cannot(u, q)))
+// forbidden is kube-apiserver's answer to a user that may not do what it asks; reason is "" if no
+// rule lets it.
+func forbidden(u *User, q kinds.Request, reason string) *apierrors.StatusError {
+	text := cannot(u, q)
+	if reason != "" {
+		text += ": " + reason
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New(text))
 }
 
 func cannot(u *User, q kinds.Request) string {

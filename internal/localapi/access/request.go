@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -66,12 +68,15 @@ func spanOf(q kinds.Request, r *http.Request) span {
 }
 
 // isWrite says whether a request may change something.
-func isWrite(q kinds.Request) bool {
+func isWrite(q kinds.Request) bool { return isStream(q) || changesObjects(q) }
+
+// changesObjects says whether a request may change an object. One for a review changes none.
+func changesObjects(q kinds.Request) bool {
 	switch q.Verb {
 	case "get", "list", "watch", "head", "options":
-		return isStream(q)
+		return false
 	}
-	return !isReview(q)
+	return !isStream(q) && q.Group != authenticationv1.GroupName && q.Group != authorizationv1.GroupName
 }
 
 // madeByUpdate are the resources of which an update makes what is not there, as of kube-apiserver.

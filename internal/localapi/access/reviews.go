@@ -238,7 +238,7 @@ func (a *Access) decide(u *User, ra *authorizationv1.ResourceAttributes, na *aut
 	} else {
 		q.Verb, q.Path = na.Verb, na.Path
 	}
-	reason, ok := a.cfg.Rules.Rules().Allows(u, q)
+	reason, ok := a.allows(u, q)
 	return authorizationv1.SubjectAccessReviewStatus{Allowed: ok, Reason: reason}
 }
 

@@ -2,7 +2,7 @@
 // as kube-apiserver answers them.
 //
 // Owns: nothing; a watch is a revision and the goroutine of its request.
-// Reads: the store. Times are those of the request.
+// Reads: the store; for rows of pods, which pulls are under way. Times are those of the request.
 // Never: writes, asks who may, starts a goroutine, waits for one client on behalf of another.
 //
 // A request goes through four steps: what it is written in and what it shows (negotiate.go), what

@@ -1,6 +1,7 @@
 package reads
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,8 +23,13 @@ import (
 type Config struct {
 	Store *store.Store
 	// Next answers requests for tables of kinds whose rows are not made here: all but those of
-	// pods, nodes and events.
+	// pods, nodes, namespaces and events.
 	Next http.Handler
+	// Pulls looks which images are being pulled, and returns what the rows of pods say of that
+	// behind the status: " (pulling 40%)", "" for nothing. It is called for a table with pods that
+	// are pending, once for a list and once for each of them in a watch. Nil: rows say nothing of
+	// it.
+	Pulls func(context.Context) func(*v1.Pod) string
 	// Log is told what a client cannot be told: that an answer broke off. It must be there, as must
 	// Next.
 	Log *slog.Logger

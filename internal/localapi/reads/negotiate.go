@@ -54,7 +54,7 @@ func (q *request) negotiate() (next bool, err error) {
 	case "":
 		q.view = whole{}
 	case "Table":
-		t := tableOf(q.kind)
+		t := q.tableOf()
 		q.view = t
 		return t == nil, nil
 	default:

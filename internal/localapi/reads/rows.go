@@ -23,6 +23,9 @@ const (
 	unsaid = "<unknown>"
 )
 
+// statusCell is which of the cells of a pod has its status.
+const statusCell = 2
+
 var podColumns = []metav1.TableColumnDefinition{
 	column("Name", 0, nameDoc),
 	column("Ready", 0, "The aggregate readiness state of this pod for accepting traffic."),
@@ -118,6 +121,16 @@ func address(n *v1.Node, t v1.NodeAddressType) string {
 		}
 	}
 	return none
+}
+
+var namespaceColumns = []metav1.TableColumnDefinition{
+	column("Name", 0, nameDoc),
+	column("Status", 0, "The status of the namespace"),
+	column("Age", 0, ageDoc),
+}
+
+func namespaceRow(n *v1.Namespace, now time.Time) metav1.TableRow {
+	return metav1.TableRow{Cells: []any{n.Name, string(n.Status.Phase), since(n.CreationTimestamp.Time, now)}}
 }
 
 var eventColumns = func() []metav1.TableColumnDefinition {

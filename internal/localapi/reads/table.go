@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,15 +21,24 @@ type table struct {
 	row     func(stored kinds.Object, now time.Time) metav1.TableRow
 	include metav1.IncludeObjectPolicy
 	told    bool // the columns, in a watch; they are told once
+	// look asks for the pulls under way; nil: nobody knows of any. pulls is what it said last.
+	look  func() func(*v1.Pod) string
+	pulls func(*v1.Pod) string
 }
 
-// tableOf returns the table of a kind, nil if it is made elsewhere.
-func tableOf(k *kinds.Kind) *table {
-	switch k.Stored {
+// tableOf returns the table of the kind that is asked for, nil if it is made elsewhere.
+func (q *request) tableOf() *table {
+	switch q.kind.Stored {
 	case "pods":
-		return &table{columns: podColumns, row: rowOf(podRow)}
+		t := &table{columns: podColumns, row: rowOf(podRow)}
+		if pulls := q.cfg.Pulls; pulls != nil {
+			t.look = func() func(*v1.Pod) string { return pulls(q.r.Context()) }
+		}
+		return t
 	case "nodes":
 		return &table{columns: nodeColumns, row: rowOf(nodeRow)}
+	case "namespaces":
+		return &table{columns: namespaceColumns, row: rowOf(namespaceRow)}
 	case "events":
 		return &table{columns: eventColumns, row: rowOf(eventRow)}
 	}
@@ -80,6 +90,12 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 		return metav1.TableRow{}, err
 	}
 	row := t.row(stored, time.Now())
+	if p, ok := stored.(*v1.Pod); ok && t.look != nil && p.Status.Phase == v1.PodPending {
+		if t.pulls == nil {
+			t.pulls = t.look()
+		}
+		row.Cells[statusCell] = row.Cells[statusCell].(string) + t.pulls(p)
+	}
 	include := t.include
 	if include == metav1.IncludeNone && o.key == (store.Key{}) {
 		include = metav1.IncludeMetadata // a bookmark, which is nothing without
@@ -101,6 +117,7 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 
 // alone is a table of one row. After the first one of a watch it has no columns.
 func (t *table) alone(o object) (any, error) {
+	t.pulls = nil // time has gone by
 	row, err := t.rowFor(o)
 	one := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},

@@ -13,10 +13,10 @@ import (
 	"github.com/munnerz/goautoneg"
 )
 
-// answer answers a request whose answer is certain, as the child would. It reports false, and
+// Answer answers a request whose answer is certain, as the child would. It reports false, and
 // writes nothing, for any other: what is odd, wrong, or to be made up for people to read is for the
 // child.
-func (d *Documents) answer(w http.ResponseWriter, r *http.Request) bool {
+func (d *Documents) Answer(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || isConditional(r.Header) || isRead(r.UserAgent()) {
 		return false
 	}

@@ -119,7 +119,7 @@ func TestDocuments(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		code := 0
-		if d.answer(w, r) {
+		if d.Answer(w, r) {
 			code = w.Code
 		}
 		if code != c.code || readBody(t, w) != c.body {
@@ -131,7 +131,7 @@ func TestDocuments(t *testing.T) {
 			}
 		}
 	}
-	if d.answer(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodHead, "/apis", http.NoBody)) {
+	if d.Answer(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodHead, "/apis", http.NoBody)) {
 		t.Error("a HEAD is answered")
 	}
 }

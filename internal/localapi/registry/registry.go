@@ -148,7 +148,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, errors.New("the request came to the registry without anybody who makes it"))
 		return
 	}
-	if r.documents != nil && r.documents.answer(w, q) {
+	if r.documents != nil && r.documents.Answer(w, q) {
 		return
 	}
 	l, err := r.acquire()

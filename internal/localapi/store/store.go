@@ -52,6 +52,8 @@ type Config struct {
 	MaxHistoryBytes int
 	// MaxFile is how many bytes of the file may be in use; 0 is 1 GiB.
 	MaxFile int64
+	// NoSync: nothing of the file is to survive the process, so nobody waits for the disk.
+	NoSync bool
 }
 
 // Item is an object and the revision of its last change. Value is nil for no object.
@@ -89,7 +91,7 @@ var (
 
 // Open opens the file, and makes it when it is not there. Close closes it.
 func Open(cfg Config) (*Store, error) {
-	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
+	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: cfg.NoSync})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("open %s: %w; end that one, or use another root directory", cfg.Path, errInUse)

@@ -70,7 +70,7 @@ func start(t *testing.T, dir string, change ...func(*localapi.Config)) (s *serve
 	}
 	cfg := localapi.Config{
 		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Registry: program(t, "REGISTRY"), Documents: documents,
-		Node: http.HandlerFunc(nodeAPI), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Answers: localapi.Answers{Node: http.HandlerFunc(nodeAPI)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"berth/internal/api/server"
+	"berth/internal/localapi"
+	"berth/internal/localapi/registry"
+	"berth/internal/localapi/replica"
+	"berth/internal/observe/stats"
+	"berth/internal/runtime/embedded"
+)
+
+// writeElsewhere says, for each way of running, where to write what a view of the node shows.
+var writeElsewhere = map[mode]string{
+	runMode:        `change the manifests, or start the agent with "berth run --local-api"`,
+	standaloneMode: "change the manifests of its static pods",
+	memberMode:     "write to the API server of its cluster",
+}
+
+// newNodeView returns the view of this node that kubectl can have, nil where the API server is this
+// machine's, which shows all of it.
+func newNodeView(a *Agent) *localapi.View {
+	if a.api.local != nil {
+		return nil
+	}
+	return localapi.NewView(localapi.ViewConfig{
+		RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Write: writeElsewhere[a.settings.mode], Answers: a.answers(),
+		Source: replica.Source{
+			Pods: a.view.listPods, Pod: a.view.getPod, Subscribe: a.status.Subscribe, Events: a.events,
+			Refused: func() (pods []*v1.Pod) {
+				for _, o := range refusedPods(a.source.Problems()) {
+					pods = append(pods, o.Object.(*v1.Pod))
+				}
+				return pods
+			},
+			Node: a.node.Describe, NodeChanged: a.node.Subscribe,
+		},
+		Documents: documentsInside, Closed: a.cfg.AtRest, Log: a.cfg.Log,
+	})
+}
+
+// answers is what of the answers to clients of the Kubernetes API comes from the agent.
+func (a *Agent) answers() localapi.Answers {
+	return localapi.Answers{
+		// The server is built later.
+		Node:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Containers().ServeHTTP(w, r) }),
+		Usage: func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) },
+		Pulls: a.imagePulls().marks,
+	}
+}
+
+// documentsInside returns the documents of OpenAPI that are inside this program, nil if none are.
+func documentsInside() (*registry.Documents, error) {
+	inside := embedded.APIDocuments()
+	if inside == "" {
+		return nil, nil
+	}
+	return registry.ReadDocuments(strings.NewReader(inside), int64(len(inside)))
+}
+
+// marks looks which pulls are under way, and returns what of them is said of a pod.
+func (p imagePulls) marks(ctx context.Context) func(*v1.Pod) string {
+	under := p.list(ctx)
+	return func(of *v1.Pod) string {
+		return server.PullMark(server.PullsOf(under, p.pods.TranslateUID(of.UID))) // clients know a static pod by its mirror
+	}
+}

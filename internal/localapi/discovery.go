@@ -1,0 +1,102 @@
+package localapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	"berth/internal/config"
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/podcalls"
+	"berth/internal/localapi/usage"
+)
+
+// shownKinds are the resources that a view has, with the short names that kubectl knows them by.
+var shownKinds = map[string][]string{"pods": {"po"}, "nodes": {"no"}, "namespaces": {"ns"}, "events": {"ev"}}
+
+// isShown reports whether a view has objects of a kind. Those of both groups of events are the
+// same.
+func isShown(k *kinds.Kind) bool { return shownKinds[k.Stored] != nil }
+
+// discoveryOfView is what a view says of what it has, by path.
+func discoveryOfView() map[string]runtime.Object {
+	metrics := kinds.MetricsGroup()
+	groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	all := map[string]runtime.Object{
+		"/api": &metav1.APIVersions{
+			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
+			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{},
+		},
+		"/apis":      groups,
+		usage.Prefix: metrics,
+		usage.Prefix + "/" + metrics.PreferredVersion.Version: kinds.MetricsResources(),
+	}
+	lists := map[schema.GroupVersion]*metav1.APIResourceList{}
+	for i := range kinds.All {
+		k := &kinds.All[i]
+		if !isShown(k) {
+			continue
+		}
+		gv := k.GroupVersion()
+		if lists[gv] == nil {
+			lists[gv] = &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
+			if gv.Group == "" {
+				all["/api/"+gv.Version] = lists[gv]
+			} else {
+				v := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
+				group := metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v}
+				groups.Groups = append(groups.Groups, group)
+				group.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+				all["/apis/"+gv.Group], all["/apis/"+gv.String()] = &group, lists[gv]
+			}
+		}
+		lists[gv].APIResources = append(lists[gv].APIResources, resourcesOf(k)...)
+	}
+	listed := *metrics
+	listed.TypeMeta = metav1.TypeMeta{}
+	groups.Groups = append(groups.Groups, listed)
+	return all
+}
+
+// resourcesOf are a kind and, of pods, what their containers are entered by.
+func resourcesOf(k *kinds.Kind) []metav1.APIResource {
+	r := metav1.APIResource{
+		Name: k.Plural, SingularName: strings.ToLower(k.Kind), Namespaced: k.Namespaced, Kind: k.Kind,
+		Verbs: metav1.Verbs{"get", "list", "watch"}, ShortNames: shownKinds[k.Stored],
+	}
+	if k.Plural != "pods" {
+		return []metav1.APIResource{r}
+	}
+	r.Categories = []string{"all"}
+	all := []metav1.APIResource{r}
+	for _, sub := range podcalls.Subresources {
+		call := metav1.APIResource{Name: k.Plural + "/" + sub, Namespaced: true, Kind: streamOptions[sub], Verbs: metav1.Verbs{"create", "get"}}
+		if sub == "log" {
+			call.Kind, call.Verbs = k.Kind, metav1.Verbs{"get"}
+		}
+		all = append(all, call)
+	}
+	return all
+}
+
+// streamOptions are the kinds of what streams of pods are asked for by.
+var streamOptions = map[string]string{"attach": "PodAttachOptions", "exec": "PodExecOptions", "portforward": "PodPortForwardOptions"}
+
+const versionPath = "/version"
+
+// answerVersion says which version of Kubernetes a view is as.
+func answerVersion(w http.ResponseWriter) {
+	major, minor, _ := strings.Cut(config.Minor, ".")
+	text, err := json.Marshal(version.Info{Major: major, Minor: minor, GitVersion: config.KubernetesVersion})
+	if err != nil {
+		panic("encode a version: " + err.Error()) // strings: cannot depend on input
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(slices.Concat(text, []byte("\n"))) // a client that has gone needs no answer
+}

@@ -1,0 +1,180 @@
+package localapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"berth/internal/localapi/access"
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/registry"
+	"berth/internal/localapi/replica"
+	"berth/internal/localapi/store"
+)
+
+// openView is a view from its opening to its end. It has an authority of its own, which goes with
+// it: what it has let in once is nothing to the next one.
+type openView struct {
+	log       *slog.Logger
+	used      use
+	store     *store.Store
+	replica   *replica.Replica
+	documents *registry.Documents // nil: there are none
+	discovery map[string]runtime.Object
+	parts     parts
+	access    *access.Access
+	authority *access.Authority
+	port      net.Listener
+}
+
+// maxViewHistory is how many bytes of changes are held for watches that are behind.
+const maxViewHistory = 1 << 20
+
+// open opens the view. Whoever connects from here on is answered when it runs.
+func (v *View) open() (_ *openView, err error) {
+	o := &openView{log: v.cfg.Log, used: use{changed: make(chan struct{}, 1)}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("view of the node: %w", err), o.close(), v.remove())
+		}
+	}()
+	dir := v.dir()
+	if err := v.remove(); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if o.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db"), MaxHistoryBytes: maxViewHistory, NoSync: true}); err != nil {
+		return nil, err
+	}
+	o.replica = replica.New(v.cfg.Source, o.store, v.cfg.Log)
+	if err := o.replica.Fill(); err != nil {
+		return nil, err
+	}
+	if v.cfg.Documents != nil {
+		if o.documents, err = v.cfg.Documents(); err != nil {
+			return nil, err
+		}
+	}
+	found := objects{o.store}
+	if o.authority, err = access.OpenAuthority(dir); err != nil {
+		return nil, err
+	}
+	tokens, err := access.OpenTokens(access.TokensConfig{Dir: dir, Objects: found})
+	if err != nil {
+		return nil, err
+	}
+	o.access = access.New(access.Config{
+		Authority: o.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(dir, RulesFile), v.cfg.Log), Objects: found, Log: v.cfg.Log,
+		ReadOnly: fmt.Sprintf("what the agent of node %s serves here can only be read: %s", v.cfg.NodeName, v.cfg.Write),
+	})
+	o.discovery = discoveryOfView()
+	o.parts = newParts(v.cfg.Answers, o.store, http.HandlerFunc(notThere), v.cfg.Log)
+	if o.port, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	return o, access.WriteAdmin(filepath.Join(dir, ViewKubeconfig), "https://"+o.port.Addr().String(), o.authority)
+}
+
+// run serves, and follows what changes, until the context is done.
+func (o *openView) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	h := newHTTPServer(ctx, o.access.Handler(http.HandlerFunc(o.serve)), o.authority.TLS(), o.log)
+	served, followed := make(chan error, 1), make(chan error, 1)
+	go func() { served <- h.ServeTLS(access.Bounded(o.port), "", "") }()
+	go func() { followed <- o.replica.Run(ctx) }()
+	var err error
+	select {
+	case err = <-served:
+		served <- nil
+	case <-ctx.Done():
+	}
+	stop()
+	err = errors.Join(err, shutDown(h))
+	<-served
+	return errors.Join(err, ignoreDone(<-followed))
+}
+
+// close closes what is open. run has ended.
+func (o *openView) close() error {
+	var errs []error
+	if o.port != nil {
+		if err := o.port.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if o.replica != nil {
+		o.replica.Close()
+	}
+	if o.documents != nil {
+		errs = append(errs, o.documents.Close())
+	}
+	if o.store != nil {
+		errs = append(errs, o.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// serve answers a client that may ask.
+func (o *openView) serve(w http.ResponseWriter, r *http.Request) {
+	defer o.used.begin()()
+	q := kinds.Read(r)
+	if d := o.discovery[strings.TrimSuffix(q.Path, "/")]; d != nil && r.Method == http.MethodGet {
+		kinds.Answer(w, r, http.StatusOK, d)
+		return
+	}
+	if q.Path == versionPath {
+		answerVersion(w)
+		return
+	}
+	if strings.HasPrefix(q.Path, "/openapi/") && o.documents != nil && o.documents.Answer(w, r) {
+		return
+	}
+	if k := q.Kind(); k != nil && !isShown(k) {
+		notThere(w, r)
+		return
+	}
+	if q.Resource == "nodes" {
+		if err := o.lookAtNode(r.Context()); err != nil {
+			kinds.Fail(w, r, apierrors.NewServiceUnavailable(err.Error()))
+			return
+		}
+	}
+	o.parts.ServeHTTP(w, r)
+}
+
+// nodeTimeout is how long a description of the Node may take that somebody waits for.
+const nodeTimeout = 5 * time.Second
+
+// lookAtNode has the Node described anew. One that cannot be, as the runtime hangs, is shown as it
+// was.
+func (o *openView) lookAtNode(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, errors.New("the node is not described: the runtime does not answer"))
+	defer cancel()
+	err := o.replica.LookAtNode(ctx)
+	if err == nil || o.replica.HasNode() {
+		return nil
+	}
+	return cmp.Or(context.Cause(ctx), err)
+}
+
+// notThere answers that a view has no such thing.
+func notThere(w http.ResponseWriter, r *http.Request) {
+	q := kinds.Read(r)
+	err := apierrors.NewGenericServerResponse(http.StatusNotFound, q.Verb, schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, "", 0, true)
+	kinds.Fail(w, r, err)
+}

@@ -1,0 +1,67 @@
+package localapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/podcalls"
+	"berth/internal/localapi/reads"
+	"berth/internal/localapi/store"
+	"berth/internal/localapi/usage"
+)
+
+// Answers is what of an answer comes from the agent, and not from objects.
+type Answers struct {
+	// Node serves the node API to everybody who reaches it.
+	Node http.Handler
+	// Usage reads CPU and memory of node and pods, over the time since it was called last.
+	Usage func(context.Context) (*summary.Summary, error)
+	// Pulls is reads.Config.Pulls.
+	Pulls func(context.Context) func(*v1.Pod) string
+}
+
+// parts answer a client that may ask: each what is its own.
+type parts struct{ reads, pods, usage, judge http.Handler }
+
+// newParts returns the parts over a store. judge answers what is no read.
+func newParts(a Answers, s *store.Store, judge http.Handler, log *slog.Logger) parts {
+	return parts{
+		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Log: log}), pods: podcalls.New(s, a.Node), usage: usage.New(s, a.Usage), judge: judge,
+	}
+}
+
+// readable are the subresources whose object is the whole one.
+var readable = []string{"", "ephemeralcontainers", "resize", "status"}
+
+// reviews are the groups that have resources and no kinds: what is created in them is not kept.
+var reviews = []string{"authentication.k8s.io", "authorization.k8s.io"}
+
+func isRead(q kinds.Request) bool { return slices.Contains([]string{"get", "list", "watch"}, q.Verb) }
+
+func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q := kinds.Read(r)
+	switch {
+	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
+	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
+		p.usage.ServeHTTP(w, r)
+	case q.Kind() == nil && q.NamesResource() && isRead(q) && !slices.Contains(reviews, q.Group):
+		p.reads.ServeHTTP(w, r) // it is not there, and no child need say so
+	case q.Kind() == nil:
+		p.judge.ServeHTTP(w, r)
+	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):
+		p.pods.ServeHTTP(w, r)
+	case isRead(q) && slices.Contains(readable, q.Subresource):
+		p.reads.ServeHTTP(w, r)
+	default:
+		p.judge.ServeHTTP(w, r)
+	}
+}

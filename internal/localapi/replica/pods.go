@@ -1,0 +1,123 @@
+package replica
+
+import (
+	"cmp"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/localapi/store"
+	"berth/internal/pod"
+)
+
+// podNames say which pods have which name. More than one has it while a pod ends in whose place
+// another is to come; the API shows one.
+type podNames struct {
+	source Source
+	of     map[pod.UID]store.Key
+	all    map[store.Key]map[pod.UID]struct{}
+	// refused are the pods that stand for manifests.
+	refused map[store.Key]*v1.Pod
+}
+
+func newPodNames(s Source) *podNames {
+	return &podNames{source: s, of: map[pod.UID]store.Key{}, all: map[store.Key]map[pod.UID]struct{}{}, refused: map[store.Key]*v1.Pod{}}
+}
+
+func keyOf(p *v1.Pod) store.Key {
+	return store.Key{Resource: "pods", Namespace: p.Namespace, Name: p.Name}
+}
+
+// look finds out whether a pod is still there, and returns its name, and false if it never had one.
+func (n *podNames) look(uid pod.UID) (store.Key, bool) {
+	p, there := n.source.Pod(uid)
+	if there {
+		uid = p.UID // of a static pod whose mirror was named
+	}
+	name, known := n.of[uid]
+	switch {
+	case there && !known:
+		name = keyOf(p)
+		n.of[uid] = name
+		if n.all[name] == nil {
+			n.all[name] = map[pod.UID]struct{}{}
+		}
+		n.all[name][uid] = struct{}{}
+	case !there && known:
+		delete(n.of, uid)
+		if delete(n.all[name], uid); len(n.all[name]) == 0 {
+			delete(n.all, name)
+		}
+	}
+	return name, there || known
+}
+
+// shown is the pod that the API shows under a name, nil if none: the one that ends, as the other
+// begins when it has gone.
+func (n *podNames) shown(name store.Key) *v1.Pod {
+	var found *v1.Pod
+	for uid := range n.all[name] {
+		if p, ok := n.source.Pod(uid); ok && (found == nil || isBefore(p, found)) {
+			found = p
+		}
+	}
+	if found == nil {
+		return n.refused[name]
+	}
+	return found
+}
+
+// isBefore reports whether a pod ends and the other does not; of equals, whether it has the lesser
+// UID.
+func isBefore(p, other *v1.Pod) bool {
+	if ends := p.DeletionTimestamp != nil; ends != (other.DeletionTimestamp != nil) {
+		return ends
+	}
+	return cmp.Less(p.UID, other.UID)
+}
+
+// takePod writes what has become of a pod.
+func (r *Replica) takePod(uid pod.UID) error {
+	name, known := r.pods.look(uid)
+	if !known {
+		return nil
+	}
+	return r.putPod(name)
+}
+
+// takeRefused writes which manifests are refused.
+func (r *Replica) takeRefused() error {
+	names := r.pods.refused
+	r.pods.refused = map[store.Key]*v1.Pod{}
+	for _, p := range r.source.Refused() {
+		r.pods.refused[keyOf(p)], names[keyOf(p)] = p, p
+	}
+	var errs []error
+	for name := range names {
+		errs = append(errs, r.putPod(name))
+	}
+	return errors.Join(errs...)
+}
+
+// putPod writes the pod of a name, or removes it.
+func (r *Replica) putPod(name store.Key) error {
+	p := r.pods.shown(name)
+	if p == nil {
+		return r.remove(name)
+	}
+	if err := r.needNamespace(p.Namespace); err != nil {
+		return err
+	}
+	return r.put(name, completed(p))
+}
+
+// completed is a pod as an API server has it: one that has just been read from a file has no phase
+// yet, and one that an API server has never had was created when the agent saw it first.
+func completed(p *v1.Pod) *v1.Pod {
+	shown := *p
+	shown.Status.Phase = cmp.Or(shown.Status.Phase, v1.PodPending)
+	if shown.CreationTimestamp.IsZero() && shown.Status.StartTime != nil {
+		shown.CreationTimestamp = *shown.Status.StartTime
+	}
+	return &shown
+}
