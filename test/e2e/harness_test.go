@@ -350,8 +350,8 @@ func (n *node) awaitEvents(pod string, parts ...string) {
 	})
 }
 
-// awaitRows waits until what berth get pods prints, with the flags, matches the regular expressions:
-// the API has a status a moment after the agent.
+// awaitRows waits until what berth get pods prints, with the flags, matches the regular
+// expressions: the API has a status a moment after the agent.
 func (n *node) awaitRows(flags []string, patterns ...string) {
 	n.t.Helper()
 	until(n.t, fmt.Sprintf("berth get pods to show %q", patterns), func() bool {

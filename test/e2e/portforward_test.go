@@ -82,8 +82,13 @@ func TestPortForwardCommand(t *testing.T) {
 
 	// It ends with the pod.
 	forward = n.follow("port-forward", "--address", "127.0.0.1", "pod/web", ":http")
-	wantText(t, "the page", answers(t, "http://127.0.0.1:"+forward.localPort(8123)+"/"), "Hello from web")
+	page := "http://127.0.0.1:" + forward.localPort(8123) + "/"
+	wantText(t, "the page", answers(t, page), "Hello from web")
 	n.remove("web.yaml")
+	n.await("the pod to go", func(p pods) bool { return len(p) == 0 })
+	if _, err := get(page); err == nil { // kubectl notices when somebody asks
+		t.Error("a pod that is gone answers")
+	}
 	wantEnd(forward)
 }
 

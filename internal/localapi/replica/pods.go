@@ -3,6 +3,7 @@ package replica
 import (
 	"cmp"
 	"errors"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -112,12 +113,18 @@ func (r *Replica) putPod(name store.Key) error {
 }
 
 // completed is a pod as an API server has it: one that has just been read from a file has no phase
-// yet, and one that an API server has never had was created when the agent saw it first.
+// yet, and one that an API server has never had was created when the agent saw it first. What the
+// agent has added to the annotations of a pod of the API, the API does not have.
 func completed(p *v1.Pod) *v1.Pod {
 	shown := *p
 	shown.Status.Phase = cmp.Or(shown.Status.Phase, v1.PodPending)
 	if shown.CreationTimestamp.IsZero() && shown.Status.StartTime != nil {
 		shown.CreationTimestamp = *shown.Status.StartTime
+	}
+	if pod.SourceOf(p) == pod.APISource {
+		shown.Annotations = maps.Clone(p.Annotations)
+		delete(shown.Annotations, pod.ConfigSourceAnnotation)
+		delete(shown.Annotations, pod.ConfigSeenAnnotation)
 	}
 	return &shown
 }

@@ -185,8 +185,13 @@ func TestPodsComeChangeAndGo(t *testing.T) {
 	a.start()
 	a.await("pods", podText, "web 1 Pending")
 	a.await("namespaces", name, "default")
-	a.set(web("1", v1.PodRunning))
+	running := web("1", v1.PodRunning)
+	running.Annotations = map[string]string{pod.ConfigSourceAnnotation: string(pod.APISource), pod.ConfigSeenAnnotation: "now", "own": "1"}
+	a.set(running)
 	a.await("pods", podText, "web 1 Running")
+	if got := a.has("pods", func(o kinds.Object) string { return fmt.Sprint(o.GetAnnotations()) }); got[0] != "map[own:1]" || len(running.Annotations) != 3 {
+		t.Errorf("the pod of the API has the annotations %s", got)
+	}
 	db := web("2", v1.PodRunning)
 	db.Namespace, db.Name = "data", "db"
 	db.Status.StartTime = &metav1.Time{Time: time.Unix(7, 0)}
