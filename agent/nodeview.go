@@ -6,10 +6,12 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/api/server"
 	"berth/internal/localapi"
+	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/replica"
 	"berth/internal/observe/stats"
@@ -52,6 +54,11 @@ func (a *Agent) answers() localapi.Answers {
 		Node:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Containers().ServeHTTP(w, r) }),
 		Usage: func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) },
 		Pulls: a.imagePulls().marks,
+		Explain: func(ctx context.Context, namespace, name string) (any, bool) {
+			h := a.Handlers()
+			e, ok := h.ExplainPod(ctx, namespace, name)
+			return server.PublishedExplanation{TypeMeta: metav1.TypeMeta{Kind: "Explanation", APIVersion: kinds.Berth.String()}, Explanation: e}, ok
+		},
 	}
 }
 

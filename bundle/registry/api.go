@@ -147,17 +147,19 @@ func install(server *genericapiserver.GenericAPIServer, storages storages, node 
 	if err := server.InstallAPIGroups(infos...); err != nil {
 		return err
 	}
-	announceMetrics(server)
+	announceVirtuals(server)
 	return nil
 }
 
-// announceMetrics has discovery name the metrics, which the agent answers itself.
-func announceMetrics(server *genericapiserver.GenericAPIServer) {
-	group, version := kinds.MetricsGroup(), kinds.MetricsDiscovery()
-	server.DiscoveryGroupManager.AddGroup(*group)
-	server.AggregatedDiscoveryGroupManager.AddGroupVersion(group.Name, version)
-	// After all others, as a metrics server's APIService says.
-	server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion{Group: group.Name, Version: version.Version}, 100, 100)
+// announceVirtuals has discovery name the groups that the agent answers itself.
+func announceVirtuals(server *genericapiserver.GenericAPIServer) {
+	for _, v := range kinds.Virtuals {
+		group, version := v.Describe(), v.Discovery()
+		server.DiscoveryGroupManager.AddGroup(*group)
+		server.AggregatedDiscoveryGroupManager.AddGroupVersion(group.Name, version)
+		// After all others, as a metrics server's APIService says.
+		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion{Group: group.Name, Version: version.Version}, 100, 100)
+	}
 }
 
 func groupInfo(group string, resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {

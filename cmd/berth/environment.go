@@ -21,6 +21,9 @@ func variableOf(flag string) string {
 // and images go.
 var notFromVariables = map[string]bool{"help": true, "version": true, "all": true, "rm": true}
 
+// withoutVariable is the annotation of a flag whose name stands for something else in variables.
+const withoutVariable = "berth_without_variable"
+
 // exclusiveGroups is the annotation by which the library knows the flags that exclude each other.
 const exclusiveGroups = "cobra_annotation_mutually_exclusive"
 
@@ -40,7 +43,7 @@ func applyEnvironment(cmd *cobra.Command) error {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := variableOf(f.Name)
 		value := os.Getenv(name)
-		if value == "" || f.Changed || excluded[f.Name] || notFromVariables[f.Name] {
+		if value == "" || f.Changed || excluded[f.Name] || notFromVariables[f.Name] || f.Annotations[withoutVariable] != nil {
 			return
 		}
 		var err error

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ import (
 )
 
 func newExplainCommand(g *globalFlags) *cobra.Command {
-	var namespace, container, output string
+	var namespace, container, output, kubeconfig string
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "explain POD|MANIFEST",
@@ -31,10 +32,14 @@ said last; and what the agent decided for it last. What comes again and again is
 With --all, tell how long each step of its start took; how its containers ended and what their logs said last; and all that the agent decided
 for it, oldest first: when, by which component, why, how long it took and how it failed. At a terminal this is shown by $PAGER, or by less.
 
-A manifest that was refused is named by its file. Pods that are gone are remembered for a while, also over restarts of the agent.`,
+A manifest that was refused is named by its file. Pods that are gone are remembered for a while, also over restarts of the agent.
+
+With --kubeconfig, the Kubernetes API of the machine is asked, by whoever may get pods/explain there, and not the agent's socket, which is
+root's alone. POD is in the namespace of the kubeconfig then.`,
 		Example: `  berth explain hello-web
   berth explain hello-web --all -c server
-  berth explain broken.yaml`,
+  berth explain broken.yaml
+  berth explain hello-web --kubeconfig ci.kubeconfig`,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -46,12 +51,16 @@ A manifest that was refused is named by its file. Pods that are gone are remembe
 			if output != "" && output != "json" {
 				return fmt.Errorf("--output: %q is not a format: choose json", output)
 			}
-			c := newClient(g.runDir)
-			subject, err := findSubject(cmd.Context(), c, args[0], namespace)
-			if err != nil {
-				return err
+			var e server.Explanation
+			var err error
+			if kubeconfig == "" && filepath.Base(os.Args[0]) == pluginName {
+				kubeconfig = os.Getenv("KUBECONFIG")
 			}
-			e, err := explain(cmd.Context(), c, subject)
+			if kubeconfig != "" {
+				e, err = explainByAPI(cmd.Context(), kubeconfig, args[0], namespace)
+			} else {
+				e, err = explainBySocket(cmd.Context(), newClient(g.runDir), args[0], namespace)
+			}
 			if err != nil {
 				return err
 			}
@@ -70,11 +79,24 @@ A manifest that was refused is named by its file. Pods that are gone are remembe
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, when its name is not enough")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "ask the Kubernetes API that this file leads to (default, as a plugin of kubectl: KUBECONFIG)")
+	if err := cmd.Flags().SetAnnotation("kubeconfig", withoutVariable, []string{"that of a kubelet"}); err != nil {
+		panic(err) // the flag does not exist: a mistake in this program
+	}
 	cmd.Flags().StringVarP(&container, "container", "c", "", "leave out what is about other containers")
 	cmd.Flags().BoolVar(&all, "all", false, "tell all: each step of the start, the ends of containers, all decisions; in a pager at a terminal")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
 	completeFixed(cmd, "output", "json")
 	return cmd
+}
+
+// explainBySocket asks the agent of this machine.
+func explainBySocket(ctx context.Context, c *client, arg, namespace string) (server.Explanation, error) {
+	subject, err := findSubject(ctx, c, arg, namespace)
+	if err != nil {
+		return server.Explanation{}, err
+	}
+	return explain(ctx, c, subject)
 }
 
 // findSubject returns what the argument names: a manifest's file, or a pod, which may be gone. A

@@ -17,6 +17,9 @@ import (
 // kubeletName is the command, and the name under which the whole program is that command.
 const kubeletName = "kubelet"
 
+// pluginName is the name by which kubectl finds this program as the plugin "kubectl berth".
+const pluginName = kubectlName + "-berth"
+
 // commandArgs returns the arguments of the root command. A program that is called kubelet is `berth
 // kubelet`, so that a link is all that the unit files of a node need; kubectl is as well. kubectl
 // runs kubectl_complete-NAME to complete the words of its plugin kubectl-NAME.

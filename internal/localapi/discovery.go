@@ -14,7 +14,6 @@ import (
 	"berth/internal/config"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/podcalls"
-	"berth/internal/localapi/usage"
 )
 
 // shownKinds are the resources that a view has, with the short names that kubectl knows them by.
@@ -26,16 +25,13 @@ func isShown(k *kinds.Kind) bool { return shownKinds[k.Stored] != nil }
 
 // discoveryOfView is what a view says of what it has, by path.
 func discoveryOfView() map[string]runtime.Object {
-	metrics := kinds.MetricsGroup()
 	groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	all := map[string]runtime.Object{
 		"/api": &metav1.APIVersions{
 			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
 			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{},
 		},
-		"/apis":      groups,
-		usage.Prefix: metrics,
-		usage.Prefix + "/" + metrics.PreferredVersion.Version: kinds.MetricsResources(),
+		"/apis": groups,
 	}
 	lists := map[schema.GroupVersion]*metav1.APIResourceList{}
 	for i := range kinds.All {
@@ -58,9 +54,12 @@ func discoveryOfView() map[string]runtime.Object {
 		}
 		lists[gv].APIResources = append(lists[gv].APIResources, resourcesOf(k)...)
 	}
-	listed := *metrics
-	listed.TypeMeta = metav1.TypeMeta{}
-	groups.Groups = append(groups.Groups, listed)
+	for _, v := range kinds.Virtuals {
+		listed := *v.Describe()
+		listed.TypeMeta = metav1.TypeMeta{}
+		groups.Groups = append(groups.Groups, listed)
+		all[v.Path()], all["/apis/"+v.String()] = v.Describe(), v.Resources()
+	}
 	return all
 }
 

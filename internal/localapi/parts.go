@@ -23,17 +23,21 @@ type Answers struct {
 	Node http.Handler
 	// Usage reads CPU and memory of node and pods, over the time since it was called last.
 	Usage func(context.Context) (*summary.Summary, error)
+	// Explain returns what is known of the pods of a name and why they are so, as something that
+	// JSON can be made of; false: nothing is.
+	Explain func(ctx context.Context, namespace, name string) (any, bool)
 	// Pulls is reads.Config.Pulls.
 	Pulls func(context.Context) func(*v1.Pod) string
 }
 
 // parts answer a client that may ask: each what is its own.
-type parts struct{ reads, pods, usage, judge http.Handler }
+type parts struct{ reads, pods, usage, explain, judge http.Handler }
 
 // newParts returns the parts over a store. judge answers what is no read.
 func newParts(a Answers, s *store.Store, judge http.Handler, log *slog.Logger) parts {
 	return parts{
-		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Log: log}), pods: podcalls.New(s, a.Node), usage: usage.New(s, a.Usage), judge: judge,
+		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Log: log}), pods: podcalls.New(s, a.Node), usage: usage.New(s, a.Usage),
+		explain: explainer(a.Explain), judge: judge,
 	}
 }
 
@@ -53,6 +57,8 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
 	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
 		p.usage.ServeHTTP(w, r)
+	case q.Path == kinds.Berth.Path() || strings.HasPrefix(q.Path, kinds.Berth.Path()+"/"):
+		p.explain.ServeHTTP(w, r)
 	case q.Kind() == nil && q.NamesResource() && isRead(q) && !slices.Contains(reviews, q.Group):
 		p.reads.ServeHTTP(w, r) // it is not there, and no child need say so
 	case q.Kind() == nil:

@@ -44,6 +44,12 @@ type Explanation struct {
 	Problems []manifest.Problem `json:"problems,omitempty"`
 }
 
+// PublishedExplanation is an Explanation as clients of the Kubernetes API get it.
+type PublishedExplanation struct {
+	metav1.TypeMeta `json:",inline"`
+	Explanation     `json:",inline"`
+}
+
 // Wait is a call for a pod that the runtime, or a CSI driver, has not answered yet.
 type Wait struct {
 	Pod pod.UID `json:"pod"`
@@ -136,64 +142,78 @@ func (j journalHandlers) route(mux *http.ServeMux) {
 
 func (j journalHandlers) explainManifest(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("subject")
-	j.writeExplanation(w, r, "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name })
+	j.writeExplanation(w, r, j.h.explain(r.Context(), "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name }))
 }
 
 func (j journalHandlers) explainPod(w http.ResponseWriter, r *http.Request) {
-	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	j.writeExplanation(w, r, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
+	e, _ := j.h.ExplainPod(r.Context(), r.PathValue("namespace"), r.PathValue("pod"))
+	j.writeExplanation(w, r, e)
 }
 
-func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request, namespace, name string, concerns func(manifest.Problem) bool) {
-	e := Explanation{Stories: j.h.Journal.Stories(namespace, name)}
+func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request, e Explanation) {
 	if len(e.Stories) == 0 {
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
 		return
 	}
-	for _, p := range j.h.Pods() {
+	j.writeJSON(w, r, e)
+}
+
+// ExplainPod returns what is known of the pods of one name, be they gone, and false if the journal
+// has nothing of that name.
+func (h *Handlers) ExplainPod(ctx context.Context, namespace, name string) (Explanation, bool) {
+	e := h.explain(ctx, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
+	return e, len(e.Stories) > 0
+}
+
+func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns func(manifest.Problem) bool) Explanation {
+	e := Explanation{Stories: h.Journal.Stories(namespace, name)}
+	if len(e.Stories) == 0 {
+		return e
+	}
+	for _, p := range h.Pods() {
 		if namespace != "" && p.Namespace == namespace && p.Name == name {
 			e.Pods = append(e.Pods, p)
 		}
 	}
-	if j.h.Pulls != nil && len(e.Pods) > 0 {
-		e.Pulls = slices.DeleteFunc(j.h.Pulls(r.Context()), func(pull Pull) bool {
+	if h.Pulls != nil && len(e.Pods) > 0 {
+		e.Pulls = slices.DeleteFunc(h.Pulls(ctx), func(pull Pull) bool {
 			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
 		})
 	}
-	if j.h.Waits != nil {
+	if h.Waits != nil {
 		for _, p := range e.Pods {
-			e.Waits = append(e.Waits, j.h.Waits(p.UID)...)
+			e.Waits = append(e.Waits, h.Waits(p.UID)...)
 		}
 	}
 	for _, p := range e.Pods {
-		if j.h.Unreported == nil {
+		if h.Unreported == nil {
 			break
 		}
-		if since := j.h.Unreported(p.UID); !since.IsZero() {
+		if since := h.Unreported(p.UID); !since.IsZero() {
 			if e.Unreported == nil {
 				e.Unreported = map[pod.UID]time.Time{}
 			}
 			e.Unreported[p.UID] = since
 		}
 	}
-	if j.h.Probes != nil {
+	if h.Probes != nil {
 		for _, p := range e.Pods {
-			e.Probes = append(e.Probes, j.h.Probes(p.UID)...)
+			e.Probes = append(e.Probes, h.Probes(p.UID)...)
 		}
 	}
-	if j.h.Health != nil {
-		e.Node = slices.DeleteFunc(slices.Clone(j.h.Health()), func(s health.State) bool {
+	if h.Health != nil {
+		e.Node = slices.DeleteFunc(slices.Clone(h.Health()), func(s health.State) bool {
 			return s.Error == "" || len(s.BecauseOf) > 0 || !s.MakesNotReady && !s.FailsHealthz && s.Code != health.APIServer
 		})
 	}
-	for _, p := range j.h.Problems() {
+	for _, p := range h.Problems() {
 		if concerns(p) {
 			e.Problems = append(e.Problems, p)
 		}
 	}
 	for i := range e.Stories {
-		if uid := e.Stories[i].Subject.UID; uid != "" && j.h.Quarantine != nil {
-			if why, ok := j.h.Quarantine.Why(uid); ok {
+		if uid := e.Stories[i].Subject.UID; uid != "" && h.Quarantine != nil {
+			if why, ok := h.Quarantine.Why(uid); ok {
 				if e.Quarantined == nil {
 					e.Quarantined = map[pod.UID]string{}
 				}
@@ -201,7 +221,7 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 			}
 		}
 	}
-	j.writeJSON(w, r, e)
+	return e
 }
 
 func (j journalHandlers) getEvents(w http.ResponseWriter, r *http.Request) {

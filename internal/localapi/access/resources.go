@@ -58,6 +58,7 @@ var others = []struct {
 	{"authorization.k8s.io", "selfsubjectaccessreviews", nil},
 	{"authorization.k8s.io", "selfsubjectrulesreviews", nil},
 	{"authorization.k8s.io", "subjectaccessreviews", nil},
+	{kinds.Berth.Group, "pods", []string{"explain"}},
 	{"metrics.k8s.io", "nodes", nil},
 	{"metrics.k8s.io", "pods", nil},
 }
@@ -82,8 +83,8 @@ func parseResource(text string) (grant, error) {
 	}
 	objects := len(known) > 0
 	for _, o := range others {
-		// Metrics of pods are not meant by pods.
-		if o.plural == plural && (grouped || !objects || slices.Contains([]string{""}, o.group)) {
+		// Metrics of pods are not meant by pods, but pods/explain means what it names.
+		if o.plural == plural && (grouped || !objects || o.group == "" || slices.Contains(o.subresources, subresource)) {
 			known[o.group] = append(known[o.group], o.subresources...)
 		}
 	}

@@ -55,9 +55,9 @@ func (u *Usage) answer(r *http.Request) (runtime.Object, error) {
 	if !q.NamesResource() {
 		switch strings.TrimSuffix(q.Path, "/") {
 		case Prefix:
-			return kinds.MetricsGroup(), nil
+			return kinds.Metrics.Describe(), nil
 		case Prefix + "/" + metricsv1beta1.SchemeGroupVersion.Version:
-			return kinds.MetricsResources(), nil
+			return kinds.Metrics.Resources(), nil
 		}
 	}
 	of := schema.GroupResource{Group: metricsv1beta1.GroupName, Resource: q.Resource}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"berth/internal/api/server"
+	"berth/internal/localapi/kinds"
+)
+
+// explainByAPI asks the Kubernetes API of a machine, which a kubeconfig leads to.
+func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (server.Explanation, error) {
+	var e server.Explanation
+	ref, err := parsePodRef(arg, namespace)
+	if err != nil {
+		return e, err
+	}
+	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}, nil)
+	cfg, err := loading.ClientConfig()
+	if err != nil {
+		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+	}
+	own, _, err := loading.Namespace()
+	if err != nil {
+		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+	}
+	cfg.APIPath, cfg.GroupVersion = "/apis", (*schema.GroupVersion)(&kinds.Berth.GroupVersion)
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(kinds.Scheme()).WithoutConversion()
+	client, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+	}
+	namespace = cmp.Or(ref.Namespace, own, metav1.NamespaceDefault)
+	text, err := client.Get().Namespace(namespace).Resource("pods").Name(ref.Name).SubResource("explain").DoRaw(ctx)
+	if err != nil {
+		return e, err
+	}
+	if err := json.Unmarshal(text, &e); err != nil {
+		return e, fmt.Errorf("explanation of pod %s/%s: %w", namespace, ref.Name, err)
+	}
+	return e, nil
+}
