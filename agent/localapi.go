@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/cluster/kept"
 	"berth/internal/config"
+	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
@@ -63,8 +64,32 @@ type localAPI struct {
 func newLocalAPI(b *base) *localAPI {
 	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
-		Log: b.cfg.Log,
+		Confine: confinement(b), Log: b.cfg.Log,
 	}, documents: b.cfg.LocalAPI.Documents}
+}
+
+// registryCgroups are the cgroups of the program that judges what is written.
+func registryCgroups(cgroupRoot string) *cgroups.Programs {
+	return cgroups.NewPrograms(cgroupRoot, "berth-registry", registry.MemoryLimit)
+}
+
+// confinement makes the cgroup of a process of this program; nil in a world without cgroups.
+func confinement(b *base) func() (registry.Cgroup, error) {
+	if b.out.Cgroups != nil {
+		return nil
+	}
+	made := registryCgroups(b.cfg.CgroupRoot)
+	return func() (registry.Cgroup, error) { return made.Make() }
+}
+
+// removeLeftRegistry removes the cgroup of a program whose agent was cut off.
+func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
+	if out.Cgroups != nil || cfg.Kubelet != nil {
+		return
+	}
+	if err := registryCgroups(cfg.CgroupRoot).RemoveLeft(ctx); err != nil {
+		cfg.Log.Warn("the program of a local API before is not gone", "error", err)
+	}
 }
 
 // open opens the API, by the program inside unless another one is named.
@@ -82,6 +107,9 @@ func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	}
 	return localapi.Open(c)
 }
+
+// localAPILimit is how long it may take to end: clients get 5 seconds, and so does its program.
+const localAPILimit = 12 * time.Second
 
 // run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as
 // a condition.
