@@ -23,12 +23,15 @@ import (
 	"berth/internal/localapi"
 )
 
+// registryCgroup is how the cgroup of a program begins that judges what is written.
+const registryCgroup = "berth-registry-"
+
 // registryCgroups are the cgroups of the node's programs that judge what is written.
 func (n *node) registryCgroups() []string {
 	n.t.Helper()
 	var all []string
 	for _, hierarchy := range []string{cgroupMount, cgroupMount + "/*"} {
-		found, err := filepath.Glob(filepath.Join(hierarchy, n.place.Cgroup, "berth-registry-*"))
+		found, err := filepath.Glob(filepath.Join(hierarchy, n.place.Cgroup, registryCgroup+"*"))
 		must(n.t, err)
 		all = append(all, found...)
 	}
