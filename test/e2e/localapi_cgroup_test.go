@@ -4,10 +4,8 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host/cgroups"
-	"berth/internal/localapi"
 )
 
 // registryCgroup is how the cgroup of a program begins that judges what is written.
@@ -163,9 +160,7 @@ func (n apiNode) apply(name string, keys int) (code int, header http.Header, bod
 	q, err := http.NewRequestWithContext(n.ctx, http.MethodPatch, "http://local/api/v1/namespaces/default/configmaps/"+name+"?fieldManager=test", &b)
 	must(n.t, err)
 	q.Header.Set("Content-Type", "application/apply-patch+yaml")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", localapi.SocketPath(n.place.Run))
-	}}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: n.dialAPI}}
 	r, err := client.Do(q)
 	if err != nil {
 		n.t.Error(err)

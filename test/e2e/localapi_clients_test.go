@@ -34,8 +34,7 @@ type struckClients struct {
 	churn    *podChurn
 	watchers []*watcher
 
-	stopping chan struct{}
-	all      sync.WaitGroup
+	all sync.WaitGroup
 
 	mu     sync.Mutex
 	newest uint64 // guarded by mu; the newest revision that was answered
@@ -51,7 +50,6 @@ type writer interface {
 
 // begin starts the clients.
 func (x *struckClients) begin() {
-	x.stopping = make(chan struct{})
 	for i := range 3 {
 		x.counters = append(x.counters, &counter{x: x, name: fmt.Sprintf("counter-%d", i), apply: i == 0})
 	}
@@ -59,21 +57,12 @@ func (x *struckClients) begin() {
 	x.churn = &podChurn{x: x}
 	for _, w := range x.writers() {
 		x.all.Go(func() {
-			for {
-				select {
-				case <-x.stopping:
-					return
-				default:
-				}
-				x.gate.through(func() {
-					ctx, cancel := context.WithTimeout(x.ctx, patience(20*time.Second))
-					defer cancel()
-					w.step(ctx)
-				})
+			for x.gate.through(w.step) {
 			}
 		})
 	}
-	pods, maps := x.client.CoreV1().Pods("default"), x.client.CoreV1().ConfigMaps("default")
+	watches := x.waitingClient()
+	pods, maps := watches.CoreV1().Pods("default"), watches.CoreV1().ConfigMaps("default")
 	x.watchers = []*watcher{
 		{x: x, of: "pods", list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pods.List(ctx, o) }, watch: pods.Watch},
 		{x: x, of: "configmaps", list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return maps.List(ctx, o) }, watch: maps.Watch},
@@ -95,9 +84,7 @@ func (x *struckClients) writers() []writer {
 
 // stop ends the writers.
 func (x *struckClients) stop() {
-	close(x.stopping)
-	x.gate.close()
-	x.gate.open()
+	x.gate.end()
 	x.all.Wait()
 }
 
@@ -191,7 +178,7 @@ func (c *counter) step(ctx context.Context) {
 		done, err = objects.Update(ctx, o, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		c.x.park(err)
+		c.x.park(ctx, err)
 		return
 	}
 	revision := c.x.answered(done)
@@ -238,7 +225,7 @@ func (s *sequence) step(ctx context.Context) {
 		uid := s.live[s.open]
 		err := objects.Delete(ctx, s.open, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil {
-			s.x.park(err)
+			s.x.park(ctx, err)
 			return
 		}
 		delete(s.live, s.open)
@@ -249,7 +236,7 @@ func (s *sequence) step(ctx context.Context) {
 	s.open = sequenceName(s.made)
 	o, err := objects.Create(ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: s.open, Labels: map[string]string{"sequence": ""}}}, metav1.CreateOptions{})
 	if err != nil {
-		s.x.park(err)
+		s.x.park(ctx, err)
 		return
 	}
 	s.x.answered(o)
@@ -303,7 +290,7 @@ func (c *podChurn) step(ctx context.Context) {
 			RestartPolicy: v1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace, Containers: []v1.Container{{Name: "main", Image: helloImage, Args: args}},
 		}}, metav1.CreateOptions{})
 		if err != nil {
-			c.x.park(err)
+			c.x.park(ctx, err)
 			return
 		}
 		c.x.answered(o)
@@ -316,14 +303,14 @@ func (c *podChurn) step(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		c.x.park(err)
+		c.x.park(ctx, err)
 		return
 	}
 	c.look(p)
 	if isDone := isReady(p) && !c.isJob() || p.Status.Phase == v1.PodSucceeded; isDone && !c.deleted {
 		c.tried = true
 		if err := pods.Delete(ctx, c.now, metav1.DeleteOptions{}); err != nil {
-			c.x.park(err)
+			c.x.park(ctx, err)
 			return
 		}
 		c.deleted = true
@@ -346,7 +333,7 @@ func (c *podChurn) look(p *v1.Pod) {
 	case s.RestartCount > 0 || p.Status.Phase == v1.PodFailed || c.id != "" && s.ContainerID != c.id:
 		c.x.t.Errorf("%s had the container %s; it is %s, with %+v", c.now, c.id, p.Status.Phase, s)
 	}
-	if s.ContainerID != "" {
+	if s.State.Running != nil || s.State.Terminated != nil { // one that was only made is made again
 		c.id = s.ContainerID
 	}
 }
@@ -371,11 +358,11 @@ func (c *podChurn) verify() {
 }
 
 // park waits until the gate closes after an error, of which nobody knows whether it was a write.
-func (x *struckClients) park(err error) {
+func (x *struckClients) park(ctx context.Context, err error) {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 		x.t.Errorf("refused: %v", err) // nobody else writes these objects
 	}
-	x.gate.failed()
+	<-ctx.Done()
 }
 
 // watcher follows the objects of a kind, over all agents.
@@ -397,8 +384,9 @@ type watcher struct {
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.ended)
 	for ctx.Err() == nil {
+		now := w.x.gate.context(ctx)
 		if w.at == 0 {
-			at, known, err := w.relist(ctx)
+			at, known, err := w.relist(now)
 			if err != nil {
 				w.wait(ctx)
 				continue
@@ -407,7 +395,7 @@ func (w *watcher) run(ctx context.Context) {
 			w.at, w.known = at, known
 			w.mu.Unlock()
 		}
-		stream, err := w.watch(ctx, metav1.ListOptions{ResourceVersion: strconv.FormatUint(w.at, 10)})
+		stream, err := w.watch(now, metav1.ListOptions{ResourceVersion: strconv.FormatUint(w.at, 10)})
 		if err != nil {
 			w.refused(apierrors.ReasonForError(err), err)
 			w.wait(ctx)

@@ -29,10 +29,33 @@ import (
 // itself.
 func (n apiNode) client() *kubernetes.Clientset {
 	n.t.Helper()
+	return n.clientOver(n.dialAPI)
+}
+
+func (n apiNode) dialAPI(ctx context.Context, _, _ string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "unix", localapi.SocketPath(n.place.Run))
+}
+
+// waitingClient is a client that waits for an agent.
+func (n apiNode) waitingClient() *kubernetes.Clientset {
+	n.t.Helper()
+	return n.clientOver(func(ctx context.Context, network, address string) (net.Conn, error) {
+		for {
+			if conn, err := n.dialAPI(ctx, network, address); err == nil || ctx.Err() != nil {
+				return conn, err
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+}
+
+func (n apiNode) clientOver(dial func(ctx context.Context, network, address string) (net.Conn, error)) *kubernetes.Clientset {
+	n.t.Helper()
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: "http://local", QPS: -1, WrapTransport: func(http.RoundTripper) http.RoundTripper {
-		return once{&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", localapi.SocketPath(n.place.Run))
-		}}}
+		return once{&http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	}})
 	must(n.t, err)
 	return c
@@ -71,15 +94,16 @@ func TestLocalAPIKills(t *testing.T) {
 		p, err := client.CoreV1().Pods("default").Get(n.ctx, "static", metav1.GetOptions{})
 		return err == nil && isReady(p)
 	})
-	x := &struckClients{apiNode: n, client: client, gate: newGate()}
+	x := &struckClients{apiNode: n, client: client, gate: newGate(n.ctx)}
 	x.lasting = x.ids("web", "static")
 	x.begin()
 	x.gate.open()
 	for round := range kills {
 		atStart := round%2 == 1
-		writes := newWrites(t, filepath.Join(n.place.Root, "api", "objects.db"))
+		file := filepath.Join(n.place.Root, "api", "objects.db")
 		if atStart {
 			// In its start, at its first writes and at later ones.
+			writes := newWrites(t, file)
 			a = n.launch()
 			writes.await(a, 1+round+random.IntN(4), time.Second)
 		} else {
@@ -89,6 +113,7 @@ func TestLocalAPIKills(t *testing.T) {
 				x.gate.open()
 			}
 			x.awaitWatches()
+			writes := newWrites(t, file)
 			writes.await(a, 10+random.IntN(60), testLimit)
 		}
 		a.kill()
@@ -148,15 +173,20 @@ func (w *writes) await(a *agent, nth int, quiet time.Duration) {
 
 // gate lets clients write, and knows when none does.
 type gate struct {
+	all     context.Context
 	mu      sync.Mutex
 	changed *sync.Cond
 	isOpen  bool // guarded by mu
-	closed  int  // guarded by mu; how often it was
-	inside  int  // guarded by mu; clients that are writing
+	ended   bool // guarded by mu; for good
+	// now is guarded by mu, and done when the gate closes: client-go waits before it asks again.
+	now    context.Context
+	cancel context.CancelFunc
+	inside int // guarded by mu; clients that are writing
 }
 
-func newGate() *gate {
-	g := &gate{}
+func newGate(ctx context.Context) *gate {
+	g := &gate{all: ctx}
+	g.now, g.cancel = context.WithCancel(ctx)
 	g.changed = sync.NewCond(&g.mu)
 	return g
 }
@@ -173,38 +203,52 @@ func (g *gate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.isOpen = false
-	g.closed++
+	g.cancel()
+	g.now, g.cancel = context.WithCancel(g.all)
 	g.changed.Broadcast()
 	for g.inside > 0 {
 		g.changed.Wait()
 	}
 }
 
-// failed waits until the gate closes: nobody knows what the write of the caller has done.
-func (g *gate) failed() {
+// context is done when the gate closes, and that of the caller once it has ended.
+func (g *gate) context(ctx context.Context) context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.inside--
-	g.changed.Broadcast()
-	for before := g.closed; g.closed == before; {
-		g.changed.Wait()
+	if g.ended {
+		return ctx
 	}
-	g.inside++
+	return g.now
 }
 
-// through carries out one write when the gate is open.
-func (g *gate) through(write func()) {
+// end lets nobody through any more.
+func (g *gate) end() {
 	g.mu.Lock()
-	for !g.isOpen {
+	defer g.mu.Unlock()
+	g.ended = true
+	g.cancel()
+	g.changed.Broadcast()
+}
+
+// through carries out one write when the gate is open. It is false when nobody gets through.
+func (g *gate) through(write func(context.Context)) bool {
+	g.mu.Lock()
+	for !g.isOpen && !g.ended {
 		g.changed.Wait()
 	}
+	if g.ended {
+		g.mu.Unlock()
+		return false
+	}
 	g.inside++
+	ctx := g.now
 	g.mu.Unlock()
-	write()
+	write(ctx)
 	g.mu.Lock()
 	g.inside--
 	g.changed.Broadcast()
 	g.mu.Unlock()
+	return true
 }
 
 // ids are the containers of pods, and how often they were started again.
