@@ -77,7 +77,7 @@ func writeWhole(path string, write func(io.Writer) error) (size int64, err error
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
+			err = fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 		}
 	}()
 	if err = write(f); err == nil {
