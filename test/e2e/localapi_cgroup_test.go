@@ -74,7 +74,7 @@ func TestLocalAPICgroup(t *testing.T) {
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || filepath.Base(exe) != "registry" {
 		t.Errorf("in the cgroup is %q, %v", exe, err)
 	}
-	// Nothing of it was charged to the agent: the thread that started it is not the agent's any more.
+	// The thread that started it was there, too, and is gone.
 	if tasks, err := os.ReadFile(filepath.Join(dir, "tasks")); err == nil {
 		for _, task := range strings.Fields(string(tasks)) {
 			if !exists(t, fmt.Sprintf("/proc/%d/task/%s", pid, task)) {
@@ -142,6 +142,9 @@ func TestLocalAPIMemory(t *testing.T) {
 		t.Errorf("the container was %s, and is %s", before, after)
 	}
 	wantText(t, "the page of web", n.forwarded("web"), "Hello from web")
+	if events := n.kubectl("get", "events", "-A"); strings.Contains(events, "SystemOOM") {
+		t.Errorf("the node is said to have no memory left:\n%s", events)
+	}
 	n.kubectl("create", "configmap", "small")
 }
 

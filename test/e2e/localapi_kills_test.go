@@ -75,10 +75,10 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 // kills is how often the agent is killed.
 const kills = 20
 
-// The agent is killed at one write of its file of objects after the other, from its start on and in
-// the middle of what clients write while pods start and end. What was answered is there, nothing is
-// there half, revisions only grow, whoever watches hears of everything once, and pods go on as their
-// objects say: no container is started again, and nothing is left of pods that have ended.
+// The agent is killed at one write of its file of objects after the other, from its start on and
+// in the middle of what clients write while pods start and end. What was answered is there, nothing
+// is there half, revisions only grow, whoever watches hears of everything once, and pods go on as
+// their objects say: no container is started again, and nothing is left of pods that have ended.
 func TestLocalAPIKills(t *testing.T) {
 	t.Parallel()
 	n := newAPINode(t)

@@ -156,8 +156,8 @@ func superviseChild(cfg Config, cmd *exec.Cmd, in Cgroup, store net.Conn, said *
 	}
 }
 
-// startUnprivileged starts a process in a cgroup, that can gain no privileges, whatever it executes.
-// Both are properties of the thread that starts it, which therefore ends with this call.
+// startUnprivileged starts a process in a cgroup, that can gain no privileges, whatever it
+// executes. Both are properties of the thread that starts it, which therefore ends with this call.
 func startUnprivileged(cmd *exec.Cmd, in Cgroup) error {
 	started := make(chan error, 1)
 	go func() {
