@@ -51,8 +51,8 @@ type Cgroup interface {
 	Remove(ctx context.Context) error
 }
 
-// MemoryLimit is how many bytes the cgroup of a child is to be limited to (ADR 12). Some 90 MiB are
-// enough for what people write; the program's own pages are 40 MiB of that, and can be given back.
+// MemoryLimit is how many bytes the cgroup of a child is to be limited to (ADR 12). After a few
+// writes it has some 100 MiB, most of it pages of its program, which the kernel can take back.
 const MemoryLimit = 256 << 20
 
 // Bounds of a child's life.
