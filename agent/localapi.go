@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/cluster/kept"
 	"berth/internal/config"
+	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
@@ -63,8 +64,32 @@ type localAPI struct {
 func newLocalAPI(b *base) *localAPI {
 	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
-		Log: b.cfg.Log,
+		Confine: confinement(b), Log: b.cfg.Log,
 	}, documents: b.cfg.LocalAPI.Documents}
+}
+
+// registryCgroups are the cgroups of the program that judges what is written.
+func registryCgroups(cgroupRoot string) *cgroups.Programs {
+	return cgroups.NewPrograms(cgroupRoot, "berth-registry", registry.MemoryLimit)
+}
+
+// confinement makes the cgroup of a process of this program; nil in a world without cgroups.
+func confinement(b *base) func() (registry.Cgroup, error) {
+	if b.out.Cgroups != nil {
+		return nil
+	}
+	made := registryCgroups(b.cfg.CgroupRoot)
+	return func() (registry.Cgroup, error) { return made.Make() }
+}
+
+// removeLeftRegistry removes the cgroup of a program whose agent was cut off.
+func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
+	if out.Cgroups != nil || cfg.Kubelet != nil {
+		return
+	}
+	if err := registryCgroups(cfg.CgroupRoot).RemoveLeft(ctx); err != nil {
+		cfg.Log.Warn("the program of a local API before is not gone", "error", err)
+	}
 }
 
 // open opens the API, by the program inside unless another one is named.
@@ -83,31 +108,50 @@ func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	return localapi.Open(c)
 }
 
+// localAPILimit is how long it may take to end: clients get 5 seconds, and so does its program.
+const localAPILimit = 12 * time.Second
+
+// localAPIRetry is how long after a failure it is tried again to open the API: its disk may have
+// been full, or somebody may have restored its file.
+const localAPIRetry = 10 * time.Second
+
 // run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as
 // a condition.
 func (l *localAPI) run(ctx context.Context) error {
 	s, err := l.open(ctx)
-	l.mu.Lock()
-	l.server, l.failed = s, err
-	l.mu.Unlock()
+	l.set(s, err)
 	close(l.opened)
-	if err == nil {
-		err = s.Run(ctx)
+	for tried := false; err != nil; tried = true {
+		if !tried {
+			l.cfg.Log.Error("the local API does not serve; it is tried again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(localAPIRetry):
+		}
+		if s, err = l.open(ctx); err == nil {
+			l.cfg.Log.Info("the local API serves now")
+		}
+		l.set(s, err)
+		l.write(func() {})
 	}
-	if ctx.Err() == nil {
+	if err = s.Run(ctx); ctx.Err() == nil {
 		if err == nil {
 			err = errors.New("it has ended by itself: start the agent again")
 		}
 		l.cfg.Log.Error("the local API does not serve", "error", err)
-		l.mu.Lock()
-		l.failed = err
-		l.mu.Unlock()
+		l.set(s, err)
 		<-ctx.Done()
 	}
-	if s != nil {
-		return errors.Join(ctx.Err(), s.Close())
-	}
-	return ctx.Err()
+	return errors.Join(ctx.Err(), s.Close())
+}
+
+// set notes the API, or why there is none.
+func (l *localAPI) set(s *localapi.Server, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.server, l.failed = s, err
 }
 
 // ready waits until it is known whether the API can be had.

@@ -37,7 +37,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "cleanup", run: waitDone, drain: a.removeAll},
 			// What is recorded is written until all others have ended.
 			component{name: "journal", run: a.journal.Run},
-			component{name: "local API", run: a.api.local.run, ready: a.api.local.ready, absent: a.api.local == nil},
+			component{name: "local API", run: a.api.local.run, ready: a.api.local.ready, limit: localAPILimit, absent: a.api.local == nil},
 			component{name: "events", run: a.events.Run},
 			component{name: "daemons", run: a.tuner.Run, absent: !a.tuner.GathersDaemons()},
 			component{name: "chains of iptables", run: reconcileChains(&a.base), absent: !a.settings.utilChains},

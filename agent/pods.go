@@ -156,8 +156,9 @@ type reporting struct {
 	compare func(*v1.Pod)
 }
 
-// newReporting builds what tells the API server of pods, and what follows the Node there.
-func newReporting(g *ground, l *podLife, s *podconfig.PodConfig, v *volumes.Manager, addressesChanged func()) reporting {
+// newReporting builds what tells the API server of pods, and what follows the Node there. known
+// reports whether it is known which pods are wanted.
+func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
 	if !g.api.exists() {
 		return reporting{}
 	}
@@ -178,7 +179,7 @@ func newReporting(g *ground, l *podLife, s *podconfig.PodConfig, v *volumes.Mana
 			_, ending := l.workers.Ending(first)
 			return ok && (!wanted || p.UID != first || ending)
 		},
-		Complete: s.SeenAllSources, Published: patcher.Recheck, Log: g.cfg.Log,
+		Complete: known, Published: patcher.Recheck, Log: g.cfg.Log,
 	})
 	follow := func(ctx context.Context) error {
 		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {

@@ -184,7 +184,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.serving, err = newServing(g); err != nil {
 		return nil, err
 	}
-	a.reporting = newReporting(g, &a.podLife, a.source, a.storage.volumes, wakeEach(a.serving.wake, a.ranges.Wake))
+	a.reporting = newReporting(g, &a.podLife, func() bool { return a.loop.KnowsPods() }, a.storage.volumes, wakeEach(a.serving.wake, a.ranges.Wake))
 	a.loop = syncloop.New(syncloop.Config{
 		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
 		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(), Resized: a.resized,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -76,9 +77,13 @@ func writeWhole(path string, write func(io.Writer) error) (size int64, err error
 		return 0, fmt.Errorf("write %s: %w", path, err)
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
+		if err == nil {
+			return
 		}
+		if failed, ok := errors.AsType[*fs.PathError](err); ok && failed.Path == f.Name() { // a name that nobody has given
+			err = fmt.Errorf("write %s: %w", path, failed.Err)
+		}
+		err = errors.Join(err, os.Remove(f.Name()))
 	}()
 	if err = write(f); err == nil {
 		err = f.Sync()

@@ -53,11 +53,27 @@ func (s *Server) serveBackup(w http.ResponseWriter, r *http.Request) {
 // wraps ErrNotServed if there is none, or it has no local API.
 func BackupFromAgent(ctx context.Context, runDir string, w io.Writer) error {
 	return post(ctx, runDir, backupPath, nil, func(answer io.Reader) error {
-		if _, err := io.Copy(w, answer); err != nil {
+		to := &sink{Writer: w}
+		if _, err := io.Copy(to, answer); to.failed != nil {
+			return to.failed
+		} else if err != nil {
 			return fmt.Errorf("the local API on %s broke the backup off, its log says why: %w", SocketPath(runDir), err)
 		}
 		return nil
 	})
+}
+
+// sink is a writer that keeps its error, which is not that of whoever is read from.
+type sink struct {
+	io.Writer
+
+	failed error
+}
+
+func (s *sink) Write(p []byte) (n int, err error) {
+	n, err = s.Writer.Write(p)
+	s.failed = err
+	return n, err
 }
 
 // Backup writes a backup of the objects of a root directory to w. The caller has the lock of the

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"berth/internal/localapi/store"
@@ -74,6 +75,11 @@ func serveSocket(t *testing.T, runDir string, h http.Handler) {
 	t.Cleanup(server.Close)
 }
 
+// fullDisk takes nothing.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, unix.ENOSPC }
+
 func TestBackupAndRestore(t *testing.T) {
 	rootDir, runDir := folders(t)
 	var offline, online bytes.Buffer
@@ -88,6 +94,9 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	if _, err := Restore(rootDir, bytes.NewReader(online.Bytes())); err == nil || !strings.Contains(err.Error(), "restore "+objectsFile(rootDir)) {
 		t.Errorf("restored while it is open: %v", err)
+	}
+	if err := BackupFromAgent(t.Context(), runDir, fullDisk{}); !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), "broke") {
+		t.Errorf("on a full disk: %v; the agent is not the reason", err)
 	}
 	write(t, s, "after")
 	if err := s.Close(); err != nil {

@@ -48,8 +48,8 @@ type Config struct {
 	// Documents are what this program says of itself, which Close closes; nil: it is started to say
 	// which kinds there are.
 	Documents *registry.Documents
-	// Confine puts a process that has just started into a cgroup; nil leaves it in the agent's.
-	Confine func(pid int) error
+	// Confine makes a cgroup for a process of this program; nil: it is in the agent's.
+	Confine func() (registry.Cgroup, error)
 	Answers
 	Log *slog.Logger
 }

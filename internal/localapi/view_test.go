@@ -270,8 +270,8 @@ func TestViewDiscovery(t *testing.T) {
 	}
 	want := "v1 pods get,list,watch; v1 pods/attach create,get; v1 pods/exec create,get; v1 pods/log get; v1 pods/portforward create,get; " +
 		"v1 events get,list,watch; v1 namespaces get,list,watch; v1 nodes get,list,watch; events.k8s.io/v1 events get,list,watch; " +
-		"metrics.k8s.io/v1beta1 nodes get,list; metrics.k8s.io/v1beta1 pods get,list"
-	if strings.Join(got, "; ") != want || len(groups) != 3 {
+		"metrics.k8s.io/v1beta1 nodes get,list; metrics.k8s.io/v1beta1 pods get,list; berth.dev/v1 pods/explain get"
+	if strings.Join(got, "; ") != want || len(groups) != 4 {
 		t.Errorf("%d groups: %s\nwant %s", len(groups), strings.Join(got, "; "), want)
 	}
 }

@@ -18,6 +18,7 @@ import (
 type disk struct {
 	n     *node
 	image string
+	dir   string // where it is mounted
 }
 
 // newRootDisk puts the root directory on an ext4 of this many MiB, which is swept with it; options
@@ -26,7 +27,7 @@ type disk struct {
 func (n *node) newRootDisk(size int64, options ...string) *disk {
 	n.t.Helper()
 	n.flags = append(n.flags, "--eviction-hard", "nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%,imagefs.inodesFree<0%")
-	d := &disk{n, filepath.Join(n.place.Dir, "root.img")}
+	d := &disk{n, filepath.Join(n.place.Dir, "root.img"), n.place.Root}
 	must(n.t, os.WriteFile(d.image, nil, 0o600), os.Truncate(d.image, size<<20), os.Mkdir(n.place.Root, 0o750))
 	d.run("mkfs.ext4", append(options, "-q", d.image)...)
 	d.mount()
@@ -49,7 +50,7 @@ func (d *disk) fail() { d.run("mount", "-o", "remount,abort", d.n.place.Root) }
 // fill takes all the room that is left, and returns what gives it back.
 func (d *disk) fill() (empty func()) {
 	d.n.t.Helper()
-	name := filepath.Join(d.n.place.Root, "filler")
+	name := filepath.Join(d.dir, "filler")
 	f, err := os.Create(name)
 	must(d.n.t, err)
 	defer f.Close()

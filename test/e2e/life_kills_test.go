@@ -220,6 +220,9 @@ func (n *node) beyond(now pods) (wrong []string) {
 		if i := strings.Index(dir, "/pod"); i >= 0 && !uids[strings.Split(dir[i+len("/pod"):], "/")[0]] {
 			wrong = append(wrong, dir)
 		}
+		if strings.HasPrefix(filepath.Base(dir), registryCgroup) {
+			continue // of the agent
+		}
 		pids, _ := os.ReadFile(dir + "/cgroup.procs") // gone meanwhile
 		for _, pid := range strings.Fields(string(pids)) {
 			processes[pid] = true

@@ -31,16 +31,52 @@ type child struct {
 // nobody is the user and the group that a child of root runs as.
 const nobody = 65534
 
-// memoryAim is what the child's heap tries to stay below, for a limit of its cgroup of 256 MiB
-// (ADR 12).
+// memoryAim is what the child's heap tries to stay below, for MemoryLimit.
 const memoryAim = "GOMEMLIMIT=192MiB"
 
 // programDescriptor is the program itself, in the child. Its path may lead through folders that
 // nobody may not enter.
 const programDescriptor = StoreDescriptor + 1
 
-// startChild starts a process with its sockets.
-func startChild(cfg Config) (*child, error) {
+// launcher starts children, and says once that they cannot be confined.
+func launcher(cfg Config) func() (*child, error) {
+	var told sync.Once
+	return func() (*child, error) {
+		var in Cgroup = noCgroup{}
+		if cfg.Confine != nil {
+			made, err := cfg.Confine()
+			if err == nil {
+				in = made
+			} else {
+				told.Do(func() {
+					cfg.Log.Warn("the registry of the local API runs without a limit of its own: it has no cgroup", "error", err)
+				})
+			}
+		}
+		c, err := startChild(cfg, in)
+		if err != nil {
+			leave(cfg, in)
+		}
+		return c, err
+	}
+}
+
+// leave removes a cgroup whose process is gone.
+func leave(cfg Config, in Cgroup) {
+	if err := in.Remove(context.Background()); err != nil {
+		cfg.Log.Warn("the cgroup of the registry of the local API is left; the next agent removes it", "error", err)
+	}
+}
+
+// noCgroup is that of the agent.
+type noCgroup struct{}
+
+func (noCgroup) Start(cmd *exec.Cmd) error    { return cmd.Start() }
+func (noCgroup) Exceeded() error              { return nil }
+func (noCgroup) Remove(context.Context) error { return nil }
+
+// startChild starts a process with its sockets, in a cgroup.
+func startChild(cfg Config, in Cgroup) (*child, error) {
 	path, err := cfg.program()
 	if err != nil {
 		return nil, err
@@ -73,10 +109,10 @@ func startChild(cfg Config) (*child, error) {
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
-	if err := startUnprivileged(cmd); err != nil {
+	if err := startUnprivileged(cmd, in); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", path, err), here.Close())
 	}
-	return superviseChild(cfg, cmd, here, said)
+	return superviseChild(cfg, cmd, in, here, said), nil
 }
 
 // program is the path of the program.
@@ -90,10 +126,10 @@ func (cfg Config) program() (string, error) {
 	return "", errors.New("this build has no program registry; --local-api-program says where one is")
 }
 
-// superviseChild has a process that was started confined, served and reaped.
-func superviseChild(cfg Config, cmd *exec.Cmd, store net.Conn, said *lastWords) (*child, error) {
+// superviseChild has a process that was started served and reaped.
+func superviseChild(cfg Config, cmd *exec.Cmd, in Cgroup, store net.Conn, said *lastWords) *child {
 	ready, done := make(chan struct{}), make(chan struct{})
-	var ended error
+	var ended, exceeded error
 	signal := func(s syscall.Signal) func() { return func() { _ = cmd.Process.Signal(s) } } // an error: it has ended
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -104,40 +140,36 @@ func superviseChild(cfg Config, cmd *exec.Cmd, store net.Conn, said *lastWords) 
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() { Serve(store, cfg.Store, func() { close(ready) }) })
-	var confined error
-	if cfg.Confine != nil {
-		if confined = cfg.Confine(cmd.Process.Pid); confined != nil {
-			signal(syscall.SIGKILL)()
-		}
-	}
 	go func() {
 		defer close(done)
 		ended = cmd.Wait()
+		exceeded = in.Exceeded()
 		_ = store.Close() // or a process that has the other end would go on
 		serving.Wait()
+		leave(cfg, in)
 	}()
-	c := &child{
+	return &child{
 		transport: transport, ready: ready, done: done,
-		why:       func() error { return said.explain(ended) },
+		why:       func() error { return said.explain(ended, exceeded) },
 		terminate: signal(syscall.SIGTERM), kill: signal(syscall.SIGKILL),
 		close: transport.CloseIdleConnections,
 	}
-	if confined != nil {
-		<-done
-		return nil, fmt.Errorf("confine the process: %w", confined)
-	}
-	return c, nil
 }
 
-// startUnprivileged starts a process that can gain no privileges, whatever it executes. That is a
-// property of the thread that starts it, which therefore ends with this call.
-func startUnprivileged(cmd *exec.Cmd) error {
+// startUnprivileged starts a process in a cgroup, that can gain no privileges, whatever it
+// executes. Both are properties of the thread that starts it, which therefore ends with this call.
+func startUnprivileged(cmd *exec.Cmd, in Cgroup) error {
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() { // it would not end with this goroutine: another one, then
+			started <- startUnprivileged(cmd, in)
+			runtime.UnlockOSThread()
+			return
+		}
 		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 		if err == nil {
-			err = cmd.Start()
+			err = in.Start(cmd)
 		}
 		started <- err
 	}()

@@ -43,6 +43,7 @@ type fixture struct {
 	*Registry
 	store *store.Store
 	url   string
+	cages *cages
 	pids  func() []int // of the children that were started
 }
 
@@ -57,16 +58,10 @@ func newFixture(t *testing.T, node string, change func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	var mu sync.Mutex
-	var pids []int
+	c := &cages{}
 	cfg := Config{
 		Program: program, Node: node, Socket: filepath.Join(folder, "registry.sock"), Store: openStore(t), Log: slog.New(slog.DiscardHandler),
-		Confine: func(pid int) error {
-			mu.Lock()
-			defer mu.Unlock()
-			pids = append(pids, pid)
-			return nil
-		},
+		Confine: c.confine,
 	}
 	if change != nil {
 		change(&cfg)
@@ -85,11 +80,7 @@ func newFixture(t *testing.T, node string, change func(*Config)) *fixture {
 			t.Error(err)
 		}
 	})
-	return &fixture{T: t, Registry: r, store: cfg.Store, url: server.URL, pids: func() []int {
-		mu.Lock()
-		defer mu.Unlock()
-		return append([]int(nil), pids...)
-	}}
+	return &fixture{T: t, Registry: r, store: cfg.Store, url: server.URL, cages: c, pids: c.started}
 }
 
 func (f *fixture) do(method, path, body string) (*http.Response, string) {
@@ -292,7 +283,7 @@ func TestChildThatDoesNotStart(t *testing.T) {
 		{"its program is missing", "n", func(c *Config) { c.Program = "/nowhere/registry" }, "/nowhere/registry: no such file or directory; --local-api-program says where it is"},
 		{"there is no program", "n", func(c *Config) { c.Program = "" }, "this build has no program registry"},
 		{"it cannot be executed", "n", func(c *Config) { c.Program = "/etc/passwd" }, "start /etc/passwd: "},
-		{"it cannot be confined", "n", func(c *Config) { c.Confine = func(int) error { return errors.New("no cgroup") } }, "confine the process: no cgroup"},
+		{"its cgroup does not take it", "n", func(c *Config) { c.Confine = func() (Cgroup, error) { return full{}, nil } }, ": the cgroup is full"},
 		{"it has no place for its socket", "n", func(c *Config) { c.Socket = "/nowhere/s" }, "/nowhere/s: bind: no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

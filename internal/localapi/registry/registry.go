@@ -1,12 +1,14 @@
 package registry
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -30,14 +32,28 @@ type Config struct {
 	// alone.
 	Socket string
 	Store  *store.Store
-	// Confine is given the process id of a child that has just started, to put it into a cgroup
-	// with its limits. The child is ended if that fails. Nil leaves it in the agent's.
-	Confine func(pid int) error
+	// Confine makes a cgroup with its limits for one child. If it fails, which is logged once, the
+	// child is in the agent's, as with nil.
+	Confine func() (Cgroup, error)
 	// Documents are what the program says of itself; nil: the child is asked.
 	Documents *Documents
 	// Log gets what the child says.
 	Log *slog.Logger
 }
+
+// Cgroup is that of one child.
+type Cgroup interface {
+	// Start starts the process within it. It is called by a thread that starts nothing else.
+	Start(cmd *exec.Cmd) error
+	// Exceeded is an error if a limit of it has ended the process.
+	Exceeded() error
+	// Remove removes it, in which nothing runs any more.
+	Remove(ctx context.Context) error
+}
+
+// MemoryLimit is how many bytes the cgroup of a child is to be limited to (ADR 12). After a few
+// writes it has some 100 MiB, most of it pages of its program, which the kernel can take back.
+const MemoryLimit = 256 << 20
 
 // Bounds of a child's life.
 const (
@@ -111,7 +127,7 @@ func New(cfg Config) (*Registry, error) {
 	case cfg.Program != "" && !filepath.IsAbs(cfg.Program):
 		return nil, fmt.Errorf("registry: Program %q must be an absolute path, or empty", cfg.Program)
 	}
-	return &Registry{log: cfg.Log, socket: cfg.Socket, documents: cfg.Documents, launch: func() (*child, error) { return startChild(cfg) }}, nil
+	return &Registry{log: cfg.Log, socket: cfg.Socket, documents: cfg.Documents, launch: launcher(cfg)}, nil
 }
 
 var errClosed = errors.New("the agent ends")

@@ -55,8 +55,8 @@ func (s *lastWords) keep() {
 	}
 }
 
-// explain is how a child ended, with what it said.
-func (s *lastWords) explain(ended error) error {
+// explain is how a child ended, with the limit that it exceeded, or with what it said.
+func (s *lastWords) explain(ended, exceeded error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.line) > 0 {
@@ -67,6 +67,8 @@ func (s *lastWords) explain(ended error) error {
 		how = ended.Error()
 	}
 	switch {
+	case exceeded != nil:
+		return fmt.Errorf("the registry ended: %s: %w", how, exceeded)
 	case s.crash != "":
 		return fmt.Errorf("the registry ended: %s: %s", how, s.crash)
 	case s.last != "":

@@ -35,8 +35,8 @@ type MirrorsConfig struct {
 	// Ending reports whether a static pod of this name still ends, be it one that was wanted before
 	// with the UID of the present one.
 	Ending func(pod.FullName) bool
-	// Complete reports whether every source was heard: before, a static pod may only not have been
-	// read yet.
+	// Complete reports whether the pods of every source are in Pods: before, a static pod may only
+	// not have been read yet. When it becomes true, Changed gets the mirrors.
 	Complete func() bool
 	// Published is called with a static pod's UID when its mirror is as it should be: its status
 	// can be written.

@@ -100,6 +100,17 @@ func New(cfg Config) *SyncLoop {
 // Known is closed when every source has been seen, and the workers know the pods of all.
 func (l *SyncLoop) Known() <-chan struct{} { return l.handler.announced }
 
+// KnowsPods reports whether Known is closed. SeenAllSources says so earlier, when the pods of some
+// sources have been taken and not been handled.
+func (l *SyncLoop) KnowsPods() bool {
+	select {
+	case <-l.handler.announced:
+		return true
+	default:
+		return false
+	}
+}
+
 // Ping returns once the loop has come by, or an error when ctx is done before.
 func (l *SyncLoop) Ping(ctx context.Context) error {
 	select {
@@ -291,7 +302,12 @@ func (h *SyncHandler) knowPods() {
 		return
 	}
 	h.known = true
-	defer close(h.announced)
+	defer func() {
+		close(h.announced)
+		for _, mirror := range h.Pods.Mirrors() { // one without a static pod can go now
+			h.noteStatic(mirror)
+		}
+	}()
 	desired := map[pod.UID]*v1.Pod{}
 	for _, p := range h.Pods.List() {
 		desired[p.UID] = p

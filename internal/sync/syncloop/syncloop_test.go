@@ -38,6 +38,7 @@ type world struct {
 	relisted chan struct{}
 	left     []*pod.Status
 	diary    []string
+	updated  func(pod.UID) // is called by UpdatePod; nil for nothing
 	pods     *pod.Manager
 	t        *testing.T
 }
@@ -62,6 +63,9 @@ func (w *world) SeenAllSources() bool {
 }
 
 func (w *world) UpdatePod(o podworkers.UpdatePodOptions) {
+	if w.updated != nil {
+		w.updated(o.Pod.UID)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if o.Wanted == podworkers.Unwanted {
@@ -237,6 +241,34 @@ func TestRemovalOfEndingPods(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The pods of one source may be handled before those of another that came with them: until all are,
+// a mirror whose static pod is missing tells nothing. It is looked at again then.
+func TestPodsAreKnownWhenAllAreHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		static, other, mirror := newPod("static", 0), newPod("other", 0), newPod("mirror", 0)
+		static.Annotations = map[string]string{pod.ConfigSourceAnnotation: "file"}
+		mirror.Name, mirror.Annotations = static.Name, map[string]string{pod.ConfigSourceAnnotation: "api", pod.ConfigMirrorAnnotation: "static"}
+		var early []string
+		w.updated = func(uid pod.UID) {
+			if w.loop.KnowsPods() || uid == other.UID && !slices.Contains(w.static.Take(), pod.FullNameOf(mirror)) {
+				early = append(early, string(uid))
+			}
+		}
+		w.send(pod.ADD, mirror)
+		w.send(pod.ADD, other)
+		w.send(pod.ADD, static)
+		w.run()
+		synctest.Wait()
+		if len(early) > 0 || !w.loop.KnowsPods() {
+			t.Errorf("known when %v were handled; in the end: %t", early, w.loop.KnowsPods())
+		}
+		if got := w.static.Take(); len(got) != 1 || got[0] != pod.FullNameOf(mirror) {
+			t.Errorf("told in the end of %v", got)
+		}
+	})
 }
 
 func TestMirrorsHaveNoWorker(t *testing.T) {

@@ -5,6 +5,7 @@ package localapi
 import (
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -17,14 +18,15 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/localapi"
+	"berth/internal/localapi/registry"
 )
 
 // counted has the API count the children that it starts.
 func counted(n *atomic.Int32) func(*localapi.Config) {
 	return func(cfg *localapi.Config) {
-		cfg.Confine = func(int) error {
+		cfg.Confine = func() (registry.Cgroup, error) {
 			n.Add(1)
-			return nil
+			return nil, errors.New("it is only counted")
 		}
 	}
 }

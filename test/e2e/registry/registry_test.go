@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -70,12 +71,7 @@ func newServer(t *testing.T) *server {
 	}
 	s.registry, err = registry.New(registry.Config{
 		Program: program(t), Node: node, Socket: filepath.Join(folder, "s"), Store: s.store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Confine: func(pid int) error {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.pid = pid
-			return nil
-		},
+		Confine: func() (registry.Cgroup, error) { return s, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +93,20 @@ func newServer(t *testing.T) *server {
 	})
 	return s
 }
+
+// Start starts a child in no cgroup.
+func (s *server) Start(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pid = cmd.Process.Pid
+	return nil
+}
+
+func (s *server) Exceeded() error              { return nil }
+func (s *server) Remove(context.Context) error { return nil }
 
 // child is the process of the newest child.
 func (s *server) child() int {
