@@ -50,5 +50,6 @@ KEEPER_FUZZ ?= 1m
 .PHONY: keeper-fuzz
 keeper-fuzz: ## the keeper with malformed plans, messages and output, under the address sanitizer (KEEPER_FUZZ=1m)
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzPlan$$' -fuzztime $(KEEPER_FUZZ) ./ctest
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzExec$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzMessages$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzLog$$' -fuzztime $(KEEPER_FUZZ) ./ctest

@@ -16,12 +16,13 @@ static void home(void) {
 	if (f) fclose(f);
 }
 
-// execute becomes the container's program. It returns what failed if it cannot: whether there is no such program, or it does not run.
-static int execute(const struct plan *p) {
+// execute becomes the container's program. It returns if there is no such program, or none that may be executed. One that does not run
+// is told on the process's own standard error, as runc does it.
+static void execute(const struct plan *p) {
 	const uint32_t *offsets = (const uint32_t *)&p->step[p->steps];
 	char **argv = strings(p, offsets, p->argc), **envp = strings(p, offsets + p->argc, p->envc);
 	struct stat st;
-	if (!argv || !envp) return EXEC;
+	if (!argv || !envp) return;
 	sigset_t none;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, 0);
@@ -30,13 +31,15 @@ static int execute(const struct plan *p) {
 	environ = envp; // for its PATH
 	home();
 	execvp(argv[0], argv);
-	int e = errno, what = EXEC;
-	if (!strchr(argv[0], '/')) what = e == ENOENT || e == EACCES || e == ENOTDIR ? LOOKUP : EXEC;
-	else if (stat(argv[0], &st)) { what = LOOKUP; e = errno; }
-	else if (S_ISDIR(st.st_mode)) { what = LOOKUP; e = EISDIR; }
-	else if (e == EACCES) what = LOOKUP;
-	errno = e;
-	return what;
+	int e = errno, path = !!strchr(argv[0], '/');
+	if ((!path && (e == ENOENT || e == ENOTDIR)) || e == EACCES || (path && stat(argv[0], &st))) {
+		errno = path && !stat(argv[0], &st) && S_ISDIR(st.st_mode) ? EISDIR : e;
+		return;
+	}
+	close(SYNC);
+	const char *why = strerror(e);
+	dprintf(2, "exec %s: %c%s\n", argv[0], *why | 0x20, why + 1);
+	_exit(255);
 }
 
 // streams leaves the process what it is given as standard input, output and error, SYNC, and TARGET if it is an exec.
@@ -72,7 +75,6 @@ int say(int what, int err, int fd) {
 // a process that has more rights than it. What a container can see has the rights of its own program, and a program file that is sealed.
 void child(const struct plan *p, int sync, const int give[3], int target) {
 	uint32_t i = 0;
-	int what = SETUP;
 	pid_t pid = 0;
 	char go;
 	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) || streams(sync, give, target)) { dup2(sync, SYNC); say(SETUP, errno, -1); _exit(127); }
@@ -82,8 +84,8 @@ void child(const struct plan *p, int sync, const int give[3], int target) {
 		if (setsid() < 0 || (ioctl(0, TIOCSCTTY, 0) && errno != ENOTTY && errno != EINVAL)) { say(SETUP, errno, -1); _exit(127); }
 		if (say(NOTHING, 0, -1) || read(SYNC, &go, 1) != 1) _exit(127);
 		for (; i < p->steps && !run(p, &p->step[i]); i++) {}
-		if (i == p->steps) what = execute(p);
+		if (i == p->steps) execute(p);
 	}
-	say(i == p->steps || pid ? what : (int)i, errno, -1);
+	say(pid ? SETUP : i == p->steps ? EXEC : (int)i, errno, -1);
 	_exit(127);
 }

@@ -9,6 +9,7 @@
 static struct container *containers[PROCESSES];
 static int conn = -1, over;
 static uint32_t self; // the keeper, as the host sees it
+#define EACH(i, c) for (int i = 0; i < PROCESSES; i++) for (struct container *c = containers[i]; c; c = 0)
 
 int64_t now(void) {
 	struct timespec t;
@@ -16,37 +17,30 @@ int64_t now(void) {
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-void shut(int *fd) {
-	if (*fd >= 0) close(*fd);
-	*fd = -1;
-}
+void shut(int *fd) { if (*fd >= 0) close(*fd); *fd = -1; }
 
 // hostpid is the pid of a process as the host sees it, which /proc is still of; 0 if there is no such process.
 static uint32_t hostpid(pid_t pid) {
 	char b[512] = "";
 	int fd = syscall(SYS_pidfd_open, pid, 0);
-	if (fd < 0) return 0;
 	snprintf(b, sizeof b, "/proc/self/fdinfo/%d", fd);
 	int info = open(b, O_RDONLY | O_CLOEXEC);
-	ssize_t n = info < 0 ? 0 : read(info, b, sizeof b - 1);
+	ssize_t n = read(info, b, sizeof b - 1);
 	shut(&info);
-	close(fd);
+	shut(&fd);
 	b[n < 0 ? 0 : n] = 0;
 	const char *line = strstr(b, "\nPid:\t");
 	return line ? strtoul(line + 6, 0, 10) : 0;
 }
 
 static struct container *find(const char *id, const char *exec) {
-	for (int i = 0; i < PROCESSES; i++) {
-		struct container *c = containers[i];
-		if (c && c->state != FAILED && !memcmp(c->id, id, IDLEN) && !memcmp(c->exec, exec, IDLEN)) return c;
-	}
+	EACH(i, c) if (c->state != FAILED && !memcmp(c->id, id, IDLEN) && !memcmp(c->exec, exec, IDLEN)) return c;
 	return 0;
 }
 
 static void tell(const struct request *q, int err, int step, const struct container *c) {
 	struct reply r = { .version = VERSION, .op = q->op, .seq = q->seq, .err = err, .step = step, .pid = self };
-	if (c) {
+	if (c && c->state != FAILED) {
 		r.pid = c->pid; r.state = c->state; r.status = c->status; r.started = c->started; r.exited = c->exited;
 		memcpy(r.id, c->id, IDLEN);
 		memcpy(r.exec, c->exec, IDLEN);
@@ -79,15 +73,13 @@ static void release(struct container *c) {
 	for (int i = 0; i < 3; i++) shut(&c->held[i]);
 	shut(&c->in);
 	shut(&c->log);
+	shut(&c->sync);
 }
 
 static void forget(int i) {
-	struct container *c = containers[i];
-	release(c);
-	shut(&c->sync);
-	free(c->input);
-	free(c->logpath);
-	free(c);
+	release(containers[i]);
+	free(containers[i]->logpath);
+	free(containers[i]);
 	containers[i] = 0;
 }
 
@@ -98,15 +90,12 @@ static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
 	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | flags);
 	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
-		struct ucred who;
-		if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
+		if (h->cmsg_type == SCM_RIGHTS) {
 			shut(&c->out[0].fd);
 			memcpy(&c->out[0].fd, CMSG_DATA(h), sizeof(int));
 			fcntl(c->out[0].fd, F_SETFL, O_NONBLOCK);
-		} else if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_CREDENTIALS && *c->exec && said[0] == NOTHING) {
-			memcpy(&who, CMSG_DATA(h), sizeof who);
-			c->nspid = who.pid;
-		}
+		} else if (h->cmsg_type == SCM_CREDENTIALS && *c->exec && said[0] == NOTHING)
+			c->nspid = ((struct ucred *)CMSG_DATA(h))->pid;
 	}
 	return n;
 }
@@ -115,13 +104,12 @@ static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 static void progress(struct container *c) {
 	int32_t said[2];
 	ssize_t n = hear(c, said, MSG_DONTWAIT);
-	if (n < 0 && errno == EAGAIN) return;
-	if (n == sizeof said && said[0] == TERMINAL) return;
+	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
 	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
 		c->ready = 1;
 		c->started = now();
 		if ((c->pid = hostpid(c->nspid)) && send(c->sync, "", 1, MSG_NOSIGNAL) == 1) return;
-		c->nspid = c->pid ? c->nspid : 0; // it has ended
+		if (!c->pid) c->nspid = 0; // it has ended
 		settle(c, ESRCH, DIED);
 	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
@@ -138,8 +126,8 @@ static int spawn(struct container *c, const struct plan *p, int *file, int targe
 		if (!e) fcntl(c->out[w].fd = pipes[w][0], F_SETFL, O_NONBLOCK);
 	}
 	if (tty) { // what is typed goes to the terminal by the keeper
-		if (file[IN] >= 0 && !(c->input = malloc(TYPED))) _exit(1);
-		if (file[IN] >= 0) fcntl(c->in = file[IN], F_SETFL, O_NONBLOCK);
+		c->in = file[IN];
+		if (c->in >= 0) fcntl(c->in, F_SETFL, O_NONBLOCK);
 		file[IN] = give[IN] = -1;
 	}
 	if (!e && (c->nspid = syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0)) < 0) e = errno; // as fork
@@ -150,27 +138,11 @@ static int spawn(struct container *c, const struct plan *p, int *file, int targe
 	return e;
 }
 
-// readplan maps the plan, which must be sealed: nobody can change or cut it then.
-static const struct plan *readplan(int fd, off_t *size, int32_t *failed) {
-	struct stat st;
-	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
-	*failed = BADPLAN;
-	if (seals < 0 || (seals & want) != want || fstat(fd, &st) || st.st_size <= 0 || st.st_size > MAXPLAN) return 0;
-	const struct plan *p = mmap(0, *size = st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (p == MAP_FAILED) return 0;
-	if ((*failed = checkplan(p, *size)) == NOTHING) return p;
-	munmap((void *)p, *size);
-	return 0;
-}
-
 // fresh has room for a process. Where there is none, the exec goes whose end is known for the longest time.
 static int fresh(void) {
 	int old = -1;
-	for (int i = 0; i < PROCESSES; i++) {
-		struct container *c = containers[i];
-		if (!c) return i;
-		if (*c->exec && c->state == STOPPED && (old < 0 || c->exited < containers[old]->exited)) old = i;
-	}
+	EACH(i, c) if (*c->exec && c->state == STOPPED && (old < 0 || c->exited < containers[old]->exited)) old = i;
+	for (int i = 0; i < PROCESSES; i++) if (!containers[i]) return i;
 	if (old >= 0) forget(old);
 	return old;
 }
@@ -187,48 +159,51 @@ static int awaitready(struct container *c, int32_t *failed) {
 	return n == sizeof said && said[1] ? said[1] : EPIPE;
 }
 
-// make makes a container, or an exec in one. file has the plan, and what else came with it.
-static void make(const struct request *q, int plan, int *file) {
-	struct container *of = q->op == EXECUTE ? find(q->id, (char[IDLEN]){ 0 }) : 0, *c;
-	int32_t failed = NOTHING;
-	off_t size = 0;
-	if (!*q->exec != !of || !*q->id) { tell(q, *q->exec ? ENOENT : EINVAL, NOTHING, 0); return; }
-	if (of && of->state != RUNNING) { tell(q, ESRCH, NOTHING, 0); return; }
-	if (find(q->id, q->exec)) { tell(q, EEXIST, NOTHING, 0); return; }
-	int at = fresh(), target = of ? syscall(SYS_pidfd_open, of->nspid, 0) : -1;
-	if (at < 0 || (of && target < 0)) { tell(q, at < 0 ? ENOSPC : errno, NOTHING, 0); shut(&target); return; }
-	const struct plan *p = readplan(plan, &size, &failed);
-	if (!p || (!of && (!p->log || !p->root)) || !(c = containers[at] = calloc(1, sizeof *c))) {
-		tell(q, EINVAL, p ? BADPLAN : failed, 0);
-		if (p) munmap((void *)p, size);
-		shut(&target);
-		return;
-	}
-	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .op = q->op, .seq = q->seq };
+// begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
+static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
+	int at = fresh(), w, tty = q->arg & TTY;
+	int32_t failed = SETUP;
+	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
+	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
+	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 } };
 	memcpy(c->id, q->id, IDLEN);
 	memcpy(c->exec, q->exec, IDLEN);
-	for (int i = 0; i < 3; i++) c->held[i] = -1;
-	for (int w = 0; w < 2; w++) c->out[w] = (struct stream){ .fd = -1, .tap = -1, .sink = -1 };
-	c->held[0] = file[HELDIN];
-	for (int w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
-		int *to = q->arg & TTY || !of ? &c->out[w].tap : &c->held[1 + w];
-		*to = file[HELDOUT + w];
+	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
+		c->out[w] = (struct stream){ .fd = -1, .tap = -1, .sink = -1 };
+		*(tty || !of ? &c->out[w].tap : &c->held[1 + w]) = file[HELDOUT + w];
 	}
-	for (int i = HELDIN; i < FILES; i++) file[i] = -1;
-	int e = spawn(c, p, file, target, q->arg & TTY);
-	if (!e && !of) e = awaitready(c, &failed); else if (e) failed = SETUP;
-	if (!of) c->logpath = strdup(text(p, p->log));
-	munmap((void *)p, size);
-	shut(&target);
+	for (w = HELDIN; w < FILES; w++) file[w] = -1;
+	containers[at] = c;
+	int e = spawn(c, p, file, target, tty);
+	if (!e && !of) e = awaitready(c, &failed);
 	if (e) { forget(at); tell(q, e, failed, 0); return; }
-	c->ready = !of;
 	c->waits = !!of;
+	if ((c->ready = !of)) c->logpath = strdup(text(p, p->log));
 	if (!of) tell(q, 0, NOTHING, c);
+}
+
+// plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
+static void plan(const struct request *q, int fd, int *file) {
+	static const char none[IDLEN];
+	struct container *of = q->op == EXECUTE ? find(q->id, none) : 0;
+	struct stat st;
+	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW, target = -1, failed = BADPLAN;
+	const struct plan *p = 0;
+	if (seals >= 0 && (seals & want) == want && !fstat(fd, &st) && st.st_size > 0 && st.st_size <= MAXPLAN) p = mmap(0, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (p && p != MAP_FAILED) failed = checkplan(p, st.st_size);
+	if (q->op == EXECUTE && (!of || !*q->exec)) tell(q, ENOENT, NOTHING, 0);
+	else if (of ? of->state != RUNNING : !!*q->exec) tell(q, ESRCH, NOTHING, 0);
+	else if (find(q->id, q->exec)) tell(q, EEXIST, NOTHING, 0);
+	else if (failed != NOTHING || (!of && (!p->log || !p->root))) tell(q, EINVAL, failed == NOTHING ? BADPLAN : failed, 0);
+	else if (of && (target = syscall(SYS_pidfd_open, of->nspid, 0)) < 0) tell(q, errno, NOTHING, 0);
+	else begin(q, p, file, of, target);
+	shut(&target);
+	if (p && p != MAP_FAILED) munmap((void *)p, st.st_size);
 }
 
 // start lets the first process go on.
 static void start(const struct request *q, struct container *c) {
-	if (c->state != CREATED || c->waits || *c->exec) { tell(q, EBUSY, NOTHING, c); return; }
+	if (c->state != CREATED || c->waits) { tell(q, EBUSY, NOTHING, c); return; }
 	c->started = now();
 	c->waits = 1;
 	c->op = q->op;
@@ -238,7 +213,7 @@ static void start(const struct request *q, struct container *c) {
 
 static void list(struct request q) {
 	q.op = LISTED;
-	for (int i = 0; i < PROCESSES; i++) if (containers[i] && containers[i]->state != FAILED) tell(&q, 0, NOTHING, containers[i]);
+	EACH(i, c) if (c->state != FAILED) tell(&q, 0, NOTHING, c);
 	q.op = LIST;
 	tell(&q, 0, NOTHING, 0);
 }
@@ -254,18 +229,17 @@ static int end(struct container *c, int signal) {
 static void delete(const struct request *q, struct container *c) {
 	int stopped = c->state == STOPPED, all = !*c->exec;
 	tell(q, stopped ? 0 : EBUSY, NOTHING, c);
-	for (int i = 0; i < PROCESSES && stopped; i++) {
-		struct container *d = containers[i];
-		if (d && d->state == STOPPED && (d == c || (all && !memcmp(d->id, q->id, IDLEN)))) forget(i);
-		else if (d && all && d->waits && !memcmp(d->id, q->id, IDLEN)) settle(d, ESRCH, DIED);
+	if (stopped) EACH(i, d) if (d == c || (all && !memcmp(d->id, q->id, IDLEN))) {
+		if (d->waits) settle(d, ESRCH, DIED);
+		else if (d->state == STOPPED) forget(i);
 	}
 }
 
-static void answer(const struct request *q, int plan, int *file) {
+static void answer(const struct request *q, int fd, int *file) {
 	struct winsize w = { q->arg >> 16, q->arg & 0xffff, 0, 0 };
 	struct container *c = find(q->id, q->exec);
 	switch (q->op) {
-	case CREATE: case EXECUTE: make(q, plan, file); return;
+	case CREATE: case EXECUTE: plan(q, fd, file); return;
 	case LIST: list(*q); return;
 	case STOP: tell(q, 0, NOTHING, 0); over = 1; return;
 	case START: case KILL: case DELETE: case RESIZE: case CLOSE: break;
@@ -282,20 +256,19 @@ static void answer(const struct request *q, int plan, int *file) {
 // receive reads a request, and the files that may come with it. There is room for as many as there are: the kernel closes further ones.
 static void receive(void) {
 	struct request q = { 0 };
-	int fd[1 + FILES], file[FILES], got = 0;
+	int fd[1 + FILES] = { -1 }, file[FILES], got = 0, next = 1;
 	union { char b[CMSG_SPACE(sizeof fd)]; struct cmsghdr h; } control;
 	struct iovec v = { &q, sizeof q };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof fd) };
 	ssize_t n = recvmsg(conn, &m, MSG_CMSG_CLOEXEC);
-	if (n <= 0) { close(conn); conn = -1; return; }
+	if (n <= 0) { shut(&conn); return; }
 	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-	if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(h), sizeof *fd * (got = (h->cmsg_len - CMSG_LEN(0)) / sizeof *fd));
-	int plan = got ? fd[0] : -1, next = 1;
+	if (h && h->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(h), sizeof *fd * (got = (h->cmsg_len - CMSG_LEN(0)) / sizeof *fd));
 	for (int i = 0; i < FILES; i++) file[i] = q.files >> i & 1 && next < got ? fd[next++] : -1;
 	if (q.version != VERSION) tell(&q, EPROTONOSUPPORT, NOTHING, 0);
 	else if (n != sizeof q || m.msg_flags & MSG_TRUNC) tell(&q, EPROTO, NOTHING, 0);
-	else answer(&q, plan, file);
-	shut(&plan);
+	else answer(&q, fd[0], file);
+	shut(&fd[0]);
 	for (int i = 0; i < FILES; i++) shut(&file[i]);
 	while (next < got) shut(&fd[next++]);
 }
@@ -322,15 +295,12 @@ static void reap(int signals) {
 	int st;
 	pid_t pid;
 	while (read(signals, &si, sizeof si) == sizeof si) {}
-	while ((pid = waitpid(-1, &st, WNOHANG)) > 0)
-		for (int i = 0; i < PROCESSES; i++) {
-			struct container *c = containers[i];
-			if (!c || c->nspid != pid) continue;
-			if (c->waits && c->ready) progress(c);
-			if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
-			c->nspid = 0;
-			if (c->ready && c->state != FAILED) ended(c, st);
-		}
+	while ((pid = waitpid(-1, &st, WNOHANG)) > 0) EACH(i, c) if (c->nspid == pid) {
+		if (c->waits && c->ready) progress(c);
+		if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
+		c->nspid = 0;
+		if (c->ready && c->state != FAILED) ended(c, st);
+	}
 }
 
 // What of a process is waited for.
@@ -347,35 +317,32 @@ static struct pollfd wanted(const struct container *c, int kind) {
 // turn waits until something happens, and does what is to be done.
 static void turn(int signals) {
 	enum { FIRST = 3 };
-	struct pollfd f[FIRST + KINDS * PROCESSES] = { { signals, POLLIN, 0 }, { conn, POLLIN, 0 }, { 3, POLLIN, 0 } };
+	struct pollfd f[FIRST + KINDS * PROCESSES];
 	short who[FIRST + KINDS * PROCESSES];
-	int n = FIRST;
-	for (int i = 0; i < KINDS * PROCESSES; i++) {
-		if (!containers[i / KINDS]) { i += KINDS - 1; continue; }
-		f[n] = wanted(containers[i / KINDS], i % KINDS);
-		if (f[n].fd >= 0) who[n++] = i;
+	int n = FIRST, from[FIRST] = { signals, conn, 3 };
+	for (int i = 0; i < FIRST; i++) f[i] = (struct pollfd){ from[i], POLLIN, 0 };
+	EACH(i, c) for (int kind = 0; kind < KINDS; kind++) {
+		f[n] = wanted(c, kind);
+		if (f[n].fd >= 0) who[n++] = i * KINDS + kind;
 	}
 	if (poll(f, n, -1) < 0) return;
 	for (int k = FIRST; k < n; k++) {
 		struct container *c = containers[who[k] / KINDS];
-		int kind = who[k] % KINDS;
-		struct stream *s = &c->out[kind == READ1 || kind == LATE1];
+		int kind = who[k] % KINDS, w = kind == READ1 || kind == LATE1;
 		if (!f[k].revents) continue;
 		if (kind == PROGRESS) progress(c);
 		else if (kind == FEED) feed(c);
-		else if (kind >= LATE0) copy(s, "", 0);
-		else if (!drain(c, kind - READ0)) endstream(s);
+		else if (kind >= LATE0) copy(&c->out[w], "", 0);
+		else if (!drain(c, w)) endstream(&c->out[w]);
 	}
 	if (f[0].revents) reap(signals);
-	for (int i = 0; i < PROCESSES; i++) if (containers[i] && containers[i]->state == FAILED && containers[i]->nspid <= 0) forget(i);
+	EACH(i, c) if (c->state == FAILED && c->nspid <= 0) forget(i);
 	if (f[1].revents) receive();
-	if (f[2].revents) {
-		int next = accept4(3, 0, 0, SOCK_CLOEXEC);
-		if (next < 0) return;
-		shut(&conn);
-		conn = next;
-		for (int i = 0; i < PROCESSES; i++) if (containers[i]) containers[i]->seq = 0; // who asked is gone
-	}
+	int next = f[2].revents ? accept4(3, 0, 0, SOCK_CLOEXEC) : -1;
+	if (next < 0) return;
+	shut(&conn);
+	conn = next;
+	EACH(i, c) c->seq = 0; // who asked is gone
 }
 
 static void die(const char *what) {

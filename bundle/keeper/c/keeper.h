@@ -34,7 +34,7 @@
 enum { VERSION = 2, MAGIC = 0x6e6c7062 };
 enum { CREATE = 1, START, KILL, DELETE, LIST, STOP, EXECUTE, RESIZE, CLOSE, EXITED = 100, LISTED };
 enum { CREATED = 1, RUNNING, STOPPED, FAILED }; // FAILED: an exec that did not come to run; nobody is told of it any more
-enum { PROCESSES = 256, LINE = 16384, IDLEN = 64, TYPED = 4096, MAXPLAN = 4 << 20 };
+enum { PROCESSES = 256, LINE = 16384, IDLEN = 64, MAXPLAN = 4 << 20 };
 
 // In each version, version, op and seq stand at the beginning of a message, so that the two sides can tell that they differ.
 // files says which files come beside the plan, a bit for each of FILES; arg has the signal, the size of a terminal, or TTY.
@@ -46,7 +46,7 @@ struct reply {
 	int64_t started, exited; // nanoseconds since 1970
 	char id[IDLEN], exec[IDLEN];
 };
-enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, LOOKUP = -6, TERMINAL = -7 };
+enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6 };
 
 // The process's own standard input, output and error, and what the keeper holds: the other ends of them, as long as the process
 // lives, or FIFOs (O_PATH) that get a copy of what the keeper reads.
@@ -83,8 +83,7 @@ struct container {
 	int64_t started, exited;
 	char id[IDLEN], exec[IDLEN], *logpath;
 	struct stream out[2];
-	int held[3], in, inlen; // in: what goes into the terminal, of which inlen bytes have been read
-	char *input;
+	int held[3], in, inlen; char input[512]; // in: what goes into the terminal, of which inlen bytes have been read
 	int log; dev_t dev; ino_t ino;
 };
 int64_t now(void); // nanoseconds since 1970

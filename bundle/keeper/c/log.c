@@ -114,7 +114,7 @@ int drain(struct container *c, int which) {
 // feed takes what somebody types to the terminal, which may have no room.
 void feed(struct container *c) {
 	ssize_t n = c->inlen;
-	if (!n && (n = read(c->in, c->input, TYPED)) < 0 && errno == EAGAIN) return;
+	if (!n && (n = read(c->in, c->input, sizeof c->input)) < 0 && errno == EAGAIN) return;
 	if (n <= 0 || c->out[0].fd < 0) { shut(&c->in); c->inlen = 0; return; }
 	ssize_t w = write(c->out[0].fd, c->input, n);
 	c->inlen = w >= 0 ? n - w : errno == EAGAIN ? n : 0;

@@ -89,22 +89,20 @@ type Plan struct {
 	made map[string]bool // directories that a step makes already, while the plan is made
 }
 
-// Describe says in words what failed, as a reply has it. Of a program that does not run, they are the
+// Describe says in words what failed, as a reply has it. Of a program that is not there, they are the
 // words of runc, which users know.
 func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 	const unable = "unable to start container process"
 	switch {
 	case failed == wire.Setup:
 		return fmt.Sprintf("set up the process: %s", why)
-	case (failed == wire.Exec || failed == wire.Lookup) && p == nil:
+	case failed == wire.Exec && p == nil:
 		return fmt.Sprintf("%s: %s", unable, why)
-	case failed == wire.Exec:
-		return fmt.Sprintf("%s: exec %s: %s", unable, p.argv[0], why)
-	case failed == wire.Lookup && !strings.Contains(p.argv[0], "/"):
+	case failed == wire.Exec && !strings.Contains(p.argv[0], "/"):
 		return fmt.Sprintf("%s: exec: %q: executable file not found in $PATH", unable, p.argv[0])
-	case failed == wire.Lookup && why == syscall.ENOENT:
+	case failed == wire.Exec && why == syscall.ENOENT:
 		return fmt.Sprintf("%s: exec: %q: stat %s: %s", unable, p.argv[0], p.argv[0], why)
-	case failed == wire.Lookup:
+	case failed == wire.Exec:
 		return fmt.Sprintf("%s: exec: %q: %s", unable, p.argv[0], why)
 	case failed == wire.Died && why == syscall.ESRCH:
 		return "the container has ended"

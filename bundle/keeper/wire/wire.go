@@ -87,7 +87,6 @@ const (
 	Exec
 	Died
 	BadPlan
-	Lookup
 )
 
 // Terminal is the Arg of Create and Execute that asks for a terminal.

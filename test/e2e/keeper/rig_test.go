@@ -105,6 +105,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
  'io.containerd.server.v1.debug', 'io.containerd.server.v1.grpc-tcp', 'io.containerd.server.v1.metrics']
 [plugins.'io.containerd.server.v1.grpc']
   address = 'DIR/socket'
+  max_send_message_size = 33554432
 [plugins.'io.containerd.server.v1.ttrpc']
   address = 'DIR/socket.ttrpc'
 [plugins.'io.containerd.gc.v1.scheduler']
@@ -116,6 +117,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   sandbox = 'IMAGE'
 [plugins.'io.containerd.cri.v1.runtime']
   netns_mounts_under_state_dir = true
+  restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['DIR/cni']
   conf_dir = 'DIR/cni'
@@ -175,7 +177,8 @@ func (r *rig) start() {
 	r.Helper()
 	r.launch("keeper-containerd")
 	if r.conn == nil {
-		conn, err := grpc.NewClient("unix://"+r.path("socket"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient("unix://"+r.path("socket"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(32<<20)))
 		r.must(err)
 		r.conn, r.rt = conn, cri.NewRuntimeServiceClient(conn)
 	}
@@ -202,7 +205,7 @@ func (r *rig) launch(program string) {
 	enter := fmt.Sprintf(`for h in %s/*/%s/runtime; do echo $$ >$h/cgroup.procs; done; exec "$0" "$@"`, cgroups, r.group)
 	r.cmd = exec.Command("/bin/sh", "-c", enter, filepath.Join(r.programs, program), "-c", r.path("config.toml"))
 	r.cmd.Stdout, r.cmd.Stderr = out, out
-	r.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
+	r.cmd.Env = append([]string{"PATH=" + r.programs + "/stock:/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
 	r.must(r.cmd.Start())
 	cmd, ended := r.cmd, make(chan struct{})
 	r.ended = ended
