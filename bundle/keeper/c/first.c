@@ -23,9 +23,7 @@ static void execute(const struct plan *p) {
 	char **argv = strings(p, offsets, p->argc), **envp = strings(p, offsets + p->argc, p->envc);
 	struct stat st;
 	if (!argv || !envp) return;
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, 0);
+	sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, 0);
 	umask(022);
 	extern char **environ;
 	environ = envp; // for its PATH
@@ -60,12 +58,9 @@ int say(int what, int err, int fd) {
 	union { char b[CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control = { 0 };
 	struct iovec v = { said, sizeof said };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
-	if (fd >= 0) {
-		m.msg_control = &control;
-		m.msg_controllen = CMSG_LEN(sizeof fd);
-		control.h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
-		memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
-	}
+	control.h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+	memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
+	if (fd >= 0) { m.msg_control = &control; m.msg_controllen = CMSG_LEN(sizeof fd); }
 	return sendmsg(SYNC, &m, MSG_NOSIGNAL) == sizeof said ? 0 : -1;
 }
 

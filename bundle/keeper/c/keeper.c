@@ -63,17 +63,15 @@ static void settle(struct container *c, int err, int step) {
 
 // release closes what only a process that runs needs.
 static void release(struct container *c) {
-	for (int w = 0; w < 2; w++) {
-		endstream(&c->out[w]);
-		shut(&c->out[w].sink);
-		shut(&c->out[w].tap);
-		free(c->out[w].late);
-		c->out[w].late = 0;
+	for (struct stream *s = c->out; s < c->out + 2; s++) {
+		endstream(s);
+		shut(&s->sink);
+		shut(&s->tap);
+		free(s->late);
+		s->late = 0;
 	}
-	for (int i = 0; i < 3; i++) shut(&c->held[i]);
-	shut(&c->in);
-	shut(&c->log);
-	shut(&c->sync);
+	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync };
+	for (int i = 0; i < 6; i++) shut(all[i]);
 }
 
 static void forget(int i) {
@@ -204,10 +202,7 @@ static void plan(const struct request *q, int fd, int *file) {
 // start lets the first process go on.
 static void start(const struct request *q, struct container *c) {
 	if (c->state != CREATED || c->waits) { tell(q, EBUSY, NOTHING, c); return; }
-	c->started = now();
-	c->waits = 1;
-	c->op = q->op;
-	c->seq = q->seq;
+	c->started = now(); c->waits = 1; c->op = q->op; c->seq = q->seq;
 	if (c->sync < 0 || send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
 }
 

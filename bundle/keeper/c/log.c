@@ -69,9 +69,8 @@ static void logged(struct container *c, int which, size_t n) {
 	struct stream *s = &c->out[which];
 	char stamp[64];
 	int64_t t = now();
-	time_t seconds = t / 1000000000;
 	struct tm tm;
-	gmtime_r(&seconds, &tm);
+	gmtime_r(&(time_t){ t / 1000000000 }, &tm);
 	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm), ".%09dZ", (int)(t % 1000000000));
 	reopen(c);
 	struct piece p = { stamp, which, 'P' };
@@ -85,15 +84,11 @@ static void logged(struct container *c, int which, size_t n) {
 // not read stops this process alone. What nobody reads is dropped.
 void copy(struct stream *s, const char *more, size_t n) {
 	char name[32];
-	if (s->sink < 0) {
-		snprintf(name, sizeof name, "/proc/self/fd/%d", s->tap);
-		s->sink = open(name, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-	}
-	if (n) {
-		if (!(s->late = realloc(s->late, s->lates + n))) _exit(1);
-		memcpy(s->late + s->lates, more, n);
-		s->lates += n;
-	}
+	snprintf(name, sizeof name, "/proc/self/fd/%d", s->tap);
+	if (s->sink < 0) s->sink = open(name, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	if (n && !(s->late = realloc(s->late, s->lates + n))) _exit(1);
+	memcpy(s->late + s->lates, more, n);
+	s->lates += n;
 	ssize_t w = write(s->sink, s->late, s->lates);
 	if (w < 0 && errno != EAGAIN) { shut(&s->sink); w = s->lates; }
 	if (w > 0) memmove(s->late, s->late + w, s->lates -= w);

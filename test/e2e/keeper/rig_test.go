@@ -272,7 +272,7 @@ func (r *rig) layer() []byte {
 	r.must(w.WriteHeader(&tar.Header{Name: "payload", Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
 	_, err = w.Write(program)
 	r.must(err)
-	for name, text := range map[string]string{"plain": "text", "garbage": "garbage", "script": "#!/nowhere\n", "etc/passwd": "root:x:0:0::/root:/\nuser:x:1000:0::/home/user:/\n"} {
+	for name, text := range map[string]string{"plain": "text", "garbage": "garbage", "script": "#!/nowhere\n", "usr/bin/lost": "#!/nowhere\n", "etc/passwd": "root:x:0:0::/root:/\nuser:x:1000:0::/home/user:/\n"} {
 		mode := int64(0o755)
 		if name == "plain" {
 			mode = 0o644
