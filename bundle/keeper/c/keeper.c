@@ -81,33 +81,36 @@ static void forget(int i) {
 	containers[i] = 0;
 }
 
-// hear takes a message of a process that is being made: a terminal, that an exec is there (the kernel says which process), or an error.
+// hear takes a message of a process that is being made: a terminal, that an exec is there, or an error. The kernel says who sent it: a
+// container may be able to trace an exec that is there, and to speak for it. It has no terminal to give, then.
 static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 	union { char b[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
 	struct iovec v = { said, 2 * sizeof *said };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
 	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | flags);
+	int fd = -1, who = 0;
 	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
-		if (h->cmsg_type == SCM_RIGHTS) {
-			shut(&c->out[0].fd);
-			memcpy(&c->out[0].fd, CMSG_DATA(h), sizeof(int));
-			fcntl(c->out[0].fd, F_SETFL, O_NONBLOCK);
-		} else if (h->cmsg_type == SCM_CREDENTIALS && *c->exec && said[0] == NOTHING)
-			c->nspid = ((struct ucred *)CMSG_DATA(h))->pid;
+		if (h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
+		if (h->cmsg_type == SCM_CREDENTIALS) who = ((struct ucred *)CMSG_DATA(h))->pid;
 	}
+	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->out[0].fd < 0) fcntl(c->out[0].fd = fd, F_SETFL, O_NONBLOCK);
+	else shut(&fd);
+	if (n > 0 && said[0] == NOTHING && *c->exec && !c->ready) c->nspid = who;
 	return n;
 }
 
 // progress takes what a process says that is to run, and lets an exec go on. The socket to it ends when its program runs.
 static void progress(struct container *c) {
 	int32_t said[2];
+	siginfo_t si;
 	ssize_t n = hear(c, said, MSG_DONTWAIT);
 	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
 	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
 		c->ready = 1;
 		c->started = now();
-		if ((c->pid = hostpid(c->nspid)) && send(c->sync, "", 1, MSG_NOSIGNAL) == 1) return;
-		if (!c->pid) c->nspid = 0; // it has ended
+		c->pid = waitid(P_PID, c->nspid, &si, WEXITED | WNOHANG | WNOWAIT) ? 0 : hostpid(c->nspid);
+		if (c->pid && send(c->sync, "", 1, MSG_NOSIGNAL) == 1) return;
+		if (!c->pid) c->nspid = 0; // it has ended, or is no child of this process
 		settle(c, ESRCH, DIED);
 	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
