@@ -112,8 +112,8 @@ func TestTerminals(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// A container with an input gets what is typed, and its end after the first who attaches if it is so
-// wanted; who attaches gets all output, which is in the log once.
+// A container with an input gets what is typed, and its end after the first who attaches if it is
+// so wanted; who attaches gets all output, which is in the log once.
 func TestAttach(t *testing.T) {
 	r := newRig(t)
 	for _, restart := range []bool{false, true} {

@@ -21,8 +21,8 @@ func (r *rig) cpu() float64 {
 	return n / 1e6
 }
 
-// What starts and stops of a pod with one container, and an exec, cost by each handler, in turns. Only
-// the ratio counts: the network plugin is a shell script here.
+// What starts and stops of a pod with one container, and an exec, cost by each handler, in turns.
+// Only the ratio counts: the network plugin is a shell script here.
 func TestCosts(t *testing.T) {
 	const rounds, pods, execs = 5, 4, 8
 	r := newRig(t)

@@ -18,8 +18,8 @@ type execution struct {
 	pid, code uint32
 }
 
-// execs are the execs of a container, by the FIFOs that containerd made for them, that the task service
-// knows.
+// execs are the execs of a container that the task service knows, by the FIFOs that containerd made
+// for them.
 func (r *rig) execs(id string) []execution {
 	r.Helper()
 	conn, err := net.Dial("unix", r.path("state", "keepers", "task.sock"))
