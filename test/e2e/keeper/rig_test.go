@@ -529,7 +529,8 @@ func (r *rig) clean() {
 			r.Errorf("unmount %s: %v", at, err)
 		}
 	}
-	for _, h := range hierarchies() {
+	// runc also makes cgroups in the hierarchy of version 2, where there is one beside the others.
+	for _, h := range append(hierarchies(), cgroups+"/unified") {
 		var dirs []string
 		filepath.WalkDir(h+r.group, func(p string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
