@@ -28,6 +28,12 @@ keeper-points: keeper
 	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keeperpoints -o '$(CURDIR)/$(KEEPER)/points/keeper-containerd' .
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload ./test/e2e/keeper/payload
 
+# The stock shim and runc, with which keepers are compared.
+.PHONY: keeper-stock
+keeper-stock: bundle
+	@mkdir -p $(KEEPER)/stock
+	@tar --zstd -xf $(BUNDLE_FILE) -C $(KEEPER)/stock --strip-components 1 bin/runc bin/containerd-shim-runc-v2
+
 .PHONY: keeper-needs
 keeper-needs:
 	@command -v $(KEEPER_CC) >/dev/null || { echo "keeper: missing Debian package: musl-tools (as root: apt-get install musl-tools)" >&2; exit 1; }
@@ -36,7 +42,7 @@ keeper-needs:
 KEEPER_KILLS ?= 5
 
 .PHONY: e2e-keeper
-e2e-keeper: need-root keeper-points ## pods by keepers, and containerd killed under them (as root; KEEPER_KILLS=5, KEEPER_SEED=number)
+e2e-keeper: need-root keeper-points keeper-stock ## pods by keepers, and containerd killed under them (as root; KEEPER_KILLS=5, KEEPER_SEED=number)
 	KEEPER='$(CURDIR)/$(KEEPER)' KEEPER_KILLS='$(KEEPER_KILLS)' KEEPER_SEED='$(KEEPER_SEED)' go test -tags e2e,keeper -count 1 -timeout 30m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/keeper
 
 KEEPER_FUZZ ?= 1m
@@ -44,5 +50,6 @@ KEEPER_FUZZ ?= 1m
 .PHONY: keeper-fuzz
 keeper-fuzz: ## the keeper with malformed plans, messages and output, under the address sanitizer (KEEPER_FUZZ=1m)
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzPlan$$' -fuzztime $(KEEPER_FUZZ) ./ctest
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzExec$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzMessages$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzLog$$' -fuzztime $(KEEPER_FUZZ) ./ctest

@@ -6,9 +6,10 @@
 // ends every process of the pod. When it is ready, it prints its pid as the host sees it. Who connects last is the runtime.
 #include "keeper.h"
 
-static struct container containers[CONTAINERS];
+static struct container *containers[PROCESSES];
 static int conn = -1, over;
 static uint32_t self; // the keeper, as the host sees it
+#define EACH(i, c) for (int i = 0; i < PROCESSES; i++) for (struct container *c = containers[i]; c; c = 0)
 
 int64_t now(void) {
 	struct timespec t;
@@ -16,199 +17,330 @@ int64_t now(void) {
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-// hostpid is this process's pid as the host sees it: /proc is still the host's.
-uint32_t hostpid(void) {
-	char b[32];
-	ssize_t n = readlink("/proc/self", b, sizeof b - 1);
+void shut(int *fd) { if (*fd >= 0) close(*fd); *fd = -1; }
+
+// hostpid is the pid of a process as the host sees it, which /proc is still of; 0 if there is no such process.
+static uint32_t hostpid(pid_t pid) {
+	char b[512] = "";
+	int fd = syscall(SYS_pidfd_open, pid, 0);
+	snprintf(b, sizeof b, "/proc/self/fdinfo/%d", fd);
+	int info = open(b, O_RDONLY | O_CLOEXEC);
+	ssize_t n = read(info, b, sizeof b - 1);
+	shut(&info);
+	shut(&fd);
 	b[n < 0 ? 0 : n] = 0;
-	return atoi(b);
+	const char *line = strstr(b, "\nPid:\t");
+	return line ? strtoul(line + 6, 0, 10) : 0;
 }
 
-static struct container *find(const char *id) {
-	for (int i = 0; i < CONTAINERS; i++) if (containers[i].used && !memcmp(containers[i].id, id, IDLEN)) return &containers[i];
+static struct container *find(const char *id, const char *exec) {
+	EACH(i, c) if (c->state != FAILED && !memcmp(c->id, id, IDLEN) && !memcmp(c->exec, exec, IDLEN)) return c;
 	return 0;
 }
 
 static void tell(const struct request *q, int err, int step, const struct container *c) {
 	struct reply r = { .version = VERSION, .op = q->op, .seq = q->seq, .err = err, .step = step, .pid = self };
-	if (c) {
+	if (c && c->state != FAILED) {
 		r.pid = c->pid; r.state = c->state; r.status = c->status; r.started = c->started; r.exited = c->exited;
 		memcpy(r.id, c->id, IDLEN);
+		memcpy(r.exec, c->exec, IDLEN);
 	}
 	if (conn >= 0) (void)!send(conn, &r, sizeof r, MSG_NOSIGNAL);
 }
 
-static void forget(struct container *c) {
-	endstream(&c->out[0]);
-	endstream(&c->out[1]);
-	if (c->log >= 0) close(c->log);
-	if (c->sync >= 0) close(c->sync);
-	free(c->logpath);
-	c->used = 0;
-}
-
-// spawn makes the container's first process and lets it come to where it waits for START. It returns an errno, and says what failed.
-static int spawn(struct container *c, const struct plan *p, int32_t *failed) {
-	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0;
-	int32_t said[3] = { 0, SETUP, 0 };
-	*failed = SETUP;
-	if (pipe2(pipes[0], O_CLOEXEC) || pipe2(pipes[1], O_CLOEXEC) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync)) e = errno;
-	pid_t pid = e ? 0 : syscall(SYS_clone, CLONE_NEWNS | CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0); // as fork, with new namespaces
-	if (!e && !pid) child(p, sync[1], pipes[0][1], pipes[1][1]);
-	if (pid < 0) e = errno;
-	for (int w = 0; w < 2; w++) {
-		close(pipes[w][1]);
-		fcntl(pipes[w][0], F_SETFL, O_NONBLOCK);
-		c->out[w] = (struct stream){ pipes[w][0], 0, 0 };
+// settle answers the request that waits for the process to run.
+static void settle(struct container *c, int err, int step) {
+	struct request q = { .op = c->op, .seq = c->seq };
+	c->waits = 0;
+	shut(&c->sync);
+	if (!err) c->state = RUNNING;
+	else if (*c->exec) {
+		if (c->nspid > 0) kill(c->nspid, SIGKILL);
+		c->state = FAILED;
 	}
-	close(sync[1]);
+	tell(&q, err, step, c);
+}
+
+// release closes what only a process that runs needs.
+static void release(struct container *c) {
+	for (struct stream *s = c->out; s < c->out + 2; s++) {
+		endstream(s);
+		shut(&s->sink);
+		shut(&s->tap);
+		free(s->late);
+		s->late = 0;
+	}
+	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync };
+	for (int i = 0; i < 6; i++) shut(all[i]);
+}
+
+static void forget(int i) {
+	release(containers[i]);
+	free(containers[i]->logpath);
+	free(containers[i]);
+	containers[i] = 0;
+}
+
+// hear takes a message of a process that is being made: a terminal, that an exec is there, or an error. The kernel says who sent it: a
+// container may be able to trace an exec that is there, and to speak for it. It has no terminal to give, then.
+static ssize_t hear(struct container *c, int32_t said[2], int flags) {
+	union { char b[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
+	struct iovec v = { said, 2 * sizeof *said };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | flags);
+	int fd = -1, who = 0;
+	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
+		if (h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
+		if (h->cmsg_type == SCM_CREDENTIALS) who = ((struct ucred *)CMSG_DATA(h))->pid;
+	}
+	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->out[0].fd < 0) fcntl(c->out[0].fd = fd, F_SETFL, O_NONBLOCK);
+	else shut(&fd);
+	if (n > 0 && said[0] == NOTHING && *c->exec && !c->ready) c->nspid = who;
+	return n;
+}
+
+// progress takes what a process says that is to run, and lets an exec go on. The socket to it ends when its program runs.
+static void progress(struct container *c) {
+	int32_t said[2];
+	siginfo_t si;
+	ssize_t n = hear(c, said, MSG_DONTWAIT);
+	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
+	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
+		c->ready = 1;
+		c->started = now();
+		c->pid = waitid(P_PID, c->nspid, &si, WEXITED | WNOHANG | WNOWAIT) ? 0 : hostpid(c->nspid);
+		if (c->pid && send(c->sync, "", 1, MSG_NOSIGNAL) == 1) return;
+		if (!c->pid) c->nspid = 0; // it has ended, or is no child of this process
+		settle(c, ESRCH, DIED);
+	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
+	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
+}
+
+// spawn makes a process: the first of a container, or an exec beside target, the first of its container. It returns an errno.
+static int spawn(struct container *c, const struct plan *p, int *file, int target, int tty) {
+	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0, on = 1, new = target < 0 ? CLONE_NEWNS | CLONE_NEWPID : 0;
+	int give[3] = { file[IN], file[OUT], file[ERR] };
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) || setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) e = errno;
+	for (int w = 0; w < 2 && !tty && target < 0; w++) {
+		if (pipe2(pipes[w], O_CLOEXEC)) e = errno;
+		give[OUT + w] = pipes[w][1];
+		if (!e) fcntl(c->out[w].fd = pipes[w][0], F_SETFL, O_NONBLOCK);
+	}
+	if (tty) { // what is typed goes to the terminal by the keeper
+		c->in = file[IN];
+		if (c->in >= 0) fcntl(c->in, F_SETFL, O_NONBLOCK);
+		file[IN] = give[IN] = -1;
+	}
+	if (!e && (c->nspid = syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0)) < 0) e = errno; // as fork
+	if (!e && !c->nspid) child(p, sync[1], give, target);
+	for (int w = 0; w < 2; w++) shut(&pipes[w][1]);
+	shut(&sync[1]);
 	c->sync = sync[0];
-	if (e) return e;
-	ssize_t n = read(c->sync, said, sizeof said);
-	*failed = n == sizeof said ? said[1] : DIED;
-	c->nspid = pid;
-	c->pid = said[0];
-	if (*failed == NOTHING) return 0;
-	kill(pid, SIGKILL);
-	waitpid(pid, 0, 0);
-	return n == sizeof said ? said[2] : EPIPE;
+	return e;
 }
 
-// readplan maps the plan, which must be sealed: nobody can change or cut it then.
-static const struct plan *readplan(int fd, off_t *size, int32_t *failed) {
-	struct stat st;
-	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
-	*failed = BADPLAN;
-	if (seals < 0 || (seals & want) != want || fstat(fd, &st) || st.st_size <= 0 || st.st_size > MAXPLAN) return 0;
-	const struct plan *p = mmap(0, *size = st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (p == MAP_FAILED) return 0;
-	if ((*failed = checkplan(p, *size)) == NOTHING) return p;
-	munmap((void *)p, *size);
-	return 0;
+// fresh has room for a process. Where there is none, the exec goes whose end is known for the longest time.
+static int fresh(void) {
+	int old = -1;
+	EACH(i, c) if (*c->exec && c->state == STOPPED && (old < 0 || c->exited < containers[old]->exited)) old = i;
+	for (int i = 0; i < PROCESSES; i++) if (!containers[i]) return i;
+	if (old >= 0) forget(old);
+	return old;
 }
 
-static void create(const struct request *q, int fd) {
-	struct container *c = 0;
-	int32_t failed = NOTHING;
-	off_t size = 0;
-	for (int i = 0; i < CONTAINERS && !c; i++) if (!containers[i].used) c = &containers[i];
-	if (!c || find(q->id)) { tell(q, c ? EEXIST : ENOSPC, NOTHING, 0); return; }
-	const struct plan *p = readplan(fd, &size, &failed);
-	if (!p) { tell(q, EINVAL, failed, 0); return; }
-	memset(c, 0, sizeof *c);
-	c->log = -1;
+// awaitready waits until the first process waits for START.
+static int awaitready(struct container *c, int32_t *failed) {
+	int32_t said[2] = { TERMINAL };
+	ssize_t n = sizeof said;
+	while (n == sizeof said && said[0] == TERMINAL) n = hear(c, said, 0);
+	*failed = n == sizeof said ? said[0] : DIED;
+	if (*failed == NOTHING && (c->pid = hostpid(c->nspid))) return 0;
+	kill(c->nspid, SIGKILL);
+	waitpid(c->nspid, 0, 0);
+	return n == sizeof said && said[1] ? said[1] : EPIPE;
+}
+
+// begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
+static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
+	int at = fresh(), w, tty = q->arg & TTY;
+	int32_t failed = SETUP;
+	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
+	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
+	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 } };
 	memcpy(c->id, q->id, IDLEN);
-	int e = spawn(c, p, &failed);
-	c->logpath = strdup(text(p, p->log));
-	munmap((void *)p, size);
-	if (e) { forget(c); tell(q, e, failed, 0); return; }
-	c->used = 1;
-	c->state = CREATED;
-	tell(q, 0, NOTHING, c);
+	memcpy(c->exec, q->exec, IDLEN);
+	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
+		c->out[w] = (struct stream){ .fd = -1, .tap = -1, .sink = -1 };
+		*(tty || !of ? &c->out[w].tap : &c->held[1 + w]) = file[HELDOUT + w];
+	}
+	for (w = HELDIN; w < FILES; w++) file[w] = -1;
+	containers[at] = c;
+	int e = spawn(c, p, file, target, tty);
+	if (!e && !of) e = awaitready(c, &failed);
+	if (e) { forget(at); tell(q, e, failed, 0); return; }
+	c->waits = !!of;
+	if ((c->ready = !of)) c->logpath = strdup(text(p, p->log));
+	if (!of) tell(q, 0, NOTHING, c);
 }
 
-// start lets the first process go on. The socket to it ends when its program runs, as it is closed by exec.
+// plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
+static void plan(const struct request *q, int fd, int *file) {
+	static const char none[IDLEN];
+	struct container *of = q->op == EXECUTE ? find(q->id, none) : 0;
+	struct stat st;
+	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW, target = -1, failed = BADPLAN;
+	const struct plan *p = 0;
+	if (seals >= 0 && (seals & want) == want && !fstat(fd, &st) && st.st_size > 0 && st.st_size <= MAXPLAN) p = mmap(0, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (p && p != MAP_FAILED) failed = checkplan(p, st.st_size);
+	if (q->op == EXECUTE && (!of || !*q->exec)) tell(q, ENOENT, NOTHING, 0);
+	else if (of ? of->state != RUNNING : !!*q->exec) tell(q, ESRCH, NOTHING, 0);
+	else if (find(q->id, q->exec)) tell(q, EEXIST, NOTHING, 0);
+	else if (failed != NOTHING || (!of && (!p->log || !p->root))) tell(q, EINVAL, failed == NOTHING ? BADPLAN : failed, 0);
+	else if (of && (target = syscall(SYS_pidfd_open, of->nspid, 0)) < 0) tell(q, errno, NOTHING, 0);
+	else begin(q, p, file, of, target);
+	shut(&target);
+	if (p && p != MAP_FAILED) munmap((void *)p, st.st_size);
+}
+
+// start lets the first process go on.
 static void start(const struct request *q, struct container *c) {
-	int32_t said[3];
-	if (c->state != CREATED) { tell(q, EBUSY, NOTHING, c); return; }
-	c->started = now();
-	ssize_t n = send(c->sync, "", 1, MSG_NOSIGNAL) == 1 ? read(c->sync, said, sizeof said) : -1;
-	if (n == 0) c->state = RUNNING;
-	close(c->sync);
-	c->sync = -1;
-	if (n == sizeof said) tell(q, said[2], said[1], c);
-	else tell(q, n ? EPIPE : 0, n ? DIED : NOTHING, c);
+	if (c->state != CREATED || c->waits) { tell(q, EBUSY, NOTHING, c); return; }
+	c->started = now(); c->waits = 1; c->op = q->op; c->seq = q->seq;
+	if (c->sync < 0 || send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
 }
 
 static void list(struct request q) {
 	q.op = LISTED;
-	for (int i = 0; i < CONTAINERS; i++) if (containers[i].used) tell(&q, 0, NOTHING, &containers[i]);
+	EACH(i, c) if (c->state != FAILED) tell(&q, 0, NOTHING, c);
 	q.op = LIST;
 	tell(&q, 0, NOTHING, 0);
 }
 
-static void answer(const struct request *q, int fd) {
-	struct container *c = find(q->id);
+// end sends a signal. An exec that does not run yet does not come to run then.
+static int end(struct container *c, int signal) {
+	if (c->state == STOPPED) return ESRCH;
+	if (*c->exec && c->waits) { settle(c, EINTR, DIED); return 0; }
+	return kill(c->nspid, signal) ? errno : 0;
+}
+
+// delete forgets what has ended; with a container, its execs.
+static void delete(const struct request *q, struct container *c) {
+	int stopped = c->state == STOPPED, all = !*c->exec;
+	tell(q, stopped ? 0 : EBUSY, NOTHING, c);
+	if (stopped) EACH(i, d) if (d == c || (all && !memcmp(d->id, q->id, IDLEN))) {
+		if (d->waits) settle(d, ESRCH, DIED);
+		else if (d->state == STOPPED) forget(i);
+	}
+}
+
+static void answer(const struct request *q, int fd, int *file) {
+	struct winsize w = { q->arg >> 16, q->arg & 0xffff, 0, 0 };
+	struct container *c = find(q->id, q->exec);
 	switch (q->op) {
-	case CREATE: create(q, fd); return;
+	case CREATE: case EXECUTE: plan(q, fd, file); return;
 	case LIST: list(*q); return;
 	case STOP: tell(q, 0, NOTHING, 0); over = 1; return;
-	case START: case KILL: case DELETE: break;
+	case START: case KILL: case DELETE: case RESIZE: case CLOSE: break;
 	default: tell(q, ENOSYS, NOTHING, 0); return;
 	}
 	if (!c) tell(q, ENOENT, NOTHING, 0);
 	else if (q->op == START) start(q, c);
-	else if (q->op == KILL) tell(q, c->state == STOPPED ? ESRCH : kill(c->nspid, q->arg) ? errno : 0, NOTHING, c);
-	else {
-		tell(q, c->state == STOPPED ? 0 : EBUSY, NOTHING, c);
-		if (c->state == STOPPED) forget(c);
-	}
+	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
+	else if (q->op == RESIZE) tell(q, ioctl(c->out[0].fd, TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
+	else if (q->op == CLOSE) { shut(&c->held[0]); tell(q, 0, NOTHING, c); }
+	else delete(q, c);
 }
 
-// receive reads a request, and the file that may come with it. There is room for one file: the kernel closes further ones.
+// receive reads a request, and the files that may come with it. There is room for as many as there are: the kernel closes further ones.
 static void receive(void) {
 	struct request q = { 0 };
-	union { char b[CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
+	int fd[1 + FILES] = { -1 }, file[FILES], got = 0, next = 1;
+	union { char b[CMSG_SPACE(sizeof fd)]; struct cmsghdr h; } control;
 	struct iovec v = { &q, sizeof q };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int)) };
-	int fd = -1;
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof fd) };
 	ssize_t n = recvmsg(conn, &m, MSG_CMSG_CLOEXEC);
-	if (n <= 0) { close(conn); conn = -1; return; }
+	if (n <= 0) { shut(&conn); return; }
 	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-	if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
+	if (h && h->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(h), sizeof *fd * (got = (h->cmsg_len - CMSG_LEN(0)) / sizeof *fd));
+	for (int i = 0; i < FILES; i++) file[i] = q.files >> i & 1 && next < got ? fd[next++] : -1;
 	if (q.version != VERSION) tell(&q, EPROTONOSUPPORT, NOTHING, 0);
 	else if (n != sizeof q || m.msg_flags & MSG_TRUNC) tell(&q, EPROTO, NOTHING, 0);
-	else answer(&q, fd);
-	if (fd >= 0) close(fd);
+	else answer(&q, fd[0], file);
+	shut(&fd[0]);
+	for (int i = 0; i < FILES; i++) shut(&file[i]);
+	while (next < got) shut(&fd[next++]);
 }
 
 static void ended(struct container *c, int st) {
-	// Its PID namespace has no process any more, so what is in the pipes is all that ever comes.
+	// What it has written is in the pipes. For a container that is all that ever comes, as its PID namespace has no process any more.
 	for (int w = 0; w < 2; w++) {
 		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}
-		endstream(&c->out[w]);
+		if (!c->out[w].late) continue;
+		fcntl(c->out[w].sink, F_SETPIPE_SZ, 2 << 20); // what is late fits now, so who reads slowly gets it, and the keeper need not wait
+		copy(&c->out[w], "", 0);
 	}
-	if (c->log >= 0) { close(c->log); c->log = -1; }
+	release(c);
 	c->exited = now();
 	c->state = STOPPED;
 	c->status = WIFSIGNALED(st) ? 128 + WTERMSIG(st) : WEXITSTATUS(st);
 	tell(&(struct request){ .op = EXITED }, 0, NOTHING, c);
 }
 
-// reap looks who ended. As process 1 of the pod, the keeper is the parent of all who lost theirs.
+// reap looks who ended. As process 1 of the pod, the keeper is the parent of all who lost theirs. An exec that it does not know yet has
+// not run its program; who is known and not ready is the exec's first half, which ends when it has forked the other.
 static void reap(int signals) {
 	struct signalfd_siginfo si;
 	int st;
 	pid_t pid;
 	while (read(signals, &si, sizeof si) == sizeof si) {}
-	while ((pid = waitpid(-1, &st, WNOHANG)) > 0)
-		for (int i = 0; i < CONTAINERS; i++)
-			if (containers[i].used && containers[i].nspid == pid && containers[i].state != STOPPED) ended(&containers[i], st);
+	while ((pid = waitpid(-1, &st, WNOHANG)) > 0) EACH(i, c) if (c->nspid == pid) {
+		if (c->waits && c->ready) progress(c);
+		if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
+		c->nspid = 0;
+		if (c->ready && c->state != FAILED) ended(c, st);
+	}
+}
+
+// What of a process is waited for.
+enum { PROGRESS, READ0, READ1, LATE0, LATE1, FEED, KINDS };
+
+static struct pollfd wanted(const struct container *c, int kind) {
+	const struct stream *s = &c->out[kind == READ1 || kind == LATE1];
+	if (kind == PROGRESS) return (struct pollfd){ c->waits ? c->sync : -1, POLLIN, 0 };
+	if (kind == FEED) return (struct pollfd){ c->inlen ? c->out[0].fd : c->in, c->inlen ? POLLOUT : POLLIN, 0 };
+	if (kind < LATE0) return (struct pollfd){ s->late ? -1 : s->fd, POLLIN, 0 };
+	return (struct pollfd){ s->late ? s->sink : -1, POLLOUT, 0 };
 }
 
 // turn waits until something happens, and does what is to be done.
 static void turn(int signals) {
 	enum { FIRST = 3 };
-	struct pollfd f[FIRST + 2 * CONTAINERS] = { { signals, POLLIN, 0 }, { conn, POLLIN, 0 }, { 3, POLLIN, 0 } };
-	int who[FIRST + 2 * CONTAINERS], n = FIRST;
-	for (int i = 0; i < 2 * CONTAINERS; i++) {
-		struct container *c = &containers[i / 2];
-		if (!c->used || c->out[i % 2].fd < 0) continue;
-		f[n] = (struct pollfd){ c->out[i % 2].fd, POLLIN, 0 };
-		who[n++] = i;
+	struct pollfd f[FIRST + KINDS * PROCESSES];
+	short who[FIRST + KINDS * PROCESSES];
+	int n = FIRST, from[FIRST] = { signals, conn, 3 };
+	for (int i = 0; i < FIRST; i++) f[i] = (struct pollfd){ from[i], POLLIN, 0 };
+	EACH(i, c) for (int kind = 0; kind < KINDS; kind++) {
+		f[n] = wanted(c, kind);
+		if (f[n].fd >= 0) who[n++] = i * KINDS + kind;
 	}
 	if (poll(f, n, -1) < 0) return;
 	for (int k = FIRST; k < n; k++) {
-		struct container *c = &containers[who[k] / 2];
-		if (f[k].revents && !drain(c, who[k] % 2)) endstream(&c->out[who[k] % 2]);
+		struct container *c = containers[who[k] / KINDS];
+		int kind = who[k] % KINDS, w = kind == READ1 || kind == LATE1;
+		if (!f[k].revents) continue;
+		if (kind == PROGRESS) progress(c);
+		else if (kind == FEED) feed(c);
+		else if (kind >= LATE0) copy(&c->out[w], "", 0);
+		else if (!drain(c, w)) endstream(&c->out[w]);
 	}
 	if (f[0].revents) reap(signals);
+	EACH(i, c) if (c->state == FAILED && c->nspid <= 0) forget(i);
 	if (f[1].revents) receive();
-	if (f[2].revents) {
-		int next = accept4(3, 0, 0, SOCK_CLOEXEC);
-		if (next >= 0 && conn >= 0) close(conn);
-		if (next >= 0) conn = next;
-	}
+	int next = f[2].revents ? accept4(3, 0, 0, SOCK_CLOEXEC) : -1;
+	if (next < 0) return;
+	shut(&conn);
+	conn = next;
+	EACH(i, c) c->seq = 0; // who asked is gone
 }
 
 static void die(const char *what) {
@@ -240,7 +372,8 @@ int main(int argc, char **argv) {
 	int signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK), null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (signals < 0 || null < 0 || setsid() < 0 || chdir("/") || fcntl(3, F_SETFD, FD_CLOEXEC)) die("set up");
 	umask(022);
-	self = hostpid();
+	signal(SIGPIPE, SIG_IGN);
+	self = hostpid(getpid());
 	dprintf(1, "%u\n", self);
 	for (int i = 0; i < 3; i++) dup2(null, i);
 	while (!over) turn(signals);

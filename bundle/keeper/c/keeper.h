@@ -8,12 +8,14 @@
 #include <grp.h>
 #include <limits.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -27,21 +29,27 @@
 #include <unistd.h>
 
 // What goes over the socket and what a plan is made of: bundle/keeper/wire and bundle/keeper/plan have the same in Go.
-enum { VERSION = 1, MAGIC = 0x6e6c7062 };
-enum { CREATE = 1, START, KILL, DELETE, LIST, STOP, EXITED = 100, LISTED };
-enum { CREATED = 1, RUNNING, STOPPED };
-enum { CONTAINERS = 64, LINE = 16384, IDLEN = 64, MAXPLAN = 4 << 20 };
+enum { VERSION = 2, MAGIC = 0x6e6c7062 };
+enum { CREATE = 1, START, KILL, DELETE, LIST, STOP, EXECUTE, RESIZE, CLOSE, EXITED = 100, LISTED };
+enum { CREATED = 1, RUNNING, STOPPED, FAILED }; // FAILED: an exec that did not come to run; nobody is told of it any more
+enum { PROCESSES = 256, LINE = 16384, IDLEN = 64, MAXPLAN = 4 << 20 };
 
 // In each version, version, op and seq stand at the beginning of a message, so that the two sides can tell that they differ.
-struct request { uint32_t version, op, seq, arg; char id[IDLEN]; };
+// files says which files come beside the plan, a bit for each of FILES; arg has the signal, the size of a terminal, or TTY.
+struct request { uint32_t version, op, seq, arg, files; char id[IDLEN], exec[IDLEN]; };
 struct reply {
 	uint32_t version, op, seq;
 	int32_t err, step; // errno, and what failed: a step of the plan, or one of the following
 	uint32_t pid, state, status;
 	int64_t started, exited; // nanoseconds since 1970
-	char id[IDLEN];
+	char id[IDLEN], exec[IDLEN];
 };
-enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5 };
+enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6 };
+
+// The process's own standard input, output and error, and what the keeper holds: the other ends of them, as long as the process
+// lives, or FIFOs (O_PATH) that get a copy of what the keeper reads.
+enum { IN, OUT, ERR, HELDIN, HELDOUT, HELDERR, FILES };
+enum { TTY = 1 };
 
 // A plan is this header, the steps, the offsets of arguments and environment, the supplementary groups, and strings that end with 0.
 // A string is told by its offset from the beginning of the plan; 0 is none.
@@ -58,23 +66,32 @@ enum {
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
 	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root
-	CWD, IDS, CAPS, NONEW, OPS
+	CWD, IDS, CAPS, NONEW,
+	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
+	ENTER,   // an exec goes into the mounts of its container, and who it forks into the processes
+	OPS
 };
-struct stream { int fd, len; char *rest; }; // rest: the beginning of a line whose end has not come yet
+// A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
+// same, open while somebody reads it; late: what it has no room for yet.
+struct stream { int fd, len, tap, sink; char *rest, *late; size_t lates; };
+// A container, by its first process, or an exec in one.
 struct container {
-	int used, state, nspid, sync; // nspid: the pid as the keeper sees it; sync: a socket to the first process, until it runs
-	uint32_t pid, status;
+	int state, nspid, sync, ready, waits; // nspid: the pid as the keeper sees it; sync: a socket to the process, until its program runs
+	uint32_t pid, status, seq, op;        // seq and op of the request that waits for that
 	int64_t started, exited;
-	char id[IDLEN], *logpath;
+	char id[IDLEN], exec[IDLEN], *logpath;
 	struct stream out[2];
+	int held[3], in, inlen; char input[512]; // in: what goes into the terminal, of which inlen bytes have been read
 	int log; dev_t dev; ino_t ino;
 };
-int64_t now(void);      // nanoseconds since 1970
-uint32_t hostpid(void); // this process's pid as the host sees it
+int64_t now(void); // nanoseconds since 1970
+void shut(int *fd);
 
 // log.c
 int drain(struct container *c, int which);
+void copy(struct stream *s, const char *more, size_t n);
 void endstream(struct stream *s);
+void feed(struct container *c);
 
 // plan.c
 const char *text(const struct plan *p, uint32_t offset);
@@ -82,6 +99,8 @@ int checkplan(const struct plan *p, uint64_t size);
 int run(const struct plan *p, const struct step *s);
 
 // first.c
-void child(const struct plan *p, int sync, int out, int err);
+enum { SYNC = 3, TARGET }; // files of a process that is being made: the socket to the keeper, and the container's first process
+void child(const struct plan *p, int sync, const int give[3], int target);
+int say(int what, int err, int fd);
 
 #endif

@@ -64,16 +64,13 @@ static void split(struct container *c, struct piece p, const char *at, const cha
 	}
 }
 
-// drain takes what is in a pipe to the log. It returns 0 when no process can write to the pipe any more, -1 when it is empty.
-int drain(struct container *c, int which) {
+// log writes what was read to the log; n is 0 at the end.
+static void logged(struct container *c, int which, size_t n) {
 	struct stream *s = &c->out[which];
-	ssize_t n = read(s->fd, inbuf, sizeof inbuf);
-	if (n < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
 	char stamp[64];
 	int64_t t = now();
-	time_t seconds = t / 1000000000;
 	struct tm tm;
-	gmtime_r(&seconds, &tm);
+	gmtime_r(&(time_t){ t / 1000000000 }, &tm);
 	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm), ".%09dZ", (int)(t % 1000000000));
 	reopen(c);
 	struct piece p = { stamp, which, 'P' };
@@ -81,11 +78,48 @@ int drain(struct container *c, int which) {
 	else if (s->len) emit(c, p, "", 0);
 	flush(c);
 	if (!s->len) { free(s->rest); s->rest = 0; }
+}
+
+// copy gives what a process writes to who is attached. What there is no room for is late, and nothing more is read meanwhile: who does
+// not read stops this process alone. What nobody reads is dropped.
+void copy(struct stream *s, const char *more, size_t n) {
+	char name[32];
+	snprintf(name, sizeof name, "/proc/self/fd/%d", s->tap);
+	if (s->sink < 0) s->sink = open(name, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	if (n && !(s->late = realloc(s->late, s->lates + n))) _exit(1);
+	memcpy(s->late + s->lates, more, n);
+	s->lates += n;
+	ssize_t w = write(s->sink, s->late, s->lates);
+	if (w < 0 && errno != EAGAIN) { shut(&s->sink); w = s->lates; }
+	if (w > 0) memmove(s->late, s->late + w, s->lates -= w);
+	if (!s->lates) { free(s->late); s->late = 0; }
+}
+
+// drain takes what a process has written to the log and to who is attached. It returns 0 at the end, and -1 when there is nothing yet.
+int drain(struct container *c, int which) {
+	struct stream *s = &c->out[which];
+	ssize_t n = read(s->fd, inbuf, sizeof inbuf);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
+	if (n < 0) n = 0; // a terminal that nobody has open
+	if (n && s->tap >= 0) copy(s, inbuf, n);
+	if (c->logpath) logged(c, which, n);
 	return n > 0;
 }
 
+// feed takes what somebody types to the terminal, which may have no room.
+void feed(struct container *c) {
+	ssize_t n = c->inlen;
+	if (!n && (n = read(c->in, c->input, sizeof c->input)) < 0 && errno == EAGAIN) return;
+	if (n <= 0 || c->out[0].fd < 0) { shut(&c->in); c->inlen = 0; return; }
+	ssize_t w = write(c->out[0].fd, c->input, n);
+	c->inlen = w >= 0 ? n - w : errno == EAGAIN ? n : 0;
+	if (w > 0) memmove(c->input, c->input + w, c->inlen);
+}
+
+// endstream ends the reading. What is late goes on; at the end of the process, the FIFO takes all of it.
 void endstream(struct stream *s) {
-	if (s->fd >= 0) close(s->fd);
+	shut(&s->fd);
 	free(s->rest);
-	*s = (struct stream){ -1, 0, 0 };
+	s->rest = 0;
+	s->len = 0;
 }

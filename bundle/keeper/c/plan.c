@@ -15,7 +15,7 @@ int checkplan(const struct plan *p, uint64_t size) {
 	if (strings >= size || ((const char *)p)[size - 1] || !p->argc || p->before > p->steps) return BADPLAN;
 	const uint32_t *word = (const uint32_t *)((const char *)p + words);
 	for (uint64_t i = 0; i < count; i++) if (word[i] < strings || word[i] >= size) return BADPLAN;
-	if (p->log < strings || p->log >= size || p->root < strings || p->root >= size) return BADPLAN;
+	if ((p->log && p->log < strings) || p->log >= size || (p->root && p->root < strings) || p->root >= size) return BADPLAN;
 	for (uint32_t i = 0; i < p->steps; i++) {
 		const struct step *s = &p->step[i];
 		if (!s->op || s->op >= OPS) return i;
@@ -37,15 +37,17 @@ static int putfile(const char *path, const char *value) {
 
 static int rootfd = -1;
 
-// inside opens a path of the container. The image is not trusted: RESOLVE_IN_ROOT has the kernel follow each link as the container
+// below opens a path of the container. The image is not trusted: RESOLVE_IN_ROOT has the kernel follow each link as the container
 // would, so that none leads out. O_PATH opens the place alone, without reading what is there.
-static int inside(const char *path) {
-	struct { uint64_t flags, mode, resolve; } how = { O_PATH | O_CLOEXEC, 0, 0x10 | 0x02 }; // RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS
+static int below(const char *path, uint64_t flags) {
+	struct { uint64_t flags, mode, resolve; } how = { flags | O_CLOEXEC, 0, 0x10 | 0x02 }; // RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS
 	int fd = -1;
 	for (int i = 0; i < 16; i++) // EAGAIN: somebody renamed a folder on the way
 		if ((fd = syscall(SYS_openat2, rootfd, path, &how, sizeof how)) >= 0 || errno != EAGAIN) break;
 	return fd;
 }
+
+static int inside(const char *path) { return below(path, O_PATH); }
 
 // make makes something at a path of the container. What is there already stays, also a link.
 static int make(const struct step *s, const char *target, const char *path) {
@@ -95,6 +97,10 @@ static int ids(const struct plan *p, const struct step *s) {
 	const gid_t *groups = (const gid_t *)((const char *)&p->step[p->steps] + 4 * ((uint64_t)p->argc + p->envc));
 	for (int i = 0; i < 64 && prctl(PR_CAPBSET_READ, i, 0, 0, 0) >= 0; i++)
 		if (!(s->n[2] >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0)) return -1;
+	for (int i = 0; i < 3; i++) { // /dev/stdout is for the program to open, but no device is for it to have
+		struct stat st;
+		if (!fstat(i, &st) && (S_ISFIFO(st.st_mode) || isatty(i)) && fchown(i, s->n[0], -1)) return -1;
+	}
 	if (setgroups(p->groups, groups) || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)) return -1;
 	if (setresgid(s->n[1], s->n[1], s->n[1]) || setresuid(s->n[0], s->n[0], s->n[0])) return -1;
 	return prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
@@ -115,6 +121,28 @@ static int caps(const uint64_t n[4]) {
 	return 0;
 }
 
+// console makes a terminal of the container, hands its end to the keeper, and has the process and the container's /dev/console on it.
+// What lies at /dev/pts may be anything; none but a terminal gives its other end, and the cgroup has no device that minds being asked.
+static int console(const struct step *s, const char *shown) {
+	struct winsize w = { s->n[0], s->n[1], 0, 0 };
+	char name[32];
+	int zero = 0, place, peer, master = below("/dev/pts/ptmx", O_RDWR | O_NOCTTY);
+	if (master < 0) return -1;
+	if (ioctl(master, TIOCSPTLCK, &zero) || (w.ws_row | w.ws_col && ioctl(master, TIOCSWINSZ, &w))) return -1;
+	if ((peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0 || say(TERMINAL, 0, master)) return -1;
+	snprintf(name, sizeof name, "/proc/self/fd/%d", peer);
+	if (shown && ((place = inside(shown)) < 0 || onto(place, name, 0, MS_BIND, 0))) return -1;
+	for (int i = 0; i < 3; i++) if (dup2(peer, i) < 0) return -1;
+	close(peer);
+	return close(master);
+}
+
+// folder goes to the folder that the program begins in, which must be one of the container.
+static int folder(const char *path) {
+	char at[PATH_MAX];
+	return chdir(path) || !getcwd(at, sizeof at) || *at != '/' ? -1 : 0;
+}
+
 int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
@@ -130,10 +158,14 @@ int run(const struct plan *p, const struct step *s) {
 	case PIVOT: // the old root lies upon the new one then, and goes
 		if (fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH)) return -1;
 		return chdir("/");
-	case CWD: return chdir(a);
+	case CWD: return folder(a);
 	case IDS: return ids(p, s);
 	case CAPS: return caps(s->n);
 	case NONEW: return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	case CONSOLE: return console(s, b);
+	case ENTER: // the root of the mounts becomes this process's
+		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID) || close(TARGET)) return -1;
+		return (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	}
 	errno = ENOSYS;
 	return -1;

@@ -20,8 +20,19 @@ import (
 // seed is that of all random tests here: they do the same each time. The fuzz targets do not.
 const seed = 13
 
+// process is one as containerd asks for it.
+func process(args ...string) *specs.Process {
+	return &specs.Process{
+		Args: args, Env: []string{"PATH=/bin"}, Cwd: "/home", NoNewPrivileges: true,
+		User: specs.User{UID: 1, GID: 2, AdditionalGids: []uint32{3, 4}},
+	}
+}
+
 // good is a plan as Go makes it.
-func good(t testing.TB) []byte {
+func good(t testing.TB) []byte { return container(t, process("/bin/true", "one")) }
+
+// container is the plan of a container with this process.
+func container(t testing.TB, first *specs.Process) []byte {
 	t.Helper()
 	namespaces := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace},
@@ -32,17 +43,21 @@ func good(t testing.TB) []byte {
 	}
 	p, err := plan.New(plan.Container{
 		Spec: &specs.Spec{
-			Process: &specs.Process{
-				Args: []string{"/bin/true", "one"}, Env: []string{"PATH=/bin"}, Cwd: "/home", NoNewPrivileges: true,
-				User: specs.User{UID: 1, GID: 2, AdditionalGids: []uint32{3, 4}},
-			},
-			Root:   &specs.Root{Path: "rootfs", Readonly: true},
-			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/data", Source: "/srv", Options: []string{"rbind", "ro"}}},
-			Linux:  &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}},
+			Process: first,
+			Root:    &specs.Root{Path: "rootfs", Readonly: true},
+			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/data", Source: "/srv", Options: []string{"rbind", "ro"}}},
+			Linux:   &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}},
 		},
 		Rootfs: []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/l"}}}, Root: "/state/rootfs",
-		Cgroups: []plan.Cgroup{{Hierarchy: "cpu", Dir: "/sys/fs/cgroup/cpu/pods/one"}}, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1,
+		Cgroups: groups, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1,
 	})
+	return encoded(t, p, err)
+}
+
+var groups = []plan.Cgroup{{Hierarchy: "cpu", Dir: "/sys/fs/cgroup/cpu/pods/one"}}
+
+func encoded(t testing.TB, p *plan.Plan, err error) []byte {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +185,9 @@ func wantMessage(t testing.TB, b []byte, replies []wire.Reply) {
 func TestMessages(t *testing.T) {
 	h := start(t)
 	for op, want := range map[wire.Op]syscall.Errno{
+		wire.Execute: syscall.ENOENT, wire.Resize: syscall.ENOENT, wire.CloseStdin: syscall.ENOENT,
 		wire.Create: syscall.EINVAL, wire.Start: syscall.ENOENT, wire.Kill: syscall.ENOENT, wire.Delete: syscall.ENOENT, wire.List: 0, wire.Stop: 0,
-		0: syscall.ENOSYS, 7: syscall.ENOSYS, wire.Exited: syscall.ENOSYS,
+		0: syscall.ENOSYS, 10: syscall.ENOSYS, wire.Exited: syscall.ENOSYS,
 	} {
 		b := message(t, wire.Version, wire.Request{Op: op, Seq: 9, ID: "none"})
 		replies := h.try('m', b)
@@ -181,7 +197,10 @@ func TestMessages(t *testing.T) {
 	}
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range 3000 {
-		b := message(t, uint32(rnd.IntN(3)), wire.Request{Op: wire.Op(rnd.IntN(9)), Seq: rnd.Uint32(), Arg: rnd.Uint32(), ID: strings.Repeat("x", rnd.IntN(65))})
+		b := message(t, uint32(1+rnd.IntN(3)), wire.Request{
+			Op: wire.Op(rnd.IntN(12)), Seq: rnd.Uint32(), Arg: rnd.Uint32(), Files: rnd.Uint32(),
+			ID: strings.Repeat("x", rnd.IntN(65)), Exec: strings.Repeat("y", rnd.IntN(65)),
+		})
 		if rnd.IntN(3) == 0 {
 			b = append(b, make([]byte, 300)...)[:rnd.IntN(300)]
 		}

@@ -26,15 +26,29 @@ func makeCgroup(spec *specs.Spec) ([]plan.Cgroup, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cgroup %s: %w", spec.Linux.CgroupsPath, err), removeCgroup(spec.Linux.CgroupsPath))
 	}
+	return cgroupDirs(group, spec.Linux.CgroupsPath), nil
+}
+
+// cgroupDirs are the directories of a cgroup, of each hierarchy.
+func cgroupDirs(group cgroup1.Cgroup, path string) []plan.Cgroup {
 	var dirs []plan.Cgroup
 	for _, s := range group.Subsystems() {
 		if p, ok := s.(interface{ Path(string) string }); ok {
-			dir := p.Path(spec.Linux.CgroupsPath)
+			dir := p.Path(path)
 			hierarchy, _, _ := strings.Cut(strings.TrimPrefix(dir, cgroupRoot+"/"), "/")
 			dirs = append(dirs, plan.Cgroup{Hierarchy: hierarchy, Dir: filepath.Clean(dir)})
 		}
 	}
-	return dirs, nil
+	return dirs
+}
+
+// loadCgroup returns the directories of a container's cgroup that was made before.
+func loadCgroup(path string) ([]plan.Cgroup, error) {
+	group, err := cgroup1.Load(cgroup1.StaticPath(path))
+	if err != nil {
+		return nil, fmt.Errorf("cgroup %s: %w", path, err)
+	}
+	return cgroupDirs(group, path), nil
 }
 
 // removeCgroup takes the cgroup away, if there is one.

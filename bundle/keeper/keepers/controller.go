@@ -142,7 +142,7 @@ func (c *controller) Start(_ context.Context, id string) (sandbox.ControllerInst
 	if err != nil {
 		return sandbox.ControllerInstance{}, err
 	}
-	if err := p.start(c.k.program, p.netns); err != nil {
+	if err := p.start(c.k.sealed, p.netns); err != nil {
 		return sandbox.ControllerInstance{}, fmt.Errorf("start the keeper of sandbox %s: %w", id, err)
 	}
 	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion}, nil

@@ -38,8 +38,9 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &task{pod: p, done: make(chan struct{}), record: taskRecord{
-		Version: recordVersion, ID: r.ID, Bundle: r.Bundle, Stdout: r.Stdout, Stderr: r.Stderr, Cgroup: spec.Linux.CgroupsPath,
+	t := &task{pod: p, done: make(chan struct{}), execs: map[string]*task{}, record: taskRecord{
+		Version: recordVersion, ID: r.ID, Bundle: r.Bundle, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Terminal: r.Terminal,
+		Cgroup: spec.Linux.CgroupsPath,
 	}}
 	if t.plan, err = t.planFor(spec, r, nil); err != nil { // what is refused is refused before anything is made
 		return nil, err
@@ -60,10 +61,6 @@ func refuseRequest(r *taskapi.CreateTaskRequest) error {
 	switch {
 	case !validID.MatchString(r.ID):
 		return fmt.Errorf("id %q: %s: %w", r.ID, idRule, errdefs.ErrInvalidArgument)
-	case r.Terminal:
-		return refused("terminal", "the keeper has none")
-	case r.Stdin != "":
-		return refused("stdin", "the keeper's containers have none")
 	case r.Checkpoint != "" || r.ParentCheckpoint != "":
 		return refused("checkpoint", "the keeper restores none")
 	}
@@ -121,11 +118,16 @@ func (t *task) make(program string, spec *specs.Spec, r *taskapi.CreateTaskReque
 		return errors.Join(err, t.leave())
 	}
 	at("task-cgroups")
+	f, err := t.open()
+	if err != nil {
+		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
+	}
+	defer f.close()
 	if t.plan, err = t.planFor(spec, r, groups); err != nil {
 		return errors.Join(err, t.leave())
 	}
 	t.hold()
-	if _, err := t.pod.call(wire.Request{Op: wire.Create, ID: t.record.ID}, t.plan); err != nil {
+	if _, err := t.pod.call(t.request(wire.Create, t.flags()), t.plan, f); err != nil {
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}
 	at("task-made")

@@ -32,6 +32,8 @@ import (
 // Keepers are the pods of one containerd.
 type Keepers struct {
 	program string // the keeper's path
+	sealed  string // that of its copy, which no container can write to
+	copied  *os.File
 	state   string // containerd's state directory
 	dir     string
 
@@ -56,6 +58,9 @@ func (k *Keepers) Serve(state string) error {
 	if err := k.lock(); err != nil {
 		return err
 	}
+	if err := k.seal(); err != nil {
+		return fmt.Errorf("%s: %w", k.program, err)
+	}
 	k.removeHidden()
 	entries, err := os.ReadDir(k.dir)
 	if err != nil {
@@ -70,6 +75,25 @@ func (k *Keepers) Serve(state string) error {
 		}
 	}
 	return k.listen()
+}
+
+// seal copies the keeper's program into memory, once for all pods. A container with an exec can open the
+// program file of what is about to become the exec, and would otherwise write to the host's (CVE-2019-5736).
+func (k *Keepers) seal() error {
+	text, err := os.ReadFile(k.program)
+	if err != nil {
+		return err
+	}
+	f, err := sealed("keeper", text, unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // Linux before 6.3, where each may be executed
+		f, err = sealed("keeper", text, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("copy into memory (sysctl vm.memfd_noexec must not be 2): %w", err)
+	}
+	k.sealed = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())
+	k.copied = f // open as long as this process lives
+	return nil
 }
 
 // lock keeps a second containerd with the same state away: a keeper heeds who connects last. The
@@ -192,7 +216,7 @@ func (p *pod) readTasks() error {
 		return err
 	}
 	for _, file := range files {
-		t := &task{pod: p, done: make(chan struct{})}
+		t := &task{pod: p, done: make(chan struct{}), execs: map[string]*task{}}
 		if err := readRecord(file, &t.record); err != nil {
 			return err
 		}

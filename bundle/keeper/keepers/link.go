@@ -105,8 +105,9 @@ func (l *link) end(err error) {
 	}
 }
 
-// call asks the keeper and waits for its answer. What the keeper says against it is a *keeperError.
-func (l *link) call(q wire.Request, p *plan.Plan) (wire.Reply, error) {
+// call asks the keeper and waits for its answer; files go with a plan. What the keeper says against it is
+// a *keeperError.
+func (l *link) call(q wire.Request, p *plan.Plan, f *files) (wire.Reply, error) {
 	ch := make(chan answer, 1)
 	l.mu.Lock()
 	if l.over {
@@ -117,7 +118,7 @@ func (l *link) call(q wire.Request, p *plan.Plan) (wire.Reply, error) {
 	q.Seq = l.seq
 	l.waiting[q.Seq] = ch
 	l.mu.Unlock()
-	if err := l.send(q, p); err != nil {
+	if err := l.send(q, p, f); err != nil {
 		l.mu.Lock()
 		delete(l.waiting, q.Seq)
 		l.mu.Unlock()
@@ -128,14 +129,14 @@ func (l *link) call(q wire.Request, p *plan.Plan) (wire.Reply, error) {
 	}
 	a := <-ch
 	if a.err == nil && a.reply.Err != 0 {
-		a.err = &keeperError{q.Op, p.Describe(a.reply.Step), a.reply.Err}
+		a.err = &keeperError{q.Op, p.Describe(a.reply.Step, a.reply.Err), a.reply.Err}
 	}
 	return a.reply, a.err
 }
 
-func (l *link) send(q wire.Request, p *plan.Plan) error {
-	b, err := q.Encode()
-	if err != nil || p == nil {
+func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
+	if p == nil {
+		b, err := q.Encode()
 		if err == nil {
 			_, err = l.conn.Write(b)
 		}
@@ -145,22 +146,35 @@ func (l *link) send(q wire.Request, p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	f, err := sealed(text)
+	f, err := sealed("plan", text, 0)
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
 	defer f.Close()
-	_, _, err = l.conn.WriteMsgUnix(b, unix.UnixRights(int(f.Fd())), nil)
+	fds := []int{int(f.Fd())}
+	if more != nil {
+		for i, fd := range more {
+			if fd > 0 {
+				q.Files |= 1 << i
+				fds = append(fds, fd)
+			}
+		}
+	}
+	b, err := q.Encode()
+	if err != nil {
+		return err
+	}
+	_, _, err = l.conn.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
 	return err
 }
 
 // sealed is a file in memory that nobody can change any more.
-func sealed(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("plan", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+func sealed(name string, text []byte, flags int) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "plan")
+	f := os.NewFile(uintptr(fd), name)
 	if _, err = f.Write(text); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	}
@@ -174,15 +188,10 @@ func sealed(text []byte) (*os.File, error) {
 // keeperError is what a keeper could not do.
 type keeperError struct {
 	op   wire.Op
-	what string // of the plan, if it was a step of it
+	what string // in words
 	err  syscall.Errno
 }
 
-func (e *keeperError) Error() string {
-	if e.what == "" {
-		return fmt.Sprintf("%s: %s", e.op, e.err)
-	}
-	return fmt.Sprintf("%s: %s: %s", e.op, e.what, e.err)
-}
+func (e *keeperError) Error() string { return fmt.Sprintf("%s failed: %s", e.op, e.what) }
 
 func (e *keeperError) Unwrap() error { return e.err }

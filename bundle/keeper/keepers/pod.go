@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/bundle/keeper/plan"
@@ -39,14 +40,21 @@ type pod struct {
 	exitedAt time.Time
 }
 
-// task is a container of a pod. The pod's lock guards it, but for what never changes: record.ID,
-// Bundle, Stdout, Stderr and Cgroup. When done is closed, its exit never changes either.
+// task is a container of a pod, or an exec in one. The pod's lock guards it, but for what never changes:
+// of, process, and of the record ID, Bundle, Stdin, Stdout, Stderr, Terminal and Cgroup. When done is
+// closed, its exit never changes either.
 type task struct {
 	pod    *pod
 	record taskRecord
 	state  wire.State
 	plan   *plan.Plan // until it is started, to say what failed
 	done   chan struct{}
+
+	execs map[string]*task // of a container
+
+	of      *task // the container of an exec
+	process *specs.Process
+	asked   bool // the keeper was asked for the exec
 }
 
 func newPod(dir string) *pod {
@@ -77,7 +85,7 @@ func (p *pod) connect() error {
 	}()
 	slow := time.AfterFunc(patience, func() { p.killStuck(p.record.Pid) })
 	defer slow.Stop()
-	r, err := l.call(wire.Request{Op: wire.List}, nil)
+	r, err := l.call(wire.Request{Op: wire.List}, nil, nil)
 	if err != nil {
 		l.conn.Close()
 		return fmt.Errorf("list of containers: %w", err)
@@ -121,23 +129,38 @@ func (p *pod) gone() {
 	}
 	p.exitedAt, p.pidfd, p.link = time.Now(), -1, nil
 	for _, t := range p.tasks {
-		if t.state != wire.Stopped {
-			t.state, t.record.Status, t.record.Exited = wire.Stopped, killed, p.exitedAt.UnixNano()
-			close(t.done)
+		for _, e := range t.execs {
+			e.lost(p.exitedAt)
 		}
+		t.lost(p.exitedAt)
 	}
 	close(p.exited)
 }
 
-// told takes what the keeper says of a container.
+// lost notes that a container or exec has ended with its keeper.
+func (t *task) lost(at time.Time) {
+	if t.state != wire.Stopped {
+		t.state, t.record.Status, t.record.Exited = wire.Stopped, killed, at.UnixNano()
+		close(t.done)
+	}
+}
+
+// told takes what the keeper says of a container or an exec.
 func (p *pod) told(r wire.Reply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.Op == wire.Listed {
-		p.listed[r.ID] = true
-	}
 	t := p.tasks[r.ID]
-	if t == nil || r.State == 0 || t.state == wire.Stopped {
+	if r.Exec == "" && r.Op == wire.Listed {
+		p.listed[r.ID] = true
+	} else if r.Exec != "" && t != nil {
+		if r.Op == wire.Listed && t.execs[r.Exec] == nil { // of a containerd of before
+			e := newExec(t, r.Exec)
+			e.asked = true
+			t.execs[r.Exec] = e
+		}
+		t = t.execs[r.Exec]
+	}
+	if t == nil || r.State == 0 || r.State > wire.Stopped || t.state == wire.Stopped {
 		return
 	}
 	t.state, t.record.Pid, t.record.Status, t.record.Started, t.record.Exited = r.State, r.Pid, r.Status, r.Started, r.Exited
@@ -147,14 +170,14 @@ func (p *pod) told(r wire.Reply) {
 }
 
 // call asks the keeper for something of a container.
-func (p *pod) call(q wire.Request, pl *plan.Plan) (wire.Reply, error) {
+func (p *pod) call(q wire.Request, pl *plan.Plan, f *files) (wire.Reply, error) {
 	p.mu.Lock()
 	l := p.link
 	p.mu.Unlock()
 	if l == nil {
 		return wire.Reply{}, errGone
 	}
-	return l.call(q, pl)
+	return l.call(q, pl, f)
 }
 
 // stop ends the keeper, and all of the pod with it. One that does not answer is killed.
@@ -168,7 +191,7 @@ func (p *pod) stop() error {
 	}
 	slow := time.AfterFunc(patience, p.kill)
 	defer slow.Stop()
-	if _, err := l.call(wire.Request{Op: wire.Stop}, nil); err != nil && !errors.Is(err, errGone) {
+	if _, err := l.call(wire.Request{Op: wire.Stop}, nil, nil); err != nil && !errors.Is(err, errGone) {
 		return err
 	}
 	<-p.exited
@@ -215,7 +238,7 @@ func (t *task) snapshot() (taskRecord, wire.State) {
 func (t *task) file() string { return taskFile(t.pod.dir, t.record.ID) }
 
 // hold keeps the FIFOs that containerd reads the output from open until the task ends: one without a
-// second end takes a thread of containerd. Nothing is written into them.
+// second end takes a thread of containerd, and the keeper opens them when there is something to write.
 func (t *task) hold() {
 	for _, path := range []string{t.record.Stdout, t.record.Stderr} {
 		if path == "" {

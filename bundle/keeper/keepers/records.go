@@ -28,7 +28,9 @@ type taskRecord struct {
 	Version         int
 	ID              string
 	Bundle          string
+	Stdin           string
 	Stdout, Stderr  string
+	Terminal        bool
 	Cgroup          string
 	Deleted         bool
 	Pid, Status     uint32

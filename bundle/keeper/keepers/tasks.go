@@ -23,17 +23,23 @@ import (
 // tasks is the task service of all pods' containers: what containerd asks a shim elsewhere.
 type tasks struct{ k *Keepers }
 
-// get returns the task of an id. There are no processes beside the first one (exec) yet.
+// get returns the task of an id, or an exec in it.
 func (s *tasks) get(id, exec string) (*task, error) {
-	if exec != "" {
-		return nil, errgrpc.ToGRPC(fmt.Errorf("exec %s in task %s: the keeper has no exec yet: %w", exec, id, errdefs.ErrNotImplemented))
-	}
 	s.k.mu.Lock()
-	defer s.k.mu.Unlock()
-	if t := s.k.tasks[id]; t != nil {
+	t := s.k.tasks[id]
+	s.k.mu.Unlock()
+	if t == nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound))
+	}
+	if exec == "" {
 		return t, nil
 	}
-	return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound))
+	t.pod.mu.Lock()
+	defer t.pod.mu.Unlock()
+	if e := t.execs[exec]; e != nil {
+		return e, nil
+	}
+	return nil, errgrpc.ToGRPC(fmt.Errorf("exec %s in task %s: %w", exec, id, errdefs.ErrNotFound))
 }
 
 var states = map[wire.State]tasktypes.Status{
@@ -48,9 +54,12 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 		return nil, err
 	}
 	r, state := t.snapshot()
-	a := &taskapi.StateResponse{ID: r.ID, Bundle: r.Bundle, Pid: r.Pid, Status: states[state], Stdout: r.Stdout, Stderr: r.Stderr}
+	a := &taskapi.StateResponse{
+		ID: q.ID, ExecID: q.ExecID, Bundle: r.Bundle, Pid: r.Pid, Status: states[state],
+		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Terminal: r.Terminal,
+	}
 	if r.Deleted { // its FIFOs have gone with it, and containerd would fail on them
-		a.Stdout, a.Stderr = "", ""
+		a.Stdin, a.Stdout, a.Stderr = "", "", ""
 	}
 	if state == wire.Stopped {
 		a.ExitStatus, a.ExitedAt = r.Status, exitedAt(r)
@@ -75,10 +84,14 @@ func (s *tasks) Create(_ context.Context, q *taskapi.CreateTaskRequest) (*taskap
 	return &taskapi.CreateTaskResponse{Pid: now.Pid}, nil
 }
 
-func (s *tasks) Start(_ context.Context, q *taskapi.StartRequest) (*taskapi.StartResponse, error) {
+func (s *tasks) Start(ctx context.Context, q *taskapi.StartRequest) (*taskapi.StartResponse, error) {
 	t, err := s.get(q.ID, q.ExecID)
 	if err != nil {
 		return nil, err
+	}
+	if t.of != nil {
+		pid, err := t.startExec(ctx)
+		return &taskapi.StartResponse{Pid: pid}, errgrpc.ToGRPC(err)
 	}
 	t.pod.mu.Lock()
 	l, made := t.pod.link, t.plan
@@ -88,9 +101,9 @@ func (s *tasks) Start(_ context.Context, q *taskapi.StartRequest) (*taskapi.Star
 		return nil, errgrpc.ToGRPC(fmt.Errorf("start of %s: %w", q.ID, errGone))
 	}
 	var k *keeperError
-	r, err := l.call(wire.Request{Op: wire.Start, ID: q.ID}, nil)
+	r, err := l.call(t.request(wire.Start, 0), nil, nil)
 	if errors.As(err, &k) {
-		k.what = made.Describe(r.Step)
+		k.what = made.Describe(r.Step, r.Err)
 	}
 	if err != nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("container %s: %w", q.ID, err))
@@ -104,12 +117,19 @@ func (s *tasks) Delete(_ context.Context, q *taskapi.DeleteRequest) (*taskapi.De
 	if err != nil {
 		return nil, err
 	}
-	if err := t.delete(); err != nil {
-		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", q.ID, err))
+	if t.of != nil {
+		err = t.deleteExec()
+	} else {
+		err = t.delete()
 	}
-	s.k.mu.Lock()
-	delete(s.k.tasks, q.ID)
-	s.k.mu.Unlock()
+	if err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: %w", t, err))
+	}
+	if t.of == nil {
+		s.k.mu.Lock()
+		delete(s.k.tasks, q.ID)
+		s.k.mu.Unlock()
+	}
 	r, _ := t.snapshot()
 	return &taskapi.DeleteResponse{Pid: r.Pid, ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
 }
@@ -133,7 +153,7 @@ func (t *task) delete() error {
 	if err := writeRecord(t.file(), r); err != nil {
 		return err
 	}
-	_, err := t.pod.call(wire.Request{Op: wire.Delete, ID: r.ID}, nil)
+	_, err := t.pod.call(t.request(wire.Delete, 0), nil, nil)
 	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
 		return err
 	}
@@ -142,9 +162,9 @@ func (t *task) delete() error {
 	return removeCgroup(r.Cgroup)
 }
 
-// signal sends a signal to the first process. When that ends, the kernel ends the others.
+// signal sends a signal to the process. When the first of a container ends, the kernel ends the others.
 func (t *task) signal(sig syscall.Signal) error {
-	_, err := t.pod.call(wire.Request{Op: wire.Kill, Arg: uint32(sig), ID: t.record.ID}, nil)
+	_, err := t.pod.call(t.request(wire.Kill, uint32(sig)), nil, nil)
 	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone) {
 		return fmt.Errorf("has ended: %w", errdefs.ErrNotFound)
 	}
@@ -157,11 +177,11 @@ func (s *tasks) Kill(_ context.Context, q *taskapi.KillRequest) (*emptypb.Empty,
 		return nil, err
 	}
 	sig := syscall.Signal(q.Signal)
-	if q.All && sig != syscall.SIGKILL {
+	if q.All && sig != syscall.SIGKILL && t.of == nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: all: signal %d to all processes of a container: %w", q.ID, sig, errdefs.ErrNotImplemented))
 	}
 	if err := t.signal(sig); err != nil {
-		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", q.ID, err))
+		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: %w", t, err))
 	}
 	return &emptypb.Empty{}, nil
 }
@@ -237,18 +257,6 @@ func (s *tasks) Resume(_ context.Context, q *taskapi.ResumeRequest) (*emptypb.Em
 
 func (s *tasks) Checkpoint(_ context.Context, q *taskapi.CheckpointTaskRequest) (*emptypb.Empty, error) {
 	return notYet("checkpoint", q.ID)
-}
-
-func (s *tasks) Exec(_ context.Context, q *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
-	return notYet("exec", q.ID)
-}
-
-func (s *tasks) ResizePty(_ context.Context, q *taskapi.ResizePtyRequest) (*emptypb.Empty, error) {
-	return notYet("resize", q.ID)
-}
-
-func (s *tasks) CloseIO(_ context.Context, q *taskapi.CloseIORequest) (*emptypb.Empty, error) {
-	return notYet("close of stdin", q.ID)
 }
 
 func (s *tasks) Update(_ context.Context, q *taskapi.UpdateTaskRequest) (*emptypb.Empty, error) {

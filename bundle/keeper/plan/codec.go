@@ -12,13 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"berth/bundle/keeper/wire"
 )
 
 // Version is that of the form of a plan, Magic what one begins with, and Max its size in bytes.
 const (
-	Version = 1
+	Version = 2
 	Magic   = 0x6e6c7062
 	Max     = 4 << 20
 )
@@ -42,12 +43,15 @@ const (
 	opIDs
 	opCaps
 	opNoNew
+	opConsole
+	opEnter
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
+	opConsole: "open terminal", opEnter: "enter container",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -85,25 +89,33 @@ type Plan struct {
 	made map[string]bool // directories that a step makes already, while the plan is made
 }
 
-// Describe says in words what failed, as a reply has it.
-func (p *Plan) Describe(failed int32) string {
+// Describe says in words what failed, as a reply has it. Of a program that is not there, they are the
+// words of runc, which users know.
+func (p *Plan) Describe(failed int32, why syscall.Errno) string {
+	const unable = "unable to start container process"
 	switch {
 	case failed == wire.Setup:
-		return "set up the first process"
-	case failed == wire.Exec && p != nil:
-		return fmt.Sprintf("execute %q", p.argv[0])
+		return fmt.Sprintf("set up the process: %s", why)
+	case failed == wire.Exec && p == nil:
+		return fmt.Sprintf("%s: %s", unable, why)
+	case failed == wire.Exec && !strings.Contains(p.argv[0], "/"):
+		return fmt.Sprintf("%s: exec: %q: executable file not found in $PATH", unable, p.argv[0])
+	case failed == wire.Exec && why == syscall.ENOENT:
+		return fmt.Sprintf("%s: exec: %q: stat %s: %s", unable, p.argv[0], p.argv[0], why)
 	case failed == wire.Exec:
-		return "execute the program"
+		return fmt.Sprintf("%s: exec: %q: %s", unable, p.argv[0], why)
+	case failed == wire.Died && why == syscall.ESRCH:
+		return "the container has ended"
 	case failed == wire.Died:
-		return "the first process ended before it was ready"
+		return "the process ended before it was ready"
 	case failed == wire.BadPlan:
 		return "the keeper does not understand the plan"
 	case failed < 0:
-		return ""
+		return why.Error()
 	case p == nil || int(failed) >= len(p.steps):
-		return fmt.Sprintf("step %d", failed)
+		return fmt.Sprintf("step %d: %s", failed, why)
 	}
-	return fmt.Sprintf("step %d: %s", failed, p.steps[failed])
+	return fmt.Sprintf("step %d: %s: %s", failed, p.steps[failed], why)
 }
 
 type rawHeader struct {
@@ -159,7 +171,9 @@ func (p *Plan) Bytes() ([]byte, error) {
 			words = append(words, t.put(v))
 		}
 	}
-	h.Log, h.Root = t.put(p.log), t.put(p.root)
+	if p.root != "" { // an exec has none
+		h.Log, h.Root = t.put(p.log), t.put(p.root)
+	}
 	h.Size = t.base + uint32(len(t.bytes))
 	if h.Size > Max {
 		return nil, fmt.Errorf("arguments, environment and mounts take %d bytes, and the keeper takes %d", h.Size, Max)

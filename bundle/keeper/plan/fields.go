@@ -21,6 +21,8 @@ var understood = map[string]bool{
 	"process.user.gid":           true,
 	"process.noNewPrivileges":    true,
 	"process.oomScoreAdj":        true,
+	"process.terminal":           true,
+	"process.consoleSize":        true,
 	"root.path":                  true, // checked
 	"root.readonly":              true,
 	"mounts":                     true, // checked one by one

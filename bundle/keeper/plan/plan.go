@@ -2,7 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,9 +44,7 @@ func New(c Container) (*Plan, error) {
 		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: c.Spec.Process.Env, groups: c.Spec.Process.User.AdditionalGids,
 		made: map[string]bool{},
 	}
-	for _, g := range c.Cgroups {
-		p.add(opJoin, [4]string{path.Join(g.Dir, "cgroup.procs")})
-	}
+	p.join(c.Cgroups)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
 		return nil, err
@@ -110,26 +110,89 @@ func (p *Plan) devices() {
 // process are the steps that come last. Until the start, the process is root with all capabilities,
 // and nothing of the container has run.
 func (p *Plan) process(spec *specs.Spec) {
-	score := 0 // the keeper's own is that of a runtime
-	if spec.Process.OOMScoreAdj != nil {
-		score = *spec.Process.OOMScoreAdj
+	p.score(spec.Process)
+	if spec.Process.Terminal {
+		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
+		p.console(spec.Process, "/dev/console")
 	}
-	p.add(opScore, [4]string{strconv.Itoa(score)})
 	p.add(opPivot, [4]string{})
 	if spec.Root.Readonly {
 		p.add(opMount, [4]string{"", "/"}, unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
 	}
 	p.add(opCwd, [4]string{spec.Process.Cwd})
 	p.before = len(p.steps)
-	u, caps := spec.Process.User, spec.Process.Capabilities
+	p.rights(spec.Process)
+}
+
+func (p *Plan) score(process *specs.Process) {
+	score := 0 // the keeper's own is that of a runtime
+	if process.OOMScoreAdj != nil {
+		score = *process.OOMScoreAdj
+	}
+	p.add(opScore, [4]string{strconv.Itoa(score)})
+}
+
+// console gives the process a terminal, which the path shows too.
+func (p *Plan) console(process *specs.Process, at string) {
+	size := process.ConsoleSize
+	if size == nil {
+		size = &specs.Box{}
+	}
+	p.add(opConsole, [4]string{"", at}, uint64(size.Height), uint64(size.Width))
+}
+
+// rights are the steps after which the process has what its program may have, and no more.
+func (p *Plan) rights(process *specs.Process) {
+	u, caps := process.User, process.Capabilities
 	if caps == nil {
 		caps = &specs.LinuxCapabilities{}
 	}
 	p.add(opIDs, [4]string{}, uint64(u.UID), uint64(u.GID), mask(caps.Bounding))
 	p.add(opCaps, [4]string{}, mask(caps.Effective), mask(caps.Permitted), mask(caps.Inheritable), mask(caps.Ambient))
-	if spec.Process.NoNewPrivileges {
+	if process.NoNewPrivileges {
 		p.add(opNoNew, [4]string{})
 	}
+}
+
+// NewExec makes the plan of a further process of a container, which is in these cgroups. What it asks for
+// beyond what a keeper does is a *Refused.
+func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
+	if err := refuseStruct(reflect.ValueOf(process).Elem(), "process."); err != nil {
+		return nil, err
+	}
+	if err := refuseProcess(process); err != nil {
+		return nil, err
+	}
+	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
+	p.join(cgroups)
+	p.score(process) // by the host's /proc
+	p.add(opEnter, [4]string{})
+	if process.Terminal {
+		p.console(process, "")
+	}
+	p.add(opCwd, [4]string{process.Cwd})
+	p.rights(process)
+	p.before = len(p.steps)
+	return p, nil
+}
+
+func (p *Plan) join(cgroups []Cgroup) {
+	for _, g := range cgroups {
+		p.add(opJoin, [4]string{path.Join(g.Dir, "cgroup.procs")})
+	}
+}
+
+// refuseProcess checks what is understood of a process.
+func refuseProcess(process *specs.Process) error {
+	switch {
+	case len(process.Args) == 0:
+		return refused("process.args", "is empty")
+	case !path.IsAbs(process.Cwd):
+		return refused("process.cwd", "%q is no absolute path", process.Cwd)
+	case process.ConsoleSize != nil && max(process.ConsoleSize.Height, process.ConsoleSize.Width) > math.MaxUint16:
+		return refused("process.consoleSize", "is more than %d", math.MaxUint16)
+	}
+	return refuseCapabilities(process.Capabilities)
 }
 
 // capabilities are the names of capabilities; the number of each is its place.
@@ -162,19 +225,18 @@ func refuse(c Container) error {
 		return refused("root.path", "is %q, and must be rootfs", s.Root.Path)
 	case s.Hostname != "" && s.Hostname != c.Hostname:
 		return refused("hostname", "is %q, and the pod's is %q", s.Hostname, c.Hostname)
-	case len(s.Process.Args) == 0:
-		return refused("process.args", "is empty")
-	case !path.IsAbs(s.Process.Cwd):
-		return refused("process.cwd", "%q is no absolute path", s.Process.Cwd)
 	case s.Linux.CgroupsPath == "" || path.Clean(s.Linux.CgroupsPath) != s.Linux.CgroupsPath || !path.IsAbs(s.Linux.CgroupsPath) || s.Linux.CgroupsPath == "/":
 		return refused("linux.cgroupsPath", "%q is no absolute path below the root: systemd's names are not known to the keeper", s.Linux.CgroupsPath)
 	case !path.IsAbs(c.Log) || path.Clean(c.Log) != c.Log:
 		return refused("annotations["+LogAnnotation+"]", "%q is not the absolute path of a log", c.Log)
 	}
+	if err := refuseProcess(s.Process); err != nil {
+		return err
+	}
 	if p := s.Linux.RootfsPropagation; p != "" && propagation[p] == 0 {
 		return refused("linux.rootfsPropagation", "is %q", p)
 	}
-	for _, check := range []func(Container) error{refuseNamespaces, refuseCapabilities, refusePaths, refuseMemory, refuseDevices} {
+	for _, check := range []func(Container) error{refuseNamespaces, refusePaths, refuseMemory, refuseDevices} {
 		if err := check(c); err != nil {
 			return err
 		}
@@ -210,8 +272,7 @@ func refuseNamespaces(c Container) error {
 	return nil
 }
 
-func refuseCapabilities(c Container) error {
-	k := c.Spec.Process.Capabilities
+func refuseCapabilities(k *specs.LinuxCapabilities) error {
 	if k == nil {
 		return nil
 	}

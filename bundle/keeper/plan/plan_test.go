@@ -288,24 +288,6 @@ func TestBytesRefuses(t *testing.T) {
 	}
 }
 
-func TestDescribe(t *testing.T) {
-	p, err := New(sample())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for failed, want := range map[int32]string{
-		0: `step 0: join cgroup s0="/sys/fs/cgroup/memory/pods/one/cgroup.procs"`, 1000: "step 1000", -1: "", -2: "set up the first process",
-		-3: `execute "/bin/sh"`, -4: "the first process ended before it was ready", -5: "the keeper does not understand the plan",
-	} {
-		if got := p.Describe(failed); got != want {
-			t.Errorf("%d: %q, want %q", failed, got, want)
-		}
-	}
-	if got := (*Plan)(nil).Describe(3); got != "step 3" {
-		t.Errorf("without a plan: %q", got)
-	}
-}
-
 // A plan does not change what it is made of.
 func TestNewLeavesTheSpecification(t *testing.T) {
 	c := sample()
@@ -337,9 +319,9 @@ func TestTheSameInC(t *testing.T) {
 	}
 	// The steps in their order, which is their number.
 	at := strings.Index(c, "JOIN = 1,")
-	for _, name := range strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW OPS") {
+	for _, name := range strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW CONSOLE ENTER OPS") {
 		next := strings.Index(c[at:], "\t"+name+",")
-		for _, before := range []string{" " + name + ",", " " + name + "\n"} {
+		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {
 			if i := strings.Index(c[at:], before); i >= 0 && (next < 0 || i < next) {
 				next = i
 			}
@@ -349,7 +331,7 @@ func TestTheSameInC(t *testing.T) {
 		}
 		at += next
 	}
-	if opNoNew != 15 || len(opNames) != 15 {
-		t.Errorf("%d is the last of %d steps, and keeper.h has 15", opNoNew, len(opNames))
+	if opEnter != 17 || len(opNames) != 17 {
+		t.Errorf("%d is the last of %d steps, and keeper.h has 17", opEnter, len(opNames))
 	}
 }

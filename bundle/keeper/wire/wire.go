@@ -11,14 +11,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 )
 
 // Version is that of the messages. It goes up when they change; a keeper keeps its own until its
 // pod ends.
-const Version = 1
+const Version = 2
 
-// IDLength is the longest id of a container.
+// IDLength is the longest id of a container, and of an exec.
 const IDLength = 64
 
 // Op is what is asked for, or told.
@@ -33,6 +34,9 @@ const (
 	Delete
 	List
 	Stop
+	Execute
+	Resize
+	CloseStdin
 
 	Exited Op = 100
 	Listed Op = 101
@@ -52,6 +56,12 @@ func (o Op) String() string {
 		return "list"
 	case Stop:
 		return "stop"
+	case Execute:
+		return "exec"
+	case Resize:
+		return "resize"
+	case CloseStdin:
+		return "close stdin"
 	case Exited:
 		return "exited"
 	case Listed:
@@ -60,10 +70,10 @@ func (o Op) String() string {
 	return fmt.Sprintf("op %d", uint32(o))
 }
 
-// State is how far a container has come. 0 is none.
+// State is how far a container or an exec has come. 0 is none.
 type State uint32
 
-// The states of a container.
+// The states of a container or an exec.
 const (
 	Created State = 1 + iota
 	Running
@@ -79,12 +89,31 @@ const (
 	BadPlan
 )
 
-// Request is what containerd asks. A plan comes beside Create, as a file. Arg is the signal of Kill.
+// Terminal is the Arg of Create and Execute that asks for a terminal.
+const Terminal = 1
+
+// The files beside the plan of Create and Execute; each may be missing. A process has the first three
+// itself. The keeper holds the others: the other ends of these, as long as the process lives, or FIFOs
+// that get a copy of the output that the keeper reads.
+const (
+	Stdin = iota
+	Stdout
+	Stderr
+	HeldStdin
+	HeldStdout
+	HeldStderr
+	Files
+)
+
+// Request is what containerd asks. A plan comes beside Create and Execute, as a file. Arg is the signal
+// of Kill, the rows and columns of Resize (16 bits each), or Terminal. Exec is empty for a container
+// itself.
 type Request struct {
-	Op  Op
-	Seq uint32
-	Arg uint32
-	ID  string
+	Op       Op
+	Seq      uint32
+	Arg      uint32
+	Files    uint32 // which files come after the plan, a bit for each
+	ID, Exec string
 }
 
 // Reply is an answer, of the same Op and Seq, or what the keeper tells by itself.
@@ -93,12 +122,12 @@ type Reply struct {
 	Seq  uint32
 	Err  syscall.Errno
 	Step int32
-	// Pid is the first process of the container, or the keeper where there is none.
+	// Pid is the process of the container or exec, or the keeper where there is none.
 	Pid             uint32
 	State           State
 	Status          uint32
 	Started, Exited int64 // nanoseconds since 1970; 0 is not yet
-	ID              string
+	ID, Exec        string
 }
 
 // VersionError says that the keeper speaks another version.
@@ -112,8 +141,8 @@ func (e *VersionError) Error() string {
 }
 
 type rawRequest struct {
-	Version, Op, Seq, Arg uint32
-	ID                    [IDLength]byte
+	Version, Op, Seq, Arg, Files uint32
+	ID, Exec                     [IDLength]byte
 }
 
 type rawReply struct {
@@ -121,7 +150,7 @@ type rawReply struct {
 	Err, Step          int32
 	Pid, State, Status uint32
 	Started, Exited    int64
-	ID                 [IDLength]byte
+	ID, Exec           [IDLength]byte
 }
 
 // prefix is what stands at the beginning of a message in each version.
@@ -132,12 +161,23 @@ var ReplySize = binary.Size(rawReply{})
 
 // Encode returns the message.
 func (r Request) Encode() ([]byte, error) {
-	raw := rawRequest{Version: Version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg}
-	if len(r.ID) > IDLength || bytes.IndexByte([]byte(r.ID), 0) >= 0 {
-		return nil, fmt.Errorf("id %q: has more than %d bytes, or a zero", r.ID, IDLength)
+	raw := rawRequest{Version: Version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg, Files: r.Files}
+	for to, id := range map[*[IDLength]byte]string{&raw.ID: r.ID, &raw.Exec: r.Exec} {
+		if len(id) > IDLength || strings.IndexByte(id, 0) >= 0 {
+			return nil, fmt.Errorf("id %q: has more than %d bytes, or a zero", id, IDLength)
+		}
+		copy(to[:], id)
 	}
-	copy(raw.ID[:], r.ID)
 	return binary.Append(nil, binary.NativeEndian, raw)
+}
+
+// readID is an id of a message, which zeros follow.
+func readID(raw [IDLength]byte) (string, error) {
+	id, rest, _ := bytes.Cut(raw[:], []byte{0})
+	if len(bytes.Trim(rest, "\x00")) > 0 {
+		return "", fmt.Errorf("id %q has a zero inside", raw)
+	}
+	return string(id), nil
 }
 
 // DecodeReply reads a message of a keeper. One of another version is a *VersionError.
@@ -153,15 +193,16 @@ func DecodeReply(b []byte) (Reply, error) {
 	if n, err := binary.Decode(b, binary.NativeEndian, &raw); err != nil || n != len(b) {
 		return Reply{}, fmt.Errorf("%s has %d bytes, and a message has %d", Op(p.Op), len(b), ReplySize)
 	}
-	id, rest, _ := bytes.Cut(raw.ID[:], []byte{0})
-	if len(bytes.Trim(rest, "\x00")) > 0 {
-		return Reply{}, fmt.Errorf("%s: id %q has a zero inside", Op(p.Op), raw.ID)
+	id, err := readID(raw.ID)
+	exec, e := readID(raw.Exec)
+	if err := errors.Join(err, e); err != nil {
+		return Reply{}, fmt.Errorf("%s: %w", Op(p.Op), err)
 	}
 	if raw.Err < 0 || raw.State > uint32(Stopped) {
 		return Reply{}, errors.New("a message has an error or a state that there is not")
 	}
 	return Reply{
 		Op: Op(raw.Op), Seq: raw.Seq, Err: syscall.Errno(raw.Err), Step: raw.Step, Pid: raw.Pid, State: State(raw.State), Status: raw.Status,
-		Started: raw.Started, Exited: raw.Exited, ID: string(id),
+		Started: raw.Started, Exited: raw.Exited, ID: id, Exec: exec,
 	}, nil
 }

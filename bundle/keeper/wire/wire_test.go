@@ -25,34 +25,37 @@ func id(s string) (out [IDLength]byte) {
 func TestRequest(t *testing.T) {
 	full := strings.Repeat("f", IDLength)
 	for _, name := range []string{"", "one", full} {
-		b, err := Request{Op: Kill, Seq: 7, Arg: 15, ID: name}.Encode()
-		if want := raw(t, rawRequest{1, 3, 7, 15, id(name)}); err != nil || string(b) != string(want) {
+		b, err := Request{Op: Kill, Seq: 7, Arg: 15, Files: 5, ID: name, Exec: "e" + name[:min(len(name), IDLength-1)]}.Encode()
+		if want := raw(t, rawRequest{2, 3, 7, 15, 5, id(name), id("e" + name[:min(len(name), IDLength-1)])}); err != nil || string(b) != string(want) {
 			t.Errorf("%q: %x, %v, want %x", name, b, err, want)
 		}
 	}
 	for _, name := range []string{full + "f", "a\x00b"} {
-		if _, err := (Request{ID: name}).Encode(); err == nil || !strings.Contains(err.Error(), "id") {
-			t.Errorf("%q: error %v, want one that names the id", name, err)
+		for _, r := range []Request{{ID: name}, {Exec: name}} {
+			if _, err := r.Encode(); err == nil || !strings.Contains(err.Error(), "id") {
+				t.Errorf("%+v: error %v, want one that names the id", r, err)
+			}
 		}
 	}
 }
 
 func TestReply(t *testing.T) {
-	got, err := DecodeReply(raw(t, rawReply{1, 101, 2, 13, -3, 4, 3, 6, 7, 8, id("one")}))
-	want := Reply{Op: Listed, Seq: 2, Err: syscall.EACCES, Step: Exec, Pid: 4, State: Stopped, Status: 6, Started: 7, Exited: 8, ID: "one"}
+	got, err := DecodeReply(raw(t, rawReply{2, 101, 2, 13, -3, 4, 3, 6, 7, 8, id("one"), id("two")}))
+	want := Reply{Op: Listed, Seq: 2, Err: syscall.EACCES, Step: Exec, Pid: 4, State: Stopped, Status: 6, Started: 7, Exited: 8, ID: "one", Exec: "two"}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	if got, err := DecodeReply(raw(t, rawReply{Version: 1, Op: 1, ID: id(strings.Repeat("f", IDLength))})); err != nil || len(got.ID) != IDLength {
+	if got, err := DecodeReply(raw(t, rawReply{Version: 2, Op: 1, ID: id(strings.Repeat("f", IDLength))})); err != nil || len(got.ID) != IDLength {
 		t.Errorf("%+v, %v, want an id of full length", got, err)
 	}
-	good := raw(t, rawReply{Version: 1, Op: 1})
+	good := raw(t, rawReply{Version: 2, Op: 1})
 	for name, b := range map[string][]byte{
 		"too short":         good[:11],
 		"create has 100":    good[:100],
-		"create has 113":    append(good, 0),
-		"zero inside":       raw(t, rawReply{Version: 1, ID: id("a\x00b")}),
-		"that there is not": raw(t, rawReply{Version: 1, State: 4}),
+		"create has 177":    append(good, 0),
+		"zero inside":       raw(t, rawReply{Version: 2, ID: id("a\x00b")}),
+		`id "a\x00b`:        raw(t, rawReply{Version: 2, Exec: id("a\x00b")}),
+		"that there is not": raw(t, rawReply{Version: 2, State: 4}),
 	} {
 		if _, err := DecodeReply(b); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("error %v, want %q in it", err, name)
@@ -62,11 +65,11 @@ func TestReply(t *testing.T) {
 
 // A message of another version is told as that, whatever its size.
 func TestReplyOfAnotherVersion(t *testing.T) {
-	for _, b := range [][]byte{raw(t, prefix{2, 1, 77}), append(raw(t, rawReply{Version: 2, Seq: 77}), 1, 2, 3)} {
+	for _, b := range [][]byte{raw(t, prefix{3, 1, 77}), append(raw(t, rawReply{Version: 3, Seq: 77}), 1, 2, 3)} {
 		_, err := DecodeReply(b)
 		var v *VersionError
-		if !errors.As(err, &v) || v.Theirs != 2 || v.Seq != 77 || !strings.Contains(err.Error(), "version 2") {
-			t.Errorf("error %v, want one of version 2, for request 77", err)
+		if !errors.As(err, &v) || v.Theirs != 3 || v.Seq != 77 || !strings.Contains(err.Error(), "version 3") {
+			t.Errorf("error %v, want one of version 3, for request 77", err)
 		}
 	}
 }
@@ -75,14 +78,17 @@ func FuzzDecodeReply(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(make([]byte, ReplySize))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, err := DecodeReply(b); err == nil && (len(b) != ReplySize || len(r.ID) > IDLength || r.State > Stopped) {
+		if r, err := DecodeReply(b); err == nil && (len(b) != ReplySize || len(r.ID) > IDLength || len(r.Exec) > IDLength || r.State > Stopped) {
 			t.Errorf("%x: %+v", b, r)
 		}
 	})
 }
 
 func TestOpNames(t *testing.T) {
-	for op, want := range map[Op]string{Create: "create", Start: "start", Kill: "kill", Delete: "delete", List: "list", Stop: "stop", Exited: "exited", Listed: "listed", 9: "op 9"} {
+	for op, want := range map[Op]string{
+		Create: "create", Start: "start", Kill: "kill", Delete: "delete", List: "list", Stop: "stop", Exited: "exited", Listed: "listed",
+		Execute: "exec", Resize: "resize", CloseStdin: "close stdin", 10: "op 10",
+	} {
 		if op.String() != want {
 			t.Errorf("%q, want %q", op, want)
 		}

@@ -179,8 +179,6 @@ func TestRefused(t *testing.T) {
 		"linux.devices": func(c *cri.ContainerConfig) {
 			c.Devices = []*cri.Device{{HostPath: "/dev/fuse", ContainerPath: "/dev/fuse", Permissions: "rwm"}}
 		},
-		"terminal":                           func(c *cri.ContainerConfig) { c.Tty = true },
-		"stdin":                              func(c *cri.ContainerConfig) { c.Stdin = true },
 		"annotations[" + logAnnotation + "]": func(c *cri.ContainerConfig) { c.Annotations[logAnnotation] = "relative" },
 	} {
 		c := containerConfig(r, "asks", "c"+strings.Trim(field, "[]"), "sleep")

@@ -105,6 +105,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
  'io.containerd.server.v1.debug', 'io.containerd.server.v1.grpc-tcp', 'io.containerd.server.v1.metrics']
 [plugins.'io.containerd.server.v1.grpc']
   address = 'DIR/socket'
+  max_send_message_size = 33554432
 [plugins.'io.containerd.server.v1.ttrpc']
   address = 'DIR/socket.ttrpc'
 [plugins.'io.containerd.gc.v1.scheduler']
@@ -116,6 +117,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   sandbox = 'IMAGE'
 [plugins.'io.containerd.cri.v1.runtime']
   netns_mounts_under_state_dir = true
+  restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['DIR/cni']
   conf_dir = 'DIR/cni'
@@ -126,6 +128,12 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   runtime_type = 'io.containerd.runc.v2'
   sandboxer = 'keeper'
   container_annotations = ['berth.dev/log-path']
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock]
+  runtime_type = 'io.containerd.runc.v2'
+  runtime_path = 'PROGRAMS/stock/containerd-shim-runc-v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock.options]
+    BinaryName = 'PROGRAMS/stock/runc'
+    Root = 'DIR/runc'
 `
 
 // network is a network plugin that gives an address and makes no interface: nothing of the host
@@ -142,7 +150,7 @@ func (r *rig) configure() {
 	for _, d := range []string{"cni", "logs", "root", "state"} {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
-	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image).Replace(config)), 0o600))
+	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs).Replace(config)), 0o600))
 	r.must(os.WriteFile(r.path("cni", "fake"), []byte(network), 0o755))
 	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`, r.group[1:])
 	r.must(os.WriteFile(r.path("cni", "10.conflist"), []byte(list), 0o600))
@@ -169,7 +177,8 @@ func (r *rig) start() {
 	r.Helper()
 	r.launch("keeper-containerd")
 	if r.conn == nil {
-		conn, err := grpc.NewClient("unix://"+r.path("socket"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient("unix://"+r.path("socket"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(32<<20)))
 		r.must(err)
 		r.conn, r.rt = conn, cri.NewRuntimeServiceClient(conn)
 	}
@@ -196,7 +205,7 @@ func (r *rig) launch(program string) {
 	enter := fmt.Sprintf(`for h in %s/*/%s/runtime; do echo $$ >$h/cgroup.procs; done; exec "$0" "$@"`, cgroups, r.group)
 	r.cmd = exec.Command("/bin/sh", "-c", enter, filepath.Join(r.programs, program), "-c", r.path("config.toml"))
 	r.cmd.Stdout, r.cmd.Stderr = out, out
-	r.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
+	r.cmd.Env = append([]string{"PATH=" + r.programs + "/stock:/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
 	r.must(r.cmd.Start())
 	cmd, ended := r.cmd, make(chan struct{})
 	r.ended = ended
@@ -222,7 +231,7 @@ func (r *rig) tail() string {
 func (r *rig) pull(url string) {
 	r.Helper()
 	layer := r.layer()
-	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, digest(layer))
+	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{"Cmd":["/payload","sleep"]},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, digest(layer))
 	manifest := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":%d},
 		"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":%q,"size":%d}]}`, manifestType, digest(config), len(config), digest(layer), len(layer))
 	for _, blob := range [][]byte{layer, config} {
@@ -263,6 +272,15 @@ func (r *rig) layer() []byte {
 	r.must(w.WriteHeader(&tar.Header{Name: "payload", Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
 	_, err = w.Write(program)
 	r.must(err)
+	for name, text := range map[string]string{"plain": "text", "garbage": "garbage", "script": "#!/nowhere\n", "usr/bin/lost": "#!/nowhere\n", "etc/passwd": "root:x:0:0::/root:/\nuser:x:1000:0::/home/user:/\n"} {
+		mode := int64(0o755)
+		if name == "plain" {
+			mode = 0o644
+		}
+		r.must(w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(text)), Typeflag: tar.TypeReg}))
+		_, err = w.Write([]byte(text))
+		r.must(err)
+	}
 	r.must(w.WriteHeader(&tar.Header{Name: "outside", Linkname: "/../../../.." + r.dir, Typeflag: tar.TypeSymlink}))
 	r.must(w.WriteHeader(&tar.Header{Name: "tmp/", Mode: 0o1777, Typeflag: tar.TypeDir}))
 	r.must(w.Close())
@@ -290,7 +308,7 @@ func (r *rig) logFile(pod, container string) string { return r.path("logs", pod,
 func containerConfig(r *rig, pod, name string, args ...string) *cri.ContainerConfig {
 	return &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: name}, Image: &cri.ImageSpec{Image: r.image}, Command: append([]string{"/payload"}, args...),
-		LogPath: name + ".log", Annotations: map[string]string{logAnnotation: r.logFile(pod, name)},
+		Annotations: map[string]string{logAnnotation: r.logFile(pod, name)},
 		Linux: &cri.LinuxContainerConfig{
 			Resources: &cri.LinuxContainerResources{CpuShares: 100},
 			SecurityContext: &cri.LinuxContainerSecurityContext{
@@ -305,11 +323,13 @@ func containerConfig(r *rig, pod, name string, args ...string) *cri.ContainerCon
 // pod runs a pod without containers.
 func (r *rig) pod(name string) (string, error) { return r.podOf(podConfig(r, name)) }
 
-func (r *rig) podOf(c *cri.PodSandboxConfig) (string, error) {
+func (r *rig) podOf(c *cri.PodSandboxConfig) (string, error) { return r.podBy("keeper", c) }
+
+func (r *rig) podBy(handler string, c *cri.PodSandboxConfig) (string, error) {
 	r.must(os.MkdirAll(c.LogDirectory, 0o755))
 	ctx, cancel := r.within()
 	defer cancel()
-	a, err := r.rt.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: c, RuntimeHandler: "keeper"})
+	a, err := r.rt.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: c, RuntimeHandler: handler})
 	return a.GetPodSandboxId(), err
 }
 
@@ -509,7 +529,8 @@ func (r *rig) clean() {
 			r.Errorf("unmount %s: %v", at, err)
 		}
 	}
-	for _, h := range hierarchies() {
+	// runc also makes cgroups in the hierarchy of version 2, where there is one beside the others.
+	for _, h := range append(hierarchies(), cgroups+"/unified") {
 		var dirs []string
 		filepath.WalkDir(h+r.group, func(p string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {

@@ -5,6 +5,14 @@
 //	payload lines N CODE       writes N numbered lines and "bye", and ends with CODE
 //	payload write              writes numbered lines until it is killed
 //	payload look               writes what a container sees of itself, as JSON
+//	payload say OUT ERR CODE   writes OUT and ERR, and ends with CODE
+//	payload cat                copies its input to its output
+//	payload take               reads a line, and ends with its length
+//	payload flood N            writes N bytes
+//	payload signal N           sends itself a signal
+//	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
+//	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
+//	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 package main
 
 import (
@@ -37,6 +45,8 @@ func main() {
 			panic(err)
 		}
 		return
+	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "tty":
+		os.Exit(exec(args))
 	default:
 		panic(fmt.Sprintf("unknown: %q", os.Args))
 	}

@@ -1,0 +1,185 @@
+package keepers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/bundle/keeper/plan"
+	"berth/bundle/keeper/wire"
+)
+
+// neverRan is the exit code of an exec that did not come to run.
+const neverRan = 255
+
+func newExec(of *task, id string) *task {
+	return &task{pod: of.pod, of: of, state: wire.Created, done: make(chan struct{}), record: taskRecord{ID: id}}
+}
+
+// String names a task for an error.
+func (t *task) String() string {
+	if t.of != nil {
+		return fmt.Sprintf("exec %s in task %s", t.record.ID, t.of.record.ID)
+	}
+	return "task " + t.record.ID
+}
+
+// request is a message about the task.
+func (t *task) request(op wire.Op, arg uint32) wire.Request {
+	if t.of != nil {
+		return wire.Request{Op: op, Arg: arg, ID: t.of.record.ID, Exec: t.record.ID}
+	}
+	return wire.Request{Op: op, Arg: arg, ID: t.record.ID}
+}
+
+// flags are the argument of wire.Create and wire.Execute.
+func (t *task) flags() uint32 {
+	if t.record.Terminal {
+		return wire.Terminal
+	}
+	return 0
+}
+
+// Exec notes a further process of a container. The keeper makes it when it is started.
+func (s *tasks) Exec(_ context.Context, q *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
+	t, err := s.get(q.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	if err := t.addExec(q); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("exec %s in %s: %w", q.ExecID, t, err))
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
+	if !validID.MatchString(q.ExecID) {
+		return fmt.Errorf("exec id %q: %s: %w", q.ExecID, idRule, errdefs.ErrInvalidArgument)
+	}
+	e := newExec(t, q.ExecID)
+	d := json.NewDecoder(bytes.NewReader(q.Spec.GetValue()))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&e.process); err != nil || e.process == nil {
+		return fmt.Errorf("process: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if e.process.Terminal != q.Terminal {
+		return fmt.Errorf("process.terminal: is %t, and the request says %t: %w", e.process.Terminal, q.Terminal, errdefs.ErrInvalidArgument)
+	}
+	e.record.Stdin, e.record.Stdout, e.record.Stderr, e.record.Terminal = q.Stdin, q.Stdout, q.Stderr, q.Terminal
+	if _, err := plan.NewExec(e.process, nil); err != nil { // what is refused is refused at once
+		return refusal(err)
+	}
+	t.pod.mu.Lock()
+	defer t.pod.mu.Unlock()
+	if t.execs[q.ExecID] != nil {
+		return fmt.Errorf("is there already: %w", errdefs.ErrAlreadyExists)
+	}
+	t.execs[q.ExecID] = e
+	return nil
+}
+
+// startExec has the keeper make the process. When the context ends before it runs, it does not come to run.
+func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
+	t.pod.mu.Lock()
+	again := t.asked
+	t.asked = true
+	t.pod.mu.Unlock()
+	if again {
+		return 0, fmt.Errorf("%s: was started already: %w", t, errdefs.ErrFailedPrecondition)
+	}
+	defer func() {
+		if err != nil {
+			t.pod.mu.Lock()
+			defer t.pod.mu.Unlock()
+			if t.state != wire.Stopped {
+				t.state, t.record.Status, t.record.Exited = wire.Stopped, neverRan, time.Now().UnixNano()
+				close(t.done)
+			}
+		}
+	}()
+	groups, err := loadCgroup(t.of.record.Cgroup)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t, err)
+	}
+	made, err := plan.NewExec(t.process, groups)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t, err)
+	}
+	f, err := t.open()
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t, err)
+	}
+	defer f.close()
+	if t.record.Terminal {
+		t.hold()
+	}
+	defer context.AfterFunc(ctx, func() { _ = t.signal(syscall.SIGKILL) })() // it may have come to run, or ended
+	r, err := t.pod.call(t.request(wire.Execute, t.flags()), made, f)
+	var k *keeperError
+	if errors.As(err, &k) && k.err == syscall.ESRCH && r.Step == wire.Nothing {
+		return 0, fmt.Errorf("%s: the container does not run: %w", t, errdefs.ErrFailedPrecondition)
+	}
+	return r.Pid, err
+}
+
+// deleteExec forgets an exec that has ended, or was never started.
+func (t *task) deleteExec() error {
+	t.pod.mu.Lock()
+	runs, asked := t.asked && t.state != wire.Stopped, t.asked
+	if !runs {
+		t.asked = true
+		delete(t.of.execs, t.record.ID)
+	}
+	t.pod.mu.Unlock()
+	if runs {
+		return fmt.Errorf("runs: %w", errdefs.ErrFailedPrecondition)
+	}
+	if !asked {
+		return nil
+	}
+	_, err := t.pod.call(t.request(wire.Delete, 0), nil, nil)
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
+		return err
+	}
+	return nil
+}
+
+// ResizePty says how large a terminal is.
+func (s *tasks) ResizePty(_ context.Context, q *taskapi.ResizePtyRequest) (*emptypb.Empty, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	if max(q.Width, q.Height) > math.MaxUint16 {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: a terminal of %d by %d: %w", t, q.Width, q.Height, errdefs.ErrInvalidArgument))
+	}
+	if !t.record.Terminal && t.process != nil || t.of == nil && !t.record.Terminal {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: has no terminal: %w", t, errdefs.ErrFailedPrecondition))
+	}
+	if _, err = t.pod.call(t.request(wire.Resize, q.Height<<16|q.Width), nil, nil); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: %w", t, err))
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// CloseIO ends standard input: containerd has closed its end.
+func (s *tasks) CloseIO(_ context.Context, q *taskapi.CloseIORequest) (*emptypb.Empty, error) {
+	t, err := s.get(q.ID, q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := t.pod.call(t.request(wire.CloseStdin, 0), nil, nil); q.Stdin && err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: %w", t, err))
+	}
+	return &emptypb.Empty{}, nil
+}
