@@ -27,6 +27,9 @@ import (
 // sessionsDir has the scripts. Those in its folder alone change the node, and run after the others.
 const sessionsDir = "testdata/kubectl"
 
+// sessionLimit is how long a script waits for what is to come.
+var sessionLimit = patience(20 * time.Second)
+
 // TestSessions types the same sessions of kubectl to a kube-apiserver with a member of one node, and
 // to the local API of a machine. What each command prints and its exit code are to be the same, but
 // for what sessionDifferences lists. A script has its own namespace, of the same name at both.
@@ -115,7 +118,7 @@ func (s *sessionServer) run(t *testing.T, files []string) {
 		Files: files,
 		Setup: func(env *testscript.Env) error { return s.setup(env, server.DeepCopy()) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"kubectl": s.kubectl, "until": s.until, "follow": follow, "shows": shows, "stop": s.stop, "page": s.page,
+			"kubectl": s.kubectl, "until": s.until, "follow": follow, "shows": shows, "stop": s.stop, "join": s.join, "page": s.page,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "cluster" && name != "local" {
@@ -123,6 +126,7 @@ func (s *sessionServer) run(t *testing.T, files []string) {
 			}
 			return name == s.name, nil
 		},
+		ContinueOnError:     true,
 		RequireUniqueNames:  true,
 		RequireExplicitExec: true,
 	})
@@ -197,7 +201,7 @@ func (s *sessionServer) record(ts *testscript.TestScript, command string, a answ
 
 // kubectl runs kubectl, and remembers what it said: kubectl ARGUMENT...
 func (s *sessionServer) kubectl(ts *testscript.TestScript, neg bool, args []string) {
-	err := ts.Exec("kubectl", args...)
+	err := ts.Exec("timeout", append([]string{"60", "kubectl"}, args...)...)
 	a := answer{out: ts.ReadFile("stdout"), errOut: ts.ReadFile("stderr")}
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		a.code = exit.ExitCode()
@@ -219,7 +223,7 @@ func (s *sessionServer) until(ts *testscript.TestScript, neg bool, args []string
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	var out []byte
-	for end := time.Now().Add(patience(time.Minute)); ; {
+	for end := time.Now().Add(sessionLimit); ; {
 		out, err = sessionCommand(ts, args[1:]).CombinedOutput()
 		if neg != (err == nil && pattern.Match(out)) {
 			return
@@ -292,7 +296,7 @@ func shows(ts *testscript.TestScript, _ bool, args []string) {
 	f := followerOf(ts, args, 2)
 	pattern, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
-	for end := time.Now().Add(patience(time.Minute)); !pattern.MatchString(f.said[0].String() + f.said[1].String()); {
+	for end := time.Now().Add(sessionLimit); !pattern.MatchString(f.said[0].String() + f.said[1].String()); {
 		if time.Now().After(end) {
 			ts.Fatalf("%s never shows %s, but:\n%s%s", args[0], args[1], f.said[0].String(), f.said[1].String())
 		}
@@ -300,13 +304,16 @@ func shows(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// stop interrupts a kubectl that goes on, or with ! waits for its end, and remembers what it said,
-// which is then in the file NAME.out: stop NAME
+// stop interrupts a kubectl that goes on, and remembers what it said, which is then in the file
+// NAME.out: stop NAME
 func (s *sessionServer) stop(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Check(followerOf(ts, args, 1).Process.Signal(os.Interrupt))
+	s.join(ts, neg, args)
+}
+
+// join is stop that waits for the command to end by itself: join NAME
+func (s *sessionServer) join(ts *testscript.TestScript, _ bool, args []string) {
 	f := followerOf(ts, args, 1)
-	if !neg {
-		ts.Check(f.Process.Signal(os.Interrupt))
-	}
 	err := f.Wait()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		ts.Fatalf("%s: %v", args[0], err)
