@@ -118,7 +118,7 @@ func (s *sessionServer) run(t *testing.T, files []string) {
 		Files: files,
 		Setup: func(env *testscript.Env) error { return s.setup(env, server.DeepCopy()) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"kubectl": s.kubectl, "until": s.until, "follow": follow, "shows": shows, "stop": s.stop, "join": s.join, "page": s.page,
+			"kubectl": s.kubectl, "unordered": s.unordered, "until": s.until, "follow": follow, "shows": shows, "stop": s.stop, "join": s.join, "page": s.page,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "cluster" && name != "local" {
@@ -171,6 +171,13 @@ func (s *sessionServer) setup(env *testscript.Env, config *clientcmdapi.Config) 
 			return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
+	env.Defer(func() { // what it has left is none of the others' load
+		c := exec.Command(s.programs+"/kubectl", "delete", "namespace", namespace, "--wait=false")
+		c.Env = env.Vars
+		if out, err := c.CombinedOutput(); err != nil {
+			env.T().Fatal(fmt.Sprintf("delete namespace %s: %v: %s", namespace, err, out))
+		}
+	})
 	return nil
 }
 
@@ -201,6 +208,18 @@ func (s *sessionServer) record(ts *testscript.TestScript, command string, a answ
 
 // kubectl runs kubectl, and remembers what it said: kubectl ARGUMENT...
 func (s *sessionServer) kubectl(ts *testscript.TestScript, neg bool, args []string) {
+	s.record(ts, "kubectl "+strings.Join(args, " "), runKubectl(ts, neg, args))
+}
+
+// unordered is kubectl whose lines come in any order: unordered ARGUMENT...
+func (s *sessionServer) unordered(ts *testscript.TestScript, neg bool, args []string) {
+	a := runKubectl(ts, neg, args)
+	a.out = strings.Join(slices.Sorted(strings.SplitAfterSeq(normal(a.out), "\n")), "")
+	s.record(ts, "kubectl "+strings.Join(args, " "), a)
+}
+
+// runKubectl runs kubectl, which is to succeed, or with neg to fail.
+func runKubectl(ts *testscript.TestScript, neg bool, args []string) answer {
 	err := ts.Exec("timeout", append([]string{"60", "kubectl"}, args...)...)
 	a := answer{out: ts.ReadFile("stdout"), errOut: ts.ReadFile("stderr")}
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -208,10 +227,10 @@ func (s *sessionServer) kubectl(ts *testscript.TestScript, neg bool, args []stri
 	} else {
 		ts.Check(err)
 	}
-	s.record(ts, "kubectl "+strings.Join(args, " "), a)
 	if neg != (err != nil) {
 		ts.Fatalf("kubectl ends with code %d", a.code)
 	}
+	return a
 }
 
 // until runs kubectl until it succeeds and what it prints is like a pattern, and forgets it; with !
