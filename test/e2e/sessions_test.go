@@ -161,9 +161,11 @@ func (s *sessionServer) setup(env *testscript.Env, config *clientcmdapi.Config) 
 	env.Setenv("NS", namespace)
 	env.Setenv("NODE", strings.ToLower(node))
 	env.Setenv("IMAGE", helloImage)
+	env.Setenv("GOGC", "off") // none lives for long, and there are a thousand
 	for _, args := range [][]string{
 		{"create", "namespace", namespace},
-		{"wait", "--for=create", "serviceaccount/default", "configmap/kube-root-ca.crt", "--timeout=60s"},
+		{"wait", "--for=create", "serviceaccount/default", "--timeout=60s"},
+		{"wait", "--for=create", "configmap/kube-root-ca.crt", "--timeout=60s"},
 	} {
 		c := exec.Command(s.programs+"/kubectl", args...)
 		c.Env = env.Vars
