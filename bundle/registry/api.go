@@ -43,7 +43,8 @@ var headers = struct{ user, uid, group []string }{[]string{registry.UserHeader},
 // newAPI makes the API. The informers are those of its admission plugins; they ask the API itself, by
 // own.
 func newAPI(ctx context.Context, client *registry.Client, node string, own *pipes) (http.Handler, informers.SharedInformerFactory, error) {
-	// Privileged pods are allowed, as in any cluster that kubeadm makes: manifests of this machine are.
+	// Privileged pods are allowed, as manifests of this machine may be, and as any cluster that
+	// kubeadm makes has it.
 	capabilities.Setup(true, 0)
 	self := &clientrest.Config{
 		Host: "http://self", Dial: own.dial, QPS: -1,
