@@ -31,8 +31,8 @@ const sessionsDir = "testdata/kubectl"
 var sessionLimit = patience(20 * time.Second)
 
 // TestSessions types the same sessions of kubectl to a kube-apiserver with one node, and to the
-// local API of a machine. What each command prints and its exit code are to be the same, but for what
-// sessionDifferences lists. A script has its own namespace, of the same name at both.
+// local API of a machine. What each command prints and its exit code are to be the same, but for
+// what sessionDifferences lists. A script has its own namespace, of the same name at both.
 // SESSIONS, a pattern of file names, runs some of them.
 func TestSessions(t *testing.T) {
 	t.Parallel()
