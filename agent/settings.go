@@ -133,7 +133,7 @@ func runSettings(cfg *Config) settings {
 		volumePeriod: time.Minute,
 		profiling:    true, // which only root sees
 		node: node.Settings{
-			Name: cfg.NodeName, KubeletVersion: cfg.Version, MaxPods: cmp.Or(cfg.MaxPods, admission.LocalMaxPods),
+			Name: cfg.NodeName, KubeletVersion: config.KubeletVersion(cfg.Version), MaxPods: cmp.Or(cfg.MaxPods, admission.LocalMaxPods),
 			LocalStorageCapacityIsolation: true, MaxImages: mostNodeImages,
 		},
 	}

@@ -30,6 +30,7 @@ import (
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/capabilities"
 	"k8s.io/kubernetes/pkg/generated/openapi"
 
 	"berth/internal/localapi/kinds"
@@ -42,6 +43,9 @@ var headers = struct{ user, uid, group []string }{[]string{registry.UserHeader},
 // newAPI makes the API. The informers are those of its admission plugins; they ask the API itself, by
 // own.
 func newAPI(ctx context.Context, client *registry.Client, node string, own *pipes) (http.Handler, informers.SharedInformerFactory, error) {
+	// Privileged pods are allowed, as manifests of this machine may be, and as any cluster that
+	// kubeadm makes has it.
+	capabilities.Setup(true, 0)
 	self := &clientrest.Config{
 		Host: "http://self", Dial: own.dial, QPS: -1,
 		ContentConfig: clientrest.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf},

@@ -162,7 +162,7 @@ func readsObjects(now time.Time) []kinds.Object {
 			Status: v1.NodeStatus{
 				Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}},
 				Addresses:  []v1.NodeAddress{{Type: v1.NodeHostName, Address: "h"}, {Type: v1.NodeExternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "10.0.0.1"}, {Type: v1.NodeInternalIP, Address: "10.0.0.2"}},
-				NodeInfo:   v1.NodeSystemInfo{KubeletVersion: "v1.36.3", OSImage: "Debian", KernelVersion: "6.1", ContainerRuntimeVersion: "containerd://2"},
+				NodeInfo:   v1.NodeSystemInfo{KubeletVersion: "v1.36.3", OSImage: "Debian", KernelVersion: "6.1", Architecture: "amd64", ContainerRuntimeVersion: "containerd://2"},
 			},
 		},
 		&v1.Node{ObjectMeta: readsMeta("reads-bare")},

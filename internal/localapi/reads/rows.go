@@ -80,8 +80,17 @@ func nodeRow(n *v1.Node, now time.Time) metav1.TableRow {
 	return metav1.TableRow{Cells: []any{
 		n.Name, nodeStatus(n), roles(n), since(n.CreationTimestamp.Time, now), info.KubeletVersion,
 		address(n, v1.NodeInternalIP), address(n, v1.NodeExternalIP),
-		cmp.Or(info.OSImage, unsaid), cmp.Or(info.KernelVersion, unsaid), cmp.Or(info.ContainerRuntimeVersion, unsaid),
+		cmp.Or(info.OSImage, unsaid), kernel(info), cmp.Or(info.ContainerRuntimeVersion, unsaid),
 	}}
+}
+
+// kernel is the version of a node's kernel, with the architecture where that is known.
+func kernel(info v1.NodeSystemInfo) string {
+	version := cmp.Or(info.KernelVersion, unsaid)
+	if info.Architecture == "" {
+		return version
+	}
+	return fmt.Sprintf("%s (%s)", version, info.Architecture)
 }
 
 func nodeStatus(n *v1.Node) string {
