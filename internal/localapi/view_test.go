@@ -70,6 +70,9 @@ func newViewed(t *testing.T) *viewed {
 			Usage: func(context.Context) (*summary.Summary, error) {
 				return nil, errors.New("nobody measures")
 			},
+			Explain: func(_ context.Context, namespace, name string) (any, bool) {
+				return "why of " + namespace + "/" + name, name == "web"
+			},
 			Pulls: func(context.Context) func(*v1.Pod) string { return func(*v1.Pod) string { return " (pulling 7%)" } },
 		},
 		After: func(time.Duration) <-chan time.Time {
@@ -219,6 +222,12 @@ func TestViewAnswers(t *testing.T) {
 		{"GET /api/v1/namespaces/default/pods/web/log", "*/*", 200, "node API /containerLogs/default/web/main"},
 		{"POST /api/v1/namespaces/default/pods/web/exec?command=ls&container=main", "*/*", 200, "node API /exec/default/web/main"},
 		{"GET /apis/metrics.k8s.io/v1beta1/pods", "application/json", 500, "nobody measures"},
+		{"GET /apis/berth.dev", "application/json", 200, `"kind":"APIGroup"`},
+		{"GET /apis/berth.dev/v1", "application/json", 200, `"name":"pods/explain"`},
+		{"GET /apis/berth.dev/v1/namespaces/default/pods/web/explain", "application/json", 200, `"why of default/web"`},
+		{"GET /apis/berth.dev/v1/namespaces/default/pods/db/explain", "application/json", 404, `pods.berth.dev \"db\" not found`},
+		{"GET /apis/berth.dev/v1/namespaces/default/pods", "application/json", 404, `"reason":"NotFound"`},
+		{"GET /apis/berth.dev/v2/namespaces/default/pods/web/explain", "application/json", 404, `"reason":"NotFound"`},
 		// What a view has not is not there, and not empty.
 		{"GET /api/v1/secrets", "application/json", 404, `"reason":"NotFound"`},
 		{"GET /apis/storage.k8s.io/v1", "application/json", 404, `"reason":"NotFound"`},

@@ -74,6 +74,17 @@ func TestLocalAPIPods(t *testing.T) {
 	wantText(t, "kubectl top node", n.kubectl("top", "node"), hostName(t))
 	wantText(t, "the page of web", n.forwarded("web"), "Hello from web")
 
+	// The journal is asked for by the API, by one who may do nothing else.
+	wantText(t, "the explanation", n.kubectl("get", "--raw", "/apis/berth.dev/v1/namespaces/default/pods/web/explain"), `"kind":"Explanation"`, `"decision":"container started"`)
+	n.berth("kubeconfig", "--user", "asker", "--namespace", "default", "--verbs", "get", "--resources", "pods/explain", "-o", n.place.Dir+"/asker")
+	wantText(t, "berth explain", n.berth("explain", "web", "--kubeconfig", n.place.Dir+"/asker"), "Pod default/web is ready.")
+	if got := n.command(n.ctx, "explain", "web", "-n", "kube-system", "--kubeconfig", n.place.Dir+"/asker"); got.code != 1 || !strings.Contains(got.errOut, "forbidden") {
+		t.Errorf("a pod of another namespace: %v", got)
+	}
+	if got := n.command(n.ctx, "get", "pods", "--kubeconfig", n.place.Dir+"/asker"); got.code != 1 || !strings.Contains(got.errOut, "Forbidden") {
+		t.Errorf("pods: %v", got)
+	}
+
 	before := n.kubectl("get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
 	a.kill()
 	a = n.start()

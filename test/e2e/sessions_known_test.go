@@ -16,7 +16,7 @@ var sessionDifferences = []sessionDifference{
 	{command: `^(describe: kubectl describe|get: kubectl get) csinode`, line: `.`, reason: "drivers of a machine without a cluster are announced to nobody"},
 	{command: `^describe: kubectl describe lease`, line: `Lease Duration Seconds: `, reason: "nobody takes pods from a node that is silent"},
 	{command: `^wait: kubectl (rollout|scale|autoscale)`, line: `deployment`, reason: "there are no such kinds"},
-	{command: `^explain: kubectl api-(resources|versions)`, line: `^-[a-z]+[a-z0-9./ ,-]*  (true|false)  |^-[a-z0-9.]+/v\d|^-[a-z]+\.[a-z.0-9]+$|^\+.*metrics\.k8s\.io/v1beta1`, reason: "there are fewer kinds, and the readings of kubectl top"},
+	{command: `^explain: kubectl api-(resources|versions)`, line: `^-[a-z]+[a-z0-9./ ,-]*  (true|false)  |^-[a-z0-9.]+/v\d|^-[a-z]+\.[a-z.0-9]+$|^\+.*metrics\.k8s\.io/v1beta1|^\+berth\.dev/v1$`, reason: "there are fewer kinds, the readings of kubectl top, and pods/explain"},
 	{command: `^explain: kubectl (options|config)`, line: `cache-(cluster|local)|berth|root`, reason: "users and contexts of the kubeconfig have other names"},
 	{command: `^get: kubectl get all$`, line: `^[-+](pod/)?[abc]  `, reason: "kubectl names the kind where there are several of it: a machine has no other kind in the category all"},
 	{command: `^(get|node|alone): kubectl (get|describe) node`, line: `node\.alpha\.kubernetes\.io/ttl|controller-managed-attach-detach|^[-+]( +annotations:|Annotations: )`, reason: "the annotations are a controller's, or for one"},

@@ -136,5 +136,12 @@ func (g grant) global() bool {
 			return !k.Namespaced
 		}
 	}
-	return g.plural != "localsubjectaccessreviews" && !slices.Equal(g.groups, []string{"metrics.k8s.io"}) || g.plural == "nodes"
+	for _, v := range kinds.Virtuals {
+		for _, r := range v.All {
+			if of, _, _ := strings.Cut(r.Name, "/"); of == g.plural && slices.Contains(g.groups, v.Group) {
+				return !r.Namespaced
+			}
+		}
+	}
+	return g.plural != "localsubjectaccessreviews"
 }

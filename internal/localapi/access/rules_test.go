@@ -88,6 +88,8 @@ func TestResourcesOfRules(t *testing.T) {
 	}{
 		{"pods", []kinds.Request{in("", "pods", "")}, []kinds.Request{in("", "pods", "log"), in("metrics.k8s.io", "pods", ""), in("", "configmaps", "")}},
 		{"pods.metrics.k8s.io", []kinds.Request{in("metrics.k8s.io", "pods", "")}, []kinds.Request{in("", "pods", "")}},
+		{"pods/explain", []kinds.Request{in("berth.dev", "pods", "explain")}, []kinds.Request{in("berth.dev", "pods", ""), in("", "pods", "")}},
+		{"pods.berth.dev/explain", []kinds.Request{in("berth.dev", "pods", "explain")}, []kinds.Request{in("", "pods", "log")}},
 		{"pods/log", []kinds.Request{in("", "pods", "log")}, []kinds.Request{in("", "pods", ""), in("", "pods", "exec")}},
 		{"pods/*", []kinds.Request{in("", "pods", "log"), in("", "pods", "exec")}, []kinds.Request{in("", "pods", ""), in("", "nodes", "proxy")}},
 		{"*/status", []kinds.Request{in("", "pods", "status"), in("", "nodes", "status")}, []kinds.Request{in("", "pods", ""), in("", "pods", "exec")}},
