@@ -58,7 +58,7 @@ func (n *node) onTerminal(args ...string) *terminalProgram {
 	args = slices.Insert(args, 1, "--run-dir", n.place.Run)
 	p := &terminalProgram{n: n, cmd: exec.CommandContext(n.ctx, n.binary, args...), person: person, lines: make(chan string, 1000)}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = program, program, program
-	p.resize(91, 27) // kubectl may miss a change at its start
+	p.resize(91, 27)                                                   // kubectl may miss a change at its start
 	p.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // so that the kernel tells it of a new size
 	if err := p.cmd.Start(); err != nil {
 		n.t.Fatal(err)
