@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
@@ -33,13 +34,19 @@ func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (serve
 		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
 	cfg.APIPath, cfg.GroupVersion = "/apis", (*schema.GroupVersion)(&kinds.Berth.GroupVersion)
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(kinds.Scheme()).WithoutConversion()
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // for the Status of a refusal
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(cfg)
 	if err != nil {
 		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
 	namespace = cmp.Or(ref.Namespace, own, metav1.NamespaceDefault)
-	text, err := client.Get().Namespace(namespace).Resource("pods").Name(ref.Name).SubResource("explain").DoRaw(ctx)
+	answer := client.Get().Namespace(namespace).Resource("pods").Name(ref.Name).SubResource("explain").Do(ctx)
+	if err := answer.Error(); err != nil { // which has what the Status says, where Raw has not
+		return e, err
+	}
+	text, err := answer.Raw()
 	if err != nil {
 		return e, err
 	}

@@ -77,8 +77,8 @@ func TestLocalAPIPods(t *testing.T) {
 	// The journal is asked for by the API, by one who may do nothing else.
 	wantText(t, "the explanation", n.kubectl("get", "--raw", "/apis/berth.dev/v1/namespaces/default/pods/web/explain"), `"kind":"Explanation"`, `"decision":"container started"`)
 	n.berth("kubeconfig", "--user", "asker", "--namespace", "default", "--verbs", "get", "--resources", "pods/explain", "-o", n.place.Dir+"/asker")
-	wantText(t, "berth explain", n.berth("explain", "web", "--kubeconfig", n.place.Dir+"/asker"), "Pod default/web is ready.")
-	if got := n.command(n.ctx, "explain", "web", "-n", "kube-system", "--kubeconfig", n.place.Dir+"/asker"); got.code != 1 || !strings.Contains(got.errOut, "forbidden") {
+	wantText(t, "berth explain", n.berth("explain", "web", "--kubeconfig", n.place.Dir+"/asker"), "Pod default/web is ready")
+	if got := n.command(n.ctx, "explain", "web", "-n", "kube-system", "--kubeconfig", n.place.Dir+"/asker"); got.code != 1 || !strings.Contains(got.errOut, `cannot get resource "pods/explain"`) {
 		t.Errorf("a pod of another namespace: %v", got)
 	}
 	if got := n.command(n.ctx, "get", "pods", "--kubeconfig", n.place.Dir+"/asker"); got.code != 1 || !strings.Contains(got.errOut, "Forbidden") {
@@ -179,7 +179,7 @@ func TestLocalAPIFaults(t *testing.T) {
 	})
 	n.awaitReady("web")
 	n.remove("web.yaml")
-	until(t, "web to be gone", func() bool { return n.berth("get", "pods", "-A") == "" })
+	n.await("web to go", func(p pods) bool { return len(p) == 0 })
 }
 
 // forwarded returns what a pod answers at port 8080 by kubectl port-forward.

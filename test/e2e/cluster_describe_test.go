@@ -91,5 +91,5 @@ func TestClusterDescribe(t *testing.T) {
 		theirs, ours = age.ReplaceAllString(theirs, "$1"), age.ReplaceAllString(ours, "$1")
 		return theirs == ours
 	})
-	wantMatch(t, "the events", c.berth("describe", "pod/rich"), `(?m)^Events:\n  Type +Reason +Age +From +Message\n  ---- +------ +---- +---- +-------\n(.*\n)*  Normal +Started +\S+( \(x\d+ over \S+\))? +kubelet +`)
+	wantMatch(t, "the events", c.berth("describe", "pod/rich", "-n", c.namespace), `(?m)^Events:\n  Type +Reason +Age +From +Message\n  ---- +------ +---- +---- +-------\n(.*\n)*  Normal +Started +\S+( \(x\d+ over \S+\))? +kubelet +`)
 }

@@ -36,6 +36,12 @@ type controlPlane struct {
 
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
+	return newControlPlaneFor(t, testLimit)
+}
+
+// newControlPlaneFor is newControlPlane for a test that may take longer than others.
+func newControlPlaneFor(t *testing.T, limit time.Duration) *controlPlane {
+	t.Helper()
 	binary := os.Getenv("CONTROLPLANE")
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("CONTROLPLANE must name the control plane for tests, as make e2e does: %v", err)
@@ -44,7 +50,7 @@ func newControlPlane(t *testing.T) *controlPlane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), testLimit, fmt.Errorf("the test took longer than %v", testLimit))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("the test took longer than %v", limit))
 	c := &controlPlane{t: t, ctx: ctx, binary: binary, dir: parent + "/plane"}
 	t.Cleanup(func() {
 		cancel()

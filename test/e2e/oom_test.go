@@ -67,9 +67,7 @@ func TestOOMKills(t *testing.T) {
 	if c := container(parent, "main"); c.State.Running == nil || c.RestartCount != 0 {
 		t.Errorf("the parent is %+v, want it running as if nothing had happened", c)
 	}
-	if events := n.events(""); strings.Count(events, "OOMKilled") != 2 {
-		t.Errorf("events have not two kills:\n%s", events)
-	}
+	until(t, "the events to have two kills", func() bool { return strings.Count(n.events(""), "OOMKilled") == 2 })
 }
 
 // An agent that comes back tells of a kill while there was none, and of none again. Where the

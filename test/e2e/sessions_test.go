@@ -27,6 +27,9 @@ import (
 // sessionsDir has the scripts. Those in its folder alone change the node, and run after the others.
 const sessionsDir = "testdata/kubectl"
 
+// sessionsLimit is how long all scripts may take, beside other tests.
+var sessionsLimit = patience(15 * time.Minute)
+
 // sessionLimit is how long a script waits for what is to come.
 var sessionLimit = patience(20 * time.Second)
 
@@ -69,11 +72,11 @@ func TestSessions(t *testing.T) {
 // after the host.
 func clusterOfSessions(t *testing.T) string {
 	t.Helper()
-	plane := newControlPlane(t)
+	plane := newControlPlaneFor(t, sessionsLimit)
 	name := hostName(t)
 	plane.up("--node", name)
 	c := &cluster{
-		node: newNodeFor(t, clusterLimit), plane: plane, name: name, namespace: "default", changed: make(chan struct{}, 1),
+		node: newNodeFor(t, sessionsLimit), plane: plane, name: name, namespace: "default", changed: make(chan struct{}, 1),
 		identity: []string{"--kubeconfig", plane.dir + "/node-" + name + ".kubeconfig"},
 		port:     freePort(t), healthzPort: freePort(t), readOnlyPort: freePort(t),
 	}
@@ -86,7 +89,7 @@ func clusterOfSessions(t *testing.T) string {
 // machineOfSessions returns the kubeconfig of a local API.
 func machineOfSessions(t *testing.T) string {
 	t.Helper()
-	n := newAPINode(t)
+	n := apiNode{newNodeFor(t, sessionsLimit)}
 	n.start()
 	n.kubectl("wait", "--for=create", "node", hostName(t), "--timeout=30s")
 	n.kubectl("wait", "--for=condition=Ready", "node", hostName(t), "--timeout=30s")

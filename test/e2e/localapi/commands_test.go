@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	agentserver "berth/internal/api/server"
 	"berth/internal/localapi"
 )
 
@@ -48,6 +52,18 @@ func (s *server) bundledRegistry() (string, error) {
 	return all[0], nil
 }
 
+// answerAsAgent has an agent in the run directory that has a local API, and so no view of its node.
+func answerAsAgent(t *testing.T, runDir string) {
+	t.Helper()
+	l, err := agentserver.Listen(runDir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}}
+	agent.Start()
+	t.Cleanup(agent.Close)
+}
+
 // TestCommands is a session of the commands of berth that are about the local API, with the
 // programs that are inside it alone.
 func TestCommands(t *testing.T) {
@@ -60,11 +76,12 @@ func TestCommands(t *testing.T) {
 	if out := s.mustBerth("", "kubectl", "version", "--client"); !strings.Contains(out, "Client Version: v1.") {
 		t.Errorf("berth kubectl version: %s", out)
 	}
-	if _, err := s.berth("", "kubectl", "get", "pods"); err == nil || !strings.Contains(err.Error(), "no agent runs there") {
+	if _, err := s.berth("", "kubectl", "get", "pods"); err == nil || !strings.Contains(err.Error(), "no agent is running on ") {
 		t.Errorf("without an agent: %v", err)
 	}
 	running, stop := start(t, s.dir, func(c *localapi.Config) { c.Registry, c.Unpack = "", s.bundledRegistry })
 	s.Server = running.Server
+	answerAsAgent(t, s.dir+"/run")
 
 	const object = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}`
 	if out := s.mustBerth(object, "kubectl", "apply", "-f", "-"); out != "configmap/a created\n" {
