@@ -43,7 +43,7 @@ func sleeperIn(t *testing.T, cgroup, name string) (dirs []string, ended <-chan e
 	t.Cleanup(func() { _ = cmd.Process.Kill() })                // it has ended, unless the test failed
 	until(t, "the program to have its arguments", func() bool { // which the kernel sets last
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
-		return err == nil && strings.Contains(string(line), "sleep")
+		return err == nil && strings.HasPrefix(string(line), "sleep\x00")
 	})
 	for _, parent := range parents {
 		dir := filepath.Join(parent, name)

@@ -33,6 +33,8 @@ var varying = []struct {
 	{regexp.MustCompile(`eyJ[\w-]+\.[\w-]+\.[\w-]+`), "TOKEN"},
 	{regexp.MustCompile(`\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b(:\d+)?`), "ADDRESS"},
 	{regexp.MustCompile(`\[?::1\]?:\d+`), "ADDRESS"},
+	// A kube-apiserver may know a moment later than the node which pod the node has a token for.
+	{regexp.MustCompile(`(?m)^.*FailedMount.* is forbidden: User "system:node:.*\n`), ""},
 	// Ages stand in columns of their own, or are said.
 	{regexp.MustCompile(`(?m)((?:^|  )\s*)(\d+[dhms])+(  |\s*$)`), "${1}AGE${3}"},
 	{regexp.MustCompile(`(?m)((?:^|  )\s*)(?:\d+[dhms])+ \(x\d+ over (?:\d+[dhms])+\)`), "${1}AGE"},
