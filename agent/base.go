@@ -65,7 +65,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	if rate := g.settings.tracing.PerMillion; rate > 0 {
 		g.tracer = span.New(rate)
 	}
-	g.records = newRecords(&g.base, &g.api, g.pods)
+	g.records = newRecords(&g.base, &g.api)
 	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
 		return g, err
 	}

@@ -4,9 +4,6 @@ import (
 	"errors"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
-
-	"berth/internal/pod"
 	"berth/internal/record/events"
 	"berth/internal/record/journal"
 	"berth/internal/record/tracing"
@@ -31,26 +28,13 @@ const eventComponent = "kubelet"
 const recordsFolder = "journal"
 
 // newRecords returns the records, which are also sent to the API server if there is one.
-func newRecords(b *base, api *apiServer, pods *pod.Manager) records {
+func newRecords(b *base, api *apiServer) records {
 	dir := filepath.Join(b.cfg.RootDir, recordsFolder)
 	r := records{journal: journal.NewInFolder(dir, b.cfg.Log), events: events.NewStoreInFolder(dir, eventComponent, b.cfg.NodeName, b.cfg.Log)}
 	r.recorder = events.NewRecorder(events.Config{
 		Journal: r.journal, Store: r.events, Node: b.cfg.NodeName, Sender: api.sender,
-		Translate: func(p *v1.Pod) pod.UID { return apiUID(pods, p) },
 	})
 	return r
-}
-
-// apiUID returns the UID under which the API server knows the pod: its mirror's for a static pod,
-// "" if it does not know it.
-func apiUID(pods *pod.Manager, p *v1.Pod) pod.UID {
-	if !pod.IsStatic(p) {
-		return p.UID
-	}
-	if mirror, ok := pods.Mirror(pod.FullNameOf(p)); ok {
-		return mirror.UID
-	}
-	return ""
 }
 
 // openRecords reads what earlier agents left, and counts their crash. The returned function ends

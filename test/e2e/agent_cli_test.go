@@ -106,6 +106,9 @@ func TestGetPods(t *testing.T) {
 			t.Errorf("get pod/hello -o %s: kind %q, mirror of %s, error %v; want the ready pod %s", format, one.Kind, one.Annotations["kubernetes.io/config.mirror"], err, hello.UID)
 		}
 	}
+	until(t, "berth describe to tell of what happened to the pod", func() bool {
+		return regexp.MustCompile(`(?m)^  Normal +Started `).MatchString(n.berth("describe", "pod", "hello"))
+	})
 	if a := n.command(n.ctx, "get", "pods", "helo"); a.code != 1 || a.errOut != "Error from server (NotFound): pods \"helo\" not found\n" {
 		t.Errorf("get pods helo: %v", a)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/record/journal"
 )
@@ -20,7 +19,7 @@ func TestAnnotatedEvent(t *testing.T) {
 		api, sender := start(t)
 		store, end := openStore(t, dir)
 		j := journal.New(slog.New(slog.DiscardHandler))
-		r := NewRecorder(Config{Journal: j, Store: store, Sender: sender, Node: "node", Translate: func(p *v1.Pod) types.UID { return p.UID }})
+		r := NewRecorder(Config{Journal: j, Store: store, Sender: sender, Node: "node"})
 		p := &v1.Pod{}
 		p.Name, p.Namespace, p.UID = "web", "default", "uid"
 		annotations := map[string]string{"starved_resource": "memory", "offending_containers": "a,b", "offending_containers_usage": ""}

@@ -26,10 +26,9 @@ type Config struct {
 	Journal *journal.Journal
 	// Store keeps them as the API server does.
 	Store *Store
-	// Sender sends them to the API server. Translate, needed with it, returns the UID under which
-	// that knows a pod, "" when it does not: it knows a static pod by its mirror.
-	Sender    *Sender
-	Translate func(p *v1.Pod) types.UID
+	// Sender sends them to the API server. Those of a static pod have its own UID there, too:
+	// clients find it in an annotation of the mirror.
+	Sender *Sender
 	// Node is the node's name, for events about it.
 	Node string
 }
@@ -76,10 +75,7 @@ func (r *Recorder) podEvent(p *v1.Pod, container string, o occurrence) {
 	if r.Store != nil {
 		r.Store.add(o)
 	}
-	if r.Sender == nil {
-		return
-	}
-	if o.ref.UID = r.Translate(p); o.ref.UID != "" {
+	if r.Sender != nil {
 		r.Sender.take(o)
 	}
 }

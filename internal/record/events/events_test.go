@@ -15,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/record/journal"
 )
@@ -199,25 +198,23 @@ func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, s := start(t)
 		j := journal.New(slog.New(slog.DiscardHandler))
-		uid := types.UID("mirror")
 		store := NewStore("kubelet", "node")
-		r := NewRecorder(Config{Journal: j, Store: store, Sender: s, Node: "node", Translate: func(*v1.Pod) types.UID { return uid }})
+		r := NewRecorder(Config{Journal: j, Store: store, Sender: s, Node: "node"})
 		p := &v1.Pod{}
 		p.Name, p.Namespace, p.UID = "web", "default", "static"
 		p.Spec.InitContainers = []v1.Container{{Name: "i"}}
 		r.Event(p, "i", v1.EventTypeWarning, "Failed", "no")
-		uid = ""
-		r.Event(p, "", v1.EventTypeNormal, "Unknown", "to the server")
+		r.Event(p, "", v1.EventTypeNormal, "Unmirrored", "")
 		r.NodeEvent(v1.EventTypeNormal, "Starting", "Starting kubelet.")
 		synctest.Wait()
 		got := api.list()
-		if len(got) != 2 {
+		if len(got) != 3 {
 			t.Fatalf("got %+v", got)
 		}
 		for _, e := range got {
 			switch e.Reason {
 			case "Failed":
-				if e.InvolvedObject.UID != "mirror" || e.InvolvedObject.FieldPath != "spec.initContainers{i}" {
+				if e.InvolvedObject.UID != "static" || e.InvolvedObject.FieldPath != "spec.initContainers{i}" {
 					t.Errorf("got %+v", e.InvolvedObject)
 				}
 			case "Starting":
@@ -230,8 +227,8 @@ func TestRecorder(t *testing.T) {
 		for _, e := range store.List() {
 			kept = append(kept, e.InvolvedObject.Kind+" "+string(e.InvolvedObject.UID)+" "+e.Type+" "+e.Reason)
 		}
-		// The node knows a static pod by its own UID, and before there is a mirror.
-		if diff := cmp.Diff([]string{"Pod static Warning Failed", "Pod static Normal Unknown", "Node node Normal Starting"}, kept); diff != "" {
+		// A static pod has its own UID, also before there is a mirror.
+		if diff := cmp.Diff([]string{"Pod static Warning Failed", "Pod static Normal Unmirrored", "Node node Normal Starting"}, kept); diff != "" {
 			t.Errorf("kept (-want +got):\n%s", diff)
 		}
 		if n := len(j.Read("default", "web")); n != 2 {
