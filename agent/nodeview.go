@@ -20,7 +20,7 @@ import (
 
 // writeElsewhere says, for each way of running, where to write what a view of the node shows.
 var writeElsewhere = map[mode]string{
-	runMode:        `change the manifests, or start the agent with "berth run --local-api"`,
+	runMode:        `change the manifests, or start the agent without --local-api=false`,
 	standaloneMode: "change the manifests of its static pods",
 	memberMode:     "write to the API server of its cluster",
 }
