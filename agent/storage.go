@@ -32,9 +32,10 @@ type storage struct {
 // newStorage builds volumes, and what finds the drivers of some.
 func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage, err error) {
 	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Metrics: g.out.Metrics, Dial: g.out.DialPlugin}
-	if g.api.isCluster() {
+	if g.api.exists() {
 		drivers.Nodes, drivers.CSINodes, drivers.Initialized, drivers.Registered = g.api.client, g.api.client, n.Wake, g.api.current.Registered
 		drivers.Period, drivers.PeriodsChanged = g.api.allocatablePeriod, g.api.driversChanged
+		drivers.Late = !g.api.isCluster()
 	}
 	if s.drivers, err = csi.New(drivers); err != nil {
 		return s, err

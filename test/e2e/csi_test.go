@@ -111,6 +111,9 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 		return strings.Contains(n.command(n.ctx, "explain", "--all", "first").out, "driver name csi.example.com not found in the list of registered CSI drivers")
 	})
 	d.start()
+	until(t, "the CSINode to have the driver", func() bool {
+		return n.command(n.ctx, "get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name} {.items[*].spec.drivers[*].nodeID}").out == "csi.example.com here"
+	})
 	first := n.awaitReady("first").named("first")
 	n.write("second.yaml", csiUser("second"))
 	second := n.awaitReady("second").named("second")

@@ -24,6 +24,8 @@ var varying = []struct {
 	{regexp.MustCompile(`[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}`), "TIME"},
 	{regexp.MustCompile(`(?i)(resource[_ ]?version"?[:=] *"?)\d+`), "${1}REVISION"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \+0000`), "TIME"},
+	// client-go of a kubectl that ends says so when it had just asked again.
+	{regexp.MustCompile(`(?m)^[EWI]\d{4} .* reflector\.go:\d+\] "Warning: watch ended with error".*\n`), ""},
 	{regexp.MustCompile(`\b([EWI])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (\w+\.go):\d+`), "$1 $2"},
 	{regexp.MustCompile(`\b(LIVE|MERGED|kubectl-edit)-\d+`), "$1-NAME"},
 	{regexp.MustCompile(`\b(made|debugger|node-debugger-[a-z0-9.-]+)-[a-z0-9]{5}\b`), "$1-NAME"},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"time"
 
@@ -75,7 +76,7 @@ func (d *Drivers) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.wake:
-			d.insist(ctx, "tell of drivers that are gone", func() error { return d.withdraw(ctx) })
+			d.insist(ctx, "tell of drivers", func() error { return errors.Join(d.announceRest(ctx), d.withdraw(ctx)) })
 		case <-next.C:
 		case <-d.PeriodsChanged:
 		}
@@ -105,11 +106,41 @@ func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
 	}
 }
 
+// announceLater has Run tell the API server of a driver.
+func (d *Drivers) announceLater(name string, info Info) {
+	if info.NodeID == "" {
+		d.Log.Warn("the CSI driver has no name for this node: the CSINode will not show it", "driver", name)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, is := d.drivers[name]; is {
+		d.come[name] = info
+	}
+}
+
+// announceRest tells the API server of the drivers that it was not told of yet.
+func (d *Drivers) announceRest(ctx context.Context) error {
+	d.mu.Lock()
+	come := maps.Clone(d.come)
+	d.mu.Unlock()
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(come)) {
+		if err := d.announce(ctx, name, come[name]); err != nil {
+			errs = append(errs, fmt.Errorf("driver %s: %w", name, err))
+			continue
+		}
+		d.mu.Lock()
+		if now, still := d.come[name]; still && reflect.DeepEqual(now, come[name]) {
+			delete(d.come, name)
+		}
+		d.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
 // announce tells the API server of a driver, first at the Node, then at the CSINode.
 func (d *Drivers) announce(ctx context.Context, name string, info Info) error {
-	if d.Nodes == nil {
-		return nil
-	}
 	if info.NodeID == "" {
 		return errors.New("error adding CSI driver node info: driverNodeID must not be empty")
 	}

@@ -28,13 +28,15 @@ import (
 // cluster is an API server with one Node.
 type cluster struct {
 	*kube.Client
-	t    *testing.T
-	node *v1.Node
+	server *kubetest.Server
+	t      *testing.T
+	node   *v1.Node
 }
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
-	client, err := kube.Open(kube.Config{REST: kubetest.New().Config(), Log: slog.New(slog.DiscardHandler)})
+	server := kubetest.New()
+	client, err := kube.Open(kube.Config{REST: server.Config(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,18 +44,23 @@ func newCluster(t *testing.T) cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cluster{client, t, node}
+	return cluster{client, server, t, node}
 }
 
 // start runs Drivers of the node.
 func (c cluster) start() *csi.Drivers {
 	c.t.Helper()
+	return c.startWith(csi.Config{})
+}
+
+// startWith runs Drivers of the node that have, beside what all have, what cfg says.
+func (c cluster) startWith(cfg csi.Config) *csi.Drivers {
+	c.t.Helper()
 	registered, initialized := make(chan struct{}), make(chan struct{})
 	close(registered)
-	d, err := csi.New(csi.Config{
-		NodeName: "n", Nodes: c, CSINodes: c, Registered: func() <-chan struct{} { return registered },
-		Initialized: func() { close(initialized) }, Period: func(string) time.Duration { return time.Hour }, Log: slog.New(slog.DiscardHandler),
-	})
+	cfg.NodeName, cfg.Nodes, cfg.CSINodes, cfg.Registered = "n", c, c, func() <-chan struct{} { return registered }
+	cfg.Initialized, cfg.Period, cfg.Log = func() { close(initialized) }, func(string) time.Duration { return time.Hour }, slog.New(slog.DiscardHandler)
+	d, err := csi.New(cfg)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -201,6 +208,40 @@ func TestDriversThatAreRefused(t *testing.T) {
 	}
 	c.expectDrivers(storagev1.CSINodeDriver{Name: "a", NodeID: "id-a"})
 	c.expectNodeIDs(`{"a":"id-a"}`)
+}
+
+// Where drivers are told of late, one serves while the API server is away, and is told of, or not
+// any more, when it is back.
+func TestDriversAreToldOfLate(t *testing.T) {
+	c := newCluster(t)
+	d := c.startWith(csi.Config{Late: true})
+	c.server.Stop()
+	drivers := map[string]string{}
+	for _, name := range []string{"stays", "goes", "nameless"} {
+		driver := &csitest.Driver{Name: name, NodeID: "id-" + name}
+		if name == "nameless" {
+			driver.NodeID = ""
+		}
+		drivers[name] = serve(t, driver)
+		if err := d.RegisterPlugin(t.Context(), name, drivers[name], versions); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Driver(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.DeregisterPlugin("goes", drivers["goes"])
+	c.server.Start()
+	deadline := time.After(time.Minute)
+	for len(c.csiNode().Spec.Drivers) == 0 {
+		select {
+		case <-deadline:
+			t.Fatal("the driver is not in the CSINode")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	c.expectDrivers(storagev1.CSINodeDriver{Name: "stays", NodeID: "id-stays"})
+	c.expectNodeIDs(`{"stays":"id-stays"}`)
 }
 
 // A limit that the driver has changed is told when somebody sees that the old one does not hold,

@@ -25,6 +25,9 @@ type Config struct {
 	// Nodes and CSINodes are the API server; nil without one: then nobody is told of drivers.
 	Nodes    Nodes
 	CSINodes CSINodes
+	// Late: a driver serves before the API server is told of it, which is tried until it works.
+	// Where nobody schedules pods, nothing goes by what the API server has of drivers.
+	Late bool
 	// Registered returns what is closed when the API server has the Node; Run asks for it.
 	Registered func() <-chan struct{}
 	// Initialized is called when the API server has a CSINode of this machine; nil: nobody waits
@@ -55,6 +58,7 @@ type Drivers struct {
 
 	mu          sync.Mutex
 	drivers     map[string]registration // guarded by mu; by name
+	come        map[string]Info         // guarded by mu; drivers of which the API server is still to be told
 	left        map[string]bool         // guarded by mu; drivers that are gone, of which the API server is still to be told
 	urgent      map[string]bool         // guarded by mu; drivers that are to be asked at once for their limits
 	subscribers []func()                // guarded by mu
@@ -88,8 +92,8 @@ func New(cfg Config) (*Drivers, error) {
 		cfg.Period = func(string) time.Duration { return 0 }
 	}
 	d := &Drivers{
-		Config: cfg, metrics: newMetrics(cfg.Metrics), waits: &waits{underWay: map[*Wait]pod.UID{}}, writeLock: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, left: map[string]bool{},
-		urgent: map[string]bool{},
+		Config: cfg, metrics: newMetrics(cfg.Metrics), waits: &waits{underWay: map[*Wait]pod.UID{}}, writeLock: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, come: map[string]Info{},
+		left: map[string]bool{}, urgent: map[string]bool{},
 	}
 	if d.Nodes != nil {
 		d.health.Set(errors.New("CSINode is not yet initialized"))
@@ -152,7 +156,11 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	d.mu.Unlock()
 	driver := &Driver{Name: name, endpoint: endpoint, dial: d.Dial, metrics: d.metrics}
 	info, err := driver.Info(ctx)
-	if err == nil {
+	switch {
+	case err != nil || d.Nodes == nil:
+	case d.Late:
+		d.announceLater(name, info)
+	default:
 		err = d.announce(ctx, name, info)
 	}
 	if err != nil {
@@ -173,6 +181,7 @@ func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 		return // another one has taken its place
 	}
 	delete(d.drivers, name)
+	delete(d.come, name)
 	if d.Nodes != nil {
 		d.left[name] = true
 	}
