@@ -179,7 +179,7 @@ func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, 
 			_, ending := l.workers.Ending(first)
 			return ok && (!wanted || p.UID != first || ending)
 		},
-		Complete: known, Published: patcher.Recheck, Log: g.cfg.Log,
+		Complete: known, Published: patcher.Recheck, Event: podEvents(g.recorder), Log: g.cfg.Log,
 	})
 	follow := func(ctx context.Context) error {
 		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {

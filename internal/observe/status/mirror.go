@@ -41,7 +41,9 @@ type MirrorsConfig struct {
 	// Published is called with a static pod's UID when its mirror is as it should be: its status
 	// can be written.
 	Published func(pod.UID)
-	Log       *slog.Logger
+	// Event records an event of a pod.
+	Event func(p *v1.Pod, eventtype, reason, message string)
+	Log   *slog.Logger
 }
 
 // Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror
@@ -52,10 +54,15 @@ type Mirrors struct {
 	// from the next one of the same UID, whose manifest was deleted and written again. Of Run's
 	// goroutine.
 	seen map[pod.FullName]string
+	// taken are the static pods whose name the API server has another pod of, and that pod's UID.
+	// Of Run's goroutine.
+	taken map[pod.FullName]pod.UID
 }
 
 // NewMirrors returns a keeper of mirrors.
-func NewMirrors(cfg MirrorsConfig) *Mirrors { return &Mirrors{cfg, map[pod.FullName]string{}} }
+func NewMirrors(cfg MirrorsConfig) *Mirrors {
+	return &Mirrors{cfg, map[pod.FullName]string{}, map[pod.FullName]pod.UID{}}
+}
 
 // mirrorRetry spaces the tries for mirrors that could not be made or deleted.
 const mirrorRetry = 5 * time.Second
@@ -114,6 +121,7 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	switch {
 	case !wanted && !exists:
 		delete(m.seen, n)
+		delete(m.taken, n)
 		return true, nil
 	case !wanted && !m.Complete():
 		return false, nil
@@ -136,13 +144,27 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	}
 	err = m.API.CreatePod(ctx, generateMirror(static, node, uid))
 	if apierrors.IsAlreadyExists(err) {
+		m.tellTaken(static)
 		return false, nil // it is about to be shown to us, or to go
 	}
 	if err != nil {
 		return false, fmt.Errorf("create: %w", err)
 	}
 	m.seen[n] = static.Annotations[pod.ConfigSeenAnnotation]
+	delete(m.taken, n)
 	return true, nil
+}
+
+// tellTaken says that there is another pod of the static pod's name, once for each such pod.
+func (m *Mirrors) tellTaken(static *v1.Pod) {
+	n := pod.FullNameOf(static)
+	for _, p := range m.Pods.List() {
+		if pod.FullNameOf(p) == n && !pod.IsStatic(p) && m.taken[n] != p.UID {
+			m.taken[n] = p.UID
+			m.Event(static, v1.EventTypeWarning, "FailedCreate", fmt.Sprintf(
+				"The API server has another pod of this name (UID %s), so it does not show this one. Both run: delete that pod, or give this one another name in its manifest", p.UID))
+		}
+	}
 }
 
 // isMirrorOf reports whether the mirror can stay. One that an earlier agent made can, if it is of

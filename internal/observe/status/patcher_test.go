@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -413,6 +414,44 @@ func TestWhatAnEarlierAgentKnewIsNotTold(t *testing.T) {
 		synctest.Wait()
 		if got := r.get("web").Status.Conditions[0]; got.Status != v1.ConditionTrue {
 			t.Fatalf("not told when it was seen: %+v", got)
+		}
+	})
+}
+
+// A static pod whose name another pod has at the API server is told so, once.
+func TestTheNameOfAMirrorIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		changed := pod.NewInbox[pod.FullName]()
+		var events []string
+		mirrors := status.NewMirrors(status.MirrorsConfig{
+			API: r.server, Pods: r.pods, Changed: changed, Node: func() (string, pod.UID) { return "node", "n" },
+			Published: r.patcher.Recheck, Ending: func(pod.FullName) bool { return false }, Complete: func() bool { return true },
+			Event: func(p *v1.Pod, eventtype, reason, message string) {
+				events = append(events, fmt.Sprint(p.UID, " ", eventtype, " ", reason, ": ", message))
+			}, Log: slog.New(slog.DiscardHandler),
+		})
+		runActor(t, mirrors.Run)
+		other := apiPod("web", "other")
+		r.server.pods["web"] = other
+		r.pods.Set(other)
+		static := apiPod("web", "hash1")
+		static.Annotations = map[string]string{pod.ConfigSourceAnnotation: "file", pod.ConfigHashAnnotation: "hash1"}
+		r.pods.Set(static)
+		changed.Put(pod.FullNameOf(static))
+		time.Sleep(time.Minute)
+		want := []string{"hash1 Warning FailedCreate: The API server has another pod of this name (UID other), so it does not show this one. " +
+			"Both run: delete that pod, or give this one another name in its manifest"}
+		if diff := cmp.Diff(want, events); diff != "" {
+			t.Fatalf("events (-want +got):\n%s", diff)
+		}
+		r.mu.Lock()
+		delete(r.server.pods, "web")
+		r.mu.Unlock()
+		r.pods.Remove(other)
+		time.Sleep(time.Minute)
+		if m := r.get("web"); m == nil || m.Annotations[pod.ConfigMirrorAnnotation] != "hash1" {
+			t.Errorf("there is no mirror after the other pod is gone: %+v", m)
 		}
 	})
 }
