@@ -19,12 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"berth/internal/localapi/binder"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
-
-var _ binder.Store = (*store.Store)(nil)
 
 // TestBinding compares all that is written of a claim and its volume.
 func TestBinding(t *testing.T) {

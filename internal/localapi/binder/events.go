@@ -71,7 +71,7 @@ func (b *Binder) forgetEvent(event store.Key) {
 	for key, t := range b.told {
 		if t.event == event.Name && (key.Namespace == "" || key.Namespace == event.Namespace) {
 			delete(b.told, key)
-			b.queue[key] = true
+			b.Queue(key)
 		}
 	}
 }

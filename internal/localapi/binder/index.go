@@ -37,8 +37,8 @@ func claimKey(namespace, name string) store.Key {
 	return store.Key{Resource: claimsResource, Namespace: namespace, Name: name}
 }
 
-// see takes note of a change and queues whom it may concern.
-func (b *Binder) see(change store.Change) {
+// See is controller.Logic.
+func (b *Binder) See(change store.Change, _ time.Time) {
 	var err error
 	gone := change.Now.Value == nil
 	switch key := change.Now.Key; key.Resource {
@@ -91,7 +91,7 @@ func (b *Binder) seePod(key store.Key, p *v1.Pod) {
 		case v.Ephemeral != nil:
 			claim := claimKey(p.Namespace, ephemeral.VolumeClaimName(p, v))
 			b.index.ephemeral[claim] = key
-			b.queue[key] = true
+			b.Queue(key)
 			b.queueClaim(claim)
 		case v.PersistentVolumeClaim != nil:
 			b.queueClaim(claimKey(p.Namespace, v.PersistentVolumeClaim.ClaimName))
@@ -100,7 +100,7 @@ func (b *Binder) seePod(key store.Key, p *v1.Pod) {
 }
 
 func (b *Binder) forgetPod(key store.Key) {
-	delete(b.retry, key)
+	b.Forget(key)
 	delete(b.told, key)
 	for claim, pod := range b.index.ephemeral {
 		if pod == key {
@@ -119,11 +119,10 @@ func (b *Binder) seeClaim(key store.Key, c *v1.PersistentVolumeClaim) {
 	b.queueVolumesOf(key, before.volume, entry.volume)
 	if before.node && !entry.node && !entry.complete {
 		// The provisioner wants another node, of which there is none: the same one later.
-		b.again(key, before.reselect, nil)
-		entry.reselect = b.retry[key].delay
+		entry.reselect = b.Later(key, before.reselect)
 	} else {
 		entry.reselect = before.reselect
-		b.queue[key] = true
+		b.Queue(key)
 	}
 	b.index.claims[key] = entry
 }
@@ -131,10 +130,10 @@ func (b *Binder) seeClaim(key store.Key, c *v1.PersistentVolumeClaim) {
 func (b *Binder) forgetClaim(key store.Key) {
 	b.queueVolumesOf(key, b.index.claims[key].volume)
 	delete(b.index.claims, key)
-	delete(b.retry, key)
+	b.Forget(key)
 	delete(b.told, key)
 	if pod, ok := b.index.ephemeral[key]; ok { // it makes the claim anew, or for the first time
-		b.queue[pod] = true
+		b.Queue(pod)
 	}
 }
 
@@ -142,7 +141,7 @@ func (b *Binder) forgetClaim(key store.Key) {
 func (b *Binder) queueVolumesOf(claim store.Key, named ...store.Key) {
 	for volume, of := range b.index.volumes {
 		if of == claim || slices.Contains(named, volume) {
-			b.queue[volume] = true
+			b.Queue(volume)
 		}
 	}
 }
@@ -153,14 +152,14 @@ func (b *Binder) seeVolume(key store.Key, v *v1.PersistentVolume) {
 		claim = claimKey(r.Namespace, r.Name)
 	}
 	b.index.volumes[key] = claim
-	b.queue[key] = true
+	b.Queue(key)
 	b.queueNaming(key)
 	b.queueUnbound()
 }
 
 func (b *Binder) forgetVolume(key store.Key) {
 	delete(b.index.volumes, key)
-	delete(b.retry, key)
+	b.Forget(key)
 	delete(b.told, key)
 	b.queueNaming(key)
 }
@@ -168,7 +167,7 @@ func (b *Binder) forgetVolume(key store.Key) {
 // queueClaim queues a claim if it is there.
 func (b *Binder) queueClaim(key store.Key) {
 	if _, ok := b.index.claims[key]; ok {
-		b.queue[key] = true
+		b.Queue(key)
 	}
 }
 
@@ -176,7 +175,7 @@ func (b *Binder) queueClaim(key store.Key) {
 func (b *Binder) queueNaming(volume store.Key) {
 	for key, c := range b.index.claims {
 		if c.volume == volume {
-			b.queue[key] = true
+			b.Queue(key)
 		}
 	}
 }
@@ -185,7 +184,7 @@ func (b *Binder) queueNaming(volume store.Key) {
 func (b *Binder) queueUnbound() {
 	for key, c := range b.index.claims {
 		if !c.complete {
-			b.queue[key] = true
+			b.Queue(key)
 		}
 	}
 }

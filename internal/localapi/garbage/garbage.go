@@ -3,29 +3,18 @@ package garbage
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/internal/localapi/controller"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
-
-// Store is what it reads: *store.Store.
-type Store interface {
-	Get(key store.Key) (store.Item, error)
-	List(r store.Range, yield func(store.Item) bool) (revision uint64, err error)
-	Since(ctx context.Context, revision uint64) ([]store.Change, error)
-	Revision() uint64
-}
 
 // Writer writes objects as a client of the API does.
 type Writer interface {
@@ -47,7 +36,7 @@ type Ref struct {
 
 // Config is what a Collector is made of.
 type Config struct {
-	Store  Store
+	Store  controller.Store
 	Writer Writer
 	// Defaults are the objects that each namespace has: the service account default, the ConfigMap
 	// kube-root-ca.crt. nil: none.
@@ -55,114 +44,43 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-const (
-	// eventLife is how long after its last change an event is kept, as kube-apiserver does.
-	eventLife = time.Hour
-	// callTime bounds one write.
-	callTime = 30 * time.Second
-	// firstRetry and lastRetry are how long after a failure a write is tried again.
-	firstRetry, lastRetry = time.Second, time.Minute
-)
+// eventLife is how long after its last change an event is kept, as kube-apiserver does.
+const eventLife = time.Hour
 
-// Collector takes garbage away while Run runs.
+// Collector takes garbage away while Run runs. Its Health is what a write has failed with that is
+// to be tried again.
 type Collector struct {
+	*controller.Controller
 	cfg   Config
 	graph *graph
 
-	queue       map[store.Key]bool      // to be looked at
 	events      map[store.Key]time.Time // when each is old
 	oldest      time.Time               // not after the first of them; zero if there are none
-	retries     map[store.Key]retry
-	terminating map[string]bool    // namespaces
-	claims      map[store.Key]bool // that are deleted, and protected
-
-	mu      sync.Mutex
-	failure error // guarded by mu; of the last write that failed, nil when all are done
-}
-
-// retry is a write that has failed.
-type retry struct {
-	at    time.Time
-	delay time.Duration
-	err   error
+	terminating map[string]bool         // namespaces
+	claims      map[store.Key]bool      // that are deleted, and protected
 }
 
 // New returns a collector, which Run has work.
-func New(cfg Config) *Collector { return &Collector{cfg: cfg} }
-
-// Health is what a write has failed with that is to be tried again.
-func (c *Collector) Health() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failure
+func New(cfg Config) *Collector {
+	c := &Collector{cfg: cfg}
+	c.Controller = controller.New(controller.Config{Name: "garbage collection", Store: cfg.Store, Resources: stored(), Log: cfg.Log}, c)
+	return c
 }
 
-// Run works until the context is done.
-func (c *Collector) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		revision, err := c.begin()
-		if err == nil {
-			err = c.follow(ctx, revision)
-		}
-		switch {
-		case ctx.Err() != nil:
-		case errors.Is(err, store.ErrCompacted): // it was busy for longer than the history reaches
-			c.cfg.Log.Info("garbage collection looks at all objects again")
-		default:
-			return fmt.Errorf("garbage collection: %w", err)
-		}
-	}
-	return nil
-}
-
-// begin looks at everything that is there.
-func (c *Collector) begin() (revision uint64, err error) {
+// Begin is controller.Logic.
+func (c *Collector) Begin() {
 	c.graph = newGraph()
-	c.queue, c.events, c.retries = map[store.Key]bool{}, map[store.Key]time.Time{}, map[store.Key]retry{}
-	c.terminating, c.claims, c.oldest = map[string]bool{}, map[store.Key]bool{}, time.Time{}
-	revision = c.cfg.Store.Revision()
-	for _, resource := range stored() {
-		_, err := c.cfg.Store.List(store.Range{Resource: resource}, func(item store.Item) bool {
-			c.see(nil, c.read(item))
-			return true
-		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	return revision, nil
+	c.events, c.oldest = map[store.Key]time.Time{}, time.Time{}
+	c.terminating, c.claims = map[string]bool{}, map[store.Key]bool{}
 }
 
-// follow works off what is to be looked at, and waits for more.
-func (c *Collector) follow(ctx context.Context, revision uint64) error {
-	for {
-		if err := c.work(ctx); err != nil {
-			return err
-		}
-		waiting, cancel := ctx, context.CancelFunc(func() {})
-		if next, ok := c.deadline(); ok {
-			waiting, cancel = context.WithDeadline(ctx, next)
-		}
-		changes, err := c.cfg.Store.Since(waiting, revision)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil:
-		case errors.Is(err, context.DeadlineExceeded):
-			c.due(time.Now())
-		default:
-			return err
-		}
-		for _, change := range changes {
-			before, now := c.read(change.Before), c.read(change.Now)
-			if now != nil {
-				now.written = time.Now()
-			}
-			c.see(before, now)
-			revision = change.Now.Revision
-		}
+// See is controller.Logic.
+func (c *Collector) See(change store.Change, at time.Time) {
+	before, now := c.read(change.Before), c.read(change.Now)
+	if now != nil {
+		now.written = at
 	}
+	c.see(before, now)
 }
 
 // read is decode for what is seen: an object that cannot be read is left alone. Who would be
@@ -175,35 +93,20 @@ func (c *Collector) read(item store.Item) *object {
 	return o
 }
 
-// deadline is when something is due that no change tells of.
-func (c *Collector) deadline() (next time.Time, ok bool) {
-	next = c.oldest
-	for _, r := range c.retries {
-		if next.IsZero() || r.at.Before(next) {
-			next = r.at
-		}
-	}
-	return next, !next.IsZero()
-}
-
-// due queues what is due.
-func (c *Collector) due(now time.Time) {
-	for key, r := range c.retries {
-		if !r.at.After(now) {
-			c.queue[key] = true
-		}
-	}
+// Due is controller.Logic: events become old.
+func (c *Collector) Due(now time.Time) (next time.Time) {
 	if c.oldest.IsZero() || c.oldest.After(now) {
-		return
+		return c.oldest
 	}
 	c.oldest = time.Time{}
 	for key, at := range c.events {
 		if at.After(now) {
 			c.expect(at)
 		} else {
-			c.queue[key] = true
+			c.Queue(key)
 		}
 	}
+	return c.oldest
 }
 
 // expect has an event be old at a time.
@@ -226,20 +129,20 @@ func (c *Collector) see(before, now *object) {
 	key := o.key
 	gone := now == nil || before != nil && before.uid() != now.uid()
 	for owner := range c.graph.replace(before, now) {
-		c.queue[owner] = true // it may wait for this one
+		c.Queue(owner) // it may wait for this one
 	}
 	if before != nil && (gone || now.deleting() && !before.deleting()) {
 		for dependant := range c.graph.dependants[before.uid()] {
-			c.queue[dependant] = true
+			c.Queue(dependant)
 			c.graph.seek(dependant, before.uid()) // it was in its place
 		}
 	}
 	switch {
 	case now == nil:
-		delete(c.retries, key)
+		c.Forget(key)
 		delete(c.claims, key)
 	case now.deleting() || len(now.meta.OwnerReferences) > 0:
-		c.queue[key] = true
+		c.Queue(key)
 	}
 	c.seeKind(key, now)
 }
@@ -250,7 +153,7 @@ func (c *Collector) seeKind(key store.Key, now *object) {
 	case "namespaces":
 		delete(c.terminating, key.Name)
 		if now != nil {
-			c.queue[key] = true
+			c.Queue(key)
 			if now.deleting() {
 				c.terminating[key.Name] = true
 			}
@@ -270,53 +173,21 @@ func (c *Collector) seeKind(key store.Key, now *object) {
 	case "pods":
 		for claim := range c.claims {
 			if claim.Namespace == key.Namespace {
-				c.queue[claim] = true
+				c.Queue(claim)
 			}
 		}
 	}
 	if c.terminating[key.Namespace] || now == nil && (key.Resource == "serviceaccounts" || key.Resource == "configmaps") {
-		c.queue[store.Key{Resource: "namespaces", Name: key.Namespace}] = true
+		c.Queue(store.Key{Resource: "namespaces", Name: key.Namespace})
 	}
 }
 
-// work looks at all that is queued, in an order that is the same each time.
-func (c *Collector) work(ctx context.Context) error {
-	for _, key := range slices.SortedFunc(maps.Keys(c.queue), compareKeys) {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		delete(c.queue, key)
-		err := c.sync(ctx, key)
-		if err == nil || apierrors.IsNotFound(err) {
-			delete(c.retries, key)
-			continue
-		}
-		delay := min(max(firstRetry, 2*c.retries[key].delay), lastRetry)
-		c.retries[key] = retry{time.Now().Add(delay), delay, err}
-		if !apierrors.IsConflict(err) { // a conflict says that a change is on its way
-			c.cfg.Log.Warn("garbage collection will try again", "object", key.String(), "after", delay, "error", err)
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failure = nil
-	for _, key := range slices.SortedFunc(maps.Keys(c.retries), compareKeys) {
-		if r := c.retries[key]; !apierrors.IsConflict(r.err) {
-			c.failure = fmt.Errorf("garbage collection: %s: %w", key, r.err)
-			break
-		}
-	}
-	return nil
-}
-
-// sync does for one object what is to be done for it now.
-func (c *Collector) sync(ctx context.Context, key store.Key) error {
+// Sync is controller.Logic.
+func (c *Collector) Sync(ctx context.Context, key store.Key) error {
 	o, err := c.get(key)
 	if err != nil || o == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	switch key.Resource {
 	case "namespaces":
 		if done, err := c.syncNamespace(ctx, o); done || err != nil {

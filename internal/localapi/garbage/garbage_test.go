@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/localapi/garbage"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
@@ -25,8 +24,6 @@ var (
 	foreground = metav1.DeletePropagationForeground
 	orphan     = metav1.DeletePropagationOrphan
 )
-
-var _ garbage.Store = (*store.Store)(nil)
 
 func key(namespace, name string) store.Key {
 	return store.Key{Resource: "configmaps", Namespace: namespace, Name: name}
