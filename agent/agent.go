@@ -15,7 +15,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,6 +211,9 @@ func (c *Config) Validate() error {
 	if c.LocalAPI != nil && c.Kubelet != nil {
 		errs = append(errs, errors.New("local API: a kubelet has that of its cluster"))
 	}
+	if slices.ContainsFunc(strings.Split(c.CgroupRoot, "/"), func(word string) bool { return word == "." || word == ".." }) {
+		errs = append(errs, fmt.Errorf("cgroup root %q: must be the name of a cgroup, such as /pods", c.CgroupRoot))
+	}
 	if c.MaxPods < 0 {
 		errs = append(errs, fmt.Errorf("most pods %d: must not be negative", c.MaxPods))
 	}
@@ -222,6 +227,9 @@ func (c *Config) Validate() error {
 func Build(cfg Config) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.CgroupRoot != "" { // as a kubelet, which takes the name without a slash, too
+		cfg.CgroupRoot = path.Join("/", cfg.CgroupRoot)
 	}
 	return wire(cfg, cfg.Outside)
 }

@@ -130,11 +130,26 @@ func TestComponentThatDoesNotStopIsLeftBehind(t *testing.T) {
 }
 
 func TestConfigIsValidated(t *testing.T) {
-	err := (&Config{RootDir: "relative", RunDir: "/run/x/", PodLogsDir: "/logs", NodeName: "UPPER"}).Validate()
-	for _, want := range []string{`root directory "relative"`, `run directory "/run/x/"`, `node name "UPPER"`, "no logger"} {
+	err := (&Config{RootDir: "relative", RunDir: "/run/x/", PodLogsDir: "/logs", NodeName: "UPPER", CgroupRoot: "a/../b"}).Validate()
+	for _, want := range []string{`root directory "relative"`, `run directory "/run/x/"`, `node name "UPPER"`, `cgroup root "a/../b"`, "no logger"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)
 		}
+	}
+}
+
+// The cgroup root may be named without its slash, as a kubelet takes it.
+func TestCgroupRootWithoutSlash(t *testing.T) {
+	dir := t.TempDir()
+	a, err := Build(Config{
+		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", CgroupRoot: "pods/", Log: slog.New(slog.DiscardHandler),
+		Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.cfg.CgroupRoot; got != "/pods" {
+		t.Errorf("the cgroup root is %q", got)
 	}
 }
 
