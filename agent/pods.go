@@ -220,11 +220,11 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		Cgroups: in.runtime.facts, Allocations: l.allocations, Assignments: in.shared, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
-			DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
+			Handler: g.cfg.RuntimeHandler, DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
 			CheckHostPorts: checkHostPorts(g.out.HostPorts),
 		},
 		Containers: kuberuntime.ContainerConfig{
-			Volumes: in.volumes, ExecLimits: in.execLimits, SeccompDefault: s.seccompDefault,
+			Volumes: in.volumes, ExecLimits: in.execLimits, SeccompDefault: s.seccompDefault, WritesLogs: in.runtime.writesLogs,
 			Allocatable: func() v1.ResourceList { return allocatable(in.node) },
 		},
 	})

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -28,6 +30,7 @@ type containerRuntime struct {
 	embedded *embedded.Runtime // nil with a foreign runtime
 	ensured  chan struct{}     // closed when the embedded runtime serves
 	endpoint string
+	handler  string // for pods without a RuntimeClass; "" is the runtime's own
 	cri      *cri.Client
 	facts    *runtimeInfo
 	log      *slog.Logger
@@ -44,7 +47,7 @@ const networkPlugins = "/etc/cni/net.d"
 func newContainerRuntime(b *base) (containerRuntime, error) {
 	cfg, err := &b.cfg, error(nil)
 	rt := containerRuntime{
-		ensured: make(chan struct{}), endpoint: cfg.RuntimeEndpoint, facts: newRuntimeInfo(b.out.Cgroups), log: cfg.Log,
+		ensured: make(chan struct{}), endpoint: cfg.RuntimeEndpoint, handler: cfg.RuntimeHandler, facts: newRuntimeInfo(b.out.Cgroups), log: cfg.Log,
 		networkChanged: make(chan struct{}, 1), driver: cmp.Or(cgroups.Driver(cfg.CgroupDriver), cgroups.Cgroupfs),
 	}
 	if rt.endpoint == "" && b.out.DialCRI == nil {
@@ -105,6 +108,9 @@ func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context
 			driver, err = rt.cgroupDriver(ctx)
 		}
 		if err == nil {
+			if err := rt.checkHandler(ctx); err != nil {
+				return err
+			}
 			if s, err := rt.cri.Status(ctx); err == nil {
 				rt.facts.setFeatures(s.GetFeatures())
 			}
@@ -132,6 +138,23 @@ func (rt *containerRuntime) cgroupDriver(ctx context.Context) (cgroups.Driver, e
 	default:
 		return cgroups.Cgroupfs, nil
 	}
+}
+
+// writesLogs reports whether those who run the containers of a handler write their logs.
+func (rt *containerRuntime) writesLogs(handler string) bool {
+	return rt.embedded != nil && handler == embedded.KeeperHandler
+}
+
+// checkHandler refuses a handler for pods without a RuntimeClass that the runtime does not have.
+func (rt *containerRuntime) checkHandler(ctx context.Context) error {
+	if rt.handler == "" {
+		return nil
+	}
+	names, err := rt.handlers(ctx)
+	if err == nil && !slices.Contains(names, rt.handler) {
+		err = fmt.Errorf("runtime handler %q: the runtime has these: %s", rt.handler, strings.Join(slices.DeleteFunc(names, func(n string) bool { return n == "" }), ", "))
+	}
+	return err
 }
 
 // handlers returns the names of the runtime's handlers.

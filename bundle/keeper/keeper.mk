@@ -1,5 +1,5 @@
-# Keepers in place of containerd's shims (ADR 13): containerd with a sandbox controller of our own, and the program that holds a pod. They
-# are not in the bundle yet: only these targets build them. Included by the main Makefile.
+# Keepers in place of containerd's shims (ADR 13): containerd with a sandbox controller of our own, and the program that holds a pod. The
+# bundle has both; these targets build them for their own tests. Included by the main Makefile and by bundle.mk.
 #
 # The tag daemon keeps what imports all of containerd from `make lint` and `make test`.
 #
@@ -7,14 +7,14 @@
 
 KEEPER         := bin/keeper
 # musl: see bundle/keeper/README.md, "The C library".
-KEEPER_CC      ?= musl-gcc
+KEEPER_CC      ?= $(BUNDLE_MUSL_CC)
 KEEPER_CFLAGS  := -std=gnu11 -static -Os -Wall -Wextra -Werror -s
 KEEPER_SOURCES := $(addprefix c/,keeper.c log.c plan.c first.c)
 KEEPER_BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(shell cd bundle/keeper && go list -m -f '{{.Version}}' $(BUNDLE_CONTAINERD))'
 
 .PHONY: keeper
-keeper: keeper-needs ## build bin/keeper: containerd with keepers in place of shims, and the keeper (not in the bundle yet)
+keeper: keeper-needs ## build bin/keeper: containerd with keepers in place of shims, and the keeper, for their tests
 	@mkdir -p $(KEEPER)
 	@echo 'keeper: $(KEEPER)/keeper'
 	@cd bundle/keeper && $(KEEPER_CC) $(KEEPER_CFLAGS) -o '$(CURDIR)/$(KEEPER)/keeper' $(KEEPER_SOURCES)
@@ -36,7 +36,7 @@ keeper-stock: bundle
 
 .PHONY: keeper-needs
 keeper-needs:
-	@command -v $(KEEPER_CC) >/dev/null || { echo "keeper: missing Debian package: musl-tools (as root: apt-get install musl-tools)" >&2; exit 1; }
+	@command -v $(KEEPER_CC) >/dev/null || { echo "keeper: missing Debian package: musl-dev (as root: apt-get install musl-dev)" >&2; exit 1; }
 
 # How often containerd is killed at a random moment.
 KEEPER_KILLS ?= 5

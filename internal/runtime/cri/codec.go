@@ -27,6 +27,10 @@ const (
 	TerminationGracePeriodAnnotation   = "io.kubernetes.pod.terminationGracePeriod"
 	PreStopHandlerAnnotation           = "io.kubernetes.container.preStopHandler"
 	PortsAnnotation                    = "io.kubernetes.container.ports"
+
+	// LogPathAnnotation is the path of a container's log where the runtime does not write it, but
+	// what runs the container.
+	LogPathAnnotation = "berth.dev/log-path"
 )
 
 // SandboxLabels returns the labels of a pod's sandbox: the pod's own and the three that identify

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,7 +214,7 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 		ID: pod.ContainerID(s.Id), Name: s.Metadata.Name, State: stateOf(s.State), Attempt: s.Metadata.Attempt,
 		CreatedAt: timeOf(s.CreatedAt), StartedAt: timeOf(s.StartedAt), FinishedAt: timeOf(s.FinishedAt),
 		ExitCode: s.ExitCode, Reason: s.Reason, Message: plain(s.Message),
-		Image: s.Image.Image, ImageRef: s.ImageRef, LogPath: s.LogPath,
+		Image: s.Image.Image, ImageRef: s.ImageRef, LogPath: cmp.Or(s.LogPath, s.Annotations[LogPathAnnotation]),
 		Hash: s.Annotations[HashAnnotation], Annotations: s.Annotations,
 	}
 	if isCutOff(s) {

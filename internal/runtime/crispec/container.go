@@ -55,6 +55,9 @@ type Container struct {
 	ExecLimits ExecLimits
 	// Assigned is what of the node is the container's alone.
 	Assigned Assigned
+	// LogFile is the path of the log that the runtime is not to write, as what runs the container
+	// does; "": the runtime writes it.
+	LogFile string
 	// Target is the container whose processes an ephemeral container sees; "" for none.
 	Target pod.ContainerID
 }
@@ -106,6 +109,9 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 			SecurityContext: security,
 		},
 		StopSignal: stopSignal(p, c),
+	}
+	if in.LogFile != "" {
+		cfg.LogPath, cfg.Annotations[cri.LogPathAnnotation] = "", in.LogFile
 	}
 	in.Assigned.add(cfg)
 	if err := in.ExecLimits.check(cfg); err != nil {

@@ -99,6 +99,9 @@ type Folders struct {
 
 // SandboxConfig is what sandboxes are made with.
 type SandboxConfig struct {
+	// Handler is the runtime's handler for pods that name no RuntimeClass; "" is the one that the
+	// runtime takes then.
+	Handler string
 	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a
 	// sandbox is made.
 	DNS crispec.DNS
@@ -123,6 +126,9 @@ type ContainerConfig struct {
 	// SeccompDefault gives containers that name no seccomp profile the runtime's
 	// (KubeletConfiguration seccompDefault).
 	SeccompDefault bool
+	// WritesLogs reports whether those who run the containers of a handler write their logs, and
+	// not the runtime; nil: none do.
+	WritesLogs func(handler string) bool
 	// Allocatable returns what the node has for pods, for environments that show limits which are
 	// not set; nil: it is not known.
 	Allocatable func() v1.ResourceList

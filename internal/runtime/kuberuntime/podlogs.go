@@ -12,10 +12,10 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/logs"
 )
 
@@ -160,11 +160,11 @@ func (l *podLogs) removeLinksInto(dir string) error {
 }
 
 // link makes the link that log shippers follow, if the log file exists.
-func (l *podLogs) link(p *v1.Pod, c *v1.Container, id pod.ContainerID, cfg *runtimeapi.ContainerConfig) {
+func (l *podLogs) link(p *v1.Pod, c *v1.Container, id pod.ContainerID, attempt uint32) {
 	if l.linkDir == "" {
 		return
 	}
-	target := filepath.Join(l.of(p), cfg.LogPath)
+	target := filepath.Join(l.of(p), crispec.LogPath(c.Name, attempt))
 	if _, err := l.files().Lstat(target); err != nil {
 		return
 	}

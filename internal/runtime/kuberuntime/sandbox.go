@@ -32,6 +32,7 @@ type sandboxes struct {
 	reporter
 	cri            *cri.Client
 	objects        Objects
+	classless      string // the handler of pods without a RuntimeClass
 	users          *userNamespaces
 	resolver       *resolver
 	logs           *podLogs
@@ -45,7 +46,7 @@ type sandboxes struct {
 
 func newSandboxes(cfg Config, r *Runtime, node *nodeWarner) *sandboxes {
 	s := &sandboxes{
-		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, users: r.users, resolver: r.resolver, logs: r.logs,
+		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler, users: r.users, resolver: r.resolver, logs: r.logs,
 		resources: cfg.Resources, checkHostPorts: cfg.Sandboxes.CheckHostPorts, node: node,
 		starting: make(chan struct{}, parallelSandboxes),
 	}
@@ -125,7 +126,7 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 		return req.Observed.Sandboxes[0].RuntimeHandler, nil
 	}
 	if ptr.Deref(p.Spec.RuntimeClassName, "") == "" {
-		return "", nil
+		return s.classless, nil
 	}
 	handler, err := s.objects.RuntimeHandler(ctx, p)
 	if err != nil {
@@ -169,6 +170,14 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	return made, nil
 }
 
+// whichSandbox says for the journal which one of its pod a sandbox is, and what runs it.
+func whichSandbox(attempt uint32, handler string) string {
+	if handler == "" {
+		return fmt.Sprintf("attempt %d", attempt)
+	}
+	return fmt.Sprintf("attempt %d, by runtime handler %s", attempt, handler)
+}
+
 // describeFailure returns the event of a sandbox that the runtime did not make: for a pod with a
 // network of its own, that there is none if the runtime says so.
 //
@@ -206,7 +215,7 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 		began := time.Now()
 		id, err := s.cri.RunPodSandbox(ctx, made.config, made.handler)
 		s.note(decision{
-			pod: p, what: "sandbox created", failed: "sandbox not created", why: fmt.Sprintf("attempt %d", made.config.Metadata.Attempt), began: began, err: err,
+			pod: p, what: "sandbox created", failed: "sandbox not created", why: whichSandbox(made.config.Metadata.Attempt, made.handler), began: began, err: err,
 		})
 		return id, err
 	})

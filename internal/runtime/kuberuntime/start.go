@@ -48,6 +48,9 @@ func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
 	if cfg.Containers.Allocatable == nil {
 		cfg.Containers.Allocatable = func() v1.ResourceList { return nil }
 	}
+	if cfg.Containers.WritesLogs == nil {
+		cfg.Containers.WritesLogs = func(string) bool { return false }
+	}
 	return &starter{
 		reporter: r.reporter, cri: cfg.CRI, config: cfg.Containers, assignments: cfg.Assignments, resources: cfg.Resources, hostIPs: cfg.HostIPs,
 		environments: &environments{objects: cfg.Objects, allocatable: cfg.Containers.Allocatable},
@@ -111,7 +114,7 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 		pod: p, container: c.Name, what: "container started", why: whichStart(cfg.Metadata.Attempt),
 		began: began,
 	})
-	t.logs.link(p, c, id, cfg)
+	t.logs.link(p, c, id, cfg.Metadata.Attempt)
 	return t.postStart(ctx, s, id)
 }
 
@@ -248,6 +251,9 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	}
 	if err := t.logs.files().Ensure(filepath.Join(s.sandbox.config.LogDirectory, c.Name), 0o755, 0o755); err != nil {
 		return in, fmt.Errorf("log folder: %w", err)
+	}
+	if t.config.WritesLogs(s.sandbox.handler) {
+		in.LogFile = filepath.Join(s.sandbox.config.LogDirectory, crispec.LogPath(c.Name, in.Attempt))
 	}
 	if err := t.mounts.prepare(ctx, &in, s.sandbox.handler); err != nil {
 		return in, err
