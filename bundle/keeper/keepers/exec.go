@@ -107,6 +107,9 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 			}
 		}
 	}()
+	if t.of.paused() {
+		return 0, fmt.Errorf("%s: cannot exec in a paused container: %w", t, errdefs.ErrFailedPrecondition)
+	}
 	groups, err := loadCgroup(t.of.record.Cgroup)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)

@@ -175,10 +175,6 @@ func TestRefused(t *testing.T) {
 		},
 		"linux.namespaces":          func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
 		"linux.resources.unified":   func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },
-		"linux.resources.cpu.quota": func(c *cri.ContainerConfig) { c.Linux.Resources.CpuQuota, c.Linux.Resources.CpuPeriod = 50000, 100000 },
-		"linux.devices": func(c *cri.ContainerConfig) {
-			c.Devices = []*cri.Device{{HostPath: "/dev/fuse", ContainerPath: "/dev/fuse", Permissions: "rwm"}}
-		},
 		"annotations[" + logAnnotation + "]": func(c *cri.ContainerConfig) { c.Annotations[logAnnotation] = "relative" },
 	} {
 		c := containerConfig(r, "asks", "c"+strings.Trim(field, "[]"), "sleep")
