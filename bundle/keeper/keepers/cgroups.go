@@ -172,7 +172,7 @@ func makeParent(parent string) error {
 	if parent == "" {
 		return nil
 	}
-	config := &cgroups.Cgroup{Path: path.Clean(parent), Resources: &cgroups.Resources{SkipDevices: true}}
+	config := &cgroups.Cgroup{Path: path.Clean(parent), Resources: &cgroups.Resources{}}
 	if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
 		config.Systemd, config.Path, config.Name = true, "", slice
 		if config.Parent = path.Base(path.Dir(path.Clean(parent))); !strings.HasSuffix(config.Parent, ".slice") {

@@ -22,6 +22,9 @@ import (
 // neverRan is the exit code of an exec that did not come to run.
 const neverRan = 255
 
+// errPaused says that a process could not come to run: it would be paused, too.
+var errPaused = fmt.Errorf("cannot exec in a paused state: %w", errdefs.ErrFailedPrecondition)
+
 func newExec(of *task, id string) *task {
 	return &task{pod: of.pod, of: of, state: wire.Created, done: make(chan struct{}), record: taskRecord{ID: id}}
 }
@@ -79,6 +82,9 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 	if _, err := plan.NewExec(e.process, nil); err != nil { // what is refused is refused at once
 		return refusal(err)
 	}
+	if t.paused() {
+		return errPaused
+	}
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
 	if t.execs[q.ExecID] != nil {
@@ -108,7 +114,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 		}
 	}()
 	if t.of.paused() {
-		return 0, fmt.Errorf("%s: cannot exec in a paused container: %w", t, errdefs.ErrFailedPrecondition)
+		return 0, fmt.Errorf("%s: %w", t, errPaused)
 	}
 	groups, err := loadCgroup(t.of.record.Cgroup)
 	if err != nil {

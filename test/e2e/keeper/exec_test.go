@@ -206,7 +206,7 @@ func (s *seen) rest() {
 	for _, k := range strings.Fields("CapAmb CapBnd CapEff CapInh CapPrm NoNewPrivs Uid Gid Groups Umask SigBlk SigIgn") {
 		status[k] = s.Status[k]
 	}
-	s.Status, s.PID, s.Mounts, s.Cgroup, s.Root, s.Dev = status, 0, nil, nil, nil, nil
+	s.Status, s.PID, s.Mounts, s.Cgroup, s.Root, s.Dev, s.Member = status, 0, nil, nil, nil, nil, nil
 	delete(s.Files, "/etc/resolv.conf")
 	s.Env = slices.DeleteFunc(s.Env, func(v string) bool { return strings.HasPrefix(v, "HOSTNAME=") }) // pods differ in it
 	var fds []string

@@ -24,6 +24,7 @@ type seen struct {
 	Writes, Devices   map[string]string
 	Mounts            []string
 	Root, Dev, Cgroup []string
+	Member            []string
 	Fds               []string
 }
 
