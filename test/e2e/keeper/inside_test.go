@@ -174,8 +174,8 @@ func TestRefused(t *testing.T) {
 		"linux.seccomp": func(c *cri.ContainerConfig) {
 			profile(c).Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 		},
-		"linux.namespaces":          func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
-		"linux.resources.unified":   func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },
+		"linux.namespaces":                   func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
+		"linux.resources.unified":            func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },
 		"annotations[" + logAnnotation + "]": func(c *cri.ContainerConfig) { c.Annotations[logAnnotation] = "relative" },
 	} {
 		c := containerConfig(r, "asks", "c"+strings.Trim(field, "[]"), "sleep")

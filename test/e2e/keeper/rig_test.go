@@ -113,6 +113,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
 [plugins.'io.containerd.cri.v1.runtime']
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
+  disable_apparmor = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['DIR/cni']
   conf_dir = 'DIR/cni'
