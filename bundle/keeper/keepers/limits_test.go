@@ -86,19 +86,23 @@ func TestLimits(t *testing.T) {
 		"real time": {`{"cpu":{"realtimeRuntime":900,"realtimePeriod":1000}}`, files{"cpu.rt_runtime_us": "900", "cpu.rt_period_us": "1000"}, nil},
 		"memory": {
 			`{"memory":{"limit":1048576,"reservation":524288}}`,
-			files{"memory.limit_in_bytes": "1048576", "memory.soft_limit_in_bytes": "524288"}, files{"memory.max": "1048576", "memory.low": "524288"},
+			files{"memory.limit_in_bytes": "1048576", "memory.soft_limit_in_bytes": "524288"},
+			files{"memory.max": "1048576", "memory.low": "524288"},
 		},
 		"swap": {
 			`{"memory":{"limit":1048576,"swap":3145728}}`,
-			files{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "3145728"}, files{"memory.max": "1048576", "memory.swap.max": "2097152"},
+			files{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "3145728"},
+			files{"memory.max": "1048576", "memory.swap.max": "2097152"},
 		},
 		"no swap": {
 			`{"memory":{"limit":1048576,"swap":1048576}}`,
-			files{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "1048576"}, files{"memory.max": "1048576", "memory.swap.max": "0"},
+			files{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "1048576"},
+			files{"memory.max": "1048576", "memory.swap.max": "0"},
 		},
 		"all swap": {
 			`{"memory":{"limit":1048576,"swap":-1}}`,
-			files{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "-1"}, files{"memory.max": "1048576", "memory.swap.max": "max"},
+			files{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "-1"},
+			files{"memory.max": "1048576", "memory.swap.max": "max"},
 		},
 		"swappiness, no killer": {`{"memory":{"swappiness":7,"disableOOMKiller":true}}`, files{"memory.swappiness": "7", "memory.oom_control": "1"}, nil},
 		"processes":             {`{"pids":{"limit":77}}`, files{"pids.max": "77"}, files{"pids.max": "77"}},
@@ -115,12 +119,14 @@ func TestLimits(t *testing.T) {
 		},
 		"RDMA": {
 			`{"rdma":{"mlx5_1":{"hcaHandles":3,"hcaObjects":10}}}`,
-			files{"rdma.max": "mlx5_1 hca_handle=3 hca_object=10"}, files{"rdma.max": "mlx5_1 hca_handle=3 hca_object=10"},
+			files{"rdma.max": "mlx5_1 hca_handle=3 hca_object=10"},
+			files{"rdma.max": "mlx5_1 hca_handle=3 hca_object=10"},
 		},
 		"network": {`{"network":{"classID":5,"priorities":[{"name":"lo","priority":3}]}}`, files{"net_cls.classid": "5", "net_prio.ifpriomap": "lo 3"}, nil},
 		"unified": {
 			`{"memory":{"limit":1048576},"unified":{"memory.high":"524288","memory.min":"4096","pids.max":"9"}}`,
-			nil, files{"memory.max": "1048576", "memory.high": "524288", "memory.min": "4096", "pids.max": "9"},
+			nil,
+			files{"memory.max": "1048576", "memory.high": "524288", "memory.min": "4096", "pids.max": "9"},
 		},
 	} {
 		for i, want := range []files{tc.v1, tc.v2} {
