@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -142,8 +143,9 @@ func (g *cgroup) frozen() bool {
 	return err == nil && state == cgroups.Frozen
 }
 
-// loadCgroup returns the directories of a container's cgroup that was made before.
-func loadCgroup(name string) ([]plan.Cgroup, error) {
+// loadCgroup returns the directories that a further process of a container is to be in: of its cgroup, or
+// of the one below it where its first process has gone, as a cgroup of version 2 with controllers below takes none.
+func loadCgroup(name string, first uint32) ([]plan.Cgroup, error) {
 	g, err := cgroupAt(name)
 	if err != nil {
 		return nil, err
@@ -151,7 +153,22 @@ func loadCgroup(name string) ([]plan.Cgroup, error) {
 	if !g.Exists() {
 		return nil, fmt.Errorf("cgroup %s: is gone", name)
 	}
-	return g.dirs(), nil
+	dirs := g.dirs()
+	if !unified() {
+		return dirs, nil
+	}
+	own := g.Path("")
+	if below, err := os.ReadFile(filepath.Join(own, "cgroup.subtree_control")); err != nil || len(below) == 0 {
+		return dirs, err
+	}
+	of, err := cgroups.ParseCgroupFile(fmt.Sprintf("/proc/%d/cgroup", first))
+	if err != nil {
+		return nil, fmt.Errorf("cgroup of process %d: %w", first, err)
+	}
+	if at := filepath.Join(cgroupRoot, of[""]); strings.HasPrefix(at, own+"/") {
+		dirs[0].Dir = at
+	}
+	return dirs, nil
 }
 
 // removeCgroup takes the cgroup away, if there is one.

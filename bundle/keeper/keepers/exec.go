@@ -116,7 +116,8 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	if t.of.paused() {
 		return 0, fmt.Errorf("%s: %w", t, errPaused)
 	}
-	groups, err := loadCgroup(t.of.record.Cgroup)
+	of, _ := t.of.snapshot()
+	groups, err := loadCgroup(of.Cgroup, of.Pid)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}

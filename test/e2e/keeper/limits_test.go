@@ -126,6 +126,9 @@ func TestLimitsAreAsWithStockShims(t *testing.T) {
 					t.Errorf("%s: a container sees of its cgroups\n%q, with a stock shim\n%q", name, k, s)
 				}
 			}
+			if unified() {
+				r.wantExecBelow(ids["none"])
+			}
 			for name, l := range limited {
 				for _, h := range handlers {
 					r.must(r.update(ids["none"][h], l.resources))
@@ -147,6 +150,21 @@ func TestLimitsAreAsWithStockShims(t *testing.T) {
 			}
 			r.removeAll()
 		})
+	}
+}
+
+// wantExecBelow: a container that has its processes in cgroups below its own takes execs, which are there, too.
+func (r *rig) wantExecBelow(ids map[string]string) {
+	r.Helper()
+	for _, h := range handlers {
+		dir := cgroups + r.groupOf(ids[h])
+		r.must(os.Mkdir(dir+"/below", 0o755))
+		r.must(os.WriteFile(dir+"/below/cgroup.procs", fmt.Append(nil, r.pid(ids[h])), 0o644))
+		r.must(os.WriteFile(dir+"/cgroup.subtree_control", []byte("+memory"), 0o644))
+		if s := r.lookIn(ids[h]); !slices.Equal(s.Member, []string{"0::/below"}) {
+			r.Errorf("%s: an exec is in %q", h, s.Member)
+		}
+		r.must(os.WriteFile(dir+"/cgroup.subtree_control", []byte("-memory"), 0o644))
 	}
 }
 
