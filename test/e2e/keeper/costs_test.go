@@ -14,11 +14,16 @@ import (
 // cpu is the time of the CPU that containerd, shims, keepers and containers took, in ms.
 func (r *rig) cpu() float64 {
 	r.Helper()
-	b, err := os.ReadFile(cgroups + "/cpuacct" + r.group + "/cpuacct.usage")
+	file, unit := cgroups+"/cpuacct"+r.group+"/cpuacct.usage", 1e6
+	if unified() {
+		file, unit = cgroups+r.group+"/cpu.stat", 1e3
+	}
+	b, err := os.ReadFile(file)
 	r.must(err)
-	n, err := strconv.ParseFloat(strings.TrimSpace(string(b)), 64)
+	text, _, _ := strings.Cut(strings.TrimPrefix(string(b), "usage_usec "), "\n")
+	n, err := strconv.ParseFloat(text, 64)
 	r.must(err)
-	return n / 1e6
+	return n / unit
 }
 
 // What starts and stops of a pod with one container, and an exec, cost by each handler, in turns.

@@ -88,8 +88,12 @@ func TestWhatAContainerSees(t *testing.T) {
 		}
 	}
 	const readonly = "read-only file system"
+	own, has := "/sys/fs/cgroup/memory", []string{"memory", "cpu"}
+	if unified() {
+		own, has = "/sys/fs/cgroup", []string{"memory.max", "cpu.max"}
+	}
 	for path, want := range map[string]string{
-		"/": "", "/dev/shm": "", "/volume": "", "/tmp": "", "/readonly": readonly, "/sys/fs/cgroup/memory": readonly,
+		"/": "", "/dev/shm": "", "/volume": "", "/tmp": "", "/readonly": readonly, own: readonly,
 	} {
 		if got := s.Writes[path]; want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("a file in %s: %q, want %q", path, got, want)
@@ -106,8 +110,10 @@ func TestWhatAContainerSees(t *testing.T) {
 	if want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}; !slices.Equal(s.Dev, want) {
 		t.Errorf("/dev has %q, want %q", s.Dev, want)
 	}
-	if !slices.Contains(s.Cgroup, "memory") || !slices.Contains(s.Cgroup, "cpu") {
-		t.Errorf("cgroups: %q", s.Cgroup)
+	for _, name := range has {
+		if !slices.Contains(s.Cgroup, name) {
+			t.Errorf("cgroups: %q, without %s", s.Cgroup, name)
+		}
 	}
 	if _, err := os.Stat(r.path("volume", "written")); err != nil {
 		t.Errorf("what the container wrote into its volume: %v", err)

@@ -13,7 +13,8 @@ import (
 
 const killedForMemory = "OOMKilled"
 
-// hungry has a pod by each handler whose container takes memory without end when the file /volume/go is there.
+// hungry has a pod by each handler whose container takes memory without end when the file
+// /volume/go is there.
 func (r *rig) hungry(name string, program string) (ids map[string]string, file string) {
 	r.Helper()
 	file = r.path("volume-"+name, "go")
@@ -24,8 +25,8 @@ func (r *rig) hungry(name string, program string) (ids map[string]string, file s
 	}, program, "/volume/go"), file
 }
 
-// Who is killed for want of memory is told to be, also if containerd was not there then, and also if it is
-// another process than the container's first.
+// Who is killed for want of memory is told to be, also if containerd was not there then, and also
+// if it is another process than the container's first.
 func TestOutOfMemory(t *testing.T) {
 	for _, driver := range drivers() {
 		t.Run(driver, func(t *testing.T) {

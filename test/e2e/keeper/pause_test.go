@@ -12,8 +12,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A container that is paused does nothing, says so, takes no execs, and can be ended in each way, also
-// after a restart of containerd.
+// A container that is paused does nothing, says so, takes no execs, and can be ended in each way,
+// also after a restart of containerd.
 func TestPause(t *testing.T) {
 	for _, driver := range drivers() {
 		t.Run(driver, func(t *testing.T) {

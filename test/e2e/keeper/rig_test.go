@@ -114,6 +114,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
   disable_apparmor = true
+  disable_hugetlb_controller = false
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['DIR/cni']
   conf_dir = 'DIR/cni'

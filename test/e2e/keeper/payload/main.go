@@ -101,7 +101,11 @@ func look() Seen {
 	for _, p := range []string{"/etc/hostname", "/etc/resolv.conf", "/proc/keys", "/proc/timer_list", "/volume/file"} {
 		s.Files[p] = read(p)
 	}
-	for _, p := range []string{"/", "/dev/shm", "/proc/sys/kernel", "/sys/fs/cgroup/memory", "/volume", "/readonly", "/tmp"} {
+	own := "/sys/fs/cgroup" // the folder of a cgroup, of either version
+	if _, err := os.Stat(own + "/cgroup.procs"); err != nil {
+		own += "/memory"
+	}
+	for _, p := range []string{"/", "/dev/shm", "/proc/sys/kernel", own, "/volume", "/readonly", "/tmp"} {
 		s.Writes[p] = failure(os.WriteFile(p+"/written", []byte("x"), 0o600))
 	}
 	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx"} {
