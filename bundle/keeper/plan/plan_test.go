@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -316,6 +317,31 @@ func TestRefused(t *testing.T) {
 		var r *Refused
 		if !errors.As(err, &r) || r.Field != tc.field {
 			t.Errorf("%s: error %v, want one that refuses %s", name, err, tc.field)
+		}
+	}
+}
+
+// What only one version of cgroups has is refused with the other, and not with that one.
+func TestResourcesOfOneVersion(t *testing.T) {
+	for name, text := range map[string]string{
+		"network": `{"network":{"classID":1}}`, "memory.swappiness": `{"memory":{"swappiness":1}}`, "memory.disableOOMKiller": `{"memory":{"disableOOMKiller":true}}`,
+		"cpu.realtimeRuntime": `{"cpu":{"realtimeRuntime":1}}`, "cpu.realtimePeriod": `{"cpu":{"realtimePeriod":1}}`, "blockIO.leafWeight": `{"blockIO":{"leafWeight":1}}`,
+		"unified": `{"unified":{"pids.max":"1"}}`,
+	} {
+		var r specs.LinuxResources
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Fatal(err)
+		}
+		has := slices.Contains(onlyUnified, name)
+		if !has && !slices.Contains(onlyV1, name) {
+			t.Errorf("%s is of no version", name)
+		}
+		var no *Refused
+		if err := RefuseResources(&r, !has); !errors.As(err, &no) || no.Field != "linux.resources."+name {
+			t.Errorf("%s: error %v, want one that refuses it", name, err)
+		}
+		if err := RefuseResources(&r, has); err != nil {
+			t.Errorf("%s: %v, where there is such a limit", name, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,16 +15,27 @@ import (
 // cpu is the time of the CPU that containerd, shims, keepers and containers took, in ms.
 func (r *rig) cpu() float64 {
 	r.Helper()
-	file, unit := cgroups+"/cpuacct"+r.group+"/cpuacct.usage", 1e6
+	file, unit := cgroups+"/cpuacct%s/cpuacct.usage", 1e6
 	if unified() {
-		file, unit = cgroups+r.group+"/cpu.stat", 1e3
+		file, unit = cgroups+"%s/cpu.stat", 1e3
 	}
-	b, err := os.ReadFile(file)
-	r.must(err)
-	text, _, _ := strings.Cut(strings.TrimPrefix(string(b), "usage_usec "), "\n")
-	n, err := strconv.ParseFloat(text, 64)
-	r.must(err)
-	return n / unit
+	groups := []string{r.group}
+	if r.systemd {
+		groups = append(groups, r.parent())
+	}
+	sum := 0.0
+	for _, g := range groups {
+		b, err := os.ReadFile(fmt.Sprintf(file, g))
+		if errors.Is(err, os.ErrNotExist) { // no pod was there yet
+			continue
+		}
+		r.must(err)
+		text, _, _ := strings.Cut(strings.TrimPrefix(string(b), "usage_usec "), "\n")
+		n, err := strconv.ParseFloat(text, 64)
+		r.must(err)
+		sum += n / unit
+	}
+	return sum
 }
 
 // What starts and stops of a pod with one container, and an exec, cost by each handler, in turns.

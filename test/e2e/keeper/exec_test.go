@@ -230,7 +230,7 @@ func TestExecsOutliveContainerd(t *testing.T) {
 		}
 		return nil
 	})
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", before[0].pid)); err != nil || strings.Count(string(b), r.group+"/pods/"+id+"\n") < 2 {
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", before[0].pid)); err != nil || strings.Count(string(b), r.groupOf(id)+"\n") < len(hierarchies()) {
 		t.Errorf("the exec is not in the cgroups of its container: %s, %v", b, err)
 	}
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", r.keeperOf(pod))); !strings.HasPrefix(exe, "/memfd:keeper") {

@@ -53,10 +53,12 @@ type rig struct {
 	rt    cri.RuntimeServiceClient
 }
 
-// newRig starts containerd with an image to run. Everything is taken away when the test ends.
+// newRig starts containerd with an image to run, and with systemd's cgroups where there is one.
+// Everything is taken away when the test ends.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	return newRigBy(t, "cgroupfs")
+	all := drivers()
+	return newRigBy(t, all[len(all)-1])
 }
 
 // newRigBy starts containerd with the cgroup driver.
