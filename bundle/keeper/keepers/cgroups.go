@@ -124,15 +124,15 @@ func (g *cgroup) stat() (any, error) {
 		}
 		return m.Stat()
 	}
-	m, err := g.first()
+	m, err := g.v1()
 	if err != nil {
 		return nil, err
 	}
 	return m.Stat(cgroup1.IgnoreNotExist)
 }
 
-// first is the cgroup for what is done with those of version 1 alone.
-func (g *cgroup) first() (cgroup1.Cgroup, error) {
+// v1 is the cgroup for what is done with those of version 1 alone.
+func (g *cgroup) v1() (cgroup1.Cgroup, error) {
 	_, at := g.split(g.Path("devices"))
 	return cgroup1.Load(cgroup1.StaticPath(at))
 }
@@ -189,12 +189,13 @@ func makeParent(parent string) error {
 	if parent == "" {
 		return nil
 	}
-	config := &cgroups.Cgroup{Path: path.Clean(parent), Resources: &cgroups.Resources{}}
+	config := &cgroups.Cgroup{Path: path.Join("/", parent), Resources: &cgroups.Resources{}}
 	if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
-		config.Systemd, config.Path, config.Name = true, "", slice
-		if config.Parent = path.Base(path.Dir(path.Clean(parent))); !strings.HasSuffix(config.Parent, ".slice") {
+		config.Systemd, config.Name = true, slice
+		if config.Parent = path.Base(path.Dir(config.Path)); !strings.HasSuffix(config.Parent, ".slice") {
 			config.Parent = "-.slice"
 		}
+		config.Path = ""
 	}
 	m, err := manager.New(config)
 	if err == nil && !m.Exists() {

@@ -58,7 +58,7 @@ func (t *task) watchOOM(k *Keepers) {
 // watchMemory returns a file that can be read when something happened to the cgroup's memory.
 func (g *cgroup) watchMemory() (*os.File, error) {
 	if !unified() {
-		m, err := g.first()
+		m, err := g.v1()
 		if err != nil {
 			return nil, err
 		}
@@ -82,25 +82,30 @@ func (g *cgroup) watchMemory() (*os.File, error) {
 	return os.NewFile(uintptr(fd), file), nil
 }
 
-// tellOOM tells of what the cgroup has counted and nobody was told of.
+// tellOOM tells of what the cgroup has counted and containerd was not told of.
 func (k *Keepers) tellOOM(t *task, g *cgroup) {
 	n, err := g.OOMKillCount()
-	if err == nil { // else the cgroup is gone
-		k.tell(t, func(told uint64) uint64 { return max(n, told) })
+	if err != nil {
+		n = 0 // the cgroup is gone
 	}
+	k.tell(t, func(known uint64) uint64 { return max(n, known) })
 }
 
-// tell publishes an event if there is more than what was told before, and notes how much was told.
-func (k *Keepers) tell(t *task, count func(told uint64) uint64) {
+// tell publishes an event if more is known than this containerd was told, and writes down what is known. After a
+// restart, it is told once more, as the one before may have been killed before it wrote it down.
+func (k *Keepers) tell(t *task, count func(known uint64) uint64) {
 	t.pod.mu.Lock()
 	before := t.record.OOMs
-	t.record.OOMs = count(before)
-	more := t.record.OOMs > before
+	now := count(before)
+	more := now > t.told
+	t.record.OOMs, t.told = now, now
 	t.pod.mu.Unlock()
-	if !more {
+	if more {
+		k.publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: t.record.ID})
+	}
+	if now == before {
 		return
 	}
-	k.publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: t.record.ID})
 	if err := t.save(); err != nil {
 		log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
 	}
@@ -108,9 +113,12 @@ func (k *Keepers) tell(t *task, count func(told uint64) uint64) {
 
 // lastOOM tells of what happened until the end.
 func (k *Keepers) lastOOM(t *task) {
-	if g, err := cgroupAt(t.record.Cgroup); err == nil {
-		k.tellOOM(t, g)
+	g, err := cgroupAt(t.record.Cgroup)
+	if err != nil {
+		log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
+		return
 	}
+	k.tellOOM(t, g)
 }
 
 // save writes the task's file, if there is such a task.

@@ -54,6 +54,7 @@ type task struct {
 
 	execs   map[string]*task // of a container
 	watched bool             // for the end of its memory
+	told    uint64           // of record.OOMs, to this containerd
 	saving  sync.Mutex       // of its file
 
 	of      *task // the container of an exec

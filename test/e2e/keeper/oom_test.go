@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -86,5 +87,41 @@ func TestOutOfMemory(t *testing.T) {
 			}
 			r.removeAll()
 		})
+	}
+}
+
+// The reason is known as well if containerd is killed while it deletes the task.
+func TestOutOfMemoryIsKept(t *testing.T) {
+	r := newRig(t)
+	r.kill()
+	for _, point := range []string{"task-deleted", "task-folder-gone"} {
+		r.env = []string{"KEEPER_POINT=" + point}
+		r.startPoints()
+		pod, err := r.pod(point)
+		r.must(err)
+		c := containerConfig(r, point, "c", "eat")
+		c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 48<<20, 48<<20
+		if _, err := r.container(pod, c, func() {}); err != nil { // it may end sooner than its start is answered
+			t.Logf("%s: %v", point, err)
+		}
+		select {
+		case <-r.ended:
+		case <-time.After(slower() * time.Minute):
+			t.Fatalf("%s: containerd was not killed there", point)
+		}
+		r.env = nil
+		r.start()
+		all := r.containers()
+		if len(all) != 1 {
+			t.Fatalf("%s: %d containers", point, len(all))
+		}
+		eventually(r, point+": the reason is told", func() error {
+			if s := r.status(all[0].Id); s.Reason != killedForMemory || s.ExitCode != 137 {
+				return fmt.Errorf("%s, %q with code %d", s.State, s.Reason, s.ExitCode)
+			}
+			return nil
+		})
+		r.removeAll()
+		r.kill()
 	}
 }
