@@ -45,6 +45,15 @@ KEEPER_KILLS ?= 5
 e2e-keeper: need-root keeper-points keeper-stock ## pods by keepers, and containerd killed under them (as root; KEEPER_KILLS=5, KEEPER_SEED=number)
 	KEEPER='$(CURDIR)/$(KEEPER)' KEEPER_KILLS='$(KEEPER_KILLS)' KEEPER_SEED='$(KEEPER_SEED)' go test -tags e2e,keeper -count 1 -timeout 30m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/keeper
 
+# The same in the virtual machine of e2e-vm, with cgroups of version 2 and systemd.
+KEEPER_VM_RUN = $(or $(RUN),AsWithStockShims|TestOutOfMemory|TestPause|TestAPod|TestWhatAContainerSees|TestKilledAtEachStep)
+
+.PHONY: e2e-vm-keeper
+e2e-vm-keeper: vm-image keeper-points keeper-stock ## keepers in a virtual machine with cgroup v2 and systemd (as root; RUN='TestPause'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+	@CGO_ENABLED=0 go test -c -tags e2e,keeper -ldflags '-s -w' -o bin/keeper.test ./test/e2e/keeper
+	@tar -chf bin/keeper.tar -C '$(KEEPER)' .
+	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(KEEPER_VM_RUN)' - bin/keeper.test bin/keeper.tar
+
 KEEPER_FUZZ ?= 1m
 
 .PHONY: keeper-fuzz

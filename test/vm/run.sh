@@ -3,6 +3,8 @@
 # names match PATTERN, with the other programs beside it, shows their output, leaves it and what the machine logged in LOGS, and ends with
 # their exit code: 124 when SECONDS were over, 125 when the machine ended without a result.
 #
+# BERTH may be -, for none. The program keeper.tar is unpacked: the folder KEEPER of the tests of keepers.
+#
 # Variables whose names begin with BERTH_ reach the tests: BERTH_CGROUP_DRIVER=cgroupfs is the driver of their agents.
 #
 # BERTH_LSM=selinux starts the machine with SELinux, which loads Debian's policy and permits what it denies, in place of AppArmor.
@@ -41,7 +43,7 @@ trap 'exit 130' INT TERM
 mkdir -p "$logs" "$work/in"
 rm -f "$logs"/{tests.log,console.log,journal.log,exit-code,reboot}
 cp "$here/guest.sh" "$work/in/guest"
-cp -L "$berth" "$work/in/berth"
+[ "$berth" = - ] || cp -L "$berth" "$work/in/berth"
 cp -L "$tests" "$work/in/tests"
 # Tests read files of the checkout by paths from their own folder.
 mkdir -p "$work/in/checkout/test/e2e"

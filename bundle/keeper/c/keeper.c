@@ -1,6 +1,7 @@
 // keeper holds a pod: its namespaces, its containers, how they ended, and the reading ends of their output.
 //
 //	keeper HOSTNAME SHM-FOLDER    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace
+//	keeper hold                   does nothing until its input ends: systemd makes no cgroup without a process
 //
 // The first process makes the namespaces and forks. The second is process 1 of the pod's PID namespace: when it ends, the kernel
 // ends every process of the pod. When it is ready, it prints its pid as the host sees it. Who connects last is the runtime.
@@ -116,6 +117,20 @@ static void progress(struct container *c) {
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
 }
 
+// copyself is fork with new namespaces. Where there is one cgroup, the new process begins in it: to move there later costs milliseconds.
+static pid_t copyself(const struct plan *p, uint64_t new) {
+	const char *dir = p->steps && p->step[0].op == JOIN ? text(p, p->step[0].s[1]) : 0;
+	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD }; // struct clone_args: flags with CLONE_INTO_CGROUP, exit signal
+	int fd = dir ? open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	pid_t pid = -1;
+	args[10] = fd;
+	born = fd >= 0;
+	if (born) pid = syscall(SYS_clone3, args, sizeof args);
+	if (pid) born = 0;
+	shut(&fd);
+	return pid < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : pid;
+}
+
 // spawn makes a process: the first of a container, or an exec beside target, the first of its container. It returns an errno.
 static int spawn(struct container *c, const struct plan *p, int *file, int target, int tty) {
 	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0, on = 1, new = target < 0 ? CLONE_NEWNS | CLONE_NEWPID : 0;
@@ -131,7 +146,7 @@ static int spawn(struct container *c, const struct plan *p, int *file, int targe
 		if (c->in >= 0) fcntl(c->in, F_SETFL, O_NONBLOCK);
 		file[IN] = give[IN] = -1;
 	}
-	if (!e && (c->nspid = syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0)) < 0) e = errno; // as fork
+	if (!e && (c->nspid = copyself(p, new)) < 0) e = errno;
 	if (!e && !c->nspid) child(p, sync[1], give, target);
 	for (int w = 0; w < 2; w++) shut(&pipes[w][1]);
 	shut(&sync[1]);
@@ -363,7 +378,8 @@ static void pod(const char *hostname, const char *shm) {
 
 int main(int argc, char **argv) {
 	if (argc > 3) return 0; // containerd has what it takes for a shim delete what is deleted
-	if (argc != 3) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER\n"); return 2; }
+	if (argc == 2 && !strcmp(argv[1], "hold")) return read(0, &over, 1) < 0;
+	if (argc != 3) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER | keeper hold\n"); return 2; }
 	pod(argv[1], argv[2]);
 	sigset_t m;
 	sigemptyset(&m);

@@ -58,17 +58,17 @@ struct plan { uint32_t magic, version, size, steps, before, argc, envc, groups, 
 
 // What a step does with its strings s and numbers n.
 enum {
-	JOIN = 1, // be in the cgroup whose cgroup.procs is s0
+	JOIN = 1, // be in the cgroup whose cgroup.procs is s0, then in new namespaces n0; s1: the folder of the only cgroup, to be made in
 	MOUNT,    // mount s0 on s1, of type s2 with data s3 and flags n0
 	ROOT,     // the plan's root is mounted now: from here on it is where paths of the container begin
 	INSIDE,   // as MOUNT, but s1 is a path of the container
-	DIRECTORY, NODE, LINK, // make s1, a path of the container: mode n0, device n1, text s0
+	DIRECTORY, NODE, LINK, // make s1, a path of the container: mode n0, device n1, owner n2, group n3, text s0
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
 	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root
 	CWD, IDS, CAPS, NONEW,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
-	ENTER,   // an exec goes into the mounts of its container, and who it forks into the processes
+	ENTER,   // an exec goes into the mounts and the cgroup namespace of its container, and who it forks into the processes
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
@@ -97,6 +97,7 @@ void feed(struct container *c);
 const char *text(const struct plan *p, uint32_t offset);
 int checkplan(const struct plan *p, uint64_t size);
 int run(const struct plan *p, const struct step *s);
+extern int born;
 
 // first.c
 enum { SYNC = 3, TARGET }; // files of a process that is being made: the socket to the keeper, and the container's first process

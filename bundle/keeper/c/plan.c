@@ -35,6 +35,7 @@ static int putfile(const char *path, const char *value) {
 	return n < 0 ? -1 : 0;
 }
 
+int born; // in the cgroup of the plan's first step
 static int rootfd = -1;
 
 // below opens a path of the container. The image is not trusted: RESOLVE_IN_ROOT has the kernel follow each link as the container
@@ -58,6 +59,7 @@ static int make(const struct step *s, const char *target, const char *path) {
 	int at = inside(dir);
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
+	if (!r && s->op == NODE && (s->n[2] || s->n[3])) r = fchownat(at, name, s->n[2], s->n[3], AT_SYMLINK_NOFOLLOW);
 	int e = errno;
 	close(at);
 	errno = e;
@@ -147,7 +149,7 @@ int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
 	switch (s->op) {
-	case JOIN: return putfile(a, "0"); // 0 is whoever writes it
+	case JOIN: return (!born && putfile(a, "0")) || (s->n[0] && unshare(s->n[0])) ? -1 : 0; // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
@@ -164,7 +166,7 @@ int run(const struct plan *p, const struct step *s) {
 	case NONEW: return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	case CONSOLE: return console(s, b);
 	case ENTER: // the root of the mounts becomes this process's
-		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID) || close(TARGET)) return -1;
+		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWCGROUP) || close(TARGET)) return -1;
 		return (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	}
 	errno = ENOSYS;

@@ -3,65 +3,206 @@ package keepers
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/bundle/keeper/plan"
+
+	_ "github.com/opencontainers/cgroups/devices" // the rules for devices: without it, they are an error
 )
 
 // cgroupRoot is where the hierarchies are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// makeCgroup makes the container's cgroup in each hierarchy, with its limits. The container's first
-// process enters them itself.
-func makeCgroup(spec *specs.Spec) ([]plan.Cgroup, error) {
-	limits := &specs.LinuxResources{Devices: plan.Devices()}
-	if r := spec.Linux.Resources; r != nil {
-		limits.CPU, limits.Memory = r.CPU, r.Memory
-	}
-	group, err := cgroup1.New(cgroup1.StaticPath(spec.Linux.CgroupsPath), limits)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cgroup %s: %w", spec.Linux.CgroupsPath, err), removeCgroup(spec.Linux.CgroupsPath))
-	}
-	return cgroupDirs(group, spec.Linux.CgroupsPath), nil
+// unified reports whether there is one hierarchy, of version 2.
+func unified() bool { return cgroups.IsCgroup2UnifiedMode() }
+
+// bySystemd reports whether systemd makes the cgroup of that name: slice:prefix:name. Others are paths.
+func bySystemd(name string) bool { return !filepath.IsAbs(name) }
+
+// cgroup is a container's cgroup, of all hierarchies, with its limits as runc understands them.
+type cgroup struct {
+	cgroups.Manager
+	limits *cgroups.Resources
+	name   string
 }
 
-// cgroupDirs are the directories of a cgroup, of each hierarchy.
-func cgroupDirs(group cgroup1.Cgroup, path string) []plan.Cgroup {
-	var dirs []plan.Cgroup
-	for _, s := range group.Subsystems() {
-		if p, ok := s.(interface{ Path(string) string }); ok {
-			dir := p.Path(path)
-			hierarchy, _, _ := strings.Cut(strings.TrimPrefix(dir, cgroupRoot+"/"), "/")
-			dirs = append(dirs, plan.Cgroup{Hierarchy: hierarchy, Dir: filepath.Clean(dir)})
+// cgroupOf returns the cgroup of a specification, which need not be there.
+func cgroupOf(spec *specs.Spec) (*cgroup, error) {
+	name := spec.Linux.CgroupsPath
+	config := configOf(spec)
+	m, err := manager.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("cgroup %s: %w", name, err)
+	}
+	return &cgroup{m, config.Resources, name}, nil
+}
+
+// cgroupAt returns the cgroup of a name, without limits.
+func cgroupAt(name string) (*cgroup, error) {
+	return cgroupOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: name}})
+}
+
+// make makes the cgroup, with its limits. The container's first process enters it itself, before it
+// calls release.
+func (g *cgroup) make(program string) (release func(), err error) {
+	pid, release := -1, func() {}
+	if bySystemd(g.name) {
+		if pid, release, err = hold(program); err != nil {
+			return nil, fmt.Errorf("cgroup %s: a process to make it with: %w", g.name, err)
 		}
 	}
-	return dirs
+	if err = g.Apply(pid); err == nil {
+		err = g.Set(g.limits)
+	}
+	if err != nil {
+		release()
+		return nil, errors.Join(fmt.Errorf("cgroup %s: %w", g.name, err), g.Destroy())
+	}
+	return release, nil
 }
 
-// loadCgroup returns the directories of a container's cgroup that was made before.
-func loadCgroup(path string) ([]plan.Cgroup, error) {
-	group, err := cgroup1.Load(cgroup1.StaticPath(path))
-	if err != nil {
-		return nil, fmt.Errorf("cgroup %s: %w", path, err)
+// hold starts a process that does nothing until it is released: systemd makes no cgroup without one.
+func hold(program string) (pid int, release func(), err error) {
+	cmd := exec.Command(program, "hold")
+	cmd.Env = []string{}
+	var in io.WriteCloser
+	if in, err = cmd.StdinPipe(); err == nil {
+		err = cmd.Start()
 	}
-	return cgroupDirs(group, path), nil
+	if err != nil {
+		return 0, nil, err
+	}
+	return cmd.Process.Pid, func() {
+		in.Close()
+		_ = cmd.Wait() // it may have been killed with its cgroup
+	}, nil
+}
+
+// dirs are the directories of the cgroup, of each hierarchy.
+func (g *cgroup) dirs() []plan.Cgroup {
+	var out []plan.Cgroup
+	paths := g.GetPaths()
+	for _, controller := range slices.Sorted(maps.Keys(paths)) {
+		dir := filepath.Clean(paths[controller])
+		if slices.ContainsFunc(out, func(o plan.Cgroup) bool { return o.Dir == dir }) {
+			continue
+		}
+		hierarchy := ""
+		if controller != "" { // version 2, beside others or alone
+			hierarchy, _ = g.split(dir)
+		}
+		out = append(out, plan.Cgroup{Hierarchy: hierarchy, Dir: dir})
+	}
+	return out
+}
+
+// split takes a directory apart: its hierarchy of version 1, and the path in it.
+func (g *cgroup) split(dir string) (hierarchy, at string) {
+	hierarchy, at, _ = strings.Cut(strings.TrimPrefix(dir, cgroupRoot+"/"), "/")
+	return hierarchy, "/" + at
+}
+
+// stat returns statistics in the form that containerd reads: of containerd/cgroups, of either version.
+func (g *cgroup) stat() (any, error) {
+	if unified() {
+		m, err := cgroup2.Load(strings.TrimPrefix(g.Path(""), cgroupRoot))
+		if err != nil {
+			return nil, err
+		}
+		return m.Stat()
+	}
+	m, err := g.v1()
+	if err != nil {
+		return nil, err
+	}
+	return m.Stat(cgroup1.IgnoreNotExist)
+}
+
+// v1 is the cgroup for what is done with those of version 1 alone.
+func (g *cgroup) v1() (cgroup1.Cgroup, error) {
+	_, at := g.split(g.Path("devices"))
+	return cgroup1.Load(cgroup1.StaticPath(at))
+}
+
+// frozen reports whether the processes in the cgroup do not run.
+func (g *cgroup) frozen() bool {
+	state, err := g.GetFreezerState()
+	return err == nil && state == cgroups.Frozen
+}
+
+// loadCgroup returns the directories that a further process of a container is to be in: of its cgroup, or
+// of the one below it where its first process has gone, as a cgroup of version 2 with controllers below takes none.
+func loadCgroup(name string, first uint32) ([]plan.Cgroup, error) {
+	g, err := cgroupAt(name)
+	if err != nil {
+		return nil, err
+	}
+	if !g.Exists() {
+		return nil, fmt.Errorf("cgroup %s: is gone", name)
+	}
+	dirs := g.dirs()
+	if !unified() {
+		return dirs, nil
+	}
+	own := g.Path("")
+	if below, err := os.ReadFile(filepath.Join(own, "cgroup.subtree_control")); err != nil || len(below) == 0 {
+		return dirs, err
+	}
+	of, err := cgroups.ParseCgroupFile(fmt.Sprintf("/proc/%d/cgroup", first))
+	if err != nil {
+		return nil, fmt.Errorf("cgroup of process %d: %w", first, err)
+	}
+	if at := filepath.Join(cgroupRoot, of[""]); strings.HasPrefix(at, own+"/") {
+		dirs[0].Dir = at
+	}
+	return dirs, nil
 }
 
 // removeCgroup takes the cgroup away, if there is one.
-func removeCgroup(path string) error {
-	group, err := cgroup1.Load(cgroup1.StaticPath(path))
-	if errors.Is(err, cgroup1.ErrCgroupDeleted) {
-		return nil
-	}
+func removeCgroup(name string) error {
+	g, err := cgroupAt(name)
 	if err == nil {
-		err = group.Delete()
+		err = g.Destroy()
 	}
 	if err != nil {
-		return fmt.Errorf("cgroup %s: %w", path, err)
+		return fmt.Errorf("cgroup %s: %w", name, err)
+	}
+	return nil
+}
+
+// makeParent makes the cgroup of a pod, if there is none. It stays when the pod goes, as it is not the
+// runtime's.
+func makeParent(parent string) error {
+	if parent == "" {
+		return nil
+	}
+	config := &cgroups.Cgroup{Path: path.Join("/", parent), Resources: &cgroups.Resources{}}
+	if slice := path.Base(parent); strings.HasSuffix(slice, ".slice") {
+		config.Systemd, config.Name = true, slice
+		if config.Parent = path.Base(path.Dir(config.Path)); !strings.HasSuffix(config.Parent, ".slice") {
+			config.Parent = "-.slice"
+		}
+		config.Path = ""
+	}
+	m, err := manager.New(config)
+	if err == nil && !m.Exists() {
+		err = m.Apply(-1)
+	}
+	if err != nil {
+		return fmt.Errorf("cgroup of the pod, %s: %w", parent, err)
 	}
 	return nil
 }

@@ -43,6 +43,7 @@ func (k *Keepers) Register() {
 			if !ok {
 				return nil, fmt.Errorf("events come from a %T", p)
 			}
+			k.events.Store(source)
 			go k.followDeletes(ic.Context, source)
 			return &controller{k}, nil
 		},
@@ -126,6 +127,9 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 		if p.record.Hostname, err = os.Hostname(); err != nil {
 			return err
 		}
+	}
+	if err := makeParent(config.GetLinux().GetCgroupParent()); err != nil {
+		return err
 	}
 	if err := p.prepare(config); err != nil {
 		return errors.Join(fmt.Errorf("folder of sandbox %s: %w", s.ID, err), os.RemoveAll(p.dir))

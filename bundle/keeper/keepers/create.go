@@ -45,7 +45,7 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 	if t.plan, err = t.planFor(spec, r, nil); err != nil { // what is refused is refused before anything is made
 		return nil, err
 	}
-	if err := t.make(k.program, spec, r); err != nil {
+	if err := t.make(k, spec, r); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
@@ -98,32 +98,37 @@ func (t *task) planFor(spec *specs.Spec, r *taskapi.CreateTaskRequest, groups []
 	keeper, hostname := t.pod.record.Pid, t.pod.record.Hostname
 	t.pod.mu.Unlock()
 	return plan.New(plan.Container{
-		Spec: spec, Rootfs: r.Rootfs, Root: filepath.Join(r.Bundle, "rootfs"), Cgroups: groups, Log: spec.Annotations[plan.LogAnnotation],
+		Spec: spec, Rootfs: r.Rootfs, Root: filepath.Join(r.Bundle, "rootfs"), Cgroups: groups, Unified: unified(), Log: spec.Annotations[plan.LogAnnotation],
 		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, IsFile: files,
 	})
 }
 
 // make has the keeper make the container. If that fails, nothing is left.
-func (t *task) make(program string, spec *specs.Spec, r *taskapi.CreateTaskRequest) error {
+func (t *task) make(k *Keepers, spec *specs.Spec, r *taskapi.CreateTaskRequest) error {
 	// After a restart, containerd runs the stock shim's delete for each task that it finds, and two
 	// programs with it. It is told of another program, which ends at once.
-	if err := os.WriteFile(filepath.Join(r.Bundle, "shim-binary-path"), []byte(program), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.Bundle, "shim-binary-path"), []byte(k.program), 0o600); err != nil {
 		return err
 	}
 	if err := t.enter(); err != nil {
 		return err
 	}
-	groups, err := makeCgroup(spec)
+	group, err := cgroupOf(spec)
 	if err != nil {
 		return errors.Join(err, t.leave())
 	}
+	release, err := group.make(k.sealed)
+	if err != nil {
+		return errors.Join(err, t.leave())
+	}
+	defer release()
 	at("task-cgroups")
 	f, err := t.open()
 	if err != nil {
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}
 	defer f.close()
-	if t.plan, err = t.planFor(spec, r, groups); err != nil {
+	if t.plan, err = t.planFor(spec, r, group.dirs()); err != nil {
 		return errors.Join(err, t.leave())
 	}
 	t.hold()
@@ -149,7 +154,7 @@ func (t *task) enter() error {
 	case !p.alive():
 		return fmt.Errorf("task %s: %w: %w", t.record.ID, errGone, errdefs.ErrNotFound)
 	}
-	if err := writeRecord(t.file(), t.record); err != nil {
+	if err := t.save(); err != nil {
 		return errors.Join(err, t.leave())
 	}
 	at("task-written")

@@ -22,6 +22,9 @@ import (
 // neverRan is the exit code of an exec that did not come to run.
 const neverRan = 255
 
+// errPaused says that a process could not come to run: it would be paused, too.
+var errPaused = fmt.Errorf("cannot exec in a paused state: %w", errdefs.ErrFailedPrecondition)
+
 func newExec(of *task, id string) *task {
 	return &task{pod: of.pod, of: of, state: wire.Created, done: make(chan struct{}), record: taskRecord{ID: id}}
 }
@@ -79,6 +82,9 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 	if _, err := plan.NewExec(e.process, nil); err != nil { // what is refused is refused at once
 		return refusal(err)
 	}
+	if t.paused() {
+		return errPaused
+	}
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
 	if t.execs[q.ExecID] != nil {
@@ -107,7 +113,11 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 			}
 		}
 	}()
-	groups, err := loadCgroup(t.of.record.Cgroup)
+	if t.of.paused() {
+		return 0, fmt.Errorf("%s: %w", t, errPaused)
+	}
+	of, _ := t.of.snapshot()
+	groups, err := loadCgroup(of.Cgroup, of.Pid)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}

@@ -18,9 +18,13 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/core/events/exchange"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/ttrpc"
@@ -29,6 +33,9 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
+// namespace is where containerd's CRI has its containers.
+const namespace = "k8s.io"
+
 // Keepers are the pods of one containerd.
 type Keepers struct {
 	program string // the keeper's path
@@ -36,6 +43,7 @@ type Keepers struct {
 	copied  *os.File
 	state   string // containerd's state directory
 	dir     string
+	events  atomic.Pointer[exchange.Exchange] // containerd's, when it has loaded its plugins
 
 	mu    sync.Mutex
 	pods  map[string]*pod
@@ -142,7 +150,7 @@ func (k *Keepers) listen() error {
 
 // taskDir is where containerd has a folder for each task of a pod.
 func (k *Keepers) taskDir() string {
-	return filepath.Join(k.state, "io.containerd.runtime.v2.task", "k8s.io")
+	return filepath.Join(k.state, "io.containerd.runtime.v2.task", namespace)
 }
 
 // removeHidden takes away the folders of tasks that containerd was deleting when it was killed: it
@@ -181,6 +189,7 @@ func (k *Keepers) load(id string) error {
 		return err
 	}
 	if err != nil {
+		p.thaw()
 		p.gone()
 	}
 	for _, t := range p.tasks {
@@ -305,5 +314,16 @@ func (k *Keepers) forget(id string) {
 		if err := t.discard(); err != nil {
 			log.L.Errorf("keeper: container %s: %s", id, err)
 		}
+	}
+}
+
+// publish tells containerd's other parts what happened.
+func (k *Keepers) publish(topic string, event events.Event) {
+	to := k.events.Load()
+	if to == nil {
+		return
+	}
+	if err := to.Publish(namespaces.WithNamespace(context.Background(), namespace), topic, event); err != nil {
+		log.L.Errorf("keeper: event %s: %s", topic, err)
 	}
 }

@@ -3,8 +3,10 @@ package keepers
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -50,7 +52,10 @@ type task struct {
 	plan   *plan.Plan // until it is started, to say what failed
 	done   chan struct{}
 
-	execs map[string]*task // of a container
+	execs   map[string]*task // of a container
+	watched bool             // for the end of its memory
+	told    uint64           // of record.OOMs, to this containerd
+	saving  sync.Mutex       // of its file
 
 	of      *task // the container of an exec
 	process *specs.Process
@@ -100,10 +105,23 @@ func (p *pod) connect() error {
 	p.mu.Unlock()
 	go func() {
 		<-ended
+		p.thaw()
 		p.awaitEnd(fd)
 		p.gone()
 	}()
 	return nil
+}
+
+// thaw lets the containers end that are paused: their keeper has.
+func (p *pod) thaw() {
+	p.mu.Lock()
+	all := slices.Collect(maps.Values(p.tasks))
+	p.mu.Unlock()
+	for _, t := range all {
+		if err := t.thaw(); err != nil {
+			log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
+		}
+	}
 }
 
 // awaitEnd waits until the keeper is no more. Its connection ends before that, and before the kernel
@@ -258,6 +276,8 @@ func (t *task) hold() {
 
 // discard takes away what there is of a task that the keeper does not have.
 func (t *task) discard() error {
+	t.saving.Lock()
+	defer t.saving.Unlock()
 	err := removeCgroup(t.record.Cgroup)
 	if e := os.Remove(t.file()); e != nil && !errors.Is(e, os.ErrNotExist) {
 		err = errors.Join(err, e)

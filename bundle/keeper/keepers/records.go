@@ -35,6 +35,7 @@ type taskRecord struct {
 	Deleted         bool
 	Pid, Status     uint32
 	Started, Exited int64
+	OOMs            uint64 // kills for want of memory that are known of
 }
 
 // versioned is what each file has, in each version.

@@ -7,12 +7,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/cgroups/v3/cgroup1"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
-	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -60,6 +58,9 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 	}
 	if r.Deleted { // its FIFOs have gone with it, and containerd would fail on them
 		a.Stdin, a.Stdout, a.Stderr = "", "", ""
+	}
+	if t.of == nil && state == wire.Running && t.paused() {
+		a.Status = tasktypes.Status_PAUSED
 	}
 	if state == wire.Stopped {
 		a.ExitStatus, a.ExitedAt = r.Status, exitedAt(r)
@@ -120,6 +121,7 @@ func (s *tasks) Delete(_ context.Context, q *taskapi.DeleteRequest) (*taskapi.De
 	if t.of != nil {
 		err = t.deleteExec()
 	} else {
+		s.k.lastOOM(t)
 		err = t.delete()
 	}
 	if err != nil {
@@ -148,9 +150,9 @@ func (t *task) delete() error {
 	}
 	t.pod.mu.Lock()
 	t.record.Deleted = true
-	r := t.record
+	bundle, group := t.record.Bundle, t.record.Cgroup
 	t.pod.mu.Unlock()
-	if err := writeRecord(t.file(), r); err != nil {
+	if err := t.save(); err != nil {
 		return err
 	}
 	_, err := t.pod.call(t.request(wire.Delete, 0), nil, nil)
@@ -158,8 +160,8 @@ func (t *task) delete() error {
 		return err
 	}
 	at("task-deleted")
-	atFolderGone(r.Bundle)
-	return removeCgroup(r.Cgroup)
+	atFolderGone(bundle)
+	return removeCgroup(group)
 }
 
 // signal sends a signal to the process. When the first of a container ends, the kernel ends the others.
@@ -168,7 +170,18 @@ func (t *task) signal(sig syscall.Signal) error {
 	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone) {
 		return fmt.Errorf("has ended: %w", errdefs.ErrNotFound)
 	}
+	if err == nil && sig == syscall.SIGKILL {
+		err = t.container().thaw()
+	}
 	return err
+}
+
+// container is the container of an exec, or the container itself.
+func (t *task) container() *task {
+	if t.of != nil {
+		return t.of
+	}
+	return t
 }
 
 func (s *tasks) Kill(_ context.Context, q *taskapi.KillRequest) (*emptypb.Empty, error) {
@@ -202,10 +215,16 @@ func (s *tasks) Wait(ctx context.Context, q *taskapi.WaitRequest) (*taskapi.Wait
 	if err != nil {
 		return nil, err
 	}
+	if t.of == nil {
+		t.watchOOM(s.k)
+	}
 	select {
 	case <-t.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	if t.of == nil {
+		s.k.lastOOM(t)
 	}
 	r, _ := t.snapshot()
 	return &taskapi.WaitResponse{ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
@@ -221,44 +240,12 @@ func (s *tasks) Connect(_ context.Context, q *taskapi.ConnectRequest) (*taskapi.
 	return &taskapi.ConnectResponse{ShimPid: t.pod.record.Pid, TaskPid: t.record.Pid, Version: fmt.Sprint(taskVersion)}, nil
 }
 
-func (s *tasks) Stats(_ context.Context, q *taskapi.StatsRequest) (*taskapi.StatsResponse, error) {
-	t, err := s.get(q.ID, "")
-	if err != nil {
-		return nil, err
-	}
-	group, err := cgroup1.Load(cgroup1.StaticPath(t.record.Cgroup))
-	if err != nil {
-		return nil, errgrpc.ToGRPC(fmt.Errorf("cgroup of task %s: %w: %w", q.ID, err, errdefs.ErrNotFound))
-	}
-	m, err := group.Stat(cgroup1.IgnoreNotExist)
-	if err != nil {
-		return nil, errgrpc.ToGRPC(fmt.Errorf("cgroup of task %s: %w", q.ID, err))
-	}
-	a, err := typeurl.MarshalAnyToProto(m)
-	return &taskapi.StatsResponse{Stats: a}, err
-}
-
 // Shutdown is asked of a shim when its last task has gone. A pod ends by its sandbox.
 func (s *tasks) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, nil
 }
 
-func notYet(what, id string) (*emptypb.Empty, error) {
-	return nil, errgrpc.ToGRPC(fmt.Errorf("%s of task %s: the keeper does not do it yet: %w", what, id, errdefs.ErrNotImplemented))
-}
-
-func (s *tasks) Pause(_ context.Context, q *taskapi.PauseRequest) (*emptypb.Empty, error) {
-	return notYet("pause", q.ID)
-}
-
-func (s *tasks) Resume(_ context.Context, q *taskapi.ResumeRequest) (*emptypb.Empty, error) {
-	return notYet("resume", q.ID)
-}
-
+// Checkpoint is refused, as a keeper restores none.
 func (s *tasks) Checkpoint(_ context.Context, q *taskapi.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return notYet("checkpoint", q.ID)
-}
-
-func (s *tasks) Update(_ context.Context, q *taskapi.UpdateTaskRequest) (*emptypb.Empty, error) {
-	return notYet("update", q.ID)
+	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint of task %s: the keeper does not do it: %w", q.ID, errdefs.ErrNotImplemented))
 }

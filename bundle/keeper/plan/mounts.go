@@ -30,7 +30,7 @@ var propagation = map[string]uint64{
 // fileSystems are what may be mounted, each with the options that the kernel is told as text.
 var fileSystems = map[string][]string{
 	"proc": {"hidepid="}, "sysfs": nil, "mqueue": nil, "tmpfs": {"mode=", "size=", "nr_inodes=", "uid=", "gid="},
-	"devpts": {"newinstance", "ptmxmode=", "mode=", "gid="}, "bind": nil, "cgroup": nil,
+	"devpts": {"newinstance", "ptmxmode=", "mode=", "gid="}, "bind": nil, "cgroup": {"nsdelegate", "memory_recursiveprot", "memory_localevents", "favordynmods", "memory_hugetlb_accounting", "pids_localevents"},
 }
 
 // options are the options of a mount, taken apart.
@@ -130,7 +130,7 @@ func (p *Plan) specMount(c Container, i int) error {
 		p.directories(m.Destination)
 		p.bind(m, o)
 	case m.Type == "cgroup":
-		p.cgroups(m.Destination, c.Cgroups)
+		p.cgroups(m, o, c)
 	case bind && c.IsFile[m.Source]:
 		p.directories(path.Dir(m.Destination))
 		p.add(opNode, [4]string{"", m.Destination}, unix.S_IFREG|0o644)
@@ -169,16 +169,30 @@ func (p *Plan) forget(dir string) {
 	}
 }
 
-// cgroups shows the container its own cgroup of each hierarchy, and lets it write to none.
-func (p *Plan) cgroups(at string, cgroups []Cgroup) {
+// cgroups shows the container its cgroups. Of version 1, they are its own, and it can write to none.
+func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 	const hard = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	at := m.Destination
 	p.directories(at)
+	if c.Unified { // a cgroup namespace says which of it is there
+		p.mount(specs.Mount{Source: "cgroup", Destination: at, Type: "cgroup2"}, o)
+		p.forget(at)
+		return
+	}
 	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: "mode=755"})
 	p.forget(at)
-	for _, g := range cgroups {
+	for _, g := range c.Cgroups {
+		if g.Hierarchy == "" {
+			continue
+		}
 		dir := path.Join(at, g.Hierarchy)
 		p.directories(dir)
 		p.bind(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | unix.MS_RDONLY | hard})
+		if strings.Contains(g.Hierarchy, ",") { // cpu,cpuacct is known as both
+			for name := range strings.SplitSeq(g.Hierarchy, ",") {
+				p.add(opLink, [4]string{g.Hierarchy, path.Join(at, name)})
+			}
+		}
 	}
 	p.mount(specs.Mount{Destination: at}, options{flags: unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | hard})
 }

@@ -20,8 +20,9 @@ type Container struct {
 	// Rootfs are the mounts of the image, and Root is where they are mounted.
 	Rootfs []*types.Mount
 	Root   string
-	// Cgroups are the container's own.
+	// Cgroups are the container's own. Unified: there is one hierarchy, of version 2.
 	Cgroups []Cgroup
+	Unified bool
 	// Log is the file that the output is written to.
 	Log string
 	// PodFiles is the folder with shm, hosts, hostname and resolv.conf of the pod, Hostname its host
@@ -32,7 +33,8 @@ type Container struct {
 	IsFile map[string]bool
 }
 
-// Cgroup is a cgroup of one hierarchy, by its directory.
+// Cgroup is a cgroup of one hierarchy, by its directory. Hierarchy is the hierarchy's name as a container sees
+// it; one without a name is not shown.
 type Cgroup struct{ Hierarchy, Dir string }
 
 // New makes the plan of a container. What it asks for beyond what a keeper does is a *Refused.
@@ -44,7 +46,7 @@ func New(c Container) (*Plan, error) {
 		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: c.Spec.Process.Env, groups: c.Spec.Process.User.AdditionalGids,
 		made: map[string]bool{},
 	}
-	p.join(c.Cgroups)
+	p.join(c.Cgroups, newCgroups(c.Spec))
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
 		return nil, err
@@ -55,7 +57,7 @@ func New(c Container) (*Plan, error) {
 			return nil, err
 		}
 	}
-	p.devices()
+	p.devices(c.Spec)
 	p.directories(c.Spec.Process.Cwd)
 	for _, at := range c.Spec.Linux.MaskedPaths {
 		p.add(opMask, [4]string{"", at})
@@ -84,27 +86,6 @@ func withFiles(c *Container) {
 		}
 	}
 	c.Spec, c.IsFile = &spec, files
-}
-
-// nodes are the devices that each container has, and links what else lies beside them.
-var (
-	nodes = []struct {
-		name         string
-		major, minor uint32
-	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
-	links = [][2]string{
-		{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
-	}
-)
-
-func (p *Plan) devices() {
-	p.directories("/dev")
-	for _, n := range nodes {
-		p.add(opNode, [4]string{"", "/dev/" + n.name}, unix.S_IFCHR|0o666, unix.Mkdev(n.major, n.minor))
-	}
-	for _, l := range links {
-		p.add(opLink, [4]string{l[1], "/dev/" + l[0]})
-	}
 }
 
 // process are the steps that come last. Until the start, the process is root with all capabilities,
@@ -164,7 +145,7 @@ func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
-	p.join(cgroups)
+	p.join(cgroups, 0)
 	p.score(process) // by the host's /proc
 	p.add(opEnter, [4]string{})
 	if process.Terminal {
@@ -176,10 +157,28 @@ func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) join(cgroups []Cgroup) {
-	for _, g := range cgroups {
-		p.add(opJoin, [4]string{path.Join(g.Dir, "cgroup.procs")})
+// join has the process enter its cgroups, and then new namespaces. Where there is one cgroup only, the keeper
+// makes the process in it.
+func (p *Plan) join(cgroups []Cgroup, namespaces uint64) {
+	for i, g := range cgroups {
+		s := [4]string{path.Join(g.Dir, "cgroup.procs")}
+		if len(cgroups) == 1 {
+			s[1] = g.Dir
+		}
+		if i < len(cgroups)-1 {
+			p.add(opJoin, s)
+		} else {
+			p.add(opJoin, s, namespaces)
+		}
 	}
+}
+
+// newCgroups is the flag of a new cgroup namespace, if the container is to have one.
+func newCgroups(spec *specs.Spec) uint64 {
+	if slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace }) {
+		return unix.CLONE_NEWCGROUP
+	}
+	return 0
 }
 
 // refuseProcess checks what is understood of a process.
@@ -225,8 +224,8 @@ func refuse(c Container) error {
 		return refused("root.path", "is %q, and must be rootfs", s.Root.Path)
 	case s.Hostname != "" && s.Hostname != c.Hostname:
 		return refused("hostname", "is %q, and the pod's is %q", s.Hostname, c.Hostname)
-	case s.Linux.CgroupsPath == "" || path.Clean(s.Linux.CgroupsPath) != s.Linux.CgroupsPath || !path.IsAbs(s.Linux.CgroupsPath) || s.Linux.CgroupsPath == "/":
-		return refused("linux.cgroupsPath", "%q is no absolute path below the root: systemd's names are not known to the keeper", s.Linux.CgroupsPath)
+	case !cgroupPath(s.Linux.CgroupsPath):
+		return refused("linux.cgroupsPath", "%q is no absolute path below the root, and no slice:prefix:name", s.Linux.CgroupsPath)
 	case !path.IsAbs(c.Log) || path.Clean(c.Log) != c.Log:
 		return refused("annotations["+LogAnnotation+"]", "%q is not the absolute path of a log", c.Log)
 	}
@@ -236,12 +235,25 @@ func refuse(c Container) error {
 	if p := s.Linux.RootfsPropagation; p != "" && propagation[p] == 0 {
 		return refused("linux.rootfsPropagation", "is %q", p)
 	}
-	for _, check := range []func(Container) error{refuseNamespaces, refusePaths, refuseMemory, refuseDevices} {
+	if err := RefuseResources(s.Linux.Resources, c.Unified); err != nil {
+		return err
+	}
+	for name := range s.Annotations {
+		if strings.HasPrefix(name, "org.systemd.property.") && systemdPath.MatchString(s.Linux.CgroupsPath) {
+			return refused("annotations["+name+"]", "the keeper sets no properties of systemd's units but for limits")
+		}
+	}
+	for _, check := range []func(Container) error{refuseNamespaces, refusePaths, refuseDevices} {
 		if err := check(c); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// cgroupPath reports whether a cgroup is named as it must be.
+func cgroupPath(name string) bool {
+	return path.IsAbs(name) && path.Clean(name) == name && name != "/" || systemdPath.MatchString(name)
 }
 
 // LogAnnotation is the annotation of a container with the path of its log.
@@ -257,6 +269,7 @@ func refuseNamespaces(c Container) error {
 		switch want, shared := files[ns.Type]; {
 		case shared && ns.Path != fmt.Sprintf("/proc/%d/ns/%s", c.Keeper, want):
 			return refused(field, "%s namespace %q is not the pod's", ns.Type, ns.Path)
+		case ns.Type == specs.CgroupNamespace && c.Unified && ns.Path == "":
 		case !shared && ns.Type != specs.PIDNamespace && ns.Type != specs.MountNamespace:
 			return refused(field, "is of type %q", ns.Type)
 		case !shared && ns.Path != "":
@@ -294,56 +307,6 @@ func refusePaths(c Container) error {
 			if !path.IsAbs(at) {
 				return refused(field, "%q is no absolute path", at)
 			}
-		}
-	}
-	return nil
-}
-
-// refuseMemory: memory and swap together may have the limit of memory, which is no swap at all.
-func refuseMemory(c Container) error {
-	if c.Spec.Linux.Resources == nil || c.Spec.Linux.Resources.Memory == nil {
-		return nil
-	}
-	m := c.Spec.Linux.Resources.Memory
-	if m.Swap != nil && (m.Limit == nil || *m.Swap != *m.Limit) {
-		return refused("linux.resources.memory.swap", "is %d, and must be the limit of memory", *m.Swap)
-	}
-	return nil
-}
-
-// Devices are the devices that each container may use: those that it has, terminals, and making nodes,
-// which alone gives nothing.
-func Devices() []specs.LinuxDeviceCgroup {
-	rule := func(kind string, major, minor int64, access string) specs.LinuxDeviceCgroup {
-		return specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: access}
-	}
-	rules := []specs.LinuxDeviceCgroup{{Type: "a", Access: "rwm"}, rule("c", -1, -1, "m"), rule("b", -1, -1, "m")}
-	for _, n := range nodes {
-		rules = append(rules, rule("c", int64(n.major), int64(n.minor), "rwm"))
-	}
-	return append(rules, rule("c", 5, 1, "rwm"), rule("c", 5, 2, "rwm"), rule("c", 136, -1, "rwm"))
-}
-
-// refuseDevices takes rules that give no more than each container has.
-func refuseDevices(c Container) error {
-	if c.Spec.Linux.Resources == nil {
-		return nil
-	}
-	name := func(r specs.LinuxDeviceCgroup) string {
-		number := func(n *int64) int64 {
-			if n == nil {
-				return -1
-			}
-			return *n
-		}
-		return fmt.Sprintf("%s %d:%d", r.Type, number(r.Major), number(r.Minor))
-	}
-	for i, r := range c.Spec.Linux.Resources.Devices {
-		known := slices.ContainsFunc(Devices(), func(d specs.LinuxDeviceCgroup) bool {
-			return d.Allow && name(d) == name(r) && strings.Trim(r.Access, d.Access) == ""
-		})
-		if r.Allow && !known || !r.Allow && i > 0 {
-			return refused(fmt.Sprintf("linux.resources.devices[%d]", i), "%q with access %q (allow: %t) is not among the devices of each container", name(r), r.Access, r.Allow)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,11 +15,27 @@ import (
 // cpu is the time of the CPU that containerd, shims, keepers and containers took, in ms.
 func (r *rig) cpu() float64 {
 	r.Helper()
-	b, err := os.ReadFile(cgroups + "/cpuacct" + r.group + "/cpuacct.usage")
-	r.must(err)
-	n, err := strconv.ParseFloat(strings.TrimSpace(string(b)), 64)
-	r.must(err)
-	return n / 1e6
+	file, unit := cgroups+"/cpuacct%s/cpuacct.usage", 1e6
+	if unified() {
+		file, unit = cgroups+"%s/cpu.stat", 1e3
+	}
+	groups := []string{r.group}
+	if r.systemd {
+		groups = append(groups, r.parent())
+	}
+	sum := 0.0
+	for _, g := range groups {
+		b, err := os.ReadFile(fmt.Sprintf(file, g))
+		if errors.Is(err, os.ErrNotExist) { // no pod was there yet
+			continue
+		}
+		r.must(err)
+		text, _, _ := strings.Cut(strings.TrimPrefix(string(b), "usage_usec "), "\n")
+		n, err := strconv.ParseFloat(text, 64)
+		r.must(err)
+		sum += n / unit
+	}
+	return sum
 }
 
 // What starts and stops of a pod with one container, and an exec, cost by each handler, in turns.

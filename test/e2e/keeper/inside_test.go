@@ -24,6 +24,7 @@ type seen struct {
 	Writes, Devices   map[string]string
 	Mounts            []string
 	Root, Dev, Cgroup []string
+	Member            []string
 	Fds               []string
 }
 
@@ -87,8 +88,12 @@ func TestWhatAContainerSees(t *testing.T) {
 		}
 	}
 	const readonly = "read-only file system"
+	own, has := "/sys/fs/cgroup/memory", []string{"memory", "cpu"}
+	if unified() {
+		own, has = "/sys/fs/cgroup", []string{"memory.max", "cpu.max"}
+	}
 	for path, want := range map[string]string{
-		"/": "", "/dev/shm": "", "/volume": "", "/tmp": "", "/readonly": readonly, "/sys/fs/cgroup/memory": readonly,
+		"/": "", "/dev/shm": "", "/volume": "", "/tmp": "", "/readonly": readonly, own: readonly,
 	} {
 		if got := s.Writes[path]; want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("a file in %s: %q, want %q", path, got, want)
@@ -105,8 +110,10 @@ func TestWhatAContainerSees(t *testing.T) {
 	if want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}; !slices.Equal(s.Dev, want) {
 		t.Errorf("/dev has %q, want %q", s.Dev, want)
 	}
-	if !slices.Contains(s.Cgroup, "memory") || !slices.Contains(s.Cgroup, "cpu") {
-		t.Errorf("cgroups: %q", s.Cgroup)
+	for _, name := range has {
+		if !slices.Contains(s.Cgroup, name) {
+			t.Errorf("cgroups: %q, without %s", s.Cgroup, name)
+		}
 	}
 	if _, err := os.Stat(r.path("volume", "written")); err != nil {
 		t.Errorf("what the container wrote into its volume: %v", err)
@@ -173,12 +180,8 @@ func TestRefused(t *testing.T) {
 		"linux.seccomp": func(c *cri.ContainerConfig) {
 			profile(c).Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 		},
-		"linux.namespaces":          func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
-		"linux.resources.unified":   func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },
-		"linux.resources.cpu.quota": func(c *cri.ContainerConfig) { c.Linux.Resources.CpuQuota, c.Linux.Resources.CpuPeriod = 50000, 100000 },
-		"linux.devices": func(c *cri.ContainerConfig) {
-			c.Devices = []*cri.Device{{HostPath: "/dev/fuse", ContainerPath: "/dev/fuse", Permissions: "rwm"}}
-		},
+		"linux.namespaces":                   func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
+		"linux.resources.unified":            func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },
 		"annotations[" + logAnnotation + "]": func(c *cri.ContainerConfig) { c.Annotations[logAnnotation] = "relative" },
 	} {
 		c := containerConfig(r, "asks", "c"+strings.Trim(field, "[]"), "sleep")

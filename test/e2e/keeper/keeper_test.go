@@ -145,7 +145,7 @@ func TestTheStartIsRefused(t *testing.T) {
 		r.launch("keeper-containerd")
 		select {
 		case <-r.ended:
-		case <-time.After(time.Minute):
+		case <-time.After(slower() * time.Minute):
 			r.cmd.Process.Kill()
 			t.Fatal("containerd runs")
 		}

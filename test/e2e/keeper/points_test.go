@@ -65,7 +65,7 @@ func TestKilledAtEachStep(t *testing.T) {
 		r.liveUntilKilled(name, p.remove)
 		select {
 		case <-r.ended:
-		case <-time.After(time.Minute):
+		case <-time.After(slower() * time.Minute):
 			t.Fatalf("%s: containerd was not killed there", p.name)
 		}
 		r.env = nil

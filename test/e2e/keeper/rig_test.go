@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -33,9 +34,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cgroups is where the hierarchies are.
-const cgroups = "/sys/fs/cgroup"
-
 // logAnnotation tells the keeper where a container's log is.
 const logAnnotation = "berth.dev/log-path"
 
@@ -45,6 +43,7 @@ type rig struct {
 	programs string // the folder with the programs
 	dir      string
 	group    string // the cgroup, from the root of a hierarchy
+	systemd  bool   // pods' cgroups are made by systemd
 	image    string
 	env      []string
 
@@ -54,8 +53,16 @@ type rig struct {
 	rt    cri.RuntimeServiceClient
 }
 
-// newRig starts containerd with an image to run. Everything is taken away when the test ends.
+// newRig starts containerd with an image to run, and with systemd's cgroups where there is one.
+// Everything is taken away when the test ends.
 func newRig(t *testing.T) *rig {
+	t.Helper()
+	all := drivers()
+	return newRigBy(t, all[len(all)-1])
+}
+
+// newRigBy starts containerd with the cgroup driver.
+func newRigBy(t *testing.T, driver string) *rig {
 	t.Helper()
 	programs, err := filepath.Abs(os.Getenv("KEEPER"))
 	if err == nil {
@@ -68,7 +75,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{T: t, programs: programs, dir: dir, group: "/keeper-test-" + strings.ToLower(rand.Text()[:8])}
+	r := &rig{T: t, programs: programs, dir: dir, group: "/keeper-test-" + strings.ToLower(rand.Text()[:8]), systemd: driver == "systemd"}
 	t.Cleanup(r.clean)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
@@ -86,16 +93,6 @@ func (r *rig) must(err error) {
 	if err != nil {
 		r.Fatal(err)
 	}
-}
-
-// hierarchies are the cgroup hierarchies of version 1.
-func hierarchies() []string {
-	found, _ := filepath.Glob(cgroups + "/*/cgroup.clone_children")
-	var out []string
-	for _, f := range found {
-		out = append(out, filepath.Dir(f))
-	}
-	return out
 }
 
 const config = `version = 4
@@ -118,6 +115,8 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
 [plugins.'io.containerd.cri.v1.runtime']
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
+  disable_apparmor = true
+  disable_hugetlb_controller = false
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['DIR/cni']
   conf_dir = 'DIR/cni'
@@ -134,6 +133,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock.options]
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
+    SystemdCgroup = SYSTEMD
 `
 
 // network is a network plugin that gives an address and makes no interface: nothing of the host
@@ -150,25 +150,11 @@ func (r *rig) configure() {
 	for _, d := range []string{"cni", "logs", "root", "state"} {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
-	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs).Replace(config)), 0o600))
+	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs, "SYSTEMD", strconv.FormatBool(r.systemd)).Replace(config)), 0o600))
 	r.must(os.WriteFile(r.path("cni", "fake"), []byte(network), 0o755))
 	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`, r.group[1:])
 	r.must(os.WriteFile(r.path("cni", "10.conflist"), []byte(list), 0o600))
-	if len(hierarchies()) == 0 {
-		r.Fatalf("%s has no hierarchies of version 1, and keepers know no other yet", cgroups)
-	}
-	for _, h := range hierarchies() {
-		for _, g := range []string{r.group, r.group + "/runtime", r.group + "/pods"} {
-			r.must(os.Mkdir(h+g, 0o755))
-			if filepath.Base(h) == "cpuset" {
-				for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
-					b, err := os.ReadFile(h + filepath.Dir(g) + "/" + f)
-					r.must(err)
-					r.must(os.WriteFile(h+g+"/"+f, b, 0o644))
-				}
-			}
-		}
-	}
+	r.makeGroups()
 }
 
 // start starts containerd and waits until it answers, or until it is gone if it is to be killed at
@@ -202,7 +188,10 @@ func (r *rig) launch(program string) {
 	out, err := os.OpenFile(r.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	r.must(err)
 	defer out.Close()
-	enter := fmt.Sprintf(`for h in %s/*/%s/runtime; do echo $$ >$h/cgroup.procs; done; exec "$0" "$@"`, cgroups, r.group)
+	enter := `exec "$0" "$@"`
+	for _, h := range hierarchies() {
+		enter = fmt.Sprintf("echo $$ >%s%s/runtime/cgroup.procs; %s", h, r.group, enter)
+	}
 	r.cmd = exec.Command("/bin/sh", "-c", enter, filepath.Join(r.programs, program), "-c", r.path("config.toml"))
 	r.cmd.Stdout, r.cmd.Stderr = out, out
 	r.cmd.Env = append([]string{"PATH=" + r.programs + "/stock:/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
@@ -288,13 +277,13 @@ func (r *rig) layer() []byte {
 }
 
 func (r *rig) within() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.Context(), time.Minute)
+	return context.WithTimeout(r.Context(), slower()*time.Minute)
 }
 
 func podConfig(r *rig, name string) *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "keeper", Uid: name}, Hostname: name, LogDirectory: r.path("logs", name),
-		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: r.group + "/pods", SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: own()}},
+		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: r.parent(), SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: own()}},
 	}
 }
 
@@ -419,14 +408,14 @@ func (r *rig) exits(id string) *cri.ContainerStatus {
 // eventually waits until what returns nil.
 func eventually(r *rig, name string, what func() error) {
 	r.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(slower() * time.Minute)
 	for {
 		err := what()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			r.Fatalf("%s: not within a minute: %v\n%s", name, err, r.tail())
+			r.Fatalf("%s: not in time: %v\n%s", name, err, r.tail())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -459,7 +448,7 @@ func (r *rig) leftovers() []string {
 		}
 	}
 	for _, h := range hierarchies() {
-		found, _ := filepath.Glob(h + r.group + "/pods/*/cgroup.procs")
+		found, _ := filepath.Glob(h + r.parent() + "/*/cgroup.procs")
 		out = append(out, found...)
 	}
 	for _, pattern := range []string{
@@ -476,8 +465,8 @@ func (r *rig) leftovers() []string {
 func (r *rig) processes() []int {
 	var out []int
 	seen := map[int]bool{}
-	for _, h := range hierarchies() {
-		filepath.WalkDir(h+r.group, func(p string, d os.DirEntry, err error) error {
+	for _, dir := range r.groups() {
+		filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 			if err == nil && d.Name() == "cgroup.procs" {
 				b, _ := os.ReadFile(p)
 				for _, f := range strings.Fields(string(b)) {
@@ -489,6 +478,19 @@ func (r *rig) processes() []int {
 			}
 			return nil
 		})
+	}
+	return out
+}
+
+// groups are the directories of the rig's cgroups.
+func (r *rig) groups() []string {
+	var out []string
+	// There may be a hierarchy of version 2 beside the others, where runc makes cgroups, too.
+	for _, h := range append(hierarchies(), cgroups+"/unified") {
+		out = append(out, h+r.group)
+		if r.systemd {
+			out = append(out, h+r.parent())
+		}
 	}
 	return out
 }
@@ -524,15 +526,19 @@ func (r *rig) clean() {
 	if r.ended != nil {
 		<-r.ended
 	}
+	if r.systemd {
+		if out, err := exec.Command("systemctl", "stop", r.slice()).CombinedOutput(); err != nil {
+			r.Errorf("slice: %v: %s", err, out)
+		}
+	}
 	for _, at := range r.mounts() {
 		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
 			r.Errorf("unmount %s: %v", at, err)
 		}
 	}
-	// runc also makes cgroups in the hierarchy of version 2, where there is one beside the others.
-	for _, h := range append(hierarchies(), cgroups+"/unified") {
+	for _, dir := range r.groups() {
 		var dirs []string
-		filepath.WalkDir(h+r.group, func(p string, d os.DirEntry, err error) error {
+		filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, p)
 			}
@@ -540,7 +546,7 @@ func (r *rig) clean() {
 		})
 		slices.Reverse(dirs)
 		for _, d := range dirs {
-			if err := os.Remove(d); err != nil {
+			if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) { // systemd removes its own
 				r.Errorf("cgroup: %v", err)
 			}
 		}

@@ -12,6 +12,10 @@
 //	payload signal N           sends itself a signal
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
 //	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
+//	payload eat FILE           takes memory without end, when there is such a file
+//	payload feed FILE          has another process do so, and tells how that ended
+//	payload spin               takes a processor
+//	payload device PATH        tells what a device is, and how it can be opened
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 package main
 
@@ -47,6 +51,8 @@ func main() {
 		return
 	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "tty":
 		os.Exit(exec(args))
+	case "eat", "feed", "spin", "device":
+		os.Exit(limits(args))
 	default:
 		panic(fmt.Sprintf("unknown: %q", os.Args))
 	}
@@ -76,6 +82,7 @@ type Seen struct {
 	Devices           map[string]string // the error of opening them
 	Mounts            []string
 	Root, Dev, Cgroup []string // what is in the folders
+	Member            []string // of which cgroups it is one
 	Fds               []string
 }
 
@@ -94,7 +101,11 @@ func look() Seen {
 	for _, p := range []string{"/etc/hostname", "/etc/resolv.conf", "/proc/keys", "/proc/timer_list", "/volume/file"} {
 		s.Files[p] = read(p)
 	}
-	for _, p := range []string{"/", "/dev/shm", "/proc/sys/kernel", "/sys/fs/cgroup/memory", "/volume", "/readonly", "/tmp"} {
+	own := "/sys/fs/cgroup" // the folder of a cgroup, of either version
+	if _, err := os.Stat(own + "/cgroup.procs"); err != nil {
+		own += "/memory"
+	}
+	for _, p := range []string{"/", "/dev/shm", "/proc/sys/kernel", own, "/volume", "/readonly", "/tmp"} {
 		s.Writes[p] = failure(os.WriteFile(p+"/written", []byte("x"), 0o600))
 	}
 	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx"} {
@@ -111,6 +122,7 @@ func look() Seen {
 		f.Close()
 		s.Devices["open of a disk"] = ""
 	}
+	s.Member = strings.Split(strings.TrimSpace(read("/proc/self/cgroup")), "\n")
 	for line := range strings.Lines(read("/proc/self/mountinfo")) {
 		f := strings.Fields(line)
 		s.Mounts = append(s.Mounts, f[4]+" "+f[5])

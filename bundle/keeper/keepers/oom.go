@@ -1,0 +1,138 @@
+package keepers
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/runtime"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"berth/bundle/keeper/wire"
+)
+
+// watchOOM tells containerd from now on when a process of the container was killed as its memory had
+// come to an end, also of what happened while containerd was away. It is called when containerd waits
+// for the container, as its CRI listens to events by then.
+func (t *task) watchOOM(k *Keepers) {
+	t.pod.mu.Lock()
+	again := t.watched
+	t.watched = true
+	over := t.state == wire.Stopped
+	t.pod.mu.Unlock()
+	if again || over {
+		return
+	}
+	g, err := cgroupAt(t.record.Cgroup)
+	var f *os.File
+	if err == nil {
+		f, err = g.watchMemory()
+	}
+	if err != nil {
+		log.L.Warnf("keeper: container %s: out of memory would be told at its end alone: %s", t.record.ID, err)
+		return
+	}
+	go func() {
+		<-t.done
+		f.Close()
+	}()
+	go func() {
+		buf := make([]byte, 16*unix.SizeofInotifyEvent)
+		for k.tellOOM(t, g); ; {
+			if _, err := f.Read(buf); err != nil || !g.Exists() {
+				return
+			}
+			if unified() {
+				k.tellOOM(t, g)
+			} else { // the kernel tells before it kills
+				k.tell(t, func(told uint64) uint64 { return told + 1 })
+			}
+		}
+	}()
+}
+
+// watchMemory returns a file that can be read when something happened to the cgroup's memory.
+func (g *cgroup) watchMemory() (*os.File, error) {
+	if !unified() {
+		m, err := g.v1()
+		if err != nil {
+			return nil, err
+		}
+		fd, err := m.RegisterMemoryEvent(cgroup1.OOMEvent())
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.SetNonblock(int(fd), true); err != nil {
+			return nil, errors.Join(err, unix.Close(int(fd)))
+		}
+		return os.NewFile(fd, "memory.oom_control"), nil
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(g.Path(""), "memory.events")
+	if _, err := unix.InotifyAddWatch(fd, file, unix.IN_MODIFY); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "watch", Path: file, Err: err}, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), file), nil
+}
+
+// tellOOM tells of what the cgroup has counted and containerd was not told of.
+func (k *Keepers) tellOOM(t *task, g *cgroup) {
+	n, err := g.OOMKillCount()
+	if err != nil {
+		n = 0 // the cgroup is gone
+	}
+	k.tell(t, func(known uint64) uint64 { return max(n, known) })
+}
+
+// tell publishes an event if more is known than this containerd was told, and writes down what is known. After a
+// restart, it is told once more, as the one before may have been killed before it wrote it down.
+func (k *Keepers) tell(t *task, count func(known uint64) uint64) {
+	t.pod.mu.Lock()
+	before := t.record.OOMs
+	now := count(before)
+	more := now > t.told
+	t.record.OOMs, t.told = now, now
+	t.pod.mu.Unlock()
+	if more {
+		k.publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: t.record.ID})
+	}
+	if now == before {
+		return
+	}
+	if err := t.save(); err != nil {
+		log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
+	}
+}
+
+// lastOOM tells of what happened until the end.
+func (k *Keepers) lastOOM(t *task) {
+	g, err := cgroupAt(t.record.Cgroup)
+	if err != nil {
+		log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
+		return
+	}
+	k.tellOOM(t, g)
+}
+
+// save writes the task's file, if there is such a task.
+func (t *task) save() error {
+	t.saving.Lock()
+	defer t.saving.Unlock()
+	t.pod.mu.Lock()
+	r, known := t.record, t.pod.tasks[t.record.ID] == t
+	t.pod.mu.Unlock()
+	if !known {
+		return nil
+	}
+	if err := writeRecord(t.file(), r); err != nil {
+		return fmt.Errorf("file of the task: %w", err)
+	}
+	return nil
+}

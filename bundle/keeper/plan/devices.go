@@ -1,0 +1,88 @@
+package plan
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// nodes are the devices that each container has, and links what else lies beside them.
+var (
+	nodes = []struct {
+		name         string
+		major, minor uint32
+	}{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
+	links = [][2]string{
+		{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
+	}
+)
+
+// deviceKinds are the types of linux.devices.
+var deviceKinds = map[string]uint64{"c": unix.S_IFCHR, "u": unix.S_IFCHR, "b": unix.S_IFBLK, "p": unix.S_IFIFO}
+
+// devices makes the devices of each container, and those of the specification, which come first where
+// both have one. What is bound to /dev has its own.
+func (p *Plan) devices(spec *specs.Spec) {
+	if slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool {
+		return path.Clean(m.Destination) == "/dev" && (slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"))
+	}) {
+		return
+	}
+	for _, d := range spec.Linux.Devices {
+		mode := uint64(0o666)
+		if d.FileMode != nil {
+			mode = uint64(d.FileMode.Perm())
+		}
+		at := path.Clean(d.Path)
+		p.directories(path.Dir(at))
+		p.add(opNode, [4]string{"", at}, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), id(d.UID), id(d.GID))
+	}
+	p.directories("/dev")
+	for _, n := range nodes {
+		p.add(opNode, [4]string{"", "/dev/" + n.name}, unix.S_IFCHR|0o666, unix.Mkdev(n.major, n.minor))
+	}
+	for _, l := range links {
+		p.add(opLink, [4]string{l[1], "/dev/" + l[0]})
+	}
+}
+
+func id(n *uint32) uint64 {
+	if n == nil {
+		return 0
+	}
+	return uint64(*n)
+}
+
+// refuseDevices checks the devices that a container is given.
+func refuseDevices(c Container) error {
+	for i, d := range c.Spec.Linux.Devices {
+		field := fmt.Sprintf("linux.devices[%d]", i)
+		switch {
+		case !path.IsAbs(d.Path) || path.Clean(d.Path) == "/":
+			return refused(field, "%q is no absolute path below the root", d.Path)
+		case deviceKinds[d.Type] == 0:
+			return refused(field, "%s is of type %q", d.Path, d.Type)
+		case d.Major < 0 || d.Minor < 0 || d.Major > 1<<12-1 || d.Minor > 1<<20-1:
+			return refused(field, "%s has the number %d:%d", d.Path, d.Major, d.Minor)
+		}
+	}
+	return nil
+}
+
+// refuseRules checks the rules for devices, whether there is such a device or not.
+func refuseRules(rules []specs.LinuxDeviceCgroup) error {
+	for i, r := range rules {
+		field := fmt.Sprintf("linux.resources.devices[%d]", i)
+		switch {
+		case !slices.Contains([]string{"", "a", "b", "c"}, r.Type):
+			return refused(field, "is of type %q", r.Type)
+		case r.Access == "" || strings.Trim(r.Access, "rwm") != "":
+			return refused(field, "has the access %q", r.Access)
+		}
+	}
+	return nil
+}
