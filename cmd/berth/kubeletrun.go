@@ -101,7 +101,7 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 		return fail(err)
 	}
 	cfg := agent.Config{
-		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: runtimeEndpoint, ImageEndpoint: imageEndpoint, CgroupRoot: k.CgroupRoot,
+		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: runtimeEndpoint, ImageEndpoint: imageEndpoint, RuntimeHandler: k.RuntimeHandler, CgroupRoot: k.CgroupRoot,
 		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, PodCIDR: k.PodCIDR, Service: service, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
 	// The kubelet's default is for runtimes that do not tell; the one inside is told only what

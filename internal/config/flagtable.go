@@ -2,8 +2,8 @@ package config
 
 // flagTable lists the flags of the kubelet at 1.36
 // (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what they do
-// here, and those of Berth's own: --keep-objects, and for the runtime inside --selinux and
-// --image-pull-progress-deadline, which the kubelet had until 1.24.
+// here, and those of Berth's own: --keep-objects, --runtime-handler, and for the runtime inside
+// --selinux and --image-pull-progress-deadline, which the kubelet had until 1.24.
 func flagTable() []Flag {
 	table := []Flag{
 		{Name: "config", Group: ConfigurationGroup, kind: pathKind, Usage: "the KubeletConfiguration file; without it older and laxer defaults hold"},
@@ -24,6 +24,7 @@ func flagTable() []Flag {
 
 		{Name: "root-dir", Group: HostGroup, kind: pathKind, fallback: "/var/lib/kubelet", Usage: "the folder of the agent's files and the pods' volumes"},
 		{Name: "runtime-cgroups", Group: HostGroup, kind: textKind, Usage: "cgroup of the container runtime"},
+		{Name: "runtime-handler", Group: HostGroup, kind: textKind, Usage: "the runtime's handler for pods that name no RuntimeClass: with the runtime inside this program runc or, experimental, keeper, which needs no shims (default: the runtime's own)"},
 		{Name: "seccomp-default", Group: HostGroup, kind: boolKind, Field: "seccompDefault", Usage: "use the profile RuntimeDefault for containers that name none"},
 		{Name: "selinux", Group: HostGroup, kind: boolKind, Usage: "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask"},
 		{Name: "lock-file", Group: HostGroup, kind: pathKind, Usage: "a file that is locked while the agent runs"},

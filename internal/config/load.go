@@ -141,6 +141,7 @@ func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	k.HostnameOverride = strings.ToLower(strings.TrimSpace(flags.text("hostname-override")))
 	k.CloudProvider = flags.text("cloud-provider")
 	k.RuntimeCgroups = flags.text("runtime-cgroups")
+	k.RuntimeHandler = flags.text("runtime-handler")
 	k.SELinux, _ = flags.named["selinux"].value.(bool)
 	k.ImagePullProgressDeadline, _ = time.ParseDuration(flags.text("image-pull-progress-deadline")) // Set has accepted it
 	k.KeepObjects = KeepObjects(flags.text("keep-objects"))

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -254,7 +255,7 @@ func (c *cluster) launchKubelet() *agent {
 	a.cmd = exec.Command(c.binary, append([]string{
 		"kubelet", "--config", c.place.Dir + "/kubelet.yaml",
 		"--hostname-override", c.name, "--root-dir", c.place.Root, "--cert-dir", c.place.Root + "/pki", "--run-dir", c.place.Run, "--v", "4",
-	}, c.identity...)...)
+	}, slices.Concat(handlerFlags(), c.identity)...)...)
 	a.cmd.Stdout, a.cmd.Stderr = out, log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

@@ -205,31 +205,15 @@ func (n *node) traces(p *v1.Pod) traces {
 	add("an address", n.place.Run+"/addresses/*/"+p.Status.PodIP)
 	for _, id := range n.sandboxes(p) {
 		add("a network attachment", "/var/lib/cni/results/*"+id+"*")
-		resp, err := n.cri().PodSandboxStatus(n.ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
-		if err != nil {
-			n.t.Fatal(err)
+		cables, namespaces := attachment(id)
+		for _, name := range cables {
+			add("the host's end of its cable", "/sys/class/net/"+name)
 		}
-		// The host's end of the pod's cable, and the file that keeps its network namespace.
-		var info struct {
-			CNIResult struct {
-				Interfaces map[string]struct{ Sandbox string }
-			} `json:"cniResult"`
+		for _, path := range namespaces {
+			add("a network namespace", path)
 		}
-		if err := json.Unmarshal([]byte(resp.Info["info"]), &info); err != nil {
-			n.t.Fatal(err)
-		}
-		cables := 0
-		for name, i := range info.CNIResult.Interfaces {
-			switch {
-			case strings.HasPrefix(name, "veth"):
-				add("the host's end of its cable", "/sys/class/net/"+name)
-				cables++
-			case name == "eth0":
-				add("a network namespace", i.Sandbox)
-			}
-		}
-		if cables != 1 {
-			n.t.Errorf("pod %s has %d cables, want 1: %s", p.Name, cables, resp.Info["info"])
+		if len(cables) != 1 || len(namespaces) != 1 {
+			n.t.Errorf("pod %s has cables %q and network namespaces %q, want one each", p.Name, cables, namespaces)
 		}
 	}
 	opensPort := func(c v1.Container) bool {
@@ -239,6 +223,31 @@ func (n *node) traces(p *v1.Pod) traces {
 		n.t.Errorf("pod %s has host ports, and nftables nothing for its address %s", p.Name, p.Status.PodIP)
 	}
 	return tr
+}
+
+// attachment reads what the network plugins made for a sandbox, from where CNI keeps it: the hosts'
+// ends of its cables, and the files of its network namespaces.
+func attachment(id string) (cables, namespaces []string) {
+	for _, file := range glob("/var/lib/cni/results/*" + id + "*") {
+		var kept struct {
+			Result struct {
+				Interfaces []struct{ Name, Sandbox string }
+			}
+		}
+		b, err := os.ReadFile(file)
+		if err != nil || json.Unmarshal(b, &kept) != nil {
+			continue // it goes
+		}
+		for _, i := range kept.Result.Interfaces {
+			switch {
+			case strings.HasPrefix(i.Name, "veth"):
+				cables = append(cables, i.Name)
+			case i.Name == "eth0":
+				namespaces = append(namespaces, i.Sandbox)
+			}
+		}
+	}
+	return cables, namespaces
 }
 
 // rulesWith returns the rules of the host's firewall that have the text.

@@ -40,26 +40,15 @@ func (n *node) possessions() (possessions, error) {
 		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
 			has.ready = append(has.ready, s.Id)
 		}
-		status, err := client.PodSandboxStatus(n.ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.Id, Verbose: true})
+		status, err := client.PodSandboxStatus(n.ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.Id})
 		if err != nil {
 			return has, err
 		}
 		has.addresses = append(has.addresses, status.Status.GetNetwork().GetIp())
-		var info struct {
-			CNIResult struct {
-				Interfaces map[string]struct{ Sandbox string }
-			} `json:"cniResult"`
-		}
-		if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
-			return has, err
-		}
-		for name, i := range info.CNIResult.Interfaces {
-			switch {
-			case strings.HasPrefix(name, "veth"):
-				has.cables = append(has.cables, name)
-			case name == "eth0":
-				has.namespaces = append(has.namespaces, filepath.Base(i.Sandbox))
-			}
+		cables, namespaces := attachment(s.Id)
+		has.cables = append(has.cables, cables...)
+		for _, path := range namespaces {
+			has.namespaces = append(has.namespaces, filepath.Base(path))
 		}
 	}
 	all, err := client.ListContainers(n.ctx, &runtimeapi.ListContainersRequest{})
@@ -129,8 +118,8 @@ func (n *node) orphans() ([]string, error) {
 // containerName is what the ids of sandboxes and containers look like.
 var containerName = regexp.MustCompile("[0-9a-f]{64}")
 
-// shims are the ids that the shims of the node's runtime were started for, each followed by its
-// process.
+// shims are the ids that the shims and keepers of the node's runtime were started for, each followed
+// by its process.
 func (n *node) shims() []string {
 	n.t.Helper()
 	var found []string
@@ -140,6 +129,9 @@ func (n *node) shims() []string {
 		at := slices.Index(args, "-id")
 		if at > 0 && at+1 < len(args) && slices.Contains(args, n.place.Run+"/containerd.sock") {
 			found = append(found, args[at+1]+" "+filepath.Base(filepath.Dir(file)))
+		}
+		if len(args) > 2 && strings.HasPrefix(args[2], n.place.Run+"/containerd/keepers/") { // NAME-OF-HOST FOLDER/shm
+			found = append(found, filepath.Base(filepath.Dir(args[2]))+" "+filepath.Base(filepath.Dir(file)))
 		}
 	}
 	return found

@@ -82,6 +82,7 @@ func newNodeFor(t *testing.T, limit time.Duration) *node {
 	if driver := os.Getenv("BERTH_CGROUP_DRIVER"); driver != "" {
 		n.flags = []string{"--cgroup-driver", driver}
 	}
+	n.flags = append(n.flags, handlerFlags()...)
 	n.flags = append(n.flags, "--local-api-address", "127.0.0.1:0") // nodes share the machine
 	forget, err := remember(n.place)
 	if err != nil {
@@ -104,6 +105,15 @@ func newNodeFor(t *testing.T, limit time.Duration) *node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// handlerFlags name the runtime's handler for pods that name no RuntimeClass, if the tests are run
+// for one.
+func handlerFlags() []string {
+	if handler := os.Getenv("BERTH_RUNTIME_HANDLER"); handler != "" {
+		return []string{"--runtime-handler", handler}
+	}
+	return nil
 }
 
 func (n *node) manifests() string { return n.place.Dir + "/manifests" }
