@@ -204,7 +204,7 @@ static void tryexec(size_t n) {
 
 // trylog takes pieces of output through the log: which stream, length (2 bytes), and as many bytes.
 static void trylog(size_t n, char *path) {
-	struct container c = { .log = -1, .in = -1, .sync = -1, .held = { -1, -1, -1 }, .logpath = path };
+	struct container c = { .log = -1, .in = -1, .sync = -1, .oom = -1, .held = { -1, -1, -1 }, .logpath = path };
 	static unsigned char got[2][sizeof record];
 	size_t have[2] = { 0 }, all[2] = { 0 };
 	int in[2], seen[2];

@@ -40,7 +40,7 @@ static struct container *find(const char *id, const char *exec) {
 }
 
 static void tell(const struct request *q, int err, int step, const struct container *c) {
-	struct reply r = { .version = VERSION, .op = q->op, .seq = q->seq, .err = err, .step = step, .pid = self };
+	struct reply r = { .version = VERSION, .op = q->op, .seq = q->seq, .err = err, .step = c && c->oomed && q->op >= EXITED ? OOM : step, .pid = self };
 	if (c && c->state != FAILED) {
 		r.pid = c->pid; r.state = c->state; r.status = c->status; r.started = c->started; r.exited = c->exited;
 		memcpy(r.id, c->id, IDLEN);
@@ -71,8 +71,8 @@ static void release(struct container *c) {
 		free(s->late);
 		s->late = 0;
 	}
-	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync };
-	for (int i = 0; i < 6; i++) shut(all[i]);
+	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync, &c->oom };
+	for (int i = 0; i < 7; i++) shut(all[i]);
 }
 
 static void forget(int i) {
@@ -117,16 +117,15 @@ static void progress(struct container *c) {
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
 }
 
+// cgroup is the folder of a process's only cgroup, of version 2, or 0.
+static const char *cgroup(const struct plan *p) { return p->steps && p->step[0].op == JOIN ? text(p, p->step[0].s[1]) : 0; }
+
 // copyself is fork with new namespaces. Where there is one cgroup, the new process begins in it: to move there later costs milliseconds.
 static pid_t copyself(const struct plan *p, uint64_t new) {
-	const char *dir = p->steps && p->step[0].op == JOIN ? text(p, p->step[0].s[1]) : 0;
-	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD }; // struct clone_args: flags with CLONE_INTO_CGROUP, exit signal
-	int fd = dir ? open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-	pid_t pid = -1;
-	args[10] = fd;
-	born = fd >= 0;
-	if (born) pid = syscall(SYS_clone3, args, sizeof args);
-	if (pid) born = 0;
+	int fd = cgroup(p) ? open(cgroup(p), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = fd }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
+	pid_t pid = fd < 0 ? -1 : syscall(SYS_clone3, args, sizeof args);
+	born = !pid;
 	shut(&fd);
 	return pid < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : pid;
 }
@@ -178,10 +177,11 @@ static int awaitready(struct container *c, int32_t *failed) {
 // begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
 static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
 	int at = fresh(), w, tty = q->arg & TTY;
+	char events[PATH_MAX];
 	int32_t failed = SETUP;
 	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
 	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
-	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 } };
+	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 } };
 	memcpy(c->id, q->id, IDLEN);
 	memcpy(c->exec, q->exec, IDLEN);
 	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
@@ -193,6 +193,7 @@ static void begin(const struct request *q, const struct plan *p, int *file, stru
 	int e = spawn(c, p, file, target, tty);
 	if (!e && !of) e = awaitready(c, &failed);
 	if (e) { forget(at); tell(q, e, failed, 0); return; }
+	if (!of && cgroup(p) && snprintf(events, sizeof events, "%s/memory.events", cgroup(p)) > 0) c->oom = open(events, O_RDONLY | O_CLOEXEC);
 	c->waits = !!of;
 	if ((c->ready = !of)) c->logpath = strdup(text(p, p->log));
 	if (!of) tell(q, 0, NOTHING, c);
@@ -287,6 +288,11 @@ static void receive(void) {
 }
 
 static void ended(struct container *c, int st) {
+	char b[512]; // first of all, as systemd takes the cgroup away
+	ssize_t n = pread(c->oom, b, sizeof b - 1, 0);
+	b[n < 0 ? 0 : n] = 0;
+	const char *kills = strstr(b, "\noom_kill ");
+	c->oomed = kills && kills[10] != '0';
 	// What it has written is in the pipes. For a container that is all that ever comes, as its PID namespace has no process any more.
 	for (int w = 0; w < 2; w++) {
 		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}

@@ -44,7 +44,7 @@ struct reply {
 	int64_t started, exited; // nanoseconds since 1970
 	char id[IDLEN], exec[IDLEN];
 };
-enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6 };
+enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6, OOM = -7 }; // OOM: of EXITED and LISTED, a process was killed for want of memory
 
 // The process's own standard input, output and error, and what the keeper holds: the other ends of them, as long as the process
 // lives, or FIFOs (O_PATH) that get a copy of what the keeper reads.
@@ -83,6 +83,7 @@ struct container {
 	struct stream out[2];
 	int held[3], in, inlen; char input[512]; // in: what goes into the terminal, of which inlen bytes have been read
 	int log; dev_t dev; ino_t ino;
+	int oom, oomed; // memory.events of its cgroup, and whether it says at the end that a process was killed
 };
 int64_t now(void); // nanoseconds since 1970
 void shut(int *fd);

@@ -182,6 +182,9 @@ func (p *pod) told(r wire.Reply) {
 		return
 	}
 	t.state, t.record.Pid, t.record.Status, t.record.Started, t.record.Exited = r.State, r.Pid, r.Status, r.Started, r.Exited
+	if r.Step == wire.OutOfMemory && r.Op >= wire.Exited { // systemd may have taken the kernel's count away
+		t.record.OOMs = max(t.record.OOMs, 1)
+	}
 	if t.state == wire.Stopped {
 		close(t.done)
 	}

@@ -11,37 +11,44 @@ import (
 // understood are the fields of a specification that are done, or looked at by a check of their own.
 // Each other one that is set is refused, also one that a later release of the specification brings.
 var understood = map[string]bool{
-	"ociVersion":              true,
-	"annotations":             true,
-	"hostname":                true, // the pod's: checked
-	"process.args":            true,
-	"process.cwd":             true,
-	"process.env":             true,
-	"process.user.uid":        true,
-	"process.user.gid":        true,
-	"process.noNewPrivileges": true,
-	"process.oomScoreAdj":     true,
-	"process.terminal":        true,
-	"process.consoleSize":     true,
-	"root.path":               true, // checked
-	"root.readonly":           true,
-	"mounts":                  true, // checked one by one
-	"linux.cgroupsPath":       true, // checked
-	"linux.namespaces":        true, // checked
-	"linux.rootfsPropagation": true, // checked
-	"linux.maskedPaths":       true,
-	"linux.readonlyPaths":     true,
-	"linux.devices":           true, // checked
+	"ociVersion":                 true,
+	"annotations":                true,
+	"hostname":                   true, // the pod's: checked
+	"process.args":               true,
+	"process.cwd":                true,
+	"process.env":                true,
+	"process.user.uid":           true,
+	"process.user.gid":           true,
+	"process.noNewPrivileges":    true,
+	"process.oomScoreAdj":        true,
+	"process.terminal":           true,
+	"process.consoleSize":        true,
+	"root.path":                  true, // checked
+	"root.readonly":              true,
+	"mounts":                     true, // checked one by one
+	"linux.cgroupsPath":          true, // checked
+	"linux.namespaces":           true, // checked
+	"linux.rootfsPropagation":    true, // checked
+	"linux.maskedPaths":          true,
+	"linux.readonlyPaths":        true,
+	"linux.resources.devices":    true, // checked
+	"linux.resources.cpu.shares": true,
+	"linux.devices":              true, // checked
 
-	// Limits, in RefuseResources.
-	"linux.resources.devices":                  true,
-	"linux.resources.memory.limit":             true,
+	"process.user.additionalGids":      true,
+	"process.capabilities.bounding":    true,
+	"process.capabilities.effective":   true,
+	"process.capabilities.inheritable": true,
+	"process.capabilities.permitted":   true,
+	"process.capabilities.ambient":     true,
+	"linux.resources.memory.limit":     true,
+	"linux.resources.memory.swap":      true,
+
+	// Limits, which RefuseResources checks.
 	"linux.resources.memory.reservation":       true,
-	"linux.resources.memory.swap":              true,
 	"linux.resources.memory.swappiness":        true,
 	"linux.resources.memory.disableOOMKiller":  true,
 	"linux.resources.memory.checkBeforeUpdate": true,
-	"linux.resources.cpu.shares":               true,
 	"linux.resources.cpu.quota":                true,
 	"linux.resources.cpu.burst":                true,
 	"linux.resources.cpu.period":               true,
@@ -56,13 +63,6 @@ var understood = map[string]bool{
 	"linux.resources.network":                  true,
 	"linux.resources.rdma":                     true,
 	"linux.resources.unified":                  true,
-
-	"process.user.additionalGids":      true,
-	"process.capabilities.bounding":    true,
-	"process.capabilities.effective":   true,
-	"process.capabilities.inheritable": true,
-	"process.capabilities.permitted":   true,
-	"process.capabilities.ambient":     true,
 }
 
 // partly reports whether some field below the path is understood.

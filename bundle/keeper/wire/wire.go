@@ -89,6 +89,10 @@ const (
 	BadPlan
 )
 
+// OutOfMemory is the Step of Exited and Listed when a process of the container was killed for want of
+// memory.
+const OutOfMemory = -7
+
 // Terminal is the Arg of Create and Execute that asks for a terminal.
 const Terminal = 1
 

@@ -69,12 +69,8 @@ func TestOutOfMemory(t *testing.T) {
 			r.start()
 			r.must(os.WriteFile(file, nil, 0o644))
 			for what, id := range map[string]string{"after the restart": later["keeper"], "while containerd was away": away["keeper"]} {
-				want := killedForMemory
-				if r.systemd && id == away["keeper"] {
-					want = "Error" // systemd has taken the cgroup away, and with it what the kernel counted
-				}
 				eventually(r, what+": it is told", func() error {
-					if s := r.status(id); s.Reason != want || s.ExitCode != 137 {
+					if s := r.status(id); s.Reason != killedForMemory || s.ExitCode != 137 {
 						return fmt.Errorf("%s, %q with code %d", s.State, s.Reason, s.ExitCode)
 					}
 					return nil

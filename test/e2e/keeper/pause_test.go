@@ -3,11 +3,11 @@
 package keeper
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -19,27 +19,26 @@ func TestPause(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			r := newRigBy(t, driver)
 			ids := r.pair("paused", func(*cri.ContainerConfig) {}, "write")
-			grows := func(h string) bool {
+			writes := func(h string) {
+				t.Helper()
 				file := r.logFile("paused-"+h, "c")
 				before, err := os.Stat(file)
 				r.must(err)
-				deadline := time.Now().Add(slower() * 200 * time.Millisecond)
-				for time.Now().Before(deadline) {
-					if now, err := os.Stat(file); err == nil && now.Size() > before.Size() {
-						return true
+				eventually(r, h+": the container writes", func() error {
+					if now, err := os.Stat(file); err != nil || now.Size() <= before.Size() {
+						return fmt.Errorf("%d bytes, and %v", before.Size(), err)
 					}
-					time.Sleep(10 * time.Millisecond)
-				}
-				return false
+					return nil
+				})
 			}
 			for _, h := range handlers {
-				if s := r.state(ids[h]); s != "RUNNING" || !grows(h) {
+				writes(h)
+				if s := r.state(ids[h]); s != "RUNNING" || r.frozen(ids[h]) {
 					t.Fatalf("%s: %s, before the pause", h, s)
 				}
 				r.must(r.pause(ids[h]))
-				grows(h) // what was on its way
-				if s := r.state(ids[h]); s != "PAUSED" || grows(h) {
-					t.Errorf("%s: %s, and writes: %t", h, s, grows(h))
+				if s := r.state(ids[h]); s != "PAUSED" || !r.frozen(ids[h]) {
+					t.Errorf("%s: %s, frozen: %t", h, s, r.frozen(ids[h]))
 				}
 				if o := r.execSync(ids[h], 0, "/payload", "say", "x", "", "0"); !strings.Contains(o.Error, "cannot exec in a paused state") {
 					t.Errorf("%s: an exec while it is paused: %q", h, o)
@@ -48,13 +47,14 @@ func TestPause(t *testing.T) {
 			r.kill()
 			r.start()
 			id := ids["keeper"]
-			if s := r.state(id); s != "PAUSED" || grows("keeper") {
-				t.Errorf("after the restart: %s", s)
+			if s := r.state(id); s != "PAUSED" || !r.frozen(id) {
+				t.Errorf("after the restart: %s, frozen: %t", s, r.frozen(id))
 			}
 			r.must(r.resume(id))
-			if s := r.state(id); s != "RUNNING" || !grows("keeper") {
-				t.Errorf("after it was let go on: %s", s)
+			if s := r.state(id); s != "RUNNING" || r.frozen(id) {
+				t.Errorf("after it was let go on: %s, frozen: %t", s, r.frozen(id))
 			}
+			writes("keeper")
 			r.must(r.pause(id))
 			if s := r.stopped(id); s.ExitCode != 137 {
 				t.Errorf("stopped while it was paused: %v", s)
@@ -92,4 +92,16 @@ func TestPause(t *testing.T) {
 			r.removeAll()
 		})
 	}
+}
+
+// frozen is what the kernel says of a container.
+func (r *rig) frozen(id string) bool {
+	r.Helper()
+	file, want := cgroups+"/freezer"+r.groupOf(id)+"/freezer.state", "FROZEN\n"
+	if unified() {
+		file, want = cgroups+r.groupOf(id)+"/cgroup.events", "frozen 1\n"
+	}
+	b, err := os.ReadFile(file)
+	r.must(err)
+	return strings.Contains(string(b), want)
 }

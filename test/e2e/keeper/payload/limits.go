@@ -36,7 +36,8 @@ func limits(args []string) int {
 			time.Sleep(time.Hour)
 		}
 	case "spin":
-		for {
+		for n := 0; n >= 0; n = (n + 1) % 1000 {
+			_ = n
 		}
 	}
 	return device(args[1])
