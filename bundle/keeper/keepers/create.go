@@ -42,10 +42,17 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 		Version: recordVersion, ID: r.ID, Bundle: r.Bundle, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Terminal: r.Terminal,
 		Cgroup: spec.Linux.CgroupsPath,
 	}}
-	if t.plan, err = t.planFor(spec, r, nil); err != nil { // what is refused is refused before anything is made
+	with := p.companions(spec)
+	t.record.SharesProcesses = with.any()
+	trees, closeTrees, err := openTrees(spec.Mounts)
+	if err != nil {
 		return nil, err
 	}
-	if err := t.make(k.program, spec, r); err != nil {
+	defer closeTrees()
+	if t.plan, err = t.planFor(spec, r, trees, with, nil); err != nil { // what is refused is refused before anything is made
+		return nil, err
+	}
+	if err := t.make(k.program, spec, r, trees, with); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
@@ -87,24 +94,18 @@ func readSpec(bundle string) (*specs.Spec, error) {
 }
 
 // planFor makes the task's plan.
-func (t *task) planFor(spec *specs.Spec, r *taskapi.CreateTaskRequest, groups []plan.Cgroup) (*plan.Plan, error) {
-	files := map[string]bool{}
-	for _, m := range spec.Mounts {
-		if st, err := os.Stat(m.Source); filepath.IsAbs(m.Source) && err == nil && !st.IsDir() {
-			files[m.Source] = true
-		}
-	}
+func (t *task) planFor(spec *specs.Spec, r *taskapi.CreateTaskRequest, trees map[int]plan.Tree, with companions, groups []plan.Cgroup) (*plan.Plan, error) {
 	t.pod.mu.Lock()
 	keeper, hostname := t.pod.record.Pid, t.pod.record.Hostname
 	t.pod.mu.Unlock()
 	return plan.New(plan.Container{
 		Spec: spec, Rootfs: r.Rootfs, Root: filepath.Join(r.Bundle, "rootfs"), Cgroups: groups, Log: spec.Annotations[plan.LogAnnotation],
-		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, IsFile: files,
+		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, Trees: trees, SharesProcesses: with.any(), Proc: with.proc(),
 	})
 }
 
 // make has the keeper make the container. If that fails, nothing is left.
-func (t *task) make(program string, spec *specs.Spec, r *taskapi.CreateTaskRequest) error {
+func (t *task) make(program string, spec *specs.Spec, r *taskapi.CreateTaskRequest, trees map[int]plan.Tree, with companions) error {
 	// After a restart, containerd runs the stock shim's delete for each task that it finds, and two
 	// programs with it. It is told of another program, which ends at once.
 	if err := os.WriteFile(filepath.Join(r.Bundle, "shim-binary-path"), []byte(program), 0o600); err != nil {
@@ -123,11 +124,15 @@ func (t *task) make(program string, spec *specs.Spec, r *taskapi.CreateTaskReque
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}
 	defer f.close()
-	if t.plan, err = t.planFor(spec, r, groups); err != nil {
+	if t.plan, err = t.planFor(spec, r, trees, with, groups); err != nil {
 		return errors.Join(err, t.leave())
 	}
 	t.hold()
-	if _, err := t.pod.call(t.request(wire.Create, t.flags()), t.plan, f); err != nil {
+	q := t.request(wire.Create, t.flags())
+	if err = with.ask(&q, f, groups); err == nil {
+		_, err = t.pod.call(q, t.plan, f)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}
 	at("task-made")

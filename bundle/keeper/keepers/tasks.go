@@ -157,6 +157,11 @@ func (t *task) delete() error {
 	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
 		return err
 	}
+	if r.SharesProcesses {
+		if err := endAll(r.Cgroup); err != nil {
+			return err
+		}
+	}
 	at("task-deleted")
 	atFolderGone(r.Bundle)
 	return removeCgroup(r.Cgroup)

@@ -45,13 +45,16 @@ const (
 	opNoNew
 	opConsole
 	opEnter
+	opAttach
+	opOwn
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
-	opConsole: "open terminal", opEnter: "enter container",
+	opConsole: "open terminal", opEnter: "enter namespaces",
+	opAttach: "attach mount", opOwn: "make namespaces",
 }
 
 func (o op) String() string { return opNames[o] }

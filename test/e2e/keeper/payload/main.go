@@ -1,10 +1,11 @@
 // Payload is the program of the containers that test/e2e/keeper runs.
 //
 //	payload sleep              nothing, until it is killed
+//	pause                      the same: the process of a pod by stock shims
 //	payload exit MS CODE       writes "bye" after MS milliseconds, and ends with CODE
 //	payload lines N CODE       writes N numbered lines and "bye", and ends with CODE
 //	payload write              writes numbered lines until it is killed
-//	payload look               writes what a container sees of itself, as JSON
+//	payload probe              writes what a process sees of its container, a fact on each line
 //	payload say OUT ERR CODE   writes OUT and ERR, and ends with CODE
 //	payload cat                copies its input to its output
 //	payload take               reads a line, and ends with its length
@@ -16,17 +17,17 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 )
 
 func main() {
 	args := append(os.Args[1:], "", "", "")
+	if os.Args[0] == "/pause" {
+		args[0] = "sleep"
+	}
 	first, _ := strconv.Atoi(args[1])
 	code, _ := strconv.Atoi(args[2])
 	switch args[0] {
@@ -40,10 +41,8 @@ func main() {
 		lines(first, time.Millisecond)
 	case "write":
 		lines(1<<40, 2*time.Millisecond)
-	case "look":
-		if err := json.NewEncoder(os.Stdout).Encode(look()); err != nil {
-			panic(err)
-		}
+	case "probe":
+		probe()
 		return
 	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "tty":
 		os.Exit(exec(args))
@@ -59,75 +58,6 @@ func lines(n int, pause time.Duration) {
 		fmt.Println("line", i)
 		time.Sleep(pause)
 	}
-}
-
-// Seen is what a container sees of itself.
-type Seen struct {
-	Hostname          string
-	PID               int
-	UID, GID          int
-	Groups            []int
-	Cwd               string
-	Env               []string
-	Status            map[string]string // lines of /proc/self/status
-	Score             string
-	Files             map[string]string // what is in some files, or the error
-	Writes            map[string]string // the error of making a file there
-	Devices           map[string]string // the error of opening them
-	Mounts            []string
-	Root, Dev, Cgroup []string // what is in the folders
-	Fds               []string
-}
-
-func look() Seen {
-	fds := descriptors() // before this program opens some
-	s := Seen{Fds: fds, PID: os.Getpid(), UID: os.Getuid(), GID: os.Getgid(), Env: os.Environ(), Status: map[string]string{}}
-	s.Files, s.Writes, s.Devices = map[string]string{}, map[string]string{}, map[string]string{}
-	s.Hostname, _ = os.Hostname()
-	s.Groups, _ = os.Getgroups()
-	s.Cwd, _ = os.Getwd()
-	s.Score = read("/proc/self/oom_score_adj")
-	for line := range strings.Lines(read("/proc/self/status")) {
-		k, v, _ := strings.Cut(line, ":")
-		s.Status[k] = strings.TrimSpace(v)
-	}
-	for _, p := range []string{"/etc/hostname", "/etc/resolv.conf", "/proc/keys", "/proc/timer_list", "/volume/file"} {
-		s.Files[p] = read(p)
-	}
-	for _, p := range []string{"/", "/dev/shm", "/proc/sys/kernel", "/sys/fs/cgroup/memory", "/volume", "/readonly", "/tmp"} {
-		s.Writes[p] = failure(os.WriteFile(p+"/written", []byte("x"), 0o600))
-	}
-	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx"} {
-		f, err := os.OpenFile(p, os.O_RDWR, 0)
-		if err == nil {
-			f.Close()
-		}
-		s.Devices[p] = failure(err)
-	}
-	s.Devices["mknod of a disk"] = failure(syscall.Mknod("/tmp/disk", syscall.S_IFBLK|0o600, 8<<8))
-	if f, err := os.Open("/tmp/disk"); err != nil {
-		s.Devices["open of a disk"] = failure(err)
-	} else {
-		f.Close()
-		s.Devices["open of a disk"] = ""
-	}
-	for line := range strings.Lines(read("/proc/self/mountinfo")) {
-		f := strings.Fields(line)
-		s.Mounts = append(s.Mounts, f[4]+" "+f[5])
-	}
-	s.Root, s.Dev, s.Cgroup = names("/"), names("/dev"), names("/sys/fs/cgroup")
-	return s
-}
-
-// descriptors are the open files beside standard input, output and error.
-func descriptors() []string {
-	out := []string{}
-	for fd := 3; fd < 256; fd++ {
-		if at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil {
-			out = append(out, at)
-		}
-	}
-	return out
 }
 
 func read(path string) string {
