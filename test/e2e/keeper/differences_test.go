@@ -37,6 +37,14 @@ var differences = []difference{
 		why: "the input is containerd's FIFO, without a copy in between; its path leads nowhere in the container",
 	},
 	{
+		what: `fd [12]`, stock: `N, mode 10000, flags 1`, keeper: `DIR/state/.*-std(out|err), mode 10000, flags 100001`,
+		why: "an exec writes to containerd's FIFO itself; its path leads nowhere in the container",
+	},
+	{
+		what: `fd 0`, stock: `/dev/null, mode 20000, flags 100000`, keeper: `/dev/null, mode 20000, flags 100002`,
+		why: "an exec without input could write to its null device, as a container without input can",
+	},
+	{
 		what: `session keyring`, stock: `keyring;0;0;3f1b0000;_ses.ID`, keeper: `keyring;0;0;[0-9a-f]*;_ses`,
 		why: "one without a name is found by no other container",
 	},

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -178,20 +177,6 @@ func TestExecIsAsWithStockShims(t *testing.T) {
 		if got := r.execSync(containers[h], 0, "lost"); got != want {
 			t.Errorf("a script of PATH without its interpreter, %s: %q, want %q", h, got, want)
 		}
-	}
-	for name, ids := range map[string]map[string]string{"root": containers, "user": users} {
-		seen := map[string]facts{}
-		for _, h := range handlers {
-			o := r.execSync(ids[h], 0, "/before", "/payload", "probe")
-			f, err := readFacts(o.Out)
-			if err != nil {
-				t.Fatalf("%s, %s: %v: %q", name, h, err, o)
-			}
-			p := &place{rig: r, handler: h, name: name + "-" + h, own: namespacesOf(strconv.Itoa(r.pidOf(ids[h])))}
-			r.must(p.plain(f, ids[h]))
-			seen[h] = f
-		}
-		compare(t, "an exec of "+name, seen["stock"], seen["keeper"], map[int]bool{})
 	}
 	for _, p := range r.pods() {
 		r.must(r.remove(p.Id))

@@ -45,6 +45,7 @@ type row struct {
 	change func(*place, *cri.ContainerConfig)
 	// refused is the field by whose name keepers refuse this; it goes when they no longer do.
 	refused string
+	exec    bool // it is an exec that looks around, in a container that sleeps
 }
 
 // place is where a row runs: a pod by one handler, with a container that sleeps.
@@ -111,19 +112,43 @@ func (r *rig) pidOf(id string) int {
 	return info.Pid
 }
 
-// look runs a container that looks around, and returns what it saw.
-func (p *place) look(name string, change func(*place, *cri.ContainerConfig)) (facts, error) {
+// probe is what looks around.
+var probe = []string{"/before", "/payload", "probe"}
+
+// look runs what looks around in a container of a row, and returns what it saw.
+func (p *place) look(name string, w row) (facts, error) {
 	p.Helper()
 	if p.err != nil {
 		return nil, p.err
 	}
-	c := p.config(name, "probe")
-	c.Command = append([]string{"/before"}, c.Command...)
+	c := p.config(name, "sleep")
+	if !w.exec {
+		c.Command = probe
+	}
 	c.Linux.SecurityContext.NamespaceOptions = p.sandbox.Linux.SecurityContext.NamespaceOptions
-	change(p, c)
+	w.change(p, c)
 	id, err := p.containerIn(p.pod, p.sandbox, c, func() {})
 	if err != nil {
 		return nil, err
+	}
+	out, code := p.output(id, name, w)
+	if code != 0 {
+		return nil, fmt.Errorf("ended with %d: %s", code, out)
+	}
+	f, err := readFacts(out)
+	if err != nil {
+		return nil, err
+	}
+	p.plain(f, id)
+	return f, nil
+}
+
+// output is what was written by what looks around.
+func (p *place) output(id, name string, w row) (string, int32) {
+	p.Helper()
+	if w.exec {
+		o := p.execSync(id, 0, probe...)
+		return o.Out + o.Err + o.Error, o.Code
 	}
 	status := p.exits(id)
 	var text strings.Builder
@@ -136,20 +161,13 @@ func (p *place) look(name string, change func(*place, *cri.ContainerConfig)) (fa
 		}
 		text.WriteString(strings.ReplaceAll(f[3], "\r", ""))
 	}
-	if status.ExitCode != 0 {
-		return nil, fmt.Errorf("ended with %d: %s", status.ExitCode, text.String())
-	}
-	f, err := readFacts(text.String())
-	if err != nil {
-		return nil, err
-	}
-	return f, p.plain(f, id)
+	return text.String(), status.ExitCode
 }
 
 var numbers = regexp.MustCompile(`\b[0-9a-f]{64}\b|pipe:\[\d+\]|/dev/pts/\d+|CRI_IMAGE_\w+|snapshots/\d+`)
 
 // plain takes out of facts what differs from pod to pod and from run to run.
-func (p *place) plain(f facts, id string) error {
+func (p *place) plain(f facts, id string) {
 	host := namespacesOf("self")
 	for what, v := range f {
 		if n, ok := strings.CutPrefix(what, "namespace "); ok {
@@ -173,7 +191,6 @@ func (p *place) plain(f facts, id string) error {
 		v = strings.NewReplacer("DIR/state/keepers/POD/", "FILES/", "DIR/root/io.containerd.grpc.v1.cri/sandboxes/POD/", "FILES/", "/NAME", "").Replace(v)
 		f[what] = numbers.ReplaceAllString(v, "N")
 	}
-	return nil
 }
 
 // difference is one that stays.
@@ -247,7 +264,7 @@ func TestInside(t *testing.T) {
 			if h == "stock" && row.refused != "" {
 				continue
 			}
-			f, err := places[h+kind].look(fmt.Sprintf("row%d", i), row.change)
+			f, err := places[h+kind].look(fmt.Sprintf("row%d", i), row)
 			switch {
 			case h == "keeper" && row.refused != "" && err == nil:
 				t.Errorf("%s: keepers do not refuse %s any more: take the declaration away", row.name, row.refused)

@@ -67,9 +67,9 @@ func TestAPodOfBeforeTheRestart(t *testing.T) {
 		t.Errorf("the pod after the restart: %v, want it ready and made at %d", s, made)
 	}
 	p := &place{rig: r, handler: "keeper", name: "before", pod: pod, sandbox: podConfig(r, "before")}
-	f, err := p.look("later", nothing)
+	f, err := p.look("later", row{change: nothing})
 	r.must(err)
-	if f["file /etc/hostname"] != "before" || f["mount /etc/hosts"] == "" || f["make a folder in /dev/shm"] != "" {
+	if f["file /etc/hostname"] != "NAME" || f["mount /etc/hosts"] == "" || f["make a folder in /dev/shm"] != "" {
 		t.Errorf("a container that was made after the restart: %q", f)
 	}
 	ctx, cancel := r.within()

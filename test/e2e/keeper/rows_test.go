@@ -260,6 +260,17 @@ var rows = []row{
 	{name: "thing with a device", refused: "linux.devices", change: thing("node")},
 	{name: "thing with a hook", refused: "hooks", change: thing("hook")},
 
+	{name: "exec", exec: true, change: nothing},
+	{name: "exec of a user", exec: true, change: all(user, rootless, set(func(c *cri.ContainerConfig) { security(c).NoNewPrivs, c.WorkingDir = true, "/tmp" }))},
+	{name: "exec with a capability", exec: true, change: all(user, capabilities([]string{"NET_ADMIN"}, []string{"ALL"}))},
+	{name: "exec beside a terminal", exec: true, change: terminal},
+	{name: "exec of who is less likely to be killed", exec: true, change: score(-500)},
+	{name: "exec with volumes", exec: true, change: all(volume("plain", "/volume"), volume("plain", "/readonly", recursively))},
+	{name: "exec among the pod's processes", pod: "shared pid", exec: true, change: nothing},
+	{name: "exec among another's processes", exec: true, change: target},
+	{name: "exec among the host's processes", pod: "host pid", exec: true, change: nothing},
+	{name: "exec with all of the host's", pod: "host", exec: true, change: nothing},
+
 	{name: "default filter of system calls", refused: "linux.seccomp", change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
 	{name: "filter of system calls", refused: "linux.seccomp", change: all(user, seccomp(cri.SecurityProfile_Localhost, "profile.json"))},
 	{name: "kernel's parameters", pod: "sysctls", refused: "linux.sysctls", change: nothing},
