@@ -56,7 +56,7 @@ type place struct {
 	host          string // a folder with mounts of all kinds
 	sandbox       *cri.PodSandboxConfig
 	own           map[string]string // namespaces of the container that sleeps
-	err           error // why there is no such pod
+	err           error             // why there is no such pod
 }
 
 // config is a container of the place that looks around.

@@ -10,9 +10,14 @@
 //	payload cat                copies its input to its output
 //	payload take               reads a line, and ends with its length
 //	payload flood N            writes N bytes
+//	payload kill PID N         sends a process a signal
+//	payload look PATH          ends with 1 if there is no such file
 //	payload signal N           sends itself a signal
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
 //	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
+//	payload abandon MS CODE    leaves processes behind that do not end, and ends with CODE after MS milliseconds
+//	payload chain              starts itself, and ends
+//	payload mount PATH         mounts something on PATH, and sleeps
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 package main
 
@@ -21,6 +26,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -32,25 +39,40 @@ func main() {
 	code, _ := strconv.Atoi(args[2])
 	switch args[0] {
 	case "sleep":
-		for { // a select without cases is a deadlock to the Go runtime
-			time.Sleep(time.Hour)
-		}
+		sleep()
 	case "exit":
 		time.Sleep(time.Duration(first) * time.Millisecond)
 	case "lines":
 		lines(first, time.Millisecond)
 	case "write":
 		lines(1<<40, 2*time.Millisecond)
+	case "abandon":
+		abandon()
+		time.Sleep(time.Duration(first) * time.Millisecond)
+	case "chain":
+		chain()
+		return
+	case "mount":
+		if err := unix.Mount("tmpfs", args[1], "tmpfs", 0, ""); err != nil {
+			panic(err)
+		}
+		sleep()
 	case "probe":
 		probe()
 		return
-	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "tty":
+	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "look", "tty":
 		os.Exit(exec(args))
 	default:
 		panic(fmt.Sprintf("unknown: %q", os.Args))
 	}
 	fmt.Println("bye")
 	os.Exit(code)
+}
+
+func sleep() {
+	for { // a select without cases is a deadlock to the Go runtime
+		time.Sleep(time.Hour)
+	}
 }
 
 func lines(n int, pause time.Duration) {
