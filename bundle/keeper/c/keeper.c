@@ -216,7 +216,7 @@ static void plan(const struct request *q, int fd, int *file) {
 	else if (*whose && (!of || of->state != RUNNING || !of->nspid)) tell(q, ESRCH, NOTHING, 0);
 	else if (find(q->id, exec)) tell(q, EEXIST, NOTHING, 0);
 	else if (failed != NOTHING || (!*exec && (!p->log || !p->root))) tell(q, EINVAL, failed == NOTHING ? BADPLAN : failed, 0);
-	else if (!of && q->arg & SHARE && !shared && (shared = hold()) < 0) tell(q, errno, NOTHING, 0);
+	else if (!of && q->arg & SHARE && !shared && (shared = hold()) < 0) { shared = 0; tell(q, errno, NOTHING, 0); }
 	else if ((of || q->arg & SHARE) && (target = syscall(SYS_pidfd_open, of ? of->nspid : shared, 0)) < 0) tell(q, errno, NOTHING, 0);
 	else begin(q, p, file, *exec ? of : 0, target);
 	shut(&target);

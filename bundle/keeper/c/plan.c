@@ -90,10 +90,9 @@ static int cover(const char *path, int hide) {
 static int null(int at) {
 	struct stat st;
 	int fd = below("/dev/null", O_RDWR);
-	if (fd < 0) return -1;
-	if (!fstat(fd, &st) && S_ISCHR(st.st_mode) && st.st_rdev == NULLDEV) return done(fd, dup2(fd, at) < 0 ? -1 : 0);
+	if (fd < 0 || fstat(fd, &st)) return -1;
 	errno = ENODEV;
-	return done(fd, -1);
+	return done(fd, S_ISCHR(st.st_mode) && st.st_rdev == NULLDEV && dup2(fd, at) >= 0 ? 0 : -1);
 }
 
 // ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1. PR_SET_KEEPCAPS: the capabilities that

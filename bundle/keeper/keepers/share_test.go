@@ -1,6 +1,7 @@
 package keepers
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -100,4 +101,25 @@ func TestOpenTreesNamesTheMount(t *testing.T) {
 		t.Errorf("%v, %v, want none: no source is of the host", trees, err)
 	}
 	done()
+}
+
+func TestRefusePod(t *testing.T) {
+	for name, c := range map[string]struct {
+		options *runtime.NamespaceOption
+		netns   string
+		field   string // empty if it is not refused
+	}{
+		"own":                    {&runtime.NamespaceOption{Pid: runtime.NamespaceMode_CONTAINER}, "/run/netns/a", ""},
+		"shared":                 {&runtime.NamespaceOption{}, "/run/netns/a", ""},
+		"host's":                 {&runtime.NamespaceOption{Network: runtime.NamespaceMode_NODE, Pid: runtime.NamespaceMode_NODE, Ipc: runtime.NamespaceMode_NODE}, "", ""},
+		"no network":             {&runtime.NamespaceOption{}, "", "network"},
+		"host's and own":         {&runtime.NamespaceOption{Network: runtime.NamespaceMode_NODE}, "/run/netns/a", "network"},
+		"processes of another's": {&runtime.NamespaceOption{Pid: runtime.NamespaceMode_TARGET}, "/run/netns/a", "pid"},
+	} {
+		err := refusePod(&runtime.PodSandboxConfig{Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: c.options}}}, c.netns)
+		var r *plan.Refused
+		if got := errors.As(err, &r); got != (c.field != "") || got && r.Field != "linux.security_context.namespace_options."+c.field {
+			t.Errorf("%s: error %v, want the field %q", name, err, c.field)
+		}
+	}
 }

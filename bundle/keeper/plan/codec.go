@@ -115,6 +115,8 @@ func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 		return "the keeper does not understand the plan"
 	case failed < 0:
 		return why.Error()
+	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opEnter && why == syscall.ESTALE:
+		return "the container whose processes are to be shared shows others at its /proc"
 	case p == nil || int(failed) >= len(p.steps):
 		return fmt.Sprintf("step %d: %s", failed, why)
 	}

@@ -46,6 +46,18 @@ func TestDescribe(t *testing.T) {
 
 // The steps of an exec: what the host's files are needed for comes before the container is entered, and
 // rights are given up after it.
+func TestDescribeOfAnotherProc(t *testing.T) {
+	p, err := New(shared())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(p.steps, func(s step) bool { return s.op == opEnter })
+	const want = "the container whose processes are to be shared shows others at its /proc"
+	if got := p.Describe(int32(at), syscall.ESTALE); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestNewExec(t *testing.T) {
 	score := 321
 	process := &specs.Process{

@@ -230,3 +230,23 @@ func TestALogWithoutAPathIsRefused(t *testing.T) {
 	r.must(r.remove(pod))
 	r.wantNothingLeft()
 }
+
+// What a container has of the host is not for it to change: the device that hides a file, and what it has in
+// place of an input.
+func TestTheHostsNullDevice(t *testing.T) {
+	r := newRig(t)
+	before, err := os.Stat(os.DevNull)
+	r.must(err)
+	t.Cleanup(func() { os.Chmod(os.DevNull, before.Mode().Perm()) })
+	pod, id := r.runs("null", "sleep")
+	for path, want := range map[string]string{"/proc/keys": "read-only file system", "/proc/1/fd/0": "", "/proc/self/fd/0": ""} {
+		if o := r.execSync(id, 0, "/payload", "chmod", path, "640"); !strings.Contains(o.Out, want) || (o.Code == 0) != (want == "") {
+			t.Errorf("chmod of %s: %+v, want %q", path, o, want)
+		}
+		if now, err := os.Stat(os.DevNull); err != nil || now.Mode() != before.Mode() {
+			t.Errorf("after chmod of %s, the host's %s is %v, %v, was %s", path, os.DevNull, now.Mode(), err, before.Mode())
+		}
+	}
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}

@@ -50,6 +50,13 @@ func exec(args []string) int {
 			return 1
 		}
 		return 0
+	case "chmod":
+		mode, _ := strconv.ParseUint(args[2], 8, 32)
+		if err := os.Chmod(args[1], os.FileMode(mode)); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return 0
 	case "look":
 		if _, err := os.Stat(args[1]); err != nil {
 			return 1

@@ -11,6 +11,7 @@
 //	payload take               reads a line, and ends with its length
 //	payload flood N            writes N bytes
 //	payload kill PID N         sends a process a signal
+//	payload chmod PATH MODE    changes the mode of a file
 //	payload look PATH          ends with 1 if there is no such file
 //	payload signal N           sends itself a signal
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
@@ -60,7 +61,7 @@ func main() {
 	case "probe":
 		probe()
 		return
-	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "look", "tty":
+	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "look", "tty":
 		os.Exit(exec(args))
 	default:
 		panic(fmt.Sprintf("unknown: %q", os.Args))
