@@ -76,6 +76,9 @@ func (r *rig) place(handler, kind, host string) *place {
 	p.sandbox = c
 	c.Hostname = strings.ReplaceAll(kind, " ", "-")
 	pods[kind](c)
+	if kind == "base" {
+		handler += "-base"
+	}
 	if p.pod, p.err = r.podBy(handler, c); p.err != nil {
 		return p
 	}
@@ -212,8 +215,8 @@ func (d difference) covers(what, stock, keeper string) bool {
 // absent is the value of a fact that there is not.
 const absent = "(absent)"
 
-// compare tells of each difference between two sets of facts that is not one of differences, whose places
-// in used are set.
+// compare tells of each difference between two sets of facts that is not one of differences, whose
+// places in used are set.
 func compare(t *testing.T, name string, stock, keeper facts, used map[int]bool) {
 	t.Helper()
 	all := maps.Clone(stock)

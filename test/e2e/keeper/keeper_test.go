@@ -231,8 +231,8 @@ func TestALogWithoutAPathIsRefused(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// What a container has of the host is not for it to change: the device that hides a file, and what it has in
-// place of an input.
+// What a container has of the host is not for it to change: the device that hides a file, and what
+// it has in place of an input.
 func TestTheHostsNullDevice(t *testing.T) {
 	r := newRig(t)
 	before, err := os.Stat(os.DevNull)

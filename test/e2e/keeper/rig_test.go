@@ -135,7 +135,30 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock.options]
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
+# The same two over a specification of our own, for what the CRI has no word for.
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.keeper-base]
+  runtime_type = 'io.containerd.runc.v2'
+  sandboxer = 'keeper'
+  base_runtime_spec = 'DIR/base.json'
+  container_annotations = ['berth.dev/log-path']
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-base]
+  runtime_type = 'io.containerd.runc.v2'
+  runtime_path = 'PROGRAMS/stock/containerd-shim-runc-v2'
+  base_runtime_spec = 'DIR/base.json'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-base.options]
+    BinaryName = 'PROGRAMS/stock/runc'
+    Root = 'DIR/runc'
 `
+
+// base is a specification with a cgroup namespace, which containerd asks for on version 2 alone.
+const base = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}},"root":{"path":"rootfs"},"mounts":[
+	{"destination":"/proc","type":"proc","source":"proc","options":["nosuid","noexec","nodev"]},
+	{"destination":"/dev","type":"tmpfs","source":"tmpfs","options":["nosuid","strictatime","mode=755","size=65536k"]},
+	{"destination":"/dev/pts","type":"devpts","source":"devpts","options":["nosuid","noexec","newinstance","ptmxmode=0666","mode=0620","gid=5"]},
+	{"destination":"/dev/shm","type":"tmpfs","source":"shm","options":["nosuid","noexec","nodev","mode=1777","size=65536k"]},
+	{"destination":"/sys","type":"sysfs","source":"sysfs","options":["nosuid","noexec","nodev","ro"]}],
+	"linux":{"namespaces":[{"type":"pid"},{"type":"ipc"},{"type":"uts"},{"type":"mount"},{"type":"network"},{"type":"cgroup"}],
+	"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
 
 // network is a network plugin that gives an address and makes no interface: nothing of the host
 // changes.
@@ -152,6 +175,7 @@ func (r *rig) configure() {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
 	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs).Replace(config)), 0o600))
+	r.must(os.WriteFile(r.path("base.json"), []byte(base), 0o644))
 	r.must(os.WriteFile(r.path("cni", "fake"), []byte(network), 0o755))
 	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`, r.group[1:])
 	r.must(os.WriteFile(r.path("cni", "10.conflist"), []byte(list), 0o600))

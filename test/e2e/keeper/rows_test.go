@@ -26,6 +26,7 @@ var pods = map[string]func(*cri.PodSandboxConfig){
 		c.DnsConfig = &cri.DNSConfig{Servers: []string{"192.0.2.1", "2001:db8::1"}, Searches: []string{"a.test", "test"}, Options: []string{"ndots:5"}}
 	},
 	"privileged": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true },
+	"base":       func(*cri.PodSandboxConfig) {}, // over a specification of our own
 	"sysctls":    func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1"} },
 	"users": func(c *cri.PodSandboxConfig) {
 		id := []*cri.IDMapping{{HostId: 100000, ContainerId: 0, Length: 65536}}
@@ -91,16 +92,19 @@ var (
 		s := security(c)
 		s.RunAsUser, s.RunAsGroup, s.SupplementalGroups = &cri.Int64Value{Value: 1000}, &cri.Int64Value{Value: 2000}, []int64{3000, 4000}
 	})
-	terminal = set(func(c *cri.ContainerConfig) { c.Tty = true })
-	unmasked = set(func(c *cri.ContainerConfig) { security(c).MaskedPaths, security(c).ReadonlyPaths = nil, nil })
-	rootless = set(func(c *cri.ContainerConfig) { security(c).ReadonlyRootfs = true })
-	target   = func(p *place, c *cri.ContainerConfig) {
-		n := own()
-		n.Pid, n.TargetId = cri.NamespaceMode_TARGET, p.beside
-		security(c).NamespaceOptions = n
-	}
+	terminal   = set(func(c *cri.ContainerConfig) { c.Tty = true })
+	unmasked   = set(func(c *cri.ContainerConfig) { security(c).MaskedPaths, security(c).ReadonlyPaths = nil, nil })
+	rootless   = set(func(c *cri.ContainerConfig) { security(c).ReadonlyRootfs = true })
+	target     = func(p *place, c *cri.ContainerConfig) { security(c).NamespaceOptions = among(p.beside) }
 	privileged = set(func(c *cri.ContainerConfig) { security(c).Privileged = true })
 )
+
+// among are namespaces of a container that is among the processes of another.
+func among(id string) *cri.NamespaceOption {
+	n := own()
+	n.Pid, n.TargetId = cri.NamespaceMode_TARGET, id
+	return n
+}
 
 func capabilities(add, drop []string) func(*place, *cri.ContainerConfig) {
 	return set(func(c *cri.ContainerConfig) {
@@ -260,6 +264,8 @@ var rows = []row{
 	{name: "thing with a device", refused: "linux.devices", change: thing("node")},
 	{name: "thing with a hook", refused: "hooks", change: thing("hook")},
 
+	{name: "cgroup namespace", pod: "base", change: nothing},
+	{name: "exec in a cgroup namespace", pod: "base", exec: true, change: nothing},
 	{name: "exec", exec: true, change: nothing},
 	{name: "exec of a user", exec: true, change: all(user, rootless, set(func(c *cri.ContainerConfig) { security(c).NoNewPrivs, c.WorkingDir = true, "/tmp" }))},
 	{name: "exec with a capability", exec: true, change: all(user, capabilities([]string{"NET_ADMIN"}, []string{"ALL"}))},

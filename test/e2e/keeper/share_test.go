@@ -39,8 +39,8 @@ var sharings = []struct {
 	change func(*place, *cri.ContainerConfig)
 }{{"shared pid", nothing}, {"host pid", nothing}, {"plain", target}, {"host pid", target}}
 
-// Whatever a container has started ends with its first process, as where that has a namespace of its own,
-// also while containerd is away; what it wrote is in its log.
+// Whatever a container has started ends with its first process, as where that has a namespace of
+// its own, also while containerd is away; what it wrote is in its log.
 func TestNothingOutlivesAContainer(t *testing.T) {
 	r := newRig(t)
 	for i, s := range sharings {
@@ -127,8 +127,8 @@ func (r *rig) holderOf(pod string) int {
 	return 0
 }
 
-// Process 1 of a pod that shares its processes has no rights, cannot be killed from inside, and reaps who has
-// lost his parent; the pod ends with it.
+// Process 1 of a pod that shares its processes has no rights, cannot be killed from inside, and
+// reaps who has lost his parent; the pod ends with it.
 func TestFirstProcessOfASharedPod(t *testing.T) {
 	r := newRig(t)
 	p := r.place("keeper", "shared pid", "")
@@ -186,8 +186,8 @@ func TestFirstProcessOfASharedPod(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// An ephemeral container ends with the one whose processes it is among, and takes nothing else with it; none
-// can be made among those of one that has ended.
+// An ephemeral container ends with the one whose processes it is among, and takes nothing else with
+// it; none can be made among those of one that has ended.
 func TestTargetEnds(t *testing.T) {
 	r := newRig(t)
 	p := r.place("keeper", "plain", "")
@@ -205,17 +205,27 @@ func TestTargetEnds(t *testing.T) {
 	if s := r.status(other); s.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the other container is %s", s.State)
 	}
-	c := p.config("late", "sleep")
-	target(p, c)
-	if _, err := p.containerIn(p.pod, p.sandbox, c, func() {}); err == nil {
-		t.Error("a container was made among the processes of one that has ended")
+	// One that has put something else at its /proc gets nobody to take that for his own.
+	liar := p.sharing("liar", capabilities([]string{"SYS_ADMIN"}, nil), "mount", "/proc")
+	eventually(r, "its /proc is another", func() error {
+		if o := r.execSync(liar, 0, "/payload", "look", "/proc/self"); o.Code != 1 {
+			return fmt.Errorf("%+v", o)
+		}
+		return nil
+	})
+	for id, want := range map[string]string{p.beside: "", liar: "shows others at its /proc"} {
+		c := p.config("late", "sleep")
+		security(c).NamespaceOptions = among(id)
+		if _, err := p.containerIn(p.pod, p.sandbox, c, func() {}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a container was made among the processes of %s: %v, want %q", id, err, want)
+		}
 	}
 	r.must(r.remove(p.pod))
 	r.wantNothingLeft()
 }
 
-// What a container mounts on a volume that goes both ways is the host's, too, and stays; what the host mounts
-// later is the container's where the volume says so.
+// What a container mounts on a volume that goes both ways is the host's, too, and stays; what the
+// host mounts later is the container's where the volume says so.
 func TestMountsGoBothWays(t *testing.T) {
 	r := newRig(t)
 	host := hostFolder(t)

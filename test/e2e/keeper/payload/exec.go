@@ -108,8 +108,8 @@ func tty() int {
 	}
 }
 
-// abandon leaves processes behind with their output: some that sleep, and one that is another one every
-// moment, each in a session of its own.
+// abandon leaves processes behind with their output: some that sleep, and one that is another one
+// every moment, each in a session of its own.
 func abandon() {
 	for _, what := range []string{"sleep", "sleep", "chain"} {
 		start(what)

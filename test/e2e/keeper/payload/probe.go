@@ -98,8 +98,8 @@ func namespaces() {
 	}
 }
 
-// devices are what is in /dev, but for the terminals of this moment and what somebody has put into the
-// pod's memory.
+// devices are what is in /dev, but for the terminals of this moment and what somebody has put into
+// the pod's memory.
 func devices() {
 	err := filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
 		var st unix.Stat_t
