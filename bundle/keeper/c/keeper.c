@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
 	if (argc == 1 && !prctl(PR_SET_NAME, "pause")) for (;;) pause(); // see hold
 	if (argc > 4) return 0; // containerd has what it takes for a shim delete what is deleted
 	if (argc != 4) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER NAMESPACES\n"); return 2; }
-	if (syscall(SYS_close_range, 5, ~0U, 0)) die("close what is not for a keeper");
+	if (syscall(SYS_close_range, 6, ~0U, 0)) die("close what is not for a keeper");
 	pod(argv[1], argv[2], atoi(argv[3]));
 	empty = argv[2];
 	sigset_t m;

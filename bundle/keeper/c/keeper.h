@@ -59,7 +59,7 @@ struct plan { uint32_t magic, version, size, steps, before, argc, envc, groups, 
 
 // What a step does with its strings s and numbers n.
 enum {
-	JOIN = 1, // be in the cgroup whose cgroup.procs is s0
+	JOIN = 1, // be in the cgroup whose cgroup.procs is s0, then in new namespaces n0
 	MOUNT,    // mount s0 on s1, of type s2 with data s3 and flags n0
 	ROOT,     // the plan's root is mounted now: from here on it is where paths of the container begin
 	INSIDE,   // as MOUNT, but s1 is a path of the container
@@ -71,7 +71,6 @@ enum {
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
 	ENTER,   // be in the namespaces n0 of the process that is the target; who it forks is, in that of processes. s0: take its /proc alone
 	ATTACH,  // put what s0 has mounted, and nobody has put anywhere yet, on s1, a path of the container
-	OWN,     // have namespaces of one's own: n0
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the

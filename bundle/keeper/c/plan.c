@@ -165,7 +165,7 @@ int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
 	switch (s->op) {
-	case JOIN: return putfile(a, "0"); // 0 is whoever writes it
+	case JOIN: return putfile(a, "0") || (s->n[0] && unshare(s->n[0])) ? -1 : 0; // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
@@ -183,7 +183,6 @@ int run(const struct plan *p, const struct step *s) {
 	case ENTER: return enter(s->n[0], a);
 	case ATTACH: // MOVE_MOUNT_F_SYMLINKS, as a is what /proc shows of a file; MOVE_MOUNT_T_EMPTY_PATH
 		return (fd = inside(b)) < 0 ? -1 : done(fd, syscall(SYS_move_mount, AT_FDCWD, a, fd, "", 0x01 | 0x40));
-	case OWN: return unshare(s->n[0]);
 	}
 	errno = ENOSYS;
 	return -1;

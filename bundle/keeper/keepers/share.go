@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,8 +61,9 @@ func (c companions) proc() string {
 func (p *pod) companions(spec *specs.Spec) companions {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ns, _ := plan.Namespace(spec, specs.PIDNamespace)
-	of := func(pid uint32) bool { return ns.Path == fmt.Sprintf("/proc/%d/ns/pid", pid) }
+	of := func(pid uint32) bool {
+		return slices.Contains(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace, Path: fmt.Sprintf("/proc/%d/ns/pid", pid)})
+	}
 	if of(p.record.Pid) && (p.record.HostPID || p.record.SharedPID) {
 		return companions{pod: true, host: p.record.HostPID}
 	}

@@ -46,7 +46,6 @@ const (
 	opConsole
 	opEnter
 	opAttach
-	opOwn
 )
 
 var opNames = map[op]string{
@@ -54,7 +53,7 @@ var opNames = map[op]string{
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
 	opConsole: "open terminal", opEnter: "enter namespaces",
-	opAttach: "attach mount", opOwn: "make namespaces",
+	opAttach: "attach mount",
 }
 
 func (o op) String() string { return opNames[o] }

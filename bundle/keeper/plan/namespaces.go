@@ -37,26 +37,12 @@ func refuseNamespaces(c Container) error {
 	return nil
 }
 
-// Namespace is the namespace of a type in a specification, if it has one.
-func Namespace(spec *specs.Spec, kind specs.LinuxNamespaceType) (ns specs.LinuxNamespace, ok bool) {
-	for _, n := range spec.Linux.Namespaces {
-		if n.Type == kind {
-			return n, true
-		}
-	}
-	return ns, false
-}
-
 // theirs is where the first process has the /proc of others, after it has entered: c/first.c, TARGET.
 const theirs = "/proc/self/fd/4"
 
-// namespaces are the steps into namespaces that come with no clone. The process is in its cgroups by then,
-// which become the root of its cgroup namespace.
-func (p *Plan) namespaces(c Container) {
-	if _, own := Namespace(c.Spec, specs.CgroupNamespace); own {
-		p.add(opOwn, [4]string{}, unix.CLONE_NEWCGROUP)
-	}
-	switch { // who is forked in the end is among the processes
+// share is the step among the processes of others, which who is forked in the end is.
+func (p *Plan) share(c Container) {
+	switch {
 	case c.SharesProcesses && c.Proc != "":
 		p.add(opEnter, [4]string{c.Proc}, unix.CLONE_NEWNS|unix.CLONE_NEWPID)
 	case c.SharesProcesses:

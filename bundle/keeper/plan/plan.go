@@ -49,8 +49,8 @@ func New(c Container) (*Plan, error) {
 		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: c.Spec.Process.Env, groups: c.Spec.Process.User.AdditionalGids,
 		made: map[string]bool{},
 	}
-	p.join(c.Cgroups)
-	p.namespaces(c)
+	p.join(c.Cgroups, newCgroups(c.Spec))
+	p.share(c)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
-	p.join(cgroups)
+	p.join(cgroups, 0)
 	p.score(process) // by the host's /proc
 	p.add(opEnter, [4]string{}, unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWCGROUP)
 	if process.Terminal {
@@ -192,10 +192,24 @@ func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) join(cgroups []Cgroup) {
-	for _, g := range cgroups {
-		p.add(opJoin, [4]string{path.Join(g.Dir, "cgroup.procs")})
+// join has the process enter its cgroups, and then new namespaces.
+func (p *Plan) join(cgroups []Cgroup, namespaces uint64) {
+	for i, g := range cgroups {
+		s := [4]string{path.Join(g.Dir, "cgroup.procs")}
+		if i < len(cgroups)-1 {
+			p.add(opJoin, s)
+		} else {
+			p.add(opJoin, s, namespaces)
+		}
 	}
+}
+
+// newCgroups is the flag of a new cgroup namespace, if the container is to have one.
+func newCgroups(spec *specs.Spec) uint64 {
+	if slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace }) {
+		return unix.CLONE_NEWCGROUP
+	}
+	return 0
 }
 
 // refuseProcess checks what is understood of a process.

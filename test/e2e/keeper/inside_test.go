@@ -76,8 +76,8 @@ func (r *rig) place(handler, kind, host string) *place {
 	p.sandbox = c
 	c.Hostname = strings.ReplaceAll(kind, " ", "-")
 	pods[kind](c)
-	if kind == "base" {
-		handler += "-base"
+	if kind == "based" {
+		handler += "-based"
 	}
 	if p.pod, p.err = r.podBy(handler, c); p.err != nil {
 		return p

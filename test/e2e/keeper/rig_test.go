@@ -135,17 +135,20 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock.options]
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
-# The same two over a specification of our own, for what the CRI has no word for.
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.keeper-base]
+` + based
+
+// based are the same handlers, whose specification begins with what the CRI cannot ask for.
+const based = `
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.keeper-based]
   runtime_type = 'io.containerd.runc.v2'
   sandboxer = 'keeper'
   base_runtime_spec = 'DIR/base.json'
   container_annotations = ['berth.dev/log-path']
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-base]
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based]
   runtime_type = 'io.containerd.runc.v2'
   runtime_path = 'PROGRAMS/stock/containerd-shim-runc-v2'
   base_runtime_spec = 'DIR/base.json'
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-base.options]
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based.options]
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
 `

@@ -26,7 +26,7 @@ var pods = map[string]func(*cri.PodSandboxConfig){
 		c.DnsConfig = &cri.DNSConfig{Servers: []string{"192.0.2.1", "2001:db8::1"}, Searches: []string{"a.test", "test"}, Options: []string{"ndots:5"}}
 	},
 	"privileged": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true },
-	"base":       func(*cri.PodSandboxConfig) {}, // over a specification of our own
+	"based":      func(*cri.PodSandboxConfig) {}, // over a specification of our own
 	"sysctls":    func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1"} },
 	"users": func(c *cri.PodSandboxConfig) {
 		id := []*cri.IDMapping{{HostId: 100000, ContainerId: 0, Length: 65536}}
@@ -190,6 +190,9 @@ var rows = []row{
 	{name: "memory", change: limits(func(l *cri.LinuxContainerResources) { l.MemoryLimitInBytes = 256 << 20 })},
 	{name: "quota", refused: "linux.resources.cpu.quota", change: limits(func(l *cri.LinuxContainerResources) { l.CpuQuota, l.CpuPeriod = 50000, 100000 })},
 	{name: "processors", refused: "linux.resources.cpu.cpus", change: limits(func(l *cri.LinuxContainerResources) { l.CpusetCpus, l.CpusetMems = "0", "0" })},
+	{name: "swap", refused: "linux.resources.memory.swap", change: limits(func(l *cri.LinuxContainerResources) {
+		l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = 256<<20, 512<<20
+	})},
 	{name: "unified", refused: "linux.resources.unified", change: limits(func(l *cri.LinuxContainerResources) { l.Unified = map[string]string{"pids.max": "70"} })},
 	{name: "huge pages", change: limits(func(l *cri.LinuxContainerResources) {
 		l.HugepageLimits = []*cri.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}}
@@ -264,8 +267,8 @@ var rows = []row{
 	{name: "thing with a device", refused: "linux.devices", change: thing("node")},
 	{name: "thing with a hook", refused: "hooks", change: thing("hook")},
 
-	{name: "cgroup namespace", pod: "base", change: nothing},
-	{name: "exec in a cgroup namespace", pod: "base", exec: true, change: nothing},
+	{name: "cgroup namespace", pod: "based", change: nothing},
+	{name: "exec in a cgroup namespace", pod: "based", exec: true, change: nothing},
 	{name: "exec", exec: true, change: nothing},
 	{name: "exec of a user", exec: true, change: all(user, rootless, set(func(c *cri.ContainerConfig) { security(c).NoNewPrivs, c.WorkingDir = true, "/tmp" }))},
 	{name: "exec with a capability", exec: true, change: all(user, capabilities([]string{"NET_ADMIN"}, []string{"ALL"}))},
@@ -280,5 +283,7 @@ var rows = []row{
 	{name: "default filter of system calls", refused: "linux.seccomp", change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
 	{name: "filter of system calls", refused: "linux.seccomp", change: all(user, seccomp(cri.SecurityProfile_Localhost, "profile.json"))},
 	{name: "kernel's parameters", pod: "sysctls", refused: "linux.sysctls", change: nothing},
+	{name: "exec with the default filter", exec: true, refused: "linux.seccomp", change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
+	{name: "a user of its own users", pod: "users", refused: "linux.security_context.namespace_options.userns_options", change: all(user, volume("plain", "/volume"))},
 	{name: "users of its own", pod: "users", refused: "linux.security_context.namespace_options.userns_options", change: nothing},
 }
