@@ -75,6 +75,9 @@ func TestNothingOutlivesAContainer(t *testing.T) {
 				t.Errorf("%d, away %t: its log has %q", i, away, lines)
 			}
 		}
+		if s := r.exits(p.sharing("later", s.change, "exit", "0", "3")); s.ExitCode != 3 {
+			t.Errorf("%d: one that was made after the restart ended with %d, want 3", i, s.ExitCode)
+		}
 		if s := r.status(p.beside); s.State != cri.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("%d: the other container is %s", i, s.State)
 		}
