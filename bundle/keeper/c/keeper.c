@@ -257,14 +257,11 @@ static void delete(const struct request *q, struct container *c) {
 static void answer(const struct request *q, int fd, int *file) {
 	struct winsize w = { q->arg >> 16, q->arg & 0xffff, 0, 0 };
 	struct container *c = find(q->id, q->exec);
-	switch (q->op) {
-	case CREATE: case EXECUTE: plan(q, fd, file); return;
-	case LIST: list(*q); return;
-	case STOP: tell(q, 0, NOTHING, 0); over = 1; return;
-	case START: case KILL: case DELETE: case RESIZE: case CLOSE: break;
-	default: tell(q, ENOSYS, NOTHING, 0); return;
-	}
-	if (!c) tell(q, ENOENT, NOTHING, 0);
+	if (q->op == CREATE || q->op == EXECUTE) plan(q, fd, file);
+	else if (q->op == LIST) list(*q);
+	else if (q->op == STOP) { tell(q, 0, NOTHING, 0); over = 1; }
+	else if (q->op < START || q->op > CLOSE) tell(q, ENOSYS, NOTHING, 0);
+	else if (!c) tell(q, ENOENT, NOTHING, 0);
 	else if (q->op == START) start(q, c);
 	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
 	else if (q->op == RESIZE) tell(q, ioctl(c->out[0].fd, TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
@@ -307,7 +304,6 @@ static int left(const struct container *c) {
 }
 
 static void ended(struct container *c) {
-	int st = c->end;
 	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
 	for (int w = 0; w < 2; w++) {
 		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}
@@ -319,7 +315,7 @@ static void ended(struct container *c) {
 	c->ending = 0;
 	c->exited = now();
 	c->state = STOPPED;
-	c->status = WIFSIGNALED(st) ? 128 + WTERMSIG(st) : WEXITSTATUS(st);
+	c->status = WIFSIGNALED(c->end) ? 128 + WTERMSIG(c->end) : WEXITSTATUS(c->end);
 	tell(&(struct request){ .op = EXITED }, 0, NOTHING, c);
 }
 
