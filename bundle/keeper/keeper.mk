@@ -27,6 +27,7 @@ keeper-points: keeper
 	@mkdir -p $(KEEPER)/points && ln -sf ../keeper $(KEEPER)/points/keeper
 	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keeperpoints -o '$(CURDIR)/$(KEEPER)/points/keeper-containerd' .
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload ./test/e2e/keeper/payload
+	@$(KEEPER_CC) $(KEEPER_CFLAGS) -o $(KEEPER)/points/before test/e2e/keeper/payload/before/before.c
 
 # The stock shim and runc, with which keepers are compared.
 .PHONY: keeper-stock

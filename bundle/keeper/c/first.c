@@ -45,6 +45,7 @@ static int streams(int sync, const int give[3], int target) {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0) return -1;
 	for (int i = 0; i < 3; i++) if (dup2(give[i] < 0 ? null : give[i], i) < 0) return -1;
+	if (syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS) return -1; // KEYCTL_JOIN_SESSION_KEYRING: a new one, not that of who started it
 	if (dup2(sync, SYNC) < 0 || fcntl(SYNC, F_SETFD, FD_CLOEXEC)) return -1;
 	if (target >= 0 && (dup2(target, TARGET) < 0 || fcntl(TARGET, F_SETFD, FD_CLOEXEC))) return -1;
 	for (int i = 1; i < 65; i++) signal(i, SIG_DFL);

@@ -1,15 +1,18 @@
 // keeper holds a pod: its namespaces, its containers, how they ended, and the reading ends of their output.
 //
-//	keeper HOSTNAME SHM-FOLDER    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace
-//	keeper hold                   does nothing until its input ends: systemd makes no cgroup without a process
+//	keeper HOSTNAME SHM-FOLDER NAMESPACES    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace
+//	keeper hold                              does nothing until its input ends: systemd makes no cgroup without a process
 //
-// The first process makes the namespaces and forks. The second is process 1 of the pod's PID namespace: when it ends, the kernel
-// ends every process of the pod. When it is ready, it prints its pid as the host sees it. Who connects last is the runtime.
+// NAMESPACES are the flags of those that are not the host's. The first process makes them and forks. The second is process 1 of the
+// pod's PID namespace, if that is not the host's: when it ends, the kernel ends every process of the pod. When it is ready, it prints
+// its pid as the host sees it. Who connects last is the runtime.
 #include "keeper.h"
 
 static struct container *containers[PROCESSES];
 static int conn = -1, over;
 static uint32_t self; // the keeper, as the host sees it
+static pid_t shared;  // whose PID namespace is that of containers that share one: this process's where it is the host's, else see hold
+static const char *empty; // a folder of the pod
 #define EACH(i, c) for (int i = 0; i < PROCESSES; i++) for (struct container *c = containers[i]; c; c = 0)
 
 int64_t now(void) {
@@ -71,8 +74,8 @@ static void release(struct container *c) {
 		free(s->late);
 		s->late = 0;
 	}
-	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync, &c->oom };
-	for (int i = 0; i < 7; i++) shut(all[i]);
+	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync, &c->oom, &c->group };
+	for (int i = 0; i < 8; i++) shut(all[i]);
 }
 
 static void forget(int i) {
@@ -96,7 +99,7 @@ static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 	}
 	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->out[0].fd < 0) fcntl(c->out[0].fd = fd, F_SETFL, O_NONBLOCK);
 	else shut(&fd);
-	if (n > 0 && said[0] == NOTHING && *c->exec && !c->ready) c->nspid = who;
+	if (n > 0 && said[0] == NOTHING && !c->ready) c->nspid = who; // of who was forked
 	return n;
 }
 
@@ -130,12 +133,14 @@ static pid_t copyself(const struct plan *p, uint64_t new) {
 	return pid < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : pid;
 }
 
-// spawn makes a process: the first of a container, or an exec beside target, the first of its container. It returns an errno.
+// spawn makes a process: the first of a container, among the processes of target if there is one, or an exec beside target, the first of
+// its container. It returns an errno.
 static int spawn(struct container *c, const struct plan *p, int *file, int target, int tty) {
-	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0, on = 1, new = target < 0 ? CLONE_NEWNS | CLONE_NEWPID : 0;
+	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0, on = 1;
+	int new = *c->exec ? 0 : target < 0 ? CLONE_NEWNS | CLONE_NEWPID : CLONE_NEWNS;
 	int give[3] = { file[IN], file[OUT], file[ERR] };
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) || setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) e = errno;
-	for (int w = 0; w < 2 && !tty && target < 0; w++) {
+	for (int w = 0; w < 2 && !tty && !*c->exec; w++) {
 		if (pipe2(pipes[w], O_CLOEXEC)) e = errno;
 		give[OUT + w] = pipes[w][1];
 		if (!e) fcntl(c->out[w].fd = pipes[w][0], F_SETFL, O_NONBLOCK);
@@ -174,16 +179,30 @@ static int awaitready(struct container *c, int32_t *failed) {
 	return n == sizeof said && said[1] ? said[1] : EPIPE;
 }
 
+// hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it if they may
+// trace at all: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
+static pid_t hold(void) {
+	int exe = open("/proc/self/exe", O_PATH | O_CLOEXEC);
+	pid_t pid = syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0); // it goes on when that has its program
+	if (!pid && signal(SIGCHLD, SIG_IGN) != SIG_ERR && !mount("proc", empty, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0)
+		&& !chdir(empty) && !syscall(SYS_pivot_root, ".", ".") && !umount2(".", MNT_DETACH) && !chdir("/")
+		&& !setgroups(0, 0) && !setresgid(65535, 65535, 65535) && !setresuid(65535, 65535, 65535))
+		syscall(SYS_execveat, exe, "", (char *[]){ "/pause", 0 }, (char *[]){ 0 }, AT_EMPTY_PATH);
+	if (!pid) _exit(1);
+	shut(&exe);
+	return pid;
+}
+
 // begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
 static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
 	int at = fresh(), w, tty = q->arg & TTY;
-	char events[PATH_MAX];
+	char path[PATH_MAX];
 	int32_t failed = SETUP;
 	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
 	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
-	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 } };
+	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 }, .group = file[GROUP] };
 	memcpy(c->id, q->id, IDLEN);
-	memcpy(c->exec, q->exec, IDLEN);
+	if (of) memcpy(c->exec, q->exec, IDLEN);
 	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
 		c->out[w] = (struct stream){ .fd = -1, .tap = -1, .sink = -1 };
 		*(tty || !of ? &c->out[w].tap : &c->held[1 + w]) = file[HELDOUT + w];
@@ -193,7 +212,7 @@ static void begin(const struct request *q, const struct plan *p, int *file, stru
 	int e = spawn(c, p, file, target, tty);
 	if (!e && !of) e = awaitready(c, &failed);
 	if (e) { forget(at); tell(q, e, failed, 0); return; }
-	if (!of && cgroup(p) && snprintf(events, sizeof events, "%s/memory.events", cgroup(p)) > 0) c->oom = open(events, O_RDONLY | O_CLOEXEC);
+	if (!of && cgroup(p) && snprintf(path, sizeof path, "%s/memory.events", cgroup(p)) > 0) c->oom = open(path, O_RDONLY | O_CLOEXEC);
 	c->waits = !!of;
 	if ((c->ready = !of)) c->logpath = strdup(text(p, p->log));
 	if (!of) tell(q, 0, NOTHING, c);
@@ -202,18 +221,20 @@ static void begin(const struct request *q, const struct plan *p, int *file, stru
 // plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
 static void plan(const struct request *q, int fd, int *file) {
 	static const char none[IDLEN];
-	struct container *of = q->op == EXECUTE ? find(q->id, none) : 0;
+	const char *exec = q->op == EXECUTE ? q->exec : none, *whose = q->op == EXECUTE ? q->id : q->exec;
+	struct container *of = *whose ? find(whose, none) : 0;
 	struct stat st;
 	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW, target = -1, failed = BADPLAN;
 	const struct plan *p = 0;
 	if (seals >= 0 && (seals & want) == want && !fstat(fd, &st) && st.st_size > 0 && st.st_size <= MAXPLAN) p = mmap(0, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (p && p != MAP_FAILED) failed = checkplan(p, st.st_size);
-	if (q->op == EXECUTE && (!of || !*q->exec)) tell(q, ENOENT, NOTHING, 0);
-	else if (of ? of->state != RUNNING : !!*q->exec) tell(q, ESRCH, NOTHING, 0);
-	else if (find(q->id, q->exec)) tell(q, EEXIST, NOTHING, 0);
-	else if (failed != NOTHING || (!of && (!p->log || !p->root))) tell(q, EINVAL, failed == NOTHING ? BADPLAN : failed, 0);
-	else if (of && (target = syscall(SYS_pidfd_open, of->nspid, 0)) < 0) tell(q, errno, NOTHING, 0);
-	else begin(q, p, file, of, target);
+	if (q->op == EXECUTE && (!of || !*exec)) tell(q, ENOENT, NOTHING, 0);
+	else if (*whose && (!of || of->state != RUNNING || !of->nspid)) tell(q, ESRCH, NOTHING, 0);
+	else if (find(q->id, exec)) tell(q, EEXIST, NOTHING, 0);
+	else if (failed != NOTHING || (!*exec && (!p->log || !p->root))) tell(q, EINVAL, failed == NOTHING ? BADPLAN : failed, 0);
+	else if (!of && q->arg & SHARE && !shared && (shared = hold()) < 0) { shared = 0; tell(q, errno, NOTHING, 0); }
+	else if ((of || q->arg & SHARE) && (target = syscall(SYS_pidfd_open, of ? of->nspid : shared, 0)) < 0) tell(q, errno, NOTHING, 0);
+	else begin(q, p, file, *exec ? of : 0, target);
 	shut(&target);
 	if (p && p != MAP_FAILED) munmap((void *)p, st.st_size);
 }
@@ -234,7 +255,7 @@ static void list(struct request q) {
 
 // end sends a signal. An exec that does not run yet does not come to run then.
 static int end(struct container *c, int signal) {
-	if (c->state == STOPPED) return ESRCH;
+	if (c->state == STOPPED || c->ending) return ESRCH;
 	if (*c->exec && c->waits) { settle(c, EINTR, DIED); return 0; }
 	return kill(c->nspid, signal) ? errno : 0;
 }
@@ -252,14 +273,11 @@ static void delete(const struct request *q, struct container *c) {
 static void answer(const struct request *q, int fd, int *file) {
 	struct winsize w = { q->arg >> 16, q->arg & 0xffff, 0, 0 };
 	struct container *c = find(q->id, q->exec);
-	switch (q->op) {
-	case CREATE: case EXECUTE: plan(q, fd, file); return;
-	case LIST: list(*q); return;
-	case STOP: tell(q, 0, NOTHING, 0); over = 1; return;
-	case START: case KILL: case DELETE: case RESIZE: case CLOSE: break;
-	default: tell(q, ENOSYS, NOTHING, 0); return;
-	}
-	if (!c) tell(q, ENOENT, NOTHING, 0);
+	if (q->op == CREATE || q->op == EXECUTE) plan(q, fd, file);
+	else if (q->op == LIST) list(*q);
+	else if (q->op == STOP) { tell(q, 0, NOTHING, 0); over = 1; }
+	else if (q->op < START || q->op > CLOSE) tell(q, ENOSYS, NOTHING, 0);
+	else if (!c) tell(q, ENOENT, NOTHING, 0);
 	else if (q->op == START) start(q, c);
 	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
 	else if (q->op == RESIZE) tell(q, ioctl(c->out[0].fd, TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
@@ -287,13 +305,31 @@ static void receive(void) {
 	while (next < got) shut(&fd[next++]);
 }
 
-static void ended(struct container *c, int st) {
-	char b[512]; // first of all, as systemd takes the cgroup away
+// left ends what is left of a container whose first process has ended, and says whether there was something: where others are in its PID
+// namespace, the kernel does not. What is frozen makes no more processes. A pid is 0 if it is not for the keeper to see.
+static int left(const struct container *c) {
+	int some = 0, pid;
+	if (c->group < 0 || fchdir(c->group)) return 0;
+	putfile("cgroup.kill", "1"); // of version 2, and the others of 1
+	putfile("freezer.state", "FROZEN");
+	FILE *f = fopen("cgroup.procs", "re");
+	while (f && fscanf(f, "%d", &pid) == 1) if (pid > 0 && !kill(pid, SIGKILL)) some = 1;
+	if (f) fclose(f);
+	putfile("freezer.state", "THAWED");
+	return chdir("/") || some;
+}
+
+// events looks whether a process of a container was killed for want of memory, before systemd takes the cgroup away.
+static void events(struct container *c) {
+	char b[512];
 	ssize_t n = pread(c->oom, b, sizeof b - 1, 0);
 	b[n < 0 ? 0 : n] = 0;
 	const char *kills = strstr(b, "\noom_kill ");
 	c->oomed = kills && kills[10] != '0';
-	// What it has written is in the pipes. For a container that is all that ever comes, as its PID namespace has no process any more.
+}
+
+static void ended(struct container *c) {
+	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
 	for (int w = 0; w < 2; w++) {
 		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}
 		if (!c->out[w].late) continue;
@@ -301,9 +337,10 @@ static void ended(struct container *c, int st) {
 		copy(&c->out[w], "", 0);
 	}
 	release(c);
+	c->ending = 0;
 	c->exited = now();
 	c->state = STOPPED;
-	c->status = WIFSIGNALED(st) ? 128 + WTERMSIG(st) : WEXITSTATUS(st);
+	c->status = WIFSIGNALED(c->end) ? 128 + WTERMSIG(c->end) : WEXITSTATUS(c->end);
 	tell(&(struct request){ .op = EXITED }, 0, NOTHING, c);
 }
 
@@ -318,7 +355,7 @@ static void reap(int signals) {
 		if (c->waits && c->ready) progress(c);
 		if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
 		c->nspid = 0;
-		if (c->ready && c->state != FAILED) ended(c, st);
+		if (c->ready && c->state != FAILED) { c->ending = 1; c->end = st; events(c); }
 	}
 }
 
@@ -338,13 +375,14 @@ static void turn(int signals) {
 	enum { FIRST = 3 };
 	struct pollfd f[FIRST + KINDS * PROCESSES];
 	short who[FIRST + KINDS * PROCESSES];
-	int n = FIRST, from[FIRST] = { signals, conn, 3 };
+	int n = FIRST, wait = -1, from[FIRST] = { signals, conn, 3 };
 	for (int i = 0; i < FIRST; i++) f[i] = (struct pollfd){ from[i], POLLIN, 0 };
+	EACH(i, c) if (c->ending) wait = 10; // what was killed takes its time
 	EACH(i, c) for (int kind = 0; kind < KINDS; kind++) {
 		f[n] = wanted(c, kind);
 		if (f[n].fd >= 0) who[n++] = i * KINDS + kind;
 	}
-	if (poll(f, n, -1) < 0) return;
+	if (poll(f, n, wait) < 0) return;
 	for (int k = FIRST; k < n; k++) {
 		struct container *c = containers[who[k] / KINDS];
 		int kind = who[k] % KINDS, w = kind == READ1 || kind == LATE1;
@@ -355,6 +393,7 @@ static void turn(int signals) {
 		else if (!drain(c, w)) endstream(&c->out[w]);
 	}
 	if (f[0].revents) reap(signals);
+	EACH(i, c) if (c->ending && !left(c)) ended(c);
 	EACH(i, c) if (c->state == FAILED && c->nspid <= 0) forget(i);
 	if (f[1].revents) receive();
 	int next = f[2].revents ? accept4(3, 0, 0, SOCK_CLOEXEC) : -1;
@@ -370,23 +409,29 @@ static void die(const char *what) {
 }
 
 // pod makes the pod's namespaces. Its mounts are slaves of the host's: what the host mounts later comes in, and nothing goes out.
-static void pod(const char *hostname, const char *shm) {
-	if (setns(4, CLONE_NEWNET)) die("enter the network namespace of fd 4");
+static void pod(const char *hostname, const char *shm, int new) {
+	if (new & CLONE_NEWNET && setns(4, CLONE_NEWNET)) die("enter the network namespace of fd 4");
 	close(4);
-	if (unshare(CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID | CLONE_NEWNS)) die("make namespaces");
-	if (sethostname(hostname, strlen(hostname))) die("set the host name");
+	if (unshare((new & ~CLONE_NEWNET) | CLONE_NEWNS)) die("make namespaces");
+	if (new & CLONE_NEWUTS && sethostname(hostname, strlen(hostname))) die("set the host name");
 	if (mount(0, "/", 0, MS_REC | MS_SLAVE, 0)) die("make mounts slaves of the host's");
-	if (mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=1777,size=65536k")) die("mount shm");
+	if (new & CLONE_NEWIPC && mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=1777,size=65536k")) die("mount shm");
 	pid_t pid = fork(); // the first process after CLONE_NEWPID is process 1
 	if (pid < 0) die("fork");
 	if (pid) _exit(0);
+	if (new & CLONE_NEWPID) return;
+	shared = getpid();
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) die("be the parent of who loses it");
 }
 
 int main(int argc, char **argv) {
-	if (argc > 3) return 0; // containerd has what it takes for a shim delete what is deleted
 	if (argc == 2 && !strcmp(argv[1], "hold")) return read(0, &over, 1) < 0;
-	if (argc != 3) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER | keeper hold\n"); return 2; }
-	pod(argv[1], argv[2]);
+	if (argc == 1 && !prctl(PR_SET_NAME, "pause")) for (;;) pause(); // see hold
+	if (argc > 4) return 0; // containerd has what it takes for a shim delete what is deleted
+	if (argc != 4) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER NAMESPACES | keeper hold\n"); return 2; }
+	if (syscall(SYS_close_range, 6, ~0U, 0)) die("close what is not for a keeper");
+	pod(argv[1], argv[2], atoi(argv[3]));
+	empty = argv[2];
 	sigset_t m;
 	sigemptyset(&m);
 	sigaddset(&m, SIGCHLD);
@@ -398,6 +443,6 @@ int main(int argc, char **argv) {
 	self = hostpid(getpid());
 	dprintf(1, "%u\n", self);
 	for (int i = 0; i < 3; i++) dup2(null, i);
-	while (!over) turn(signals);
+	while (!over && (!shared || !kill(shared, 0))) turn(signals);
 	return 0;
 }

@@ -22,8 +22,9 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,9 +48,9 @@ struct reply {
 enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6, OOM = -7 }; // OOM: of EXITED and LISTED, a process was killed for want of memory
 
 // The process's own standard input, output and error, and what the keeper holds: the other ends of them, as long as the process
-// lives, or FIFOs (O_PATH) that get a copy of what the keeper reads.
-enum { IN, OUT, ERR, HELDIN, HELDOUT, HELDERR, FILES };
-enum { TTY = 1 };
+// lives, or FIFOs (O_PATH) that get a copy of what the keeper reads; and the cgroup of a container whose processes others share.
+enum { IN, OUT, ERR, HELDIN, HELDOUT, HELDERR, GROUP, FILES };
+enum { TTY = 1, SHARE = 2 }; // SHARE: a container among the processes of its pod; one that names another in exec is among its processes
 
 // A plan is this header, the steps, the offsets of arguments and environment, the supplementary groups, and strings that end with 0.
 // A string is told by its offset from the beginning of the plan; 0 is none.
@@ -68,7 +69,8 @@ enum {
 	PIVOT,    // the container's root becomes this process's root
 	CWD, IDS, CAPS, NONEW,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
-	ENTER,   // an exec goes into the mounts and the cgroup namespace of its container, and who it forks into the processes
+	ENTER,   // be in the namespaces n0 of the process that is the target; who it forks is, in that of processes. s0: take its /proc alone
+	ATTACH,  // put what s0 has mounted, and nobody has put anywhere yet, on s1, a path of the container
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
@@ -82,6 +84,7 @@ struct container {
 	char id[IDLEN], exec[IDLEN], *logpath;
 	struct stream out[2];
 	int held[3], in, inlen; char input[512]; // in: what goes into the terminal, of which inlen bytes have been read
+	int group, ending, end; // group: see left; ending: the first process has ended, as end says
 	int log; dev_t dev; ino_t ino;
 	int oom, oomed; // memory.events of its cgroup, and whether it says at the end that a process was killed
 };
@@ -97,6 +100,7 @@ void feed(struct container *c);
 // plan.c
 const char *text(const struct plan *p, uint32_t offset);
 int checkplan(const struct plan *p, uint64_t size);
+int putfile(const char *path, const char *value);
 int run(const struct plan *p, const struct step *s);
 extern int born;
 

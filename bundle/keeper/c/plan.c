@@ -3,7 +3,7 @@
 
 // Which strings each step cannot do without, as bits.
 static const uint8_t needs[OPS] = { [JOIN] = 1, [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
-	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1 };
+	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [ATTACH] = 3 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -25,18 +25,23 @@ int checkplan(const struct plan *p, uint64_t size) {
 	return NOTHING;
 }
 
-static int putfile(const char *path, const char *value) {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0) return -1;
-	ssize_t n = write(fd, value, strlen(value));
+// done closes a file, and returns r with the errno that it came with.
+static int done(int fd, int r) {
 	int e = errno;
 	close(fd);
 	errno = e;
-	return n < 0 ? -1 : 0;
+	return r;
+}
+
+int putfile(const char *path, const char *value) {
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0) return -1;
+	return done(fd, write(fd, value, strlen(value)) < 0 ? -1 : 0);
 }
 
 int born; // in the cgroup of the plan's first step
 static int rootfd = -1;
+#define NULLDEV makedev(1, 3)
 
 // below opens a path of the container. The image is not trusted: RESOLVE_IN_ROOT has the kernel follow each link as the container
 // would, so that none leads out. O_PATH opens the place alone, without reading what is there.
@@ -60,37 +65,36 @@ static int make(const struct step *s, const char *target, const char *path) {
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
 	if (!r && s->op == NODE && (s->n[2] || s->n[3])) r = fchownat(at, name, s->n[2], s->n[3], AT_SYMLINK_NOFOLLOW);
-	int e = errno;
-	close(at);
-	errno = e;
-	return r && e != EEXIST ? -1 : 0;
+	return done(at, r && errno != EEXIST ? -1 : 0);
 }
 
 // onto mounts on what is open as fd, by the name that /proc has for it, and closes it.
 static int onto(int fd, const char *source, const char *type, uint64_t flags, const char *data) {
 	char name[32];
 	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-	int r = mount(source ? source : name, name, type, flags, data), e = errno;
-	close(fd);
-	errno = e;
-	return r;
+	return done(fd, mount(source ? source : name, name, type, flags, data));
 }
 
-static int mask(const char *path) {
+// cover mounts something that nobody can write to on a path, if there is one: a folder or a device without content, or the path itself.
+// Without the writing, what is the host's keeps its mode and owner, too. What else a mount refuses stays refused.
+static int cover(const char *path, int hide) {
+	struct { uint64_t set, clear, propagation, userns; } rdonly = { 1, 0, 0, 0 }; // MOUNT_ATTR_RDONLY
 	struct stat st;
 	int fd = inside(path);
 	if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
-	if (fstat(fd, &st)) return -1;
-	return S_ISDIR(st.st_mode) ? onto(fd, "tmpfs", "tmpfs", MS_RDONLY, "size=0k") : onto(fd, "/dev/null", 0, MS_BIND, 0);
+	if (hide && fstat(fd, &st)) return -1;
+	if (hide && S_ISDIR(st.st_mode)) return onto(fd, "tmpfs", "tmpfs", MS_RDONLY, "nr_inodes=1,size=4k");
+	if (onto(fd, hide ? "/dev/null" : 0, 0, hide ? MS_BIND : MS_BIND | MS_REC, 0) || (fd = inside(path)) < 0) return -1;
+	return done(fd, syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH, &rdonly, sizeof rdonly));
 }
 
-// readonly mounts a path upon itself, and takes the writing away from that mount. What else the mount refuses stays refused.
-static int readonly(const char *path) {
-	struct statvfs v;
-	int fd = inside(path);
-	if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
-	if (onto(fd, 0, 0, MS_BIND | MS_REC, 0) || (fd = inside(path)) < 0 || fstatvfs(fd, &v)) return -1;
-	return onto(fd, 0, 0, MS_REMOUNT | MS_BIND | MS_RDONLY | (v.f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)), 0);
+// null has a file be the container's /dev/null: who has that of the host could change its mode.
+static int null(int at) {
+	struct stat st;
+	int fd = below("/dev/null", O_RDWR);
+	if (fd < 0 || fstat(fd, &st)) return -1;
+	errno = ENODEV;
+	return done(fd, S_ISCHR(st.st_mode) && st.st_rdev == NULLDEV && dup2(fd, at) >= 0 ? 0 : -1);
 }
 
 // ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1. PR_SET_KEEPCAPS: the capabilities that
@@ -101,7 +105,9 @@ static int ids(const struct plan *p, const struct step *s) {
 		if (!(s->n[2] >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0)) return -1;
 	for (int i = 0; i < 3; i++) { // /dev/stdout is for the program to open, but no device is for it to have
 		struct stat st;
-		if (!fstat(i, &st) && (S_ISFIFO(st.st_mode) || isatty(i)) && fchown(i, s->n[0], -1)) return -1;
+		if (fstat(i, &st)) return -1;
+		if ((S_ISFIFO(st.st_mode) || isatty(i)) && fchown(i, s->n[0], -1)) return -1;
+		if (S_ISCHR(st.st_mode) && st.st_rdev == NULLDEV && null(i)) return -1;
 	}
 	if (setgroups(p->groups, groups) || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)) return -1;
 	if (setresgid(s->n[1], s->n[1], s->n[1]) || setresuid(s->n[0], s->n[0], s->n[0])) return -1;
@@ -112,11 +118,7 @@ static int ids(const struct plan *p, const struct step *s) {
 static int caps(const uint64_t n[4]) {
 	struct { uint32_t version; int pid; } h = { 0x20080522, 0 }; // _LINUX_CAPABILITY_VERSION_3
 	struct { uint32_t effective, permitted, inheritable; } v[2];
-	for (int i = 0; i < 2; i++) {
-		v[i].effective = n[0] >> 32 * i;
-		v[i].permitted = n[1] >> 32 * i;
-		v[i].inheritable = n[2] >> 32 * i;
-	}
+	for (int i = 0; i < 2; i++) memcpy(&v[i], (uint32_t[]){ n[0] >> 32 * i, n[1] >> 32 * i, n[2] >> 32 * i }, sizeof *v);
 	if (syscall(SYS_capset, &h, v)) return -1;
 	for (int i = 0; i < 64; i++)
 		if (n[3] >> i & 1 && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, i, 0, 0)) return -1;
@@ -145,6 +147,22 @@ static int folder(const char *path) {
 	return chdir(path) || !getcwd(at, sizeof at) || *at != '/' ? -1 : 0;
 }
 
+// enter goes into namespaces of the target; if they have mounts, their root becomes this process's. With a path of its /proc, it comes back
+// to its own mounts with that as TARGET: only who is among processes can mount their /proc, and nobody is to be there with these rights.
+// The target can have put anything at the path by now.
+static int enter(uint64_t flags, const char *proc) {
+	struct statfs f;
+	struct stat top, theirs, want;
+	int tree, own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (own < 0 || setns(TARGET, flags)) return -1;
+	if (!proc) return close(own) || close(TARGET) || (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
+	if ((tree = syscall(SYS_open_tree, AT_FDCWD, proc, 1 | O_CLOEXEC)) < 0 || setns(own, CLONE_NEWNS)) return -1; // OPEN_TREE_CLONE
+	errno = ESTALE; // it must be the top of the /proc of the processes that a fork is among
+	if (fstatfs(tree, &f) || f.f_type != 0x9fa0 || fstat(tree, &top) || top.st_ino != 1 || fstatat(tree, "1/ns/pid", &theirs, 0)
+		|| stat("/proc/self/ns/pid_for_children", &want) || theirs.st_ino != want.st_ino || theirs.st_dev != want.st_dev) return -1;
+	return dup3(tree, TARGET, O_CLOEXEC) < 0 || close(tree) || close(own) ? -1 : 0;
+}
+
 int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
@@ -154,8 +172,7 @@ int run(const struct plan *p, const struct step *s) {
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
 	case DIRECTORY: case NODE: case LINK: return make(s, a, b);
-	case MASK: return mask(b);
-	case READONLY: return readonly(b);
+	case MASK: case READONLY: return cover(b, s->op == MASK);
 	case SCORE: return putfile("/proc/self/oom_score_adj", a);
 	case PIVOT: // the old root lies upon the new one then, and goes
 		if (fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH)) return -1;
@@ -165,9 +182,9 @@ int run(const struct plan *p, const struct step *s) {
 	case CAPS: return caps(s->n);
 	case NONEW: return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	case CONSOLE: return console(s, b);
-	case ENTER: // the root of the mounts becomes this process's
-		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWCGROUP) || close(TARGET)) return -1;
-		return (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
+	case ENTER: return enter(s->n[0], a);
+	case ATTACH: // MOVE_MOUNT_F_SYMLINKS, as a is what /proc shows of a file; MOVE_MOUNT_T_EMPTY_PATH
+		return (fd = inside(b)) < 0 ? -1 : done(fd, syscall(SYS_move_mount, AT_FDCWD, a, fd, "", 0x01 | 0x40));
 	}
 	errno = ENOSYS;
 	return -1;

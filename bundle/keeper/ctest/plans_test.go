@@ -34,6 +34,12 @@ func good(t testing.TB) []byte { return container(t, process("/bin/true", "one")
 // container is the plan of a container with this process.
 func container(t testing.TB, first *specs.Process) []byte {
 	t.Helper()
+	p, err := plan.New(parts(first))
+	return encoded(t, p, err)
+}
+
+// parts is what the plan of a container is made of.
+func parts(first *specs.Process) plan.Container {
 	namespaces := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace},
 		{Type: specs.MountNamespace},
@@ -41,7 +47,7 @@ func container(t testing.TB, first *specs.Process) []byte {
 		{Type: specs.IPCNamespace, Path: "/proc/1/ns/ipc"},
 		{Type: specs.UTSNamespace, Path: "/proc/1/ns/uts"},
 	}
-	p, err := plan.New(plan.Container{
+	return plan.Container{
 		Spec: &specs.Spec{
 			Process: first,
 			Root:    &specs.Root{Path: "rootfs", Readonly: true},
@@ -49,8 +55,16 @@ func container(t testing.TB, first *specs.Process) []byte {
 			Linux:   &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}},
 		},
 		Rootfs: []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/l"}}}, Root: "/state/rootfs",
-		Cgroups: groups, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1,
-	})
+		Cgroups: groups, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1, Trees: map[int]plan.Tree{1: {At: "/proc/1/fd/3"}},
+	}
+}
+
+// shared is the plan of a container among the processes of its pod.
+func shared(t testing.TB, proc string) []byte {
+	t.Helper()
+	c := parts(process("/bin/true"))
+	c.SharesProcesses, c.Proc, c.Spec.Linux.Namespaces[0].Path = true, proc, "/proc/1/ns/pid"
+	p, err := plan.New(c)
 	return encoded(t, p, err)
 }
 
@@ -70,7 +84,23 @@ func encoded(t testing.TB, p *plan.Plan, err error) []byte {
 
 func TestGoodPlan(t *testing.T) {
 	h := start(t)
-	replies := h.try('p', good(t))
+	wantGood(t, h.try('p', good(t)))
+}
+
+// A container among the processes of its pod is forked by the one that has made it, and its process is told.
+func TestSharedProcesses(t *testing.T) {
+	h := start(t)
+	for range 3 { // the first has the process made that holds the namespace
+		wantGood(t, h.try('s', shared(t, "")))
+	}
+	if r := h.try('s', shared(t, "/"))[0]; r.Err != syscall.ESTALE || r.Step != 1 { // what the harness has there is no /proc
+		t.Errorf("%+v, want step 1 to fail with ESTALE", r)
+	}
+}
+
+// wantGood: a container was made, started and deleted, and ended with 7.
+func wantGood(t *testing.T, replies []wire.Reply) {
+	t.Helper()
 	if len(replies) != 4 {
 		t.Fatalf("%+v, want create, start, exited, delete", replies)
 	}

@@ -81,18 +81,14 @@ func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 		return refusal(&plan.Refused{Field: field, Why: why})
 	}
 	switch {
-	case n.GetNetwork() != runtime.NamespaceMode_POD || netns == "":
-		return refused("linux.security_context.namespace_options.network", "the keeper's pods have a network of their own")
-	case n.GetPid() != runtime.NamespaceMode_CONTAINER:
-		return refused("linux.security_context.namespace_options.pid", "the keeper's containers have processes of their own")
-	case n.GetIpc() != runtime.NamespaceMode_POD:
-		return refused("linux.security_context.namespace_options.ipc", "the keeper's pods have an IPC namespace of their own")
+	case (n.GetNetwork() == runtime.NamespaceMode_NODE) != (netns == ""):
+		return refused("linux.security_context.namespace_options.network", fmt.Sprintf("is %s, and the network namespace is %q", n.GetNetwork(), netns))
+	case n.GetPid() == runtime.NamespaceMode_TARGET:
+		return refused("linux.security_context.namespace_options.pid", "a pod has no container yet to be among the processes of")
 	case n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() != runtime.NamespaceMode_NODE:
 		return refused("linux.security_context.namespace_options.userns_options", "the keeper knows no user namespaces")
 	case len(l.GetSysctls()) > 0:
 		return refused("linux.sysctls", "the keeper sets none")
-	case s.GetPrivileged():
-		return refused("linux.security_context.privileged", "the keeper's containers are not")
 	case s.GetSelinuxOptions() != nil:
 		return refused("linux.security_context.selinux_options", "the keeper knows no labels")
 	}
@@ -121,8 +117,12 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
-	p.netns = o.NetNSPath
-	p.record = podRecord{Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now()}
+	p.netns, p.namespaces = o.NetNSPath, ownNamespaces(config)
+	pids := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid()
+	p.record = podRecord{
+		Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now(),
+		HostPID: pids == runtime.NamespaceMode_NODE, SharedPID: pids == runtime.NamespaceMode_POD,
+	}
 	if p.record.Hostname == "" {
 		if p.record.Hostname, err = os.Hostname(); err != nil {
 			return err

@@ -42,10 +42,17 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 		Version: recordVersion, ID: r.ID, Bundle: r.Bundle, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Terminal: r.Terminal,
 		Cgroup: spec.Linux.CgroupsPath,
 	}}
-	if t.plan, err = t.planFor(spec, r, nil); err != nil { // what is refused is refused before anything is made
+	q := asked{CreateTaskRequest: r, spec: spec, with: p.companions(spec)}
+	t.record.SharesProcesses = q.with.any()
+	var done func()
+	if q.trees, done, err = openTrees(spec.Mounts); err != nil {
 		return nil, err
 	}
-	if err := t.make(k, spec, r); err != nil {
+	defer done()
+	if t.plan, err = t.planFor(q, nil); err != nil { // what is refused is refused before anything is made
+		return nil, err
+	}
+	if err := t.make(k, q); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
@@ -86,34 +93,36 @@ func readSpec(bundle string) (*specs.Spec, error) {
 	return &spec, nil
 }
 
+// asked is what a container is made of.
+type asked struct {
+	*taskapi.CreateTaskRequest
+	spec  *specs.Spec
+	trees map[int]plan.Tree
+	with  companions
+}
+
 // planFor makes the task's plan.
-func (t *task) planFor(spec *specs.Spec, r *taskapi.CreateTaskRequest, groups []plan.Cgroup) (*plan.Plan, error) {
-	files := map[string]bool{}
-	for _, m := range spec.Mounts {
-		if st, err := os.Stat(m.Source); filepath.IsAbs(m.Source) && err == nil && !st.IsDir() {
-			files[m.Source] = true
-		}
-	}
+func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
 	t.pod.mu.Lock()
 	keeper, hostname := t.pod.record.Pid, t.pod.record.Hostname
 	t.pod.mu.Unlock()
 	return plan.New(plan.Container{
-		Spec: spec, Rootfs: r.Rootfs, Root: filepath.Join(r.Bundle, "rootfs"), Cgroups: groups, Unified: unified(), Log: spec.Annotations[plan.LogAnnotation],
-		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, IsFile: files,
+		Spec: q.spec, Rootfs: q.Rootfs, Root: filepath.Join(q.Bundle, "rootfs"), Cgroups: groups, Unified: unified(), Log: q.spec.Annotations[plan.LogAnnotation],
+		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, Trees: q.trees, SharesProcesses: q.with.any(), Proc: q.with.proc(),
 	})
 }
 
 // make has the keeper make the container. If that fails, nothing is left.
-func (t *task) make(k *Keepers, spec *specs.Spec, r *taskapi.CreateTaskRequest) error {
+func (t *task) make(k *Keepers, asked asked) error {
 	// After a restart, containerd runs the stock shim's delete for each task that it finds, and two
 	// programs with it. It is told of another program, which ends at once.
-	if err := os.WriteFile(filepath.Join(r.Bundle, "shim-binary-path"), []byte(k.program), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(asked.Bundle, "shim-binary-path"), []byte(k.program), 0o600); err != nil {
 		return err
 	}
 	if err := t.enter(); err != nil {
 		return err
 	}
-	group, err := cgroupOf(spec)
+	group, err := cgroupOf(asked.spec)
 	if err != nil {
 		return errors.Join(err, t.leave())
 	}
@@ -128,11 +137,15 @@ func (t *task) make(k *Keepers, spec *specs.Spec, r *taskapi.CreateTaskRequest) 
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}
 	defer f.close()
-	if t.plan, err = t.planFor(spec, r, group.dirs()); err != nil {
+	if t.plan, err = t.planFor(asked, group.dirs()); err != nil {
 		return errors.Join(err, t.leave())
 	}
 	t.hold()
-	if _, err := t.pod.call(t.request(wire.Create, t.flags()), t.plan, f); err != nil {
+	q := t.request(wire.Create, t.flags())
+	if err = asked.with.ask(&q, f, group.dirs()); err == nil {
+		_, err = t.pod.call(q, t.plan, f)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}
 	at("task-made")

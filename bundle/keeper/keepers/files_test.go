@@ -35,10 +35,10 @@ func TestFiles(t *testing.T) {
 		terminal bool
 		want     [wire.Files]int // how each is open
 	}{
-		"container":               {nil, false, [wire.Files]int{read, none, none, write, place, place}},
-		"container on a terminal": {nil, true, [wire.Files]int{read, none, none, write, place, none}},
-		"exec":                    {&task{}, false, [wire.Files]int{read, write, write, write, read, read}},
-		"exec on a terminal":      {&task{}, true, [wire.Files]int{read, none, none, write, place, none}},
+		"container":               {nil, false, [wire.Files]int{read, none, none, write, place, place, none}},
+		"container on a terminal": {nil, true, [wire.Files]int{read, none, none, write, place, none, none}},
+		"exec":                    {&task{}, false, [wire.Files]int{read, write, write, write, read, read, none}},
+		"exec on a terminal":      {&task{}, true, [wire.Files]int{read, none, none, write, place, none, none}},
 	} {
 		x := &task{of: c.of, record: fifos(t)}
 		x.record.Terminal = c.terminal

@@ -29,9 +29,10 @@ const patience = 30 * time.Second
 
 // pod is a pod and its keeper.
 type pod struct {
-	dir    string
-	netns  string        // its path, until the keeper has it
-	exited chan struct{} // closed when the keeper has ended, and all of the pod with it
+	dir        string
+	netns      string        // its path, until the keeper has it; empty is the host's
+	namespaces int           // flags of those that are not the host's, until the keeper has them
+	exited     chan struct{} // closed when the keeper has ended, and all of the pod with it
 
 	mu       sync.Mutex
 	record   podRecord
@@ -140,6 +141,7 @@ func (p *pod) awaitEnd(fd int) {
 
 // gone notes that the pod has ended with its keeper.
 func (p *pod) gone() {
+	p.endShared()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.alive() {

@@ -19,6 +19,9 @@ type podRecord struct {
 	Hostname string
 	Created  time.Time
 	Pid      uint32
+	// HostPID says that the keeper is among the host's processes, SharedPID that the containers are among
+	// each other's.
+	HostPID, SharedPID bool
 }
 
 // taskRecord is task-ID.json. It is written before the keeper is asked for the container, so that
@@ -32,6 +35,7 @@ type taskRecord struct {
 	Stdout, Stderr  string
 	Terminal        bool
 	Cgroup          string
+	SharesProcesses bool // its end is not that of a PID namespace
 	Deleted         bool
 	Pid, Status     uint32
 	Started, Exited int64

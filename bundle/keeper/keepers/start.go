@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -63,12 +64,15 @@ func (p *pod) start(program, netns string) error {
 		return err
 	}
 	defer socket.Close()
+	if netns == "" { // the host's, which the keeper is in
+		netns = os.DevNull
+	}
 	network, err := os.Open(netns)
 	if err != nil {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer network.Close()
-	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"))
+	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"), strconv.Itoa(p.namespaces))
 	cmd.Env = []string{}
 	cmd.ExtraFiles = []*os.File{socket, network}
 	if _, err := cmd.Output(); err != nil {

@@ -150,7 +150,7 @@ func (t *task) delete() error {
 	}
 	t.pod.mu.Lock()
 	t.record.Deleted = true
-	bundle, group := t.record.Bundle, t.record.Cgroup
+	r := t.record
 	t.pod.mu.Unlock()
 	if err := t.save(); err != nil {
 		return err
@@ -159,9 +159,14 @@ func (t *task) delete() error {
 	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
 		return err
 	}
+	if r.SharesProcesses {
+		if err := endAll(r.Cgroup); err != nil {
+			return err
+		}
+	}
 	at("task-deleted")
-	atFolderGone(bundle)
-	return removeCgroup(group)
+	atFolderGone(r.Bundle)
+	return removeCgroup(r.Cgroup)
 }
 
 // signal sends a signal to the process. When the first of a container ends, the kernel ends the others.

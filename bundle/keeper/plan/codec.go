@@ -45,13 +45,15 @@ const (
 	opNoNew
 	opConsole
 	opEnter
+	opAttach
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
-	opConsole: "open terminal", opEnter: "enter container",
+	opConsole: "open terminal", opEnter: "enter namespaces",
+	opAttach: "attach mount",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -112,6 +114,8 @@ func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 		return "the keeper does not understand the plan"
 	case failed < 0:
 		return why.Error()
+	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opEnter && why == syscall.ESTALE:
+		return "the container whose processes are to be shared shows others at its /proc"
 	case p == nil || int(failed) >= len(p.steps):
 		return fmt.Sprintf("step %d: %s", failed, why)
 	}

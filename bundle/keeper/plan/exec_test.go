@@ -46,6 +46,18 @@ func TestDescribe(t *testing.T) {
 
 // The steps of an exec: what the host's files are needed for comes before the container is entered, and
 // rights are given up after it.
+func TestDescribeOfAnotherProc(t *testing.T) {
+	p, err := New(shared())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(p.steps, func(s step) bool { return s.op == opEnter })
+	const want = "the container whose processes are to be shared shows others at its /proc"
+	if got := p.Describe(int32(at), syscall.ESTALE); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestNewExec(t *testing.T) {
 	score := 321
 	process := &specs.Process{
@@ -61,7 +73,7 @@ func TestNewExec(t *testing.T) {
 		got = append(got, s.String())
 	}
 	want := []string{
-		`join cgroup s0="/cg/cpu/cgroup.procs" s1="/cg/cpu"`, `set OOM score s0="321"`, "enter container", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
+		`join cgroup s0="/cg/cpu/cgroup.procs" s1="/cg/cpu"`, `set OOM score s0="321"`, "enter namespaces n0=0x22020000", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
 		"set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "set no-new-privileges",
 	}
 	if !slices.Equal(got, want) || p.before != len(want) {

@@ -22,9 +22,32 @@ var mountFlags = map[string]struct {
 	"nodiratime": {unix.MS_NODIRATIME, true}, "strictatime": {unix.MS_STRICTATIME, true}, "sync": {unix.MS_SYNCHRONOUS, true},
 }
 
-// propagation are options that say which mounts of later go where. None lets a container's mount out.
+// propagation are options that say which mounts of later go where.
 var propagation = map[string]uint64{
 	"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE | unix.MS_REC, "slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE | unix.MS_REC,
+	"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED | unix.MS_REC,
+}
+
+// recursive are options that change a mount and all below it, which whoever makes a Tree does. The numbers are
+// those of the flags, too.
+var recursive = map[string]uint64{
+	"rro": unix.MOUNT_ATTR_RDONLY, "rnosuid": unix.MOUNT_ATTR_NOSUID, "rnodev": unix.MOUNT_ATTR_NODEV, "rnoexec": unix.MOUNT_ATTR_NOEXEC,
+}
+
+// Tree is the source of a bind mount as whoever asks for the plan has opened it.
+type Tree struct {
+	At   string // where the keeper finds it; it is mounted nowhere yet. Empty: the source is in the pod's folder
+	File bool   // it is no directory
+}
+
+// TreeOptions are what a Tree is made with: whether the mounts below the source belong to it, and the
+// attributes (MOUNT_ATTR_RDONLY and its like) that all of them get. ok is false for what is no bind mount.
+func TreeOptions(m specs.Mount) (all, ok bool, attributes uint64) {
+	for _, o := range m.Options {
+		all, ok = all || o == "rbind", ok || o == "rbind" || o == "bind"
+		attributes |= recursive[o]
+	}
+	return all, ok && path.IsAbs(m.Source), attributes
 }
 
 // fileSystems are what may be mounted, each with the options that the kernel is told as text.
@@ -37,6 +60,8 @@ var fileSystems = map[string][]string{
 type options struct {
 	flags, propagation uint64
 	data               string
+	recursive          bool
+	said               bool // flags, or that there are to be none
 }
 
 // parseOptions takes options apart. What is no flag is text for the file system, and must begin with
@@ -46,11 +71,13 @@ func parseOptions(list, known []string) (options, error) {
 	var data []string
 	for _, s := range list {
 		if f, ok := mountFlags[s]; ok && f.set {
-			o.flags |= f.flag
+			o.flags, o.said = o.flags|f.flag, o.said || f.flag&unix.MS_BIND == 0
 		} else if ok {
-			o.flags &^= f.flag
+			o.flags, o.said = o.flags&^f.flag, true
 		} else if p, ok := propagation[s]; ok {
 			o.propagation = p
+		} else if recursive[s] != 0 {
+			o.recursive, o.flags = true, o.flags|recursive[s]
 		} else if slices.ContainsFunc(known, func(k string) bool { return s == k || strings.HasSuffix(k, "=") && strings.HasPrefix(s, k) }) {
 			data = append(data, s)
 		} else {
@@ -118,6 +145,10 @@ func (p *Plan) specMount(c Container, i int) error {
 		return refused(field, "%s", err)
 	case !ok && !(m.Type == "" && bind), m.Type == "bind" && !bind:
 		return refused(field, "is of type %q", m.Type)
+	case m.Type == "proc" && c.Proc != "" && o.data != "":
+		return refused(field, "has the options %q, and the processes that it shows are of others", o.data)
+	case o.recursive && c.Trees[i].At == "":
+		return refused(field, "is no bind mount of the host, and has recursive options")
 	case len(m.UIDMappings)+len(m.GIDMappings) > 0:
 		return refused(field, "has mapped ids")
 	case !path.IsAbs(m.Destination):
@@ -126,18 +157,23 @@ func (p *Plan) specMount(c Container, i int) error {
 	m.Destination = path.Clean(m.Destination)
 	switch {
 	case m.Destination == "/dev/shm" && m.Source == "shm": // the pod's
-		m.Source, o = path.Join(c.PodFiles, "shm"), options{flags: unix.MS_BIND | unix.MS_REC | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC}
+		m.Source, o = path.Join(c.PodFiles, "shm"), options{flags: unix.MS_BIND | unix.MS_REC, said: true}
 		p.directories(m.Destination)
 		p.bind(m, o)
+	case m.Type == "proc" && c.Proc != "":
+		p.directories(m.Destination)
+		p.add(opAttach, [4]string{theirs, m.Destination})
+		p.change(m, o)
+		p.forget(m.Destination)
 	case m.Type == "cgroup":
 		p.cgroups(m, o, c)
-	case bind && c.IsFile[m.Source]:
+	case bind && c.Trees[i].File:
 		p.directories(path.Dir(m.Destination))
 		p.add(opNode, [4]string{"", m.Destination}, unix.S_IFREG|0o644)
-		p.bind(m, o)
+		p.tree(m, o, c.Trees[i])
 	case bind:
 		p.directories(m.Destination)
-		p.bind(m, o)
+		p.tree(m, o, c.Trees[i])
 	default:
 		p.directories(m.Destination)
 		p.mount(m, o)
@@ -146,12 +182,31 @@ func (p *Plan) specMount(c Container, i int) error {
 	return nil
 }
 
-// bind mounts a path of the host. Flags other than bind count only when such a mount is mounted anew.
+// tree mounts a path of the host as it was opened. What the host mounts there later comes in and nothing
+// goes out, if the options say nothing else.
+func (p *Plan) tree(m specs.Mount, o options, t Tree) {
+	if t.At == "" {
+		p.bind(m, o)
+		return
+	}
+	if o.propagation == 0 {
+		o.propagation = unix.MS_SLAVE | unix.MS_REC
+	}
+	p.add(opAttach, [4]string{t.At, m.Destination, m.Source}) // the source is for an error alone
+	p.change(m, o)
+}
+
+// bind mounts a path of the pod's folder.
 func (p *Plan) bind(m specs.Mount, o options) {
 	m.Type = ""
 	p.mount(m, options{flags: o.flags & (unix.MS_BIND | unix.MS_REC)})
-	m.Source = ""
-	if rest := o.flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 {
+	p.change(m, o)
+}
+
+// change gives a bind mount its options, which count only for one that is there.
+func (p *Plan) change(m specs.Mount, o options) {
+	m.Source, m.Type = "", ""
+	if rest := o.flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 || o.said {
 		p.mount(m, options{flags: unix.MS_REMOUNT | unix.MS_BIND | rest})
 	}
 	if o.propagation != 0 {
@@ -169,10 +224,10 @@ func (p *Plan) forget(dir string) {
 	}
 }
 
-// cgroups shows the container its cgroups. Of version 1, they are its own, and it can write to none.
+// cgroups shows the container its cgroups. Of version 1, they are its own.
 func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 	const hard = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-	at := m.Destination
+	at, readonly := m.Destination, o.flags&unix.MS_RDONLY
 	p.directories(at)
 	if c.Unified { // a cgroup namespace says which of it is there
 		p.mount(specs.Mount{Source: "cgroup", Destination: at, Type: "cgroup2"}, o)
@@ -187,12 +242,12 @@ func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 		}
 		dir := path.Join(at, g.Hierarchy)
 		p.directories(dir)
-		p.bind(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | unix.MS_RDONLY | hard})
+		p.bind(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | readonly | hard})
 		if strings.Contains(g.Hierarchy, ",") { // cpu,cpuacct is known as both
 			for name := range strings.SplitSeq(g.Hierarchy, ",") {
 				p.add(opLink, [4]string{g.Hierarchy, path.Join(at, name)})
 			}
 		}
 	}
-	p.mount(specs.Mount{Destination: at}, options{flags: unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | hard})
+	p.mount(specs.Mount{Destination: at}, options{flags: unix.MS_REMOUNT | unix.MS_BIND | readonly | hard})
 }

@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"fmt"
+	"maps"
 	"math"
 	"path"
 	"reflect"
@@ -29,8 +29,12 @@ type Container struct {
 	// name, and Keeper the pid of its keeper.
 	PodFiles, Hostname string
 	Keeper             uint32
-	// IsFile has the sources of bind mounts that are no directories.
-	IsFile map[string]bool
+	// Trees are the sources of the bind mounts, by their place among the mounts.
+	Trees map[int]Tree
+	// SharesProcesses says that the PID namespace of another path is the pod's, or of one of its containers;
+	// Proc, where the mounts of a process in it have its /proc. Without one, the keeper is among them.
+	SharesProcesses bool
+	Proc            string
 }
 
 // Cgroup is a cgroup of one hierarchy, by its directory. Hierarchy is the hierarchy's name as a container sees
@@ -47,6 +51,7 @@ func New(c Container) (*Plan, error) {
 		made: map[string]bool{},
 	}
 	p.join(c.Cgroups, newCgroups(c.Spec))
+	p.share(c)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
 		return nil, err
@@ -59,13 +64,13 @@ func New(c Container) (*Plan, error) {
 	}
 	p.devices(c.Spec)
 	p.directories(c.Spec.Process.Cwd)
-	for _, at := range c.Spec.Linux.MaskedPaths {
-		p.add(opMask, [4]string{"", at})
-	}
 	for _, at := range c.Spec.Linux.ReadonlyPaths {
 		p.add(opReadonly, [4]string{"", at})
 	}
-	p.process(c.Spec)
+	for _, at := range c.Spec.Linux.MaskedPaths {
+		p.add(opMask, [4]string{"", at})
+	}
+	p.process(c)
 	return p, nil
 }
 
@@ -74,23 +79,28 @@ func New(c Container) (*Plan, error) {
 func withFiles(c *Container) {
 	spec := *c.Spec
 	spec.Mounts = slices.Clone(spec.Mounts)
-	files := map[string]bool{}
-	for source := range c.IsFile {
-		files[source] = true
+	trees := maps.Clone(c.Trees)
+	if trees == nil {
+		trees = map[int]Tree{}
+	}
+	write := "rw"
+	if spec.Root.Readonly {
+		write = "ro"
 	}
 	for _, file := range []string{"hostname", "hosts", "resolv.conf"} {
 		at, source := "/etc/"+file, path.Join(c.PodFiles, file)
 		if !slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == at }) {
-			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Source: source, Options: []string{"rbind", "rprivate"}})
-			files[source] = true
+			trees[len(spec.Mounts)] = Tree{File: true}
+			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Source: source, Options: []string{"rbind", "rprivate", write}})
 		}
 	}
-	c.Spec, c.IsFile = &spec, files
+	c.Spec, c.Trees = &spec, trees
 }
 
 // process are the steps that come last. Until the start, the process is root with all capabilities,
 // and nothing of the container has run.
-func (p *Plan) process(spec *specs.Spec) {
+func (p *Plan) process(c Container) {
+	spec := c.Spec
 	p.score(spec.Process)
 	if spec.Process.Terminal {
 		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
@@ -101,6 +111,11 @@ func (p *Plan) process(spec *specs.Spec) {
 		p.add(opMount, [4]string{"", "/"}, unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
 	}
 	p.add(opCwd, [4]string{spec.Process.Cwd})
+	if c.SharesProcesses { // others may see it while it waits for the start
+		p.rights(spec.Process)
+		p.before = len(p.steps)
+		return
+	}
 	p.before = len(p.steps)
 	p.rights(spec.Process)
 }
@@ -147,7 +162,7 @@ func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
 	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
 	p.join(cgroups, 0)
 	p.score(process) // by the host's /proc
-	p.add(opEnter, [4]string{})
+	p.add(opEnter, [4]string{}, unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWCGROUP)
 	if process.Terminal {
 		p.console(process, "")
 	}
@@ -258,32 +273,6 @@ func cgroupPath(name string) bool {
 
 // LogAnnotation is the annotation of a container with the path of its log.
 const LogAnnotation = "berth.dev/log-path"
-
-// refuseNamespaces: network, IPC and UTS are the pod's, and each container has its own mounts and
-// processes.
-func refuseNamespaces(c Container) error {
-	files := map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts"}
-	has := map[specs.LinuxNamespaceType]bool{}
-	for i, ns := range c.Spec.Linux.Namespaces {
-		field := fmt.Sprintf("linux.namespaces[%d]", i)
-		switch want, shared := files[ns.Type]; {
-		case shared && ns.Path != fmt.Sprintf("/proc/%d/ns/%s", c.Keeper, want):
-			return refused(field, "%s namespace %q is not the pod's", ns.Type, ns.Path)
-		case ns.Type == specs.CgroupNamespace && c.Unified && ns.Path == "":
-		case !shared && ns.Type != specs.PIDNamespace && ns.Type != specs.MountNamespace:
-			return refused(field, "is of type %q", ns.Type)
-		case !shared && ns.Path != "":
-			return refused(field, "the container shares the %s namespace %q", ns.Type, ns.Path)
-		}
-		has[ns.Type] = true
-	}
-	for _, t := range []specs.LinuxNamespaceType{specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.PIDNamespace, specs.MountNamespace} {
-		if !has[t] {
-			return refused("linux.namespaces", "has none of type %q: the container would be in the host's", t)
-		}
-	}
-	return nil
-}
 
 func refuseCapabilities(k *specs.LinuxCapabilities) error {
 	if k == nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "write the golden plans")
@@ -62,7 +63,8 @@ func sample() Container {
 		Rootfs:  []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"workdir=/w", "upperdir=/u", "lowerdir=/l1:/l2"}}},
 		Root:    "/state/rootfs",
 		Cgroups: []Cgroup{{"memory", "/sys/fs/cgroup/memory/pods/one"}, {"cpu", "/sys/fs/cgroup/cpu/pods/one"}},
-		Log:     "/var/log/pods/one/c.log", PodFiles: "/state/pod", Hostname: "one", Keeper: 42, IsFile: map[string]bool{"/srv/hosts": true},
+		Log:     "/var/log/pods/one/c.log", PodFiles: "/state/pod", Hostname: "one", Keeper: 42,
+		Trees: map[int]Tree{5: {At: "/proc/9/fd/5"}, 6: {At: "/proc/9/fd/6", File: true}},
 	}
 }
 
@@ -100,6 +102,45 @@ func TestDevOfTheHost(t *testing.T) {
 	for _, s := range p.steps {
 		if strings.HasPrefix(s.s[1], "/dev/") {
 			t.Errorf("%s: the devices are not the container's to make", s)
+		}
+	}
+}
+
+// shared is a container among the processes of its pod, and with mounts that the host shares.
+func shared() Container {
+	c := bare()
+	c.SharesProcesses, c.Proc, c.Spec.Linux.RootfsPropagation = true, "/", "rshared"
+	c.Spec.Linux.Namespaces[0].Path = "/proc/42/ns/pid"
+	c.Spec.Linux.Namespaces = append(c.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	c.Spec.Mounts = []specs.Mount{
+		{Destination: "/both", Type: "bind", Source: "/srv/both", Options: []string{"rbind", "rshared"}},
+		{Destination: "/deep", Type: "bind", Source: "/srv/deep", Options: []string{"rbind", "rprivate", "rro"}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid"}},
+		{Destination: "/plain", Type: "bind", Source: "/srv/plain", Options: []string{"bind", "rw"}},
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+	}
+	c.Trees = map[int]Tree{0: {At: "/proc/9/fd/3"}, 1: {At: "/proc/9/fd/4"}, 3: {At: "/proc/9/fd/5"}}
+	return c
+}
+
+func TestTreeOptions(t *testing.T) {
+	for name, c := range map[string]struct {
+		source     string
+		options    []string
+		all, ok    bool
+		attributes uint64
+	}{
+		"no bind":       {"proc", []string{"nosuid"}, false, false, 0},
+		"bind":          {"/a", []string{"bind", "ro"}, false, true, 0},
+		"rbind":         {"/a", []string{"rprivate", "rbind"}, true, true, 0},
+		"of the pod":    {"shm", []string{"rbind"}, true, false, 0},
+		"read-only":     {"/a", []string{"rbind", "rro"}, true, true, unix.MOUNT_ATTR_RDONLY},
+		"all of them":   {"/a", []string{"rnoexec", "rnodev", "rbind", "rnosuid", "rro"}, true, true, 15},
+		"not recursive": {"/a", []string{"bind", "nosuid"}, false, true, 0},
+	} {
+		all, ok, attributes := TreeOptions(specs.Mount{Source: c.source, Options: c.options})
+		if all != c.all || ok != c.ok || attributes != c.attributes {
+			t.Errorf("%s: %t, %t, %#x, want %+v", name, all, ok, attributes, c)
 		}
 	}
 }
@@ -153,7 +194,7 @@ func text(t *testing.T, b []byte) string {
 }
 
 func TestGoldenPlans(t *testing.T) {
-	for name, c := range map[string]Container{"sample": sample(), "bare": bare(), "unified": onUnified()} {
+	for name, c := range map[string]Container{"sample": sample(), "bare": bare(), "unified": onUnified(), "shared": shared()} {
 		p, err := New(c)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -274,12 +315,10 @@ func TestRefused(t *testing.T) {
 		"cgroup above":         {func(c *Container) { c.Spec.Linux.CgroupsPath = "/pods/../.." }, "linux.cgroupsPath"},
 		"the root's cgroup":    {func(c *Container) { c.Spec.Linux.CgroupsPath = "/" }, "linux.cgroupsPath"},
 		"no log":               {func(c *Container) { c.Log = "" }, "annotations[berth.dev/log-path]"},
-		"shared root":          {func(c *Container) { c.Spec.Linux.RootfsPropagation = "rshared" }, "linux.rootfsPropagation"},
 		"shared processes":     {func(c *Container) { c.Spec.Linux.Namespaces[0].Path = "/proc/42/ns/pid" }, "linux.namespaces[0]"},
 		"host's processes":     {func(c *Container) { c.Spec.Linux.Namespaces = c.Spec.Linux.Namespaces[1:] }, "linux.namespaces"},
 		"host's network":       {func(c *Container) { c.Spec.Linux.Namespaces[2].Path = "/proc/1/ns/net" }, "linux.namespaces[2]"},
 		"user namespace":       {namespace(specs.LinuxNamespace{Type: specs.UserNamespace}), "linux.namespaces[5]"},
-		"cgroup namespace":     {namespace(specs.LinuxNamespace{Type: specs.CgroupNamespace}), "linux.namespaces[5]"},
 		"unknown capability":   {func(c *Container) { c.Spec.Process.Capabilities.Ambient = []string{"CAP_X"} }, "process.capabilities.ambient"},
 		"relative masked path": {func(c *Container) { c.Spec.Linux.MaskedPaths = []string{"x"} }, "linux.maskedPaths"},
 		"a rule of no type":    {rule(specs.LinuxDeviceCgroup{Allow: true, Type: "x", Access: "r"}), "linux.resources.devices[1]"},
@@ -300,8 +339,6 @@ func TestRefused(t *testing.T) {
 			c.Unified = true
 			c.Spec.Linux.Namespaces = append(c.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace, Path: "/proc/1/ns/cgroup"})
 		}, "linux.namespaces[5]"},
-		"bidirectional":       {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind", "rshared"}}), "mounts[0] (/a)"},
-		"recursive read-only": {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind", "rro"}}), "mounts[0] (/a)"},
 		"mapped ids":          {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind"}, UIDMappings: []specs.LinuxIDMapping{{}}}), "mounts[0] (/a)"},
 		"a file system":       {mount(specs.Mount{Destination: "/a", Source: "/dev/sda", Type: "ext4"}), "mounts[0] (/a)"},
 		"text for a bind":     {mount(specs.Mount{Destination: "/a", Source: "/b", Type: "bind", Options: []string{"rbind", "mode=1"}}), "mounts[0] (/a)"},
@@ -310,6 +347,14 @@ func TestRefused(t *testing.T) {
 		"image on a disk":     {func(c *Container) { c.Rootfs[0].Type = "ext4" }, "rootfs[0]"},
 		"many layers":         {func(c *Container) { c.Rootfs[0].Options = []string{"lowerdir=" + strings.Repeat("/l:", 2000)} }, "rootfs[0]"},
 		"option of an image":  {func(c *Container) { c.Rootfs[0].Options = []string{"xino=on"} }, "rootfs[0]"},
+		"cgroup of another":   {namespace(specs.LinuxNamespace{Type: specs.CgroupNamespace, Path: "/proc/1/ns/cgroup"}), "linux.namespaces[5]"},
+		"own, and not own":    {func(c *Container) { c.SharesProcesses = true }, "linux.namespaces[0]"},
+		"unknown propagation": {func(c *Container) { c.Spec.Linux.RootfsPropagation = "both" }, "linux.rootfsPropagation"},
+		"options of another's /proc": {func(c *Container) {
+			*c = shared()
+			c.Spec.Mounts[4].Options = []string{"hidepid=2"}
+		}, "mounts[4] (/proc)"},
+		"recursive, not bound": {mount(specs.Mount{Destination: "/a", Source: "/b", Options: []string{"rbind", "rro"}}), "mounts[0] (/a)"},
 	} {
 		c := sample()
 		tc.change(&c)
@@ -373,8 +418,8 @@ func TestNewLeavesTheSpecification(t *testing.T) {
 	if _, err := New(c); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := json.Marshal(c.Spec); err != nil || !bytes.Equal(before, after) || len(c.IsFile) != 1 {
-		t.Errorf("the specification is %s, was %s; files %v; %v", after, before, c.IsFile, err)
+	if after, err := json.Marshal(c.Spec); err != nil || !bytes.Equal(before, after) || len(c.Trees) != 2 {
+		t.Errorf("the specification is %s, was %s; trees %v; %v", after, before, c.Trees, err)
 	}
 }
 
@@ -394,7 +439,7 @@ func TestTheSameInC(t *testing.T) {
 	}
 	// The steps in their order, which is their number.
 	at := strings.Index(c, "JOIN = 1,")
-	for _, name := range strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW CONSOLE ENTER OPS") {
+	for _, name := range strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW CONSOLE ENTER ATTACH OPS") {
 		next := strings.Index(c[at:], "\t"+name+",")
 		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {
 			if i := strings.Index(c[at:], before); i >= 0 && (next < 0 || i < next) {
@@ -406,7 +451,7 @@ func TestTheSameInC(t *testing.T) {
 		}
 		at += next
 	}
-	if opEnter != 17 || len(opNames) != 17 {
-		t.Errorf("%d is the last of %d steps, and keeper.h has 17", opEnter, len(opNames))
+	if opAttach != 18 || len(opNames) != 18 {
+		t.Errorf("%d is the last of %d steps, and keeper.h has 18", opAttach, len(opNames))
 	}
 }

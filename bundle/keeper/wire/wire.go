@@ -93,12 +93,18 @@ const (
 // memory.
 const OutOfMemory = -7
 
-// Terminal is the Arg of Create and Execute that asks for a terminal.
-const Terminal = 1
+// What Arg of Create and Execute asks for, as bits.
+const (
+	Terminal = 1 << iota
+	// ShareProcesses is of a container that is among the processes of its pod. One that names another in
+	// Exec is among the processes of that.
+	ShareProcesses
+)
 
 // The files beside the plan of Create and Execute; each may be missing. A process has the first three
 // itself. The keeper holds the others: the other ends of these, as long as the process lives, or FIFOs
-// that get a copy of the output that the keeper reads.
+// that get a copy of the output that the keeper reads; and the directory of the cgroup in which it ends what
+// is left of a container that shares processes.
 const (
 	Stdin = iota
 	Stdout
@@ -106,12 +112,13 @@ const (
 	HeldStdin
 	HeldStdout
 	HeldStderr
+	Group
 	Files
 )
 
 // Request is what containerd asks. A plan comes beside Create and Execute, as a file. Arg is the signal
-// of Kill, the rows and columns of Resize (16 bits each), or Terminal. Exec is empty for a container
-// itself.
+// of Kill, the rows and columns of Resize (16 bits each), or those of Terminal and ShareProcesses. Exec is
+// empty for a container itself, but for Create.
 type Request struct {
 	Op       Op
 	Seq      uint32

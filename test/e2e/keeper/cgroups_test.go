@@ -132,8 +132,8 @@ func (r *rig) settings(id string) map[string]string {
 	return out
 }
 
-// differences are the settings that are not the same.
-func differences(a, b map[string]string) []string {
+// differing are the settings that are not the same.
+func differing(a, b map[string]string) []string {
 	var out []string
 	for k, v := range a {
 		if w, ok := b[k]; !ok || v != w {

@@ -4,14 +4,11 @@ package keeper
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -181,41 +178,10 @@ func TestExecIsAsWithStockShims(t *testing.T) {
 			t.Errorf("a script of PATH without its interpreter, %s: %q, want %q", h, got, want)
 		}
 	}
-	for name, ids := range map[string]map[string]string{"root": containers, "user": users} {
-		var seen [2]seen
-		for i, h := range handlers {
-			o := r.execSync(ids[h], 0, "/payload", "look")
-			if err := json.Unmarshal([]byte(o.Out), &seen[i]); err != nil {
-				t.Fatalf("%s, %s: %v: %q", name, h, err, o)
-			}
-			seen[i].rest()
-		}
-		if !reflect.DeepEqual(seen[0], seen[1]) {
-			t.Errorf("%s: an exec sees\n%+v, with stock shims\n%+v", name, seen[0], seen[1])
-		}
-	}
 	for _, p := range r.pods() {
 		r.must(r.remove(p.Id))
 	}
 	r.wantNothingLeft()
-}
-
-// rest leaves of what an exec sees what it shares with those of other handlers.
-func (s *seen) rest() {
-	status := map[string]string{}
-	for _, k := range strings.Fields("CapAmb CapBnd CapEff CapInh CapPrm NoNewPrivs Uid Gid Groups Umask SigBlk SigIgn") {
-		status[k] = s.Status[k]
-	}
-	s.Status, s.PID, s.Mounts, s.Cgroup, s.Root, s.Dev, s.Member = status, 0, nil, nil, nil, nil, nil
-	delete(s.Files, "/etc/resolv.conf")
-	s.Env = slices.DeleteFunc(s.Env, func(v string) bool { return strings.HasPrefix(v, "HOSTNAME=") }) // pods differ in it
-	var fds []string
-	for _, at := range s.Fds {
-		if !strings.HasPrefix(at, "/sys/fs/cgroup/") {
-			fds = append(fds, at)
-		}
-	}
-	s.Fds = fds
 }
 
 // An exec that runs when containerd is killed goes on, and how it ended is known afterwards.

@@ -4,204 +4,291 @@ package keeper
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// seen is what the payload tells of its container.
-type seen struct {
-	Hostname          string
-	PID, UID, GID     int
-	Groups            []int
-	Cwd, Score        string
-	Env               []string
-	Status            map[string]string
-	Files             map[string]string
-	Writes, Devices   map[string]string
-	Mounts            []string
-	Root, Dev, Cgroup []string
-	Member            []string
-	Fds               []string
+// facts are what a process sees of its container: what it looked at, and what was there.
+type facts map[string]string
+
+// readFacts reads what before and the payload's probe have written.
+func readFacts(text string) (facts, error) {
+	out := facts{}
+	for line := range strings.Lines(text) {
+		what, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		v, err := strconv.Unquote(value)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+		out[what] = v
+	}
+	if len(out) < 100 {
+		return nil, fmt.Errorf("%d facts are too few: %s", len(out), text)
+	}
+	return out, nil
 }
 
-// look runs a container that looks around, and returns what it saw.
-func (r *rig) look(pod, id string, c *cri.ContainerConfig) seen {
+// row is one configuration of a container. The same program sees the same in it, whoever made it.
+type row struct {
+	name string
+	// pod is one of pods; empty is a plain one.
+	pod    string
+	change func(*place, *cri.ContainerConfig)
+	// refused is the field by whose name keepers refuse this; it goes when they no longer do.
+	refused string
+	exec    bool // it is an exec that looks around, in a container that sleeps
+}
+
+// place is where a row runs: a pod by one handler, with a container that sleeps.
+type place struct {
+	*rig
+	handler, name string
+	pod, beside   string // ids
+	host          string // a folder with mounts of all kinds
+	sandbox       *cri.PodSandboxConfig
+	own           map[string]string // namespaces of the container that sleeps
+	err           error             // why there is no such pod
+}
+
+// config is a container of the place that looks around.
+func (p *place) config(name string, args ...string) *cri.ContainerConfig {
+	c := containerConfig(p.rig, p.name, name, args...)
+	if p.handler == "stock" { // containerd writes its log
+		c.LogPath, c.Annotations[logAnnotation] = name+".log", p.logFile(p.name, name)
+	}
+	return c
+}
+
+// place makes a pod.
+func (r *rig) place(handler, kind, host string) *place {
 	r.Helper()
-	container, err := r.container(id, c, func() {})
-	r.must(err)
-	if s := r.exits(container); s.ExitCode != 0 {
-		b, _ := os.ReadFile(r.logFile(pod, c.Metadata.Name))
-		r.Fatalf("ended with %d: %s", s.ExitCode, b)
+	p := &place{rig: r, handler: handler, name: strings.ReplaceAll(kind, " ", "-") + "-" + handler, host: host}
+	c := podConfig(r, p.name)
+	p.sandbox = c
+	c.Hostname = strings.ReplaceAll(kind, " ", "-")
+	pods[kind](c)
+	if kind == "based" {
+		handler += "-based"
 	}
+	if p.pod, p.err = r.podBy(handler, c); p.err != nil {
+		return p
+	}
+	beside := p.config("beside", "sleep")
+	beside.Linux.SecurityContext.NamespaceOptions = c.Linux.SecurityContext.NamespaceOptions
+	if p.beside, p.err = r.containerIn(p.pod, c, beside, func() {}); p.err == nil {
+		p.own = namespacesOf(strconv.Itoa(r.pidOf(p.beside)))
+	}
+	return p
+}
+
+// namespacesOf are the namespaces of a process.
+func namespacesOf(pid string) map[string]string {
+	out := map[string]string{}
+	found, _ := filepath.Glob("/proc/" + pid + "/ns/*")
+	for _, f := range found {
+		out[filepath.Base(f)], _ = os.Readlink(f)
+	}
+	return out
+}
+
+// pidOf is the first process of a container.
+func (r *rig) pidOf(id string) int {
+	r.Helper()
+	ctx, cancel := r.within()
+	defer cancel()
+	a, err := r.rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	r.must(err)
+	var info struct{ Pid int }
+	r.must(json.Unmarshal([]byte(a.Info["info"]), &info))
+	if info.Pid == 0 {
+		r.Fatalf("container %s has no process", id)
+	}
+	return info.Pid
+}
+
+// probe is what looks around.
+var probe = []string{"/before", "/payload", "probe"}
+
+// look runs what looks around in a container of a row, and returns what it saw.
+func (p *place) look(name string, w row) (facts, error) {
+	p.Helper()
+	if p.err != nil {
+		return nil, p.err
+	}
+	c := p.config(name, "sleep")
+	if !w.exec {
+		c.Command = probe
+	}
+	c.Linux.SecurityContext.NamespaceOptions = p.sandbox.Linux.SecurityContext.NamespaceOptions
+	w.change(p, c)
+	id, err := p.containerIn(p.pod, p.sandbox, c, func() {})
+	if err != nil {
+		return nil, err
+	}
+	out, code := p.output(id, name, w)
+	if code != 0 {
+		return nil, fmt.Errorf("ended with %d: %s", code, out)
+	}
+	f, err := readFacts(out)
+	if err != nil {
+		return nil, err
+	}
+	p.plain(f, id)
+	return f, nil
+}
+
+// output is what was written by what looks around.
+func (p *place) output(id, name string, w row) (string, int32) {
+	p.Helper()
+	if w.exec {
+		o := p.execSync(id, 0, probe...)
+		return o.Out + o.Err + o.Error, o.Code
+	}
+	status := p.exits(id)
 	var text strings.Builder
-	b, err := os.ReadFile(r.logFile(pod, c.Metadata.Name))
-	r.must(err)
-	for line := range strings.Lines(string(b)) { // parts of one long line
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
-		text.WriteString(f[3])
+	b, err := os.ReadFile(p.logFile(p.name, name))
+	p.must(err)
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(line, " ", 4)
+		if f[2] == "P" { // a part of a long line
+			f[3] = strings.TrimSuffix(f[3], "\n")
+		}
+		text.WriteString(strings.ReplaceAll(f[3], "\r", ""))
 	}
-	var s seen
-	if err := json.Unmarshal([]byte(text.String()), &s); err != nil {
-		r.Fatalf("%v: %s", err, text.String())
-	}
-	return s
+	return text.String(), status.ExitCode
 }
 
-func TestWhatAContainerSees(t *testing.T) {
-	r := newRig(t)
-	pod, err := r.pod("looks")
-	r.must(err)
-	r.must(os.MkdirAll(r.path("volume"), 0o755))
-	r.must(os.WriteFile(r.path("volume", "file"), []byte("content"), 0o644))
+var numbers = regexp.MustCompile(`\b[0-9a-f]{64}\b|pipe:\[\d+\]|/dev/pts/\d+|CRI_IMAGE_\w+|snapshots/\d+`)
 
-	c := containerConfig(r, "looks", "root", "look")
-	c.Envs = []*cri.KeyValue{{Key: "NAME", Value: []byte("value")}}
-	c.WorkingDir = "/made/here"
-	c.Mounts = []*cri.Mount{{HostPath: r.path("volume"), ContainerPath: "/volume"}, {HostPath: r.path("volume"), ContainerPath: "/readonly", Readonly: true}}
-	c.Linux.Resources.OomScoreAdj = 321
-	c.Linux.Resources.MemoryLimitInBytes = 64 << 20
-	s := r.look("looks", pod, c)
-	if s.Hostname != "looks" || s.PID != 1 || s.UID != 0 || s.Cwd != "/made/here" || strings.TrimSpace(s.Score) != "321" {
-		t.Errorf("host name, process, user, folder or OOM score: %+v", s)
-	}
-	for _, at := range s.Fds { // the Go runtime of the payload looks how much CPU it has
-		if !strings.HasPrefix(at, "/sys/fs/cgroup/") {
-			t.Errorf("the container has %s open", at)
-		}
-	}
-	if !slices.Contains(s.Env, "NAME=value") {
-		t.Errorf("environment %q", s.Env)
-	}
-	// containerd's default: 14 capabilities, none that survives a change of the user.
-	if s.Status["CapBnd"] != "00000000a80425fb" || s.Status["CapEff"] != s.Status["CapBnd"] || s.Status["CapInh"] != "0000000000000000" || s.Status["NoNewPrivs"] != "0" {
-		t.Errorf("capabilities: %v", s.Status)
-	}
-	for path, want := range map[string]string{
-		"/etc/hostname": "looks\n", "/proc/keys": "", "/proc/timer_list": "", "/volume/file": "content",
-	} {
-		if s.Files[path] != want {
-			t.Errorf("%s: %q, want %q", path, s.Files[path], want)
-		}
-	}
-	const readonly = "read-only file system"
-	own, has := "/sys/fs/cgroup/memory", []string{"memory", "cpu"}
-	if unified() {
-		own, has = "/sys/fs/cgroup", []string{"memory.max", "cpu.max"}
-	}
-	for path, want := range map[string]string{
-		"/": "", "/dev/shm": "", "/volume": "", "/tmp": "", "/readonly": readonly, own: readonly,
-	} {
-		if got := s.Writes[path]; want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("a file in %s: %q, want %q", path, got, want)
-		}
-	}
-	if s.Writes["/proc/sys/kernel"] == "" {
-		t.Error("a file in /proc/sys/kernel could be made")
-	}
-	for device, err := range s.Devices {
-		if disk := strings.Contains(device, "open of a disk"); disk != (err != "") {
-			t.Errorf("%s: %q", device, err)
-		}
-	}
-	if want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}; !slices.Equal(s.Dev, want) {
-		t.Errorf("/dev has %q, want %q", s.Dev, want)
-	}
-	for _, name := range has {
-		if !slices.Contains(s.Cgroup, name) {
-			t.Errorf("cgroups: %q, without %s", s.Cgroup, name)
-		}
-	}
-	if _, err := os.Stat(r.path("volume", "written")); err != nil {
-		t.Errorf("what the container wrote into its volume: %v", err)
-	}
-
-	c = containerConfig(r, "looks", "user", "look")
-	sc := c.Linux.SecurityContext
-	sc.RunAsUser, sc.RunAsGroup, sc.SupplementalGroups = &cri.Int64Value{Value: 1000}, &cri.Int64Value{Value: 2000}, []int64{3000}
-	sc.NoNewPrivs, sc.ReadonlyRootfs = true, true
-	sc.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
-	s = r.look("looks", pod, c)
-	if s.UID != 1000 || s.GID != 2000 || !slices.Contains(s.Groups, 3000) || s.Status["NoNewPrivs"] != "1" {
-		t.Errorf("ids or no-new-privileges: %+v", s)
-	}
-	if s.Status["CapBnd"] != "0000000000000400" || s.Status["CapEff"] != "0000000000000000" {
-		t.Errorf("capabilities: %v", s.Status)
-	}
-	if !strings.Contains(s.Writes["/"], readonly) {
-		t.Errorf("the root can be written: %q", s.Writes["/"])
-	}
-	r.must(r.remove(pod))
-	r.wantNothingLeft()
-}
-
-// A link of an image leads nowhere but into the container, however it is written.
-func TestALinkInAnImageStaysInside(t *testing.T) {
-	r := newRig(t)
-	pod, err := r.pod("links")
-	r.must(err)
-	r.must(os.MkdirAll(r.path("volume"), 0o755))
-	c := containerConfig(r, "links", "c", "look")
-	c.Mounts = []*cri.Mount{{HostPath: r.path("volume"), ContainerPath: "/outside/made"}}
-	// The image has no such folder: the link leads to nothing, inside.
-	if _, err := r.container(pod, c, func() {}); err == nil || !strings.Contains(err.Error(), "/outside/made") {
-		t.Errorf("error %v, want one that names the folder", err)
-	}
-	if _, err := os.Stat(r.path("made")); err == nil {
-		t.Error("a folder was made on the host")
-	}
-	r.must(r.remove(pod))
-	r.wantNothingLeft()
-}
-
-func TestRefused(t *testing.T) {
-	r := newRig(t)
-	for field, change := range map[string]func(*cri.PodSandboxConfig){
-		"network": func(c *cri.PodSandboxConfig) {
-			c.Linux.SecurityContext.NamespaceOptions.Network = cri.NamespaceMode_NODE
-		},
-		"namespace_options.pid": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD },
-		"namespace_options.ipc": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE },
-		"linux.sysctls":         func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1"} },
-	} {
-		c := podConfig(r, "refused")
-		change(c)
-		if _, err := r.podOf(c); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: error %v, want one that names the field", field, err)
-		}
-	}
-	pod, err := r.pod("asks")
-	r.must(err)
-	profile := func(c *cri.ContainerConfig) *cri.LinuxContainerSecurityContext { return c.Linux.SecurityContext }
-	for field, change := range map[string]func(*cri.ContainerConfig){
-		"linux.seccomp": func(c *cri.ContainerConfig) {
-			profile(c).Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
-		},
-		"linux.namespaces":                   func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
-		"linux.resources.unified":            func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },
-		"annotations[" + logAnnotation + "]": func(c *cri.ContainerConfig) { c.Annotations[logAnnotation] = "relative" },
-	} {
-		c := containerConfig(r, "asks", "c"+strings.Trim(field, "[]"), "sleep")
-		c.Metadata.Name = strings.Map(func(x rune) rune {
-			if x < 'a' || x > 'z' {
-				return -1
+// plain takes out of facts what differs from pod to pod and from run to run.
+func (p *place) plain(f facts, id string) {
+	host := namespacesOf("self")
+	for what, v := range f {
+		if n, ok := strings.CutPrefix(what, "namespace "); ok {
+			switch v {
+			case host[n]:
+				v = "the host's"
+			case p.own[n]:
+				v = "shared with another container"
+			default:
+				v = "its own"
 			}
-			return x
-		}, field)
-		change(c)
-		ctx, cancel := r.within()
-		a, err := r.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: podConfig(r, "asks")})
-		if err == nil {
-			_, err = r.rt.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: a.ContainerId})
 		}
-		cancel()
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: error %v, want one that names the field", field, err)
+		for from, to := range map[string]string{
+			id: "ID", p.pod: "POD", p.dir: "DIR", p.host: "HOST", p.group: "/GROUP", p.name: "NAME",
+		} {
+			if from != "" {
+				v = strings.ReplaceAll(v, from, to)
+			}
+		}
+		// The files of a pod lie where its controller wants them.
+		v = strings.NewReplacer("DIR/state/keepers/POD/", "FILES/", "DIR/root/io.containerd.grpc.v1.cri/sandboxes/POD/", "FILES/", "/NAME", "").Replace(v)
+		f[what] = numbers.ReplaceAllString(v, "N")
+	}
+}
+
+// difference is one that stays.
+type difference struct {
+	what          string // a fact, as an expression
+	stock, keeper string // what is seen, as expressions
+	why           string
+}
+
+func (d difference) covers(what, stock, keeper string) bool {
+	for expression, text := range map[string]string{d.what: what, d.stock: stock, d.keeper: keeper} {
+		if !regexp.MustCompile(`^(?s:` + expression + `)$`).MatchString(text) {
+			return false
 		}
 	}
-	r.must(r.remove(pod))
+	return true
+}
+
+// absent is the value of a fact that there is not.
+const absent = "(absent)"
+
+// compare tells of each difference between two sets of facts that is not one of differences, whose
+// places in used are set.
+func compare(t *testing.T, name string, stock, keeper facts, used map[int]bool) {
+	t.Helper()
+	all := maps.Clone(stock)
+	maps.Copy(all, keeper)
+	for _, what := range slices.Sorted(maps.Keys(all)) {
+		s, ok := stock[what]
+		if !ok {
+			s = absent
+		}
+		k, ok := keeper[what]
+		if !ok {
+			k = absent
+		}
+		if s == k {
+			continue
+		}
+		at := slices.IndexFunc(differences, func(d difference) bool { return d.covers(what, s, k) })
+		if at < 0 {
+			t.Errorf("%s: %s:\n\tkeeper %q\n\tstock  %q", name, what, k, s)
+		}
+		if at >= 0 {
+			used[at] = true
+		}
+	}
+}
+
+// Each configuration looks the same from inside with keepers as with stock shims.
+func TestInside(t *testing.T) {
+	r := newRig(t)
+	host := hostFolder(t)
+	r.must(os.MkdirAll(r.path("cdi"), 0o755))
+	r.must(os.WriteFile(r.path("cdi", "test.json"), []byte(strings.ReplaceAll(cdi, "HOST", host)), 0o644))
+	places, used, names := map[string]*place{}, map[int]bool{}, map[string]bool{}
+	for i, row := range rows {
+		if names[row.name] {
+			t.Fatalf("two rows are %q", row.name)
+		}
+		names[row.name] = true
+		kind := row.pod
+		if kind == "" {
+			kind = "plain"
+		}
+		seen := map[string]facts{}
+		for _, h := range handlers {
+			if places[h+kind] == nil {
+				places[h+kind] = r.place(h, kind, host)
+			}
+			if h == "stock" && row.refused != "" {
+				continue
+			}
+			f, err := places[h+kind].look(fmt.Sprintf("row%d", i), row)
+			switch {
+			case h == "keeper" && row.refused != "" && err == nil:
+				t.Errorf("%s: keepers do not refuse %s any more: take the declaration away", row.name, row.refused)
+			case h == "keeper" && row.refused != "" && !strings.Contains(err.Error(), row.refused+":"):
+				t.Errorf("%s: keepers refuse it as %q, and the row says %s", row.name, err, row.refused)
+			case row.refused == "" && err != nil:
+				t.Errorf("%s, %s: %v", row.name, h, err)
+			}
+			seen[h] = f
+		}
+		if seen["keeper"] != nil && seen["stock"] != nil {
+			compare(t, row.name, seen["stock"], seen["keeper"], used)
+		}
+	}
+	for i, d := range differences {
+		if !used[i] {
+			t.Errorf("nothing differs any more in %q: %s", d.what, d.why)
+		}
+	}
+	for _, p := range r.pods() {
+		r.must(r.remove(p.Id))
+	}
 	r.wantNothingLeft()
 }

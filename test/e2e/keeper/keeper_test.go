@@ -66,13 +66,15 @@ func TestAPodOfBeforeTheRestart(t *testing.T) {
 	if s := r.podStatus(pod); s.CreatedAt != made || s.State != cri.PodSandboxState_SANDBOX_READY {
 		t.Errorf("the pod after the restart: %v, want it ready and made at %d", s, made)
 	}
-	s := r.look("before", pod, containerConfig(r, "before", "later", "look"))
-	if s.Files["/etc/hostname"] != "before\n" || !strings.Contains(strings.Join(s.Mounts, "\n"), "/etc/hosts") || s.Writes["/dev/shm"] != "" {
-		t.Errorf("a container that was made after the restart: %+v", s)
+	p := &place{rig: r, handler: "keeper", name: "before", pod: pod, sandbox: podConfig(r, "before")}
+	f, err := p.look("later", row{change: nothing})
+	r.must(err)
+	if f["file /etc/hostname"] != "NAME" || f["mount /etc/hosts"] == "" || f["make a folder in /dev/shm"] != "" {
+		t.Errorf("a container that was made after the restart: %q", f)
 	}
 	ctx, cancel := r.within()
 	defer cancel()
-	_, err := r.rt.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: old, Timeout: 0})
+	_, err = r.rt.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: old, Timeout: 0})
 	r.must(err)
 	if s := r.exits(old); s.ExitCode != 137 {
 		t.Errorf("the container of before: %v, want exit code 137", s)
@@ -188,4 +190,63 @@ func (r *rig) wantModes(pod string) {
 			r.Errorf("mode of %s: %s, want %s", path, st.Mode().Perm(), want)
 		}
 	}
+}
+
+// A link of an image leads nowhere but into the container, however it is written.
+func TestALinkInAnImageStaysInside(t *testing.T) {
+	r := newRig(t)
+	pod, err := r.pod("links")
+	r.must(err)
+	r.must(os.MkdirAll(r.path("volume"), 0o755))
+	c := containerConfig(r, "links", "c", "sleep")
+	c.Mounts = []*cri.Mount{{HostPath: r.path("volume"), ContainerPath: "/outside/made"}}
+	// The image has no such folder: the link leads to nothing, inside.
+	if _, err := r.container(pod, c, func() {}); err == nil || !strings.Contains(err.Error(), "/outside/made") {
+		t.Errorf("error %v, want one that names the folder", err)
+	}
+	if _, err := os.Stat(r.path("made")); err == nil {
+		t.Error("a folder was made on the host")
+	}
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}
+
+// The path of a log must be absolute.
+func TestALogWithoutAPathIsRefused(t *testing.T) {
+	r := newRig(t)
+	pod, err := r.pod("asks")
+	r.must(err)
+	c := containerConfig(r, "asks", "c", "sleep")
+	c.Annotations[logAnnotation] = "relative"
+	ctx, cancel := r.within()
+	defer cancel()
+	a, err := r.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: podConfig(r, "asks")})
+	if err == nil {
+		_, err = r.rt.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: a.ContainerId})
+	}
+	if err == nil || !strings.Contains(err.Error(), "annotations["+logAnnotation+"]") {
+		t.Errorf("error %v, want one that names the annotation", err)
+	}
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}
+
+// What a container has of the host is not for it to change: the device that hides a file, and what
+// it has in place of an input.
+func TestTheHostsNullDevice(t *testing.T) {
+	r := newRig(t)
+	before, err := os.Stat(os.DevNull)
+	r.must(err)
+	t.Cleanup(func() { os.Chmod(os.DevNull, before.Mode().Perm()) })
+	pod, id := r.runs("null", "sleep")
+	for path, want := range map[string]string{"/proc/keys": "read-only file system", "/proc/1/fd/0": "", "/proc/self/fd/0": ""} {
+		if o := r.execSync(id, 0, "/payload", "chmod", path, "640"); !strings.Contains(o.Out, want) || (o.Code == 0) != (want == "") {
+			t.Errorf("chmod of %s: %+v, want %q", path, o, want)
+		}
+		if now, err := os.Stat(os.DevNull); err != nil || now.Mode() != before.Mode() {
+			t.Errorf("after chmod of %s, the host's %s is %v, %v, was %s", path, os.DevNull, now.Mode(), err, before.Mode())
+		}
+	}
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
 }

@@ -74,9 +74,9 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// round starts three pods with four containers each, and removes a pod of the round before;
-// somewhere in there containerd is killed, is away for a while, and comes back. It returns a pod
-// that it leaves.
+// round starts three pods of three kinds with four containers each, and removes a pod of the round
+// before; somewhere in there containerd is killed, is away for a while, and comes back. It returns
+// a pod that it leaves.
 func (r *rig) round(all *tally, rnd *rand.Rand, n int, old string) string {
 	r.Helper()
 	ms := func(most int) time.Duration { return time.Duration(rnd.IntN(most)) * time.Millisecond }
@@ -95,7 +95,7 @@ func (r *rig) round(all *tally, rnd *rand.Rand, n int, old string) string {
 		delay, lives := ms(600), 1+rnd.IntN(1500)
 		wg.Go(func() {
 			time.Sleep(delay)
-			r.populate(name, list, lives)
+			r.populate(name, []string{"plain", "shared pid", "host pid"}[p], list, lives)
 		})
 	}
 	if old != "" {
@@ -126,15 +126,20 @@ func (r *rig) round(all *tally, rnd *rand.Rand, n int, old string) string {
 	return kept
 }
 
-// populate runs a pod with these containers, until a call fails as containerd is gone.
-func (r *rig) populate(name string, list []*expected, lives int) {
-	id, err := r.pod(name)
+// populate runs a pod, one of pods, with these containers, until a call fails as containerd is
+// gone.
+func (r *rig) populate(name, kind string, list []*expected, lives int) {
+	pod := podConfig(r, name)
+	pods[kind](pod)
+	id, err := r.podOf(pod)
 	if err != nil {
 		return
 	}
 	for _, w := range list {
 		w.asked = true
-		if _, err := r.container(id, containerConfig(r, name, w.kind, w.args(lives)...), func() { w.made = true }); err != nil {
+		c := containerConfig(r, name, w.kind, w.args(lives)...)
+		c.Linux.SecurityContext.NamespaceOptions = namespaces(pod)
+		if _, err := r.containerIn(id, pod, c, func() { w.made = true }); err != nil {
 			return
 		}
 		w.runs = true

@@ -5,7 +5,6 @@ package keeper
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -75,7 +74,7 @@ var onlyUnified = map[string]struct {
 func (r *rig) wantSettings(name string, ids map[string]string, want []setting) {
 	r.Helper()
 	keeper, stock := r.settings(ids["keeper"]), r.settings(ids["stock"])
-	if diff := differences(keeper, stock); len(diff) > 0 {
+	if diff := differing(keeper, stock); len(diff) > 0 {
 		r.Errorf("%s: the cgroup differs from that of a stock shim:\n%s", name, strings.Join(diff, "\n"))
 	}
 	for _, w := range want {
@@ -117,13 +116,7 @@ func TestLimitsAreAsWithStockShims(t *testing.T) {
 			}
 			for name := range all {
 				r.wantSettings(name, ids[name], all[name])
-				var seen [2]seen
-				for i, h := range handlers {
-					seen[i] = r.lookIn(ids[name][h])
-				}
-				if diff := differences(ofCgroups(seen[0]), ofCgroups(seen[1])); len(diff) > 0 {
-					t.Errorf("%s: what a container sees of its cgroups differs:\n%s", name, strings.Join(diff, "\n"))
-				}
+				compare(t, name, r.ofCgroups(ids[name]["stock"]), r.ofCgroups(ids[name]["keeper"]), map[int]bool{})
 			}
 			if unified() {
 				r.wantExecBelow(ids["none"])
@@ -161,8 +154,8 @@ func (r *rig) wantExecBelow(ids map[string]string) {
 		r.must(os.Mkdir(dir+"/below", 0o755))
 		r.must(os.WriteFile(dir+"/below/cgroup.procs", fmt.Append(nil, r.pid(ids[h])), 0o644))
 		r.must(os.WriteFile(dir+"/cgroup.subtree_control", []byte("+memory"), 0o644))
-		if s := r.lookIn(ids[h]); !slices.Equal(s.Member, []string{"0::/below"}) {
-			r.Errorf("%s: an exec is in %q", h, s.Member)
+		if member := r.ofCgroups(ids[h])["file /proc/self/cgroup"]; member != "0::/below" {
+			r.Errorf("%s: an exec is in %q", h, member)
 		}
 		r.must(os.WriteFile(dir+"/cgroup.subtree_control", []byte("-memory"), 0o644))
 	}
@@ -175,24 +168,19 @@ func (r *rig) update(id string, to *cri.LinuxContainerResources) error {
 	return err
 }
 
-// ofCgroups is what a container sees of its cgroups, without its own name.
-func ofCgroups(s seen) map[string]string {
-	out := map[string]string{"has": strings.Join(s.Cgroup, " ")}
-	for _, m := range s.Mounts {
-		if m == "/sys/fs/cgroup rw,nosuid,nodev,noexec,relatime" && !unified() {
-			m = "/sys/fs/cgroup ro,nosuid,nodev,noexec,relatime" // runc leaves the folder of the hierarchies to be written
+// ofCgroups is what an exec in a container sees of its cgroups, without its own name.
+func (r *rig) ofCgroups(id string) facts {
+	r.Helper()
+	f, err := readFacts(r.execSync(id, 0, "/payload", "probe").Out)
+	r.must(err)
+	for what, v := range f {
+		if !strings.Contains(what, "cgroup") {
+			delete(f, what)
+			continue
 		}
-		if at, options, _ := strings.Cut(m, " "); strings.HasPrefix(at, "/sys/fs/cgroup") {
-			out["mount "+at] = options
-		}
+		f[what] = strings.NewReplacer(id, "ID", r.group, "/GROUP").Replace(v)
 	}
-	for _, m := range s.Member {
-		if i := strings.LastIndexAny(m, "/-"); len(m)-i > 64 {
-			m = m[:i]
-		}
-		out["member of "+m] = ""
-	}
-	return out
+	return f
 }
 
 // Devices that a container is given are there and can be used as far as is allowed; others cannot.

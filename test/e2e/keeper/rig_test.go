@@ -113,6 +113,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = 'IMAGE'
 [plugins.'io.containerd.cri.v1.runtime']
+  cdi_spec_dirs = ['DIR/cdi']
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
   disable_apparmor = true
@@ -134,7 +135,33 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
     SystemdCgroup = SYSTEMD
+` + based
+
+// based are the same handlers, whose specification begins with what the CRI cannot ask for.
+const based = `
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.keeper-based]
+  runtime_type = 'io.containerd.runc.v2'
+  sandboxer = 'keeper'
+  base_runtime_spec = 'DIR/base.json'
+  container_annotations = ['berth.dev/log-path']
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based]
+  runtime_type = 'io.containerd.runc.v2'
+  runtime_path = 'PROGRAMS/stock/containerd-shim-runc-v2'
+  base_runtime_spec = 'DIR/base.json'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based.options]
+    BinaryName = 'PROGRAMS/stock/runc'
+    Root = 'DIR/runc'
 `
+
+// base is a specification with a cgroup namespace, which containerd asks for on version 2 alone.
+const base = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}},"root":{"path":"rootfs"},"mounts":[
+	{"destination":"/proc","type":"proc","source":"proc","options":["nosuid","noexec","nodev"]},
+	{"destination":"/dev","type":"tmpfs","source":"tmpfs","options":["nosuid","strictatime","mode=755","size=65536k"]},
+	{"destination":"/dev/pts","type":"devpts","source":"devpts","options":["nosuid","noexec","newinstance","ptmxmode=0666","mode=0620","gid=5"]},
+	{"destination":"/dev/shm","type":"tmpfs","source":"shm","options":["nosuid","noexec","nodev","mode=1777","size=65536k"]},
+	{"destination":"/sys","type":"sysfs","source":"sysfs","options":["nosuid","noexec","nodev","ro"]}],
+	"linux":{"namespaces":[{"type":"pid"},{"type":"ipc"},{"type":"uts"},{"type":"mount"},{"type":"network"},{"type":"cgroup"}],
+	"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
 
 // network is a network plugin that gives an address and makes no interface: nothing of the host
 // changes.
@@ -220,7 +247,7 @@ func (r *rig) tail() string {
 func (r *rig) pull(url string) {
 	r.Helper()
 	layer := r.layer()
-	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{"Cmd":["/payload","sleep"]},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, digest(layer))
+	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{"Cmd":["/pause"]},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, digest(layer))
 	manifest := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":%d},
 		"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":%q,"size":%d}]}`, manifestType, digest(config), len(config), digest(layer), len(layer))
 	for _, blob := range [][]byte{layer, config} {
@@ -261,6 +288,12 @@ func (r *rig) layer() []byte {
 	r.must(w.WriteHeader(&tar.Header{Name: "payload", Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
 	_, err = w.Write(program)
 	r.must(err)
+	before, err := os.ReadFile(filepath.Join(r.programs, "points", "before"))
+	r.must(err)
+	r.must(w.WriteHeader(&tar.Header{Name: "before", Mode: 0o755, Size: int64(len(before)), Typeflag: tar.TypeReg}))
+	_, err = w.Write(before)
+	r.must(err)
+	r.must(w.WriteHeader(&tar.Header{Name: "pause", Linkname: "payload", Mode: 0o755, Typeflag: tar.TypeLink}))
 	for name, text := range map[string]string{"plain": "text", "garbage": "garbage", "script": "#!/nowhere\n", "usr/bin/lost": "#!/nowhere\n", "etc/passwd": "root:x:0:0::/root:/\nuser:x:1000:0::/home/user:/\n"} {
 		mode := int64(0o755)
 		if name == "plain" {
@@ -324,10 +357,14 @@ func (r *rig) podBy(handler string, c *cri.PodSandboxConfig) (string, error) {
 
 // container makes and starts a container; made is called in between.
 func (r *rig) container(id string, c *cri.ContainerConfig, made func()) (string, error) {
+	return r.containerIn(id, podConfig(r, filepath.Base(filepath.Dir(c.Annotations[logAnnotation]))), c, made)
+}
+
+// containerIn is the same, in a pod of this configuration.
+func (r *rig) containerIn(id string, pod *cri.PodSandboxConfig, c *cri.ContainerConfig, made func()) (string, error) {
 	ctx, cancel := r.within()
 	defer cancel()
-	pod := filepath.Base(filepath.Dir(c.Annotations[logAnnotation]))
-	a, err := r.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: podConfig(r, pod)})
+	a, err := r.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: pod})
 	if err != nil {
 		return "", err
 	}

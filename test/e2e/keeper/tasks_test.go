@@ -4,7 +4,6 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc/metadata"
@@ -49,17 +48,6 @@ func (r *rig) pid(id string) uint32 {
 	a, err := client.Get(ctx, &tasks.GetRequest{ContainerID: id})
 	r.must(err)
 	return a.Process.Pid
-}
-
-// lookIn is what an exec in a container sees.
-func (r *rig) lookIn(id string) seen {
-	r.Helper()
-	var s seen
-	o := r.execSync(id, 0, "/payload", "look")
-	if err := json.Unmarshal([]byte(o.Out), &s); err != nil {
-		r.Fatalf("%v: %q", err, o)
-	}
-	return s
 }
 
 // stopped ends a container at once.

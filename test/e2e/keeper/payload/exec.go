@@ -44,6 +44,24 @@ func exec(args []string) int {
 			return 1
 		}
 		select {}
+	case "kill":
+		sig, _ := strconv.Atoi(args[2])
+		if err := syscall.Kill(n, syscall.Signal(sig)); err != nil {
+			return 1
+		}
+		return 0
+	case "chmod":
+		mode, _ := strconv.ParseUint(args[2], 8, 32)
+		if err := os.Chmod(args[1], os.FileMode(mode)); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return 0
+	case "look":
+		if _, err := os.Stat(args[1]); err != nil {
+			return 1
+		}
+		return 0
 	case "reopen":
 		for _, path := range []string{"/dev/stdout", "/dev/stderr"} {
 			if err := os.WriteFile(path, []byte(path), 0); err != nil {
@@ -87,5 +105,25 @@ func tty() int {
 			fmt.Printf("read %q\n", line)
 			return 6
 		}
+	}
+}
+
+// abandon leaves processes behind with their output: some that sleep, and one that is another one
+// every moment, each in a session of its own.
+func abandon() {
+	for _, what := range []string{"sleep", "sleep", "chain"} {
+		start(what)
+	}
+}
+
+// chain has another process do what this one does.
+func chain() { start("chain") }
+
+func start(what string) {
+	cmd := osexec.Command("/payload", what)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		panic(err)
 	}
 }

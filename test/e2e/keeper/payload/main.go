@@ -1,14 +1,18 @@
 // Payload is the program of the containers that test/e2e/keeper runs.
 //
 //	payload sleep              nothing, until it is killed
+//	pause                      the same: the process of a pod by stock shims
 //	payload exit MS CODE       writes "bye" after MS milliseconds, and ends with CODE
 //	payload lines N CODE       writes N numbered lines and "bye", and ends with CODE
 //	payload write              writes numbered lines until it is killed
-//	payload look               writes what a container sees of itself, as JSON
+//	payload probe              writes what a process sees of its container, a fact on each line
 //	payload say OUT ERR CODE   writes OUT and ERR, and ends with CODE
 //	payload cat                copies its input to its output
 //	payload take               reads a line, and ends with its length
 //	payload flood N            writes N bytes
+//	payload kill PID N         sends a process a signal
+//	payload chmod PATH MODE    changes the mode of a file
+//	payload look PATH          ends with 1 if there is no such file
 //	payload signal N           sends itself a signal
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
 //	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
@@ -16,40 +20,52 @@
 //	payload feed FILE          has another process do so, and tells how that ended
 //	payload spin               takes a processor
 //	payload device PATH        tells what a device is, and how it can be opened
+//	payload abandon MS CODE    leaves processes behind that do not end, and ends with CODE after MS milliseconds
+//	payload chain              starts itself, and ends
+//	payload mount PATH         mounts something on PATH, and sleeps
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
 	args := append(os.Args[1:], "", "", "")
+	if os.Args[0] == "/pause" {
+		args[0] = "sleep"
+	}
 	first, _ := strconv.Atoi(args[1])
 	code, _ := strconv.Atoi(args[2])
 	switch args[0] {
 	case "sleep":
-		for { // a select without cases is a deadlock to the Go runtime
-			time.Sleep(time.Hour)
-		}
+		sleep()
 	case "exit":
 		time.Sleep(time.Duration(first) * time.Millisecond)
 	case "lines":
 		lines(first, time.Millisecond)
 	case "write":
 		lines(1<<40, 2*time.Millisecond)
-	case "look":
-		if err := json.NewEncoder(os.Stdout).Encode(look()); err != nil {
+	case "abandon":
+		abandon()
+		time.Sleep(time.Duration(first) * time.Millisecond)
+	case "chain":
+		chain()
+		return
+	case "mount":
+		if err := unix.Mount("tmpfs", args[1], "tmpfs", 0, ""); err != nil {
 			panic(err)
 		}
+		sleep()
+	case "probe":
+		probe()
 		return
-	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "tty":
+	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "look", "tty":
 		os.Exit(exec(args))
 	case "eat", "feed", "spin", "device":
 		os.Exit(limits(args))
@@ -60,86 +76,17 @@ func main() {
 	os.Exit(code)
 }
 
+func sleep() {
+	for { // a select without cases is a deadlock to the Go runtime
+		time.Sleep(time.Hour)
+	}
+}
+
 func lines(n int, pause time.Duration) {
 	for i := range n {
 		fmt.Println("line", i)
 		time.Sleep(pause)
 	}
-}
-
-// Seen is what a container sees of itself.
-type Seen struct {
-	Hostname          string
-	PID               int
-	UID, GID          int
-	Groups            []int
-	Cwd               string
-	Env               []string
-	Status            map[string]string // lines of /proc/self/status
-	Score             string
-	Files             map[string]string // what is in some files, or the error
-	Writes            map[string]string // the error of making a file there
-	Devices           map[string]string // the error of opening them
-	Mounts            []string
-	Root, Dev, Cgroup []string // what is in the folders
-	Member            []string // of which cgroups it is one
-	Fds               []string
-}
-
-func look() Seen {
-	fds := descriptors() // before this program opens some
-	s := Seen{Fds: fds, PID: os.Getpid(), UID: os.Getuid(), GID: os.Getgid(), Env: os.Environ(), Status: map[string]string{}}
-	s.Files, s.Writes, s.Devices = map[string]string{}, map[string]string{}, map[string]string{}
-	s.Hostname, _ = os.Hostname()
-	s.Groups, _ = os.Getgroups()
-	s.Cwd, _ = os.Getwd()
-	s.Score = read("/proc/self/oom_score_adj")
-	for line := range strings.Lines(read("/proc/self/status")) {
-		k, v, _ := strings.Cut(line, ":")
-		s.Status[k] = strings.TrimSpace(v)
-	}
-	for _, p := range []string{"/etc/hostname", "/etc/resolv.conf", "/proc/keys", "/proc/timer_list", "/volume/file"} {
-		s.Files[p] = read(p)
-	}
-	own := "/sys/fs/cgroup" // the folder of a cgroup, of either version
-	if _, err := os.Stat(own + "/cgroup.procs"); err != nil {
-		own += "/memory"
-	}
-	for _, p := range []string{"/", "/dev/shm", "/proc/sys/kernel", own, "/volume", "/readonly", "/tmp"} {
-		s.Writes[p] = failure(os.WriteFile(p+"/written", []byte("x"), 0o600))
-	}
-	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx"} {
-		f, err := os.OpenFile(p, os.O_RDWR, 0)
-		if err == nil {
-			f.Close()
-		}
-		s.Devices[p] = failure(err)
-	}
-	s.Devices["mknod of a disk"] = failure(syscall.Mknod("/tmp/disk", syscall.S_IFBLK|0o600, 8<<8))
-	if f, err := os.Open("/tmp/disk"); err != nil {
-		s.Devices["open of a disk"] = failure(err)
-	} else {
-		f.Close()
-		s.Devices["open of a disk"] = ""
-	}
-	s.Member = strings.Split(strings.TrimSpace(read("/proc/self/cgroup")), "\n")
-	for line := range strings.Lines(read("/proc/self/mountinfo")) {
-		f := strings.Fields(line)
-		s.Mounts = append(s.Mounts, f[4]+" "+f[5])
-	}
-	s.Root, s.Dev, s.Cgroup = names("/"), names("/dev"), names("/sys/fs/cgroup")
-	return s
-}
-
-// descriptors are the open files beside standard input, output and error.
-func descriptors() []string {
-	out := []string{}
-	for fd := 3; fd < 256; fd++ {
-		if at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil {
-			out = append(out, at)
-		}
-	}
-	return out
 }
 
 func read(path string) string {

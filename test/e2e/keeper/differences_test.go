@@ -1,0 +1,55 @@
+//go:build e2e && keeper
+
+package keeper
+
+// differences are those that stay between what is seen with keepers and with stock shims.
+var differences = []difference{
+	{
+		what: `mount /(proc/.*|plain|etc/passwd)`, stock: `/null of tmpfs of tmpfs, rw,nosuid, .*`, keeper: `/null of devtmpfs of .*, ro,.*`,
+		why: "a hidden file has the host's null device on it, read-only, and not the container's, which an image or a volume can make something else",
+	},
+	{
+		what: `mount /([^v].*)?`, stock: `.*, "shared"`, keeper: `.*, ""`,
+		why: "with a volume that goes to the host, all mounts of a container can be heard of by others; with a keeper, those on the volume alone",
+	},
+	{
+		what: `mount /sys/fs/cgroup`, stock: `/ of tmpfs of tmpfs, rw,.*`, keeper: `/ of tmpfs of tmpfs, ro,.*`,
+		why: "the folder of the hierarchies is as read-only as they are",
+	},
+	{
+		what: `mount /sys`, stock: `.*, rw, ""`, keeper: `.*, ro, ""`,
+		why: "the pause container of a privileged pod mounts it first, and may write to it; this mount is read-only in both",
+	},
+	{
+		what: `file /proc/self/cgroup`, stock: `.*\n0::/GROUP/pods/ID`, keeper: `.*\n0::/[^\n]*`,
+		why: "the hierarchy of version 2 beside those of version 1 has no limits, and keepers do not use it",
+	},
+	{
+		what: `cgroup .*/devices.list`, stock: `.*c 10:200 rwm.*`, keeper: `.*`,
+		why: "stock shims let each container use /dev/net/tun, which keepers do not, and not the console of others",
+	},
+	{
+		what: `file /proc/sys/net/ipv4/(ip_unprivileged_port_start|ping_group_range)`, stock: `0|0\t2147483647`, keeper: `1024|1\t0`,
+		why: "enable_unprivileged_ports and enable_unprivileged_icmp are done by the pause container",
+	},
+	{
+		what: `fd 0`, stock: `N, mode 10000, flags 0`, keeper: `DIR/state/.*-stdin, mode 10000, flags 100000`,
+		why: "the input is containerd's FIFO, without a copy in between; its path leads nowhere in the container",
+	},
+	{
+		what: `fd [12]`, stock: `N, mode 10000, flags 1`, keeper: `DIR/state/.*-std(out|err), mode 10000, flags 100001`,
+		why: "an exec writes to containerd's FIFO itself; its path leads nowhere in the container",
+	},
+	{
+		what: `fd 0`, stock: `/dev/null, mode 20000, flags 100000`, keeper: `/dev/null, mode 20000, flags 100002`,
+		why: "an exec without input could write to its null device, as a container without input can",
+	},
+	{
+		what: `mount /sys/fs/cgroup/systemd`, stock: `/ of systemd of cgroup, .*`, keeper: `/ of cgroup of cgroup, .*`,
+		why: "in a cgroup namespace, runc mounts the hierarchies anew, and names this one",
+	},
+	{
+		what: `session keyring`, stock: `keyring;0;0;3f1b0000;_ses.ID`, keeper: `keyring;0;0;[0-9a-f]*;_ses`,
+		why: "one without a name is found by no other container",
+	},
+}
