@@ -260,7 +260,7 @@ var rows = []row{
 	{name: "privileged", pod: "privileged", refused: "linux.devices", change: privileged},
 	{name: "privileged user", pod: "privileged", refused: "linux.devices", change: all(privileged, user)},
 	{name: "privileged, with a read-only root", pod: "privileged", refused: "linux.devices", change: all(privileged, rootless)},
-	{name: "device", refused: "linux.devices", change: device("/dev/fuse", "/dev/fuse", "rwm")},
+	{name: "device", refused: "linux.devices", change: device("/dev/full", "/dev/whole", "rwm")},
 	{name: "device that is read", refused: "linux.devices", change: device("/dev/zero", "/dev/thing", "r")},
 	{name: "device of a user", refused: "linux.devices", change: all(device("/dev/null", "/dev/deep/thing", "rw"), user)},
 	{name: "thing by its name", change: thing("plain")},
