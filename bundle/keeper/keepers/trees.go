@@ -40,7 +40,7 @@ func openTrees(mounts []specs.Mount) (trees map[int]plan.Tree, done func(), err 
 	return trees, done, nil
 }
 
-// openTree opens a copy of what is at the path, with all mounts below if all is set. The file is -1 if there
+// openTree opens a copy of what is at the path, with all mounts below if all is set. fd is -1 if there
 // is none.
 func openTree(path string, all bool, attributes uint64) (fd int, file bool, err error) {
 	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC

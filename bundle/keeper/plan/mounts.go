@@ -145,6 +145,8 @@ func (p *Plan) specMount(c Container, i int) error {
 		return refused(field, "%s", err)
 	case !ok && !(m.Type == "" && bind), m.Type == "bind" && !bind:
 		return refused(field, "is of type %q", m.Type)
+	case bind && !path.IsAbs(m.Source) && (m.Destination != "/dev/shm" || m.Source != "shm"):
+		return refused(field, "source %q is no absolute path", m.Source)
 	case m.Type == "proc" && c.Proc != "" && o.data != "":
 		return refused(field, "has the options %q, and the processes that it shows are of others", o.data)
 	case o.recursive && c.Trees[i].At == "":

@@ -343,6 +343,7 @@ func TestRefused(t *testing.T) {
 		"a file system":       {mount(specs.Mount{Destination: "/a", Source: "/dev/sda", Type: "ext4"}), "mounts[0] (/a)"},
 		"text for a bind":     {mount(specs.Mount{Destination: "/a", Source: "/b", Type: "bind", Options: []string{"rbind", "mode=1"}}), "mounts[0] (/a)"},
 		"bind without bind":   {mount(specs.Mount{Destination: "/a", Source: "/b", Type: "bind"}), "mounts[0] (/a)"},
+		"relative source":     {mount(specs.Mount{Destination: "/a", Source: "b", Options: []string{"bind"}}), "mounts[0] (/a)"},
 		"relative mount":      {mount(specs.Mount{Destination: "a", Source: "/b", Options: []string{"bind"}}), "mounts[0] (a)"},
 		"image on a disk":     {func(c *Container) { c.Rootfs[0].Type = "ext4" }, "rootfs[0]"},
 		"many layers":         {func(c *Container) { c.Rootfs[0].Options = []string{"lowerdir=" + strings.Repeat("/l:", 2000)} }, "rootfs[0]"},

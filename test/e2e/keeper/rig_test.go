@@ -151,6 +151,7 @@ const based = `
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based.options]
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
+    SystemdCgroup = SYSTEMD
 `
 
 // base is a specification with a cgroup namespace, which containerd asks for on version 2 alone.
@@ -178,6 +179,7 @@ func (r *rig) configure() {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
 	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs, "SYSTEMD", strconv.FormatBool(r.systemd)).Replace(config)), 0o600))
+	r.must(os.WriteFile(r.path("base.json"), []byte(base), 0o644))
 	r.must(os.WriteFile(r.path("cni", "fake"), []byte(network), 0o755))
 	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`, r.group[1:])
 	r.must(os.WriteFile(r.path("cni", "10.conflist"), []byte(list), 0o600))

@@ -268,7 +268,7 @@ var rows = []row{
 	{name: "privileged", pod: "privileged", change: privileged},
 	{name: "privileged user", pod: "privileged", change: all(privileged, user)},
 	{name: "privileged, with a read-only root", pod: "privileged", change: all(privileged, rootless)},
-	{name: "device", change: device("/dev/fuse", "/dev/fuse", "rwm")},
+	{name: "device", change: device("/dev/full", "/dev/whole", "rwm")},
 	{name: "device that is read", change: device("/dev/zero", "/dev/thing", "r")},
 	{name: "device of a user", change: all(device("/dev/null", "/dev/deep/thing", "rw"), user)},
 	{name: "thing by its name", change: thing("plain")},

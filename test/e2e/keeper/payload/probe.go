@@ -183,7 +183,7 @@ func accesses() {
 		}
 		fact("make a folder in "+dir, strings.ReplaceAll(failure(err), name, dir))
 	}
-	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/console", "/dev/fuse", "/dev/kvm"} {
+	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/console", "/dev/whole", "/dev/thing"} {
 		f, err := os.OpenFile(p, os.O_RDWR|syscall.O_NOCTTY, 0)
 		if err == nil {
 			f.Close()
