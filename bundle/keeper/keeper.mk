@@ -27,6 +27,7 @@ keeper-points: keeper
 	@mkdir -p $(KEEPER)/points && ln -sf ../keeper $(KEEPER)/points/keeper
 	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keeperpoints -o '$(CURDIR)/$(KEEPER)/points/keeper-containerd' .
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload ./test/e2e/keeper/payload
+	@test "$$(go env GOARCH)" != amd64 || CGO_ENABLED=0 GOARCH=386 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload386 ./test/e2e/keeper/payload
 
 # The stock shim and runc, with which keepers are compared.
 .PHONY: keeper-stock

@@ -293,11 +293,14 @@ static void reap(int signals) {
 	int st;
 	pid_t pid;
 	while (read(signals, &si, sizeof si) == sizeof si) {}
-	while ((pid = waitpid(-1, &st, WNOHANG)) > 0) EACH(i, c) if (c->nspid == pid) {
-		if (c->waits && c->ready) progress(c);
-		if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
-		c->nspid = 0;
-		if (c->ready && c->state != FAILED) ended(c, st);
+	while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
+		if (WIFSTOPPED(st)) ptrace(PTRACE_DETACH, pid, 0, WSTOPSIG(st) == SIGTRAP ? 0 : WSTOPSIG(st)); // it has made the keeper its tracer
+		else EACH(i, c) if (c->nspid == pid) {
+			if (c->waits && c->ready) progress(c);
+			if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
+			c->nspid = 0;
+			if (c->ready && c->state != FAILED) ended(c, st);
+		}
 	}
 }
 

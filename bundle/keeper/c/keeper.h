@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -69,6 +70,8 @@ enum {
 	CWD, IDS, CAPS, NONEW,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
 	ENTER,   // an exec goes into the mounts of its container, and who it forks into the processes
+	PREPARE, // arguments and environment of the program
+	FILTER,  // system calls go through the n1 instructions at s0, with flags n0
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
@@ -101,6 +104,7 @@ int run(const struct plan *p, const struct step *s);
 // first.c
 enum { SYNC = 3, TARGET }; // files of a process that is being made: the socket to the keeper, and the container's first process
 void child(const struct plan *p, int sync, const int give[3], int target);
+int prepare(const struct plan *p);
 int say(int what, int err, int fd);
 
 #endif

@@ -3,7 +3,7 @@
 
 // Which strings each step cannot do without, as bits.
 static const uint8_t needs[OPS] = { [JOIN] = 1, [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
-	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1 };
+	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [FILTER] = 1 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -21,6 +21,7 @@ int checkplan(const struct plan *p, uint64_t size) {
 		if (!s->op || s->op >= OPS) return i;
 		for (int k = 0; k < 4; k++)
 			if (s->s[k] ? s->s[k] < strings || s->s[k] >= size : needs[s->op] >> k & 1) return i;
+		if (s->op == FILTER && (s->n[1] > 4096 || s->s[0] + 8 * s->n[1] > size)) return i;
 	}
 	return NOTHING;
 }
@@ -94,6 +95,7 @@ static int readonly(const char *path) {
 // ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1. PR_SET_KEEPCAPS: the capabilities that
 // are left outlive that, until the next step says which ones stay.
 static int ids(const struct plan *p, const struct step *s) {
+	umask(022);
 	const gid_t *groups = (const gid_t *)((const char *)&p->step[p->steps] + 4 * ((uint64_t)p->argc + p->envc));
 	for (int i = 0; i < 64 && prctl(PR_CAPBSET_READ, i, 0, 0, 0) >= 0; i++)
 		if (!(s->n[2] >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0)) return -1;
@@ -137,6 +139,11 @@ static int console(const struct step *s, const char *shown) {
 	return close(master);
 }
 
+static int filter(const char *program, const uint64_t n[4]) {
+	struct { unsigned short len; const char *program; } f = { n[1], program };
+	return syscall(SYS_seccomp, 1, n[0], &f) ? -1 : 0; // SECCOMP_SET_MODE_FILTER
+}
+
 // folder goes to the folder that the program begins in, which must be one of the container.
 static int folder(const char *path) {
 	char at[PATH_MAX];
@@ -163,6 +170,8 @@ int run(const struct plan *p, const struct step *s) {
 	case CAPS: return caps(s->n);
 	case NONEW: return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	case CONSOLE: return console(s, b);
+	case PREPARE: return prepare(p);
+	case FILTER: return filter(a, s->n);
 	case ENTER: // the root of the mounts becomes this process's
 		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID) || close(TARGET)) return -1;
 		return (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;

@@ -46,13 +46,16 @@ func container(t testing.TB, first *specs.Process) []byte {
 			Process: first,
 			Root:    &specs.Root{Path: "rootfs", Readonly: true},
 			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/data", Source: "/srv", Options: []string{"rbind", "ro"}}},
-			Linux:   &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}},
+			Linux:   &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}, Seccomp: filter},
 		},
 		Rootfs: []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/l"}}}, Root: "/state/rootfs",
 		Cgroups: groups, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1,
 	})
 	return encoded(t, p, err)
 }
+
+// filter is a short profile.
+var filter = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"mount"}, Action: specs.ActErrno}}}
 
 var groups = []plan.Cgroup{{Hierarchy: "cpu", Dir: "/sys/fs/cgroup/cpu/pods/one"}}
 

@@ -50,7 +50,8 @@ type task struct {
 	plan   *plan.Plan // until it is started, to say what failed
 	done   chan struct{}
 
-	execs map[string]*task // of a container
+	execs    map[string]*task  // of a container
+	confined *plan.Confinement // of a container that had an exec
 
 	of      *task // the container of an exec
 	process *specs.Process

@@ -45,6 +45,8 @@ const (
 	opNoNew
 	opConsole
 	opEnter
+	opPrepare
+	opFilter
 )
 
 var opNames = map[op]string{
@@ -52,6 +54,7 @@ var opNames = map[op]string{
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
 	opConsole: "open terminal", opEnter: "enter container",
+	opPrepare: "prepare program", opFilter: "load seccomp filter",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -66,7 +69,7 @@ type step struct {
 func (s step) String() string {
 	words := []string{s.op.String()}
 	for i, v := range s.s {
-		if v != "" {
+		if v != "" && s.op != opFilter { // whose string is a program
 			words = append(words, fmt.Sprintf("s%d=%q", i, v))
 		}
 	}
@@ -192,7 +195,9 @@ func (p *Plan) Bytes() ([]byte, error) {
 func (p *Plan) checkStrings() error {
 	all := append(append([]string{p.log, p.root}, p.argv...), p.envp...)
 	for _, s := range p.steps {
-		all = append(all, s.s[:]...)
+		if s.op != opFilter {
+			all = append(all, s.s[:]...)
+		}
 	}
 	for _, s := range all {
 		if strings.IndexByte(s, 0) >= 0 {

@@ -52,7 +52,7 @@ func TestNewExec(t *testing.T) {
 		Args: []string{"sh"}, Cwd: "/tmp", Terminal: true, ConsoleSize: &specs.Box{Height: 3, Width: 4}, OOMScoreAdj: &score, NoNewPrivileges: true,
 		User: specs.User{UID: 1, GID: 2}, Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN"}},
 	}
-	p, err := NewExec(process, []Cgroup{{"cpu", "/cg/cpu"}})
+	p, err := NewExec(process, []Cgroup{{"cpu", "/cg/cpu"}}, Confinement{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestNewExec(t *testing.T) {
 	}
 	want := []string{
 		`join cgroup s0="/cg/cpu/cgroup.procs"`, `set OOM score s0="321"`, "enter container", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
-		"set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "set no-new-privileges",
+		"set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "prepare program", "set no-new-privileges",
 	}
 	if !slices.Equal(got, want) || p.before != len(want) {
 		t.Errorf("%d of\n%q, want all of\n%q", p.before, got, want)
@@ -78,7 +78,7 @@ func TestNewExec(t *testing.T) {
 		other := *process
 		change(&other)
 		var r *Refused
-		if _, err := NewExec(&other, nil); !errors.As(err, &r) || r.Field != field {
+		if _, err := NewExec(&other, nil, Confinement{}); !errors.As(err, &r) || r.Field != field {
 			t.Errorf("%s: %v, want it refused by this name", field, err)
 		}
 	}

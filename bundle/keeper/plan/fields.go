@@ -42,6 +42,7 @@ var understood = map[string]bool{
 	"process.capabilities.ambient":     true,
 	"linux.resources.memory.limit":     true,
 	"linux.resources.memory.swap":      true, // checked
+	"linux.seccomp":                    true, // checked
 }
 
 // partly reports whether some field below the path is understood.

@@ -63,7 +63,11 @@ func New(c Container) (*Plan, error) {
 	for _, at := range c.Spec.Linux.ReadonlyPaths {
 		p.add(opReadonly, [4]string{"", at})
 	}
-	p.process(c.Spec)
+	confined, err := Confine(c.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p.process(c.Spec, confined)
 	return p, nil
 }
 
@@ -109,7 +113,7 @@ func (p *Plan) devices() {
 
 // process are the steps that come last. Until the start, the process is root with all capabilities,
 // and nothing of the container has run.
-func (p *Plan) process(spec *specs.Spec) {
+func (p *Plan) process(spec *specs.Spec, confined Confinement) {
 	p.score(spec.Process)
 	if spec.Process.Terminal {
 		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
@@ -121,7 +125,7 @@ func (p *Plan) process(spec *specs.Spec) {
 	}
 	p.add(opCwd, [4]string{spec.Process.Cwd})
 	p.before = len(p.steps)
-	p.rights(spec.Process)
+	p.rights(spec.Process, confined)
 }
 
 func (p *Plan) score(process *specs.Process) {
@@ -141,22 +145,9 @@ func (p *Plan) console(process *specs.Process, at string) {
 	p.add(opConsole, [4]string{"", at}, uint64(size.Height), uint64(size.Width))
 }
 
-// rights are the steps after which the process has what its program may have, and no more.
-func (p *Plan) rights(process *specs.Process) {
-	u, caps := process.User, process.Capabilities
-	if caps == nil {
-		caps = &specs.LinuxCapabilities{}
-	}
-	p.add(opIDs, [4]string{}, uint64(u.UID), uint64(u.GID), mask(caps.Bounding))
-	p.add(opCaps, [4]string{}, mask(caps.Effective), mask(caps.Permitted), mask(caps.Inheritable), mask(caps.Ambient))
-	if process.NoNewPrivileges {
-		p.add(opNoNew, [4]string{})
-	}
-}
-
-// NewExec makes the plan of a further process of a container, which is in these cgroups. What it asks for
-// beyond what a keeper does is a *Refused.
-func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
+// NewExec makes the plan of a further process of a container, which is in these cgroups and confined as its
+// first. What it asks for beyond what a keeper does is a *Refused.
+func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*Plan, error) {
 	if err := refuseStruct(reflect.ValueOf(process).Elem(), "process."); err != nil {
 		return nil, err
 	}
@@ -171,8 +162,12 @@ func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
 		p.console(process, "")
 	}
 	p.add(opCwd, [4]string{process.Cwd})
-	p.rights(process)
+	filter := p.rights(process, confined)
 	p.before = len(p.steps)
+	if filter >= 0 && !forks(confined.filter) {
+		p.before = filter
+		return p, refuseLateFilter(process)
+	}
 	return p, nil
 }
 

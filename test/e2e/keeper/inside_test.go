@@ -169,9 +169,10 @@ func TestRefused(t *testing.T) {
 	pod, err := r.pod("asks")
 	r.must(err)
 	profile := func(c *cri.ContainerConfig) *cri.LinuxContainerSecurityContext { return c.Linux.SecurityContext }
+	r.must(os.WriteFile(r.path("listener.json"), []byte(`{"defaultAction":"SCMP_ACT_ALLOW","listenerPath":"/run/listener"}`), 0o600))
 	for field, change := range map[string]func(*cri.ContainerConfig){
-		"linux.seccomp": func(c *cri.ContainerConfig) {
-			profile(c).Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+		"linux.seccomp.listenerPath": func(c *cri.ContainerConfig) {
+			profile(c).Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: r.path("listener.json")}
 		},
 		"linux.namespaces":          func(c *cri.ContainerConfig) { profile(c).NamespaceOptions.Pid = cri.NamespaceMode_NODE },
 		"linux.resources.unified":   func(c *cri.ContainerConfig) { c.Linux.Resources.Unified = map[string]string{"pids.max": "7"} },

@@ -265,20 +265,26 @@ func (r *rig) put(method, url string, body []byte) {
 // host does.
 func (r *rig) layer() []byte {
 	r.Helper()
-	program, err := os.ReadFile(filepath.Join(r.programs, "points", "payload"))
-	r.must(err)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	r.must(w.WriteHeader(&tar.Header{Name: "payload", Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
-	_, err = w.Write(program)
-	r.must(err)
+	programs := []string{"payload"}
+	if runtime.GOARCH == "amd64" {
+		programs = append(programs, "payload386") // the same for 32 bits
+	}
+	for _, name := range programs {
+		program, err := os.ReadFile(filepath.Join(r.programs, "points", name))
+		r.must(err)
+		r.must(w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
+		_, err = w.Write(program)
+		r.must(err)
+	}
 	for name, text := range map[string]string{"plain": "text", "garbage": "garbage", "script": "#!/nowhere\n", "usr/bin/lost": "#!/nowhere\n", "etc/passwd": "root:x:0:0::/root:/\nuser:x:1000:0::/home/user:/\n"} {
 		mode := int64(0o755)
 		if name == "plain" {
 			mode = 0o644
 		}
 		r.must(w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(text)), Typeflag: tar.TypeReg}))
-		_, err = w.Write([]byte(text))
+		_, err := w.Write([]byte(text))
 		r.must(err)
 	}
 	r.must(w.WriteHeader(&tar.Header{Name: "outside", Linkname: "/../../../.." + r.dir, Typeflag: tar.TypeSymlink}))

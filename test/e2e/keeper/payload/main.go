@@ -13,19 +13,28 @@
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
 //	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
+//	payload traced CODE        has its parent trace it, stops, writes "bye", and ends with CODE
+//	payload calls JSON         tells the errno of each system call of a list
+//	payload hunt MS            tells of processes beside it that have more rights than itself
 package main
 
 import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
+func init() { runtime.LockOSThread() }
+
 func main() {
+	if len(os.Args) < 2 || os.Args[1] != "traced" {
+		runtime.UnlockOSThread()
+	}
 	args := append(os.Args[1:], "", "", "")
 	first, _ := strconv.Atoi(args[1])
 	code, _ := strconv.Atoi(args[2])
@@ -39,12 +48,20 @@ func main() {
 	case "lines":
 		lines(first, time.Millisecond)
 	case "write":
-		lines(1<<40, 2*time.Millisecond)
+		lines(1<<30, 2*time.Millisecond)
 	case "look":
 		if err := json.NewEncoder(os.Stdout).Encode(look()); err != nil {
 			panic(err)
 		}
 		return
+	case "traced":
+		syscall.RawSyscall(syscall.SYS_PTRACE, syscall.PTRACE_TRACEME, 0, 0)
+		syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGCONT))
+		code = first
+	case "calls":
+		os.Exit(calls(args[1]))
+	case "hunt":
+		os.Exit(hunt(first))
 	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "tty":
 		os.Exit(exec(args))
 	default:

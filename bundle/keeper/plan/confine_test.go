@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// words are the names of steps.
+func words(steps []step) []string {
+	var out []string
+	for _, s := range steps {
+		out = append(out, s.op.String())
+	}
+	return out
+}
+
+func filtered(denied ...string) *specs.LinuxSeccomp {
+	s := &specs.LinuxSeccomp{DefaultAction: specs.ActAllow}
+	if len(denied) > 0 {
+		s.Syscalls = []specs.LinuxSyscall{{Names: denied, Action: specs.ActErrno}}
+	}
+	return s
+}
+
+// A filter is loaded before capabilities go, or with no-new-privileges as the last step.
+func TestWhenTheFilterIsLoaded(t *testing.T) {
+	c := sample()
+	c.Spec.Linux.Seccomp = filtered()
+	for noNew, want := range map[bool]string{
+		true:  "set user and groups, set capabilities, prepare program, set no-new-privileges, load seccomp filter",
+		false: "set user and groups, set capabilities, prepare program, set capabilities, load seccomp filter, set capabilities",
+	} {
+		c.Spec.Process.NoNewPrivileges = noNew
+		p, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(words(p.steps[p.before:]), ", "); got != want {
+			t.Errorf("no-new-privileges %t: %s, want %s", noNew, got, want)
+		}
+		confined, err := Confine(c.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := NewExec(c.Spec.Process, nil, confined)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(words(e.steps), ", "); !strings.HasSuffix(got, want) || e.before != len(e.steps) {
+			t.Errorf("exec, no-new-privileges %t: %d of %s", noNew, e.before, got)
+		}
+		if _, err := e.Bytes(); err != nil {
+			t.Error(err)
+		}
+		// Before that, the process has one capability more, and hands none of its own on.
+		for i, s := range p.steps[:len(p.steps)-1] {
+			if s.op == opCaps && i > p.before && (s.n[1] != 0x1|admin && s.n[1] != 0x1 || s.n[3] != 0 && !noNew) {
+				t.Errorf("step %s", s)
+			}
+		}
+	}
+}
+
+// Where the profile denies what an exec is made by, the filter is loaded after that, and not at all beside
+// who could trace it.
+func TestLateFilterOfAnExec(t *testing.T) {
+	spec := sample().Spec
+	for _, denied := range []string{"clone", "exit_group", "setsid", "ioctl", "sendmsg", "read"} {
+		spec.Linux.Seccomp = filtered(denied)
+		confined, err := Confine(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewExec(spec.Process, nil, confined)
+		if err != nil || p.steps[p.before].op != opFilter {
+			t.Errorf("%s: %d of %v: %v", denied, p.before, words(p.steps), err)
+		}
+		process := *spec.Process
+		caps := *process.Capabilities
+		process.Capabilities = &caps
+		caps.Bounding = append(slices.Clone(caps.Bounding), "CAP_SYS_PTRACE")
+		var r *Refused
+		if _, err := NewExec(&process, nil, confined); !errors.As(err, &r) || r.Field != "linux.seccomp" {
+			t.Errorf("%s, with CAP_SYS_PTRACE: %v", denied, err)
+		}
+	}
+}
+
+func TestRefusedProfile(t *testing.T) {
+	c := sample()
+	c.Spec.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActNotify}
+	var r *Refused
+	if _, err := New(c); !errors.As(err, &r) || r.Field != "linux.seccomp.defaultAction" {
+		t.Errorf("%v", err)
+	}
+}
