@@ -20,6 +20,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -72,6 +73,7 @@ enum {
 	ENTER,   // an exec goes into the mounts of its container, and who it forks into the processes
 	PREPARE, // arguments and environment of the program
 	FILTER,  // system calls go through the n1 instructions at s0, with flags n0
+	RLIMIT,  // of resource n0, n1 and at most n2
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the

@@ -172,6 +172,7 @@ int run(const struct plan *p, const struct step *s) {
 	case CONSOLE: return console(s, b);
 	case PREPARE: return prepare(p);
 	case FILTER: return filter(a, s->n);
+	case RLIMIT: return setrlimit(s->n[0], &(struct rlimit){ s->n[1], s->n[2] });
 	case ENTER: // the root of the mounts becomes this process's
 		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID) || close(TARGET)) return -1;
 		return (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;

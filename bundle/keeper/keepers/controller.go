@@ -74,7 +74,7 @@ type controller struct{ k *Keepers }
 // refusePod says what a pod asks for that a keeper does not do. What a container asks for is looked at
 // when it is made.
 func refusePod(c *runtime.PodSandboxConfig, netns string) error {
-	l, s := c.GetLinux(), c.GetLinux().GetSecurityContext()
+	s := c.GetLinux().GetSecurityContext()
 	n := s.GetNamespaceOptions()
 	refused := func(field, why string) error {
 		return refusal(&plan.Refused{Field: field, Why: why})
@@ -88,14 +88,12 @@ func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 		return refused("linux.security_context.namespace_options.ipc", "the keeper's pods have an IPC namespace of their own")
 	case n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() != runtime.NamespaceMode_NODE:
 		return refused("linux.security_context.namespace_options.userns_options", "the keeper knows no user namespaces")
-	case len(l.GetSysctls()) > 0:
-		return refused("linux.sysctls", "the keeper sets none")
 	case s.GetPrivileged():
 		return refused("linux.security_context.privileged", "the keeper's containers are not")
 	case s.GetSelinuxOptions() != nil:
 		return refused("linux.security_context.selinux_options", "the keeper knows no labels")
 	}
-	return nil
+	return refuseSysctls(c.GetLinux().GetSysctls(), n)
 }
 
 func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbox.CreateOpt) error {
@@ -120,7 +118,7 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
-	p.netns = o.NetNSPath
+	p.netns, p.sysctls = o.NetNSPath, config.GetLinux().GetSysctls()
 	p.record = podRecord{Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now()}
 	if p.record.Hostname == "" {
 		if p.record.Hostname, err = os.Hostname(); err != nil {
@@ -137,13 +135,14 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	return nil
 }
 
-func (c *controller) Start(_ context.Context, id string) (sandbox.ControllerInstance, error) {
+func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerInstance, error) {
 	p, err := c.k.pod(id)
 	if err != nil {
 		return sandbox.ControllerInstance{}, err
 	}
 	if err := p.start(c.k.sealed, p.netns); err != nil {
-		return sandbox.ControllerInstance{}, fmt.Errorf("start the keeper of sandbox %s: %w", id, err)
+		// containerd does not ask for the end of what did not start.
+		return sandbox.ControllerInstance{}, errors.Join(fmt.Errorf("start the keeper of sandbox %s: %w", id, err), c.Shutdown(ctx, id))
 	}
 	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion}, nil
 }

@@ -27,9 +27,10 @@ const patience = 30 * time.Second
 
 // pod is a pod and its keeper.
 type pod struct {
-	dir    string
-	netns  string        // its path, until the keeper has it
-	exited chan struct{} // closed when the keeper has ended, and all of the pod with it
+	dir     string
+	netns   string            // its path, until the keeper has it
+	sysctls map[string]string // until they are set
+	exited  chan struct{}     // closed when the keeper has ended, and all of the pod with it
 
 	mu       sync.Mutex
 	record   podRecord

@@ -82,6 +82,9 @@ func (p *pod) start(program, netns string) error {
 	if err := p.connect(); err != nil {
 		return err
 	}
+	if err := p.setSysctls(p.sysctls); err != nil {
+		return err
+	}
 	if err := writeRecord(podFile(p.dir), p.record); err != nil {
 		return err
 	}

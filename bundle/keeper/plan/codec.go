@@ -47,6 +47,7 @@ const (
 	opEnter
 	opPrepare
 	opFilter
+	opRlimit
 )
 
 var opNames = map[op]string{
@@ -54,7 +55,7 @@ var opNames = map[op]string{
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
 	opConsole: "open terminal", opEnter: "enter container",
-	opPrepare: "prepare program", opFilter: "load seccomp filter",
+	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
 }
 
 func (o op) String() string { return opNames[o] }

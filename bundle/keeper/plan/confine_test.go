@@ -98,3 +98,34 @@ func TestRefusedProfile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestRlimits(t *testing.T) {
+	c := sample()
+	limit := func(kind string, soft, hard uint64) specs.POSIXRlimit {
+		return specs.POSIXRlimit{Type: kind, Soft: soft, Hard: hard}
+	}
+	c.Spec.Process.Rlimits = []specs.POSIXRlimit{limit("RLIMIT_CPU", 1, 2), limit("RLIMIT_RTTIME", 3, 1<<64-1)}
+	p, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := NewExec(c.Spec.Process, nil, Confinement{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, steps := range map[string][]step{"container": p.steps, "exec": e.steps} {
+		at := slices.IndexFunc(steps, func(s step) bool { return s.op == opRlimit })
+		if at < 0 || steps[at].n != [4]uint64{0, 1, 2} || steps[at+1].n != [4]uint64{15, 3, 1<<64 - 1} || steps[at+2].op != opPivot && steps[at+2].op != opEnter {
+			t.Errorf("%s: limits are step %d of %v", name, at, steps)
+		}
+	}
+	for _, wrong := range [][]specs.POSIXRlimit{
+		{limit("RLIMIT_CORE", 0, 0), limit("RLIMIT_X", 1, 1)}, {limit("RLIMIT_CORE", 0, 0), limit("RLIMIT_CORE", 0, 0)}, {limit("RLIMIT_CORE", 0, 0), limit("RLIMIT_CPU", 2, 1)},
+	} {
+		c.Spec.Process.Rlimits = wrong
+		var r *Refused
+		if _, err := New(c); !errors.As(err, &r) || r.Field != "process.rlimits[1]" {
+			t.Errorf("%v: %v", wrong, err)
+		}
+	}
+}

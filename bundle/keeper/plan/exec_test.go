@@ -70,7 +70,7 @@ func TestNewExec(t *testing.T) {
 	for field, change := range map[string]func(*specs.Process){
 		"process.args":                  func(p *specs.Process) { p.Args = nil },
 		"process.cwd":                   func(p *specs.Process) { p.Cwd = "tmp" },
-		"process.rlimits":               func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}} },
+		"process.rlimits[0]":            func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
 		"process.apparmorProfile":       func(p *specs.Process) { p.ApparmorProfile = "x" },
 		"process.consoleSize":           func(p *specs.Process) { p.ConsoleSize = &specs.Box{Height: 1 << 16} },
 		"process.capabilities.bounding": func(p *specs.Process) { p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_X"}} },

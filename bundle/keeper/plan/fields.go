@@ -23,6 +23,7 @@ var understood = map[string]bool{
 	"process.oomScoreAdj":        true,
 	"process.terminal":           true,
 	"process.consoleSize":        true,
+	"process.rlimits":            true, // checked
 	"root.path":                  true, // checked
 	"root.readonly":              true,
 	"mounts":                     true, // checked one by one

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -119,6 +120,7 @@ func (p *Plan) process(spec *specs.Spec, confined Confinement) {
 		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
 		p.console(spec.Process, "/dev/console")
 	}
+	p.rlimits(spec.Process)
 	p.add(opPivot, [4]string{})
 	if spec.Root.Readonly {
 		p.add(opMount, [4]string{"", "/"}, unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
@@ -157,6 +159,7 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
 	p.join(cgroups)
 	p.score(process) // by the host's /proc
+	p.rlimits(process)
 	p.add(opEnter, [4]string{})
 	if process.Terminal {
 		p.console(process, "")
@@ -187,7 +190,7 @@ func refuseProcess(process *specs.Process) error {
 	case process.ConsoleSize != nil && max(process.ConsoleSize.Height, process.ConsoleSize.Width) > math.MaxUint16:
 		return refused("process.consoleSize", "is more than %d", math.MaxUint16)
 	}
-	return refuseCapabilities(process.Capabilities)
+	return errors.Join(refuseCapabilities(process.Capabilities), refuseRlimits(process.Rlimits))
 }
 
 // capabilities are the names of capabilities; the number of each is its place.

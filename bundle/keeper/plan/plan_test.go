@@ -319,7 +319,7 @@ func TestTheSameInC(t *testing.T) {
 	}
 	// The steps in their order, which is their number.
 	at := strings.Index(c, "JOIN = 1,")
-	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW CONSOLE ENTER PREPARE FILTER OPS")
+	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW CONSOLE ENTER PREPARE FILTER RLIMIT OPS")
 	for _, name := range names {
 		next := strings.Index(c[at:], "\t"+name+",")
 		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {

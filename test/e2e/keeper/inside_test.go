@@ -156,9 +156,10 @@ func TestRefused(t *testing.T) {
 		"network": func(c *cri.PodSandboxConfig) {
 			c.Linux.SecurityContext.NamespaceOptions.Network = cri.NamespaceMode_NODE
 		},
-		"namespace_options.pid": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD },
-		"namespace_options.ipc": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE },
-		"linux.sysctls":         func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1"} },
+		"namespace_options.pid":           func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD },
+		"namespace_options.ipc":           func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE },
+		"linux.sysctls[kernel.panic]":     func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"kernel.panic": "1"} },
+		"linux.sysctls[net.ipv4.no_such]": func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4.no_such": "1"} },
 	} {
 		c := podConfig(r, "refused")
 		change(c)

@@ -134,7 +134,35 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock.options]
     BinaryName = 'PROGRAMS/stock/runc'
     Root = 'DIR/runc'
+` + based
+
+// based are the same handlers with a specification to begin with, which has what the CRI cannot ask for.
+const based = `
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.keeper-based]
+  runtime_type = 'io.containerd.runc.v2'
+  sandboxer = 'keeper'
+  container_annotations = ['berth.dev/log-path']
+  base_runtime_spec = 'DIR/base.json'
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based]
+  runtime_type = 'io.containerd.runc.v2'
+  runtime_path = 'PROGRAMS/stock/containerd-shim-runc-v2'
+  base_runtime_spec = 'DIR/base.json'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.stock-based.options]
+    BinaryName = 'PROGRAMS/stock/runc'
+    Root = 'DIR/runc'
 `
+
+const base = `{
+  "ociVersion": "1.3.0", "root": {"path": "rootfs"},
+  "process": {"cwd": "/", "user": {"uid": 0, "gid": 0}, "rlimits": [
+    {"type": "RLIMIT_NOFILE", "soft": 100, "hard": 200}, {"type": "RLIMIT_CORE", "soft": 0, "hard": 0}, {"type": "RLIMIT_NPROC", "soft": 300, "hard": 400},
+    {"type": "RLIMIT_SIGPENDING", "soft": 1, "hard": 2}, {"type": "RLIMIT_STACK", "soft": 4194304, "hard": 1073741824}]},
+  "mounts": [
+    {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+    {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+    {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}],
+  "linux": {"resources": {"devices": [{"allow": false, "access": "rwm"}]}, "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network"}]}
+}`
 
 // network is a network plugin that gives an address and makes no interface: nothing of the host
 // changes.
@@ -151,6 +179,7 @@ func (r *rig) configure() {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
 	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs).Replace(config)), 0o600))
+	r.must(os.WriteFile(r.path("base.json"), []byte(base), 0o600))
 	r.must(os.WriteFile(r.path("cni", "fake"), []byte(network), 0o755))
 	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`, r.group[1:])
 	r.must(os.WriteFile(r.path("cni", "10.conflist"), []byte(list), 0o600))

@@ -13,6 +13,7 @@
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
 //	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
+//	payload read PATH...       writes what is in files
 //	payload traced CODE        has its parent trace it, stops, writes "bye", and ends with CODE
 //	payload calls JSON         tells the errno of each system call of a list
 //	payload hunt MS            tells of processes beside it that have more rights than itself
@@ -52,6 +53,11 @@ func main() {
 	case "look":
 		if err := json.NewEncoder(os.Stdout).Encode(look()); err != nil {
 			panic(err)
+		}
+		return
+	case "read":
+		for _, p := range os.Args[2:] {
+			fmt.Printf("%s: %s", p, read(p))
 		}
 		return
 	case "traced":
