@@ -1,6 +1,6 @@
 // keeper holds a pod: its namespaces, its containers, how they ended, and the reading ends of their output.
 //
-//	keeper HOSTNAME SHM-FOLDER    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace
+//	keeper HOSTNAME SHM-FOLDER    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace; fd 5: user namespace, if there is one
 //
 // The first process makes the namespaces and forks. The second is process 1 of the pod's PID namespace: when it ends, the kernel
 // ends every process of the pod. When it is ready, it prints its pid as the host sees it. Who connects last is the runtime.
@@ -351,11 +351,23 @@ static void die(const char *what) {
 	_exit(1);
 }
 
+// owned makes the namespaces that the pod's user namespace owns. Somebody must be in it for that, and the keeper is not.
+static void owned(int user) {
+	int st, fd;
+	pid_t pid = fork();
+	if (!pid && (enteruser(user) || unshare(CLONE_NEWIPC | CLONE_NEWUTS))) die("make namespaces");
+	while (!pid) raise(SIGSTOP);
+	if (waitpid(pid, &st, WUNTRACED) != pid || !WIFSTOPPED(st) || (fd = syscall(SYS_pidfd_open, pid, 0)) < 0) die("see who makes namespaces");
+	if (setns(fd, CLONE_NEWIPC | CLONE_NEWUTS) || kill(pid, SIGKILL) || waitpid(pid, 0, 0) != pid || close(fd)) die("enter namespaces");
+}
+
 // pod makes the pod's namespaces. Its mounts are slaves of the host's: what the host mounts later comes in, and nothing goes out.
 static void pod(const char *hostname, const char *shm) {
 	if (setns(4, CLONE_NEWNET)) die("enter the network namespace of fd 4");
 	close(4);
-	if (unshare(CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID | CLONE_NEWNS)) die("make namespaces");
+	if (!fcntl(5, F_SETFD, FD_CLOEXEC)) owned(5);
+	else if (unshare(CLONE_NEWIPC | CLONE_NEWUTS)) die("make namespaces");
+	if (unshare(CLONE_NEWPID | CLONE_NEWNS)) die("make namespaces");
 	if (sethostname(hostname, strlen(hostname))) die("set the host name");
 	if (mount(0, "/", 0, MS_REC | MS_SLAVE, 0)) die("make mounts slaves of the host's");
 	if (mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=1777,size=65536k")) die("mount shm");

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/fsuid.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -70,10 +71,13 @@ enum {
 	PIVOT,    // the container's root becomes this process's root
 	CWD, IDS, CAPS, NONEW,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
-	ENTER,   // an exec goes into the mounts of its container, and who it forks into the processes
+	ENTER,   // an exec goes into the mounts of its container, its user namespace if n0 is 1, and who it forks into the processes
 	PREPARE, // arguments and environment of the program
 	FILTER,  // system calls go through the n1 instructions at s0, with flags n0
 	RLIMIT,  // of resource n0, n1 and at most n2
+	OWN,     // standard streams, and what is made from here on, belong to user n0 and group n1 of the host
+	MAPPED,  // as INSIDE, a copy of what is mounted at s0, and of what is mounted below if n0 is 1, with the ids of user namespace s2
+	USER,    // go into user namespace s0
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
@@ -100,6 +104,7 @@ void feed(struct container *c);
 
 // plan.c
 const char *text(const struct plan *p, uint32_t offset);
+int enteruser(int user);
 int checkplan(const struct plan *p, uint64_t size);
 int run(const struct plan *p, const struct step *s);
 

@@ -3,7 +3,7 @@
 
 // Which strings each step cannot do without, as bits.
 static const uint8_t needs[OPS] = { [JOIN] = 1, [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
-	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [FILTER] = 1 };
+	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [FILTER] = 1, [MAPPED] = 7, [USER] = 1 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -92,6 +92,45 @@ static int readonly(const char *path) {
 	return onto(fd, 0, 0, MS_REMOUNT | MS_BIND | MS_RDONLY | (v.f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)), 0);
 }
 
+// give has standard input, output and error belong to somebody: /dev/stdout is for the program to open, but no device is for it to have.
+static int give(uid_t uid, gid_t gid) {
+	struct stat st;
+	for (int i = 0; i < 3; i++) if (!fstat(i, &st) && (S_ISFIFO(st.st_mode) || isatty(i)) && fchown(i, uid, gid)) return -1;
+	return 0;
+}
+
+// own has what is made from here on belong to somebody. Capabilities stay (4 is SECBIT_NO_SETUID_FIXUP).
+static int own(uid_t uid, gid_t gid) {
+	if (give(uid, gid) || prctl(PR_SET_SECUREBITS, 4, 0, 0, 0)) return -1;
+	setfsgid(gid);
+	setfsuid(uid);
+	return prctl(PR_SET_SECUREBITS, 0, 0, 0, 0);
+}
+
+// mapped mounts a copy of source on a path of the container, with the ids that a user namespace gives to those of its files.
+static int mapped(const char *source, const char *path, const char *user, int rec) {
+	struct { uint64_t set, clear, propagation; int64_t user; } attr = { 0x100000, 0, 0, open(user, O_RDONLY | O_CLOEXEC) }; // MOUNT_ATTR_IDMAP
+	int tree = syscall(SYS_open_tree, AT_FDCWD, source, 1 | O_CLOEXEC | (rec ? 0x8000 : 0)), at = inside(path); // OPEN_TREE_CLONE, AT_RECURSIVE
+	int r = attr.user < 0 || tree < 0 || at < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr) ||
+		syscall(SYS_move_mount, tree, "", at, "", 0x44), e = errno; // the two paths are empty
+	int all[] = { attr.user, tree, at };
+	for (int i = 0; i < 3; i++) shut(&all[i]);
+	errno = e;
+	return -r;
+}
+
+// enteruser goes into a user namespace, as root of it.
+int enteruser(int user) {
+	return setns(user, CLONE_NEWUSER) || setresgid(0, 0, 0) || setresuid(0, 0, 0) ? -1 : 0;
+}
+
+// user goes into a user namespace. It owns a copy of all mounts, none of which it can take apart; the root is a new one for pivot_root.
+static int user(const char *path) {
+	if (fchdir(rootfd) || enteruser(open(path, O_RDONLY | O_CLOEXEC)) || unshare(CLONE_NEWNS)) return -1;
+	if ((rootfd = syscall(SYS_open_tree, AT_FDCWD, ".", 1 | O_CLOEXEC | 0x8000)) < 0) return -1;
+	return syscall(SYS_move_mount, rootfd, "", AT_FDCWD, ".", 4) ? -1 : 0;
+}
+
 // ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1. PR_SET_KEEPCAPS: the capabilities that
 // are left outlive that, until the next step says which ones stay.
 static int ids(const struct plan *p, const struct step *s) {
@@ -99,11 +138,7 @@ static int ids(const struct plan *p, const struct step *s) {
 	const gid_t *groups = (const gid_t *)((const char *)&p->step[p->steps] + 4 * ((uint64_t)p->argc + p->envc));
 	for (int i = 0; i < 64 && prctl(PR_CAPBSET_READ, i, 0, 0, 0) >= 0; i++)
 		if (!(s->n[2] >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0)) return -1;
-	for (int i = 0; i < 3; i++) { // /dev/stdout is for the program to open, but no device is for it to have
-		struct stat st;
-		if (!fstat(i, &st) && (S_ISFIFO(st.st_mode) || isatty(i)) && fchown(i, s->n[0], -1)) return -1;
-	}
-	if (setgroups(p->groups, groups) || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)) return -1;
+	if (give(s->n[0], -1) || setgroups(p->groups, groups) || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)) return -1;
 	if (setresgid(s->n[1], s->n[1], s->n[1]) || setresuid(s->n[0], s->n[0], s->n[0])) return -1;
 	return prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
 }
@@ -172,9 +207,12 @@ int run(const struct plan *p, const struct step *s) {
 	case CONSOLE: return console(s, b);
 	case PREPARE: return prepare(p);
 	case FILTER: return filter(a, s->n);
+	case OWN: return own(s->n[0], s->n[1]);
+	case MAPPED: return mapped(a, b, type, s->n[0]);
+	case USER: return user(a);
 	case RLIMIT: return setrlimit(s->n[0], &(struct rlimit){ s->n[1], s->n[2] });
 	case ENTER: // the root of the mounts becomes this process's
-		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID) || close(TARGET)) return -1;
+		if (setns(TARGET, CLONE_NEWNS | CLONE_NEWPID) || (s->n[0] && enteruser(TARGET)) || close(TARGET)) return -1;
 		return (rootfd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	}
 	errno = ENOSYS;

@@ -86,8 +86,6 @@ func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 		return refused("linux.security_context.namespace_options.pid", "the keeper's containers have processes of their own")
 	case n.GetIpc() != runtime.NamespaceMode_POD:
 		return refused("linux.security_context.namespace_options.ipc", "the keeper's pods have an IPC namespace of their own")
-	case n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() != runtime.NamespaceMode_NODE:
-		return refused("linux.security_context.namespace_options.userns_options", "the keeper knows no user namespaces")
 	case s.GetPrivileged():
 		return refused("linux.security_context.privileged", "the keeper's containers are not")
 	case s.GetSelinuxOptions() != nil:
@@ -119,6 +117,9 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
 	p.netns, p.sysctls = o.NetNSPath, config.GetLinux().GetSysctls()
+	if u := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); u.GetMode() == runtime.NamespaceMode_POD && len(u.GetUids()) == 1 {
+		p.root = int(u.Uids[0].HostId)
+	}
 	p.record = podRecord{Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now()}
 	if p.record.Hostname == "" {
 		if p.record.Hostname, err = os.Hostname(); err != nil {

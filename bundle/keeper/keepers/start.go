@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/containerd/v2/pkg/sys"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -68,9 +69,18 @@ func (p *pod) start(program, netns string) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer network.Close()
+	files := []*os.File{socket, network}
+	if p.root != 0 { // containerd has made the network in a user namespace
+		user, err := sys.GetUsernsForNamespace(network.Fd())
+		if err != nil {
+			return fmt.Errorf("user namespace of %s: %w", netns, err)
+		}
+		defer user.Close()
+		files = append(files, user) // is plan.KeptUser
+	}
 	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"))
 	cmd.Env = []string{}
-	cmd.ExtraFiles = []*os.File{socket, network}
+	cmd.ExtraFiles = files
 	if _, err := cmd.Output(); err != nil {
 		var e *exec.ExitError
 		if errors.As(err, &e) {

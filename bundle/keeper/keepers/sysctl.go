@@ -65,6 +65,11 @@ func (p *pod) setSysctls(sysctls map[string]string) error {
 		// The thread is not unlocked: it ends with this goroutine, and nothing else runs in these namespaces.
 		goruntime.LockOSThread()
 		err := unix.Setns(pidfd, unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS)
+		if err == nil && p.root != 0 { // in a user namespace, its root may write them, and the host's may not
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(p.root), ^uintptr(0)); e != 0 {
+				err = e
+			}
+		}
 		if err != nil {
 			err = fmt.Errorf("enter the pod's namespaces: %w", err)
 		} else {

@@ -48,6 +48,9 @@ const (
 	opPrepare
 	opFilter
 	opRlimit
+	opOwn
+	opMapped
+	opUser
 )
 
 var opNames = map[op]string{
@@ -56,6 +59,7 @@ var opNames = map[op]string{
 	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
 	opConsole: "open terminal", opEnter: "enter container",
 	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
+	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -90,7 +94,9 @@ type Plan struct {
 	groups     []uint32
 	log, root  string
 
-	made map[string]bool // directories that a step makes already, while the plan is made
+	made  map[string]bool // directories that a step makes already, while the plan is made
+	user  *user           // the container's user namespace, nil without one; and its file
+	place string
 }
 
 // Describe says in words what failed, as a reply has it. Of a program that is not there, they are the

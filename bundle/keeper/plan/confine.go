@@ -14,15 +14,16 @@ import (
 // what it says of the first alone.
 type Confinement struct {
 	filter *seccomp.Filter // nil without one
+	user   *user
 }
 
 // Confine reads it. What it asks for beyond what a keeper does is a *Refused.
 func Confine(spec *specs.Spec) (Confinement, error) {
 	var c Confinement
-	if spec.Linux.Seccomp == nil {
-		return c, nil
-	}
 	var err error
+	if c.user, err = userOf(spec); err != nil || spec.Linux.Seccomp == nil {
+		return c, err
+	}
 	c.filter, err = seccomp.Compile(spec.Linux.Seccomp)
 	var wrong *seccomp.Error
 	if errors.As(err, &wrong) {

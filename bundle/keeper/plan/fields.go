@@ -44,6 +44,8 @@ var understood = map[string]bool{
 	"linux.resources.memory.limit":     true,
 	"linux.resources.memory.swap":      true, // checked
 	"linux.seccomp":                    true, // checked
+	"linux.uidMappings":                true, // checked
+	"linux.gidMappings":                true, // checked
 }
 
 // partly reports whether some field below the path is understood.

@@ -95,6 +95,10 @@ func (p *Plan) rootfs(mounts []*types.Mount) error {
 		if m.Type != "overlay" && m.Type != "bind" || m.Target != "" {
 			return refused(field, "is of type %q at %q", m.Type, m.Target)
 		}
+		m, err := p.mappedRootfs(field, m)
+		if err != nil {
+			return err
+		}
 		o, err := parseOptions(m.Options, []string{"lowerdir=", "upperdir=", "workdir=", "index=", "userxattr", "metacopy=", "redirect_dir=", "volatile"})
 		if err != nil {
 			return refused(field, "%s", err)
@@ -111,17 +115,22 @@ func (p *Plan) specMount(c Container, i int) error {
 	m := c.Spec.Mounts[i]
 	field := fmt.Sprintf("mounts[%d] (%s)", i, m.Destination)
 	known, ok := fileSystems[m.Type]
-	o, err := parseOptions(m.Options, known)
+	list, err := p.user.hostIDs(field, m.Options)
+	if err != nil {
+		return err
+	}
+	o, err := parseOptions(list, known)
 	bind := o.flags&unix.MS_BIND != 0
 	switch {
 	case err != nil:
 		return refused(field, "%s", err)
 	case !ok && !(m.Type == "" && bind), m.Type == "bind" && !bind:
 		return refused(field, "is of type %q", m.Type)
-	case len(m.UIDMappings)+len(m.GIDMappings) > 0:
-		return refused(field, "has mapped ids")
 	case !path.IsAbs(m.Destination):
 		return refused(field, "is no absolute path")
+	}
+	if err := p.user.refuseMapped(field, m, o); err != nil {
+		return err
 	}
 	m.Destination = path.Clean(m.Destination)
 	switch {
@@ -149,7 +158,11 @@ func (p *Plan) specMount(c Container, i int) error {
 // bind mounts a path of the host. Flags other than bind count only when such a mount is mounted anew.
 func (p *Plan) bind(m specs.Mount, o options) {
 	m.Type = ""
-	p.mount(m, options{flags: o.flags & (unix.MS_BIND | unix.MS_REC)})
+	if len(m.UIDMappings) > 0 {
+		p.add(opMapped, [4]string{m.Source, m.Destination, p.place}, o.flags&unix.MS_REC/unix.MS_REC)
+	} else {
+		p.mount(m, options{flags: o.flags & (unix.MS_BIND | unix.MS_REC)})
+	}
 	m.Source = ""
 	if rest := o.flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 {
 		p.mount(m, options{flags: unix.MS_REMOUNT | unix.MS_BIND | rest})

@@ -43,14 +43,20 @@ func New(c Container) (*Plan, error) {
 	}
 	p := &Plan{
 		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: c.Spec.Process.Env, groups: c.Spec.Process.User.AdditionalGids,
-		made: map[string]bool{},
+		made: map[string]bool{}, place: fmt.Sprintf("/proc/%d/fd/%d", c.Keeper, KeptUser),
 	}
+	confined, err := Confine(c.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p.user = confined.user
 	p.join(c.Cgroups)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
 		return nil, err
 	}
-	withFiles(&c)
+	p.own()
+	withFiles(&c, p.user)
 	for i := range c.Spec.Mounts {
 		if err := p.specMount(c, i); err != nil {
 			return nil, err
@@ -64,17 +70,13 @@ func New(c Container) (*Plan, error) {
 	for _, at := range c.Spec.Linux.ReadonlyPaths {
 		p.add(opReadonly, [4]string{"", at})
 	}
-	confined, err := Confine(c.Spec)
-	if err != nil {
-		return nil, err
-	}
 	p.process(c.Spec, confined)
 	return p, nil
 }
 
 // withFiles adds the pod's own files to the mounts, where the specification has nothing else there.
 // containerd takes its own away at a restart, as it does for the pods of each controller but its own.
-func withFiles(c *Container) {
+func withFiles(c *Container, u *user) {
 	spec := *c.Spec
 	spec.Mounts = slices.Clone(spec.Mounts)
 	files := map[string]bool{}
@@ -84,7 +86,14 @@ func withFiles(c *Container) {
 	for _, file := range []string{"hostname", "hosts", "resolv.conf"} {
 		at, source := "/etc/"+file, path.Join(c.PodFiles, file)
 		if !slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == at }) {
-			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Source: source, Options: []string{"rbind", "rprivate"}})
+			m := specs.Mount{Destination: at, Source: source, Options: []string{"rbind", "rprivate"}}
+			if spec.Root.Readonly { // as containerd has it for its own
+				m.Options = append(m.Options, "ro")
+			}
+			if u != nil {
+				m.UIDMappings, m.GIDMappings = []specs.LinuxIDMapping{u.uids}, []specs.LinuxIDMapping{u.gids}
+			}
+			spec.Mounts = append(spec.Mounts, m)
 			files[source] = true
 		}
 	}
@@ -121,6 +130,9 @@ func (p *Plan) process(spec *specs.Spec, confined Confinement) {
 		p.console(spec.Process, "/dev/console")
 	}
 	p.rlimits(spec.Process)
+	if p.user != nil {
+		p.add(opUser, [4]string{p.place})
+	}
 	p.add(opPivot, [4]string{})
 	if spec.Root.Readonly {
 		p.add(opMount, [4]string{"", "/"}, unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
@@ -156,11 +168,16 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	if err := refuseProcess(process); err != nil {
 		return nil, err
 	}
-	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
+	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids, user: confined.user}
 	p.join(cgroups)
 	p.score(process) // by the host's /proc
 	p.rlimits(process)
-	p.add(opEnter, [4]string{})
+	p.own()
+	enter := uint64(0)
+	if p.user != nil {
+		enter = 1
+	}
+	p.add(opEnter, [4]string{}, enter)
 	if process.Terminal {
 		p.console(process, "")
 	}
@@ -248,7 +265,7 @@ const LogAnnotation = "berth.dev/log-path"
 // refuseNamespaces: network, IPC and UTS are the pod's, and each container has its own mounts and
 // processes.
 func refuseNamespaces(c Container) error {
-	files := map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts"}
+	files := map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts", specs.UserNamespace: "user"}
 	has := map[specs.LinuxNamespaceType]bool{}
 	for i, ns := range c.Spec.Linux.Namespaces {
 		field := fmt.Sprintf("linux.namespaces[%d]", i)

@@ -136,7 +136,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
     Root = 'DIR/runc'
 ` + based
 
-// based are the same handlers with a specification to begin with, which has what the CRI cannot ask for.
+// based are the same handlers, whose specification begins with what the CRI cannot ask for.
 const based = `
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.keeper-based]
   runtime_type = 'io.containerd.runc.v2'
@@ -373,7 +373,9 @@ func (r *rig) container(id string, c *cri.ContainerConfig, made func()) (string,
 	ctx, cancel := r.within()
 	defer cancel()
 	pod := filepath.Base(filepath.Dir(c.Annotations[logAnnotation]))
-	a, err := r.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: podConfig(r, pod)})
+	p := podConfig(r, pod)
+	p.Linux.SecurityContext.NamespaceOptions.UsernsOptions = c.Linux.SecurityContext.NamespaceOptions.GetUsernsOptions() // which must be the same
+	a, err := r.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: p})
 	if err != nil {
 		return "", err
 	}

@@ -107,10 +107,10 @@ func opened(pid string) []string {
 		if fd, _ := strconv.Atoi(filepath.Base(e)); err != nil || fd < 3 || strings.Contains(at, ":[") {
 			continue
 		}
-		if open, err := os.Stat(e); err == nil {
-			if named, err := os.Stat(at); err != nil || !os.SameFile(open, named) {
-				out = append(out, at)
-			}
+		open, gone := os.Stat(e)
+		named, err := os.Stat(at)
+		if still, _ := os.Readlink(e); gone == nil && still == at && (err != nil || !os.SameFile(open, named)) {
+			out = append(out, at)
 		}
 	}
 	return out

@@ -14,6 +14,7 @@
 //	payload leave CODE         leaves a process with its output behind for a moment, and ends with CODE
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 //	payload read PATH...       writes what is in files
+//	payload owners             tells who files belong to, and what root of a user namespace may do
 //	payload traced CODE        has its parent trace it, stops, writes "bye", and ends with CODE
 //	payload calls JSON         tells the errno of each system call of a list
 //	payload hunt MS            tells of processes beside it that have more rights than itself
@@ -59,6 +60,9 @@ func main() {
 		for _, p := range os.Args[2:] {
 			fmt.Printf("%s: %s", p, read(p))
 		}
+		return
+	case "owners":
+		owners()
 		return
 	case "traced":
 		syscall.RawSyscall(syscall.SYS_PTRACE, syscall.PTRACE_TRACEME, 0, 0)
