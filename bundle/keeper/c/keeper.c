@@ -1,6 +1,7 @@
 // keeper holds a pod: its namespaces, its containers, how they ended, and the reading ends of their output.
 //
-//	keeper HOSTNAME SHM-FOLDER    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace; fd 5: user namespace, if there is one
+//	keeper HOSTNAME SHM-FOLDER    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace; fd 5: user namespace, if there is one;
+//	                              SHM: the options of the mount on the folder
 //
 // The first process makes the namespaces and forks. The second is process 1 of the pod's PID namespace: when it ends, the kernel
 // ends every process of the pod. When it is ready, it prints its pid as the host sees it. Who connects last is the runtime.
@@ -370,7 +371,7 @@ static void pod(const char *hostname, const char *shm) {
 	if (unshare(CLONE_NEWPID | CLONE_NEWNS)) die("make namespaces");
 	if (sethostname(hostname, strlen(hostname))) die("set the host name");
 	if (mount(0, "/", 0, MS_REC | MS_SLAVE, 0)) die("make mounts slaves of the host's");
-	if (mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=1777,size=65536k")) die("mount shm");
+	if (mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, getenv("SHM"))) die("mount shm");
 	pid_t pid = fork(); // the first process after CLONE_NEWPID is process 1
 	if (pid < 0) die("fork");
 	if (pid) _exit(0);

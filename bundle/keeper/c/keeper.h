@@ -25,7 +25,8 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -69,7 +70,7 @@ enum {
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
 	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root
-	CWD, IDS, CAPS, NONEW,
+	CWD, IDS, CAPS, PRCTL,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
 	ENTER,   // an exec goes into the mounts of its container, its user namespace if n0 is 1, and who it forks into the processes
 	PREPARE, // arguments and environment of the program
@@ -78,6 +79,9 @@ enum {
 	OWN,     // standard streams, and what is made from here on, belong to user n0 and group n1 of the host
 	MAPPED,  // as INSIDE, a copy of what is mounted at s0, and of what is mounted below if n0 is 1, with the ids of user namespace s2
 	USER,    // go into user namespace s0
+	LABEL,   // write s1 to s0 of /proc: what the program is confined by
+	KEYRING, // have no keys of the runtime's
+	XATTR,   // give s1 of the container the SELinux label s0
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
@@ -105,6 +109,7 @@ void feed(struct container *c);
 // plan.c
 const char *text(const struct plan *p, uint32_t offset);
 int enteruser(int user);
+const char *named(int fd);
 int checkplan(const struct plan *p, uint64_t size);
 int run(const struct plan *p, const struct step *s);
 

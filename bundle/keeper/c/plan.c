@@ -3,7 +3,7 @@
 
 // Which strings each step cannot do without, as bits.
 static const uint8_t needs[OPS] = { [JOIN] = 1, [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
-	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [FILTER] = 1, [MAPPED] = 7, [USER] = 1 };
+	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [LABEL] = 3, [XATTR] = 3 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -26,13 +26,11 @@ int checkplan(const struct plan *p, uint64_t size) {
 	return NOTHING;
 }
 
-static int putfile(const char *path, const char *value) {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
+// written writes to a file that is open, and closes it.
+static int written(int fd, const char *value) {
 	if (fd < 0) return -1;
 	ssize_t n = write(fd, value, strlen(value));
-	int e = errno;
-	close(fd);
-	errno = e;
+	shut(&fd);
 	return n < 0 ? -1 : 0;
 }
 
@@ -40,15 +38,26 @@ static int rootfd = -1;
 
 // below opens a path of the container. The image is not trusted: RESOLVE_IN_ROOT has the kernel follow each link as the container
 // would, so that none leads out. O_PATH opens the place alone, without reading what is there.
-static int below(const char *path, uint64_t flags) {
-	struct { uint64_t flags, mode, resolve; } how = { flags | O_CLOEXEC, 0, 0x10 | 0x02 }; // RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS
+enum { NO_XDEV = 1, NO_MAGICLINKS = 2, BENEATH = 8, IN_ROOT = 16 };
+static int below(int at, const char *path, uint64_t flags, uint64_t resolve) {
+	struct { uint64_t flags, mode, resolve; } how = { flags | O_CLOEXEC, 0, resolve | NO_MAGICLINKS };
 	int fd = -1;
 	for (int i = 0; i < 16; i++) // EAGAIN: somebody renamed a folder on the way
-		if ((fd = syscall(SYS_openat2, rootfd, path, &how, sizeof how)) >= 0 || errno != EAGAIN) break;
+		if ((fd = syscall(SYS_openat2, at, path, &how, sizeof how)) >= 0 || errno != EAGAIN) break;
 	return fd;
 }
 
-static int inside(const char *path) { return below(path, O_PATH); }
+static int inside(const char *path) { return below(rootfd, path, O_PATH, IN_ROOT); }
+
+// proc writes to a file of the host's /proc, which must be the kernel's, and none that something else is mounted on: what is written
+// there takes rights away, and must not be lost.
+static int proc(const char *path, const char *value) {
+	struct statfs v;
+	int at = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC), r = -1;
+	if (!fstatfs(at, &v)) r = v.f_type == 0x9fa0 ? written(below(at, path, O_WRONLY, BENEATH | NO_XDEV), value) : (errno = EXDEV, -1);
+	shut(&at);
+	return r;
+}
 
 // make makes something at a path of the container. What is there already stays, also a link.
 static int make(const struct step *s, const char *target, const char *path) {
@@ -59,21 +68,38 @@ static int make(const struct step *s, const char *target, const char *path) {
 	int at = inside(dir);
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
-	int e = errno;
-	close(at);
-	errno = e;
-	return r && e != EEXIST ? -1 : 0;
+	shut(&at);
+	return r && errno != EEXIST ? -1 : 0;
 }
 
-// onto mounts on what is open as fd, by the name that /proc has for it, and closes it.
-static int onto(int fd, const char *source, const char *type, uint64_t flags, const char *data) {
-	char name[32];
+// named is the name that /proc has for an open file.
+const char *named(int fd) {
+	static char name[32];
 	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-	int r = mount(source ? source : name, name, type, flags, data), e = errno;
-	close(fd);
-	errno = e;
+	return name;
+}
+
+// onto mounts on what is open as fd, and closes it.
+static int onto(int fd, const char *source, const char *type, uint64_t flags, const char *data) {
+	int r = mount(source, named(fd), type, flags, data);
+	shut(&fd);
 	return r;
 }
+
+// attach mounts a copy of what is mounted at a source on what is open as to, with an attribute more, and returns the copy.
+enum { RECURSIVE = 0x8000, ATTR_RDONLY = 1, ATTR_IDMAP = 0x100000 };
+static int attach(int from, const char *source, int flags, int to, uint64_t attribute, int user) {
+	struct { uint64_t set, clear, propagation; int64_t user; } attr = { attribute, 0, 0, user };
+	int tree = syscall(SYS_open_tree, from, source, 1 | O_CLOEXEC | flags); // OPEN_TREE_CLONE
+	if (tree >= 0 && (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr) || syscall(SYS_move_mount, tree, "", to, "", 0x44))) shut(&tree);
+	shut(&to);
+	shut(&user);
+	return tree;
+}
+
+static int closed(int fd) { return fd < 0 ? -1 : close(fd); }
+
+static int label(int fd, const char *label) { return setxattr(named(fd), "security.selinux", label, strlen(label), 0) ? -1 : closed(fd); }
 
 static int mask(const char *path) {
 	struct stat st;
@@ -83,13 +109,11 @@ static int mask(const char *path) {
 	return S_ISDIR(st.st_mode) ? onto(fd, "tmpfs", "tmpfs", MS_RDONLY, "size=0k") : onto(fd, "/dev/null", 0, MS_BIND, 0);
 }
 
-// readonly mounts a path upon itself, and takes the writing away from that mount. What else the mount refuses stays refused.
+// readonly mounts a path upon itself, and takes the writing away from that mount.
 static int readonly(const char *path) {
-	struct statvfs v;
 	int fd = inside(path);
 	if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
-	if (onto(fd, 0, 0, MS_BIND | MS_REC, 0) || (fd = inside(path)) < 0 || fstatvfs(fd, &v)) return -1;
-	return onto(fd, 0, 0, MS_REMOUNT | MS_BIND | MS_RDONLY | (v.f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)), 0);
+	return closed(attach(fd, "", RECURSIVE | AT_EMPTY_PATH, fd, ATTR_RDONLY, -1));
 }
 
 // give has standard input, output and error belong to somebody: /dev/stdout is for the program to open, but no device is for it to have.
@@ -99,52 +123,27 @@ static int give(uid_t uid, gid_t gid) {
 	return 0;
 }
 
-// own has what is made from here on belong to somebody. Capabilities stay (4 is SECBIT_NO_SETUID_FIXUP).
-static int own(uid_t uid, gid_t gid) {
-	if (give(uid, gid) || prctl(PR_SET_SECUREBITS, 4, 0, 0, 0)) return -1;
-	setfsgid(gid);
-	setfsuid(uid);
-	return prctl(PR_SET_SECUREBITS, 0, 0, 0, 0);
-}
-
-// mapped mounts a copy of source on a path of the container, with the ids that a user namespace gives to those of its files.
-static int mapped(const char *source, const char *path, const char *user, int rec) {
-	struct { uint64_t set, clear, propagation; int64_t user; } attr = { 0x100000, 0, 0, open(user, O_RDONLY | O_CLOEXEC) }; // MOUNT_ATTR_IDMAP
-	int tree = syscall(SYS_open_tree, AT_FDCWD, source, 1 | O_CLOEXEC | (rec ? 0x8000 : 0)), at = inside(path); // OPEN_TREE_CLONE, AT_RECURSIVE
-	int r = attr.user < 0 || tree < 0 || at < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr) ||
-		syscall(SYS_move_mount, tree, "", at, "", 0x44), e = errno; // the two paths are empty
-	int all[] = { attr.user, tree, at };
-	for (int i = 0; i < 3; i++) shut(&all[i]);
-	errno = e;
-	return -r;
-}
-
 // enteruser goes into a user namespace, as root of it.
-int enteruser(int user) {
-	return setns(user, CLONE_NEWUSER) || setresgid(0, 0, 0) || setresuid(0, 0, 0) ? -1 : 0;
-}
+int enteruser(int user) { return setns(user, CLONE_NEWUSER) || setresgid(0, 0, 0) || setresuid(0, 0, 0) ? -1 : 0; }
 
-// user goes into a user namespace. It owns a copy of all mounts, none of which it can take apart; the root is a new one for pivot_root.
+// user does so with the mounts. The namespace owns a copy of them, none of which it can take apart; the root is a new one for pivot_root.
 static int user(const char *path) {
 	if (fchdir(rootfd) || enteruser(open(path, O_RDONLY | O_CLOEXEC)) || unshare(CLONE_NEWNS)) return -1;
-	if ((rootfd = syscall(SYS_open_tree, AT_FDCWD, ".", 1 | O_CLOEXEC | 0x8000)) < 0) return -1;
-	return syscall(SYS_move_mount, rootfd, "", AT_FDCWD, ".", 4) ? -1 : 0;
+	return (rootfd = attach(AT_FDCWD, ".", RECURSIVE, open(".", O_PATH | O_CLOEXEC), 0, -1)) < 0 ? -1 : 0;
 }
 
-// ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1. PR_SET_KEEPCAPS: the capabilities that
-// are left outlive that, until the next step says which ones stay.
+// ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1.
 static int ids(const struct plan *p, const struct step *s) {
 	umask(022);
 	const gid_t *groups = (const gid_t *)((const char *)&p->step[p->steps] + 4 * ((uint64_t)p->argc + p->envc));
 	for (int i = 0; i < 64 && prctl(PR_CAPBSET_READ, i, 0, 0, 0) >= 0; i++)
 		if (!(s->n[2] >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0)) return -1;
-	if (give(s->n[0], -1) || setgroups(p->groups, groups) || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)) return -1;
-	if (setresgid(s->n[1], s->n[1], s->n[1]) || setresuid(s->n[0], s->n[0], s->n[0])) return -1;
-	return prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
+	if (give(s->n[0], -1) || setgroups(p->groups, groups)) return -1;
+	return setresgid(s->n[1], s->n[1], s->n[1]) || setresuid(s->n[0], s->n[0], s->n[0]) ? -1 : 0;
 }
 
-// caps sets the effective, permitted, inheritable and ambient capabilities, a bit for each.
-static int caps(const uint64_t n[4]) {
+// caps sets the effective, permitted and inheritable capabilities, a bit for each.
+static int caps(const uint64_t n[3]) {
 	struct { uint32_t version; int pid; } h = { 0x20080522, 0 }; // _LINUX_CAPABILITY_VERSION_3
 	struct { uint32_t effective, permitted, inheritable; } v[2];
 	for (int i = 0; i < 2; i++) {
@@ -152,10 +151,7 @@ static int caps(const uint64_t n[4]) {
 		v[i].permitted = n[1] >> 32 * i;
 		v[i].inheritable = n[2] >> 32 * i;
 	}
-	if (syscall(SYS_capset, &h, v)) return -1;
-	for (int i = 0; i < 64; i++)
-		if (n[3] >> i & 1 && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, i, 0, 0)) return -1;
-	return 0;
+	return syscall(SYS_capset, &h, v) ? -1 : 0;
 }
 
 // console makes a terminal of the container, hands its end to the keeper, and has the process and the container's /dev/console on it.
@@ -163,20 +159,15 @@ static int caps(const uint64_t n[4]) {
 static int console(const struct step *s, const char *shown) {
 	struct winsize w = { s->n[0], s->n[1], 0, 0 };
 	char name[32];
-	int zero = 0, place, peer, master = below("/dev/pts/ptmx", O_RDWR | O_NOCTTY);
+	int zero = 0, place, peer, master = below(rootfd, "/dev/pts/ptmx", O_RDWR | O_NOCTTY, IN_ROOT);
 	if (master < 0) return -1;
 	if (ioctl(master, TIOCSPTLCK, &zero) || (w.ws_row | w.ws_col && ioctl(master, TIOCSWINSZ, &w))) return -1;
 	if ((peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0 || say(TERMINAL, 0, master)) return -1;
-	snprintf(name, sizeof name, "/proc/self/fd/%d", peer);
+	strcpy(name, named(peer));
 	if (shown && ((place = inside(shown)) < 0 || onto(place, name, 0, MS_BIND, 0))) return -1;
 	for (int i = 0; i < 3; i++) if (dup2(peer, i) < 0) return -1;
 	close(peer);
 	return close(master);
-}
-
-static int filter(const char *program, const uint64_t n[4]) {
-	struct { unsigned short len; const char *program; } f = { n[1], program };
-	return syscall(SYS_seccomp, 1, n[0], &f) ? -1 : 0; // SECCOMP_SET_MODE_FILTER
 }
 
 // folder goes to the folder that the program begins in, which must be one of the container.
@@ -189,26 +180,30 @@ int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
 	switch (s->op) {
-	case JOIN: return putfile(a, "0"); // 0 is whoever writes it
+	case JOIN: return written(open(a, O_WRONLY | O_CLOEXEC), "0"); // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
 	case DIRECTORY: case NODE: case LINK: return make(s, a, b);
 	case MASK: return mask(b);
 	case READONLY: return readonly(b);
-	case SCORE: return putfile("/proc/self/oom_score_adj", a);
+	case SCORE: return proc("self/oom_score_adj", a);
+	case LABEL: return proc(a, b);
+	case KEYRING: return syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS ? -1 : 0; // KEYCTL_JOIN_SESSION_KEYRING
+	case XATTR: return label(inside(b), a);
 	case PIVOT: // the old root lies upon the new one then, and goes
 		if (fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH)) return -1;
 		return chdir("/");
 	case CWD: return folder(a);
 	case IDS: return ids(p, s);
 	case CAPS: return caps(s->n);
-	case NONEW: return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	case PRCTL: return prctl(s->n[0], s->n[1], s->n[2], 0, 0);
 	case CONSOLE: return console(s, b);
 	case PREPARE: return prepare(p);
-	case FILTER: return filter(a, s->n);
-	case OWN: return own(s->n[0], s->n[1]);
-	case MAPPED: return mapped(a, b, type, s->n[0]);
+	case FILTER: // SECCOMP_SET_MODE_FILTER
+		return syscall(SYS_seccomp, 1, s->n[0], &(struct { unsigned short len; const char *program; }){ s->n[1], a }) ? -1 : 0;
+	case OWN: return give(s->n[0], s->n[1]) || (setfsgid(s->n[1]), setfsuid(s->n[0]), 0);
+	case MAPPED: return closed(attach(AT_FDCWD, a, s->n[0] ? RECURSIVE : 0, inside(b), ATTR_IDMAP, open(type, O_RDONLY | O_CLOEXEC)));
 	case USER: return user(a);
 	case RLIMIT: return setrlimit(s->n[0], &(struct rlimit){ s->n[1], s->n[2] });
 	case ENTER: // the root of the mounts becomes this process's

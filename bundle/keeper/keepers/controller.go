@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/plugin/registry"
 	"github.com/containerd/typeurl/v2"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/selinux/go-selinux"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/bundle/keeper/plan"
@@ -88,8 +89,6 @@ func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 		return refused("linux.security_context.namespace_options.ipc", "the keeper's pods have an IPC namespace of their own")
 	case s.GetPrivileged():
 		return refused("linux.security_context.privileged", "the keeper's containers are not")
-	case s.GetSelinuxOptions() != nil:
-		return refused("linux.security_context.selinux_options", "the keeper knows no labels")
 	}
 	return refuseSysctls(c.GetLinux().GetSysctls(), n)
 }
@@ -126,6 +125,9 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 			return err
 		}
 	}
+	if err := p.label(config.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
+		return err
+	}
 	if err := p.prepare(config); err != nil {
 		return errors.Join(fmt.Errorf("folder of sandbox %s: %w", s.ID, err), os.RemoveAll(p.dir))
 	}
@@ -145,7 +147,7 @@ func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerIn
 		// containerd does not ask for the end of what did not start.
 		return sandbox.ControllerInstance{}, errors.Join(fmt.Errorf("start the keeper of sandbox %s: %w", id, err), c.Shutdown(ctx, id))
 	}
-	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion}, nil
+	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion, Labels: map[string]string{"selinux_label": p.record.Label}}, nil
 }
 
 func (c *controller) Platform(context.Context, string) (imagespec.Platform, error) {
@@ -216,6 +218,7 @@ func (c *controller) Shutdown(_ context.Context, id string) error {
 	if err := os.RemoveAll(p.dir); err != nil {
 		return err
 	}
+	selinux.ReleaseLabel(p.record.Label)
 	at("pod-folder-gone")
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()

@@ -88,6 +88,9 @@ func readSpec(bundle string) (*specs.Spec, error) {
 
 // planFor makes the task's plan.
 func (t *task) planFor(spec *specs.Spec, r *taskapi.CreateTaskRequest, groups []plan.Cgroup) (*plan.Plan, error) {
+	if err := hostModules().refuse(spec.Process, spec.Linux.MountLabel); err != nil {
+		return nil, err
+	}
 	files := map[string]bool{}
 	for _, m := range spec.Mounts {
 		if st, err := os.Stat(m.Source); filepath.IsAbs(m.Source) && err == nil && !st.IsDir() {

@@ -78,6 +78,9 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 	e.record.Stdin, e.record.Stdout, e.record.Stderr, e.record.Terminal = q.Stdin, q.Stdout, q.Stderr, q.Terminal
 	confined, err := t.confinement()
 	if err == nil {
+		err = hostModules().refuse(e.process, "")
+	}
+	if err == nil {
 		_, err = plan.NewExec(e.process, nil, confined) // what is refused is refused at once
 	}
 	if err != nil {

@@ -27,11 +27,12 @@ const patience = 30 * time.Second
 
 // pod is a pod and its keeper.
 type pod struct {
-	dir     string
-	netns   string            // its path, until the keeper has it
-	sysctls map[string]string // until they are set
-	root    int               // until then: who root of the pod's user namespace is on the host; 0 without one
-	exited  chan struct{}     // closed when the keeper has ended, and all of the pod with it
+	dir        string
+	netns      string            // its path, until the keeper has it
+	mountLabel string            // of its files, until it is started
+	sysctls    map[string]string // until they are set
+	root       int               // until then: who root of the pod's user namespace is on the host; 0 without one
+	exited     chan struct{}     // closed when the keeper has ended, and all of the pod with it
 
 	mu       sync.Mutex
 	record   podRecord

@@ -19,6 +19,7 @@ type podRecord struct {
 	Hostname string
 	Created  time.Time
 	Pid      uint32
+	Label    string `json:",omitempty"` // of its processes, with SELinux
 }
 
 // taskRecord is task-ID.json. It is written before the keeper is asked for the container, so that

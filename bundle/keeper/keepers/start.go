@@ -32,7 +32,7 @@ func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
 			return err
 		}
 	}
-	return nil
+	return p.labelFiles()
 }
 
 // resolvConf is the pod's resolv.conf: the host's if the pod asks for nothing.
@@ -79,7 +79,7 @@ func (p *pod) start(program, netns string) error {
 		files = append(files, user) // is plan.KeptUser
 	}
 	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"))
-	cmd.Env = []string{}
+	cmd.Env = []string{"SHM=" + p.shmOptions()}
 	cmd.ExtraFiles = files
 	if _, err := cmd.Output(); err != nil {
 		var e *exec.ExitError

@@ -42,7 +42,7 @@ const (
 	opCwd
 	opIDs
 	opCaps
-	opNoNew
+	opPrctl
 	opConsole
 	opEnter
 	opPrepare
@@ -51,15 +51,19 @@ const (
 	opOwn
 	opMapped
 	opUser
+	opLabel
+	opKeyring
+	opXattr
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
-	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
+	opIDs: "set user and groups", opCaps: "set capabilities", opPrctl: "control process",
 	opConsole: "open terminal", opEnter: "enter container",
 	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
 	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
+	opLabel: "write label", opKeyring: "join new keyring", opXattr: "label",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -97,6 +101,7 @@ type Plan struct {
 	made  map[string]bool // directories that a step makes already, while the plan is made
 	user  *user           // the container's user namespace, nil without one; and its file
 	place string
+	label string // of the container's files
 }
 
 // Describe says in words what failed, as a reply has it. Of a program that is not there, they are the

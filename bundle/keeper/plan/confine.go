@@ -52,6 +52,7 @@ func (p *Plan) rights(process *specs.Process, confined Confinement) int {
 		filter = len(p.steps)
 		p.add(opFilter, [4]string{string(confined.filter.Program)}, confined.filter.Flags, uint64(len(confined.filter.Program)/seccomp.InstructionSize))
 	}
+	p.prctl(unix.PR_SET_KEEPCAPS, 1) // while it becomes another user, until the next step says which ones stay
 	p.add(opIDs, [4]string{}, uint64(u.UID), uint64(u.GID), mask(caps.Bounding))
 	late := confined.filter != nil && !process.NoNewPrivileges
 	if late {
@@ -60,18 +61,26 @@ func (p *Plan) rights(process *specs.Process, confined Confinement) int {
 		p.add(opCaps, [4]string{}, effective|admin, permitted|admin, inheritable)
 		load()
 	}
-	p.add(opCaps, [4]string{}, effective, permitted, inheritable, ambient)
+	p.add(opCaps, [4]string{}, effective, permitted, inheritable)
+	for i := range uint64(64) {
+		if ambient>>i&1 != 0 {
+			p.prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, i)
+		}
+	}
 	if !late {
 		p.add(opPrepare, [4]string{})
 	}
 	if process.NoNewPrivileges {
-		p.add(opNoNew, [4]string{})
+		p.prctl(unix.PR_SET_NO_NEW_PRIVS, 1)
 		if confined.filter != nil {
 			load()
 		}
 	}
 	return filter
 }
+
+// prctl is a step that is prctl(2).
+func (p *Plan) prctl(n ...uint64) { p.add(opPrctl, [4]string{}, n...) }
 
 // entering are the system calls that an exec makes between the container's filter and its program, where
 // the filter is loaded before it is among the container's processes.

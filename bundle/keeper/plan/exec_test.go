@@ -61,8 +61,8 @@ func TestNewExec(t *testing.T) {
 		got = append(got, s.String())
 	}
 	want := []string{
-		`join cgroup s0="/cg/cpu/cgroup.procs"`, `set OOM score s0="321"`, "enter container", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
-		"set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "prepare program", "set no-new-privileges",
+		`join cgroup s0="/cg/cpu/cgroup.procs"`, `set OOM score s0="321"`, "join new keyring", "enter container", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
+		"control process n0=0x8 n1=0x1", "set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "prepare program", "control process n0=0x26 n1=0x1",
 	}
 	if !slices.Equal(got, want) || p.before != len(want) {
 		t.Errorf("%d of\n%q, want all of\n%q", p.before, got, want)
@@ -71,7 +71,7 @@ func TestNewExec(t *testing.T) {
 		"process.args":                  func(p *specs.Process) { p.Args = nil },
 		"process.cwd":                   func(p *specs.Process) { p.Cwd = "tmp" },
 		"process.rlimits[0]":            func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
-		"process.apparmorProfile":       func(p *specs.Process) { p.ApparmorProfile = "x" },
+		"process.scheduler":             func(p *specs.Process) { p.Scheduler = &specs.Scheduler{Policy: specs.SchedOther} },
 		"process.consoleSize":           func(p *specs.Process) { p.ConsoleSize = &specs.Box{Height: 1 << 16} },
 		"process.capabilities.bounding": func(p *specs.Process) { p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_X"}} },
 	} {

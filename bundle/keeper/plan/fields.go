@@ -24,6 +24,8 @@ var understood = map[string]bool{
 	"process.terminal":           true,
 	"process.consoleSize":        true,
 	"process.rlimits":            true, // checked
+	"process.apparmorProfile":    true,
+	"process.selinuxLabel":       true,
 	"root.path":                  true, // checked
 	"root.readonly":              true,
 	"mounts":                     true, // checked one by one
@@ -44,6 +46,7 @@ var understood = map[string]bool{
 	"linux.resources.memory.limit":     true,
 	"linux.resources.memory.swap":      true, // checked
 	"linux.seccomp":                    true, // checked
+	"linux.mountLabel":                 true,
 	"linux.uidMappings":                true, // checked
 	"linux.gidMappings":                true, // checked
 }

@@ -99,7 +99,7 @@ func (p *Plan) rootfs(mounts []*types.Mount) error {
 		if err != nil {
 			return err
 		}
-		o, err := parseOptions(m.Options, []string{"lowerdir=", "upperdir=", "workdir=", "index=", "userxattr", "metacopy=", "redirect_dir=", "volatile"})
+		o, err := parseOptions(m.Options, []string{"lowerdir=", "upperdir=", "workdir=", "index=", "userxattr", "metacopy=", "redirect_dir=", "volatile", "context="})
 		if err != nil {
 			return refused(field, "%s", err)
 		}
@@ -148,8 +148,10 @@ func (p *Plan) specMount(c Container, i int) error {
 		p.directories(m.Destination)
 		p.bind(m, o)
 	default:
+		o.data = p.context(m.Type, o.data)
 		p.directories(m.Destination)
 		p.mount(m, o)
+		p.labelled(m)
 		p.forget(m.Destination)
 	}
 	return nil
@@ -186,7 +188,7 @@ func (p *Plan) forget(dir string) {
 func (p *Plan) cgroups(at string, cgroups []Cgroup) {
 	const hard = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	p.directories(at)
-	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: "mode=755"})
+	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: p.context("tmpfs", "mode=755")})
 	p.forget(at)
 	for _, g := range cgroups {
 		dir := path.Join(at, g.Hierarchy)

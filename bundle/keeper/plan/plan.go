@@ -49,7 +49,7 @@ func New(c Container) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.user = confined.user
+	p.user, p.label = confined.user, c.Spec.Linux.MountLabel
 	p.join(c.Cgroups)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
@@ -125,6 +125,7 @@ func (p *Plan) devices() {
 // and nothing of the container has run.
 func (p *Plan) process(spec *specs.Spec, confined Confinement) {
 	p.score(spec.Process)
+	p.labels(spec.Process)
 	if spec.Process.Terminal {
 		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
 		p.console(spec.Process, "/dev/console")
@@ -170,7 +171,8 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	}
 	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids, user: confined.user}
 	p.join(cgroups)
-	p.score(process) // by the host's /proc
+	p.score(process) // by the host's /proc, as the following
+	p.labels(process)
 	p.rlimits(process)
 	p.own()
 	enter := uint64(0)

@@ -123,7 +123,7 @@ func text(t *testing.T, b []byte) string {
 }
 
 func TestGoldenPlans(t *testing.T) {
-	for name, c := range map[string]Container{"sample": sample(), "bare": bare(), "user": inUserNamespace()} {
+	for name, c := range map[string]Container{"sample": sample(), "bare": bare(), "user": inUserNamespace(), "labels": labelled()} {
 		p, err := New(c)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -320,7 +320,7 @@ func TestTheSameInC(t *testing.T) {
 	}
 	// The steps in their order, which is their number.
 	at := strings.Index(c, "JOIN = 1,")
-	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS NONEW CONSOLE ENTER PREPARE FILTER RLIMIT OWN MAPPED USER OPS")
+	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS PRCTL CONSOLE ENTER PREPARE FILTER RLIMIT OWN MAPPED USER LABEL KEYRING XATTR OPS")
 	for _, name := range names {
 		next := strings.Index(c[at:], "\t"+name+",")
 		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {

@@ -40,7 +40,10 @@ func userOf(spec *specs.Spec) (*user, error) {
 // own has what the keeper makes in a container, and its standard streams, belong to the container's root.
 func (p *Plan) own() {
 	if p.user != nil {
+		const keep = 1 << 2 // SECBIT_NO_SETUID_FIXUP: capabilities stay
+		p.prctl(unix.PR_SET_SECUREBITS, keep)
 		p.add(opOwn, [4]string{}, uint64(p.user.uids.HostID), uint64(p.user.gids.HostID))
+		p.prctl(unix.PR_SET_SECUREBITS, 0)
 	}
 }
 

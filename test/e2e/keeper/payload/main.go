@@ -15,6 +15,8 @@
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 //	payload read PATH...       writes what is in files
 //	payload owners             tells who files belong to, and what root of a user namespace may do
+//	payload swap A B           exchanges two files until it is killed
+//	payload key NAME           looks for a key of its session, and ends with 3 if there is none
 //	payload traced CODE        has its parent trace it, stops, writes "bye", and ends with CODE
 //	payload calls JSON         tells the errno of each system call of a list
 //	payload hunt MS            tells of processes beside it that have more rights than itself
@@ -22,6 +24,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -29,6 +32,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func init() { runtime.LockOSThread() }
@@ -63,6 +68,17 @@ func main() {
 		return
 	case "owners":
 		owners()
+		return
+	case "swap":
+		for {
+			if err := unix.Renameat2(unix.AT_FDCWD, args[1], unix.AT_FDCWD, args[2], unix.RENAME_EXCHANGE); err != nil {
+				panic(err)
+			}
+		}
+	case "key":
+		if _, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, "user", args[1], 0); errors.Is(err, unix.ENOKEY) {
+			os.Exit(3)
+		}
 		return
 	case "traced":
 		syscall.RawSyscall(syscall.SYS_PTRACE, syscall.PTRACE_TRACEME, 0, 0)
