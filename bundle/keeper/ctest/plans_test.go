@@ -24,7 +24,8 @@ const seed = 13
 func process(args ...string) *specs.Process {
 	return &specs.Process{
 		Args: args, Env: []string{"PATH=/bin"}, Cwd: "/home", NoNewPrivileges: true,
-		User: specs.User{UID: 1, GID: 2, AdditionalGids: []uint32{3, 4}},
+		User: specs.User{UID: 1, GID: 2, AdditionalGids: []uint32{3, 4}}, ApparmorProfile: "a", SelinuxLabel: "u:r:t:s0",
+		Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1, Hard: 2}}, Capabilities: &specs.LinuxCapabilities{Ambient: []string{"CAP_KILL"}},
 	}
 }
 
@@ -40,19 +41,27 @@ func container(t testing.TB, first *specs.Process) []byte {
 		{Type: specs.NetworkNamespace, Path: "/proc/1/ns/net"},
 		{Type: specs.IPCNamespace, Path: "/proc/1/ns/ipc"},
 		{Type: specs.UTSNamespace, Path: "/proc/1/ns/uts"},
+		{Type: specs.UserNamespace, Path: "/proc/1/ns/user"},
 	}
 	p, err := plan.New(plan.Container{
 		Spec: &specs.Spec{
 			Process: first,
 			Root:    &specs.Root{Path: "rootfs", Readonly: true},
-			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/data", Source: "/srv", Options: []string{"rbind", "ro"}}},
-			Linux:   &specs.Linux{CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}, Seccomp: filter},
+			Mounts: []specs.Mount{
+				{Destination: "/proc", Type: "proc", Source: "proc"},
+				{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue"},
+				{Destination: "/data", Source: "/srv", Options: []string{"rbind", "ro"}, UIDMappings: ids, GIDMappings: ids},
+			},
+			Linux: &specs.Linux{MountLabel: "u:o:t:s0", UIDMappings: ids, GIDMappings: ids, CgroupsPath: "/pods/one", Namespaces: namespaces, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}, Seccomp: filter},
 		},
-		Rootfs: []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/l"}}}, Root: "/state/rootfs",
+		Rootfs: []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/s/l", "uidmap=0:9:9", "gidmap=0:9:9"}}}, Root: "/state/rootfs",
 		Cgroups: groups, Log: "/var/log/c.log", PodFiles: "/state/pod", Keeper: 1,
 	})
 	return encoded(t, p, err)
 }
+
+// ids are those of the user namespace.
+var ids = []specs.LinuxIDMapping{{HostID: 9, Size: 9}}
 
 // filter is a short profile.
 var filter = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"mount"}, Action: specs.ActErrno}}}

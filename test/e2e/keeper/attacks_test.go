@@ -13,8 +13,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A folder to work in that is a file which some process of the runtime has open leads to no file of the
-// host.
+// A folder to work in that is a file which some process of the runtime has open leads to no file
+// of the host.
 func TestNoFolderOutside(t *testing.T) {
 	r := newRig(t)
 	pod, err := r.pod("cwd")
@@ -42,8 +42,8 @@ func TestNoFolderOutside(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// Folders and links that a container exchanges all the time, where another is to have mounts, masked and
-// read-only paths, lead to nothing outside of that one.
+// Folders and links that a container exchanges all the time, where another is to have mounts, masked
+// and read-only paths, lead to nothing outside of that one.
 func TestExchangedFoldersStayInside(t *testing.T) {
 	r := newRig(t)
 	pod, err := r.pod("swap")
