@@ -117,7 +117,7 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	p := newPod(filepath.Join(c.k.dir, s.ID))
 	p.netns, p.sysctls = o.NetNSPath, config.GetLinux().GetSysctls()
 	if u := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); u.GetMode() == runtime.NamespaceMode_POD && len(u.GetUids()) == 1 {
-		p.root = int(u.Uids[0].HostId)
+		p.root = &u.Uids[0].HostId
 	}
 	p.record = podRecord{Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now()}
 	if p.record.Hostname == "" {

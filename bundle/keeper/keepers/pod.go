@@ -31,7 +31,7 @@ type pod struct {
 	netns      string            // its path, until the keeper has it
 	mountLabel string            // of its files, until it is started
 	sysctls    map[string]string // until they are set
-	root       int               // until then: who root of the pod's user namespace is on the host; 0 without one
+	root       *uint32           // until then: who root of the pod's user namespace is on the host; nil without one
 	exited     chan struct{}     // closed when the keeper has ended, and all of the pod with it
 
 	mu       sync.Mutex

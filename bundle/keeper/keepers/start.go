@@ -70,7 +70,7 @@ func (p *pod) start(program, netns string) error {
 	}
 	defer network.Close()
 	files := []*os.File{socket, network}
-	if p.root != 0 { // containerd has made the network in a user namespace
+	if p.root != nil { // containerd has made the network in a user namespace
 		user, err := sys.GetUsernsForNamespace(network.Fd())
 		if err != nil {
 			return fmt.Errorf("user namespace of %s: %w", netns, err)

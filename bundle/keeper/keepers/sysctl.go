@@ -57,27 +57,33 @@ func (p *pod) setSysctls(sysctls map[string]string) error {
 	if len(sysctls) == 0 {
 		return nil
 	}
+	done := make(chan error, 1)
+	go func() { done <- p.inNamespaces(func() error { return writeSysctls(sysctls) }) }()
+	return <-done
+}
+
+// inNamespaces does something as a thread in the keeper's namespaces. The thread is not unlocked: it ends
+// with the goroutine, and nothing else runs there.
+func (p *pod) inNamespaces(what func() error) error {
+	goruntime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() { // not the first one, which cannot end, and is who /proc/self is of
+		defer goruntime.UnlockOSThread()
+		done := make(chan error, 1)
+		go func() { done <- p.inNamespaces(what) }()
+		return <-done
+	}
 	p.mu.Lock()
 	pidfd := p.pidfd
 	p.mu.Unlock()
-	done := make(chan error, 1)
-	go func() {
-		// The thread is not unlocked: it ends with this goroutine, and nothing else runs in these namespaces.
-		goruntime.LockOSThread()
-		err := unix.Setns(pidfd, unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS)
-		if err == nil && p.root != 0 { // in a user namespace, its root may write them, and the host's may not
-			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(p.root), ^uintptr(0)); e != 0 {
-				err = e
-			}
+	if err := unix.Setns(pidfd, unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("enter the pod's namespaces: %w", err)
+	}
+	if p.root != nil { // in a user namespace, its root may write them, and the host's may not
+		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(*p.root), ^uintptr(0)); err != 0 {
+			return fmt.Errorf("become root of the pod's user namespace: %w", err)
 		}
-		if err != nil {
-			err = fmt.Errorf("enter the pod's namespaces: %w", err)
-		} else {
-			err = writeSysctls(sysctls)
-		}
-		done <- err
-	}()
-	return <-done
+	}
+	return what()
 }
 
 // writeSysctls writes to /proc/sys, which is of the thread's namespaces, and to no place that something else

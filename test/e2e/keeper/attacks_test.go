@@ -42,13 +42,13 @@ func TestNoFolderOutside(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// Folders and links that a container exchanges all the time, where another is to have mounts, masked
-// and read-only paths, lead to nothing outside of that one.
+// Folders and links that a container exchanges all the time, where another is to have mounts,
+// masked and read-only paths, lead to nothing outside of that one.
 func TestExchangedFoldersStayInside(t *testing.T) {
 	r := newRig(t)
 	pod, err := r.pod("swap")
 	r.must(err)
-	for _, d := range []string{"shared", "shared/real", "trap", "other"} {
+	for _, d := range []string{"shared", "shared/real", "trap", "other", "inner"} {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
 	r.must(os.WriteFile(r.path("trap", "file"), []byte("of the host"), 0o644))
@@ -64,7 +64,8 @@ func TestExchangedFoldersStayInside(t *testing.T) {
 		name := fmt.Sprintf("c%d", i)
 		c := containerConfig(r, "swap", name, "exit", "0", "0")
 		c.WorkingDir = "/shared/real/cwd"
-		c.Mounts = []*cri.Mount{shared, {HostPath: r.path("other"), ContainerPath: fmt.Sprintf("/shared/real/made-%d", i)}}
+		// Inside, the link leads to another volume of the container.
+		c.Mounts = []*cri.Mount{shared, {HostPath: r.path("inner"), ContainerPath: r.path("trap")}, {HostPath: r.path("other"), ContainerPath: fmt.Sprintf("/shared/real/made-%d", i)}}
 		s := c.Linux.SecurityContext
 		s.MaskedPaths, s.ReadonlyPaths = append(s.MaskedPaths, "/shared/real/file", "/shared/real"), append(s.ReadonlyPaths, "/shared/real")
 		if id, err := r.container(pod, c, func() {}); err == nil {
@@ -75,7 +76,9 @@ func TestExchangedFoldersStayInside(t *testing.T) {
 	if s := r.status(swaps); s.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("who exchanges them has ended with %d: %s", s.ExitCode, r.said("swap", "swaps"))
 	}
-	t.Logf("%d of 40 came to run", ran)
+	if t.Logf("%d of 40 came to run", ran); ran == 0 {
+		t.Error("none came to run")
+	}
 	entries, err := os.ReadDir(r.path("trap"))
 	r.must(err)
 	b, err := os.ReadFile(r.path("trap", "file"))
