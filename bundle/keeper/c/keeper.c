@@ -356,7 +356,7 @@ static void die(const char *what) {
 static void owned(int user) {
 	int st, fd;
 	pid_t pid = fork();
-	if (!pid && (enteruser(user) || unshare(CLONE_NEWIPC | CLONE_NEWUTS))) die("make namespaces");
+	if (!pid && (enteruser(user) || unshare(CLONE_NEWIPC | CLONE_NEWUTS) || prctl(PR_SET_PDEATHSIG, SIGKILL))) die("make namespaces");
 	while (!pid) raise(SIGSTOP);
 	if (waitpid(pid, &st, WUNTRACED) != pid || !WIFSTOPPED(st) || (fd = syscall(SYS_pidfd_open, pid, 0)) < 0) die("see who makes namespaces");
 	if (setns(fd, CLONE_NEWIPC | CLONE_NEWUTS) || kill(pid, SIGKILL) || waitpid(pid, 0, 0) != pid || close(fd)) die("enter namespaces");

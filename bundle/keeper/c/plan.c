@@ -35,10 +35,10 @@ static int written(int fd, const char *value) {
 }
 
 static int rootfd = -1;
+enum { NO_XDEV = 1, NO_MAGICLINKS = 2, BENEATH = 8, IN_ROOT = 16 }; // RESOLVE_IN_ROOT and so on
 
 // below opens a path of the container. The image is not trusted: RESOLVE_IN_ROOT has the kernel follow each link as the container
 // would, so that none leads out. O_PATH opens the place alone, without reading what is there.
-enum { NO_XDEV = 1, NO_MAGICLINKS = 2, BENEATH = 8, IN_ROOT = 16 };
 static int below(int at, const char *path, uint64_t flags, uint64_t resolve) {
 	struct { uint64_t flags, mode, resolve; } how = { flags | O_CLOEXEC, 0, resolve | NO_MAGICLINKS };
 	int fd = -1;
@@ -86,11 +86,12 @@ static int onto(int fd, const char *source, const char *type, uint64_t flags, co
 	return r;
 }
 
+enum { RECURSIVE = 0x8000, ATTR_RDONLY = 1, ATTR_IDMAP = 0x100000 }; // AT_RECURSIVE and so on
+
 // attach mounts a copy of what is mounted at a source on what is open as to, with an attribute more, and returns the copy.
-enum { RECURSIVE = 0x8000, ATTR_RDONLY = 1, ATTR_IDMAP = 0x100000 };
 static int attach(int from, const char *source, int flags, int to, uint64_t attribute, int user) {
 	struct { uint64_t set, clear, propagation; int64_t user; } attr = { attribute, 0, 0, user };
-	int tree = syscall(SYS_open_tree, from, source, 1 | O_CLOEXEC | flags); // OPEN_TREE_CLONE
+	int tree = to < 0 ? -1 : (int)syscall(SYS_open_tree, from, source, 1 | O_CLOEXEC | flags); // OPEN_TREE_CLONE
 	if (tree >= 0 && (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr) || syscall(SYS_move_mount, tree, "", to, "", 0x44))) shut(&tree);
 	shut(&to);
 	shut(&user);
