@@ -27,11 +27,11 @@ func (m modules) refuse(process *specs.Process, mountLabel string) error {
 	const without = "the host has no %s, or it is not enabled: start the host with it, or the pod without"
 	switch {
 	case process.ApparmorProfile != "" && !m.appArmor:
-		return &plan.Refused{Field: "process.apparmorProfile", Why: fmt.Sprintf("is %q, and "+without, process.ApparmorProfile, "AppArmor")}
+		return &plan.Refused{Field: "process.apparmorProfile", Why: fmt.Sprintf("is %q, and "+without, process.ApparmorProfile, "AppArmor"), Wrong: true}
 	case process.SelinuxLabel != "" && !m.seLinux:
-		return &plan.Refused{Field: "process.selinuxLabel", Why: fmt.Sprintf("is %q, and "+without, process.SelinuxLabel, "SELinux")}
+		return &plan.Refused{Field: "process.selinuxLabel", Why: fmt.Sprintf("is %q, and "+without, process.SelinuxLabel, "SELinux"), Wrong: true}
 	case mountLabel != "" && !m.seLinux:
-		return &plan.Refused{Field: "linux.mountLabel", Why: fmt.Sprintf("is %q, and "+without, mountLabel, "SELinux")}
+		return &plan.Refused{Field: "linux.mountLabel", Why: fmt.Sprintf("is %q, and "+without, mountLabel, "SELinux"), Wrong: true}
 	}
 	return nil
 }

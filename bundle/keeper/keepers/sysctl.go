@@ -33,7 +33,7 @@ func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error 
 		of, mode := "none", runtime.NamespaceMode_NODE
 		switch {
 		case slices.ContainsFunc(strings.Split(file, "/"), func(part string) bool { return part == "" || part == "." || part == ".." }):
-			return refusal(&plan.Refused{Field: "linux.sysctls[" + name + "]", Why: "is not the name of a sysctl"})
+			return refusal(&plan.Refused{Field: "linux.sysctls[" + name + "]", Why: "is not the name of a sysctl", Wrong: true})
 		case strings.HasPrefix(file, "net/"):
 			of, mode = "network", n.GetNetwork()
 		case strings.HasPrefix(file, "fs/mqueue/"), slices.Contains(ipcSysctls, file):
@@ -46,7 +46,7 @@ func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error 
 			if of != "none" {
 				why = fmt.Sprintf("is of the host's %s namespace, which the pod is in", of)
 			}
-			return refusal(&plan.Refused{Field: "linux.sysctls[" + name + "]", Why: why})
+			return refusal(&plan.Refused{Field: "linux.sysctls[" + name + "]", Why: why, Wrong: true})
 		}
 	}
 	return nil

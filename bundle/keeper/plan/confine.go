@@ -25,9 +25,9 @@ func Confine(spec *specs.Spec) (Confinement, error) {
 		return c, err
 	}
 	c.filter, err = seccomp.Compile(spec.Linux.Seccomp)
-	var wrong *seccomp.Error
-	if errors.As(err, &wrong) {
-		err = refused("linux.seccomp."+wrong.Field, "%s", wrong.Why)
+	var e *seccomp.Error
+	if errors.As(err, &e) {
+		err = &Refused{Field: "linux.seccomp." + e.Field, Why: e.Why, Wrong: e.Wrong}
 	} else if err != nil {
 		err = refused("linux.seccomp", "%s", err)
 	}

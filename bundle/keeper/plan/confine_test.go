@@ -92,10 +92,13 @@ func TestLateFilterOfAnExec(t *testing.T) {
 
 func TestRefusedProfile(t *testing.T) {
 	c := sample()
-	c.Spec.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActNotify}
-	var r *Refused
-	if _, err := New(c); !errors.As(err, &r) || r.Field != "linux.seccomp.defaultAction" {
-		t.Errorf("%v", err)
+	// runc does the first, and nobody the second.
+	for action, advice := range map[specs.LinuxSeccompAction]bool{specs.ActNotify: true, "SCMP_ACT_X": false} {
+		c.Spec.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: action}
+		var r *Refused
+		if _, err := New(c); !errors.As(err, &r) || r.Field != "linux.seccomp.defaultAction" || strings.Contains(err.Error(), "handler of runc") != advice {
+			t.Errorf("%s: %v", action, err)
+		}
 	}
 }
 

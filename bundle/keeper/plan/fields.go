@@ -93,11 +93,24 @@ func unset(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// Refused says which field of a specification asks for what the keeper does not do.
-type Refused struct{ Field, Why string }
+// Refused says which field of a specification asks for what the keeper does not do, or, if it is Wrong, for
+// what no runtime does.
+type Refused struct {
+	Field, Why string
+	Wrong      bool
+}
 
 func (r *Refused) Error() string {
+	if r.Wrong {
+		return r.Field + ": " + r.Why
+	}
 	return fmt.Sprintf("%s: %s: run the pod with the runtime handler of runc", r.Field, r.Why)
 }
 
-func refused(field, why string, args ...any) error { return &Refused{field, fmt.Sprintf(why, args...)} }
+func refused(field, why string, args ...any) error {
+	return &Refused{Field: field, Why: fmt.Sprintf(why, args...)}
+}
+
+func wrong(field, why string, args ...any) error {
+	return &Refused{Field: field, Why: fmt.Sprintf(why, args...), Wrong: true}
+}

@@ -27,9 +27,9 @@ func refuseRlimits(limits []specs.POSIXRlimit) error {
 		case !slices.Contains(resources, r.Type):
 			return refused(field, "%q is not known to the keeper", r.Type)
 		case seen[r.Type]:
-			return refused(field, "%s is there twice", r.Type)
+			return wrong(field, "%s is there twice", r.Type)
 		case r.Soft > r.Hard:
-			return refused(field, "%s has a soft limit of %d above the hard one of %d", r.Type, r.Soft, r.Hard)
+			return wrong(field, "%s has a soft limit of %d above the hard one of %d", r.Type, r.Soft, r.Hard)
 		}
 		seen[r.Type] = true
 	}

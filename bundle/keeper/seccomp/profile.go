@@ -17,13 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error says what of a profile is wrong, by the field in linux.seccomp.
-type Error struct{ Field, Why string }
+// Error says what of a profile cannot be done, by the field in linux.seccomp, or, if it is Wrong, what has no
+// meaning.
+type Error struct {
+	Field, Why string
+	Wrong      bool
+}
 
 func (e *Error) Error() string { return "linux.seccomp." + e.Field + ": " + e.Why }
 
+func refused(field, why string, args ...any) error {
+	return &Error{Field: field, Why: fmt.Sprintf(why, args...)}
+}
+
 func wrong(field, why string, args ...any) error {
-	return &Error{field, fmt.Sprintf(why, args...)}
+	return &Error{Field: field, Why: fmt.Sprintf(why, args...), Wrong: true}
 }
 
 // abi is a way to ask the kernel for something: the numbers of its system calls, and the width of their
@@ -90,7 +98,7 @@ func answer(field string, action specs.LinuxSeccompAction, errnoRet *uint) (uint
 	a, ok := actions[action]
 	switch {
 	case action == specs.ActNotify:
-		return 0, wrong(field, "is %s, and the keeper hands no calls to a listener: use another action", action)
+		return 0, refused(field, "is %s, and the keeper hands no calls to a listener: use another action", action)
 	case !ok:
 		return 0, wrong(field, "%q is not an action", action)
 	case action != specs.ActErrno && action != specs.ActTrace:
@@ -116,7 +124,7 @@ func profileFlags(list []specs.LinuxSeccompFlag) (uint64, error) {
 	for i, f := range list {
 		bit, ok := flags[f]
 		if !ok {
-			return 0, wrong(fmt.Sprintf("flags[%d]", i), "%q is not known to the keeper", f)
+			return 0, refused(fmt.Sprintf("flags[%d]", i), "%q is not known to the keeper", f)
 		}
 		all |= bit
 	}
@@ -137,11 +145,11 @@ func read(p *specs.LinuxSeccomp, goarch string) (*profile, error) {
 	known, ok := abis[goarch]
 	switch {
 	case !ok:
-		return nil, wrong("architectures", "the keeper has no table of the system calls of %s", goarch)
+		return nil, refused("architectures", "the keeper has no table of the system calls of %s", goarch)
 	case p.ListenerPath != "":
-		return nil, wrong("listenerPath", "is set, and the keeper hands no calls to a listener")
+		return nil, refused("listenerPath", "is set, and the keeper hands no calls to a listener")
 	case p.ListenerMetadata != "":
-		return nil, wrong("listenerMetadata", "is set, and the keeper hands no calls to a listener")
+		return nil, refused("listenerMetadata", "is set, and the keeper hands no calls to a listener")
 	}
 	out := &profile{calls: map[specs.Arch]calls{}, last: map[specs.Arch]uint32{}}
 	var err error
