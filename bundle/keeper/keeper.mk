@@ -28,6 +28,7 @@ keeper-points: keeper
 	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keeperpoints -o '$(CURDIR)/$(KEEPER)/points/keeper-containerd' .
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload ./test/e2e/keeper/payload
 	@$(KEEPER_CC) $(KEEPER_CFLAGS) -o $(KEEPER)/points/before test/e2e/keeper/payload/before/before.c
+	@test "$$(go env GOARCH)" != amd64 || CGO_ENABLED=0 GOARCH=386 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload386 ./test/e2e/keeper/payload
 
 # The stock shim and runc, with which keepers are compared.
 .PHONY: keeper-stock

@@ -7,27 +7,27 @@ static char **strings(const struct plan *p, const uint32_t *offsets, uint32_t n)
 	return list;
 }
 
-// home sets HOME as the container's /etc/passwd has it, if it is not set. It has the rights of the container's program alone by now.
-static void home(void) {
+static char **argv;
+
+// prepare makes the arguments and the environment, with HOME as the container's /etc/passwd has it. It is done with the rights of the
+// container's program, before a filter of system calls, of which only what each program does is asked afterwards.
+int prepare(const struct plan *p) {
+	const uint32_t *offsets = (const uint32_t *)&p->step[p->steps];
+	extern char **environ;
+	if (!(argv = strings(p, offsets, p->argc)) || !(environ = strings(p, offsets + p->argc, p->envc))) return -1;
 	struct passwd *u = 0;
 	FILE *f = getenv("HOME") ? 0 : fopen("/etc/passwd", "re");
 	while (f && (u = fgetpwent(f)) && u->pw_uid != getuid()) {}
 	if (!getenv("HOME")) setenv("HOME", u && *u->pw_dir ? u->pw_dir : "/", 1);
 	if (f) fclose(f);
+	return 0;
 }
 
 // execute becomes the container's program. It returns if there is no such program, or none that may be executed. One that does not run
 // is told on the process's own standard error, as runc does it.
-static void execute(const struct plan *p) {
-	const uint32_t *offsets = (const uint32_t *)&p->step[p->steps];
-	char **argv = strings(p, offsets, p->argc), **envp = strings(p, offsets + p->argc, p->envc);
+static void execute(void) {
 	struct stat st;
-	if (!argv || !envp) return;
-	sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, 0);
-	umask(022);
-	extern char **environ;
-	environ = envp; // for its PATH
-	home();
+	if (!argv) { errno = EINVAL; return; } // a plan that does not prepare
 	execvp(argv[0], argv);
 	int e = errno, path = !!strchr(argv[0], '/');
 	if ((!path && (e == ENOENT || e == ENOTDIR)) || e == EACCES || (path && stat(argv[0], &st))) {
@@ -45,11 +45,11 @@ static int streams(int sync, const int give[3], int target) {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0) return -1;
 	for (int i = 0; i < 3; i++) if (dup2(give[i] < 0 ? null : give[i], i) < 0) return -1;
-	if (syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS) return -1; // KEYCTL_JOIN_SESSION_KEYRING: a new one, not that of who started it
 	if (dup2(sync, SYNC) < 0 || fcntl(SYNC, F_SETFD, FD_CLOEXEC)) return -1;
 	if (target >= 0 && (dup2(target, TARGET) < 0 || fcntl(TARGET, F_SETFD, FD_CLOEXEC))) return -1;
 	for (int i = 1; i < 65; i++) signal(i, SIG_DFL);
 	umask(0);
+	sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, 0);
 	return syscall(SYS_close_range, target < 0 ? TARGET : TARGET + 1, ~0U, 0);
 }
 
@@ -80,7 +80,7 @@ void child(const struct plan *p, int sync, const int give[3], int target) {
 		if (setsid() < 0 || (ioctl(0, TIOCSCTTY, 0) && errno != ENOTTY && errno != EINVAL)) { say(SETUP, errno, -1); _exit(127); }
 		if (say(NOTHING, 0, -1) || read(SYNC, &go, 1) != 1) _exit(127);
 		for (; i < p->steps && !run(p, &p->step[i]); i++) {}
-		if (i == p->steps) execute(p);
+		if (i == p->steps) execute();
 	}
 	say(pid ? SETUP : i == p->steps ? EXEC : (int)i, errno, -1);
 	_exit(127);

@@ -1,6 +1,7 @@
 // keeper holds a pod: its namespaces, its containers, how they ended, and the reading ends of their output.
 //
-//	keeper HOSTNAME SHM-FOLDER NAMESPACES    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace
+//	keeper HOSTNAME SHM-FOLDER NAMESPACES    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace; fd 5: user namespace, if
+//	                                         there is one; SHM: the options of the mount on the folder
 //	keeper hold                              does nothing until its input ends: systemd makes no cgroup without a process
 //
 // NAMESPACES are the flags of those that are not the host's. The first process makes them and forks. The second is process 1 of the
@@ -23,18 +24,25 @@ int64_t now(void) {
 
 void shut(int *fd) { if (*fd >= 0) close(*fd); *fd = -1; }
 
+// number is what a file says after a word; 0 if it says nothing.
+static uint32_t number(int fd, const char *word) {
+	char b[512];
+	ssize_t n = pread(fd, b, sizeof b - 1, 0);
+	b[n < 0 ? 0 : n] = 0;
+	const char *at = strstr(b, word);
+	return at ? strtoul(at + strlen(word), 0, 10) : 0;
+}
+
 // hostpid is the pid of a process as the host sees it, which /proc is still of; 0 if there is no such process.
 static uint32_t hostpid(pid_t pid) {
-	char b[512] = "";
+	char name[64];
 	int fd = syscall(SYS_pidfd_open, pid, 0);
-	snprintf(b, sizeof b, "/proc/self/fdinfo/%d", fd);
-	int info = open(b, O_RDONLY | O_CLOEXEC);
-	ssize_t n = read(info, b, sizeof b - 1);
+	snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
+	int info = open(name, O_RDONLY | O_CLOEXEC);
+	uint32_t n = number(info, "\nPid:\t");
 	shut(&info);
 	shut(&fd);
-	b[n < 0 ? 0 : n] = 0;
-	const char *line = strstr(b, "\nPid:\t");
-	return line ? strtoul(line + 6, 0, 10) : 0;
+	return n;
 }
 
 static struct container *find(const char *id, const char *exec) {
@@ -319,15 +327,6 @@ static int left(const struct container *c) {
 	return chdir("/") || some;
 }
 
-// events looks whether a process of a container was killed for want of memory, before systemd takes the cgroup away.
-static void events(struct container *c) {
-	char b[512];
-	ssize_t n = pread(c->oom, b, sizeof b - 1, 0);
-	b[n < 0 ? 0 : n] = 0;
-	const char *kills = strstr(b, "\noom_kill ");
-	c->oomed = kills && kills[10] != '0';
-}
-
 static void ended(struct container *c) {
 	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
 	for (int w = 0; w < 2; w++) {
@@ -351,11 +350,15 @@ static void reap(int signals) {
 	int st;
 	pid_t pid;
 	while (read(signals, &si, sizeof si) == sizeof si) {}
-	while ((pid = waitpid(-1, &st, WNOHANG)) > 0) EACH(i, c) if (c->nspid == pid) {
-		if (c->waits && c->ready) progress(c);
-		if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
-		c->nspid = 0;
-		if (c->ready && c->state != FAILED) { c->ending = 1; c->end = st; events(c); }
+	while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
+		if (WIFSTOPPED(st)) ptrace(PTRACE_DETACH, pid, 0, WSTOPSIG(st) == SIGTRAP ? 0 : WSTOPSIG(st)); // it has made the keeper its tracer
+		else EACH(i, c) if (c->nspid == pid) {
+			if (c->waits && c->ready) progress(c);
+			if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
+			c->nspid = 0;
+			c->oomed = number(c->oom, "\noom_kill ") > 0; // before systemd takes the cgroup away
+			if (c->ready && c->state != FAILED) { c->ending = 1; c->end = st; }
+		}
 	}
 }
 
@@ -408,14 +411,26 @@ static void die(const char *what) {
 	_exit(1);
 }
 
+// owned makes the namespaces that the pod's user namespace owns. Somebody must be in it for that, and the keeper is not.
+static void owned(int user) {
+	int st, fd;
+	pid_t pid = fork();
+	if (!pid && (enteruser(user) || unshare(CLONE_NEWIPC | CLONE_NEWUTS) || prctl(PR_SET_PDEATHSIG, SIGKILL))) die("make namespaces");
+	while (!pid) raise(SIGSTOP);
+	if (waitpid(pid, &st, WUNTRACED) != pid || !WIFSTOPPED(st) || (fd = syscall(SYS_pidfd_open, pid, 0)) < 0) die("see who makes namespaces");
+	if (setns(fd, CLONE_NEWIPC | CLONE_NEWUTS) || kill(pid, SIGKILL) || waitpid(pid, 0, 0) != pid || close(fd)) die("enter namespaces");
+}
+
 // pod makes the pod's namespaces. Its mounts are slaves of the host's: what the host mounts later comes in, and nothing goes out.
 static void pod(const char *hostname, const char *shm, int new) {
 	if (new & CLONE_NEWNET && setns(4, CLONE_NEWNET)) die("enter the network namespace of fd 4");
 	close(4);
-	if (unshare((new & ~CLONE_NEWNET) | CLONE_NEWNS)) die("make namespaces");
+	int users = !fcntl(5, F_SETFD, FD_CLOEXEC);
+	if (users) owned(5);
+	if (unshare((new & ~(users ? CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS : CLONE_NEWNET)) | CLONE_NEWNS)) die("make namespaces");
 	if (new & CLONE_NEWUTS && sethostname(hostname, strlen(hostname))) die("set the host name");
 	if (mount(0, "/", 0, MS_REC | MS_SLAVE, 0)) die("make mounts slaves of the host's");
-	if (new & CLONE_NEWIPC && mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=1777,size=65536k")) die("mount shm");
+	if (new & CLONE_NEWIPC && mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, getenv("SHM"))) die("mount shm");
 	pid_t pid = fork(); // the first process after CLONE_NEWPID is process 1
 	if (pid < 0) die("fork");
 	if (pid) _exit(0);

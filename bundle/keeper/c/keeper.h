@@ -17,11 +17,15 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/fsuid.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -67,10 +71,19 @@ enum {
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
 	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root
-	CWD, IDS, CAPS, NONEW,
+	CWD, IDS, CAPS, PRCTL,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
 	ENTER,   // be in the namespaces n0 of the process that is the target; who it forks is, in that of processes. s0: take its /proc alone
 	ATTACH,  // put what s0 has mounted, and nobody has put anywhere yet, on s1, a path of the container
+	PREPARE, // arguments and environment of the program
+	FILTER,  // system calls go through the n1 instructions at s0, with flags n0
+	RLIMIT,  // of resource n0, n1 and at most n2
+	OWN,     // standard streams, and what is made from here on, belong to user n0 and group n1 of the host
+	MAPPED,  // as INSIDE, a copy of what is mounted at s0, and of what is mounted below if n0 is 1, with the ids of user namespace s2
+	USER,    // go into user namespace s0
+	LABEL,   // write s1 to s0 of /proc: what the program is confined by
+	KEYRING, // have no keys of the runtime's
+	XATTR,   // give s1 of the container the SELinux label s0
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
@@ -99,6 +112,8 @@ void feed(struct container *c);
 
 // plan.c
 const char *text(const struct plan *p, uint32_t offset);
+int enteruser(int user);
+const char *named(int fd);
 int checkplan(const struct plan *p, uint64_t size);
 int putfile(const char *path, const char *value);
 int run(const struct plan *p, const struct step *s);
@@ -107,6 +122,7 @@ extern int born;
 // first.c
 enum { SYNC = 3, TARGET }; // files of a process that is being made: the socket to the keeper, and the container's first process
 void child(const struct plan *p, int sync, const int give[3], int target);
+int prepare(const struct plan *p);
 int say(int what, int err, int fd);
 
 #endif

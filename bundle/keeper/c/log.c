@@ -83,9 +83,7 @@ static void logged(struct container *c, int which, size_t n) {
 // copy gives what a process writes to who is attached. What there is no room for is late, and nothing more is read meanwhile: who does
 // not read stops this process alone. What nobody reads is dropped.
 void copy(struct stream *s, const char *more, size_t n) {
-	char name[32];
-	snprintf(name, sizeof name, "/proc/self/fd/%d", s->tap);
-	if (s->sink < 0) s->sink = open(name, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	if (s->sink < 0) s->sink = open(named(s->tap), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
 	if (n && !(s->late = realloc(s->late, s->lates + n))) _exit(1);
 	memcpy(s->late + s->lates, more, n);
 	s->lates += n;

@@ -18,7 +18,13 @@ import (
 // goodExec is the plan of an exec as Go makes it.
 func goodExec(t testing.TB, p *specs.Process) []byte {
 	t.Helper()
-	made, err := plan.NewExec(p, groups)
+	confined, err := plan.Confine(&specs.Spec{Linux: &specs.Linux{
+		Seccomp: filter, UIDMappings: ids, GIDMappings: ids, Namespaces: []specs.LinuxNamespace{{Type: specs.UserNamespace}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := plan.NewExec(p, groups, confined)
 	return encoded(t, made, err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -20,6 +21,7 @@ import (
 	"github.com/containerd/plugin/registry"
 	"github.com/containerd/typeurl/v2"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/selinux/go-selinux"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/bundle/keeper/plan"
@@ -72,10 +74,15 @@ func (k *Keepers) followDeletes(ctx context.Context, source *exchange.Exchange) 
 // controller is the sandbox controller: a sandbox is a pod, and its process is the keeper.
 type controller struct{ k *Keepers }
 
+// ownUsers reports whether a pod has a user namespace of its own.
+func ownUsers(n *runtime.NamespaceOption) bool {
+	return n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() == runtime.NamespaceMode_POD
+}
+
 // refusePod says what a pod asks for that a keeper does not do. What a container asks for is looked at
 // when it is made.
 func refusePod(c *runtime.PodSandboxConfig, netns string) error {
-	l, s := c.GetLinux(), c.GetLinux().GetSecurityContext()
+	s := c.GetLinux().GetSecurityContext()
 	n := s.GetNamespaceOptions()
 	refused := func(field, why string) error {
 		return refusal(&plan.Refused{Field: field, Why: why})
@@ -85,14 +92,10 @@ func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 		return refused("linux.security_context.namespace_options.network", fmt.Sprintf("is %s, and the network namespace is %q", n.GetNetwork(), netns))
 	case n.GetPid() == runtime.NamespaceMode_TARGET:
 		return refused("linux.security_context.namespace_options.pid", "a pod has no container yet to be among the processes of")
-	case n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() != runtime.NamespaceMode_NODE:
-		return refused("linux.security_context.namespace_options.userns_options", "the keeper knows no user namespaces")
-	case len(l.GetSysctls()) > 0:
-		return refused("linux.sysctls", "the keeper sets none")
-	case s.GetSelinuxOptions() != nil:
-		return refused("linux.security_context.selinux_options", "the keeper knows no labels")
+	case ownUsers(n) && slices.Contains([]runtime.NamespaceMode{n.GetNetwork(), n.GetPid(), n.GetIpc()}, runtime.NamespaceMode_NODE):
+		return refused("linux.security_context.namespace_options.userns_options", "a pod with users of its own has network, processes and IPC of its own, too")
 	}
-	return nil
+	return refuseSysctls(c.GetLinux().GetSysctls(), n)
 }
 
 func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbox.CreateOpt) error {
@@ -117,11 +120,14 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
-	p.netns, p.namespaces = o.NetNSPath, ownNamespaces(config)
-	pids := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid()
+	n := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	p.netns, p.namespaces, p.sysctls = o.NetNSPath, ownNamespaces(config), config.GetLinux().GetSysctls()
+	if u := n.GetUsernsOptions(); ownUsers(n) && len(u.GetUids()) == 1 {
+		p.root = &u.Uids[0].HostId
+	}
 	p.record = podRecord{
 		Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now(),
-		HostPID: pids == runtime.NamespaceMode_NODE, SharedPID: pids == runtime.NamespaceMode_POD,
+		HostPID: n.GetPid() == runtime.NamespaceMode_NODE, SharedPID: n.GetPid() == runtime.NamespaceMode_POD,
 	}
 	if p.record.Hostname == "" {
 		if p.record.Hostname, err = os.Hostname(); err != nil {
@@ -129,6 +135,9 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 		}
 	}
 	if err := makeParent(config.GetLinux().GetCgroupParent()); err != nil {
+		return err
+	}
+	if err := p.label(config.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
 		return err
 	}
 	if err := p.prepare(config); err != nil {
@@ -141,15 +150,16 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	return nil
 }
 
-func (c *controller) Start(_ context.Context, id string) (sandbox.ControllerInstance, error) {
+func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerInstance, error) {
 	p, err := c.k.pod(id)
 	if err != nil {
 		return sandbox.ControllerInstance{}, err
 	}
 	if err := p.start(c.k.sealed, p.netns); err != nil {
-		return sandbox.ControllerInstance{}, fmt.Errorf("start the keeper of sandbox %s: %w", id, err)
+		// containerd does not ask for the end of what did not start.
+		return sandbox.ControllerInstance{}, errors.Join(fmt.Errorf("start the keeper of sandbox %s: %w", id, err), c.Shutdown(ctx, id))
 	}
-	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion}, nil
+	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion, Labels: map[string]string{"selinux_label": p.record.Label}}, nil
 }
 
 func (c *controller) Platform(context.Context, string) (imagespec.Platform, error) {
@@ -220,6 +230,7 @@ func (c *controller) Shutdown(_ context.Context, id string) error {
 	if err := os.RemoveAll(p.dir); err != nil {
 		return err
 	}
+	selinux.ReleaseLabel(p.record.Label)
 	at("pod-folder-gone")
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()

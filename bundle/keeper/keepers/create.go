@@ -45,7 +45,7 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 	q := asked{CreateTaskRequest: r, spec: spec, with: p.companions(spec)}
 	t.record.SharesProcesses = q.with.any()
 	var done func()
-	if q.trees, done, err = openTrees(spec.Mounts); err != nil {
+	if q.trees, done, err = openTrees(spec, p.users()); err != nil {
 		return nil, err
 	}
 	defer done()
@@ -103,6 +103,9 @@ type asked struct {
 
 // planFor makes the task's plan.
 func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
+	if err := hostModules().refuse(q.spec.Process, q.spec.Linux.MountLabel); err != nil {
+		return nil, err
+	}
 	t.pod.mu.Lock()
 	keeper, hostname := t.pod.record.Pid, t.pod.record.Hostname
 	t.pod.mu.Unlock()

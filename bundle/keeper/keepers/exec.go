@@ -79,7 +79,14 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 		return fmt.Errorf("process.terminal: is %t, and the request says %t: %w", e.process.Terminal, q.Terminal, errdefs.ErrInvalidArgument)
 	}
 	e.record.Stdin, e.record.Stdout, e.record.Stderr, e.record.Terminal = q.Stdin, q.Stdout, q.Stderr, q.Terminal
-	if _, err := plan.NewExec(e.process, nil); err != nil { // what is refused is refused at once
+	confined, err := t.confinement()
+	if err == nil {
+		err = hostModules().refuse(e.process, "")
+	}
+	if err == nil {
+		_, err = plan.NewExec(e.process, nil, confined) // what is refused is refused at once
+	}
+	if err != nil {
 		return refusal(err)
 	}
 	if t.paused() {
@@ -121,7 +128,11 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	made, err := plan.NewExec(t.process, groups)
+	confined, err := t.of.confinement()
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t, err)
+	}
+	made, err := plan.NewExec(t.process, groups, confined)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/ttrpc"
+	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
 
 	"berth/bundle/keeper/wire"
@@ -181,6 +182,7 @@ func (k *Keepers) load(id string) error {
 	if err != nil {
 		return err
 	}
+	selinux.ReserveLabel(p.record.Label)
 	if err := p.readTasks(); err != nil {
 		return err
 	}

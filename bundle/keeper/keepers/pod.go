@@ -30,9 +30,12 @@ const patience = 30 * time.Second
 // pod is a pod and its keeper.
 type pod struct {
 	dir        string
-	netns      string        // its path, until the keeper has it; empty is the host's
-	namespaces int           // flags of those that are not the host's, until the keeper has them
-	exited     chan struct{} // closed when the keeper has ended, and all of the pod with it
+	netns      string            // its path, until the keeper has it; empty is the host's
+	namespaces int               // flags of those that are not the host's, until the keeper has them
+	mountLabel string            // of its files, until it is started
+	sysctls    map[string]string // until they are set
+	root       *uint32           // until then: who root of the pod's user namespace is on the host; nil without one
+	exited     chan struct{}     // closed when the keeper has ended, and all of the pod with it
 
 	mu       sync.Mutex
 	record   podRecord
@@ -53,10 +56,11 @@ type task struct {
 	plan   *plan.Plan // until it is started, to say what failed
 	done   chan struct{}
 
-	execs   map[string]*task // of a container
-	watched bool             // for the end of its memory
-	told    uint64           // of record.OOMs, to this containerd
-	saving  sync.Mutex       // of its file
+	execs    map[string]*task  // of a container
+	confined *plan.Confinement // of a container that had an exec
+	watched  bool              // for the end of its memory
+	told     uint64            // of record.OOMs, to this containerd
+	saving   sync.Mutex        // of its file
 
 	of      *task // the container of an exec
 	process *specs.Process

@@ -19,6 +19,7 @@ type podRecord struct {
 	Hostname string
 	Created  time.Time
 	Pid      uint32
+	Label    string `json:",omitempty"` // of its processes, with SELinux
 	// HostPID says that the keeper is among the host's processes, SharedPID that the containers are among
 	// each other's.
 	HostPID, SharedPID bool

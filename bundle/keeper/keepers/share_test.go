@@ -91,12 +91,12 @@ func TestSignalAllOfWhatIsGone(t *testing.T) {
 // Trees need the rights of root; what is wrong is told by the field all the same.
 func TestOpenTreesNamesTheMount(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
-	_, _, err := openTrees([]specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/a", Source: gone, Options: []string{"rbind"}}})
+	_, _, err := openTrees(&specs.Spec{Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/a", Source: gone, Options: []string{"rbind"}}}}, "")
 	want := "mounts[1] (/a): open mount " + gone + ": "
 	if err == nil || len(err.Error()) <= len(want) || err.Error()[:len(want)] != want {
 		t.Errorf("error %v, want %s…", err, want)
 	}
-	trees, done, err := openTrees([]specs.Mount{{Destination: "/dev/shm", Source: "shm", Options: []string{"rbind"}}, {Destination: "/sys", Type: "sysfs", Source: "sysfs"}})
+	trees, done, err := openTrees(&specs.Spec{Mounts: []specs.Mount{{Destination: "/dev/shm", Source: "shm", Options: []string{"rbind"}}, {Destination: "/sys", Type: "sysfs", Source: "sysfs"}}}, "")
 	if err != nil || len(trees) > 0 {
 		t.Errorf("%v, %v, want none: no source is of the host", trees, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/containerd/v2/pkg/sys"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -32,7 +33,7 @@ func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
 			return err
 		}
 	}
-	return nil
+	return p.labelFiles()
 }
 
 // resolvConf is the pod's resolv.conf: the host's if the pod asks for nothing.
@@ -72,9 +73,18 @@ func (p *pod) start(program, netns string) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer network.Close()
+	files := []*os.File{socket, network}
+	if p.root != nil { // containerd has made the network in a user namespace
+		user, err := sys.GetUsernsForNamespace(network.Fd())
+		if err != nil {
+			return fmt.Errorf("user namespace of %s: %w", netns, err)
+		}
+		defer user.Close()
+		files = append(files, user) // is plan.KeptUser
+	}
 	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"), strconv.Itoa(p.namespaces))
-	cmd.Env = []string{}
-	cmd.ExtraFiles = []*os.File{socket, network}
+	cmd.Env = []string{"SHM=" + p.shmOptions()}
+	cmd.ExtraFiles = files
 	if _, err := cmd.Output(); err != nil {
 		var e *exec.ExitError
 		if errors.As(err, &e) {
@@ -84,6 +94,9 @@ func (p *pod) start(program, netns string) error {
 	}
 	at("keeper-made")
 	if err := p.connect(); err != nil {
+		return err
+	}
+	if err := p.setSysctls(p.sysctls); err != nil {
 		return err
 	}
 	if err := writeRecord(podFile(p.dir), p.record); err != nil {

@@ -13,8 +13,8 @@ import (
 // openTrees opens the sources of the bind mounts as mounts that are nowhere yet. A keeper's own mounts are a
 // copy from when its pod began: it would not see what was mounted later below a mount that is private, and
 // nothing could go back to the host from it. The keeper finds them as this process's files, until done is
-// called.
-func openTrees(mounts []specs.Mount) (trees map[int]plan.Tree, done func(), err error) {
+// called. users is the file of the pod's user namespace.
+func openTrees(spec *specs.Spec, users string) (trees map[int]plan.Tree, done func(), err error) {
 	var open []int
 	done = func() {
 		for _, fd := range open {
@@ -22,7 +22,7 @@ func openTrees(mounts []specs.Mount) (trees map[int]plan.Tree, done func(), err 
 		}
 	}
 	trees = map[int]plan.Tree{}
-	for i, m := range mounts {
+	for i, m := range spec.Mounts {
 		all, ok, attributes := plan.TreeOptions(m)
 		if !ok {
 			continue
@@ -30,6 +30,9 @@ func openTrees(mounts []specs.Mount) (trees map[int]plan.Tree, done func(), err 
 		fd, file, err := openTree(m.Source, all, attributes)
 		if fd >= 0 {
 			open = append(open, fd)
+		}
+		if err == nil && len(m.UIDMappings) > 0 && plan.HasUsers(spec) {
+			err = mapIDs(fd, users)
 		}
 		if err != nil {
 			done()
@@ -61,4 +64,24 @@ func openTree(path string, all bool, attributes uint64) (fd int, file bool, err 
 		}
 	}
 	return fd, st.Mode&unix.S_IFMT != unix.S_IFDIR, nil
+}
+
+// mapIDs gives the files of a mount the ids that they have in a user namespace.
+func mapIDs(tree int, users string) error {
+	f, err := os.Open(users)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(f.Fd())}); err != nil {
+		return &os.PathError{Op: "map ids by", Path: users, Err: err}
+	}
+	return nil
+}
+
+// users is the file of the pod's user namespace, if it has one.
+func (p *pod) users() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return plan.UsersOf(p.record.Pid)
 }

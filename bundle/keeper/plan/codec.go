@@ -42,18 +42,29 @@ const (
 	opCwd
 	opIDs
 	opCaps
-	opNoNew
+	opPrctl
 	opConsole
 	opEnter
 	opAttach
+	opPrepare
+	opFilter
+	opRlimit
+	opOwn
+	opMapped
+	opUser
+	opLabel
+	opKeyring
+	opXattr
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
 	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
-	opIDs: "set user and groups", opCaps: "set capabilities", opNoNew: "set no-new-privileges",
-	opConsole: "open terminal", opEnter: "enter namespaces",
-	opAttach: "attach mount",
+	opIDs: "set user and groups", opCaps: "set capabilities", opPrctl: "control process",
+	opConsole: "open terminal", opEnter: "enter namespaces", opAttach: "attach mount",
+	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
+	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
+	opLabel: "write label", opKeyring: "join new keyring", opXattr: "label",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -68,7 +79,7 @@ type step struct {
 func (s step) String() string {
 	words := []string{s.op.String()}
 	for i, v := range s.s {
-		if v != "" {
+		if v != "" && s.op != opFilter { // whose string is a program
 			words = append(words, fmt.Sprintf("s%d=%q", i, v))
 		}
 	}
@@ -88,7 +99,10 @@ type Plan struct {
 	groups     []uint32
 	log, root  string
 
-	made map[string]bool // directories that a step makes already, while the plan is made
+	made  map[string]bool // directories that a step makes already, while the plan is made
+	user  *user           // the container's user namespace, nil without one; and its file
+	place string
+	label string // of the container's files
 }
 
 // Describe says in words what failed, as a reply has it. Of a program that is not there, they are the
@@ -196,7 +210,9 @@ func (p *Plan) Bytes() ([]byte, error) {
 func (p *Plan) checkStrings() error {
 	all := append(append([]string{p.log, p.root}, p.argv...), p.envp...)
 	for _, s := range p.steps {
-		all = append(all, s.s[:]...)
+		if s.op != opFilter {
+			all = append(all, s.s[:]...)
+		}
 	}
 	for _, s := range all {
 		if strings.IndexByte(s, 0) >= 0 {

@@ -38,8 +38,15 @@ func (p *Plan) devices(spec *specs.Spec) {
 			mode = uint64(d.FileMode.Perm())
 		}
 		at := path.Clean(d.Path)
+		if at == "/dev/ptmx" { // the container's own
+			continue
+		}
+		uid, gid := id(d.UID), id(d.GID)
+		if p.user != nil {
+			uid, gid = uid+uint64(p.user.uids.HostID), gid+uint64(p.user.gids.HostID)
+		}
 		p.directories(path.Dir(at))
-		p.add(opNode, [4]string{"", at}, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), id(d.UID), id(d.GID))
+		p.add(opNode, [4]string{"", at}, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), uid, gid)
 	}
 	p.directories("/dev")
 	for _, n := range nodes {
@@ -59,6 +66,10 @@ func id(n *uint32) uint64 {
 
 // refuseDevices checks the devices that a container is given.
 func refuseDevices(c Container) error {
+	u, err := userOf(c.Spec)
+	if err != nil {
+		return err
+	}
 	for i, d := range c.Spec.Linux.Devices {
 		field := fmt.Sprintf("linux.devices[%d]", i)
 		switch {
@@ -68,6 +79,8 @@ func refuseDevices(c Container) error {
 			return refused(field, "%s is of type %q", d.Path, d.Type)
 		case d.Major < 0 || d.Minor < 0 || d.Major > 1<<12-1 || d.Minor > 1<<20-1:
 			return refused(field, "%s has the number %d:%d", d.Path, d.Major, d.Minor)
+		case u != nil && (id(d.UID) >= uint64(u.uids.Size) || id(d.GID) >= uint64(u.gids.Size)):
+			return refused(field, "%s has an owner that the user namespace does not have", d.Path)
 		}
 	}
 	return nil

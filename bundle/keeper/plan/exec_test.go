@@ -64,7 +64,7 @@ func TestNewExec(t *testing.T) {
 		Args: []string{"sh"}, Cwd: "/tmp", Terminal: true, ConsoleSize: &specs.Box{Height: 3, Width: 4}, OOMScoreAdj: &score, NoNewPrivileges: true,
 		User: specs.User{UID: 1, GID: 2}, Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN"}},
 	}
-	p, err := NewExec(process, []Cgroup{{"cpu", "/cg/cpu"}})
+	p, err := NewExec(process, []Cgroup{{"cpu", "/cg/cpu"}}, Confinement{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestNewExec(t *testing.T) {
 		got = append(got, s.String())
 	}
 	want := []string{
-		`join cgroup s0="/cg/cpu/cgroup.procs" s1="/cg/cpu"`, `set OOM score s0="321"`, "enter namespaces n0=0x22020000", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
-		"set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "set no-new-privileges",
+		`join cgroup s0="/cg/cpu/cgroup.procs" s1="/cg/cpu"`, `set OOM score s0="321"`, "join new keyring", "enter namespaces n0=0x22020000", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
+		"control process n0=0x8 n1=0x1", "set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "prepare program", "control process n0=0x26 n1=0x1",
 	}
 	if !slices.Equal(got, want) || p.before != len(want) {
 		t.Errorf("%d of\n%q, want all of\n%q", p.before, got, want)
@@ -82,15 +82,15 @@ func TestNewExec(t *testing.T) {
 	for field, change := range map[string]func(*specs.Process){
 		"process.args":                  func(p *specs.Process) { p.Args = nil },
 		"process.cwd":                   func(p *specs.Process) { p.Cwd = "tmp" },
-		"process.rlimits":               func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}} },
-		"process.apparmorProfile":       func(p *specs.Process) { p.ApparmorProfile = "x" },
+		"process.rlimits[0]":            func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
+		"process.scheduler":             func(p *specs.Process) { p.Scheduler = &specs.Scheduler{Policy: specs.SchedOther} },
 		"process.consoleSize":           func(p *specs.Process) { p.ConsoleSize = &specs.Box{Height: 1 << 16} },
 		"process.capabilities.bounding": func(p *specs.Process) { p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_X"}} },
 	} {
 		other := *process
 		change(&other)
 		var r *Refused
-		if _, err := NewExec(&other, nil); !errors.As(err, &r) || r.Field != field {
+		if _, err := NewExec(&other, nil, Confinement{}); !errors.As(err, &r) || r.Field != field {
 			t.Errorf("%s: %v, want it refused by this name", field, err)
 		}
 	}

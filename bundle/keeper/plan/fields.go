@@ -23,6 +23,9 @@ var understood = map[string]bool{
 	"process.oomScoreAdj":        true,
 	"process.terminal":           true,
 	"process.consoleSize":        true,
+	"process.rlimits":            true, // checked
+	"process.apparmorProfile":    true,
+	"process.selinuxLabel":       true,
 	"root.path":                  true, // checked
 	"root.readonly":              true,
 	"mounts":                     true, // checked one by one
@@ -42,6 +45,10 @@ var understood = map[string]bool{
 	"process.capabilities.permitted":   true,
 	"process.capabilities.ambient":     true,
 	"linux.resources.memory.limit":     true,
+	"linux.seccomp":                    true, // checked
+	"linux.mountLabel":                 true,
+	"linux.uidMappings":                true, // checked
+	"linux.gidMappings":                true, // checked
 	"linux.resources.memory.swap":      true,
 
 	// Limits, which RefuseResources checks.
@@ -107,11 +114,24 @@ func unset(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// Refused says which field of a specification asks for what the keeper does not do.
-type Refused struct{ Field, Why string }
+// Refused says which field of a specification asks for what the keeper does not do, or, if it is Wrong, for
+// what no runtime does.
+type Refused struct {
+	Field, Why string
+	Wrong      bool
+}
 
 func (r *Refused) Error() string {
+	if r.Wrong {
+		return r.Field + ": " + r.Why
+	}
 	return fmt.Sprintf("%s: %s: run the pod with the runtime handler of runc", r.Field, r.Why)
 }
 
-func refused(field, why string, args ...any) error { return &Refused{field, fmt.Sprintf(why, args...)} }
+func refused(field, why string, args ...any) error {
+	return &Refused{Field: field, Why: fmt.Sprintf(why, args...)}
+}
+
+func wrong(field, why string, args ...any) error {
+	return &Refused{Field: field, Why: fmt.Sprintf(why, args...), Wrong: true}
+}

@@ -122,7 +122,11 @@ func (p *Plan) rootfs(mounts []*types.Mount) error {
 		if m.Type != "overlay" && m.Type != "bind" || m.Target != "" {
 			return refused(field, "is of type %q at %q", m.Type, m.Target)
 		}
-		o, err := parseOptions(m.Options, []string{"lowerdir=", "upperdir=", "workdir=", "index=", "userxattr", "metacopy=", "redirect_dir=", "volatile"})
+		m, err := p.mappedRootfs(field, m)
+		if err != nil {
+			return err
+		}
+		o, err := parseOptions(m.Options, []string{"lowerdir=", "upperdir=", "workdir=", "index=", "userxattr", "metacopy=", "redirect_dir=", "volatile", "context="})
 		if err != nil {
 			return refused(field, "%s", err)
 		}
@@ -138,7 +142,11 @@ func (p *Plan) specMount(c Container, i int) error {
 	m := c.Spec.Mounts[i]
 	field := fmt.Sprintf("mounts[%d] (%s)", i, m.Destination)
 	known, ok := fileSystems[m.Type]
-	o, err := parseOptions(m.Options, known)
+	list, err := p.user.hostIDs(field, m.Options)
+	if err != nil {
+		return err
+	}
+	o, err := parseOptions(list, known)
 	bind := o.flags&unix.MS_BIND != 0
 	switch {
 	case err != nil:
@@ -151,10 +159,11 @@ func (p *Plan) specMount(c Container, i int) error {
 		return refused(field, "has the options %q, and the processes that it shows are of others", o.data)
 	case o.recursive && c.Trees[i].At == "":
 		return refused(field, "is no bind mount of the host, and has recursive options")
-	case len(m.UIDMappings)+len(m.GIDMappings) > 0:
-		return refused(field, "has mapped ids")
 	case !path.IsAbs(m.Destination):
 		return refused(field, "is no absolute path")
+	}
+	if err := p.user.refuseMapped(field, m, o); err != nil {
+		return err
 	}
 	m.Destination = path.Clean(m.Destination)
 	switch {
@@ -177,8 +186,13 @@ func (p *Plan) specMount(c Container, i int) error {
 		p.directories(m.Destination)
 		p.tree(m, o, c.Trees[i])
 	default:
+		o.data = p.context(m.Type, o.data)
 		p.directories(m.Destination)
 		p.mount(m, o)
+		if m.Type == "sysfs" && o.flags&unix.MS_RDONLY == 0 { // it is one of all of the pod, and another container may have had it read-only
+			p.mount(m, options{flags: unix.MS_REMOUNT | o.flags})
+		}
+		p.labelled(m)
 		p.forget(m.Destination)
 	}
 	return nil
@@ -201,7 +215,11 @@ func (p *Plan) tree(m specs.Mount, o options, t Tree) {
 // bind mounts a path of the pod's folder.
 func (p *Plan) bind(m specs.Mount, o options) {
 	m.Type = ""
-	p.mount(m, options{flags: o.flags & (unix.MS_BIND | unix.MS_REC)})
+	if len(m.UIDMappings) > 0 {
+		p.add(opMapped, [4]string{m.Source, m.Destination, p.place}, o.flags&unix.MS_REC/unix.MS_REC)
+	} else {
+		p.mount(m, options{flags: o.flags & (unix.MS_BIND | unix.MS_REC)})
+	}
 	p.change(m, o)
 }
 
@@ -236,7 +254,7 @@ func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 		p.forget(at)
 		return
 	}
-	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: "mode=755"})
+	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: p.context("tmpfs", "mode=755")})
 	p.forget(at)
 	for _, g := range c.Cgroups {
 		if g.Hierarchy == "" {

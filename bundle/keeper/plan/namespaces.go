@@ -8,7 +8,7 @@ import (
 )
 
 // podFiles are the namespaces that a pod's containers share with its keeper, by their files in /proc.
-var podFiles = map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts"}
+var podFiles = map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts", specs.UserNamespace: "user"}
 
 // refuseNamespaces: network, IPC and UTS are the pod's; mounts are each container's own, processes and
 // cgroups may be.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"maps"
 	"math"
 	"path"
@@ -48,15 +49,21 @@ func New(c Container) (*Plan, error) {
 	}
 	p := &Plan{
 		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: c.Spec.Process.Env, groups: c.Spec.Process.User.AdditionalGids,
-		made: map[string]bool{},
+		made: map[string]bool{}, place: UsersOf(c.Keeper),
 	}
+	confined, err := Confine(c.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p.user, p.label = confined.user, c.Spec.Linux.MountLabel
 	p.join(c.Cgroups, newCgroups(c.Spec))
 	p.share(c)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
 	if err := p.rootfs(c.Rootfs); err != nil {
 		return nil, err
 	}
-	withFiles(&c)
+	p.own()
+	withFiles(&c, p.user)
 	for i := range c.Spec.Mounts {
 		if err := p.specMount(c, i); err != nil {
 			return nil, err
@@ -70,13 +77,12 @@ func New(c Container) (*Plan, error) {
 	for _, at := range c.Spec.Linux.MaskedPaths {
 		p.add(opMask, [4]string{"", at})
 	}
-	p.process(c)
-	return p, nil
+	return p, p.process(c, confined)
 }
 
 // withFiles adds the pod's own files to the mounts, where the specification has nothing else there.
 // containerd takes its own away at a restart, as it does for the pods of each controller but its own.
-func withFiles(c *Container) {
+func withFiles(c *Container, u *user) {
 	spec := *c.Spec
 	spec.Mounts = slices.Clone(spec.Mounts)
 	trees := maps.Clone(c.Trees)
@@ -90,8 +96,12 @@ func withFiles(c *Container) {
 	for _, file := range []string{"hostname", "hosts", "resolv.conf"} {
 		at, source := "/etc/"+file, path.Join(c.PodFiles, file)
 		if !slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == at }) {
+			m := specs.Mount{Destination: at, Source: source, Options: []string{"rbind", "rprivate", write}}
+			if u != nil {
+				m.UIDMappings, m.GIDMappings = []specs.LinuxIDMapping{u.uids}, []specs.LinuxIDMapping{u.gids}
+			}
 			trees[len(spec.Mounts)] = Tree{File: true}
-			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Source: source, Options: []string{"rbind", "rprivate", write}})
+			spec.Mounts = append(spec.Mounts, m)
 		}
 	}
 	c.Spec, c.Trees = &spec, trees
@@ -99,12 +109,17 @@ func withFiles(c *Container) {
 
 // process are the steps that come last. Until the start, the process is root with all capabilities,
 // and nothing of the container has run.
-func (p *Plan) process(c Container) {
+func (p *Plan) process(c Container, confined Confinement) error {
 	spec := c.Spec
 	p.score(spec.Process)
+	p.labels(spec.Process)
 	if spec.Process.Terminal {
 		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
 		p.console(spec.Process, "/dev/console")
+	}
+	p.rlimits(spec.Process)
+	if p.user != nil {
+		p.add(opUser, [4]string{p.place})
 	}
 	p.add(opPivot, [4]string{})
 	if spec.Root.Readonly {
@@ -112,12 +127,11 @@ func (p *Plan) process(c Container) {
 	}
 	p.add(opCwd, [4]string{spec.Process.Cwd})
 	if c.SharesProcesses { // others may see it while it waits for the start
-		p.rights(spec.Process)
-		p.before = len(p.steps)
-		return
+		return p.confined(spec.Process, confined)
 	}
 	p.before = len(p.steps)
-	p.rights(spec.Process)
+	p.rights(spec.Process, confined)
+	return nil
 }
 
 func (p *Plan) score(process *specs.Process) {
@@ -137,39 +151,31 @@ func (p *Plan) console(process *specs.Process, at string) {
 	p.add(opConsole, [4]string{"", at}, uint64(size.Height), uint64(size.Width))
 }
 
-// rights are the steps after which the process has what its program may have, and no more.
-func (p *Plan) rights(process *specs.Process) {
-	u, caps := process.User, process.Capabilities
-	if caps == nil {
-		caps = &specs.LinuxCapabilities{}
-	}
-	p.add(opIDs, [4]string{}, uint64(u.UID), uint64(u.GID), mask(caps.Bounding))
-	p.add(opCaps, [4]string{}, mask(caps.Effective), mask(caps.Permitted), mask(caps.Inheritable), mask(caps.Ambient))
-	if process.NoNewPrivileges {
-		p.add(opNoNew, [4]string{})
-	}
-}
-
-// NewExec makes the plan of a further process of a container, which is in these cgroups. What it asks for
-// beyond what a keeper does is a *Refused.
-func NewExec(process *specs.Process, cgroups []Cgroup) (*Plan, error) {
+// NewExec makes the plan of a further process of a container, which is in these cgroups and confined as its
+// first. What it asks for beyond what a keeper does is a *Refused.
+func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*Plan, error) {
 	if err := refuseStruct(reflect.ValueOf(process).Elem(), "process."); err != nil {
 		return nil, err
 	}
 	if err := refuseProcess(process); err != nil {
 		return nil, err
 	}
-	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids}
+	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids, user: confined.user}
 	p.join(cgroups, 0)
-	p.score(process) // by the host's /proc
-	p.add(opEnter, [4]string{}, unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWCGROUP)
+	p.score(process) // by the host's /proc, as the following
+	p.labels(process)
+	p.rlimits(process)
+	p.own()
+	enter := uint64(unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP)
+	if p.user != nil {
+		enter |= unix.CLONE_NEWUSER
+	}
+	p.add(opEnter, [4]string{}, enter)
 	if process.Terminal {
 		p.console(process, "")
 	}
 	p.add(opCwd, [4]string{process.Cwd})
-	p.rights(process)
-	p.before = len(p.steps)
-	return p, nil
+	return p, p.confined(process, confined)
 }
 
 // join has the process enter its cgroups, and then new namespaces. Where there is one cgroup only, the keeper
@@ -206,7 +212,7 @@ func refuseProcess(process *specs.Process) error {
 	case process.ConsoleSize != nil && max(process.ConsoleSize.Height, process.ConsoleSize.Width) > math.MaxUint16:
 		return refused("process.consoleSize", "is more than %d", math.MaxUint16)
 	}
-	return refuseCapabilities(process.Capabilities)
+	return errors.Join(refuseCapabilities(process.Capabilities), refuseRlimits(process.Rlimits))
 }
 
 // capabilities are the names of capabilities; the number of each is its place.

@@ -21,14 +21,6 @@ var differences = []difference{
 		why: "the pause container of a privileged pod mounts it first, and may write to it; this mount is read-only in both",
 	},
 	{
-		what: `file /proc/self/cgroup`, stock: `.*\n0::/GROUP/pods/ID`, keeper: `.*\n0::/[^\n]*`,
-		why: "the hierarchy of version 2 beside those of version 1 has no limits, and keepers do not use it",
-	},
-	{
-		what: `cgroup .*/devices.list`, stock: `.*c 10:200 rwm.*`, keeper: `.*`,
-		why: "stock shims let each container use /dev/net/tun, which keepers do not, and not the console of others",
-	},
-	{
 		what: `file /proc/sys/net/ipv4/(ip_unprivileged_port_start|ping_group_range)`, stock: `0|0\t2147483647`, keeper: `1024|1\t0`,
 		why: "enable_unprivileged_ports and enable_unprivileged_icmp are done by the pause container",
 	},

@@ -31,11 +31,18 @@ var handlers = []string{"keeper", "stock"}
 // pair has a pod with a container for each handler, made from the same configuration.
 func (r *rig) pair(name string, change func(*cri.ContainerConfig), args ...string) map[string]string {
 	r.Helper()
+	return r.pairOf(name, "", func(*cri.PodSandboxConfig) {}, change, args...)
+}
+
+// pairOf is the same with handlers of this suffix and a change of the pods.
+func (r *rig) pairOf(name, suffix string, pods func(*cri.PodSandboxConfig), change func(*cri.ContainerConfig), args ...string) map[string]string {
+	r.Helper()
 	containers := map[string]string{}
 	for _, h := range handlers {
 		p := podConfig(r, name+"-"+h)
 		p.Hostname = name
-		pod, err := r.podBy(h, p)
+		pods(p)
+		pod, err := r.podBy(h+suffix, p)
 		r.must(err)
 		c := containerConfig(r, name+"-"+h, "c", args...)
 		if h == "stock" { // containerd writes its log

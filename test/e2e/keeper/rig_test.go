@@ -154,8 +154,10 @@ const based = `
     SystemdCgroup = SYSTEMD
 `
 
-// base is a specification with a cgroup namespace, which containerd asks for on version 2 alone.
-const base = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}},"root":{"path":"rootfs"},"mounts":[
+// base is a specification with a cgroup namespace, which containerd asks for on version 2 alone, and limits.
+const base = `{"ociVersion":"1.3.0","process":{"cwd":"/","user":{"uid":0,"gid":0},"rlimits":[
+	{"type":"RLIMIT_NOFILE","soft":100,"hard":200},{"type":"RLIMIT_CORE","soft":0,"hard":0},{"type":"RLIMIT_NPROC","soft":300,"hard":400},
+	{"type":"RLIMIT_SIGPENDING","soft":1,"hard":2},{"type":"RLIMIT_STACK","soft":4194304,"hard":1073741824}]},"root":{"path":"rootfs"},"mounts":[
 	{"destination":"/proc","type":"proc","source":"proc","options":["nosuid","noexec","nodev"]},
 	{"destination":"/dev","type":"tmpfs","source":"tmpfs","options":["nosuid","strictatime","mode=755","size=65536k"]},
 	{"destination":"/dev/pts","type":"devpts","source":"devpts","options":["nosuid","noexec","newinstance","ptmxmode=0666","mode=0620","gid=5"]},
@@ -283,18 +285,19 @@ func (r *rig) put(method, url string, body []byte) {
 // host does.
 func (r *rig) layer() []byte {
 	r.Helper()
-	program, err := os.ReadFile(filepath.Join(r.programs, "points", "payload"))
-	r.must(err)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	r.must(w.WriteHeader(&tar.Header{Name: "payload", Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
-	_, err = w.Write(program)
-	r.must(err)
-	before, err := os.ReadFile(filepath.Join(r.programs, "points", "before"))
-	r.must(err)
-	r.must(w.WriteHeader(&tar.Header{Name: "before", Mode: 0o755, Size: int64(len(before)), Typeflag: tar.TypeReg}))
-	_, err = w.Write(before)
-	r.must(err)
+	programs := []string{"payload", "before"}
+	if runtime.GOARCH == "amd64" {
+		programs = append(programs, "payload386") // the same for 32 bits
+	}
+	for _, name := range programs {
+		program, err := os.ReadFile(filepath.Join(r.programs, "points", name))
+		r.must(err)
+		r.must(w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}))
+		_, err = w.Write(program)
+		r.must(err)
+	}
 	r.must(w.WriteHeader(&tar.Header{Name: "pause", Linkname: "payload", Mode: 0o755, Typeflag: tar.TypeLink}))
 	for name, text := range map[string]string{"plain": "text", "garbage": "garbage", "script": "#!/nowhere\n", "usr/bin/lost": "#!/nowhere\n", "etc/passwd": "root:x:0:0::/root:/\nuser:x:1000:0::/home/user:/\n"} {
 		mode := int64(0o755)
@@ -302,7 +305,7 @@ func (r *rig) layer() []byte {
 			mode = 0o644
 		}
 		r.must(w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(text)), Typeflag: tar.TypeReg}))
-		_, err = w.Write([]byte(text))
+		_, err := w.Write([]byte(text))
 		r.must(err)
 	}
 	r.must(w.WriteHeader(&tar.Header{Name: "outside", Linkname: "/../../../.." + r.dir, Typeflag: tar.TypeSymlink}))
@@ -359,7 +362,9 @@ func (r *rig) podBy(handler string, c *cri.PodSandboxConfig) (string, error) {
 
 // container makes and starts a container; made is called in between.
 func (r *rig) container(id string, c *cri.ContainerConfig, made func()) (string, error) {
-	return r.containerIn(id, podConfig(r, filepath.Base(filepath.Dir(c.Annotations[logAnnotation]))), c, made)
+	p := podConfig(r, filepath.Base(filepath.Dir(c.Annotations[logAnnotation])))
+	p.Linux.SecurityContext.NamespaceOptions.UsernsOptions = c.Linux.SecurityContext.NamespaceOptions.GetUsernsOptions() // which must be the same
+	return r.containerIn(id, p, c, made)
 }
 
 // containerIn is the same, in a pod of this configuration.

@@ -288,10 +288,10 @@ var rows = []row{
 	{name: "exec among the host's processes", pod: "host pid", exec: true, change: nothing},
 	{name: "exec with all of the host's", pod: "host", exec: true, change: nothing},
 
-	{name: "default filter of system calls", refused: "linux.seccomp", change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
-	{name: "filter of system calls", refused: "linux.seccomp", change: all(user, seccomp(cri.SecurityProfile_Localhost, "profile.json"))},
-	{name: "kernel's parameters", pod: "sysctls", refused: "linux.sysctls", change: nothing},
-	{name: "exec with the default filter", exec: true, refused: "linux.seccomp", change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
-	{name: "a user of its own users", pod: "users", refused: "linux.security_context.namespace_options.userns_options", change: all(user, volume("plain", "/volume"))},
-	{name: "users of its own", pod: "users", refused: "linux.security_context.namespace_options.userns_options", change: nothing},
+	{name: "default filter of system calls", change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
+	{name: "filter of system calls", change: all(user, seccomp(cri.SecurityProfile_Localhost, "profile.json"))},
+	{name: "kernel's parameters", pod: "sysctls", change: nothing},
+	{name: "exec with the default filter", exec: true, change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
+	{name: "a user of its own users", pod: "users", change: all(user, volume("plain", "/volume"))},
+	{name: "users of its own", pod: "users", change: nothing},
 }

@@ -24,18 +24,33 @@
 //	payload chain              starts itself, and ends
 //	payload mount PATH         mounts something on PATH, and sleeps
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
+//	payload read PATH...       writes what is in files
+//	payload owners             tells who files belong to, and what root of a user namespace may do
+//	payload swap A B           exchanges two files until it is killed
+//	payload key NAME           looks for a key of its session, and ends with 3 if there is none
+//	payload traced CODE        has its parent trace it, stops, writes "bye", and ends with CODE
+//	payload calls JSON         tells the errno of each system call of a list
+//	payload hunt MS            tells of processes beside it that have more rights than itself
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+func init() { runtime.LockOSThread() }
+
 func main() {
+	if len(os.Args) < 2 || os.Args[1] != "traced" {
+		runtime.UnlockOSThread()
+	}
 	args := append(os.Args[1:], "", "", "")
 	if os.Args[0] == "/pause" {
 		args[0] = "sleep"
@@ -50,7 +65,7 @@ func main() {
 	case "lines":
 		lines(first, time.Millisecond)
 	case "write":
-		lines(1<<40, 2*time.Millisecond)
+		lines(1<<30, 2*time.Millisecond)
 	case "abandon":
 		abandon()
 		time.Sleep(time.Duration(first) * time.Millisecond)
@@ -65,6 +80,33 @@ func main() {
 	case "probe":
 		probe()
 		return
+	case "read":
+		for _, p := range os.Args[2:] {
+			fmt.Printf("%s: %s", p, read(p))
+		}
+		return
+	case "owners":
+		owners()
+		return
+	case "swap":
+		for {
+			if err := unix.Renameat2(unix.AT_FDCWD, args[1], unix.AT_FDCWD, args[2], unix.RENAME_EXCHANGE); err != nil {
+				panic(err)
+			}
+		}
+	case "key":
+		if _, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, "user", args[1], 0); errors.Is(err, unix.ENOKEY) {
+			os.Exit(3)
+		}
+		return
+	case "traced":
+		syscall.RawSyscall(syscall.SYS_PTRACE, syscall.PTRACE_TRACEME, 0, 0)
+		syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGCONT))
+		code = first
+	case "calls":
+		os.Exit(calls(args[1]))
+	case "hunt":
+		os.Exit(hunt(first))
 	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "look", "tty":
 		os.Exit(exec(args))
 	case "eat", "feed", "spin", "device":

@@ -1,0 +1,222 @@
+package seccomp
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// What the program reads: struct seccomp_data, on a machine whose lower half comes first.
+const (
+	offNumber = 0
+	offArch   = 4
+	offArgs   = 16
+)
+
+// x32Bit is in each number of a call of x32, whose architecture is that of x86_64.
+const x32Bit = 1 << 30
+
+// unknownArch is the answer to calls of an architecture that the profile does not name, as libseccomp has
+// it.
+const unknownArch = unix.SECCOMP_RET_KILL_THREAD
+
+// span are the numbers of calls from one on, to the next span, that have the same rules.
+type span struct {
+	from   uint32
+	rules  []rule
+	narrow bool
+	end    uint32 // the answer if none fits
+}
+
+func (s span) same(o span) bool { return len(s.rules) == 0 && len(o.rules) == 0 && s.end == o.end }
+
+// spans are those of one ABI, in their order, from first on.
+func (p *profile) spans(a specs.Arch, first uint32) []span {
+	all := []span{{from: first, end: p.otherwise}}
+	add := func(s span) {
+		if last := &all[len(all)-1]; last.from == s.from {
+			*last = s
+			if n := len(all); n > 1 && all[n-2].same(s) {
+				all = all[:n-1]
+			}
+		} else if !last.same(s) {
+			all = append(all, s)
+		}
+	}
+	var numbers []uint32
+	for n := range p.calls[a] {
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		s := span{from: n, rules: effective(p.calls[a][n]), narrow: tables[a].narrow, end: p.otherwise}
+		if len(s.rules[0].conditions) == 0 {
+			s.rules, s.end = nil, s.rules[0].answer
+		}
+		add(s)
+		add(span{from: n + 1, end: p.otherwise})
+	}
+	if last, ok := p.last[a]; ok {
+		add(span{from: last + 1, end: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)})
+	}
+	return all
+}
+
+// compile makes the program. The machine's own calls are told apart first, and a call is found by halving.
+func (p *profile) compile() []bpf.Instruction {
+	program := []bpf.Instruction{bpf.LoadAbsolute{Off: offArch, Size: 4}}
+	for _, a := range p.abis {
+		if a == specs.ArchX32 { // is with x86_64
+			continue
+		}
+		spans := p.spans(a, 0)
+		if a == specs.ArchX86_64 {
+			spans = append(spans, p.x32()...)
+		}
+		body := append([]bpf.Instruction{bpf.LoadAbsolute{Off: offNumber, Size: 4}}, search(spans)...)
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: tables[a].id, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(body))})
+		program = append(program, body...)
+	}
+	return append(program, bpf.RetConstant{Val: unknownArch})
+}
+
+// x32 are the calls with its bit. Without x32 in the profile, they are of an unknown architecture, but for
+// -1, by which a tracer says that there is none.
+func (p *profile) x32() []span {
+	if _, ok := p.calls[specs.ArchX32]; ok {
+		return p.spans(specs.ArchX32, x32Bit)
+	}
+	return []span{{from: x32Bit, end: unknownArch}, {from: math.MaxUint32, end: p.otherwise}}
+}
+
+// search finds the span of the number that is loaded.
+func search(spans []span) []bpf.Instruction {
+	if len(spans) == 1 {
+		return spans[0].instructions()
+	}
+	middle := len(spans) / 2
+	lower, upper := search(spans[:middle]), search(spans[middle:])
+	var out []bpf.Instruction
+	if len(lower) <= math.MaxUint8 {
+		out = append(out, bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[middle].from, SkipTrue: uint8(len(lower))})
+	} else {
+		out = append(out, bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[middle].from, SkipFalse: 1}, bpf.Jump{Skip: uint32(len(lower))})
+	}
+	return append(append(out, lower...), upper...)
+}
+
+func (s span) instructions() []bpf.Instruction {
+	var out []bpf.Instruction
+	for _, r := range s.rules {
+		out = append(out, r.instructions(s.narrow)...)
+	}
+	return append(out, bpf.RetConstant{Val: s.end})
+}
+
+// way is where a comparison goes on.
+type way int
+
+const (
+	next way = iota // the following instruction
+	hold            // the condition holds: to the following condition
+	fail            // it does not: to the following rule
+)
+
+// line is an instruction of a condition, and its ways if it is a comparison.
+type line struct {
+	instruction bpf.Instruction
+	yes, no     way
+}
+
+func load(offset uint32) line {
+	return line{instruction: bpf.LoadAbsolute{Off: offset, Size: 4}}
+}
+
+func compare(test bpf.JumpTest, value uint32, yes, no way) line {
+	return line{bpf.JumpIf{Cond: test, Val: value}, yes, no}
+}
+
+// condition are the lines of a condition: first the upper half of the argument, if it counts.
+func condition(c specs.LinuxSeccompArg, narrow bool) []line {
+	low := uint32(offArgs + 8*c.Index)
+	high := low + 4
+	upper, lower := uint32(c.Value>>32), uint32(c.Value)
+	yes, no := hold, fail
+	switch c.Op {
+	case specs.OpLessThan, specs.OpLessEqual, specs.OpNotEqual: // the contrary of the following
+		yes, no = fail, hold
+	}
+	switch c.Op {
+	case specs.OpMaskedEqual: // the value is the mask
+		half := func(offset, mask, want uint32, yes way) []line {
+			if mask == 0 {
+				return nil
+			}
+			return []line{load(offset), {instruction: bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask}}, compare(bpf.JumpEqual, want&mask, yes, fail)}
+		}
+		out := half(low, lower, uint32(c.ValueTwo), hold)
+		if !narrow {
+			out = append(half(high, upper, uint32(c.ValueTwo>>32), next), out...)
+		}
+		if len(out) > 0 {
+			out[len(out)-1].yes = hold
+		}
+		return out
+	case specs.OpEqualTo, specs.OpNotEqual:
+		out := []line{load(low), compare(bpf.JumpEqual, lower, yes, no)}
+		if !narrow {
+			out = append([]line{load(high), compare(bpf.JumpEqual, upper, next, no)}, out...)
+		}
+		return out
+	}
+	test := bpf.JumpGreaterThan
+	if c.Op == specs.OpGreaterEqual || c.Op == specs.OpLessThan {
+		test = bpf.JumpGreaterOrEqual
+	}
+	out := []line{load(low), compare(test, lower, yes, no)}
+	if !narrow {
+		out = append([]line{load(high), compare(bpf.JumpGreaterThan, upper, yes, next), compare(bpf.JumpEqual, upper, next, no)}, out...)
+	}
+	return out
+}
+
+// instructions answer if all conditions hold, and are passed else. A rule has at most six conditions of
+// six lines, so a comparison can go to its end.
+func (r rule) instructions(narrow bool) []bpf.Instruction {
+	var lines []line
+	var ends []int // for each line, where its condition ends
+	for _, c := range r.conditions {
+		lines = append(lines, condition(c, narrow)...)
+		for len(ends) < len(lines) {
+			ends = append(ends, len(lines))
+		}
+	}
+	var out []bpf.Instruction
+	for i, l := range lines {
+		if j, ok := l.instruction.(bpf.JumpIf); ok {
+			skip := map[way]uint8{next: 0, hold: uint8(ends[i] - i - 1), fail: uint8(len(lines) - i)}
+			j.SkipTrue, j.SkipFalse = skip[l.yes], skip[l.no]
+			l.instruction = j
+		}
+		out = append(out, l.instruction)
+	}
+	return append(out, bpf.RetConstant{Val: r.answer})
+}
+
+// maxProgram is how long a program the kernel takes.
+const maxProgram = 4096
+
+func assemble(program []bpf.Instruction) ([]bpf.RawInstruction, error) {
+	if len(program) > maxProgram {
+		return nil, fmt.Errorf("linux.seccomp: the filter has %d instructions, and the kernel takes %d: name fewer conditions or architectures", len(program), maxProgram)
+	}
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		return nil, fmt.Errorf("linux.seccomp: %w", err)
+	}
+	return raw, nil
+}

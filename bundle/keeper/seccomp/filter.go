@@ -1,0 +1,118 @@
+package seccomp
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"sync"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Filter is a program that seccomp(2) takes.
+type Filter struct {
+	// Flags are those of the call.
+	Flags uint64
+	// Program are its instructions, as the kernel has them in memory.
+	Program []byte
+
+	vm *bpf.VM
+}
+
+// InstructionSize is the size of an instruction in bytes.
+const InstructionSize = 8
+
+// filters has those that were made, by the hash of the profile. All pods have the same few.
+var filters struct {
+	sync.Mutex
+	made map[[sha256.Size]byte]*Filter
+}
+
+// kept is how many filters are kept before all are forgotten.
+const kept = 128
+
+// Compile makes the filter of a profile, for the processor that this program runs on. What is wrong with
+// the profile is an *Error.
+func Compile(p *specs.LinuxSeccomp) (*Filter, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	if p.Flags == nil { // differs from an empty list, which JSON leaves out, too
+		b = append(b, '-')
+	}
+	key := sha256.Sum256(b)
+	filters.Lock()
+	f := filters.made[key]
+	filters.Unlock()
+	if f != nil {
+		return f, nil
+	}
+	if f, err = compile(p, native); err != nil {
+		return nil, err
+	}
+	filters.Lock()
+	defer filters.Unlock()
+	if filters.made == nil || len(filters.made) >= kept {
+		filters.made = map[[sha256.Size]byte]*Filter{}
+	}
+	filters.made[key] = f
+	return f, nil
+}
+
+// compile makes the filter for any processor.
+func compile(p *specs.LinuxSeccomp, goarch string) (*Filter, error) {
+	read, err := read(p, goarch)
+	if err != nil {
+		return nil, err
+	}
+	program := read.compile()
+	raw, err := assemble(program)
+	if err != nil {
+		return nil, err
+	}
+	f := &Filter{Flags: read.flags}
+	if f.vm, err = bpf.NewVM(program); err != nil {
+		return nil, err
+	}
+	for _, i := range raw {
+		if f.Program, err = binary.Append(f.Program, binary.NativeEndian, i); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// call is a system call as a filter sees it.
+type call struct {
+	number, arch uint32
+	args         [6]uint64
+}
+
+// run is the filter's answer. The interpreter reads numbers with their upper byte first.
+func (f *Filter) run(c call) (uint32, error) {
+	b := binary.BigEndian.AppendUint32(nil, c.number)
+	b = binary.BigEndian.AppendUint32(b, c.arch)
+	b = append(b, make([]byte, 8)...) // the place of the call
+	for _, a := range c.args {
+		b = binary.BigEndian.AppendUint32(b, uint32(a))
+		b = binary.BigEndian.AppendUint32(b, uint32(a>>32))
+	}
+	n, err := f.vm.Run(b)
+	return uint32(n), err
+}
+
+// Allows reports whether a call of this machine is allowed.
+func (f *Filter) Allows(name string, args ...uint64) bool {
+	table := tables[abis[native][0]]
+	number, ok := table.numbers[name]
+	if !ok {
+		return false
+	}
+	c := call{number: number, arch: table.id}
+	copy(c.args[:], args)
+	a, err := f.run(c)
+	return err == nil && (a == unix.SECCOMP_RET_ALLOW || a == unix.SECCOMP_RET_LOG)
+}
