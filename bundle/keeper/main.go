@@ -32,11 +32,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	program := filepath.Join(filepath.Dir(self), "keeper")
-	if _, err := os.Stat(program); err != nil {
-		return fmt.Errorf("the program of pods must lie beside this one: %w", err)
-	}
-	k := keepers.New(program)
+	k := keepers.New(filepath.Join(filepath.Dir(self), "keeper"))
 	k.Register()
 	app := command.App()
 	serve := app.Action

@@ -57,10 +57,14 @@ func cgroupAt(name string) (*cgroup, error) {
 
 // make makes the cgroup, with its limits. The container's first process enters it itself, before it
 // calls release.
-func (g *cgroup) make(program string) (release func(), err error) {
+func (g *cgroup) make(program func() (string, error)) (release func(), err error) {
 	pid, release := -1, func() {}
 	if bySystemd(g.name) {
-		if pid, release, err = hold(program); err != nil {
+		path, err := program()
+		if err == nil {
+			pid, release, err = hold(path)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("cgroup %s: a process to make it with: %w", g.name, err)
 		}
 	}

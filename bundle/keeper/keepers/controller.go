@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/core/events/exchange"
 	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -35,7 +36,7 @@ func (k *Keepers) Register() {
 	registry.Register(&plugin.Registration{
 		Type:     plugins.SandboxControllerPlugin,
 		ID:       "keeper",
-		Requires: []plugin.Type{plugins.EventPlugin},
+		Requires: []plugin.Type{plugins.EventPlugin, plugins.SandboxStorePlugin},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
 			p, err := ic.GetByID(plugins.EventPlugin, "exchange")
 			if err != nil {
@@ -45,11 +46,51 @@ func (k *Keepers) Register() {
 			if !ok {
 				return nil, fmt.Errorf("events come from a %T", p)
 			}
+			c := &controller{k}
+			if p, err = ic.GetByID(plugins.SandboxStorePlugin, "local"); err != nil {
+				return nil, err
+			}
+			store, ok := p.(sandbox.Store)
+			if !ok {
+				return nil, fmt.Errorf("sandboxes are in a %T", p)
+			}
+			unknown, err := k.unknown(ic.Context, store)
+			if err != nil {
+				return nil, fmt.Errorf("sandboxes: %w", err)
+			}
 			k.events.Store(source)
 			go k.followDeletes(ic.Context, source)
-			return &controller{k}, nil
+			go c.endAll(ic.Context, unknown)
+			return c, nil
 		},
 	})
+}
+
+// unknown are the pods that are not in containerd's store, which is another one than when they were made.
+func (k *Keepers) unknown(ctx context.Context, store sandbox.Store) ([]string, error) {
+	known, err := store.List(namespaces.WithNamespace(ctx, namespace))
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []string
+	for id := range k.pods {
+		if !slices.ContainsFunc(known, func(s sandbox.Sandbox) bool { return s.ID == id }) {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// endAll ends pods that nobody asks for any more.
+func (c *controller) endAll(ctx context.Context, ids []string) {
+	for _, id := range ids {
+		log.L.Warnf("keeper: pod %s is not in containerd's database, and is ended", id)
+		if err := c.Shutdown(ctx, id); err != nil {
+			log.L.Errorf("keeper: pod %s: %s", id, err)
+		}
+	}
 }
 
 // followDeletes forgets the containers that containerd deletes.
@@ -116,18 +157,22 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	if err := refusePod(config, o.NetNSPath); err != nil {
 		return err
 	}
+	if _, err := c.k.sealed(); err != nil { // before there is anything of the pod
+		return err
+	}
 	if !validID.MatchString(s.ID) { // it is the name of a folder, which is removed in the end
 		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
 	n := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	p.netns, p.namespaces, p.sysctls = o.NetNSPath, ownNamespaces(config), config.GetLinux().GetSysctls()
+	p.namespaces, p.sysctls = ownNamespaces(config), config.GetLinux().GetSysctls()
 	if u := n.GetUsernsOptions(); ownUsers(n) && len(u.GetUids()) == 1 {
 		p.root = &u.Uids[0].HostId
 	}
 	p.record = podRecord{
 		Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now(),
 		HostPID: n.GetPid() == runtime.NamespaceMode_NODE, SharedPID: n.GetPid() == runtime.NamespaceMode_POD,
+		Network: o.NetNSPath, Runtime: s.Runtime.Name, Config: config,
 	}
 	if p.record.Hostname == "" {
 		if p.record.Hostname, err = os.Hostname(); err != nil {
@@ -155,7 +200,11 @@ func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerIn
 	if err != nil {
 		return sandbox.ControllerInstance{}, err
 	}
-	if err := p.start(c.k.sealed, p.netns); err != nil {
+	program, err := c.k.sealed()
+	if err == nil {
+		err = p.start(program)
+	}
+	if err != nil {
 		// containerd does not ask for the end of what did not start.
 		return sandbox.ControllerInstance{}, errors.Join(fmt.Errorf("start the keeper of sandbox %s: %w", id, err), c.Shutdown(ctx, id))
 	}
@@ -191,7 +240,7 @@ func (c *controller) Wait(ctx context.Context, id string) (sandbox.ExitStatus, e
 	}
 }
 
-func (c *controller) Status(_ context.Context, id string, _ bool) (sandbox.ControllerStatus, error) {
+func (c *controller) Status(_ context.Context, id string, verbose bool) (sandbox.ControllerStatus, error) {
 	p, err := c.k.pod(id)
 	if err != nil {
 		return sandbox.ControllerStatus{}, err
@@ -204,6 +253,11 @@ func (c *controller) Status(_ context.Context, id string, _ bool) (sandbox.Contr
 	}
 	if !p.alive() {
 		s.State, s.ExitedAt, s.Pid = runtime.PodSandboxState_SANDBOX_NOTREADY.String(), p.exitedAt, 0
+	}
+	if verbose {
+		if s.Info, err = p.record.info(s.Pid); err != nil {
+			return sandbox.ControllerStatus{}, err
+		}
 	}
 	return s, nil
 }

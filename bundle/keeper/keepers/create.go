@@ -2,6 +2,7 @@ package keepers
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 const idRule = "must have 1 to 64 letters, digits, dots and dashes, and begin with a letter or digit"
 
 // create makes a container, whose program does not run yet.
-func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
+func (k *Keepers) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*task, error) {
 	if err := refuseRequest(r); err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (k *Keepers) create(r *taskapi.CreateTaskRequest) (*task, error) {
 	if t.plan, err = t.planFor(q, nil); err != nil { // what is refused is refused before anything is made
 		return nil, err
 	}
-	if err := t.make(k, q); err != nil {
+	if err := t.make(ctx, k, q); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
@@ -116,7 +117,7 @@ func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
 }
 
 // make has the keeper make the container. If that fails, nothing is left.
-func (t *task) make(k *Keepers, asked asked) error {
+func (t *task) make(ctx context.Context, k *Keepers, asked asked) error {
 	// After a restart, containerd runs the stock shim's delete for each task that it finds, and two
 	// programs with it. It is told of another program, which ends at once.
 	if err := os.WriteFile(filepath.Join(asked.Bundle, "shim-binary-path"), []byte(k.program), 0o600); err != nil {
@@ -135,7 +136,7 @@ func (t *task) make(k *Keepers, asked asked) error {
 	}
 	defer release()
 	at("task-cgroups")
-	f, err := t.open()
+	f, err := t.open(ctx)
 	if err != nil {
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}

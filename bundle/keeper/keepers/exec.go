@@ -13,6 +13,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/bundle/keeper/plan"
@@ -136,12 +137,17 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	f, err := t.open()
+	f, err := t.open(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
 	defer f.close()
-	if t.record.Terminal {
+	if t.record.Terminal { // its output goes by the keeper, which does not wait for who reads it
+		output, err := awaitReader(ctx, f[wire.HeldStdout])
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", t, err)
+		}
+		defer unix.Close(output)
 		t.hold()
 	}
 	defer context.AfterFunc(ctx, func() { _ = t.signal(syscall.SIGKILL) })() // it may have come to run, or ended

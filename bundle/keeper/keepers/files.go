@@ -1,8 +1,11 @@
 package keepers
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -21,10 +24,10 @@ func (f *files) close() {
 	}
 }
 
-// open opens the FIFOs that containerd has for the task. An exec without a terminal has their ends itself,
+// open opens the FIFOs that containerd has for the task, until the context ends. An exec without a terminal has their ends itself,
 // and the keeper the others: it must not get the end of its input before containerd is there, and not be
 // killed by what it writes after containerd has gone. The output of others goes by the keeper.
-func (t *task) open() (*files, error) {
+func (t *task) open(ctx context.Context) (*files, error) {
 	f := &files{}
 	for i, path := range []string{t.record.Stdin, t.record.Stdout, t.record.Stderr} {
 		if path == "" || i == wire.Stderr && t.record.Terminal {
@@ -36,7 +39,7 @@ func (t *task) open() (*files, error) {
 		case i != wire.Stdin && (t.of == nil || t.record.Terminal):
 			f[wire.HeldStdin+i] = place
 		default:
-			err = f.ends(i, place)
+			err = f.ends(ctx, i, place)
 			unix.Close(place)
 		}
 		if err != nil {
@@ -61,23 +64,45 @@ func fifo(path string) (int, error) {
 	return fd, nil
 }
 
-// ends opens both ends of a FIFO: one for the process, one to be held.
-func (f *files) ends(i, place int) error {
-	own, held := unix.O_WRONLY, unix.O_RDONLY
+// ends opens both ends of a FIFO: one for the process, one to be held. Output waits for containerd to read it:
+// what is in a FIFO goes with its last end, and the process may be a short one.
+func (f *files) ends(ctx context.Context, i, place int) (err error) {
 	if i == wire.Stdin {
-		own, held = held, own
-	}
-	at := fmt.Sprintf("/proc/self/fd/%d", place)
-	// While it is open for both, the other end is there, and an open does not wait.
-	both, err := unix.Open(at, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
+		if f[i], err = end(place, unix.O_RDONLY); err == nil {
+			f[wire.HeldStdin], err = end(place, unix.O_WRONLY)
+		}
 		return err
 	}
-	defer unix.Close(both)
-	for to, mode := range map[int]int{i: own, wire.HeldStdin + i: held} {
-		if f[to], err = unix.Open(at, mode|unix.O_CLOEXEC, 0); err != nil {
-			return err
+	if f[i], err = awaitReader(ctx, place); err == nil {
+		f[wire.HeldStdin+i], err = end(place, unix.O_RDONLY)
+	}
+	return err
+}
+
+// end opens an end of a FIFO at once: the writing one if there is a reader.
+func end(place, mode int) (int, error) {
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", place), mode|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.SetNonblock(fd, false); err != nil { // the process has this end
+		unix.Close(fd)
+		return 0, err
+	}
+	return fd, nil
+}
+
+// awaitReader opens the writing end of a FIFO when there is a reader, which containerd is soon.
+func awaitReader(ctx context.Context, place int) (int, error) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		fd, err := end(place, unix.O_WRONLY)
+		if !errors.Is(err, unix.ENXIO) {
+			return fd, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("nobody reads the output: %w", ctx.Err())
+		case <-time.After(wait):
 		}
 	}
-	return nil
 }

@@ -1,10 +1,12 @@
 package keepers
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -26,7 +28,25 @@ func fifos(t *testing.T) taskRecord {
 	return r
 }
 
-// Who gets which ends: nothing waits for containerd to open its own.
+// reads reads what is written to the FIFOs, as containerd does, which waits in its open for who writes.
+func reads(t *testing.T, r taskRecord) map[string]<-chan string {
+	t.Helper()
+	out := map[string]<-chan string{}
+	for _, path := range []string{r.Stdout, r.Stderr} {
+		text := make(chan string, 1)
+		out[path] = text
+		go func() {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				b = []byte(err.Error())
+			}
+			text <- string(b)
+		}()
+	}
+	return out
+}
+
+// Who gets which ends.
 func TestFiles(t *testing.T) {
 	const none, place = -1, unix.O_PATH
 	read, write := unix.O_RDONLY, unix.O_WRONLY
@@ -42,7 +62,8 @@ func TestFiles(t *testing.T) {
 	} {
 		x := &task{of: c.of, record: fifos(t)}
 		x.record.Terminal = c.terminal
-		f, err := x.open()
+		reads(t, x.record)
+		f, err := x.open(t.Context())
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -68,15 +89,60 @@ func TestFiles(t *testing.T) {
 
 func TestFilesThatAreNoFIFOs(t *testing.T) {
 	x := &task{of: &task{}, record: fifos(t)}
+	reads(t, x.record)
 	x.record.Stderr += "-not"
-	if _, err := x.open(); !errors.Is(err, os.ErrNotExist) {
+	if _, err := x.open(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want one of a file that is not there", err)
 	}
 	if err := os.WriteFile(x.record.Stderr, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.open(); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
+	if _, err := x.open(t.Context()); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
 		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+// What a process writes that ends at once is there for containerd, which opens its ends when it comes to it.
+func TestOutputOfShortProcesses(t *testing.T) {
+	var all sync.WaitGroup
+	for range 200 {
+		x := &task{of: &task{}, record: fifos(t)}
+		all.Go(func() {
+			f, err := x.open(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, i := range []int{wire.Stdout, wire.Stderr} {
+				if _, err := unix.Write(f[i], []byte("text")); err != nil {
+					t.Error(err)
+				}
+			}
+			f.close()
+		})
+		all.Go(func() {
+			for path, text := range reads(t, x.record) {
+				if got := <-text; got != "text" {
+					t.Errorf("%s has %q, want text", path, got)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Where containerd does not read, the open ends with the call, and leaves nothing open.
+func TestNobodyReadsTheOutput(t *testing.T) {
+	x := &task{of: &task{}, record: fifos(t)}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if f, err := x.open(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), x.record.Stdout) {
+		t.Errorf("files %v, error %v, want one that names the output", f, err)
+	}
+	for _, path := range []string{x.record.Stdin, x.record.Stdout, x.record.Stderr} {
+		if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); !errors.Is(err, unix.ENXIO) {
+			t.Errorf("%s: opened as %d (%v), so somebody has it open", path, fd, err)
+		}
 	}
 }
 

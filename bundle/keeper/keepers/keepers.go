@@ -40,15 +40,14 @@ const namespace = "k8s.io"
 // Keepers are the pods of one containerd.
 type Keepers struct {
 	program string // the keeper's path
-	sealed  string // that of its copy, which no container can write to
-	copied  *os.File
 	state   string // containerd's state directory
 	dir     string
 	events  atomic.Pointer[exchange.Exchange] // containerd's, when it has loaded its plugins
 
-	mu    sync.Mutex
-	pods  map[string]*pod
-	tasks map[string]*task // without those that were deleted
+	mu     sync.Mutex
+	pods   map[string]*pod
+	tasks  map[string]*task // without those that were deleted
+	copied *os.File         // see sealed
 }
 
 // New returns keepers without pods. program is the path of the keeper program.
@@ -67,9 +66,6 @@ func (k *Keepers) Serve(state string) error {
 	if err := k.lock(); err != nil {
 		return err
 	}
-	if err := k.seal(); err != nil {
-		return fmt.Errorf("%s: %w", k.program, err)
-	}
 	k.removeHidden()
 	entries, err := os.ReadDir(k.dir)
 	if err != nil {
@@ -86,8 +82,21 @@ func (k *Keepers) Serve(state string) error {
 	return k.listen()
 }
 
-// seal copies the keeper's program into memory, once for all pods. A container with an exec can open the
+// sealed is the path of a copy of the keeper's program in memory, one for all pods, which is made when the first
+// pod needs it: a containerd without keepers runs where there can be none. A container with an exec can open the
 // program file of what is about to become the exec, and would otherwise write to the host's (CVE-2019-5736).
+func (k *Keepers) sealed() (string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.copied == nil {
+		if err := k.seal(); err != nil {
+			return "", fmt.Errorf("%s: %w", k.program, err)
+		}
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), k.copied.Fd()), nil
+}
+
+// seal makes that copy.
 func (k *Keepers) seal() error {
 	text, err := os.ReadFile(k.program)
 	if err != nil {
@@ -100,7 +109,6 @@ func (k *Keepers) seal() error {
 	if err != nil {
 		return fmt.Errorf("copy into memory (sysctl vm.memfd_noexec must not be 2): %w", err)
 	}
-	k.sealed = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())
 	k.copied = f // open as long as this process lives
 	return nil
 }

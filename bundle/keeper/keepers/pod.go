@@ -30,7 +30,6 @@ const patience = 30 * time.Second
 // pod is a pod and its keeper.
 type pod struct {
 	dir        string
-	netns      string            // its path, until the keeper has it; empty is the host's
 	namespaces int               // flags of those that are not the host's, until the keeper has them
 	mountLabel string            // of its files, until it is started
 	sysctls    map[string]string // until they are set

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // recordVersion is that of the files in pods' folders.
@@ -23,6 +25,11 @@ type podRecord struct {
 	// HostPID says that the keeper is among the host's processes, SharedPID that the containers are among
 	// each other's.
 	HostPID, SharedPID bool
+	// Network is the path of the network namespace, empty for the host's; Runtime and Config are what containerd
+	// was asked for. They are for the pod's status alone.
+	Network string `json:",omitempty"`
+	Runtime string
+	Config  *runtime.PodSandboxConfig
 }
 
 // taskRecord is task-ID.json. It is written before the keeper is asked for the container, so that

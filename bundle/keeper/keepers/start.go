@@ -59,12 +59,13 @@ func resolvConf(d *runtime.DNSConfig) ([]byte, error) {
 }
 
 // start makes the pod's keeper, which is no child of this process when it is ready.
-func (p *pod) start(program, netns string) error {
+func (p *pod) start(program string) error {
 	socket, err := p.listen()
 	if err != nil {
 		return err
 	}
 	defer socket.Close()
+	netns := p.record.Network
 	if netns == "" { // the host's, which the keeper is in
 		netns = os.DevNull
 	}

@@ -72,8 +72,8 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 // would take that for a task service of an older version, and ask once more in its way.
 func refusal(why error) error { return fmt.Errorf("%w: %w", why, errdefs.ErrInvalidArgument) }
 
-func (s *tasks) Create(_ context.Context, q *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
-	t, err := s.k.create(q)
+func (s *tasks) Create(ctx context.Context, q *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	t, err := s.k.create(ctx, q)
 	var r *plan.Refused
 	if errors.As(err, &r) {
 		err = refusal(err)

@@ -28,10 +28,16 @@ var pods = map[string]func(*cri.PodSandboxConfig){
 	"privileged": func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true },
 	"based":      func(*cri.PodSandboxConfig) {}, // over a specification of our own
 	"sysctls":    func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1"} },
-	"users": func(c *cri.PodSandboxConfig) {
-		id := []*cri.IDMapping{{HostId: 100000, ContainerId: 0, Length: 65536}}
-		namespaces(c).UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: id, Gids: id}
+	"users":      ownUsers,
+	"shared users": func(c *cri.PodSandboxConfig) {
+		ownUsers(c)
+		namespaces(c).Pid = cri.NamespaceMode_POD
 	},
+}
+
+// ownUsers has a pod in a user namespace.
+func ownUsers(c *cri.PodSandboxConfig) {
+	namespaces(c).UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: mappings(), Gids: mappings()}
 }
 
 func namespaces(c *cri.PodSandboxConfig) *cri.NamespaceOption {
@@ -92,10 +98,14 @@ var (
 		s := security(c)
 		s.RunAsUser, s.RunAsGroup, s.SupplementalGroups = &cri.Int64Value{Value: 1000}, &cri.Int64Value{Value: 2000}, []int64{3000, 4000}
 	})
-	terminal   = set(func(c *cri.ContainerConfig) { c.Tty = true })
-	unmasked   = set(func(c *cri.ContainerConfig) { security(c).MaskedPaths, security(c).ReadonlyPaths = nil, nil })
-	rootless   = set(func(c *cri.ContainerConfig) { security(c).ReadonlyRootfs = true })
-	target     = func(p *place, c *cri.ContainerConfig) { security(c).NamespaceOptions = among(p.beside) }
+	terminal = set(func(c *cri.ContainerConfig) { c.Tty = true })
+	unmasked = set(func(c *cri.ContainerConfig) { security(c).MaskedPaths, security(c).ReadonlyPaths = nil, nil })
+	rootless = set(func(c *cri.ContainerConfig) { security(c).ReadonlyRootfs = true })
+	target   = func(p *place, c *cri.ContainerConfig) {
+		users := security(c).NamespaceOptions.GetUsernsOptions()
+		security(c).NamespaceOptions = among(p.beside)
+		security(c).NamespaceOptions.UsernsOptions = users
+	}
 	privileged = set(func(c *cri.ContainerConfig) { security(c).Privileged = true })
 )
 
@@ -294,4 +304,7 @@ var rows = []row{
 	{name: "exec with the default filter", exec: true, change: seccomp(cri.SecurityProfile_RuntimeDefault, "")},
 	{name: "a user of its own users", pod: "users", change: all(user, volume("plain", "/volume"))},
 	{name: "users of its own", pod: "users", change: nothing},
+	{name: "exec with users of its own", pod: "users", exec: true, change: nothing},
+	{name: "users of its own among the pod's processes", pod: "shared users", change: nothing},
+	{name: "users of its own among another's processes", pod: "users", change: target},
 }
