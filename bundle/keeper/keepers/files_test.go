@@ -97,6 +97,7 @@ func TestFilesThatAreNoFIFOs(t *testing.T) {
 	if err := os.WriteFile(x.record.Stderr, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	reads(t, x.record)
 	if _, err := x.open(t.Context()); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
