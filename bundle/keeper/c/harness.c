@@ -17,6 +17,7 @@ static int look4(const char *a, const char *b, const char *c, const char *d) { r
 
 static int try_open(const char *path, int flags) {
 	look(path);
+	if (!logs && flags & O_CREAT) return syscall(SYS_memfd_create, "log", 1); // MFD_CLOEXEC
 	return logs || !strncmp(path, "/proc/self/fdinfo/", 18) ? openat(AT_FDCWD, path, flags, 0640) : openat(AT_FDCWD, "/dev/null", (flags & O_ACCMODE) | O_CLOEXEC);
 }
 
@@ -268,6 +269,27 @@ static void trylog(size_t n, char *path) {
 	put(&(uint32_t){ 0 }, 4);
 }
 
+// tryhear has the keeper hear a process that gives it two files: it takes the first, and nothing stays open of the other.
+static void tryhear(void) {
+	int pair[2], on = 1, give[2] = { 0, 1 };
+	int32_t said[2] = { TERMINAL, 0 };
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) || setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) die("socket");
+	struct container c = { .sync = pair[0], .nspid = getpid(), .out = { { .fd = -1 }, { .fd = -1 } } };
+	union { char b[CMSG_SPACE(sizeof give)]; struct cmsghdr h; } control = { 0 };
+	struct iovec v = { said, sizeof said };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof give) };
+	control.h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof give), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+	memcpy(CMSG_DATA(&control.h), give, sizeof give);
+	int before = dup(0);
+	close(before);
+	if (sendmsg(pair[1], &m, 0) != sizeof said || hear(&c, said, 0) != sizeof said || c.out[0].fd != before) die("the first file was not taken");
+	close(c.out[0].fd);
+	int after[2] = { dup(0), dup(0) };
+	if (after[0] != before || after[1] != before + 1) die("the second file stays open");
+	for (int i = 0; i < 2; i++) { close(after[i]); close(pair[i]); }
+	put(&(uint32_t){ 0 }, 4);
+}
+
 int main(int argc, char **argv) {
 	sigset_t m;
 	int idle[2];
@@ -286,6 +308,7 @@ int main(int argc, char **argv) {
 		get(record, head.len);
 		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
 		else if (head.kind == 'x') tryexec(head.len);
+		else if (head.kind == 'h') tryhear();
 		else if (head.kind == 'm') { ask(record, head.len, -1); answers(); }
 		else trylog(head.len, argv[1]);
 	}

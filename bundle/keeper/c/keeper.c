@@ -98,7 +98,7 @@ static void forget(int i) {
 static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 	union { char b[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
 	struct iovec v = { said, 2 * sizeof *said };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)) };
 	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | flags);
 	int fd = -1, who = 0;
 	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
@@ -217,13 +217,15 @@ static void begin(const struct request *q, const struct plan *p, int *file, stru
 	}
 	for (w = HELDIN; w < FILES; w++) file[w] = -1;
 	containers[at] = c;
-	int e = spawn(c, p, file, target, tty);
+	if (!of) c->logpath = strdup(text(p, p->log));
+	int e = of ? 0 : reopen(c); // it is there as soon as the container is
+	if (e) failed = LOG;
+	else e = spawn(c, p, file, target, tty);
 	if (!e && !of) e = awaitready(c, &failed);
 	if (e) { forget(at); tell(q, e, failed, 0); return; }
 	if (!of && cgroup(p) && snprintf(path, sizeof path, "%s/memory.events", cgroup(p)) > 0) c->oom = open(path, O_RDONLY | O_CLOEXEC);
 	c->waits = !!of;
-	if ((c->ready = !of)) c->logpath = strdup(text(p, p->log));
-	if (!of) tell(q, 0, NOTHING, c);
+	if ((c->ready = !of)) tell(q, 0, NOTHING, c);
 }
 
 // plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.

@@ -49,7 +49,7 @@ struct reply {
 	int64_t started, exited; // nanoseconds since 1970
 	char id[IDLEN], exec[IDLEN];
 };
-enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6, OOM = -7 }; // OOM: of EXITED and LISTED, a process was killed for want of memory
+enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6, OOM = -7, LOG = -8 }; // OOM: of EXITED and LISTED, a process was killed for want of memory
 
 // The process's own standard input, output and error, and what the keeper holds: the other ends of them, as long as the process
 // lives, or FIFOs (O_PATH) that get a copy of what the keeper reads; and the cgroup of a container whose processes others share.
@@ -105,6 +105,7 @@ int64_t now(void); // nanoseconds since 1970
 void shut(int *fd);
 
 // log.c
+int reopen(struct container *c);
 int drain(struct container *c, int which);
 void copy(struct stream *s, const char *more, size_t n);
 void endstream(struct stream *s);

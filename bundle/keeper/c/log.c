@@ -1,13 +1,18 @@
 // The log of a container: the keeper reads its pipes, and writes lines as the CRI has them.
 #include "keeper.h"
 
-// reopen opens the log, again if its path names another file now, which is what a rotation does.
-static void reopen(struct container *c) {
+// reopen opens the log, again if its path names another file now, which is what a rotation does. It returns an errno. A pod may be able to
+// write to the folder: a link leads nowhere, and nobody is waited for.
+int reopen(struct container *c) {
 	struct stat st;
-	if (c->log >= 0 && (stat(c->logpath, &st) || st.st_ino != c->ino || st.st_dev != c->dev)) { close(c->log); c->log = -1; }
-	if (c->log >= 0) return;
-	c->log = open(c->logpath, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-	if (c->log >= 0 && !fstat(c->log, &st)) { c->ino = st.st_ino; c->dev = st.st_dev; }
+	if (c->log >= 0 && (stat(c->logpath, &st) || st.st_ino != c->ino || st.st_dev != c->dev)) shut(&c->log);
+	if (c->log >= 0) return 0;
+	c->log = open(c->logpath, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
+	if (c->log < 0 || fstat(c->log, &st)) return errno;
+	if (!S_ISREG(st.st_mode)) { shut(&c->log); return EINVAL; }
+	c->ino = st.st_ino;
+	c->dev = st.st_dev;
+	return 0;
 }
 
 static char inbuf[65536], outbuf[2 * sizeof inbuf + LINE + 4096];

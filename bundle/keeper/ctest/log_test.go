@@ -7,8 +7,10 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -110,3 +112,30 @@ func FuzzLog(f *testing.F) {
 		}
 	})
 }
+
+// A log that is a link or a FIFO is not opened, and nobody is waited for.
+func TestLogIsAFile(t *testing.T) {
+	for name, put := range map[string]func(path, other string) error{
+		"link": func(path, other string) error { return os.Symlink(other, path) },
+		"FIFO": func(path, _ string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		h := start(t)
+		other := filepath.Join(t.TempDir(), "other")
+		if err := os.WriteFile(other, []byte("of the host"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(h.log, other); err != nil {
+			t.Fatal(err)
+		}
+		h.try('l', []byte("\x00\x05\x00text\n"))
+		if b, err := os.ReadFile(other); err != nil || string(b) != "of the host" {
+			t.Errorf("%s: the other file has %q, %v", name, b, err)
+		}
+		if st, err := os.Lstat(h.log); err != nil || st.Mode().IsRegular() {
+			t.Errorf("%s: the log is %v, %v", name, st, err)
+		}
+	}
+}
+
+// Of two files that a process hands over, the second is not kept.
+func TestHear(t *testing.T) { start(t).try('h', nil) }

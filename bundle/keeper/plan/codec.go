@@ -124,6 +124,8 @@ func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 		return "the container has ended"
 	case failed == wire.Died:
 		return "the process ended before it was ready"
+	case failed == wire.BadLog && p != nil:
+		return fmt.Sprintf("open the log %s: %s", p.log, why)
 	case failed == wire.BadPlan:
 		return "the keeper does not understand the plan"
 	case failed < 0:

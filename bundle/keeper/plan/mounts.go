@@ -169,6 +169,9 @@ func (p *Plan) specMount(c Container, i int) error {
 	switch {
 	case m.Destination == "/dev/shm" && m.Source == "shm": // the pod's
 		m.Source, o = path.Join(c.PodFiles, "shm"), options{flags: unix.MS_BIND | unix.MS_REC, said: true}
+		if p.user != nil { // as the kernel has it for who binds it in a user namespace
+			o.flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		}
 		p.directories(m.Destination)
 		p.bind(m, o)
 	case m.Type == "proc" && c.Proc != "":

@@ -24,6 +24,8 @@ func refuseNamespaces(c Container) error {
 			return refused(field, "is of type %q", ns.Type)
 		case ns.Type == specs.PIDNamespace && (ns.Path != "") != c.SharesProcesses:
 			return refused(field, "pid namespace %q is neither the pod's nor of a container in it that runs", ns.Path)
+		case ns.Type == specs.PIDNamespace && c.Proc == "/proc" && HasUsers(c.Spec): // what hides parts of it cannot be taken from it
+			return refused(field, "the other container has users of its own, and its /proc is not to be had from there")
 		case !shared && ns.Type != specs.PIDNamespace && ns.Path != "":
 			return refused(field, "the container shares the %s namespace %q", ns.Type, ns.Path)
 		}

@@ -93,6 +93,9 @@ const (
 // memory.
 const OutOfMemory = -7
 
+// BadLog is the Step of a container whose log could not be opened.
+const BadLog = -8
+
 // What Arg of Create and Execute asks for, as bits.
 const (
 	Terminal = 1 << iota

@@ -44,4 +44,28 @@ var differences = []difference{
 		what: `session keyring`, stock: `keyring;0;0;3f1b0000;_ses.ID`, keeper: `keyring;0;0;[0-9a-f]*;_ses`,
 		why: "one without a name is found by no other container",
 	},
+	{
+		what: `device /dev/(full|null|random|tty|urandom|zero)`, stock: `mode 20666, .*, owner 65534:65534, `, keeper: `mode 20666, .*, owner 0:0, `,
+		why: "in a user namespace, runc has mounts of the host's devices, and a keeper makes nodes, which belong to root",
+	},
+	{
+		what: `mount /dev/(full|null|random|tty|urandom|zero)`, stock: `/\w+ of devtmpfs of .*`, keeper: `\(absent\)`,
+		why: "as before: nodes need no mounts",
+	},
+	{
+		what: `device /dev/mqueue`, stock: `mode 41777, 0:0, owner 0:65534, `, keeper: `mode 41777, 0:0, owner 0:0, `,
+		why: "in a user namespace, who mounts it has a group there",
+	},
+	{
+		what: `device /dev/pts`, stock: `mode 40755, 0:0, owner 0:0, `, keeper: `mode 40755, 0:0, owner 65534:65534, `,
+		why: "in a user namespace, it is made outside",
+	},
+	{
+		what: `mount /proc/(keys|timer_list)`, stock: `/null of devtmpfs of .*, rw,.*`, keeper: `/null of devtmpfs of .*, ro,.*`,
+		why: "in a user namespace, both have the host's null device on a hidden file, and the keeper's is read-only",
+	},
+	{
+		what: `session keyring`, stock: `keyring;0;0;3f130008;_ses.ID|keyring;0;0;3f130000;_ses.ID`, keeper: `keyring;65534;65534;[0-9a-f]*;_ses`,
+		why: "in a user namespace, it is made outside, and found by no other container",
+	},
 }

@@ -306,5 +306,5 @@ var rows = []row{
 	{name: "users of its own", pod: "users", change: nothing},
 	{name: "exec with users of its own", pod: "users", exec: true, change: nothing},
 	{name: "users of its own among the pod's processes", pod: "shared users", change: nothing},
-	{name: "users of its own among another's processes", pod: "users", change: target},
+	{name: "users of its own among another's processes", pod: "users", refused: "linux.namespaces[0]", change: target},
 }

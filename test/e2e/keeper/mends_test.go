@@ -1,0 +1,127 @@
+//go:build e2e && keeper
+
+package keeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What short execs write is there, also when many run at a time.
+func TestOutputOfShortExecs(t *testing.T) {
+	r := newRig(t)
+	pod, id := r.runs("short", "sleep")
+	var all sync.WaitGroup
+	for worker := range 10 {
+		all.Go(func() {
+			for i := range 30 {
+				text := fmt.Sprintf("%d of %d", i, worker)
+				want := outcome{text, "and " + text, 3, ""}
+				if got := r.execSync(id, 0, "/payload", "say", text, "and "+text, "3"); got != want {
+					t.Errorf("%+v, want %+v", got, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}
+
+// The log is there as soon as the container is, as others make links to it. Without a folder for it, there is no
+// container.
+func TestTheLogIsThereAtOnce(t *testing.T) {
+	r := newRig(t)
+	pod, _ := r.runs("silent", "sleep")
+	if st, err := os.Stat(r.logFile("silent", "c")); err != nil || !st.Mode().IsRegular() || st.Size() != 0 {
+		t.Errorf("the log of a container that says nothing: %v, %v", st, err)
+	}
+	c := containerConfig(r, "silent", "nowhere", "sleep")
+	c.Annotations[logAnnotation] = r.path("logs", "no-such", "c.log")
+	if _, err := r.containerIn(pod, podConfig(r, "silent"), c, func() {}); err == nil || !strings.Contains(err.Error(), "open the log "+r.path("logs", "no-such", "c.log")) {
+		t.Errorf("error %v, want one that names the log", err)
+	}
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}
+
+// networkOf is the path of a pod's network namespace, where the verbose status has it.
+func (r *rig) networkOf(pod string) (path string, info map[string]any) {
+	r.Helper()
+	ctx, cancel := r.within()
+	defer cancel()
+	a, err := r.rt.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
+	r.must(err)
+	var i struct {
+		RuntimeSpec struct {
+			Linux struct{ Namespaces []struct{ Type, Path string } }
+		}
+	}
+	r.must(json.Unmarshal([]byte(a.Info["info"]), &i))
+	r.must(json.Unmarshal([]byte(a.Info["info"]), &info))
+	for _, n := range i.RuntimeSpec.Linux.Namespaces {
+		if n.Type == "network" {
+			path = n.Path
+		}
+	}
+	return path, info
+}
+
+// The verbose status of a pod has what that of a stock one has, also after a restart.
+func TestVerboseStatusOfAPod(t *testing.T) {
+	r := newRig(t)
+	pod, id := r.runs("verbose", "sleep")
+	own, err := os.Stat(fmt.Sprintf("/proc/%d/ns/net", r.pidOf(id)))
+	r.must(err)
+	stock, err := r.podBy("stock", podConfig(r, "verbose-stock"))
+	r.must(err)
+	for range 2 {
+		path, info := r.networkOf(pod)
+		if st, err := os.Stat(path); err != nil || !os.SameFile(st, own) {
+			t.Errorf("%q is not the network namespace of the pod (%v)", path, err)
+		}
+		_, want := r.networkOf(stock)
+		for _, k := range []string{"processStatus", "netNamespaceClosed", "runtimeType"} {
+			if info[k] != want[k] {
+				t.Errorf("%s: %v, want %v as with stock shims", k, info[k], want[k])
+			}
+		}
+		if pid, _ := info["pid"].(float64); pid == 0 || info["config"] == nil {
+			t.Errorf("no pid or config: %v", info)
+		}
+		r.kill()
+		r.start()
+	}
+	for _, p := range r.pods() {
+		r.must(r.remove(p.Id))
+	}
+	r.wantNothingLeft()
+}
+
+// Pods that a new database does not know are ended, and the log says so.
+func TestPodsOfAnotherDatabase(t *testing.T) {
+	r := newRig(t)
+	pod, _ := r.runs("orphan", "sleep")
+	r.kill()
+	r.must(os.Remove(r.path("root", "io.containerd.metadata.v1.bolt", "meta.db")))
+	r.start()
+	eventually(r, "the pod ends", func() error {
+		for _, left := range r.leftovers() {
+			if strings.HasPrefix(left, "process ") || strings.Contains(left, "/keepers/") {
+				return fmt.Errorf("left: %s", left)
+			}
+		}
+		return nil
+	})
+	b, err := os.ReadFile(r.path("log"))
+	r.must(err)
+	if !strings.Contains(string(b), "pod "+pod+" is not in containerd's database") {
+		t.Error("the log does not tell of the pod")
+	}
+}
