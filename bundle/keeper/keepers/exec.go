@@ -137,13 +137,22 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	f, err := t.open(ctx)
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // for who reads the output: not longer than the container runs
+		select {
+		case <-t.of.done:
+			cancel()
+		case <-waiting.Done():
+		}
+	}()
+	f, err := t.open(waiting)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
 	defer f.close()
 	if t.record.Terminal { // its output goes by the keeper, which does not wait for who reads it
-		output, err := awaitReader(ctx, f[wire.HeldStdout])
+		output, err := awaitReader(waiting, f[wire.HeldStdout])
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", t, err)
 		}

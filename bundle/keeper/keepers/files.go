@@ -92,12 +92,17 @@ func end(place, mode int) (int, error) {
 	return fd, nil
 }
 
-// awaitReader opens the writing end of a FIFO when there is a reader, which containerd is soon.
+// awaitReader opens the writing end of a FIFO when there is a reader, which containerd is soon, if it has not given
+// up: it takes the FIFO away then.
 func awaitReader(ctx context.Context, place int) (int, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		fd, err := end(place, unix.O_WRONLY)
 		if !errors.Is(err, unix.ENXIO) {
 			return fd, err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(place, &st); err != nil || st.Nlink == 0 {
+			return 0, fmt.Errorf("nobody reads the output: %w", os.ErrNotExist)
 		}
 		select {
 		case <-ctx.Done():

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -144,6 +145,33 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 		if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); !errors.Is(err, unix.ENXIO) {
 			t.Errorf("%s: opened as %d (%v), so somebody has it open", path, fd, err)
 		}
+	}
+}
+
+// containerd takes the FIFOs of an exec away when it does not want it any more.
+func TestTheOutputIsGone(t *testing.T) {
+	x := &task{of: &task{}, record: fifos(t)}
+	opened := make(chan error, 1)
+	go func() {
+		_, err := x.open(t.Context())
+		opened <- err
+	}()
+	// It is there until the open holds the input, which comes first.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		fd, err := unix.Open(x.record.Stdin, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err == nil {
+			unix.Close(fd)
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(x.record.Stdout); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), x.record.Stdout) {
+		t.Errorf("error %v, want one that names the output", err)
 	}
 }
 
