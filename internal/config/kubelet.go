@@ -46,7 +46,8 @@ type Kubelet struct {
 
 	// RuntimeCgroups is the cgroup of the container runtime, "" for wherever it is.
 	RuntimeCgroups string
-	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass; "": its own choice.
+	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass; "": its own
+	// choice.
 	RuntimeHandler string
 	// SELinux has the runtime inside label containers; another one has its own configuration.
 	SELinux bool

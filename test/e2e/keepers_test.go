@@ -11,8 +11,8 @@ import (
 )
 
 // Pods run by keepers where they ask for it by their RuntimeClass, or where the agent is told so of
-// pods that ask for none, beside others. They live on when containerd is killed, and how a container
-// ended meanwhile is not lost.
+// pods that ask for none, beside others. They live on when containerd is killed, and how a
+// container ended meanwhile is not lost.
 func TestKeepers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

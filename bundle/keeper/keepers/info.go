@@ -31,8 +31,10 @@ func (r podRecord) info(keeper uint32) (map[string]string, error) {
 		flag int
 		of   specs.LinuxNamespace
 	}{
-		{unix.CLONE_NEWPID, specs.LinuxNamespace{Type: specs.PIDNamespace}}, {unix.CLONE_NEWIPC, specs.LinuxNamespace{Type: specs.IPCNamespace}},
-		{unix.CLONE_NEWUTS, specs.LinuxNamespace{Type: specs.UTSNamespace}}, {unix.CLONE_NEWNET, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.Network}},
+		{unix.CLONE_NEWPID, specs.LinuxNamespace{Type: specs.PIDNamespace}},
+		{unix.CLONE_NEWIPC, specs.LinuxNamespace{Type: specs.IPCNamespace}},
+		{unix.CLONE_NEWUTS, specs.LinuxNamespace{Type: specs.UTSNamespace}},
+		{unix.CLONE_NEWNET, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.Network}},
 	} {
 		if own&n.flag != 0 {
 			i.RuntimeSpec.Linux.Namespaces = append(i.RuntimeSpec.Linux.Namespaces, n.of)

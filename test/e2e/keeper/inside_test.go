@@ -246,7 +246,8 @@ func compare(t *testing.T, name string, stock, keeper facts, used map[int]bool) 
 // Each configuration looks the same from inside with keepers as with stock shims.
 func TestInside(t *testing.T) {
 	r := newRig(t)
-	// Who is root in a user namespace alone passes by this folder on the way to the files of its container.
+	// Who is root in a user namespace alone passes by this folder on the way to the files of its
+	// container.
 	r.must(os.Chmod(r.dir, 0o711))
 	host := hostFolder(t)
 	r.must(os.MkdirAll(r.path("cdi"), 0o755))

@@ -34,8 +34,8 @@ func TestOutputOfShortExecs(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// The log is there as soon as the container is, as others make links to it. Without a folder for it, there is no
-// container.
+// The log is there as soon as the container is, as others make links to it. Without a folder for
+// it, there is no container.
 func TestTheLogIsThereAtOnce(t *testing.T) {
 	r := newRig(t)
 	pod, _ := r.runs("silent", "sleep")

@@ -154,7 +154,8 @@ const based = `
     SystemdCgroup = SYSTEMD
 `
 
-// base is a specification with a cgroup namespace, which containerd asks for on version 2 alone, and limits.
+// base is a specification with a cgroup namespace, which containerd asks for on version 2 alone,
+// and limits.
 const base = `{"ociVersion":"1.3.0","process":{"cwd":"/","user":{"uid":0,"gid":0},"rlimits":[
 	{"type":"RLIMIT_NOFILE","soft":100,"hard":200},{"type":"RLIMIT_CORE","soft":0,"hard":0},{"type":"RLIMIT_NPROC","soft":300,"hard":400},
 	{"type":"RLIMIT_SIGPENDING","soft":1,"hard":2},{"type":"RLIMIT_STACK","soft":4194304,"hard":1073741824}]},"root":{"path":"rootfs"},"mounts":[
