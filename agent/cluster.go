@@ -46,11 +46,9 @@ type apiServer struct {
 func openAPI(b *base) (s apiServer, err error) {
 	rc := b.out.REST
 	switch {
-	case b.cfg.LocalAPI != nil:
+	case b.settings.mode == runMode:
 		s.local = newLocalAPI(b)
 		rc = s.local.rest()
-	case b.settings.mode == runMode:
-		return s, nil
 	default:
 		if err := checkHost(b.cfg.Kubelet); err != nil || b.settings.mode == standaloneMode {
 			return s, err

@@ -64,7 +64,6 @@ var (
 	_ ContainerManager         = (*cgroups.Manager)(nil)
 	_ podsync.Volumes          = (*volumes.Manager)(nil)
 	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
-	_ podObjects               = (*objects.Local)(nil)
 	_ podObjects               = (*objects.Objects)(nil)
 	_ podsync.Probes           = (*prober.Manager)(nil)
 	_ prober.Actions           = (*action.Actions)(nil)
@@ -116,7 +115,6 @@ var (
 	_ syncloop.Housekeeping    = (*podworkers.PodWorkers)(nil)
 	_ plugins.Handler          = (*csi.Drivers)(nil)
 	_ volumes.Drivers          = (*csi.Drivers)(nil)
-	_ volumes.StorageObjects   = (*objects.Local)(nil)
 	_ metrics.Readings         = (*stats.Collector)(nil)
 	_ tuning.Machine           = tuning.Host{}
 	_ tuning.Group             = (*cgroups.Daemons)(nil)

@@ -47,6 +47,8 @@ type LocalAPI struct {
 // has its root directory; until then, and where that fails, it is as a server that is away.
 type localAPI struct {
 	cfg localapi.Config
+	// serves says that it is for others, too, and outlives the agent.
+	serves bool
 	// documents is the path of the file of the program; "": that of the program inside counts.
 	documents string
 	opened    chan struct{} // closed when server or failed is set
@@ -62,10 +64,13 @@ type localAPI struct {
 }
 
 func newLocalAPI(b *base) *localAPI {
-	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
-		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
-		Confine: confinement(b), Log: b.cfg.Log,
-	}, documents: b.cfg.LocalAPI.Documents}
+	l := &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
+		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Confine: confinement(b), Log: b.cfg.Log,
+	}}
+	if told := b.cfg.LocalAPI; told != nil {
+		l.serves, l.documents, l.cfg.Address, l.cfg.Registry = true, told.Documents, told.Address, told.Registry
+	}
+	return l
 }
 
 // registryCgroups are the cgroups of the program that judges what is written.
@@ -94,6 +99,9 @@ func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
 
 // open opens the API, by the program inside unless another one is named.
 func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
+	if !l.serves {
+		return localapi.OpenPrivate(l.cfg)
+	}
 	c := l.cfg
 	c.Unpack = func() (string, error) { return embedded.APIProgram(ctx, embedded.APIFolder(c.RootDir)) }
 	switch {
@@ -199,7 +207,7 @@ const localLease = 600
 // machine they are the KubeletConfiguration's defaults, but for what only controllers and a network
 // are the reason for.
 func memberSettings(cfg *Config) *config.Kubelet {
-	if cfg.LocalAPI == nil {
+	if cfg.Kubelet != nil {
 		return cfg.Kubelet
 	}
 	k := config.KubeletConfiguration{}

@@ -17,7 +17,6 @@ import (
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
 	"berth/internal/runtime/kuberuntime"
-	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
@@ -55,28 +54,11 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 	}
 	switch g.settings.mode {
 	case runMode:
-		if g.api.exists() {
-			return machineOrigin(g, rt, csi)
-		}
-		return localOrigin(objects.NewLocal(g.journal, rt.handlers), csi), nil
+		return machineOrigin(g, rt, csi)
 	case memberMode:
 		return memberOrigin(g, csi)
 	}
 	return origin{csi: csi}, nil
-}
-
-func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
-	c.Objects, c.Wake, c.Health = l, l.Changed().Put, true
-	return origin{
-		objects: l, changed: l.Changed(), claims: l, csi: c,
-		define: func(defined podconfig.LocalObjects) {
-			o := manifest.NewLocalObjects(defined.All)
-			l.Set(objects.Defined{
-				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
-				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,
-			})
-		},
-	}
 }
 
 // serverObjects are the settings of what keeps the objects of an API server.
