@@ -15,11 +15,13 @@ import (
 // the table.
 func (a *Agent) newConditions() (*health.Table, error) {
 	owners := map[health.Code]health.Check{
-		health.PLEG:          named("PLEG is not healthy", a.pleg.Health),
-		health.EventStream:   a.pleg.StreamHealth,
-		health.Plugins:       a.storage.plugins.Health,
-		health.DevicePlugins: a.sharing.devices.Health,
-		health.ContainerCPUs: a.sharing.cpus.Health,
+		health.ContainerRuntime: a.runtimeHealth.Ready,
+		health.ContainerNetwork: networkReady(&a.containerRuntime, a.runtimeHealth),
+		health.PLEG:             named("PLEG is not healthy", a.pleg.Health),
+		health.EventStream:      a.pleg.StreamHealth,
+		health.Plugins:          a.storage.plugins.Health,
+		health.DevicePlugins:    a.sharing.devices.Health,
+		health.ContainerCPUs:    a.sharing.cpus.Health,
 		health.Persistence: all(
 			a.journal.Health, a.events.Health, a.statusRecords.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
 			a.sharing.persistence, a.api.checkpointHealth,
@@ -29,9 +31,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	}
 	if a.embedded != nil {
 		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
-	}
-	if a.watchesRuntime() {
-		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, networkReady(&a.containerRuntime, a.runtimeHealth)
 	}
 	if len(a.atShutdown.Groups) > 0 {
 		owners[health.Shutdown] = a.shutdown.Err
@@ -57,10 +56,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	}
 	return health.New(owners)
 }
-
-// watchesRuntime reports whether it is known at any time how the runtime is. Without an API server
-// nobody is told of it.
-func (g *ground) watchesRuntime() bool { return g.settings.mode != runMode || g.api.exists() }
 
 // checkpointHealth says what of the API server cannot be kept.
 func (s *apiServer) checkpointHealth() error {

@@ -3,23 +3,16 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
-	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cluster/kept"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
@@ -29,8 +22,6 @@ import (
 	"berth/internal/runtime/embedded"
 	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
-	"berth/internal/storage/objects"
-	"berth/internal/storage/volumes"
 )
 
 // LocalAPI is what a user decides about the Kubernetes API of this machine.
@@ -222,26 +213,11 @@ func memberSettings(cfg *Config) *config.Kubelet {
 	return &config.Kubelet{KubeletConfiguration: k, KeepObjects: config.KeepNothing, RootDir: cfg.RootDir}
 }
 
+// isPrivate reports whether nobody but the agent reaches the API server, nor has to hear of it.
+func (s *apiServer) isPrivate() bool { return s.local != nil && !s.local.serves }
+
 // isCluster reports whether there is an API server, and it is not this machine's.
 func (s *apiServer) isCluster() bool { return s.exists() && s.local == nil }
-
-// machineOrigin is where the objects of pods come from where the API server is this machine's: it
-// has no controllers, and some kinds are none of it.
-func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
-	server := g.api.objects(g.cfg.NodeName)
-	cfg := serverObjects(g, server)
-	cfg.API, cfg.Trust = withoutServices{server}, g.api.local.trust
-	all, err := objects.New(cfg)
-	if err != nil {
-		return origin{}, err
-	}
-	g.api.kept.Retry = all.Changed().Put
-	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
-	c.ClaimsPeriod = g.member.SyncFrequency.Duration
-	return origin{
-		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: all, run: all.Run, csi: c, define: g.api.local.define,
-	}, nil
-}
 
 // define makes the API have the objects of manifests. Of ClusterTrustBundles it has none: they are
 // kept here.
@@ -275,115 +251,4 @@ func (l *localAPI) write(change func()) {
 	d := l.defined
 	d.Objects = slices.Concat(d.Objects, l.refused)
 	_ = s.SetManifests(context.Background(), d) // it says so itself, tries again, and it is its health
-}
-
-// manifestTrust are the ClusterTrustBundles of manifests.
-type manifestTrust struct {
-	mu       sync.Mutex
-	defined  []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
-	all      []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; the same, with versions
-	versions int                                       // guarded by mu; that there were
-	changed  chan struct{}                             // guarded by mu; closed and replaced with each change
-}
-
-// set takes the bundles. Each that is new or another one gets a new version, as an API server would
-// give it.
-func (t *manifestTrust) set(defined []*certificatesv1beta1.ClusterTrustBundle) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if slices.Equal(defined, t.defined) {
-		return
-	}
-	all := make([]*certificatesv1beta1.ClusterTrustBundle, len(defined))
-	for i, b := range defined {
-		if same := slices.Index(t.defined, b); same >= 0 {
-			all[i] = t.all[same]
-			continue
-		}
-		t.versions++
-		all[i] = b.DeepCopy()
-		all[i].ResourceVersion = strconv.Itoa(t.versions)
-	}
-	t.defined, t.all = defined, all
-	close(t.changed)
-	t.changed = make(chan struct{})
-}
-
-// ProbeClusterTrustBundles says that there are some, or may be.
-func (t *manifestTrust) ProbeClusterTrustBundles(context.Context) error { return nil }
-
-// FollowClusterTrustBundles hands over all bundles.
-func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
-	for ctx.Err() == nil {
-		t.mu.Lock()
-		all, changed := t.all, t.changed
-		t.mu.Unlock()
-		seen(all)
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// withoutServices is an API server that has none, and never will.
-type withoutServices struct{ kept.API }
-
-// FollowServices hands over no Service.
-func (a withoutServices) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
-	seen(nil)
-	<-ctx.Done()
-}
-
-// handlerNames are objects of an API server where a pod may name a handler of the runtime as its
-// RuntimeClass, too: nobody has to define one for that.
-type handlerNames struct {
-	*objects.Objects
-	handlers func(context.Context) ([]string, error)
-}
-
-// RuntimeHandler returns the handler that the pod's runtimeClassName stands for. One that the
-// runtime does not have is an error that names those that it has.
-func (o handlerNames) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
-	handler, err := o.Objects.RuntimeHandler(ctx, p)
-	if err != nil && !errors.Is(err, objects.ErrNoClass) {
-		return "", err
-	}
-	if err != nil {
-		handler = *p.Spec.RuntimeClassName
-	}
-	all, asked := o.handlers(ctx)
-	if asked != nil {
-		return "", asked
-	}
-	if handler != "" && slices.Contains(all, handler) {
-		return handler, nil
-	}
-	offered := "none with a name"
-	if all = slices.DeleteFunc(all, func(h string) bool { return h == "" }); len(all) > 0 {
-		slices.Sort(all)
-		offered = strings.Join(all, ", ")
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w; handlers of the runtime, which can be named as well, are: %s", err, offered)
-	}
-	return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", *p.Spec.RuntimeClassName, handler, offered)
-}
-
-// localDrivers are the objects of CSI drivers where no controller attaches volumes.
-type localDrivers struct{ storageAPI }
-
-// CSIDriver returns what is said of a driver. Of one that nobody speaks of, it says what fits a
-// machine without controllers: its volumes are not attached first.
-func (s localDrivers) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	d, err := s.storageAPI.CSIDriver(ctx, name)
-	if d == nil && err == nil {
-		return objects.UnknownDriver(name), nil
-	}
-	return d, err
-}
-
-// GetVolumeAttachment always fails: only the controllers of a cluster attach volumes.
-func (s localDrivers) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAttachment, error) {
-	return nil, objects.ErrNoAttacher
 }

@@ -28,7 +28,7 @@ var writeElsewhere = map[mode]string{
 // newNodeView returns the view of this node that kubectl can have, nil where the API server is this
 // machine's, which shows all of it.
 func newNodeView(a *Agent) *localapi.View {
-	if a.api.local != nil && a.api.local.serves {
+	if a.api.local != nil && !a.api.isPrivate() {
 		return nil
 	}
 	return localapi.NewView(localapi.ViewConfig{

@@ -14,6 +14,7 @@ import (
 	"berth/internal/host/selinux"
 	"berth/internal/pod"
 	"berth/internal/record/events"
+	"berth/internal/record/journal"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
 	"berth/internal/runtime/kuberuntime"
@@ -65,6 +66,13 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 func serverObjects(g *ground, api kept.API) objects.Config {
 	k := g.member
 	return objects.Config{
+		Noted: func(uid pod.UID, why string) {
+			if p, known := g.pods.Get(uid); known {
+				g.journal.Record(journal.Entry{
+					Subject: journal.Subject{UID: uid, Namespace: p.Namespace, Name: p.Name}, Component: "objects", Decision: "look again", Why: why,
+				})
+			}
+		},
 		API: api, Classes: api, Accounts: api, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log, Metrics: g.out.Metrics,
 		Strategy: objects.Strategy{
 			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: api,

@@ -82,7 +82,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "CSI drivers", run: a.storage.drivers.Run},
 			// Volumes end after the pods that have them and before what they need.
 			component{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.load(a.cfg.Log)), drain: a.drainVolumes},
-			component{name: "runtime health", run: a.runtimeHealth.Run, absent: !a.watchesRuntime()},
+			component{name: "runtime health", run: a.runtimeHealth.Run},
 			component{name: "ranges of pods", run: a.ranges.Run, absent: a.ranges == nil},
 			component{name: "client certificate", run: a.api.renewIdentity, absent: a.api.identity == nil},
 			component{name: "serving certificate", run: a.serving.rotation.Run, absent: a.serving.rotation == nil},

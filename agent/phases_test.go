@@ -51,7 +51,7 @@ func TestPhasesOfEachMode(t *testing.T) {
 		change func(*Config, *Outside)
 		more   []string
 	}{
-		{"standalone", kubelet(""), []string{"chains of iptables", "runtime health"}},
+		{"standalone", kubelet(""), []string{"chains of iptables"}},
 		{"member", kubelet("/does/not/exist"), []string{
 			"chains of iptables", "claims", "changes of claims", "runtime health", "ranges of pods", "what is kept of the API server", "objects", "event sender", "node watch", "CSI driver watch", "node", "status patches", "mirror pods",
 		}},

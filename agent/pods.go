@@ -162,8 +162,12 @@ func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, 
 	if !g.api.exists() {
 		return reporting{}
 	}
+	told := g.journal
+	if g.api.isPrivate() {
+		told = nil
+	}
 	patcher := status.NewPatcher(status.PatcherConfig{
-		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
+		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: told, Log: g.cfg.Log,
 		BeforePatch: func(ctx context.Context) { // only this agent knows it of static pods
 			l.probes.Write(ctx)
 			g.statusRecords.Write(ctx)
