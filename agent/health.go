@@ -19,12 +19,13 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		health.ContainerNetwork: networkReady(&a.containerRuntime, a.runtimeHealth),
 		health.PLEG:             named("PLEG is not healthy", a.pleg.Health),
 		health.EventStream:      a.pleg.StreamHealth,
+		health.Clock:            a.nodeObject.ClockHealth,
 		health.Plugins:          a.storage.plugins.Health,
 		health.DevicePlugins:    a.sharing.devices.Health,
 		health.ContainerCPUs:    a.sharing.cpus.Health,
 		health.Persistence: all(
 			a.journal.Health, a.events.Health, a.statusRecords.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
-			a.sharing.persistence, a.api.checkpointHealth,
+			a.sharing.persistence, a.api.kept.Health,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,
@@ -44,9 +45,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	if a.api.identity != nil {
 		owners[health.ClientCertificate] = a.api.identity.Health
 	}
-	if a.api.exists() {
-		owners[health.Clock] = a.nodeObject.ClockHealth
-	}
 	if a.api.isCluster() {
 		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
 		owners[health.CSINode] = a.storage.drivers.Health
@@ -55,14 +53,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.LocalAPI] = a.api.local.Health
 	}
 	return health.New(owners)
-}
-
-// checkpointHealth says what of the API server cannot be kept.
-func (s *apiServer) checkpointHealth() error {
-	if !s.exists() {
-		return nil
-	}
-	return s.kept.Health()
 }
 
 // nodeProblems are the conditions that make the node not ready.

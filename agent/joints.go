@@ -122,10 +122,9 @@ var (
 	_ embedded.Cgroups         = (*runtimeInfo)(nil)
 	_ ContainerManager         = (*runtimeInfo)(nil)
 	_ ContainerManager         = noCgroups{}
-	_ nodeSource               = (*localNode)(nil)
 	_ replica.Events           = (*events.Store)(nil)
 
-	// Only a member of a cluster has these.
+	// These are for what asks the API server.
 	_ status.API             = (*kube.Client)(nil)
 	_ status.MirrorAPI       = (*kube.Client)(nil)
 	_ events.API             = (*kube.Client)(nil)
@@ -149,7 +148,6 @@ var (
 	_ server.Streaming       = (*cri.Client)(nil)
 	_ certs.Signer           = kube.Follower{}
 	_ certs.API              = kube.Follower{}
-	_ nodeSource             = clusterNode{}
 	_ kube.Certificate       = (*certs.Client)(nil)
 	_ podconfig.PodWatch     = (*kept.PodWatch)(nil)
 )

@@ -198,26 +198,31 @@ const localLease = 600
 // machine they are the KubeletConfiguration's defaults, but for what only controllers and a network
 // are the reason for.
 func memberSettings(cfg *Config) *config.Kubelet {
-	if cfg.Kubelet != nil {
+	k := config.Kubelet{RootDir: cfg.RootDir}
+	switch {
+	case cfg.Kubelet != nil && !cfg.Kubelet.Standalone():
 		return cfg.Kubelet
+	case cfg.Kubelet != nil:
+		k = *cfg.Kubelet
+	case cfg.Run != nil:
+		k.KubeletConfiguration = *cfg.Run
+	default:
+		if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // flags that nobody gave
+			k.KubeletConfiguration = *d
+		}
 	}
-	k := config.KubeletConfiguration{}
-	if cfg.Run != nil {
-		k = *cfg.Run
-	} else if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // flags that nobody gave
-		k = *d
-	}
+	k.KeepObjects = config.KeepNothing
 	k.EnableControllerAttachDetach = ptr.To(false)
 	k.KubeAPIQPS, k.EventRecordQPS = ptr.To[int32](-1), ptr.To[int32](-1)
 	k.NodeLeaseDurationSeconds, k.NodeStatusUpdateFrequency.Duration = localLease, time.Minute
-	return &config.Kubelet{KubeletConfiguration: k, KeepObjects: config.KeepNothing, RootDir: cfg.RootDir}
+	return &k
 }
 
 // isPrivate reports whether nobody but the agent reaches the API server, nor has to hear of it.
 func (s *apiServer) isPrivate() bool { return s.local != nil && !s.local.serves }
 
-// isCluster reports whether there is an API server, and it is not this machine's.
-func (s *apiServer) isCluster() bool { return s.exists() && s.local == nil }
+// isCluster reports whether the API server is that of a cluster.
+func (s *apiServer) isCluster() bool { return s.local == nil }
 
 // define makes the API have the objects of manifests. Of ClusterTrustBundles it has none: they are
 // kept here.

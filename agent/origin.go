@@ -32,14 +32,13 @@ type podObjects interface {
 	volumes.Certificates
 }
 
-// origin is where what pods refer to comes from: manifests, the API server, or nothing at all for a
-// kubelet without one. What is nil is not there.
+// origin is where what pods refer to comes from.
 type origin struct {
 	objects  podObjects
 	changed  *pod.Inbox[pod.UID] // pods of which an object changed
 	claims   volumes.Claims
 	accounts images.Accounts
-	// define takes the objects of manifests.
+	// define takes the objects of manifests; nil: they define none.
 	define func(podconfig.LocalObjects)
 	// run keeps the objects up to date.
 	run func(context.Context) error
@@ -53,13 +52,10 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 		NodeName: g.cfg.NodeName, ClaimEvent: g.recorder.ClaimEvent,
 		FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
 	}
-	switch g.settings.mode {
-	case runMode:
+	if g.api.local != nil {
 		return machineOrigin(g, rt, csi)
-	case memberMode:
-		return memberOrigin(g, csi)
 	}
-	return origin{csi: csi}, nil
+	return memberOrigin(g, csi)
 }
 
 // serverObjects are the settings of what keeps the objects of an API server.

@@ -55,9 +55,7 @@ func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage,
 		mounter, s.sweep = own, own.Sweep
 	}
 	ofDrivers := o.csi
-	if ofDrivers.Objects != nil { // without them a kubelet makes no volumes of drivers
-		ofDrivers.Drivers, ofDrivers.Exhausted = s.drivers, s.drivers.Refresh
-	}
+	ofDrivers.Drivers, ofDrivers.Exhausted = s.drivers, s.drivers.Refresh
 	if s.volumes, err = volumes.New(volumes.Config{
 		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
 		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,
