@@ -33,10 +33,10 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 	}
 	g.api.kept.Retry = all.Changed().Put
 	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
-	c.ClaimsPeriod = g.member.SyncFrequency.Duration
+	// Claims are few, and all are here: their pods need not be looked at now and then.
 	claims := kube.NewWatch[*v1.PersistentVolumeClaim](g.api.client, kube.Selector{}, func() {
 		for _, p := range g.pods.List() {
-			if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil }) {
+			if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
 				all.Changed().Put(p.UID)
 			}
 		}

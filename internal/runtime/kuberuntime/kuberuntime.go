@@ -154,9 +154,6 @@ func New(cfg Config) *Runtime {
 	if cfg.Allocations == nil {
 		cfg.Allocations = allocation.New(allocation.Config{})
 	}
-	if cfg.Objects == nil {
-		cfg.Objects = noObjects{}
-	}
 	if cfg.Assignments == nil {
 		cfg.Assignments = noAssignments{}
 	}

@@ -162,9 +162,6 @@ func (c *claims) reread(ctx context.Context, claim *v1.PersistentVolumeClaim) (*
 
 func (c *claims) read(ctx context.Context, v *volume, name string) (*bound, error) {
 	p := v.pod
-	if c.api == nil {
-		return nil, errors.New("there is no API server to read it from")
-	}
 	claim, err := c.api.GetPersistentVolumeClaim(ctx, p.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):
