@@ -194,9 +194,9 @@ func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 // that it is renewed seldom, and the disk is spared.
 const localLease = 600
 
-// memberSettings are the settings that a member of a cluster has. With an API server of this
-// machine they are the KubeletConfiguration's defaults, but for what only controllers and a network
-// are the reason for.
+// memberSettings are the settings of a member. With an API server within the agent they are what
+// the user has set, or the KubeletConfiguration's defaults, but for what only controllers, other
+// nodes and a network are the reason for.
 func memberSettings(cfg *Config) *config.Kubelet {
 	k := config.Kubelet{RootDir: cfg.RootDir}
 	switch {
@@ -212,7 +212,8 @@ func memberSettings(cfg *Config) *config.Kubelet {
 		}
 	}
 	k.KeepObjects = config.KeepNothing
-	k.EnableControllerAttachDetach = ptr.To(false)
+	k.EnableControllerAttachDetach, k.RegisterNode = ptr.To(false), ptr.To(true)
+	k.CloudProvider, k.RegisterWithTaints = "", nil
 	k.KubeAPIQPS, k.EventRecordQPS = ptr.To[int32](-1), ptr.To[int32](-1)
 	k.NodeLeaseDurationSeconds, k.NodeStatusUpdateFrequency.Duration = localLease, time.Minute
 	return &k
