@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
+	"berth/internal/runtime/images"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
 )
@@ -41,8 +42,12 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 			}
 		}
 	})
+	var accounts images.Accounts = all
+	if g.api.isPrivate() { // nobody would know their tokens
+		accounts = nil
+	}
 	return origin{
-		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: all, csi: c, define: g.api.local.define,
+		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: accounts, csi: c, define: g.api.local.define,
 		run: func(ctx context.Context) error {
 			var both sync.WaitGroup
 			both.Go(func() { _ = claims.Run(ctx) }) // which ends with ctx alone

@@ -37,7 +37,7 @@ type origin struct {
 	objects  podObjects
 	changed  *pod.Inbox[pod.UID] // pods of which an object changed
 	claims   volumes.Claims
-	accounts images.Accounts
+	accounts images.Accounts // nil: nobody knows their tokens
 	// define takes the objects of manifests; nil: they define none.
 	define func(podconfig.LocalObjects)
 	// run keeps the objects up to date.

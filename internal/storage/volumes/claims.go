@@ -56,7 +56,7 @@ func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
 
 // claims knows what the claims of pods are bound to.
 type claims struct {
-	api  Claims                  // nil without an API server
+	api  Claims
 	node func() (*v1.Node, bool) // the newest Node, and whether it is known
 
 	mu sync.Mutex

@@ -113,7 +113,6 @@ type Config struct {
 	Remover Remover
 	Cgroups Cgroups
 	Volumes Volumes
-	// Objects is nil without an API server.
 	Objects Objects
 	Probes  Probes
 	// Resources is nil where nothing is a pod's alone.
