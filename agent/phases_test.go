@@ -54,7 +54,8 @@ func TestPhasesOfEachMode(t *testing.T) {
 	}{
 		{"standalone", kubelet(""), nil, []string{"chains of iptables"}},
 		{
-			"member", kubelet("/does/not/exist"), []string{"local API", "refused manifests"},
+			"member", kubelet("/does/not/exist"),
+			[]string{"local API", "refused manifests"},
 			[]string{"chains of iptables", "claims", "changes of claims", "ranges of pods"},
 		},
 	} {

@@ -31,8 +31,8 @@ import (
 type mode int
 
 const (
-	runMode        mode = iota // berth run: manifests alone
-	standaloneMode             // berth kubelet without an API server
+	runMode        mode = iota // berth run: the API server is within the agent
+	standaloneMode             // berth kubelet without an API server: that is within the agent, too
 	memberMode                 // berth kubelet as a member of a cluster
 )
 

@@ -64,7 +64,7 @@ func (b *bench) newRuntime(root string) *Runtime {
 		Folders: Folders{Root: root, PodLogs: filepath.Join(root, "logs"), ContainerLogs: filepath.Join(root, "links")},
 		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
 		Cgroups: killing{fake: b.fake}, Objects: &apiObjects{},
-		Images:  images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
+		Images: images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
 	})
 	ctx, leave := context.WithCancel(context.Background())
 	ran := make(chan struct{})
