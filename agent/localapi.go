@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -20,7 +21,6 @@ import (
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/registry"
 	"berth/internal/runtime/embedded"
-	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
 )
 
@@ -229,12 +229,16 @@ func (s *apiServer) isCluster() bool { return s.local == nil }
 // kept here.
 func (l *localAPI) define(defined podconfig.LocalObjects) {
 	d := manifests.Defined{Incomplete: !defined.Complete}
+	var trust []*certificatesv1beta1.ClusterTrustBundle
 	for _, o := range defined.All {
-		if object, ok := o.Object.(kinds.Object); ok && o.Kind != "ClusterTrustBundle" {
+		switch object := o.Object.(type) {
+		case *certificatesv1beta1.ClusterTrustBundle:
+			trust = append(trust, object)
+		case kinds.Object:
 			d.Objects = append(d.Objects, manifests.Object{Object: object, Path: o.Path})
 		}
 	}
-	l.trust.set(manifest.NewLocalObjects(defined.All).ClusterTrustBundles)
+	l.trust.set(trust)
 	l.write(func() { l.defined = d })
 }
 
