@@ -124,8 +124,12 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 }
 
 // expectPods returns the pods of which an earlier agent left a folder. The API server is to have
-// them, but for static pods, which it knows under the UIDs of their mirrors.
+// them, but for static pods, which it knows under the UIDs of their mirrors; one that ends with the
+// agent begins without any.
 func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
+	if g.api.isPrivate() {
+		return nil
+	}
 	uids, err := syncer.OnDisk()
 	if err != nil {
 		g.cfg.Log.Warn("folders of earlier pods not read: the first list of pods is believed", "error", err)

@@ -37,7 +37,9 @@ func (n *Node) renewLease(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		trouble.note(err)
+		if registered == nil || !apierrors.IsNotFound(err) {
+			trouble.note(err)
+		}
 		held = next
 		if held != nil {
 			retry = leaseRetry.DelayFunc()
