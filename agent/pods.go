@@ -159,16 +159,16 @@ type reporting struct {
 // newReporting builds what tells the API server of pods, and what follows the Node there. known
 // reports whether it is known which pods are wanted.
 func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
-	told := g.journal
-	if g.api.isPrivate() {
-		told = nil
+	told, before := g.journal, func(ctx context.Context) { // only this agent knows it of static pods
+		l.probes.Write(ctx)
+		g.statusRecords.Write(ctx)
+	}
+	if g.api.isPrivate() { // what nobody sees, the next agent may tell otherwise
+		told, before = nil, func(context.Context) {}
 	}
 	patcher := status.NewPatcher(status.PatcherConfig{
 		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: told, Log: g.cfg.Log,
-		BeforePatch: func(ctx context.Context) { // only this agent knows it of static pods
-			l.probes.Write(ctx)
-			g.statusRecords.Write(ctx)
-		},
+		BeforePatch: before,
 	})
 	nodeChanged := make(chan struct{}, 1)
 	mirrors := status.NewMirrors(status.MirrorsConfig{
