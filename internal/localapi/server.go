@@ -111,7 +111,7 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	if err := errors.Join(os.MkdirAll(cfg.RunDir, 0o755), removeStale(path)); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(store.Config{Path: path, MaxHistoryBytes: maxViewHistory, NoSync: true}); err != nil {
+	if s.store, err = store.Open(store.Config{Path: path, MaxHistoryBytes: shortHistory, NoSync: true}); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(path); err != nil { // what is open goes with the agent, however that ends
@@ -119,7 +119,10 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	}
 	s.own = own.New(own.Config{Store: s.store, Sign: refuseToken})
 	s.join(cfg, http.HandlerFunc(notThere), writer{ownWriter{s.own}, s.own}, "")
-	return s, createFirst(s.store)
+	if err := createFirst(s.store); err != nil {
+		return nil, err // s is closed
+	}
+	return s, nil
 }
 
 // refuseToken says that nobody would know a token.
