@@ -32,7 +32,7 @@ type apiServer struct {
 	// kept keeps what the server says, for a start without it.
 	kept     *kept.Keeper
 	identity *certs.Client // nil where the kubeconfig suffices
-	sender   *events.Sender
+	sender   *events.Sender // nil where nobody reads them there
 	// current is the Node as the API server shows it.
 	current *node.Current
 	// static gets the names of static pods and mirrors that came, changed or went.
@@ -73,11 +73,13 @@ func openAPI(b *base) (s apiServer, err error) {
 	if s.known, err = nameServer(rc); err != nil {
 		return s, err
 	}
-	eventClient, err := s.client.With(kube.Limits{QPS: float32(*k.EventRecordQPS), Burst: int(k.EventBurst)})
-	if err != nil {
-		return s, err
+	if !s.isPrivate() {
+		eventClient, err := s.client.With(kube.Limits{QPS: float32(*k.EventRecordQPS), Burst: int(k.EventBurst)})
+		if err != nil {
+			return s, err
+		}
+		s.sender = events.NewSender(eventClient, "kubelet", b.cfg.NodeName, b.cfg.Log)
 	}
-	s.sender = events.NewSender(eventClient, "kubelet", b.cfg.NodeName, b.cfg.Log)
 	s.current = node.NewCurrent()
 	s.static = pod.NewInbox[pod.FullName]()
 	s.driversChanged = make(chan struct{}, 1)

@@ -86,7 +86,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "serving certificate", run: a.serving.rotation.Run, absent: a.serving.rotation == nil},
 			component{name: "what is kept of the API server", run: a.api.kept.Run, ready: loaded(a.api.kept.Load)},
 			component{name: "objects", run: a.origin.run},
-			component{name: "event sender", run: a.api.sender.Run},
+			component{name: "event sender", run: a.api.sender.Run, absent: a.api.sender == nil},
 			component{name: "node watch", run: a.followNode},
 			component{name: "CSI driver watch", run: a.api.csiDrivers.Run},
 			component{name: "node", run: a.nodeObject.Run, ready: loaded(a.nodeObject.Load)}, // admission needs the stand-in

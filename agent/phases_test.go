@@ -56,7 +56,7 @@ func TestPhasesOfEachMode(t *testing.T) {
 		{
 			"member", kubelet("/does/not/exist"),
 			[]string{"local API", "refused manifests"},
-			[]string{"chains of iptables", "claims", "changes of claims", "ranges of pods"},
+			[]string{"chains of iptables", "claims", "changes of claims", "ranges of pods", "event sender"},
 		},
 	} {
 		known := map[string]bool{}
