@@ -31,7 +31,7 @@ type apiServer struct {
 	known string
 	// kept keeps what the server says, for a start without it.
 	kept     *kept.Keeper
-	identity *certs.Client // nil where the kubeconfig suffices
+	identity *certs.Client  // nil where the kubeconfig suffices
 	sender   *events.Sender // nil where nobody reads them there
 	// current is the Node as the API server shows it.
 	current *node.Current
