@@ -25,10 +25,10 @@ var writeElsewhere = map[mode]string{
 	memberMode:     "write to the API server of its cluster",
 }
 
-// newNodeView returns the view of this node that kubectl can have, nil where the API server is this
-// machine's, which shows all of it.
+// newNodeView returns the view of this node that kubectl can have, nil where there is a local API,
+// which shows all of it.
 func newNodeView(a *Agent) *localapi.View {
-	if a.api.local != nil {
+	if a.api.local != nil && !a.api.isPrivate() {
 		return nil
 	}
 	return localapi.NewView(localapi.ViewConfig{

@@ -65,7 +65,7 @@ type nodeParts struct {
 	ranges        *podCIDRs // nil where the runtime is told nothing
 	conditions    *health.Table
 	tuner         *tuning.Tuner
-	nodeObject    *node.Node // nil without an API server
+	nodeObject    *node.Node
 }
 
 // observation is what the runtime shows.
@@ -136,7 +136,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.tuner = newTuner(&a.base)
 	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
-	a.node = newNodeSource(g, &a.containerRuntime, a.nodeProblems, func() node.Devices { return a.sharing.nodeDevices() })
+	a.node = nodeSource{a.api.current}
 	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {
 		return nil, err
 	}
