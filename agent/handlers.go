@@ -47,9 +47,7 @@ func (a *Agent) handlers() server.Handlers {
 		Configz:       a.configz,
 		Stats:         a.stats,
 		Settings:      a.listSettings,
-	}
-	if a.nodeView != nil {
-		h.OpenView = a.nodeView.Open
+		OpenView:      a.openView,
 	}
 	return h
 }

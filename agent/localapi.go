@@ -173,6 +173,13 @@ func (l *localAPI) Health() error {
 	return l.server.Health()
 }
 
+// hasPort reports whether clients reach it at a port.
+func (l *localAPI) hasPort() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.serves && l.failed == nil && l.server != nil && l.server.Address() != ""
+}
+
 // rest is how the agent itself reaches it.
 func (l *localAPI) rest() *rest.Config { return &rest.Config{Host: "http://local", Transport: l} }
 

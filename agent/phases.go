@@ -19,7 +19,7 @@ func (a *Agent) phases() []phase {
 		),
 		newPhase("server",
 			component{name: "server", run: a.server.Run},
-			component{name: "view of the node", run: a.nodeView.Run, absent: a.nodeView == nil},
+			component{name: "view of the node", run: a.nodeView.Run},
 		),
 		newPhase("systemd",
 			component{name: "word to systemd", run: a.service.Run, drain: a.service.Stop, absent: !a.cfg.Service.Notify},

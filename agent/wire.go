@@ -81,7 +81,7 @@ type observation struct {
 // usage is what looks at pods that run.
 type usage struct {
 	view       podView
-	nodeView   *localapi.View // what kubectl can read; nil where there is an API of this machine
+	nodeView   *localapi.View // what kubectl can read where there is no API of this machine
 	podMetrics *metrics.Pods
 	stats      *stats.Collector
 	evictions
