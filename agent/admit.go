@@ -41,16 +41,14 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 		}
 		return f
 	}
-	if g.api.exists() {
-		// A scheduler counts on it. On a machine alone a manifest must not end pods of others.
-		c.Preempt = g.api.isCluster()
-		c.Refresh = func(ctx context.Context) error {
-			newest, err := g.api.client.GetNode(ctx, g.cfg.NodeName)
-			if err == nil {
-				g.api.current.Observe(newest)
-			}
-			return err
+	// A scheduler counts on it. On a machine alone a manifest must not end pods of others.
+	c.Preempt = g.api.isCluster()
+	c.Refresh = func(ctx context.Context) error {
+		newest, err := g.api.client.GetNode(ctx, g.cfg.NodeName)
+		if err == nil {
+			g.api.current.Observe(newest)
 		}
+		return err
 	}
 	return admission.New(c)
 }

@@ -25,8 +25,8 @@ type base struct {
 	cfg      Config
 	out      Outside
 	settings settings
-	// member is what a member of a cluster is told: the KubeletConfiguration, or what stands for it
-	// with an API server of this machine. nil without either.
+	// member is what a member is told: the KubeletConfiguration of one of a cluster, or what stands
+	// for it where the API server is within the agent.
 	member  *config.Kubelet
 	started time.Time
 	measures

@@ -22,17 +22,17 @@ import (
 	"berth/internal/record/journal"
 )
 
-// apiServer is the way to the API server. The zero value is that there is none.
+// apiServer is the way to the API server: that of a cluster, or one within the agent.
 type apiServer struct {
 	client *kube.Client
-	// local is the API server of this machine; nil: it is a cluster's.
+	// local is the one within the agent; nil: it is a cluster's.
 	local *localAPI
 	// known names the server and whom it is known by.
 	known string
 	// kept keeps what the server says, for a start without it.
 	kept     *kept.Keeper
-	identity *certs.Client // nil where the kubeconfig suffices
-	sender   *events.Sender
+	identity *certs.Client  // nil where the kubeconfig suffices
+	sender   *events.Sender // nil where nobody reads them there
 	// current is the Node as the API server shows it.
 	current *node.Current
 	// static gets the names of static pods and mirrors that came, changed or went.
@@ -42,23 +42,21 @@ type apiServer struct {
 	driversChanged chan struct{} // capacity 1
 }
 
-// openAPI finds the API server, if this agent is to have one.
+// openAPI finds the API server.
 func openAPI(b *base) (s apiServer, err error) {
-	rc := b.out.REST
-	switch {
-	case b.cfg.LocalAPI != nil:
-		s.local = newLocalAPI(b)
-		rc = s.local.rest()
-	case b.settings.mode == runMode:
-		return s, nil
-	default:
-		if err := checkHost(b.cfg.Kubelet); err != nil || b.settings.mode == standaloneMode {
+	if b.cfg.Kubelet != nil {
+		if err := checkHost(b.cfg.Kubelet); err != nil {
 			return s, err
 		}
-		if rc == nil {
-			if rc, err = s.openIdentity(b); err != nil {
-				return s, err
-			}
+	}
+	rc := b.out.REST
+	switch {
+	case b.settings.mode != memberMode:
+		s.local = newLocalAPI(b)
+		rc = s.local.rest()
+	case rc == nil:
+		if rc, err = s.openIdentity(b); err != nil {
+			return s, err
 		}
 	}
 	k := b.member
@@ -75,11 +73,13 @@ func openAPI(b *base) (s apiServer, err error) {
 	if s.known, err = nameServer(rc); err != nil {
 		return s, err
 	}
-	eventClient, err := s.client.With(kube.Limits{QPS: float32(*k.EventRecordQPS), Burst: int(k.EventBurst)})
-	if err != nil {
-		return s, err
+	if !s.isPrivate() {
+		eventClient, err := s.client.With(kube.Limits{QPS: float32(*k.EventRecordQPS), Burst: int(k.EventBurst)})
+		if err != nil {
+			return s, err
+		}
+		s.sender = events.NewSender(eventClient, "kubelet", b.cfg.NodeName, b.cfg.Log)
 	}
-	s.sender = events.NewSender(eventClient, "kubelet", b.cfg.NodeName, b.cfg.Log)
 	s.current = node.NewCurrent()
 	s.static = pod.NewInbox[pod.FullName]()
 	s.driversChanged = make(chan struct{}, 1)
@@ -100,11 +100,8 @@ func nameServer(rc *rest.Config) (string, error) {
 	return fmt.Sprintf("%s %x", rc.Host, sha256.Sum256(authorities)), nil
 }
 
-// newKeeper returns what keeps what the API server says, nil without one.
+// newKeeper returns what keeps what the API server says.
 func newKeeper(b *base, s *apiServer, j *journal.Journal) (*kept.Keeper, error) {
-	if !s.exists() {
-		return nil, nil
-	}
 	return kept.New(kept.Config{
 		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
 		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
@@ -118,9 +115,6 @@ const keptDir = "kept"
 func (s *apiServer) objects(node string) kept.API {
 	return kept.API{Follower: kube.Follower{Client: s.client, Node: node}, Keeper: s.kept}
 }
-
-// exists reports whether there is an API server.
-func (s *apiServer) exists() bool { return s.client != nil }
 
 // allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of
 // the driver, 0 for never.

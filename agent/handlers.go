@@ -37,7 +37,7 @@ func (a *Agent) handlers() server.Handlers {
 		Pulls:         a.imagePulls().list,
 		PruneImages:   a.collector.Prune,
 		Waits:         a.waits,
-		Unreported:    a.unreported(),
+		Unreported:    a.patcher.Unwritten,
 		Probes:        probesOf(a.probes),
 		Node:          a.node.Describe,
 		Streaming:     a.cri,
@@ -47,9 +47,7 @@ func (a *Agent) handlers() server.Handlers {
 		Configz:       a.configz,
 		Stats:         a.stats,
 		Settings:      a.listSettings,
-	}
-	if a.nodeView != nil {
-		h.OpenView = a.nodeView.Open
+		OpenView:      a.openView,
 	}
 	return h
 }
@@ -68,15 +66,6 @@ func (a *Agent) waits(uid pod.UID) []server.Wait {
 		out = append(out, server.Wait{Pod: uid, Driver: w.Driver, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
 	}
 	return out
-}
-
-// unreported returns what tells since when the API server does not have a pod's status; nil without
-// one.
-func (a *Agent) unreported() func(pod.UID) time.Time {
-	if a.patcher == nil {
-		return nil
-	}
-	return a.patcher.Unwritten
 }
 
 // probesOf returns what tells clients how the probes of a pod stand.

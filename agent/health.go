@@ -15,23 +15,23 @@ import (
 // the table.
 func (a *Agent) newConditions() (*health.Table, error) {
 	owners := map[health.Code]health.Check{
-		health.PLEG:          named("PLEG is not healthy", a.pleg.Health),
-		health.EventStream:   a.pleg.StreamHealth,
-		health.Plugins:       a.storage.plugins.Health,
-		health.DevicePlugins: a.sharing.devices.Health,
-		health.ContainerCPUs: a.sharing.cpus.Health,
+		health.ContainerRuntime: a.runtimeHealth.Ready,
+		health.ContainerNetwork: networkReady(&a.containerRuntime, a.runtimeHealth),
+		health.PLEG:             named("PLEG is not healthy", a.pleg.Health),
+		health.EventStream:      a.pleg.StreamHealth,
+		health.Clock:            a.nodeObject.ClockHealth,
+		health.Plugins:          a.storage.plugins.Health,
+		health.DevicePlugins:    a.sharing.devices.Health,
+		health.ContainerCPUs:    a.sharing.cpus.Health,
 		health.Persistence: all(
 			a.journal.Health, a.events.Health, a.statusRecords.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
-			a.sharing.persistence, a.api.checkpointHealth,
+			a.sharing.persistence, a.api.kept.Health,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,
 	}
 	if a.embedded != nil {
 		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
-	}
-	if a.watchesRuntime() {
-		owners[health.ContainerRuntime], owners[health.ContainerNetwork] = a.runtimeHealth.Ready, networkReady(&a.containerRuntime, a.runtimeHealth)
 	}
 	if len(a.atShutdown.Groups) > 0 {
 		owners[health.Shutdown] = a.shutdown.Err
@@ -45,9 +45,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	if a.api.identity != nil {
 		owners[health.ClientCertificate] = a.api.identity.Health
 	}
-	if a.api.exists() {
-		owners[health.Clock] = a.nodeObject.ClockHealth
-	}
 	if a.api.isCluster() {
 		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
 		owners[health.CSINode] = a.storage.drivers.Health
@@ -56,18 +53,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.LocalAPI] = a.api.local.Health
 	}
 	return health.New(owners)
-}
-
-// watchesRuntime reports whether it is known at any time how the runtime is. Without an API server
-// nobody is told of it.
-func (g *ground) watchesRuntime() bool { return g.settings.mode != runMode || g.api.exists() }
-
-// checkpointHealth says what of the API server cannot be kept.
-func (s *apiServer) checkpointHealth() error {
-	if !s.exists() {
-		return nil
-	}
-	return s.kept.Health()
 }
 
 // nodeProblems are the conditions that make the node not ready.

@@ -85,20 +85,23 @@ const withLocalAPI = "local API"
 
 // What an agent does not have is not in its table, and each condition has an owner in some agent.
 func TestOwnersOfConditions(t *testing.T) {
-	always := []health.Code{health.PLEG, health.EventStream, health.Plugins, health.DevicePlugins, health.ContainerCPUs, health.Persistence, health.Manifests, health.Quarantine}
-	runtime := []health.Code{health.ContainerRuntime, health.ContainerNetwork}
-	member := slices.Concat(always, runtime, []health.Code{health.CSINode, health.APIServer, health.Clock, health.ClientCertificate})
+	always := []health.Code{
+		health.ContainerRuntime, health.ContainerNetwork, health.PLEG, health.EventStream, health.Plugins, health.DevicePlugins, health.ContainerCPUs,
+		health.Persistence, health.Manifests, health.Clock, health.Quarantine,
+	}
+	alone := append(slices.Clone(always), health.LocalAPI)
+	member := slices.Concat(always, []health.Code{health.CSINode, health.APIServer, health.ClientCertificate})
 	owned := map[health.Code]bool{}
 	for name, c := range map[string]struct {
 		kubelet string
 		flags   map[string]string
 		want    []health.Code
 	}{
-		"run":              {"", nil, append(slices.Clone(always), health.EmbeddedRuntime)},
-		"local API":        {withLocalAPI, nil, slices.Concat(always, runtime, []health.Code{health.EmbeddedRuntime, health.LocalAPI, health.Clock})},
-		"without a server": {"enableServer: false\n", nil, slices.Concat(always, runtime)},
-		"with shutdowns":   {"enableServer: false\nshutdownGracePeriod: 30s\n", nil, slices.Concat(always, runtime, []health.Code{health.Shutdown})},
-		"standalone":       {"authentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n", nil, slices.Concat(always, runtime, []health.Code{health.ServingCertificate})},
+		"run":              {"", nil, append(slices.Clone(alone), health.EmbeddedRuntime)},
+		"local API":        {withLocalAPI, nil, append(slices.Clone(alone), health.EmbeddedRuntime)},
+		"without a server": {"enableServer: false\n", nil, alone},
+		"with shutdowns":   {"enableServer: false\nshutdownGracePeriod: 30s\n", nil, append(slices.Clone(alone), health.Shutdown)},
+		"standalone":       {"authentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n", nil, append(slices.Clone(alone), health.ServingCertificate)},
 		"member": {
 			"enableServer: false\nrotateCertificates: true\n", map[string]string{"bootstrap-kubeconfig": "yes"}, member,
 		},

@@ -53,7 +53,7 @@ func newServing(g *ground) (s serving, err error) {
 	cfg := certs.ServingConfig{
 		CertFile: k.TLSCertFile, KeyFile: k.TLSPrivateKeyFile, Dir: k.CertDir, Hostname: g.cfg.NodeName, IPs: g.hostIPs.IPs, Log: g.cfg.Log,
 	}
-	if !g.api.exists() || !k.ServerTLSBootstrap || k.TLSCertFile != "" || !k.FeatureEnabled("RotateKubeletServerCertificate") {
+	if !g.api.isCluster() || !k.ServerTLSBootstrap || k.TLSCertFile != "" || !k.FeatureEnabled("RotateKubeletServerCertificate") {
 		if s.Serving, err = certs.NewServing(cfg); err != nil {
 			return s, err
 		}

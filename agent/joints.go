@@ -64,7 +64,6 @@ var (
 	_ ContainerManager         = (*cgroups.Manager)(nil)
 	_ podsync.Volumes          = (*volumes.Manager)(nil)
 	_ kuberuntime.Volumes      = (*volumes.Manager)(nil)
-	_ podObjects               = (*objects.Local)(nil)
 	_ podObjects               = (*objects.Objects)(nil)
 	_ podsync.Probes           = (*prober.Manager)(nil)
 	_ prober.Actions           = (*action.Actions)(nil)
@@ -116,7 +115,6 @@ var (
 	_ syncloop.Housekeeping    = (*podworkers.PodWorkers)(nil)
 	_ plugins.Handler          = (*csi.Drivers)(nil)
 	_ volumes.Drivers          = (*csi.Drivers)(nil)
-	_ volumes.StorageObjects   = (*objects.Local)(nil)
 	_ metrics.Readings         = (*stats.Collector)(nil)
 	_ tuning.Machine           = tuning.Host{}
 	_ tuning.Group             = (*cgroups.Daemons)(nil)
@@ -124,10 +122,9 @@ var (
 	_ embedded.Cgroups         = (*runtimeInfo)(nil)
 	_ ContainerManager         = (*runtimeInfo)(nil)
 	_ ContainerManager         = noCgroups{}
-	_ nodeSource               = (*localNode)(nil)
 	_ replica.Events           = (*events.Store)(nil)
 
-	// Only a member of a cluster has these.
+	// These are for what asks the API server.
 	_ status.API             = (*kube.Client)(nil)
 	_ status.MirrorAPI       = (*kube.Client)(nil)
 	_ events.API             = (*kube.Client)(nil)
@@ -151,7 +148,6 @@ var (
 	_ server.Streaming       = (*cri.Client)(nil)
 	_ certs.Signer           = kube.Follower{}
 	_ certs.API              = kube.Follower{}
-	_ nodeSource             = clusterNode{}
 	_ kube.Certificate       = (*certs.Client)(nil)
 	_ podconfig.PodWatch     = (*kept.PodWatch)(nil)
 )

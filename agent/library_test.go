@@ -1,9 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -249,6 +251,39 @@ func TestNextProgramTakesOver(t *testing.T) {
 		}
 		if ids[0] == "" || ids[0] != ids[1] {
 			t.Errorf("the containers were %q", ids)
+		}
+	})
+}
+
+// An agent that starts, and the next one over its pods, finds nothing to warn of: what there is of
+// API objects begins anew with each.
+func TestStartsWarnOfNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory(t)
+		for range 2 {
+			var said bytes.Buffer // of agents that have ended
+			cfg := m.Config()
+			cfg.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			cfg.Source = func(ctx context.Context, set func(agent.Desired) error) error {
+				if err := set(agent.Desired{Pods: []*v1.Pod{podOf("web")}}); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return nil
+			}
+			a, err := agent.Build(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			err = a.Run(ctx)
+			cancel()
+			if err != nil || said.Len() > 0 {
+				t.Errorf("%v; it has said:\n%s", err, said.String())
+			}
+		}
+		if got := m.Running(); !slices.Equal(got, []string{"web/main"}) {
+			t.Errorf("%q run", got)
 		}
 	})
 }

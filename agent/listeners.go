@@ -97,7 +97,7 @@ func guard(d *server.Kubelet, g *ground) error {
 		Mode: server.AuthorizationMode(k.Authorization.Mode), AllowTTL: k.Authorization.Webhook.CacheAuthorizedTTL.Duration,
 		DenyTTL: k.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
 	}
-	if !g.api.exists() {
+	if !g.api.isCluster() {
 		return nil
 	}
 	// Whoever reaches the port causes reviews: the agent's own calls must not wait behind them.

@@ -3,23 +3,17 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
-	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cluster/kept"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
@@ -27,10 +21,7 @@ import (
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/registry"
 	"berth/internal/runtime/embedded"
-	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
-	"berth/internal/storage/objects"
-	"berth/internal/storage/volumes"
 )
 
 // LocalAPI is what a user decides about the Kubernetes API of this machine.
@@ -47,6 +38,8 @@ type LocalAPI struct {
 // has its root directory; until then, and where that fails, it is as a server that is away.
 type localAPI struct {
 	cfg localapi.Config
+	// serves says that it is for others, too, and outlives the agent.
+	serves bool
 	// documents is the path of the file of the program; "": that of the program inside counts.
 	documents string
 	opened    chan struct{} // closed when server or failed is set
@@ -62,10 +55,13 @@ type localAPI struct {
 }
 
 func newLocalAPI(b *base) *localAPI {
-	return &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
-		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Address: b.cfg.LocalAPI.Address, Registry: b.cfg.LocalAPI.Registry,
-		Confine: confinement(b), Log: b.cfg.Log,
-	}, documents: b.cfg.LocalAPI.Documents}
+	l := &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
+		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Confine: confinement(b), Log: b.cfg.Log,
+	}}
+	if told := b.cfg.LocalAPI; told != nil {
+		l.serves, l.documents, l.cfg.Address, l.cfg.Registry = true, told.Documents, told.Address, told.Registry
+	}
+	return l
 }
 
 // registryCgroups are the cgroups of the program that judges what is written.
@@ -94,6 +90,9 @@ func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
 
 // open opens the API, by the program inside unless another one is named.
 func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
+	if !l.serves {
+		return localapi.OpenPrivate(l.cfg)
+	}
 	c := l.cfg
 	c.Unpack = func() (string, error) { return embedded.APIProgram(ctx, embedded.APIFolder(c.RootDir)) }
 	switch {
@@ -174,6 +173,13 @@ func (l *localAPI) Health() error {
 	return l.server.Health()
 }
 
+// hasPort reports whether clients reach it at a port.
+func (l *localAPI) hasPort() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.serves && l.failed == nil && l.server != nil && l.server.Address() != ""
+}
+
 // rest is how the agent itself reaches it.
 func (l *localAPI) rest() *rest.Config { return &rest.Config{Host: "http://local", Transport: l} }
 
@@ -195,56 +201,51 @@ func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 // that it is renewed seldom, and the disk is spared.
 const localLease = 600
 
-// memberSettings are the settings that a member of a cluster has. With an API server of this
-// machine they are the KubeletConfiguration's defaults, but for what only controllers and a network
-// are the reason for.
+// memberSettings are the settings of a member. With an API server within the agent they are what
+// the user has set, or the KubeletConfiguration's defaults, but for what only controllers, other
+// nodes and a network are the reason for.
 func memberSettings(cfg *Config) *config.Kubelet {
-	if cfg.LocalAPI == nil {
+	k := config.Kubelet{RootDir: cfg.RootDir}
+	switch {
+	case cfg.Kubelet != nil && !cfg.Kubelet.Standalone():
 		return cfg.Kubelet
+	case cfg.Kubelet != nil:
+		k = *cfg.Kubelet
+	case cfg.Run != nil:
+		k.KubeletConfiguration = *cfg.Run
+	default:
+		if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // flags that nobody gave
+			k.KubeletConfiguration = *d
+		}
 	}
-	k := config.KubeletConfiguration{}
-	if cfg.Run != nil {
-		k = *cfg.Run
-	} else if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // flags that nobody gave
-		k = *d
-	}
-	k.EnableControllerAttachDetach = ptr.To(false)
+	k.KeepObjects = config.KeepNothing
+	k.EnableControllerAttachDetach, k.RegisterNode = ptr.To(false), ptr.To(true)
+	k.CloudProvider, k.RegisterWithTaints = "", nil
 	k.KubeAPIQPS, k.EventRecordQPS = ptr.To[int32](-1), ptr.To[int32](-1)
 	k.NodeLeaseDurationSeconds, k.NodeStatusUpdateFrequency.Duration = localLease, time.Minute
-	return &config.Kubelet{KubeletConfiguration: k, KeepObjects: config.KeepNothing, RootDir: cfg.RootDir}
+	return &k
 }
 
-// isCluster reports whether there is an API server, and it is not this machine's.
-func (s *apiServer) isCluster() bool { return s.exists() && s.local == nil }
+// isPrivate reports whether nobody but the agent reaches the API server, nor has to hear of it.
+func (s *apiServer) isPrivate() bool { return s.local != nil && !s.local.serves }
 
-// machineOrigin is where the objects of pods come from where the API server is this machine's: it
-// has no controllers, and some kinds are none of it.
-func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
-	server := g.api.objects(g.cfg.NodeName)
-	cfg := serverObjects(g, server)
-	cfg.API, cfg.Trust = withoutServices{server}, g.api.local.trust
-	all, err := objects.New(cfg)
-	if err != nil {
-		return origin{}, err
-	}
-	g.api.kept.Retry = all.Changed().Put
-	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
-	c.ClaimsPeriod = g.member.SyncFrequency.Duration
-	return origin{
-		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: all, run: all.Run, csi: c, define: g.api.local.define,
-	}, nil
-}
+// isCluster reports whether the API server is that of a cluster.
+func (s *apiServer) isCluster() bool { return s.local == nil }
 
 // define makes the API have the objects of manifests. Of ClusterTrustBundles it has none: they are
 // kept here.
 func (l *localAPI) define(defined podconfig.LocalObjects) {
 	d := manifests.Defined{Incomplete: !defined.Complete}
+	var trust []*certificatesv1beta1.ClusterTrustBundle
 	for _, o := range defined.All {
-		if object, ok := o.Object.(kinds.Object); ok && o.Kind != "ClusterTrustBundle" {
+		switch object := o.Object.(type) {
+		case *certificatesv1beta1.ClusterTrustBundle:
+			trust = append(trust, object)
+		case kinds.Object:
 			d.Objects = append(d.Objects, manifests.Object{Object: object, Path: o.Path})
 		}
 	}
-	l.trust.set(manifest.NewLocalObjects(defined.All).ClusterTrustBundles)
+	l.trust.set(trust)
 	l.write(func() { l.defined = d })
 }
 
@@ -267,115 +268,4 @@ func (l *localAPI) write(change func()) {
 	d := l.defined
 	d.Objects = slices.Concat(d.Objects, l.refused)
 	_ = s.SetManifests(context.Background(), d) // it says so itself, tries again, and it is its health
-}
-
-// manifestTrust are the ClusterTrustBundles of manifests.
-type manifestTrust struct {
-	mu       sync.Mutex
-	defined  []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
-	all      []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; the same, with versions
-	versions int                                       // guarded by mu; that there were
-	changed  chan struct{}                             // guarded by mu; closed and replaced with each change
-}
-
-// set takes the bundles. Each that is new or another one gets a new version, as an API server would
-// give it.
-func (t *manifestTrust) set(defined []*certificatesv1beta1.ClusterTrustBundle) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if slices.Equal(defined, t.defined) {
-		return
-	}
-	all := make([]*certificatesv1beta1.ClusterTrustBundle, len(defined))
-	for i, b := range defined {
-		if same := slices.Index(t.defined, b); same >= 0 {
-			all[i] = t.all[same]
-			continue
-		}
-		t.versions++
-		all[i] = b.DeepCopy()
-		all[i].ResourceVersion = strconv.Itoa(t.versions)
-	}
-	t.defined, t.all = defined, all
-	close(t.changed)
-	t.changed = make(chan struct{})
-}
-
-// ProbeClusterTrustBundles says that there are some, or may be.
-func (t *manifestTrust) ProbeClusterTrustBundles(context.Context) error { return nil }
-
-// FollowClusterTrustBundles hands over all bundles.
-func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
-	for ctx.Err() == nil {
-		t.mu.Lock()
-		all, changed := t.all, t.changed
-		t.mu.Unlock()
-		seen(all)
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// withoutServices is an API server that has none, and never will.
-type withoutServices struct{ kept.API }
-
-// FollowServices hands over no Service.
-func (a withoutServices) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
-	seen(nil)
-	<-ctx.Done()
-}
-
-// handlerNames are objects of an API server where a pod may name a handler of the runtime as its
-// RuntimeClass, too: nobody has to define one for that.
-type handlerNames struct {
-	*objects.Objects
-	handlers func(context.Context) ([]string, error)
-}
-
-// RuntimeHandler returns the handler that the pod's runtimeClassName stands for. One that the
-// runtime does not have is an error that names those that it has.
-func (o handlerNames) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
-	handler, err := o.Objects.RuntimeHandler(ctx, p)
-	if err != nil && !errors.Is(err, objects.ErrNoClass) {
-		return "", err
-	}
-	if err != nil {
-		handler = *p.Spec.RuntimeClassName
-	}
-	all, asked := o.handlers(ctx)
-	if asked != nil {
-		return "", asked
-	}
-	if handler != "" && slices.Contains(all, handler) {
-		return handler, nil
-	}
-	offered := "none with a name"
-	if all = slices.DeleteFunc(all, func(h string) bool { return h == "" }); len(all) > 0 {
-		slices.Sort(all)
-		offered = strings.Join(all, ", ")
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w; handlers of the runtime, which can be named as well, are: %s", err, offered)
-	}
-	return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", *p.Spec.RuntimeClassName, handler, offered)
-}
-
-// localDrivers are the objects of CSI drivers where no controller attaches volumes.
-type localDrivers struct{ storageAPI }
-
-// CSIDriver returns what is said of a driver. Of one that nobody speaks of, it says what fits a
-// machine without controllers: its volumes are not attached first.
-func (s localDrivers) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	d, err := s.storageAPI.CSIDriver(ctx, name)
-	if d == nil && err == nil {
-		return objects.UnknownDriver(name), nil
-	}
-	return d, err
-}
-
-// GetVolumeAttachment always fails: only the controllers of a cluster attach volumes.
-func (s localDrivers) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAttachment, error) {
-	return nil, objects.ErrNoAttacher
 }

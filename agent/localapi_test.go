@@ -24,6 +24,9 @@ func TestLocalAPIThatCannotBeOpened(t *testing.T) {
 	if l.Health() == nil {
 		t.Error("it is healthy without a folder for its socket")
 	}
+	if l.hasPort() {
+		t.Error("it has a port")
+	}
 	if l.server != nil {
 		t.Error("a server that is closed already is to be closed again")
 	}

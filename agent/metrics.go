@@ -24,7 +24,7 @@ func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
 	changed, _ := g.status.Subscribe() // for as long as there is an agent
 	return metrics.NewPods(metrics.PodsConfig{
 		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
-		Lifecycles: g.states.List, Mirrored: g.api.exists(),
+		Lifecycles: g.states.List,
 	})
 }
 

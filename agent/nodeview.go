@@ -25,14 +25,14 @@ var writeElsewhere = map[mode]string{
 	memberMode:     "write to the API server of its cluster",
 }
 
-// newNodeView returns the view of this node that kubectl can have, nil where the API server is this
-// machine's, which shows all of it.
+// newNodeView returns the view of this node that kubectl can have.
 func newNodeView(a *Agent) *localapi.View {
-	if a.api.local != nil {
-		return nil
+	write := writeElsewhere[a.settings.mode]
+	if a.cfg.LocalAPI != nil {
+		write = `"berth check" says why the local API serves nobody at a port`
 	}
 	return localapi.NewView(localapi.ViewConfig{
-		RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Write: writeElsewhere[a.settings.mode], Answers: a.answers(),
+		RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Write: write, BesideAPI: a.cfg.LocalAPI != nil, Answers: a.answers(),
 		Source: replica.Source{
 			Pods: a.view.listPods, Pod: a.view.getPod, Subscribe: a.status.Subscribe, Events: a.events,
 			Refused: func() (pods []*v1.Pod) {
@@ -45,6 +45,14 @@ func newNodeView(a *Agent) *localapi.View {
 		},
 		Documents: documentsInside, Closed: a.cfg.AtRest, Log: a.cfg.Log,
 	})
+}
+
+// openView has the view opened, unless a local API has a port: that shows more.
+func (a *Agent) openView(ctx context.Context) error {
+	if a.api.local != nil && a.api.local.hasPort() {
+		return server.ErrLocalAPI
+	}
+	return a.nodeView.Open(ctx)
 }
 
 // answers is what of the answers to clients of the Kubernetes API comes from the agent.

@@ -14,10 +14,10 @@ import (
 	"berth/internal/host/selinux"
 	"berth/internal/pod"
 	"berth/internal/record/events"
+	"berth/internal/record/journal"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
 	"berth/internal/runtime/kuberuntime"
-	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
@@ -32,14 +32,13 @@ type podObjects interface {
 	volumes.Certificates
 }
 
-// origin is where what pods refer to comes from: manifests, the API server, or nothing at all for a
-// kubelet without one. What is nil is not there.
+// origin is where what pods refer to comes from.
 type origin struct {
 	objects  podObjects
 	changed  *pod.Inbox[pod.UID] // pods of which an object changed
 	claims   volumes.Claims
-	accounts images.Accounts
-	// define takes the objects of manifests.
+	accounts images.Accounts // nil: nobody knows their tokens
+	// define takes the objects of manifests; nil: they define none.
 	define func(podconfig.LocalObjects)
 	// run keeps the objects up to date.
 	run func(context.Context) error
@@ -53,36 +52,23 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 		NodeName: g.cfg.NodeName, ClaimEvent: g.recorder.ClaimEvent,
 		FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
 	}
-	switch g.settings.mode {
-	case runMode:
-		if g.api.exists() {
-			return machineOrigin(g, rt, csi)
-		}
-		return localOrigin(objects.NewLocal(g.journal, rt.handlers), csi), nil
-	case memberMode:
-		return memberOrigin(g, csi)
+	if g.api.local != nil {
+		return machineOrigin(g, rt, csi)
 	}
-	return origin{csi: csi}, nil
-}
-
-func localOrigin(l *objects.Local, c volumes.CSIConfig) origin {
-	c.Objects, c.Wake, c.Health = l, l.Changed().Put, true
-	return origin{
-		objects: l, changed: l.Changed(), claims: l, csi: c,
-		define: func(defined podconfig.LocalObjects) {
-			o := manifest.NewLocalObjects(defined.All)
-			l.Set(objects.Defined{
-				ConfigMaps: o.ConfigMaps, Secrets: o.Secrets, RuntimeClasses: o.RuntimeClasses,
-				Claims: o.PersistentVolumeClaims, Volumes: o.PersistentVolumes, TrustBundles: o.ClusterTrustBundles, Drivers: o.CSIDrivers,
-			})
-		},
-	}
+	return memberOrigin(g, csi)
 }
 
 // serverObjects are the settings of what keeps the objects of an API server.
 func serverObjects(g *ground, api kept.API) objects.Config {
 	k := g.member
 	return objects.Config{
+		Noted: func(uid pod.UID, why string) {
+			if p, known := g.pods.Get(uid); known {
+				g.journal.Record(journal.Entry{
+					Subject: journal.Subject{UID: uid, Namespace: p.Namespace, Name: p.Name}, Component: "objects", Decision: "look again", Why: why,
+				})
+			}
+		},
 		API: api, Classes: api, Accounts: api, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log, Metrics: g.out.Metrics,
 		Strategy: objects.Strategy{
 			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: api,

@@ -7,7 +7,6 @@ import (
 
 // phases is the start order; stopping goes backwards.
 func (a *Agent) phases() []phase {
-	noAPI := !a.api.exists()
 	return append(a.podPhases(),
 		newPhase("loop",
 			component{name: "sync loop", run: a.loop.Run},
@@ -15,12 +14,12 @@ func (a *Agent) phases() []phase {
 			component{name: "problems", run: a.followProblems},
 			component{name: "refused manifests", run: showRefused(a.source, a.api.local), absent: a.api.local == nil},
 			component{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
-			component{name: "status patches", run: a.patcher.Run, absent: noAPI},
-			component{name: "mirror pods", run: a.mirrors.Run, absent: noAPI},
+			component{name: "status patches", run: a.patcher.Run},
+			component{name: "mirror pods", run: a.mirrors.Run},
 		),
 		newPhase("server",
 			component{name: "server", run: a.server.Run},
-			component{name: "view of the node", run: a.nodeView.Run, absent: a.nodeView == nil},
+			component{name: "view of the node", run: a.nodeView.Run},
 		),
 		newPhase("systemd",
 			component{name: "word to systemd", run: a.service.Run, drain: a.service.Stop, absent: !a.cfg.Service.Notify},
@@ -31,7 +30,6 @@ func (a *Agent) phases() []phase {
 // podPhases are the phases up to that in which pods are worked on. Nobody says yet which pods are
 // desired.
 func (a *Agent) podPhases() []phase {
-	noAPI := !a.api.exists()
 	return []phase{
 		newPhase("ground",
 			component{name: "cleanup", run: waitDone, drain: a.removeAll},
@@ -82,16 +80,16 @@ func (a *Agent) podPhases() []phase {
 			component{name: "CSI drivers", run: a.storage.drivers.Run},
 			// Volumes end after the pods that have them and before what they need.
 			component{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.load(a.cfg.Log)), drain: a.drainVolumes},
-			component{name: "runtime health", run: a.runtimeHealth.Run, absent: !a.watchesRuntime()},
+			component{name: "runtime health", run: a.runtimeHealth.Run},
 			component{name: "ranges of pods", run: a.ranges.Run, absent: a.ranges == nil},
 			component{name: "client certificate", run: a.api.renewIdentity, absent: a.api.identity == nil},
 			component{name: "serving certificate", run: a.serving.rotation.Run, absent: a.serving.rotation == nil},
-			component{name: "what is kept of the API server", run: a.api.kept.Run, ready: loaded(a.api.kept.Load), absent: noAPI},
-			component{name: "objects", run: a.origin.run, absent: noAPI},
-			component{name: "event sender", run: a.api.sender.Run, absent: noAPI},
-			component{name: "node watch", run: a.followNode, absent: noAPI},
-			component{name: "CSI driver watch", run: a.api.csiDrivers.Run, absent: noAPI},
-			component{name: "node", run: a.nodeObject.Run, ready: loaded(a.nodeObject.Load), absent: noAPI}, // admission needs the stand-in
+			component{name: "what is kept of the API server", run: a.api.kept.Run, ready: loaded(a.api.kept.Load)},
+			component{name: "objects", run: a.origin.run},
+			component{name: "event sender", run: a.api.sender.Run, absent: a.api.sender == nil},
+			component{name: "node watch", run: a.followNode},
+			component{name: "CSI driver watch", run: a.api.csiDrivers.Run},
+			component{name: "node", run: a.nodeObject.Run, ready: loaded(a.nodeObject.Load)}, // admission needs the stand-in
 		),
 		newPhase("pods",
 			component{name: "pod workers", run: a.workers.Run, drain: a.drainPods},

@@ -80,9 +80,7 @@ func newPodNeeds(g *ground, rt *containerRuntime) (n podNeeds, err error) {
 		File: filepath.Join(g.cfg.RootDir, allocationsFile), Kubelet: kubelet, Log: g.cfg.Log,
 		SetAside: func(message string) { g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
-	if g.api.exists() {
-		g.api.kept.WasAdmitted = n.allocations.WasAdmitted
-	}
+	g.api.kept.WasAdmitted = n.allocations.WasAdmitted
 	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial, Metrics: g.out.Metrics})
 	n.probes = prober.New(prober.Config{
 		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: filepath.Join(g.cfg.RootDir, probesFile),
@@ -117,19 +115,21 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 	if m.names == manifest.MangleNames {
 		c.KubeletLogs = g.cfg.PodLogsDir
 	}
-	if g.api.exists() {
-		c.API = func(changed func()) podconfig.PodWatch {
-			return g.api.kept.Watch(func(changed func()) kept.ServerPods {
-				return kube.NewWatchOf[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), func() []pod.UID { return expectPods(g, syncer) }, changed)
-			}, changed)
-		}
+	c.API = func(changed func()) podconfig.PodWatch {
+		return g.api.kept.Watch(func(changed func()) kept.ServerPods {
+			return kube.NewWatchOf[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), func() []pod.UID { return expectPods(g, syncer) }, changed)
+		}, changed)
 	}
 	return c
 }
 
 // expectPods returns the pods of which an earlier agent left a folder. The API server is to have
-// them, but for static pods, which it knows under the UIDs of their mirrors.
+// them, but for static pods, which it knows under the UIDs of their mirrors; one that ends with the
+// agent begins without any.
 func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
+	if g.api.isPrivate() {
+		return nil
+	}
 	uids, err := syncer.OnDisk()
 	if err != nil {
 		g.cfg.Log.Warn("folders of earlier pods not read: the first list of pods is believed", "error", err)
@@ -146,7 +146,7 @@ func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
 	return func(p *v1.Pod) error { return hostports.Check(t, p) }
 }
 
-// reporting is what tells the API server of pods; the zero value is that nobody does.
+// reporting is what tells the API server of pods.
 type reporting struct {
 	patcher *status.Patcher
 	mirrors *status.Mirrors
@@ -159,15 +159,16 @@ type reporting struct {
 // newReporting builds what tells the API server of pods, and what follows the Node there. known
 // reports whether it is known which pods are wanted.
 func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
-	if !g.api.exists() {
-		return reporting{}
+	told, before := g.journal, func(ctx context.Context) { // only this agent knows it of static pods
+		l.probes.Write(ctx)
+		g.statusRecords.Write(ctx)
+	}
+	if g.api.isPrivate() { // what nobody sees, the next agent may tell otherwise
+		told, before = nil, func(context.Context) {}
 	}
 	patcher := status.NewPatcher(status.PatcherConfig{
-		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
-		BeforePatch: func(ctx context.Context) { // only this agent knows it of static pods
-			l.probes.Write(ctx)
-			g.statusRecords.Write(ctx)
-		},
+		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: told, Log: g.cfg.Log,
+		BeforePatch: before,
 	})
 	nodeChanged := make(chan struct{}, 1)
 	mirrors := status.NewMirrors(status.MirrorsConfig{

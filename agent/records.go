@@ -27,7 +27,8 @@ const eventComponent = "kubelet"
 // It is root's alone: logs' ends are in it.
 const recordsFolder = "journal"
 
-// newRecords returns the records, which are also sent to the API server if there is one.
+// newRecords returns the records, which are also sent to the API server if somebody reads them
+// there.
 func newRecords(b *base, api *apiServer) records {
 	dir := filepath.Join(b.cfg.RootDir, recordsFolder)
 	r := records{journal: journal.NewInFolder(dir, b.cfg.Log), events: events.NewStoreInFolder(dir, eventComponent, b.cfg.NodeName, b.cfg.Log)}

@@ -31,8 +31,8 @@ import (
 type mode int
 
 const (
-	runMode        mode = iota // berth run: manifests alone
-	standaloneMode             // berth kubelet without an API server
+	runMode        mode = iota // berth run: the API server is within the agent
+	standaloneMode             // berth kubelet without an API server: that is within the agent, too
 	memberMode                 // berth kubelet as a member of a cluster
 )
 
@@ -70,7 +70,7 @@ type settings struct {
 	streamIdleTimeout time.Duration
 	profiling         bool
 	changesLogLevel   bool
-	// node describes this machine where there is no API server.
+	// node is what the Node says of this agent.
 	node node.Settings
 	// tuning is what is set of the kernel and of the agent's process. Run mode sets nothing: nobody
 	// has asked for it.

@@ -32,7 +32,7 @@ type storage struct {
 // newStorage builds volumes, and what finds the drivers of some.
 func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage, err error) {
 	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Metrics: g.out.Metrics, Dial: g.out.DialPlugin}
-	if g.api.exists() {
+	if !g.api.isPrivate() {
 		drivers.Nodes, drivers.CSINodes, drivers.Initialized, drivers.Registered = g.api.client, g.api.client, n.Wake, g.api.current.Registered
 		drivers.Period, drivers.PeriodsChanged = g.api.allocatablePeriod, g.api.driversChanged
 		drivers.Late = !g.api.isCluster()
@@ -56,9 +56,7 @@ func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage,
 		mounter, s.sweep = own, own.Sweep
 	}
 	ofDrivers := o.csi
-	if ofDrivers.Objects != nil { // without them a kubelet makes no volumes of drivers
-		ofDrivers.Drivers, ofDrivers.Exhausted = s.drivers, s.drivers.Refresh
-	}
+	ofDrivers.Drivers, ofDrivers.Exhausted = s.drivers, s.drivers.Refresh
 	if s.volumes, err = volumes.New(volumes.Config{
 		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
 		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,

@@ -65,7 +65,7 @@ type nodeParts struct {
 	ranges        *podCIDRs // nil where the runtime is told nothing
 	conditions    *health.Table
 	tuner         *tuning.Tuner
-	nodeObject    *node.Node // nil without an API server
+	nodeObject    *node.Node
 }
 
 // observation is what the runtime shows.
@@ -81,7 +81,7 @@ type observation struct {
 // usage is what looks at pods that run.
 type usage struct {
 	view       podView
-	nodeView   *localapi.View // what kubectl can read; nil where there is an API of this machine
+	nodeView   *localapi.View // what kubectl can read where there is no API of this machine
 	podMetrics *metrics.Pods
 	stats      *stats.Collector
 	evictions
@@ -136,7 +136,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	}
 	a.tuner = newTuner(&a.base)
 	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
-	a.node = newNodeSource(g, &a.containerRuntime, a.nodeProblems, func() node.Devices { return a.sharing.nodeDevices() })
+	a.node = nodeSource{a.api.current}
 	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {
 		return nil, err
 	}

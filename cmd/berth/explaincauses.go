@@ -208,7 +208,7 @@ var missing = []struct {
 	{regexp.MustCompile(`configmap references non-existent config key: ([^\s:]+)`), "as soon as the ConfigMap has the key %q"},
 	{regexp.MustCompile(`couldn't find key \S+ in Secret \S+/(\S+)`), "as soon as the Secret %q has the key"},
 	{regexp.MustCompile(`persistentvolumeclaim "([^"]+)" not found`), "as soon as the PersistentVolumeClaim %q exists"},
-	{regexp.MustCompile(`PVC \S+/([^\s:]+): it is bound to no volume`), "as soon as the PersistentVolumeClaim %q is bound to a volume"},
+	{regexp.MustCompile(`PVC \S+/([^\s:]+): PVC is not bound`), "as soon as the PersistentVolumeClaim %q is bound to a volume"},
 	{regexp.MustCompile(`RuntimeClass "([^"]+)" not found`), "as soon as the RuntimeClass %q exists"},
 	{regexp.MustCompile(`driver name (\S+) not found in the list of registered CSI drivers`), "as soon as the CSI driver %q registers"},
 }

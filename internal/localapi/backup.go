@@ -23,28 +23,28 @@ func SocketPath(runDir string) string { return filepath.Join(runDir, "api.sock")
 const backupPath = "/berth/backup"
 
 // handlerOf is what serves the clients of a listener that may do what they ask.
-func (s *Server) handlerOf(l listener) http.Handler {
+func (f *front) handlerOf(l listener, parts http.Handler) http.Handler {
 	if l.tls != nil {
-		return s.parts
+		return parts
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == backupPath {
-			s.serveBackup(w, r)
+			f.serveBackup(w, r)
 			return
 		}
-		s.parts.ServeHTTP(w, r)
+		parts.ServeHTTP(w, r)
 	})
 }
 
-func (s *Server) serveBackup(w http.ResponseWriter, r *http.Request) {
+func (f *front) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "a backup is made by POST", http.StatusMethodNotAllowed)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	if err := s.store.Backup(w); err != nil {
-		s.cfg.Log.Error("backup of the local API broken off", "error", err)
+	if err := f.store.Backup(w); err != nil {
+		f.cfg.Log.Error("backup of the local API broken off", "error", err)
 		panic(http.ErrAbortHandler) // which the client sees, and takes what it has for no backup
 	}
 }

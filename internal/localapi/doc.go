@@ -6,6 +6,9 @@
 //	agent ────in memory──────────► its own reads and writes ──────────────────► own ──────┘
 //	                                                └─ log, exec, attach, portforward ► podcalls ► node API
 //
+// An API that the agent alone reaches (OpenPrivate) has its reads and writes, and the parts below;
+// its objects end with the agent.
+//
 // Where the objects are elsewhere, View serves the reads alone, out of what replica has copied of
 // the agent's memory.
 //

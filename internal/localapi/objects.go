@@ -60,11 +60,16 @@ func first() []firstObject {
 	return out
 }
 
-// defaultsOf are the objects that every namespace has, given the certificate of the authority.
+// defaultsOf are the objects that every namespace has, given the certificate of the authority; "":
+// there is none.
 func defaultsOf(authority string) func(namespace string) []kinds.Object {
 	return func(namespace string) []kinds.Object {
+		account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+		if authority == "" {
+			return []kinds.Object{account}
+		}
 		return []kinds.Object{
-			&v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+			account,
 			&v1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: namespace, Name: "kube-root-ca.crt",

@@ -39,8 +39,9 @@ type openView struct {
 	port      net.Listener
 }
 
-// maxViewHistory is how many bytes of changes are held for watches that are behind.
-const maxViewHistory = 1 << 20
+// shortHistory is how many bytes of changes are held for watches that are behind, where these are
+// few.
+const shortHistory = 1 << 20
 
 // open opens the view. Whoever connects from here on is answered when it runs.
 func (v *View) open() (_ *openView, err error) {
@@ -57,7 +58,7 @@ func (v *View) open() (_ *openView, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if o.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db"), MaxHistoryBytes: maxViewHistory, NoSync: true}); err != nil {
+	if o.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db"), MaxHistoryBytes: shortHistory, NoSync: true}); err != nil {
 		return nil, err
 	}
 	o.replica = replica.New(v.cfg.Source, o.store, v.cfg.Log)

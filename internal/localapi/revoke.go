@@ -8,20 +8,20 @@ import (
 )
 
 // revoke ends the requests that go on after their right has gone, until the context is done.
-func (s *Server) revoke(ctx context.Context) error {
+func (f *front) revoke(ctx context.Context) error {
 	rules := make(chan error, 1)
-	go func() { rules <- s.access.Run(ctx) }()
-	for revision := s.store.Revision(); ctx.Err() == nil; {
-		changes, err := s.store.Since(ctx, revision)
+	go func() { rules <- f.access.Run(ctx) }()
+	for revision := f.store.Revision(); ctx.Err() == nil; {
+		changes, err := f.store.Since(ctx, revision)
 		if errors.Is(err, store.ErrCompacted) {
-			revision = s.store.Revision()
-			s.access.Overlooked()
+			revision = f.store.Revision()
+			f.access.Overlooked()
 			continue
 		}
 		// Any other error is that of the context.
 		for _, c := range changes {
 			key := c.Now.Key
-			s.access.Changed(key.Resource, key.Namespace, key.Name)
+			f.access.Changed(key.Resource, key.Namespace, key.Name)
 			revision = c.Now.Revision
 		}
 	}

@@ -32,6 +32,8 @@ type ViewConfig struct {
 	NodeName string
 	// Write says where to write, which nobody can to a view.
 	Write string
+	// BesideAPI says that there is a local API, which has a kubeconfig of its own when it serves.
+	BesideAPI bool
 	// Source is what is shown.
 	Source replica.Source
 	Answers
@@ -80,7 +82,11 @@ func (v *View) Open(ctx context.Context) error {
 // Run opens the view for those who ask, and closes it, until the context is done. What an agent
 // that was killed has left is removed.
 func (v *View) Run(ctx context.Context) error {
-	if err := errors.Join(v.remove(), removeStale(filepath.Join(v.cfg.RunDir, Kubeconfig))); err != nil {
+	err := v.remove()
+	if !v.cfg.BesideAPI {
+		err = errors.Join(err, removeStale(filepath.Join(v.cfg.RunDir, Kubeconfig)))
+	}
+	if err != nil {
 		v.cfg.Log.Warn("what an earlier agent has left in the run directory is not removed", "error", err)
 	}
 	for {

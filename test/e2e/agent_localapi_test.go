@@ -169,6 +169,10 @@ func TestLocalAPIFaults(t *testing.T) {
 	if _, err := os.Stat(n.place.Run + "/kubeconfig"); !os.IsNotExist(err) {
 		t.Errorf("there is a kubeconfig: %v", err)
 	}
+	n.awaitRows(nil, `web +1/1 +Running`) // the view has them
+	if said := n.command(n.ctx, "delete", "pod", "web"); said.code == 0 || !strings.Contains(said.errOut, `"berth check" says why the local API serves nobody at a port`) {
+		t.Errorf("a write said %v", said)
+	}
 	a.end(unix.SIGTERM)
 
 	must(t, os.WriteFile(n.place.Root+"/api/objects.db", []byte("this is no file of objects"), 0o600))
@@ -178,6 +182,7 @@ func TestLocalAPIFaults(t *testing.T) {
 		return strings.Contains(said, "LocalAPI") && strings.Contains(said, "api/objects.db")
 	})
 	n.awaitReady("web")
+	n.awaitRows(nil, `web +1/1 +Running`)
 	n.remove("web.yaml")
 	n.await("web to go", func(p pods) bool { return len(p) == 0 })
 }

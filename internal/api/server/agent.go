@@ -146,13 +146,20 @@ func (a agentHandlers) postStop(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
+// ErrLocalAPI says that the machine has a Kubernetes API of its own, which shows more than a view.
+var ErrLocalAPI = errors.New("there is a local API")
+
 // postView has a view of the node open.
 func (a agentHandlers) postView(w http.ResponseWriter, r *http.Request) {
-	if err := a.h.OpenView(r.Context()); err != nil {
+	err := a.h.OpenView(r.Context())
+	switch {
+	case errors.Is(err, ErrLocalAPI):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case err != nil:
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
+	default:
+		w.WriteHeader(http.StatusNoContent)
 	}
-	w.WriteHeader(http.StatusNoContent)
 }
 
 // getNode answers with the Node: the API server's, or what stands for it where there is none.

@@ -81,8 +81,9 @@ type Handlers struct {
 	// be nil; then the path does not exist. Unlike the other functions, it waits for the runtime.
 	PruneImages func(ctx context.Context, o images.PruneOptions) ([]images.Verdict, error)
 
-	// OpenView has a view of the node open, in the run directory, that kubectl can read. It may be
-	// nil; then the path does not exist. Unlike the other functions, it waits for the disk.
+	// OpenView has a view of the node open, in the run directory, that kubectl can read, or says
+	// ErrLocalAPI. It may be nil; then the path does not exist. Unlike the other functions, it
+	// waits for the disk.
 	OpenView func(ctx context.Context) error
 
 	// Waits returns the calls for a pod that the runtime, or a CSI driver, has not answered yet,

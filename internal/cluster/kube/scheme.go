@@ -64,7 +64,7 @@ type object interface {
 
 // Watchable are the kinds of objects that can be watched.
 type Watchable interface {
-	*v1.Pod | *v1.Node | *v1.ConfigMap | *v1.Secret | *v1.Service | *certificatesv1.CertificateSigningRequest | *nodev1.RuntimeClass |
+	*v1.Pod | *v1.Node | *v1.ConfigMap | *v1.Secret | *v1.Service | *v1.PersistentVolumeClaim | *certificatesv1.CertificateSigningRequest | *nodev1.RuntimeClass |
 		*certificatesv1beta1.ClusterTrustBundle | *certificatesv1beta1.PodCertificateRequest | *storagev1.CSIDriver
 	object
 }

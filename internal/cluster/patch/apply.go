@@ -59,6 +59,26 @@ func Apply(object map[string]any, patch Patch, t reflect.Type) (map[string]any, 
 	return out, nil
 }
 
+// Merge returns what a JSON merge patch (RFC 7386) makes of an object. Neither is changed.
+func Merge(object map[string]any, patch Patch) map[string]any {
+	out := maps.Clone(object)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for name, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(out, name)
+		case map[string]any:
+			old, _ := out[name].(map[string]any)
+			out[name] = Merge(old, v)
+		default:
+			out[name] = v
+		}
+	}
+	return out
+}
+
 // mergedLists are the names of lists that are merged, and that the patch says something of.
 func mergedLists(patch map[string]any, t reflect.Type) []string {
 	names := map[string]bool{}

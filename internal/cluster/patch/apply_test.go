@@ -125,3 +125,32 @@ func TestApplyRefusesWhatIsNeverGenerated(t *testing.T) {
 		}
 	}
 }
+
+// The examples of RFC 7386 whose documents are objects.
+func TestMerge(t *testing.T) {
+	for _, c := range []struct{ object, patch, want string }{
+		{`{"a":"b"}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"b"}`, `{"b":"c"}`, `{"a":"b","b":"c"}`},
+		{`{"a":"b","b":"c"}`, `{"a":null}`, `{"b":"c"}`},
+		{`{"a":["b"]}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"c"}`, `{"a":["b"]}`, `{"a":["b"]}`},
+		{`{"a":{"b":"c"}}`, `{"a":{"b":"d","c":null}}`, `{"a":{"b":"d"}}`},
+		{`{"a":[{"b":"c"}]}`, `{"a":[1]}`, `{"a":[1]}`},
+		{`{"e":null}`, `{"a":1}`, `{"e":null,"a":1}`},
+		{`{}`, `{"a":{"bb":{"ccc":null}}}`, `{"a":{"bb":{}}}`},
+	} {
+		read := func(text string) (o map[string]any) {
+			if err := json.Unmarshal([]byte(text), &o); err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}
+		object := read(c.object)
+		if diff := cmp.Diff(read(c.want), Merge(object, read(c.patch))); diff != "" {
+			t.Errorf("%s by %s (-want +got):\n%s", c.object, c.patch, diff)
+		}
+		if diff := cmp.Diff(read(c.object), object); diff != "" {
+			t.Errorf("%s was changed (-want +got):\n%s", c.object, diff)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,17 +23,25 @@ import (
 type logic struct {
 	*controller.Controller
 	start  time.Time
-	begun  int
-	looks  []string // seconds since the start, and the object
-	errs   map[string]error
-	first  []string // what was seen as there at the beginning
-	dueAt  time.Time
 	onSync func()
+
+	mu    sync.Mutex
+	begun int              // guarded by mu
+	looks []string         // guarded by mu; time since the start, and the object
+	errs  map[string]error // guarded by mu
+	first []string         // guarded by mu; what was seen as there at the beginning
+	dueAt time.Time        // guarded by mu
 }
 
-func (l *logic) Begin() { l.begun++ }
+func (l *logic) Begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun++
+}
 
 func (l *logic) See(change store.Change, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if at.IsZero() {
 		l.first = append(l.first, change.Now.Key.Name)
 	}
@@ -44,14 +53,18 @@ func (l *logic) See(change store.Change, at time.Time) {
 }
 
 func (l *logic) Sync(_ context.Context, key store.Key) error {
-	l.looks = append(l.looks, time.Since(l.start).String()+" "+key.Name)
 	if l.onSync != nil {
 		l.onSync()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.looks = append(l.looks, time.Since(l.start).String()+" "+key.Name)
 	return l.errs[key.Name]
 }
 
 func (l *logic) Due(now time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.dueAt.IsZero() && !l.dueAt.After(now) {
 		l.dueAt = time.Time{}
 		l.Queue(key("pods", "due"))
@@ -108,11 +121,26 @@ func run(t *testing.T, l *logic, cfg store.Config, objects ...store.Key) (write 
 
 func (l *logic) expect(t *testing.T, want ...string) {
 	t.Helper()
-	synctest.Wait()
-	if diff := cmp.Diff(want, l.looks); diff != "" {
+	if diff := cmp.Diff(want, l.take()); diff != "" {
 		t.Errorf("looks (-want +got):\n%s", diff)
 	}
+}
+
+// take returns the looks since the last time.
+func (l *logic) take() []string {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	looks := l.looks
 	l.looks = nil
+	return looks
+}
+
+// works has looks at an object not fail any more.
+func (l *logic) works(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.errs, name)
 }
 
 // What is there is looked at in the order of the resources, then what changes or is due.
@@ -121,7 +149,10 @@ func TestLooks(t *testing.T) {
 		l := &logic{dueAt: time.Now().Add(5 * time.Second)}
 		write := run(t, l, store.Config{}, key("nodes", "n"), key("pods", "b"), key("pods", "a"), key("leases", "unseen"))
 		l.expect(t, "0s a", "0s b", "0s n")
-		if diff := cmp.Diff([]string{"a", "b", "n"}, l.first); diff != "" {
+		l.mu.Lock()
+		first := l.first
+		l.mu.Unlock()
+		if diff := cmp.Diff([]string{"a", "b", "n"}, first); diff != "" {
 			t.Errorf("seen at the beginning (-want +got):\n%s", diff)
 		}
 		time.Sleep(2 * time.Second)
@@ -147,7 +178,7 @@ func TestLooksThatFail(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		l.expect(t, "1s conflict")
-		delete(l.errs, "conflict")
+		l.works("conflict")
 		write(key("pods", "bad"), "x")
 		l.expect(t, "1s bad")
 		if err := l.Health(); err == nil || err.Error() != "test: pods/default/bad: no" {
@@ -156,10 +187,9 @@ func TestLooksThatFail(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		l.expect(t, "2s bad", "3s conflict", "4s bad", "8s bad")
 		time.Sleep(2 * time.Minute)
-		if n := len(l.looks); n != 4 { // at 16 s, 32 s, 64 s, 124 s: never more than a minute apart
-			t.Errorf("%d looks: %v", n, l.looks)
+		if looks := l.take(); len(looks) != 4 { // at 16 s, 32 s, 64 s, 124 s: never more than a minute apart
+			t.Errorf("%d looks: %v", len(looks), looks)
 		}
-		l.looks = nil
 		write(key("pods", "bad"), "") // it is gone
 		time.Sleep(time.Hour)
 		l.expect(t)
@@ -172,10 +202,9 @@ func TestLooksThatFail(t *testing.T) {
 // Who has looked for longer than the history reaches begins again.
 func TestHistoryIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &logic{}
 		busy := make(chan struct{})
+		l := &logic{onSync: func() { <-busy }}
 		write := run(t, l, store.Config{MaxHistory: 2})
-		l.onSync = func() { <-busy }
 		write(key("pods", "0"), "x")
 		synctest.Wait()
 		for _, name := range []string{"1", "2", "3", "4"} {
@@ -183,6 +212,8 @@ func TestHistoryIsOver(t *testing.T) {
 		}
 		close(busy)
 		synctest.Wait()
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		if l.begun != 2 || !slices.Equal(l.first, []string{"0", "1", "2", "3", "4"}) {
 			t.Errorf("begun %d times, at last with %v", l.begun, l.first)
 		}

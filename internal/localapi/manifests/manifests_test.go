@@ -340,6 +340,37 @@ func TestConflict(t *testing.T) {
 	})
 }
 
+// TestConflictOfARemoval has somebody write an object, or delete it, when its manifest has gone.
+func TestConflictOfARemoval(t *testing.T) {
+	for name, meanwhile := range map[string]func(w *world, o *v1.ConfigMap) error{
+		"written": func(w *world, o *v1.ConfigMap) error {
+			o.Labels = map[string]string{"of": "somebody"}
+			return w.write(o, version(w, o))
+		},
+		"deleted": func(w *world, o *v1.ConfigMap) error { return w.remove(o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				k := w.keeper()
+				set(t, k, defined(configMap("a")))
+				done := false
+				w.failing(func(call string) error {
+					if done || !strings.HasPrefix(call, "delete") {
+						return nil
+					}
+					done = true
+					return meanwhile(w, find(w, configMap("")))
+				})
+				set(t, k, defined())
+				if !done || w.there()[keyOf(configMap("")).String()] {
+					t.Errorf("it is left: %v", w.there())
+				}
+			})
+		})
+	}
+}
+
 // TestKilled ends the Keeper before each of its writes; another one goes on.
 func TestKilled(t *testing.T) {
 	writes := 0

@@ -180,11 +180,32 @@ func (p *pass) removeOthers(ctx context.Context, resource string, wanted map[sto
 	}
 	for _, o := range others {
 		p.Log.Info("object goes with its manifest", "kind", kinds.Of(o).Kind, "object", called(o), "manifest", o.GetAnnotations()[mark])
-		if err := p.Writer.Delete(ctx, o); err != nil && !apierrors.IsNotFound(err) {
+		if err := p.remove(ctx, o); err != nil {
 			p.fail(store.Key{Resource: resource, Namespace: o.GetNamespace(), Name: o.GetName()},
 				fmt.Errorf("%s: %s %s: its manifest is gone, and it cannot be deleted: %w", o.GetAnnotations()[mark], kinds.Of(o).Kind, called(o), err))
 		}
 	}
+}
+
+// remove deletes an object whose manifest is gone.
+func (p *pass) remove(ctx context.Context, o kinds.Object) (err error) {
+	key := store.Key{Resource: kinds.Of(o).Stored, Namespace: o.GetNamespace(), Name: o.GetName()}
+	for range maxTries {
+		if err = p.Writer.Delete(ctx, o); !apierrors.IsConflict(err) {
+			break
+		}
+		var failed error
+		if o, failed = p.get(key); failed != nil {
+			return failed
+		}
+		if o == nil || !marked(o) || o.GetDeletionTimestamp() != nil {
+			return nil // somebody else has taken it away, or over
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // get reads an object; nil if it is not there.

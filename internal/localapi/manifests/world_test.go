@@ -136,6 +136,19 @@ func (w *world) remove(o kinds.Object) error {
 		return w.write(o, seen)
 	}
 	_, err := w.store.Write(keyOf(o), seen, nil)
+	return errorOf(o, seen, err)
+}
+
+// errorOf is what the API makes of an error of the store.
+func errorOf(o kinds.Object, seen uint64, err error) error {
+	switch {
+	case errors.Is(err, store.ErrConflict) && seen == 0:
+		return apierrors.NewAlreadyExists(kinds.Of(o).Resource(), o.GetName())
+	case errors.Is(err, store.ErrConflict):
+		return apierrors.NewConflict(kinds.Of(o).Resource(), o.GetName(), err)
+	case errors.Is(err, store.ErrNotFound):
+		return apierrors.NewNotFound(kinds.Of(o).Resource(), o.GetName())
+	}
 	return err
 }
 
@@ -161,13 +174,7 @@ func (w *world) write(o kinds.Object, seen uint64) error {
 		return err
 	}
 	_, err = w.store.Write(keyOf(o), seen, value)
-	switch {
-	case errors.Is(err, store.ErrConflict) && seen == 0:
-		return apierrors.NewAlreadyExists(kinds.Of(o).Resource(), o.GetName())
-	case errors.Is(err, store.ErrConflict):
-		return apierrors.NewConflict(kinds.Of(o).Resource(), o.GetName(), err)
-	}
-	return err
+	return errorOf(o, seen, err)
 }
 
 // put makes an object as a client does.

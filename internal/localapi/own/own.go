@@ -258,11 +258,21 @@ func ends(o kinds.Object) bool {
 	return o.GetDeletionTimestamp() != nil && (grace == nil || *grace == 0) && len(o.GetFinalizers()) == 0
 }
 
-// patch carries out a strategic merge patch of the status, or of all but it.
+// appliers are what each kind of patch makes of an object of a type.
+var appliers = map[types.PatchType]func(map[string]any, patch.Patch, reflect.Type) (map[string]any, error){
+	types.StrategicMergePatchType: patch.Apply,
+	types.MergePatchType: func(object map[string]any, p patch.Patch, _ reflect.Type) (map[string]any, error) {
+		return patch.Merge(object, p), nil
+	},
+}
+
+// patch carries out a merge patch, strategic or not, of the status, or of all but it.
 func (x *call) patch(contentType string) (kinds.Object, error) {
-	if media, _, err := mime.ParseMediaType(contentType); err != nil || media != string(types.StrategicMergePatchType) {
+	media, _, err := mime.ParseMediaType(contentType)
+	apply := appliers[types.PatchType(media)]
+	if err != nil || apply == nil {
 		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, x.Verb, x.kind.Resource(), x.Name,
-			fmt.Sprintf("the agent patches by %s, not by %q", types.StrategicMergePatchType, contentType), 0, true)
+			fmt.Sprintf("the agent patches by %s or %s, not by %q", types.StrategicMergePatchType, types.MergePatchType, contentType), 0, true)
 	}
 	var p patch.Patch
 	if err := utiljson.Unmarshal(x.body, (*map[string]any)(&p)); err != nil {
@@ -274,7 +284,7 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 			return nil, err
 		}
 		delete(fields["metadata"].(map[string]any), "resourceVersion") // only that of the patch counts
-		patched, err := patch.Apply(fields, p, reflect.TypeOf(old))
+		patched, err := apply(fields, p, reflect.TypeOf(old))
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}

@@ -276,7 +276,7 @@ func TestRefused(t *testing.T) {
 		{"POST", "/api/v1/namespaces/a/pods", "application/json", `{"metadata":{}}`, 422},
 		{"POST", "/api/v1/namespaces/a/pods/p/binding", "application/json", `{}`, 405},
 		{"PUT", "/api/v1/namespaces/a/pods/q", "application/json", `{"metadata":{"name":"q"}}`, 404},
-		{"PATCH", "/api/v1/namespaces/a/pods/p", "application/merge-patch+json", `{}`, 415},
+		{"PATCH", "/api/v1/namespaces/a/pods/p", "application/json-patch+json", `[]`, 415},
 		{"PATCH", "/api/v1/namespaces/a/pods/p", "application/strategic-merge-patch+json", `[]`, 400},
 		{"PATCH", "/api/v1/namespaces/a/pods/p", "application/strategic-merge-patch+json", `{"$patch":"delete"}`, 400},
 		{"PATCH", "/api/v1/namespaces/a/pods/p", "application/strategic-merge-patch+json", `{"metadata":{"labels":7}}`, 400},

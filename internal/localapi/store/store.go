@@ -91,7 +91,7 @@ var (
 
 // Open opens the file, and makes it when it is not there. Close closes it.
 func Open(cfg Config) (*Store, error) {
-	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: cfg.NoSync})
+	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: cfg.NoSync, NoGrowSync: cfg.NoSync})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("open %s: %w; end that one, or use another root directory", cfg.Path, errInUse)

@@ -122,7 +122,7 @@ var declared = []Condition{
 			"know what happened to them meanwhile.",
 	},
 	{
-		Code: LocalAPI, Title: "The Kubernetes API of this machine does not serve everything.",
+		Code: LocalAPI, Title: "The Kubernetes API of this machine, or the agent's own without it, does not do everything.",
 		Help: "The message names the file, the port or the program, and what is wrong with it. " +
 			"Pods go on; with a file that cannot be read those of the API cannot be changed until the " +
 			"agent is started with a good one.",

@@ -80,7 +80,7 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	none := func() []*v1.Pod { return nil }
 	out := map[string]*prometheus.Registry{"/metrics": prometheus.NewRegistry()}
 	pods := NewPods(PodsConfig{
-		List: list, Lifecycles: lives, Mirrored: true, Wanted: none, Observed: func() []*pod.Status { return nil }, Metrics: out["/metrics"],
+		List: list, Lifecycles: lives, Wanted: none, Observed: func() []*pod.Status { return nil }, Metrics: out["/metrics"],
 	})
 	pods.startedContainers.WithLabelValues("container").Inc()
 	pods.containerEnded(regularType, 137, "OOMKilled")

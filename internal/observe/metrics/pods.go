@@ -20,10 +20,8 @@ type PodsConfig struct {
 	List    func() []*v1.Pod
 	// Wanted are the pods that should be here.
 	Wanted func() []*v1.Pod
-	// Lifecycles are the lifecycles that workers have given pods. Mirrored: static pods have
-	// mirrors, as there is an API server.
+	// Lifecycles are the lifecycles that workers have given pods.
 	Lifecycles func() map[pod.UID]pod.Lifecycle
-	Mirrored   bool
 	// Observed is what the runtime has.
 	Observed func() []*pod.Status
 	// Timeline returns what the journal knows of a pod.
@@ -133,7 +131,7 @@ func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
 			w.config = "runtime_only"
 		case l.Orphan:
 			w.config = "orphan"
-		case p.Mirrored && w.static == "true" && l.State >= pod.Syncing && l.State < pod.Finished:
+		case w.static == "true" && l.State >= pod.Syncing && l.State < pod.Finished:
 			mirrored++
 		}
 		switch l.State {

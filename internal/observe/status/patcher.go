@@ -38,6 +38,7 @@ type PatcherConfig struct {
 	BeforePatch func(context.Context)
 	// Metrics measure how long after a change of a status the API server has it; nil: nothing does.
 	Metrics *Metrics
+	// Journal is where it says that the API server was told; nil: nowhere.
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -330,10 +331,12 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 			return fmt.Errorf("pod %s/%s: patch status: %w", desired.Namespace, desired.Name, err)
 		}
 		p.Metrics.syncDuration.Observe(p.changedFor(uid).Seconds())
-		p.Journal.Record(journal.Entry{
-			Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
-			Component: "status", Decision: "reported to the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
-		})
+		if p.Journal != nil {
+			p.Journal.Record(journal.Entry{
+				Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
+				Component: "status", Decision: "reported to the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
+			})
+		}
 	}
 	if api.DeletionTimestamp == nil || pod.IsMirror(api) || !pod.IsTerminal(merged.Phase) || !p.Manager.Finished(uid) {
 		return nil

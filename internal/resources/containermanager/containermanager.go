@@ -33,7 +33,7 @@ type Config struct {
 	Memory  *memorymanager.Manager
 	// Topology has the three above as its providers.
 	Topology *topologymanager.Manager
-	// Claims is nil without an API server.
+	// Claims is nil for who is no member of a cluster.
 	Claims *dra.Manager
 	// Silent: pods are told nothing of the health of their devices (the gate ResourceHealthStatus
 	// turned off).

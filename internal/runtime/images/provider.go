@@ -47,7 +47,7 @@ type provider struct {
 
 // LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the
 // order of their names), and looks for each program in binDir. Errors name the file and the field.
-// Without accounts, which is without an API server, no provider may have tokenAttributes. Metrics
+// Without accounts no provider may have tokenAttributes. Metrics
 // are registered with r, if it is not nil.
 func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Registerer) (*Providers, error) {
 	files := []string{config}

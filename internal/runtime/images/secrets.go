@@ -51,9 +51,6 @@ func (p *Puller) pullSecrets(ctx context.Context, r request) keyring {
 }
 
 func (p *Puller) pullSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	if p.secrets == nil {
-		return nil, errors.New("there is no API server to read it from")
-	}
 	return p.secrets.Secret(ctx, namespace, name)
 }
 

@@ -2,8 +2,6 @@ package kuberuntime
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,23 +21,6 @@ type Objects interface {
 	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
 	// RuntimeHandler returns the handler of the RuntimeClass that the pod names.
 	RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
-}
-
-// noObjects are those of an agent without an API server.
-type noObjects struct{}
-
-func (noObjects) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
-	return nil, fmt.Errorf("couldn't get configMap %v/%v, no kubeClient defined", namespace, name)
-}
-
-func (noObjects) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
-	return nil, fmt.Errorf("couldn't get secret %v/%v, no kubeClient defined", namespace, name)
-}
-
-func (noObjects) Services(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil }
-
-func (noObjects) RuntimeHandler(context.Context, *v1.Pod) (string, error) {
-	return "", errors.New("there is no API server to read it from")
 }
 
 // environments reads what the variables of containers refer to.

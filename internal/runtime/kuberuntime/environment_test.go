@@ -85,17 +85,4 @@ func TestEnvironmentOfObjects(t *testing.T) {
 	if _, err := r.read(t.Context(), p, c); !errors.Is(err, o.err) {
 		t.Errorf("got %v", err)
 	}
-
-	alone := &environments{objects: noObjects{}, allocatable: allocatable}
-	if _, err := alone.read(t.Context(), p, &v1.Container{Env: []v1.EnvVar{{Name: "plain"}}}); err != nil {
-		t.Error(err)
-	}
-	for want, ref := range map[string]v1.EnvVar{
-		"couldn't get configMap ns/cm, no kubeClient defined": configMapKey,
-		"couldn't get secret ns/s, no kubeClient defined":     secretKey,
-	} {
-		if _, err := alone.read(t.Context(), p, &v1.Container{Env: []v1.EnvVar{ref}}); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
 }

@@ -63,8 +63,8 @@ func (b *bench) newRuntime(root string) *Runtime {
 		CRI: client, Recorder: b.events, Journal: j, Log: log, HostIPs: func() []string { return []string{"192.0.2.1"} },
 		Folders: Folders{Root: root, PodLogs: filepath.Join(root, "logs"), ContainerLogs: filepath.Join(root, "links")},
 		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
-		Cgroups: killing{fake: b.fake},
-		Images:  images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
+		Cgroups: killing{fake: b.fake}, Objects: &apiObjects{},
+		Images: images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
 	})
 	ctx, leave := context.WithCancel(context.Background())
 	ran := make(chan struct{})

@@ -64,7 +64,7 @@ type Config struct {
 	Cgroups Cgroups
 	// Allocations say which resources of a pod hold while it is resized; nil: no pod is.
 	Allocations *allocation.Allocations
-	// Objects are what environments refer to; nil without an API server.
+	// Objects are what environments refer to.
 	Objects Objects
 	// Assignments say what of the node is a container's alone; nil: nothing is.
 	Assignments Assignments
@@ -159,9 +159,6 @@ type Runtime struct {
 func New(cfg Config) *Runtime {
 	if cfg.Allocations == nil {
 		cfg.Allocations = allocation.New(allocation.Config{})
-	}
-	if cfg.Objects == nil {
-		cfg.Objects = noObjects{}
 	}
 	if cfg.Assignments == nil {
 		cfg.Assignments = noAssignments{}

@@ -31,8 +31,8 @@ func TestStartErrors(t *testing.T) {
 	}{
 		{
 			"a variable's ConfigMap", func(_ *bench, p *v1.Pod) {
-				p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}}}
-			}, lifecycle.CreateContainerConfigError, "couldn't get configMap default/cm, no kubeClient defined",
+				p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}}}}
+			}, lifecycle.CreateContainerConfigError, `configmap "none" not found`,
 		},
 		{
 			"a volume", func(_ *bench, p *v1.Pod) {

@@ -11,43 +11,6 @@ import (
 	"berth/internal/source/validation"
 )
 
-// LocalObjects are the API objects that manifests of run mode define for pods. They are complete:
-// defaulted, validated, with a namespace where their kind has one, and a Secret's stringData merged
-// into its data. They are shared and never changed.
-type LocalObjects struct {
-	ConfigMaps             []*v1.ConfigMap
-	Secrets                []*v1.Secret
-	PersistentVolumeClaims []*v1.PersistentVolumeClaim
-	PersistentVolumes      []*v1.PersistentVolume
-	RuntimeClasses         []*nodev1.RuntimeClass
-	ClusterTrustBundles    []*certificatesv1beta1.ClusterTrustBundle
-	CSIDrivers             []*storagev1.CSIDriver
-}
-
-// NewLocalObjects sorts the objects by kind; pods are left out.
-func NewLocalObjects(all []Object) LocalObjects {
-	var out LocalObjects
-	for _, a := range all {
-		switch o := a.Object.(type) {
-		case *v1.ConfigMap:
-			out.ConfigMaps = append(out.ConfigMaps, o)
-		case *v1.Secret:
-			out.Secrets = append(out.Secrets, o)
-		case *v1.PersistentVolumeClaim:
-			out.PersistentVolumeClaims = append(out.PersistentVolumeClaims, o)
-		case *v1.PersistentVolume:
-			out.PersistentVolumes = append(out.PersistentVolumes, o)
-		case *nodev1.RuntimeClass:
-			out.RuntimeClasses = append(out.RuntimeClasses, o)
-		case *certificatesv1beta1.ClusterTrustBundle:
-			out.ClusterTrustBundles = append(out.ClusterTrustBundles, o)
-		case *storagev1.CSIDriver:
-			out.CSIDrivers = append(out.CSIDrivers, o)
-		}
-	}
-	return out
-}
-
 // newLocalObject returns an empty object of a kind that run mode accepts beside pods, nil for all
 // other kinds.
 func newLocalObject(kind string) metav1.Object {

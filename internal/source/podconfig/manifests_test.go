@@ -118,8 +118,8 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 	got := now(t, cfg, c)
 	checkRestored(t, manifest.Decoder{Node: node, Names: w.rule}, got.Objects)
 
-	var objects manifest.LocalObjects
-	cfg.Objects = func(l LocalObjects) { objects = manifest.NewLocalObjects(l.All) }
+	var objects byKind
+	cfg.Objects = func(l LocalObjects) { objects = sortByKind(l.All) }
 	config, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func configMap(name, value string) string {
 type told struct{ words []string }
 
 func (t *told) objects(l LocalObjects) {
-	o := manifest.NewLocalObjects(l.All)
+	o := sortByKind(l.All)
 	words := []string{}
 	for _, m := range o.ConfigMaps {
 		words = append(words, m.Name+"="+m.Data["k"])

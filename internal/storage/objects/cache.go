@@ -16,6 +16,12 @@ import (
 // syncWait is how long a reader waits for the first copy of an object.
 const syncWait = time.Second
 
+// audience is who hears of objects that have changed.
+type audience struct {
+	changed *pod.Inbox[pod.UID]         // pods to be looked at
+	noted   func(p pod.UID, why string) // why
+}
+
 type key struct{ namespace, name string }
 
 // cache is secretManager or configMapManager with the strategy Watch: one watch per object that a
@@ -31,7 +37,7 @@ type cache[T any] struct {
 	follow    func(ctx context.Context, namespace, name string, seen func(*T))
 	immutable func(*T) bool
 	idle      time.Duration
-	changed   *pod.Inbox[pod.UID]
+	told      audience
 	wanted    *pod.Inbox[key] // objects whose watch may have to be started
 
 	mu    sync.Mutex
@@ -55,10 +61,10 @@ type item[T any] struct {
 type watching struct{ stop context.CancelFunc }
 
 func newCache[T any](resource string, follow func(context.Context, string, string, func(*T)), idle time.Duration,
-	changed *pod.Inbox[pod.UID], immutable func(*T) bool,
+	to audience, immutable func(*T) bool,
 ) *cache[T] {
 	return &cache[T]{
-		resource: resource, follow: follow, immutable: immutable, idle: idle, changed: changed, wanted: pod.NewInbox[key](),
+		resource: resource, follow: follow, immutable: immutable, idle: idle, told: to, wanted: pod.NewInbox[key](),
 		items: map[key]*item[T]{}, pods: map[pod.UID]map[key]*item[T]{},
 	}
 }
@@ -193,18 +199,18 @@ func (c *cache[T]) watch(ctx context.Context, watches *sync.WaitGroup, k key) {
 	}
 	watches.Go(func() {
 		defer stop()
-		c.follow(ctx, k.namespace, k.name, func(object *T) { c.seen(it, w, object) })
+		c.follow(ctx, k.namespace, k.name, func(object *T) { c.seen(it, w, k.name, object) })
 	})
 }
 
 // seen takes over what a watch reports. Pods are told when it differs from what they could know.
-func (c *cache[T]) seen(it *item[T], w *watching, object *T) {
+func (c *cache[T]) seen(it *item[T], w *watching, name string, object *T) {
 	c.mu.Lock()
 	if it.watch != w {
 		c.mu.Unlock()
 		return
 	}
-	first := !it.read
+	first, before := !it.read, it.object
 	tell := it.missed || (!first || it.object != nil) && version(it.object) != version(object)
 	it.object, it.read, it.missed = object, true, false
 	if object != nil && c.immutable(object) {
@@ -225,8 +231,22 @@ func (c *cache[T]) seen(it *item[T], w *watching, object *T) {
 		w.end()
 	}
 	for _, uid := range pods {
-		c.changed.Put(uid)
+		c.told.noted(uid, fmt.Sprintf("%s %s %s", c.resource, name, become(before, object)))
+		c.told.changed.Put(uid)
 	}
+}
+
+// become says what has become of an object.
+func become[T any](before, now *T) string {
+	switch {
+	case now == nil && before == nil:
+		return "is not there"
+	case now == nil:
+		return "is gone"
+	case before == nil:
+		return "is there"
+	}
+	return "changed"
 }
 
 // endIdle ends the watches of objects that nobody needs to be told of and that were not read for

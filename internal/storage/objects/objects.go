@@ -72,6 +72,9 @@ type Config struct {
 	// watched for five times as long after it was last read, and for at least a minute. Without
 	// watches, it is how often pods are looked at that show objects in volumes.
 	SyncFrequency time.Duration
+	// Noted is called with why a pod appears in Changed whose object came, changed or went; nil:
+	// nobody is told.
+	Noted func(p pod.UID, why string)
 	// Metrics is where metrics are registered; nil: nowhere.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -107,8 +110,12 @@ func New(cfg Config) (*Objects, error) {
 		return nil, errors.New("objects: no API server given")
 	}
 	changed := pod.NewInbox[pod.UID]()
+	if cfg.Noted == nil {
+		cfg.Noted = func(pod.UID, string) {}
+	}
+	to := audience{changed, cfg.Noted}
 	idle := max(time.Minute, 5*cfg.SyncFrequency)
-	configMaps, secrets, err := newStores(cfg, idle, changed)
+	configMaps, secrets, err := newStores(cfg, idle, to)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +127,7 @@ func New(cfg Config) (*Objects, error) {
 			func(ctx context.Context, _, name string, seen func(*nodev1.RuntimeClass)) {
 				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
 			},
-			idle, changed, func(*nodev1.RuntimeClass) bool { return false }),
+			idle, to, func(*nodev1.RuntimeClass) bool { return false }),
 		tokens:      newTokens(cfg.API.CreateToken, changed, cfg.Log),
 		accounts:    accounts,
 		trust:       newTrustBundles(cfg.Trust, changed),
@@ -144,13 +151,13 @@ type store[T any] interface {
 }
 
 // newStores returns the stores of the strategy.
-func newStores(cfg Config, idle time.Duration, changed *pod.Inbox[pod.UID]) (store[v1.ConfigMap], store[v1.Secret], error) {
+func newStores(cfg Config, idle time.Duration, to audience) (store[v1.ConfigMap], store[v1.Secret], error) {
 	s := cfg.Strategy
 	ttl := func() time.Duration { return 0 }
 	switch s.Name {
 	case "", config.WatchChangeDetectionStrategy:
-		return newCache("configmap", cfg.API.FollowConfigMap, idle, changed, func(m *v1.ConfigMap) bool { return ptr.Deref(m.Immutable, false) }),
-			newCache("secret", cfg.API.FollowSecret, idle, changed, func(s *v1.Secret) bool { return ptr.Deref(s.Immutable, false) }), nil
+		return newCache("configmap", cfg.API.FollowConfigMap, idle, to, func(m *v1.ConfigMap) bool { return ptr.Deref(m.Immutable, false) }),
+			newCache("secret", cfg.API.FollowSecret, idle, to, func(s *v1.Secret) bool { return ptr.Deref(s.Immutable, false) }), nil
 	case config.GetChangeDetectionStrategy:
 	case config.TTLCacheChangeDetectionStrategy:
 		ttl = func() time.Duration {
@@ -167,8 +174,8 @@ func newStores(cfg Config, idle time.Duration, changed *pod.Inbox[pod.UID]) (sto
 	if s.Read == nil {
 		return nil, nil, fmt.Errorf("objects: the change detection strategy %s needs something to read with", s.Name)
 	}
-	return newReadings("configmap", s.Read.ReadConfigMap, ttl, cfg.SyncFrequency, changed),
-		newReadings("secret", s.Read.ReadSecret, ttl, cfg.SyncFrequency, changed), nil
+	return newReadings("configmap", s.Read.ReadConfigMap, ttl, cfg.SyncFrequency, to.changed),
+		newReadings("secret", s.Read.ReadSecret, ttl, cfg.SyncFrequency, to.changed), nil
 }
 
 // Run watches until ctx is done.

@@ -95,17 +95,6 @@ func classOf(p *v1.Pod) map[string]use {
 	return nil
 }
 
-// claimsOf returns the names of the claims that the pod's volumes refer to.
-func claimsOf(p *v1.Pod) map[string]use {
-	claims := map[string]use{}
-	for i := range p.Spec.Volumes {
-		if c := p.Spec.Volumes[i].PersistentVolumeClaim; c != nil {
-			claims[c.ClaimName] = atStart
-		}
-	}
-	return claims
-}
-
 // driverSecret returns the Secret that the volume's driver is given, or "".
 func driverSecret(v *v1.Volume) string {
 	var ref *v1.LocalObjectReference

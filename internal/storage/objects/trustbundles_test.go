@@ -267,30 +267,3 @@ func TestBundlesThatCannotBeHad(t *testing.T) {
 		}
 	})
 }
-
-func TestLocalBundles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := anchorsOf(t, "a")
-		l := newLocal()
-		p, src := trusting("1", "one")
-		l.Register(p)
-		if _, err := l.TrustBundle(t.Context(), p, src); !apierrors.IsNotFound(err) {
-			t.Errorf("got %v", err)
-		}
-		l.Set(Defined{TrustBundles: []*certificatesv1beta1.ClusterTrustBundle{bundle("one", "", "", a[0])}})
-		if got := told(l); !slices.Equal(got, []string{"1"}) {
-			t.Errorf("told: %v", got)
-		}
-		if got, err := l.TrustBundle(t.Context(), p, src); err != nil || string(got) != a[0] {
-			t.Errorf("got %s, %v", got, err)
-		}
-		if _, _, err := l.PodCertificate(p, "trust", 0); err == nil {
-			t.Error("a certificate out of nothing")
-		}
-		l.Unregister("1")
-		l.Set(Defined{})
-		if got := told(l); got != nil {
-			t.Errorf("told: %v", got)
-		}
-	})
-}

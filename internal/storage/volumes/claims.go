@@ -56,7 +56,7 @@ func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
 
 // claims knows what the claims of pods are bound to.
 type claims struct {
-	api  Claims                  // nil without an API server
+	api  Claims
 	node func() (*v1.Node, bool) // the newest Node, and whether it is known
 
 	mu sync.Mutex
@@ -162,9 +162,6 @@ func (c *claims) reread(ctx context.Context, claim *v1.PersistentVolumeClaim) (*
 
 func (c *claims) read(ctx context.Context, v *volume, name string) (*bound, error) {
 	p := v.pod
-	if c.api == nil {
-		return nil, errors.New("there is no API server to read it from")
-	}
 	claim, err := c.api.GetPersistentVolumeClaim(ctx, p.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):

@@ -16,9 +16,6 @@ func newConfigMaps(p *parts) kind {
 }
 
 func (r *reader) readConfigMap(ctx context.Context, to payload, v *volume) error {
-	if r.objects == nil {
-		return errNoClient(v)
-	}
 	src := v.spec.ConfigMap
 	return r.addConfigMap(ctx, to, v.pod, src.Name, newProjection(src.Items, src.DefaultMode, src.Optional))
 }

@@ -470,20 +470,6 @@ func TestCSIVolumeOfAPodItself(t *testing.T) {
 	d.expectGone()
 }
 
-// An agent that knows no drivers finds a pod of one that did.
-func TestCSIVolumeWithoutDrivers(t *testing.T) {
-	m, _ := newManager(t)
-	p := podWith(v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driverName}}})
-	const want = `MountVolume.SetUp failed for volume "v" : kubernetes.io/csi: there are no CSI drivers here`
-	in, prepared := m.Prepare(t.Context(), p)
-	_, made := m.Setup(t.Context(), p, in)
-	for _, errs := range []Errors{prepared, made} {
-		if len(errs) != 1 || errs[0].Error() != want {
-			t.Errorf("got %v", errs)
-		}
-	}
-}
-
 func TestCSIVolumeThatIsAttached(t *testing.T) {
 	d := newDriven(t, nil)
 	d.claim("c")

@@ -108,10 +108,6 @@ func (c *csiAttacher) metadata(ctx context.Context, v csiVolume) (map[string]str
 func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 	s := c.csi
 	var ids []csiID
-	if s.Objects == nil {
-		<-ctx.Done()
-		return false
-	}
 	s.note(func() {
 		for id := range s.users {
 			ids = append(ids, id)

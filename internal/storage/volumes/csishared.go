@@ -62,9 +62,6 @@ func (c *csiShared) staging(v csiVolume) string {
 
 // readDriver returns what the cluster says of the driver, nil if nothing is.
 func (c *csiShared) readDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	if c.csi.Objects == nil {
-		return nil, csiError("there are no CSI drivers here")
-	}
 	object, err := c.csi.Objects.CSIDriver(ctx, name)
 	if err != nil {
 		return nil, csiError("read CSIDriver %s: %w", name, err)

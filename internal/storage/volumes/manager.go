@@ -30,11 +30,11 @@ type Config struct {
 	// Allocatable returns what the node has for pods, for downwardAPI files of limits that are not
 	// set; nil: it is not known.
 	Allocatable func() v1.ResourceList
-	// Objects are what configMap, secret and projected volumes show; nil without an API server.
+	// Objects are what configMap, secret and projected volumes show.
 	Objects Objects
-	// Certificates are what projected volumes show besides; nil without an API server.
+	// Certificates are what projected volumes show besides.
 	Certificates Certificates
-	// Claims are where persistent volumes come from; nil without an API server.
+	// Claims are where persistent volumes come from.
 	Claims Claims
 	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have;
 	// nil: it is not known.

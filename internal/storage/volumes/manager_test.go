@@ -34,7 +34,7 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 	}
 	fake := mount.NewFakeMounter(nil)
 	log := slog.New(slog.DiscardHandler)
-	m, err := New(Config{Root: root, AllocatableMemory: 1 << 30, Mounter: fake, Log: log, Journal: journal.New(log)})
+	m, err := New(Config{Root: root, AllocatableMemory: 1 << 30, Mounter: fake, Objects: testObjects(), Log: log, Journal: journal.New(log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestOperations(t *testing.T) {
 	}
 	l.expect(t, "all are there")
 
-	secret := v1.Volume{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}}
+	secret := v1.Volume{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "none"}}}
 	if _, err := m.setup(t, podWith(secret)); err == nil {
 		t.Fatal("there are no secrets here")
 	}

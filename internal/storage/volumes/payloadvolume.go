@@ -44,11 +44,6 @@ type reader struct {
 	allocatable  func() v1.ResourceList
 }
 
-// errNoClient says that what the volume shows is not to be had here.
-func errNoClient(v *volume) error {
-	return fmt.Errorf("cannot setup %s volume %s because kube client is not configured", v.source(), v.spec.Name)
-}
-
 // payloads are volumes whose files the agent writes. They lie in a directory, or a tmpfs, like that
 // of an emptyDir.
 type payloads struct {

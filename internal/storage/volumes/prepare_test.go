@@ -252,23 +252,9 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-func TestPrepareWithoutServer(t *testing.T) {
+// What shows the pod alone, or nobody mounts, asks for no object.
+func TestPrepareAsksForNoObject(t *testing.T) {
 	m, _ := newManager(t)
-	for want, v := range map[string]v1.Volume{
-		"cannot setup configMap volume v because kube client is not configured": configMapVolume("v", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}),
-		"cannot setup secret volume v because kube client is not configured":    secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}),
-		"cannot setup projected volume v because kube client is not configured": projectedVolume("v", v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "t"}}),
-	} {
-		if _, err := prepared(t, m, podWith(v)); err != `MountVolume.SetUp failed for volume "v" : `+want {
-			t.Errorf("got %s", err)
-		}
-	}
-	m.reader.objects = testObjects()
-	trust := projectedVolume("v", v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "t"}})
-	if _, err := prepared(t, m, podWith(trust)); err != `MountVolume.SetUp failed for volume "v" : cannot setup projected volume v because kube client is not configured` {
-		t.Errorf("bundles from nowhere: %s", err)
-	}
-	m.reader.objects = nil
 	pod := v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{fieldFile("name", "metadata.name")}}}
 	for _, v := range []v1.Volume{projectedVolume("v", pod), downwardVolume("v", pod.DownwardAPI.Items...)} {
 		if got, err := prepared(t, m, podWith(v)); err != "" || got["name"] != "rw-r--r-- p" {

@@ -16,17 +16,8 @@ func newProjected(p *parts) kind {
 }
 
 func (r *reader) readProjected(ctx context.Context, to payload, v *volume) error {
-	sources := v.spec.Projected.Sources
-	// Whatever shows more than the pod itself comes from the API server.
-	more := slices.ContainsFunc(sources, func(s v1.VolumeProjection) bool { return s.DownwardAPI == nil })
-	certificates := slices.ContainsFunc(sources, func(s v1.VolumeProjection) bool {
-		return s.ClusterTrustBundle != nil || s.PodCertificate != nil
-	})
-	if more && r.objects == nil || certificates && r.certificates == nil {
-		return errNoClient(v)
-	}
 	var errs []error
-	for i := range sources {
+	for i := range v.spec.Projected.Sources {
 		if err := r.addSource(ctx, to, v, i); err != nil {
 			errs = append(errs, err)
 		}

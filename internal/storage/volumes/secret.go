@@ -14,9 +14,6 @@ func newSecrets(p *parts) kind {
 }
 
 func (r *reader) readSecret(ctx context.Context, to payload, v *volume) error {
-	if r.objects == nil {
-		return errNoClient(v)
-	}
 	src := v.spec.Secret
 	return r.addSecret(ctx, to, v.pod, src.SecretName, newProjection(src.Items, src.DefaultMode, src.Optional))
 }

@@ -14,7 +14,7 @@ func BenchmarkAdmit(b *testing.B) {
 		p := newPod(fmt.Sprint(i), requests("cpu", "1m", "memory", "1Mi"), guaranteed, withPort(int32(1000+i), "", v1.ProtocolTCP))
 		active = append(active, p)
 	}
-	n := LocalNode(LocalMachine{Name: "node", CPUs: 2, Memory: 4 << 30})
+	n := nodeOf("2", "4Gi", LocalMaxPods)
 	ready := make(chan struct{})
 	close(ready)
 	c := New(Config{

@@ -2,9 +2,11 @@ package admission
 
 import (
 	"fmt"
+	"runtime"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
 )
@@ -92,7 +94,17 @@ func (a Attributes) beside(others ...*v1.Pod) Attributes {
 
 // newNode returns the node "node" with two CPUs, 4 GiB and room for ten pods.
 func newNode() *v1.Node {
-	return LocalNode(LocalMachine{Name: "node", CPUs: 2, Memory: 4 << 30, Storage: 10 << 30, MaxPods: 10})
+	return nodeOf("2", "4Gi", 10)
+}
+
+// nodeOf returns the node "node" with 10 GiB of storage.
+func nodeOf(cpus, memory string, maxPods int64) *v1.Node {
+	has := v1.ResourceList{
+		v1.ResourceCPU: resource.MustParse(cpus), v1.ResourceMemory: resource.MustParse(memory), v1.ResourceEphemeralStorage: resource.MustParse("10Gi"),
+		v1.ResourcePods: *resource.NewQuantity(maxPods, resource.DecimalSI),
+	}
+	labels := map[string]string{v1.LabelHostname: "node", v1.LabelOSStable: "linux", v1.LabelArchStable: runtime.GOARCH}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: labels}, Status: v1.NodeStatus{Capacity: has, Allocatable: has}}
 }
 
 // told is a refusal as people see it.

@@ -1,12 +1,10 @@
 package admission
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
@@ -379,20 +377,6 @@ func TestOrderOfTheChain(t *testing.T) {
 	}
 }
 
-func ExampleLocalNode() {
-	n := LocalNode(LocalMachine{Name: "desk", CPUs: 8, Memory: 16 << 30, Storage: 1 << 40, HugePages: map[int64]int64{2 << 20: 1 << 30}})
-	for _, name := range []v1.ResourceName{"cpu", "memory", "hugepages-2Mi", "ephemeral-storage", "pods"} {
-		q := n.Status.Allocatable[name]
-		fmt.Println(name, q.String())
-	}
-	// Output:
-	// cpu 8
-	// memory 15Gi
-	// hugepages-2Mi 1Gi
-	// ephemeral-storage 1Ti
-	// pods 1k
-}
-
 func TestHasAppArmor(t *testing.T) {
 	for content, want := range map[string]bool{"Y\n": true, "N\n": false, "": false} {
 		root := t.TempDir()
@@ -409,16 +393,5 @@ func TestHasAppArmor(t *testing.T) {
 	}
 	if HasAppArmor(t.TempDir()) {
 		t.Error("a kernel without the module has AppArmor")
-	}
-}
-
-func TestLocalNode(t *testing.T) {
-	n := LocalNode(LocalMachine{Name: "desk", CPUs: 1, Memory: 1 << 20, HugePages: map[int64]int64{1 << 30: 1 << 30}, Labels: map[string]string{"disk": "ssd", "kubernetes.io/arch": "other"}})
-	want := map[string]string{"kubernetes.io/hostname": "desk", "kubernetes.io/os": "linux", "kubernetes.io/arch": "other", "disk": "ssd"}
-	if diff := cmp.Diff(want, n.Labels); diff != "" || n.Name != "desk" {
-		t.Errorf("name %q, labels: %s", n.Name, diff)
-	}
-	if memory := n.Status.Allocatable.Memory(); memory.Sign() != 0 {
-		t.Errorf("more huge pages than memory leave %v", memory)
 	}
 }

@@ -293,7 +293,7 @@ func TestResizeWaitsForRoom(t *testing.T) {
 	r.RetryPending()
 	r.check("after that", r.looks("a"), "1500m")
 	r.check("too much", r.wants("a", "cpu", "3"), "1500m Deferred")
-	r.node = LocalNode(LocalMachine{Name: "node", CPUs: 4, Memory: 4 << 30, Storage: 10 << 30, MaxPods: 10})
+	r.node = nodeOf("4", "4Gi", 10)
 	r.NodeChanged()
 	r.check("on a larger node", r.looks("a"), "3")
 	if diff := cmp.Diff(map[string]float64{`kubelet_pod_deferred_accepted_resizes_total{retry_trigger="node_changed"}`: 1}, metricstest.Values(t, r.metrics)); diff != "" {

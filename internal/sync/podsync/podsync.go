@@ -113,7 +113,6 @@ type Config struct {
 	Remover Remover
 	Cgroups Cgroups
 	Volumes Volumes
-	// Objects is nil without an API server.
 	Objects Objects
 	Probes  Probes
 	// Resources is nil where nothing is a pod's alone.
@@ -156,9 +155,6 @@ func New(cfg Config) *Syncer {
 	if cfg.Allocations == nil {
 		cfg.Allocations = allocation.New(allocation.Config{})
 	}
-	if cfg.Objects == nil {
-		cfg.Objects = noObjects{}
-	}
 	if cfg.Resources == nil {
 		cfg.Resources = nothingShared{}
 	}
@@ -167,12 +163,6 @@ func New(cfg Config) *Syncer {
 	}
 	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}, mounted: map[pod.UID]bool{}}
 }
-
-// noObjects stands for the objects of an agent that has none.
-type noObjects struct{}
-
-func (noObjects) Register(*v1.Pod)   {}
-func (noObjects) Unregister(pod.UID) {}
 
 // SyncPod brings the pod nearer to its spec. The status of what was observed comes first: it
 // decides whether the pod is over, and the API says that containers are being created before they

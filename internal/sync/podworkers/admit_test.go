@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
 	"berth/internal/sync/admission"
@@ -141,7 +142,9 @@ func startNode(t *testing.T) *node {
 	n, states := &node{pods: pod.NewManager()}, pod.NewStates()
 	ready := make(chan struct{})
 	close(ready)
-	machine := admission.LocalNode(admission.LocalMachine{Name: "node", CPUs: 2, Memory: 1 << 30})
+	machine := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Status: v1.NodeStatus{Allocatable: v1.ResourceList{
+		v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("1k"),
+	}}}
 	chain := admission.New(admission.Config{
 		Handlers: admission.Handlers(), Ready: ready, Preempt: true, Pods: n.pods, States: states,
 		Node: func() (*v1.Node, bool) { return machine, true },

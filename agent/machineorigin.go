@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"berth/internal/cluster/kept"
+	"berth/internal/cluster/kube"
+	"berth/internal/runtime/images"
+	"berth/internal/storage/objects"
+	"berth/internal/storage/volumes"
+)
+
+// machineOrigin is where the objects of pods come from where the API server is this machine's: it
+// has no controllers, and some kinds are none of it.
+func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
+	server := g.api.objects(g.cfg.NodeName)
+	cfg := serverObjects(g, server)
+	cfg.API, cfg.Trust = withoutServices{server}, g.api.local.trust
+	all, err := objects.New(cfg)
+	if err != nil {
+		return origin{}, err
+	}
+	g.api.kept.Retry = all.Changed().Put
+	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
+	// Claims are few, and all are here: their pods need not be looked at now and then.
+	claims := kube.NewWatch[*v1.PersistentVolumeClaim](g.api.client, kube.Selector{}, func() {
+		for _, p := range g.pods.List() {
+			if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
+				all.Changed().Put(p.UID)
+			}
+		}
+	})
+	var accounts images.Accounts = all
+	if g.api.isPrivate() { // nobody would know their tokens
+		accounts = nil
+	}
+	return origin{
+		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: accounts, csi: c, define: g.api.local.define,
+		run: func(ctx context.Context) error {
+			var both sync.WaitGroup
+			both.Go(func() { _ = claims.Run(ctx) }) // which ends with ctx alone
+			defer both.Wait()
+			return all.Run(ctx)
+		},
+	}, nil
+}
+
+// manifestTrust are the ClusterTrustBundles of manifests.
+type manifestTrust struct {
+	mu       sync.Mutex
+	defined  []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
+	all      []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; the same, with versions
+	versions int                                       // guarded by mu; that there were
+	changed  chan struct{}                             // guarded by mu; closed and replaced with each change
+}
+
+// set takes the bundles. Each that is new or another one gets a new version, as an API server would
+// give it.
+func (t *manifestTrust) set(defined []*certificatesv1beta1.ClusterTrustBundle) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.Equal(defined, t.defined) {
+		return
+	}
+	all := make([]*certificatesv1beta1.ClusterTrustBundle, len(defined))
+	for i, b := range defined {
+		if same := slices.Index(t.defined, b); same >= 0 {
+			all[i] = t.all[same]
+			continue
+		}
+		t.versions++
+		all[i] = b.DeepCopy()
+		all[i].ResourceVersion = strconv.Itoa(t.versions)
+	}
+	t.defined, t.all = defined, all
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// ProbeClusterTrustBundles says that there are some, or may be.
+func (t *manifestTrust) ProbeClusterTrustBundles(context.Context) error { return nil }
+
+// FollowClusterTrustBundles hands over all bundles.
+func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
+	for ctx.Err() == nil {
+		t.mu.Lock()
+		all, changed := t.all, t.changed
+		t.mu.Unlock()
+		seen(all)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// withoutServices is an API server that has none, and never will.
+type withoutServices struct{ kept.API }
+
+// FollowServices hands over no Service.
+func (a withoutServices) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
+	seen(nil)
+	<-ctx.Done()
+}
+
+// handlerNames are objects of an API server where a pod may name a handler of the runtime as its
+// RuntimeClass, too: nobody has to define one for that.
+type handlerNames struct {
+	*objects.Objects
+	handlers func(context.Context) ([]string, error)
+}
+
+// RuntimeHandler returns the handler that the pod's runtimeClassName stands for. One that the
+// runtime does not have is an error that names those that it has.
+func (o handlerNames) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
+	handler, err := o.Objects.RuntimeHandler(ctx, p)
+	if err != nil && !errors.Is(err, objects.ErrNoClass) {
+		return "", err
+	}
+	if err != nil {
+		handler = *p.Spec.RuntimeClassName
+	}
+	all, asked := o.handlers(ctx)
+	if asked != nil {
+		return "", asked
+	}
+	if handler != "" && slices.Contains(all, handler) {
+		return handler, nil
+	}
+	offered := "none with a name"
+	if all = slices.DeleteFunc(all, func(h string) bool { return h == "" }); len(all) > 0 {
+		slices.Sort(all)
+		offered = strings.Join(all, ", ")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w; handlers of the runtime, which can be named as well, are: %s", err, offered)
+	}
+	return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", *p.Spec.RuntimeClassName, handler, offered)
+}
+
+// localDrivers are the objects of CSI drivers where no controller attaches volumes.
+type localDrivers struct{ storageAPI }
+
+// CSIDriver returns what is said of a driver. Of one that nobody speaks of, it says what fits a
+// machine without controllers: its volumes are not attached first.
+func (s localDrivers) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	d, err := s.storageAPI.CSIDriver(ctx, name)
+	if d == nil && err == nil {
+		return unknownDriver(name), nil
+	}
+	return d, err
+}
+
+// GetVolumeAttachment always fails: only the controllers of a cluster attach volumes.
+func (s localDrivers) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAttachment, error) {
+	return nil, errNoAttacher
+}
+
+// unknownDriver is what a driver of which nothing is said counts as.
+func unknownDriver(name string) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{
+		AttachRequired: ptr.To(false), VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
+	}}
+}
+
+// errNoAttacher says that nobody attaches volumes to this machine.
+var errNoAttacher = errors.New("volumes are attached by the controllers of a cluster: set attachRequired: false in the CSIDriver, if its volumes can do without")

@@ -1,0 +1,181 @@
+package localapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"berth/internal/localapi/access"
+	"berth/internal/localapi/registry"
+	"berth/internal/localapi/store"
+)
+
+// front is what clients meet: who they are, what they may, the program that judges what they write,
+// and where they connect.
+type front struct {
+	cfg       Config
+	store     *store.Store
+	authority *access.Authority
+	access    *access.Access
+	registry  *registry.Registry
+	listeners []listener
+	// portErr is why nobody is served at the port; nil: somebody is, or there is to be none.
+	portErr error
+}
+
+// listener is one socket or port of clients.
+type listener struct {
+	name string
+	net.Listener
+	tls *tls.Config
+}
+
+// open opens all but the listeners, and returns what makes the tokens of service accounts.
+func (f *front) open(s *store.Store) (tokens *access.Tokens, err error) {
+	f.store = s
+	dir, found := filepath.Join(f.cfg.RootDir, Dir), objects{s}
+	if f.authority, err = access.OpenAuthority(dir); err != nil {
+		return nil, err
+	}
+	if tokens, err = access.OpenTokens(access.TokensConfig{Dir: dir, Objects: found}); err != nil {
+		return nil, err
+	}
+	f.access = access.New(access.Config{
+		Authority: f.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Log: f.cfg.Log,
+	})
+	f.registry, err = registry.New(registry.Config{
+		Program: f.cfg.Registry, Unpack: f.cfg.Unpack, Node: f.cfg.NodeName, Socket: filepath.Join(f.cfg.RunDir, "registry.sock"), Store: s,
+		Confine: f.cfg.Confine, Documents: f.cfg.Documents, Log: f.cfg.Log,
+	})
+	return tokens, err
+}
+
+// listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
+func (f *front) listen() error {
+	path := SocketPath(f.cfg.RunDir)
+	// An agent that was killed had a view, if it had no API.
+	if err := errors.Join(removeStale(path), os.RemoveAll(filepath.Join(f.cfg.RunDir, ViewDir))); err != nil {
+		return err
+	}
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	f.listeners = append(f.listeners, listener{name: "socket", Listener: socket})
+	if err := os.Chmod(path, 0o600); err != nil || f.cfg.Address == "" {
+		return err
+	}
+	kubeconfig := filepath.Join(f.cfg.RunDir, Kubeconfig)
+	port, err := net.Listen("tcp", f.cfg.Address)
+	if err != nil { // of somebody else; whoever reaches the socket is served
+		f.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
+		return removeStale(kubeconfig)
+	}
+	f.listeners = append(f.listeners, listener{name: "port", Listener: access.Bounded(port), tls: f.authority.TLS()})
+	return access.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), f.authority)
+}
+
+// address is that of the HTTPS listener, "" without one.
+func (f *front) address() string {
+	for _, l := range f.listeners {
+		if l.tls != nil {
+			return l.Addr().String()
+		}
+	}
+	return ""
+}
+
+// health is what keeps clients from being served.
+func (f *front) health() error {
+	return errors.Join(f.portErr, f.access.Health(), f.registry.Health())
+}
+
+// serve has the parts answer those who may ask, until the context is done.
+func (f *front) serve(ctx context.Context, parts http.Handler) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	revoked := make(chan error, 1)
+	go func() { revoked <- f.revoke(ctx) }()
+	ended := make(chan error, len(f.listeners))
+	var servers []*http.Server
+	for _, l := range f.listeners {
+		h := newHTTPServer(ctx, f.access.Handler(f.handlerOf(l, parts)), l.tls, f.cfg.Log)
+		servers = append(servers, h)
+		go func() {
+			if l.tls != nil {
+				ended <- fmt.Errorf("%s: %w", l.name, h.ServeTLS(l.Listener, "", ""))
+				return
+			}
+			ended <- fmt.Errorf("%s: %w", l.name, h.Serve(l.Listener))
+		}()
+	}
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+	}
+	for _, h := range servers {
+		err = errors.Join(err, shutDown(h))
+	}
+	stop()
+	return errors.Join(err, <-revoked)
+}
+
+// close ends the listeners and the child. serve has ended.
+func (f *front) close() error {
+	var errs []error
+	for _, l := range f.listeners {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if f.registry != nil {
+		errs = append(errs, f.registry.Close())
+	}
+	if f.cfg.Documents != nil {
+		errs = append(errs, f.cfg.Documents.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// judge has the registry answer, which is told who asks.
+func (f *front) judge(w http.ResponseWriter, r *http.Request) {
+	who := registry.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
+	if u := access.UserOf(r.Context()); u != nil {
+		who = registry.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
+	}
+	f.registry.ServeHTTP(w, r.WithContext(registry.WithIdentity(r.Context(), who)))
+}
+
+// newHTTPServer returns a server of a listener, whose requests know by their context when it ends.
+func newHTTPServer(ctx context.Context, h http.Handler, t *tls.Config, log *slog.Logger) *http.Server {
+	s := &http.Server{
+		Handler: h, TLSConfig: t, ConnContext: access.ConnContext,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		// Whoever can reach the port can break off handshakes.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	access.Bound(s)
+	return s
+}
+
+// stopTimeout is how long clients may take to end that are being answered.
+const stopTimeout = 5 * time.Second
+
+// shutDown ends a server. Its requests know by their context.
+func shutDown(h *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := h.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return h.Close()
+	}
+	return err
+}
