@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,8 +37,9 @@ func TestKeepers(t *testing.T) {
 		}
 	}
 	n.awaitLog("keeper", "listening on")
-	if a := n.command(n.ctx, "exec", "keeper", "--", "/hello", "nonsense"); a.code != 1 || !strings.Contains(a.errOut, "nonsense: unknown command") {
-		t.Errorf("an exec said %v", a)
+	exec := exec.CommandContext(n.ctx, n.binary, "exec", "--run-dir", n.place.Run, "keeper", "--", "/hello", "nonsense")
+	if said, err := exec.CombinedOutput(); exec.ProcessState.ExitCode() != 1 || !strings.Contains(string(said), "nonsense: unknown command") {
+		t.Errorf("an exec said %s, %v", said, err)
 	}
 	if link := glob(n.logLinks() + "/keeper_default_main-*.log"); len(link) != 1 {
 		t.Errorf("links to the log: %q", link)
