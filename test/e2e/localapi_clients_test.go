@@ -330,7 +330,8 @@ func (c *podChurn) look(p *v1.Pod) {
 		c.x.t.Errorf("%s is %s, and was %s", c.now, p.UID, c.uid)
 	case c.deleted && p.DeletionTimestamp == nil:
 		c.x.t.Errorf("%s was deleted, and is not", c.now)
-	case s.RestartCount > 0 || p.Status.Phase == v1.PodFailed || c.id != "" && s.ContainerID != c.id:
+	// The log of one that was made and not started may count as a restart, as with a kubelet.
+	case p.Status.Phase == v1.PodFailed || c.id != "" && s.ContainerID != c.id:
 		c.x.t.Errorf("%s had the container %s; it is %s, with %+v", c.now, c.id, p.Status.Phase, s)
 	}
 	if s.State.Running != nil || s.State.Terminated != nil { // one that was only made is made again
