@@ -91,7 +91,7 @@ func TestExchangedFoldersStayInside(t *testing.T) {
 
 // The keys of the runtime's session are not those of containers and execs.
 func TestNoKeysOfTheHost(t *testing.T) {
-	runtime.LockOSThread() // which starts containerd, in this session
+	runtime.LockOSThread() // which starts containerd, with this ring of keys
 	_, err := unix.KeyctlJoinSessionKeyring("keeper-test")
 	if err == nil {
 		_, err = unix.AddKey("user", "keeper-secret", []byte("secret"), unix.KEY_SPEC_SESSION_KEYRING)
