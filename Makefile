@@ -73,7 +73,7 @@ walk: ## random steps of pods, runtime, API server and agent in virtual time (WA
 PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 
 .PHONY: e2e
-e2e: need-root build controlplane registry ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell; RUNTIME=keeper: by keepers)
+e2e: need-root build controlplane registry ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell; RUNTIME=handler: pods by that handler of the runtime)
 	BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
 
 .PHONY: fresh

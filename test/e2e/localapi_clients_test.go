@@ -307,7 +307,7 @@ func (c *podChurn) step(ctx context.Context) {
 		return
 	}
 	c.look(p)
-	if isDone := isReady(p) && !c.isJob() || p.Status.Phase == v1.PodSucceeded; isDone && !c.deleted {
+	if isDone := isReady(p) && !c.isJob() || p.Status.Phase == v1.PodSucceeded || wasCutOff(container(p, "main")); isDone && !c.deleted {
 		c.tried = true
 		if err := pods.Delete(ctx, c.now, metav1.DeleteOptions{}); err != nil {
 			c.x.park(ctx, err)
@@ -322,6 +322,14 @@ func (c *podChurn) step(ctx context.Context) {
 	}
 }
 
+// wasCutOff reports whether a container's start ended with the call of an agent that was killed, when
+// its task was there already.
+func wasCutOff(s v1.ContainerStatus) bool {
+	t := s.State.Terminated
+	return t != nil && t.Reason == "StartError" && t.StartedAt.IsZero() && strings.HasPrefix(t.Message, "failed to start containerd task") &&
+		strings.HasSuffix(t.Message, "context canceled")
+}
+
 // look holds the pod against what was seen of it.
 func (c *podChurn) look(p *v1.Pod) {
 	s := container(p, "main")
@@ -330,8 +338,8 @@ func (c *podChurn) look(p *v1.Pod) {
 		c.x.t.Errorf("%s is %s, and was %s", c.now, p.UID, c.uid)
 	case c.deleted && p.DeletionTimestamp == nil:
 		c.x.t.Errorf("%s was deleted, and is not", c.now)
-	// The log of one that was made and not started may count as a restart, as with a kubelet.
-	case p.Status.Phase == v1.PodFailed || c.id != "" && s.ContainerID != c.id:
+	case wasCutOff(s): // by a kill: whether it ran nobody knows
+	case s.RestartCount > 0 || p.Status.Phase == v1.PodFailed || c.id != "" && s.ContainerID != c.id:
 		c.x.t.Errorf("%s had the container %s; it is %s, with %+v", c.now, c.id, p.Status.Phase, s)
 	}
 	if s.State.Running != nil || s.State.Terminated != nil { // one that was only made is made again

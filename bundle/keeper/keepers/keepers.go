@@ -60,7 +60,9 @@ func New(program string) *Keepers {
 // finds, and takes one that does not answer away.
 func (k *Keepers) Serve(state string) error {
 	k.state, k.dir = state, filepath.Join(state, "keepers")
-	if err := os.MkdirAll(k.dir, 0o700); err != nil {
+	// The state directory as containerd makes it, which is not there yet after a boot: root of a user
+	// namespace must get to the bundles of its containers.
+	if err := errors.Join(os.MkdirAll(state, 0o711), os.MkdirAll(k.dir, 0o700)); err != nil {
 		return err
 	}
 	if err := k.lock(); err != nil {
