@@ -322,8 +322,8 @@ func (c *podChurn) step(ctx context.Context) {
 	}
 }
 
-// wasCutOff reports whether a container's start ended with the call of an agent that was killed, when
-// its task was there already.
+// wasCutOff reports whether a container's start ended with the call of an agent that was killed,
+// when its task was there already.
 func wasCutOff(s v1.ContainerStatus) bool {
 	t := s.State.Terminated
 	return t != nil && t.Reason == "StartError" && t.StartedAt.IsZero() && strings.HasPrefix(t.Message, "failed to start containerd task") &&
