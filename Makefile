@@ -5,7 +5,6 @@ SHELL := /bin/bash
 
 include bundle/bundle.mk
 include bundle/registry/registry.mk
-include bundle/keeper/keeper.mk
 include packaging/packaging.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk

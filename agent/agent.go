@@ -74,7 +74,7 @@ type Config struct {
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
 	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass; "" is the one
-	// that the runtime takes then. The embedded one has "runc".
+	// that the runtime takes then. The embedded one has "runc" and "keeper".
 	RuntimeHandler string
 	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
 	ImageEndpoint string

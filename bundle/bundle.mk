@@ -16,18 +16,23 @@ BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
 # Expanded when a recipe runs, that is, after the bundle is there.
 BUNDLE_LDFLAGS  = $(foreach name,bundle api,-X berth/internal/runtime/embedded.$(name)Hash=$(shell cat $(dir $(BUNDLE_HASH))$(name).hash))
 
-BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk $(sort $(filter-out %_test.go,$(wildcard bundle/cmd/*/*.go bundle/cni/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c)))
+BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk bundle/keeper/go.mod bundle/keeper/go.sum bundle/keeper/keeper.mk \
+	$(sort $(filter-out %_test.go %/harness.c,$(wildcard bundle/cmd/*/*.go bundle/cni/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c \
+	bundle/keeper/*.go bundle/keeper/*/*.go bundle/keeper/c/*)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
 
 BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
 BUNDLE_RUNC       := github.com/opencontainers/runc
 BUNDLE_CNI        := github.com/containernetworking/plugins
+include bundle/keeper/keeper.mk
 bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
 
 # GOARCH=arm64 in the environment makes the bundle of another architecture: with Debian's C compiler for it, and libseccomp of it.
 BUNDLE_ARCH    = $(shell go env GOARCH)
 BUNDLE_TRIPLET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(BUNDLE_ARCH)))-linux-gnu
 BUNDLE_CROSS   = $(filter-out $(shell go env GOHOSTARCH),$(BUNDLE_ARCH))
+# The C library of the keeper: bundle/keeper/README.md says why this one.
+BUNDLE_MUSL_CC = $(patsubst %-gnu,%-musl,$(BUNDLE_TRIPLET))-gcc
 BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG_LIBDIR=/usr/lib/$(BUNDLE_TRIPLET)/pkgconfig;)
 
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
@@ -70,12 +75,12 @@ bundle-build: bundle-needs
 	work=$$(mktemp -d '$(BUNDLE_KEPT).XXXXXX'); trap 'rm -rf "$$work"' EXIT; \
 	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
 	build() { go build -trimpath -buildvcs=false "$$@"; }; \
-	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) and its shim'; \
+	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) with keepers, and its shim'; \
 	build_containerd() { \
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
 	}; \
-	mkdir "$$work/source"; cp -r go.mod go.sum cmd "$$work/source/"; \
+	mkdir "$$work/source"; cp -r go.mod go.sum cmd keeper "$$work/source/"; \
 	go mod download $(BUNDLE_CONTAINERD); \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
@@ -85,8 +90,10 @@ bundle-build: bundle-needs
 			{ echo "bundle: containerd's $$1 is not as it was: see BUNDLE_CHANGES" >&2; exit 1; }; \
 	}; \
 	$(BUNDLE_CHANGES); \
-	(cd "$$work/source"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; \
-		build_containerd -o "$$work/bin/" $(BUNDLE_CONTAINERD)/cmd/containerd ./cmd/containerd-shim-runc-v2); \
+	(cd "$$work/source"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; build_containerd -o "$$work/bin/" ./cmd/containerd-shim-runc-v2); \
+	(cd "$$work/source/keeper"; go mod edit -replace $(BUNDLE_CONTAINERD)=../containerd; \
+		build_containerd -tags $(BUNDLE_CONTAINERD_TAGS),daemon -o "$$work/bin/containerd" .; \
+		cd c; $(BUNDLE_MUSL_CC) $(KEEPER_CFLAGS) -o "$$work/bin/keeper" $(notdir $(KEEPER_SOURCES))); \
 	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \
 	CGO_ENABLED=1 build -buildmode=pie -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static-pie' \
 		-o "$$work/bin/" $(BUNDLE_RUNC); \
@@ -115,6 +122,7 @@ bundle-needs:
 	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
 	if command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp; then missing="$$missing libseccomp-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH))"; fi; \
 	command -v zstd >/dev/null || missing="$$missing zstd"; \
+	command -v $(BUNDLE_MUSL_CC) >/dev/null || missing="$$missing musl-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH))"; \
 	$(if $(BUNDLE_CROSS),if [ -n "$$missing" ]; then \
 		echo "bundle: missing Debian packages for $(BUNDLE_ARCH):$$missing (as root: dpkg --add-architecture $(BUNDLE_ARCH) && apt-get update && apt-get install$$missing)" >&2; exit 1; \
 	fi;) \
@@ -122,12 +130,13 @@ bundle-needs:
 		echo "bundle: missing Debian packages:$$missing (run 'make deps' as root, or: apt-get install$$missing)" >&2; exit 1; \
 	fi
 
-# Debian packages: to build the bundle (gcc, libc6-dev, pkg-config, libseccomp-dev, zstd), and to run pods (nftables; iptables will do).
+# Debian packages: to build the bundle (gcc, libc6-dev, musl-dev, pkg-config, libseccomp-dev, zstd), and to run pods (nftables; iptables will do).
 .PHONY: deps
 deps: ## install the Debian packages needed to build and run (as root), or say which are missing
 	@build=; run=; \
 	command -v gcc >/dev/null || build="$$build gcc"; \
 	[ -f /usr/include/stdio.h ] || build="$$build libc6-dev"; \
+	command -v $(BUNDLE_MUSL_CC) >/dev/null || build="$$build musl-dev"; \
 	command -v pkg-config >/dev/null || build="$$build pkg-config"; \
 	if ! command -v pkg-config >/dev/null || ! pkg-config --exists libseccomp; then build="$$build libseccomp-dev"; fi; \
 	command -v zstd >/dev/null || build="$$build zstd"; \

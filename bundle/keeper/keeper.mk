@@ -1,5 +1,5 @@
-# Keepers in place of containerd's shims (ADR 13): containerd with a sandbox controller of our own, and the program that holds a pod. They
-# are not in the bundle yet: only these targets build them. Included by the main Makefile.
+# Keepers in place of containerd's shims (ADR 13): containerd with a sandbox controller of our own, and the program that holds a pod. The
+# bundle has both; these targets build them for their own tests. Included by the main Makefile and by bundle.mk.
 #
 # The tag daemon keeps what imports all of containerd from `make lint` and `make test`.
 #
@@ -7,7 +7,7 @@
 
 KEEPER         := bin/keeper
 # musl: see bundle/keeper/README.md, "The C library".
-KEEPER_CC      ?= $(patsubst %-gnu,%-musl,$(BUNDLE_TRIPLET))-gcc
+KEEPER_CC      ?= $(BUNDLE_MUSL_CC)
 KEEPER_CFLAGS  := -std=gnu11 -static -Os -Wall -Wextra -Werror -s
 KEEPER_SOURCES := $(addprefix c/,keeper.c log.c plan.c first.c)
 KEEPER_BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false \

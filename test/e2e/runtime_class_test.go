@@ -34,21 +34,3 @@ func TestRuntimeClass(t *testing.T) {
 		}
 	}
 }
-
-// Pods that name no RuntimeClass run by the handler that the agent is told. One that the runtime
-// does not have is told at the start.
-func TestRuntimeHandler(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	a := n.launch("--runtime-handler", "kata")
-	a.wait()
-	if said := a.said(); !strings.Contains(said, `runtime handler "kata": the runtime has these: runc`) {
-		t.Errorf("the agent said:\n%s", said)
-	}
-	n.write("web.yaml", manifest("web", "serve"))
-	n.start("--runtime-handler", "runc")
-	n.awaitReady("web")
-	if said := n.berth("explain", "web", "--all"); !strings.Contains(said, "attempt 0, by runtime handler runc") {
-		t.Errorf("explain says:\n%s", said)
-	}
-}

@@ -1,0 +1,86 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pods run by keepers where they ask for it by their RuntimeClass, or where the agent is told so of
+// pods that ask for none, beside others. They live on when containerd is killed, and how a
+// container ended meanwhile is not lost.
+func TestKeepers(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.flags = append(n.flags, "--runtime-handler", "keeper")
+	shim := strings.Replace(manifest("shim", "serve"), "spec:\n", "spec:\n  runtimeClassName: runc\n", 1)
+	for name, text := range map[string]string{"shim": shim, "keeper": manifest("keeper", "serve"), "meanwhile": manifest("meanwhile", "serve")} {
+		n.write(name+".yaml", text)
+	}
+	n.start()
+	before := n.awaitReady("shim", "keeper", "meanwhile")
+	var all []traces
+	for _, p := range before {
+		all = append(all, n.traces(p))
+	}
+	if kept := glob(n.place.Run + "/containerd/keepers/*/pod.json"); len(kept) != 2 {
+		t.Fatalf("two pods are to have keepers; there are %q", kept)
+	}
+	for name, want := range map[string]string{"shim": "attempt 0, by runtime handler runc", "keeper": "attempt 0, by runtime handler keeper"} {
+		if said := n.berth("explain", name, "--all"); !strings.Contains(said, want) {
+			t.Errorf("explain %s does not say %q:\n%s", name, want, said)
+		}
+	}
+	n.awaitLog("keeper", "listening on")
+	exec := exec.CommandContext(n.ctx, n.binary, "exec", "--run-dir", n.place.Run, "keeper", "--", "/hello", "nonsense")
+	if said, err := exec.CombinedOutput(); exec.ProcessState.ExitCode() != 1 || !strings.Contains(string(said), "nonsense: unknown command") {
+		t.Errorf("an exec said %s, %v", said, err)
+	}
+	if link := glob(n.logLinks() + "/keeper_default_main-*.log"); len(link) != 1 {
+		t.Errorf("links to the log: %q", link)
+	} else if _, err := filepath.EvalSymlinks(link[0]); err != nil {
+		t.Error(err)
+	}
+
+	if err := unix.Kill(n.containerd(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.signal(before.named("meanwhile"), "main", unix.SIGKILL)
+	after := n.await("the container to be restarted", func(p pods) bool {
+		return p.ready("shim", "keeper", "meanwhile") && container(p.named("meanwhile"), "main").RestartCount == 1
+	})
+	last := container(after.named("meanwhile"), "main").LastTerminationState.Terminated
+	if last == nil || last.ExitCode != 137 {
+		t.Errorf("the container ended with %+v, want code 137", last)
+	}
+	if was, is := containerID(before.named("keeper"), "main"), containerID(after.named("keeper"), "main"); was != is {
+		t.Errorf("the pod that nobody touched has container %s, had %s", is, was)
+	}
+	for _, name := range []string{"shim", "keeper", "meanwhile"} {
+		n.remove(name + ".yaml")
+	}
+	n.await("the pods to go", func(p pods) bool { return len(p) == 0 })
+	for _, tr := range all {
+		n.wantGone(tr)
+	}
+	if left := glob(n.place.Run + "/containerd/keepers/*/"); len(left) > 0 {
+		t.Errorf("of the pods there is left %q", left)
+	}
+	n.awaitNoOrphans("at the end")
+}
+
+// A runtime that does not have the handler is told at the start.
+func TestRuntimeHandlerThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.launch("--runtime-handler", "kata")
+	a.wait()
+	if said := a.said(); !strings.Contains(said, `runtime handler "kata": the runtime has these: keeper, runc`) {
+		t.Errorf("the agent said:\n%s", said)
+	}
+}
