@@ -102,8 +102,8 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 	return ce
 }
 
-// ReservedFor returns which container has the name that an ErrNameReserved is about, or will have it
-// when a call that is under way has made it; "" for other errors.
+// ReservedFor returns which container has the name that an ErrNameReserved is about, or will have
+// it when a call that is under way has made it; "" for other errors.
 func ReservedFor(err error) pod.ContainerID {
 	if !errors.Is(err, ErrNameReserved) {
 		return ""

@@ -18,7 +18,8 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// cutOffMessage is what containerd says of a start whose caller has gone before there was a process.
+// cutOffMessage is what containerd says of a start whose caller has gone before there was a
+// process.
 const cutOffMessage = "failed to create containerd task: failed to create shim task: context canceled"
 
 // A container that agents were killed over before it ran is the first of its name when it runs.
