@@ -61,6 +61,9 @@ type ContainerStatus struct {
 	SandboxID SandboxID
 	Name      string
 	State     ContainerState
+	// CutOff: it is StateCreated and will never be started, since its start was cut off before
+	// there was a process.
+	CutOff bool
 	// Attempt is the restart count of this incarnation.
 	Attempt    uint32
 	CreatedAt  time.Time

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -93,6 +94,36 @@ func TestStartCutOff(t *testing.T) {
 	for _, path := range left {
 		if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOTDIR) {
 			t.Errorf("remove %s: %v", path, err)
+		}
+	}
+}
+
+// A job whose agent is killed when the runtime has made its log, and its process perhaps not, runs
+// once, and for the first time, by the next agent.
+func TestStartCutOffAtLog(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.start()
+	for i := range 10 {
+		p := n.act(fmt.Sprintf("job%d", i), v1.RestartPolicyNever, nil, actor("main", "say began"))
+		n.put(p)
+		poll := time.NewTicker(200 * time.Microsecond)
+		for pattern := filepath.Join(n.podLogs(), "*_"+p.Name+"*", "main", "0.log"); ; <-poll.C {
+			if made, err := filepath.Glob(pattern); len(made) > 0 || err != nil || n.ctx.Err() != nil {
+				break
+			}
+		}
+		poll.Stop()
+		a.kill()
+		a = n.start()
+		job := n.await("the job to be over", func(now pods) bool {
+			return now.inPhase(p.Name, v1.PodSucceeded) || now.inPhase(p.Name, v1.PodFailed)
+		}).named(p.Name)
+		s, began := container(job, "main"), n.said(p.Name, "main began")
+		switch {
+		case wasCutOff(s) && began < 2: // its process was there already
+		case began != 1 || s.RestartCount != 0 || job.Status.Phase != v1.PodSucceeded:
+			t.Errorf("%s ran %d times, and is %s: %+v", p.Name, began, job.Status.Phase, s)
 		}
 	}
 }

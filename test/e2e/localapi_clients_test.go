@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // struckClients are clients of an API whose agent is killed again and again. Each makes one write
@@ -136,10 +138,13 @@ func (x *struckClients) answered(o metav1.Object) uint64 {
 // verify compares everything with what was answered. Nobody writes.
 func (x *struckClients) verify() {
 	x.t.Helper()
+	x.mu.Lock()
+	newest := x.newest // before the list: the agent writes, and watches tell of it
+	x.mu.Unlock()
 	all, err := x.client.CoreV1().Namespaces().List(x.ctx, metav1.ListOptions{})
 	must(x.t, err)
-	if now, err := strconv.ParseUint(all.ResourceVersion, 10, 64); err != nil || now < x.newest {
-		x.t.Errorf("the revision is %s, and %d was answered", all.ResourceVersion, x.newest)
+	if now, err := strconv.ParseUint(all.ResourceVersion, 10, 64); err != nil || now < newest {
+		x.t.Errorf("the revision is %s, and %d was answered", all.ResourceVersion, newest)
 	}
 	for _, w := range x.writers() {
 		w.verify()
@@ -340,11 +345,22 @@ func (c *podChurn) look(p *v1.Pod) {
 		c.x.t.Errorf("%s was deleted, and is not", c.now)
 	case wasCutOff(s): // by a kill: whether it ran nobody knows
 	case s.RestartCount > 0 || p.Status.Phase == v1.PodFailed || c.id != "" && s.ContainerID != c.id:
-		c.x.t.Errorf("%s had the container %s; it is %s, with %+v", c.now, c.id, p.Status.Phase, s)
+		c.x.t.Errorf("%s had the container %s; it is %s, with %+v\n%s", c.now, c.id, p.Status.Phase, s, c.story(p))
 	}
 	if s.State.Running != nil || s.State.Terminated != nil { // one that was only made is made again
 		c.id = s.ContainerID
 	}
+}
+
+// story is what a failure is understood from: the pod is gone when the test ends.
+func (c *podChurn) story(p *v1.Pod) string {
+	story := c.x.command(c.x.ctx, "explain", "--all", "default/"+c.now).String()
+	all, err := c.x.cri().ListContainers(c.x.ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.UID)},
+	}})
+	story += fmt.Sprintf("containers: %v %v\n", all.GetContainers(), err)
+	files, err := filepath.Glob(filepath.Join(c.x.podLogs(), "*"+string(p.UID), "*", "*"))
+	return story + fmt.Sprintf("logs: %q %v\n", files, err)
 }
 
 func (c *podChurn) verify() {

@@ -115,6 +115,7 @@ func (m *Mirrors) all(pending map[pod.FullName]struct{}) {
 // sync makes the mirror of one name what it should be; done is false when it has to be looked at
 // again without an event.
 func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err error) {
+	complete := m.Complete() // first: the static pod may be read in this moment
 	static, wanted := m.Pods.GetByFullName(n)
 	wanted = wanted && pod.IsStatic(static)
 	mirror, exists := m.Pods.Mirror(n)
@@ -123,7 +124,7 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 		delete(m.seen, n)
 		delete(m.taken, n)
 		return true, nil
-	case !wanted && !m.Complete():
+	case !wanted && !complete:
 		return false, nil
 	case wanted && exists && m.isMirrorOf(mirror, static):
 		m.seen[n] = static.Annotations[pod.ConfigSeenAnnotation]

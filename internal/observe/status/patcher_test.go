@@ -458,6 +458,33 @@ func TestTheNameOfAMirrorIsTaken(t *testing.T) {
 	})
 }
 
+// A mirror stays when its static pod is read last, while the mirror is being looked at.
+func TestMirrorOfAStaticPodThatIsReadLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		static := apiPod("web", "hash1")
+		static.Annotations = map[string]string{pod.ConfigSourceAnnotation: "file", pod.ConfigHashAnnotation: "hash1"}
+		mirror := apiPod("web", "mirror")
+		mirror.Annotations = map[string]string{pod.ConfigSourceAnnotation: "api", pod.ConfigMirrorAnnotation: "hash1"}
+		changed := pod.NewInbox[pod.FullName]()
+		mirrors := status.NewMirrors(status.MirrorsConfig{
+			API: r.server, Pods: r.pods, Changed: changed, Node: func() (string, pod.UID) { return "node", "n" },
+			Published: r.patcher.Recheck, Ending: func(pod.FullName) bool { return false },
+			Complete: func() bool { r.pods.Set(static); return true }, Log: slog.New(slog.DiscardHandler),
+		})
+		runActor(t, mirrors.Run)
+		r.mu.Lock()
+		r.server.pods["web"] = mirror
+		r.mu.Unlock()
+		r.pods.Set(mirror)
+		changed.Put(pod.FullNameOf(mirror))
+		synctest.Wait()
+		if m := r.get("web"); m == nil || m.UID != "mirror" {
+			t.Errorf("the mirror that was there has gone: %+v", m)
+		}
+	})
+}
+
 func TestStaticPodIsToldOfThroughItsMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPatcher(t)

@@ -49,7 +49,7 @@ func (k *Records) Load() {
 	k.manager.restored = make(map[pod.UID]v1.PodStatus, len(content))
 	for uid, c := range content {
 		k.manager.restored[uid] = c.PodStatus
-		if c.EvictionGrace != nil {
+		if c.EvictionGrace != nil && pod.IsTerminal(c.Phase) { // some versions kept it before the status
 			k.manager.evicted[uid] = *c.EvictionGrace
 		}
 	}
@@ -91,10 +91,11 @@ func (m *Manager) toKeep(uid pod.UID) (record, bool) {
 	return m.recordLocked(uid, s), ok
 }
 
-// recordLocked adds what is kept beside the status.
+// recordLocked adds what is kept beside the status. That a pod is evicted is kept with the status
+// that it ends with: the next agent ends it, and could not tell why.
 func (m *Manager) recordLocked(uid pod.UID, s v1.PodStatus) record {
 	out := record{PodStatus: s}
-	if grace, ok := m.evicted[uid]; ok {
+	if grace, ok := m.evicted[uid]; ok && pod.IsTerminal(s.Phase) {
 		out.EvictionGrace = &grace
 	}
 	return out

@@ -93,6 +93,36 @@ func TestKept(t *testing.T) {
 	})
 }
 
+// That a pod is evicted is not kept before the status that it ends with, which nobody could tell
+// then: a static pod would be ended by the next agent and never have failed.
+func TestEvictionIsKeptWithItsStatus(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "statuses.json")
+	synctest.Test(t, func(t *testing.T) {
+		p := keptPod("static", pod.FileSource)
+		running := v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "main"}}}
+		m, stop := agentOf(t, path)
+		m.Set(p, running)
+		m.SetEvicted("static", 1)
+		stop() // which writes
+
+		m, stop = agentOf(t, path)
+		if grace, ok := m.Evicted("static"); ok {
+			t.Errorf("the eviction is kept, with %d s, and the status is not", grace)
+		}
+		m.SetEvicted("static", 1)
+		failed := running
+		failed.Phase, failed.Reason = v1.PodFailed, "Evicted"
+		m.Set(p, failed)
+		stop()
+
+		m, stop = agentOf(t, path)
+		if grace, ok := m.Evicted("static"); grace != 1 || !ok {
+			t.Errorf("the eviction is %d, %v; want 1, true", grace, ok)
+		}
+		stop()
+	})
+}
+
 // That a pod is evicted is kept with its status, in the form in which earlier agents kept statuses,
 // and forgotten with the pod.
 func TestKeptEvictions(t *testing.T) {

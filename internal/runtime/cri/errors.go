@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/pod"
 )
 
 // The classes of errors that callers tell apart, by errors.Is.
@@ -98,6 +100,17 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 		ce.class = context.Canceled
 	}
 	return ce
+}
+
+// ReservedFor returns which container has the name that an ErrNameReserved is about, or will have
+// it when a call that is under way has made it; "" for other errors.
+func ReservedFor(err error) pod.ContainerID {
+	if !errors.Is(err, ErrNameReserved) {
+		return ""
+	}
+	_, id, _ := strings.Cut(Message(err), `is reserved for "`)
+	id, _, _ = strings.Cut(id, `"`)
+	return pod.ContainerID(id)
 }
 
 // isNoSignal reports whether containerd could not send a stop signal because it is none: it does

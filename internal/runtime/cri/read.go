@@ -218,7 +218,8 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 		Hash: s.Annotations[HashAnnotation], Annotations: s.Annotations,
 	}
 	if isCutOff(s) {
-		out.State, out.FinishedAt, out.ExitCode, out.Reason, out.Message = pod.StateCreated, time.Time{}, 0, "", ""
+		out.State, out.CutOff = pod.StateCreated, true
+		out.FinishedAt, out.ExitCode, out.Reason, out.Message = time.Time{}, 0, "", ""
 	}
 	if n, err := strconv.ParseUint(s.Annotations[RestartCountAnnotation], 10, 32); err == nil {
 		out.Attempt = uint32(n)

@@ -48,10 +48,11 @@ func (r *remover) removeContainers(ctx context.Context, observed *pod.Status, fa
 
 // removeContainer removes a container that does not run, with its termination message, its link
 // and, with WithLogs, its logs. One of which the runtime does not know whether it runs is stopped
-// first.
+// first. The log of one whose start was cut off goes in any case: containerd makes it before the
+// process, and no next incarnation is to be counted by it.
 func (r *remover) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate LogFate) error {
 	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
-	if fate == WithLogs && cs.LogPath != "" { // first: without the container nobody would know of them
+	if (fate == WithLogs || cs.CutOff) && cs.LogPath != "" { // first: without the container nobody would know of them
 		if err := ignoreLink(removeLog(cs.LogPath)); err != nil {
 			return fail(err)
 		}
@@ -103,22 +104,28 @@ func (r *remover) removeSandbox(ctx context.Context, id pod.SandboxID) error {
 // removeUnstarted removes a container that was created and never started, as by a pass that was
 // ended in between. It gives way, with its name, to one made from what holds now. It stays when the
 // runtime has lost hold of it (left): then it keeps its name, and garbage collection tries again.
-func (r *remover) removeUnstarted(ctx context.Context, cs *pod.ContainerStatus) (left bool, err error) {
-	if cs == nil || cs.State != pod.StateCreated {
-		return false, nil
-	}
+// It is an error if it has been started since it was observed.
+func (r *remover) removeUnstarted(ctx context.Context, observed *pod.Status, id pod.ContainerID) (left bool, err error) {
 	// When an agent is killed during the start, containerd takes some seconds to notice.
 	limit := time.Now().Add(startingLimit)
 	for wait := reservedFirst; ; wait = min(2*wait, reservedMost) {
-		err := r.cri.RemoveContainer(ctx, cs.ID)
+		cs, err := r.cri.ReadContainer(ctx, id)
+		switch {
+		case errors.Is(err, cri.ErrNotFound):
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("read container %s, which was not started: %w", id, err)
+		case cs.State != pod.StateCreated:
+			return false, fmt.Errorf("container %q is %s, and was not when it was observed", cs.Name, cs.State)
+		}
+		err = r.removeContainer(ctx, observed, &cs, KeepLogs)
 		switch {
 		case err == nil:
-			r.forget(cs.ID)
 			return false, nil
 		case errors.Is(err, cri.ErrTaskLeft):
 			return true, nil
 		case !errors.Is(err, cri.ErrStarting) || time.Now().After(limit):
-			return false, fmt.Errorf("remove container %q, which was never started: %w", cs.Name, err)
+			return false, err
 		}
 		if err := sleep(ctx, wait); err != nil {
 			return false, err

@@ -161,8 +161,9 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	return e
 }
 
-// create creates the container. While a cancelled call holds its name it tries again; at last it
-// takes the next attempt's name.
+// create creates the container. While a cancelled call holds its name it tries again; what such a
+// call has made by then, and no observation has shown, gives way. At last it takes the next
+// attempt's name.
 func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) (pod.ContainerID, *runtimeapi.ContainerConfig, *lifecycle.StartError) {
 	for last := spec.Attempt + 1; ; spec.Attempt++ {
 		cfg, err := crispec.ContainerConfig(spec)
@@ -171,7 +172,13 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 		}
 		t.backOffs.annotate(cfg, s.req.Pod, s.container, s.req.Observed)
 		id, err := whileReserved(ctx, func() (pod.ContainerID, error) {
-			return t.cri.CreateContainer(ctx, s.sandbox.id, cfg, s.sandbox.config)
+			id, err := t.cri.CreateContainer(ctx, s.sandbox.id, cfg, s.sandbox.config)
+			if holder := cri.ReservedFor(err); holder != "" {
+				if _, gone := t.remover.removeUnstarted(ctx, s.req.Observed, holder); gone != nil {
+					return "", gone
+				}
+			}
+			return id, err
 		})
 		switch {
 		case errors.Is(err, cri.ErrNameReserved) && spec.Attempt < last && ctx.Err() == nil:
@@ -200,7 +207,10 @@ func (t *starter) failed(ctx context.Context, s *start, reason string, err error
 // attempt makes room for the container, and returns the number of its incarnation.
 func (t *starter) attempt(ctx context.Context, s *start) (uint32, error) {
 	newest := s.req.Observed.FindContainer(s.container.Name)
-	left, err := t.remover.removeUnstarted(ctx, newest)
+	if newest == nil || newest.State != pod.StateCreated {
+		return t.logs.nextAttempt(s.req.Pod, s.container, s.req.Observed)
+	}
+	left, err := t.remover.removeUnstarted(ctx, s.req.Observed, newest.ID)
 	if err != nil {
 		return 0, err
 	}

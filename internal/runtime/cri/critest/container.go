@@ -260,11 +260,11 @@ func (r *Runtime) startContainer(c *container) error {
 		return r.failStart(c, fmt.Sprintf("sandbox container %q is not running", c.sandbox.id))
 	}
 	c.program = r.program(c)
-	if c.program.StartError != "" {
-		return r.failStart(c, c.program.StartError)
-	}
 	if err := r.openLog(c); err != nil {
 		return r.failStart(c, fmt.Sprintf("failed to create container task: failed to open container log: %v", err))
+	}
+	if c.program.StartError != "" {
+		return r.failStart(c, c.program.StartError)
 	}
 	if err := c.writeOutput(); err != nil {
 		return r.failStart(c, err.Error())

@@ -239,6 +239,9 @@ var containerContract = []contractTest{
 		if err := c.startAnswer(id); err == nil {
 			c.Errorf("a missing command was started")
 		}
+		if _, err := os.Stat(c.status(id).LogPath); err != nil { // it is made before the process
+			c.Errorf("the log of a failed start: %v", err)
+		}
 		if st := c.status(id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorCode || st.Reason != "StartError" || st.Message == "" || st.FinishedAt == 0 {
 			c.Errorf("after a failed start: %v, want EXITED, %d, StartError, a message and a finish time", st, startErrorCode)
 		}
