@@ -364,15 +364,14 @@ static void reap(int signals) {
 	}
 }
 
-// What of a process is waited for.
-enum { PROGRESS, READ0, READ1, LATE0, LATE1, FEED, KINDS };
+// What of a process is waited for: what comes out of a stream, or goes on to who reads slowly; what is typed; what it says before it runs.
+enum { FEED = 2, PROGRESS, KINDS };
 
 static struct pollfd wanted(const struct container *c, int kind) {
-	const struct stream *s = &c->out[kind == READ1 || kind == LATE1];
 	if (kind == PROGRESS) return (struct pollfd){ c->waits ? c->sync : -1, POLLIN, 0 };
 	if (kind == FEED) return (struct pollfd){ c->inlen ? c->out[0].fd : c->in, c->inlen ? POLLOUT : POLLIN, 0 };
-	if (kind < LATE0) return (struct pollfd){ s->late ? -1 : s->fd, POLLIN, 0 };
-	return (struct pollfd){ s->late ? s->sink : -1, POLLOUT, 0 };
+	const struct stream *s = &c->out[kind];
+	return (struct pollfd){ s->late ? s->sink : s->fd, s->late ? POLLOUT : POLLIN, 0 };
 }
 
 // turn waits until something happens, and does what is to be done.
@@ -390,12 +389,12 @@ static void turn(int signals) {
 	if (poll(f, n, wait) < 0) return;
 	for (int k = FIRST; k < n; k++) {
 		struct container *c = containers[who[k] / KINDS];
-		int kind = who[k] % KINDS, w = kind == READ1 || kind == LATE1;
+		int kind = who[k] % KINDS;
 		if (!f[k].revents) continue;
 		if (kind == PROGRESS) progress(c);
 		else if (kind == FEED) feed(c);
-		else if (kind >= LATE0) copy(&c->out[w], "", 0);
-		else if (!drain(c, w)) endstream(&c->out[w]);
+		else if (c->out[kind].late) copy(&c->out[kind], "", 0);
+		else if (!drain(c, kind)) endstream(&c->out[kind]);
 	}
 	if (f[0].revents) reap(signals);
 	EACH(i, c) if (c->ending && !left(c)) ended(c);
