@@ -4,8 +4,10 @@
 //	harness LOG    records on standard input, an answer for each on standard output; see ctest
 #include "keeper.h"
 #include <stdarg.h>
+#include <sys/un.h>
 
 static int logs; // files are opened as they are named; else those alone that tell of pids
+static int hangs; // who joins a keyring
 static volatile size_t seen;
 
 static int look(const char *s) {
@@ -42,6 +44,7 @@ static long try_syscall(long number, ...) {
 	if (number == SYS_clone) r = syscall(SYS_clone, va_arg(a, long) & (CLONE_PARENT | SIGCHLD), 0, 0, 0, 0);
 	else if (number == SYS_clone3) r = va_arg(a, const uint64_t *)[4] == SIGCHLD ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : -1;
 	else if (number == SYS_execveat) for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause(); // the holder of a PID namespace
+	else if (number == SYS_keyctl && hangs) for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause();
 	else if (number == SYS_pidfd_open) r = syscall(number, va_arg(a, pid_t), 0);
 	else if (number == SYS_close_range) r = close_range(va_arg(a, unsigned), ~0U, 0);
 	else if (number == SYS_open_tree) {
@@ -171,16 +174,29 @@ static void answers(void) {
 	if (n) put(all, n * sizeof *all);
 }
 
+// wantnone waits until nothing is left: what failed goes when its process is reaped.
+static void wantnone(void) {
+	for (int again = 1; again;) {
+		again = 0;
+		EACH(i, c) {
+			if (c->state != FAILED) die("a process is still there");
+			again = 1;
+		}
+		if (again) turn(signals);
+	}
+}
+
 // tryplan makes, starts and deletes a container by a plan.
 static void tryplan(size_t n, uint32_t arg) {
 	struct request q = { VERSION, CREATE, 1, arg, 0, "c", "" };
 	askplan(&q, record, n);
+	settled(&q, 0);
 	q.op = START;
 	ask(&q, sizeof q, -1);
 	settled(&q, 1);
 	q.op = DELETE;
 	ask(&q, sizeof q, -1);
-	if (find(q.id, q.exec)) die("the container is still there");
+	wantnone();
 	answers();
 }
 
@@ -193,6 +209,7 @@ static void tryexec(size_t n) {
 	memcpy(&h, record, sizeof h);
 	if (h.len > n - sizeof h) die("record");
 	askplan(&q, record + sizeof h, h.len);
+	settled(&q, 0);
 	q.op = START;
 	ask(&q, sizeof q, -1);
 	if (!settled(&q, 0) || find(q.id, q.exec)->state != RUNNING) die("the container does not run");
@@ -210,11 +227,7 @@ static void tryexec(size_t n) {
 	settled(&q, 1);
 	q.op = DELETE;
 	ask(&q, sizeof q, -1);
-	for (int again = 1; again;) { // what is left is an exec that failed, until it is reaped
-		again = 0;
-		EACH(i, c) { if (c->state != FAILED) die("a process is still there"); again = 1; }
-		if (again) turn(signals);
-	}
+	wantnone();
 	answers();
 }
 
@@ -290,16 +303,36 @@ static void tryhear(void) {
 	put(&(uint32_t){ 0 }, 4);
 }
 
+// trycut has another runtime connect while a container is made by a plan, which takes its time: it is not made then.
+static void trycut(size_t n) {
+	struct request q = { VERSION, CREATE, 1, 0, 0, "c", "" };
+	struct sockaddr_un at = { 0 };
+	socklen_t len = sizeof at;
+	int next = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	hangs = 1;
+	askplan(&q, record, n);
+	hangs = 0;
+	if (!find(q.id, q.exec)) die("no container is made");
+	if (getsockname(3, (struct sockaddr *)&at, &len) || connect(next, (struct sockaddr *)&at, len)) die("connect");
+	for (int before = conn; conn == before;) turn(signals);
+	close(peer);
+	peer = next;
+	wantnone();
+	q.op = LIST;
+	ask(&q, sizeof q, -1);
+	answers();
+}
+
 int main(int argc, char **argv) {
 	sigset_t m;
-	int idle[2];
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	if (argc != 2) return 2;
 	sigemptyset(&m);
 	sigaddset(&m, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &m, 0);
 	signal(SIGPIPE, SIG_IGN);
-	// Nothing comes by the socket that the keeper listens on.
-	if (pipe2(idle, O_CLOEXEC) || (idle[0] != 3 && dup3(idle[0], 3, O_CLOEXEC) != 3)) die("set up");
+	int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); // of a name that the kernel gives
+	if (l < 0 || bind(l, (struct sockaddr *)&at, sizeof at.sun_family) || listen(l, 1) || (l != 3 && dup3(l, 3, O_CLOEXEC) != 3)) die("set up");
 	if ((signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) die("set up");
 	for (;;) {
 		struct { uint32_t kind, len; } head;
@@ -308,6 +341,7 @@ int main(int argc, char **argv) {
 		get(record, head.len);
 		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
 		else if (head.kind == 'x') tryexec(head.len);
+		else if (head.kind == 'n') trycut(head.len);
 		else if (head.kind == 'h') tryhear();
 		else if (head.kind == 'm') { ask(record, head.len, -1); answers(); }
 		else trylog(head.len, argv[1]);

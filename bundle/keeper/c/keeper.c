@@ -60,13 +60,13 @@ static void tell(const struct request *q, int err, int step, const struct contai
 	if (conn >= 0) (void)!send(conn, &r, sizeof r, MSG_NOSIGNAL);
 }
 
-// settle answers the request that waits for the process to run.
+// settle answers the request that waits for the process: to be ready for START, or to run.
 static void settle(struct container *c, int err, int step) {
 	struct request q = { .op = c->op, .seq = c->seq };
 	c->waits = 0;
-	shut(&c->sync);
-	if (!err) c->state = RUNNING;
-	else if (*c->exec) {
+	if (err || c->started) shut(&c->sync);
+	if (!err && c->started) c->state = RUNNING;
+	if (err && (*c->exec || !c->ready)) {
 		if (c->nspid > 0) kill(c->nspid, SIGKILL);
 		c->state = FAILED;
 	}
@@ -111,19 +111,26 @@ static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 	return n;
 }
 
-// progress takes what a process says that is to run, and lets an exec go on. The socket to it ends when its program runs.
+// go has a process run its program that is ready for it.
+static void go(struct container *c) {
+	c->started = now();
+	c->waits = 1;
+	if (send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
+}
+
+// progress takes what a process says that is being made. When it is ready, a container is answered for, and an exec goes on. The socket
+// to it ends when its program runs.
 static void progress(struct container *c) {
 	int32_t said[2];
 	siginfo_t si;
 	ssize_t n = hear(c, said, MSG_DONTWAIT);
 	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
 	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
-		c->ready = 1;
-		c->started = now();
 		c->pid = waitid(P_PID, c->nspid, &si, WEXITED | WNOHANG | WNOWAIT) ? 0 : hostpid(c->nspid);
-		if (c->pid && send(c->sync, "", 1, MSG_NOSIGNAL) == 1) return;
-		if (!c->pid) c->nspid = 0; // it has ended, or is no child of this process
-		settle(c, ESRCH, DIED);
+		c->ready = !!c->pid;
+		if (!c->ready) c->nspid = 0; // it has ended, or is no child of this process
+		if (c->ready && *c->exec) go(c);
+		else settle(c, c->ready ? 0 : ESRCH, c->ready ? NOTHING : DIED);
 	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
 }
@@ -175,18 +182,6 @@ static int fresh(void) {
 	return old;
 }
 
-// awaitready waits until the first process waits for START.
-static int awaitready(struct container *c, int32_t *failed) {
-	int32_t said[2] = { TERMINAL };
-	ssize_t n = sizeof said;
-	while (n == sizeof said && said[0] == TERMINAL) n = hear(c, said, 0);
-	*failed = n == sizeof said ? said[0] : DIED;
-	if (*failed == NOTHING && (c->pid = hostpid(c->nspid))) return 0;
-	kill(c->nspid, SIGKILL);
-	waitpid(c->nspid, 0, 0);
-	return n == sizeof said && said[1] ? said[1] : EPIPE;
-}
-
 // hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it if they may
 // trace at all: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
 static pid_t hold(void) {
@@ -208,7 +203,7 @@ static void begin(const struct request *q, const struct plan *p, int *file, stru
 	int32_t failed = SETUP;
 	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
 	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
-	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 }, .group = file[GROUP] };
+	*c = (struct container){ .state = CREATED, .waits = 1, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 }, .group = file[GROUP] };
 	memcpy(c->id, q->id, IDLEN);
 	if (of) memcpy(c->exec, q->exec, IDLEN);
 	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
@@ -221,11 +216,8 @@ static void begin(const struct request *q, const struct plan *p, int *file, stru
 	int e = of ? 0 : reopen(c); // it is there as soon as the container is
 	if (e) failed = LOG;
 	else e = spawn(c, p, file, target, tty);
-	if (!e && !of) e = awaitready(c, &failed);
 	if (e) { forget(at); tell(q, e, failed, 0); return; }
 	if (!of && cgroup(p) && snprintf(path, sizeof path, "%s/memory.events", cgroup(p)) > 0) c->oom = open(path, O_RDONLY | O_CLOEXEC);
-	c->waits = !!of;
-	if ((c->ready = !of)) tell(q, 0, NOTHING, c);
 }
 
 // plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
@@ -252,8 +244,8 @@ static void plan(const struct request *q, int fd, int *file) {
 // start lets the first process go on.
 static void start(const struct request *q, struct container *c) {
 	if (c->state != CREATED || c->waits) { tell(q, EBUSY, NOTHING, c); return; }
-	c->started = now(); c->waits = 1; c->op = q->op; c->seq = q->seq;
-	if (c->sync < 0 || send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
+	c->op = q->op; c->seq = q->seq;
+	go(c);
 }
 
 static void list(struct request q) {
@@ -263,10 +255,10 @@ static void list(struct request q) {
 	tell(&q, 0, NOTHING, 0);
 }
 
-// end sends a signal. An exec that does not run yet does not come to run then.
+// end sends a signal. An exec that does not run yet does not come to run then, and a container that is not made is not made.
 static int end(struct container *c, int signal) {
 	if (c->state == STOPPED || c->ending) return ESRCH;
-	if (*c->exec && c->waits) { settle(c, EINTR, DIED); return 0; }
+	if (c->waits && (*c->exec || !c->ready)) { settle(c, EINTR, DIED); return 0; }
 	return kill(c->nspid, signal) ? errno : 0;
 }
 
@@ -402,9 +394,10 @@ static void turn(int signals) {
 	if (f[1].revents) receive();
 	int next = f[2].revents ? accept4(3, 0, 0, SOCK_CLOEXEC) : -1;
 	if (next < 0) return;
-	shut(&conn);
+	shut(&conn); // who asked is gone, and a container that was not made yet is not made, as nobody would know of it
+	EACH(i, c) if (c->waits && !c->ready && !*c->exec) settle(c, ECANCELED, DIED);
+	EACH(i, c) c->seq = 0;
 	conn = next;
-	EACH(i, c) c->seq = 0; // who asked is gone
 }
 
 static void die(const char *what) {
