@@ -75,15 +75,15 @@ static void settle(struct container *c, int err, int step) {
 
 // release closes what only a process that runs needs.
 static void release(struct container *c) {
-	for (struct stream *s = c->out; s < c->out + 2; s++) {
-		endstream(s);
-		shut(&s->sink);
-		shut(&s->tap);
-		free(s->late);
-		s->late = 0;
+	for (int w = 0; w < 2; w++) {
+		endstream(c, w);
+		shut(&c->out[w].sink);
+		free(c->out[w].late);
+		c->out[w].late = 0;
 	}
-	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync, &c->oom, &c->group };
-	for (int i = 0; i < 8; i++) shut(all[i]);
+	for (int i = 0; i < FILES; i++) shut(&c->file[i]);
+	shut(&c->log);
+	shut(&c->sync);
 }
 
 static void forget(int i) {
@@ -105,7 +105,7 @@ static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 		if (h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
 		if (h->cmsg_type == SCM_CREDENTIALS) who = ((struct ucred *)CMSG_DATA(h))->pid;
 	}
-	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->out[0].fd < 0) fcntl(c->out[0].fd = fd, F_SETFL, O_NONBLOCK);
+	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->file[READOUT] < 0) fcntl(c->file[READOUT] = fd, F_SETFL, O_NONBLOCK);
 	else shut(&fd);
 	if (n > 0 && said[0] == NOTHING && !c->ready) c->nspid = who; // of who was forked
 	return n;
@@ -135,39 +135,21 @@ static void progress(struct container *c) {
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
 }
 
-// cgroup is the folder of a process's only cgroup, of version 2, or 0.
-static const char *cgroup(const struct plan *p) { return p->steps && p->step[0].op == JOIN ? text(p, p->step[0].s[1]) : 0; }
-
 // copyself is fork with new namespaces. Where there is one cgroup, the new process begins in it: to move there later costs milliseconds.
-static pid_t copyself(const struct plan *p, uint64_t new) {
-	int fd = cgroup(p) ? open(cgroup(p), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = fd }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
-	pid_t pid = fd < 0 ? -1 : syscall(SYS_clone3, args, sizeof args);
-	born = !pid;
-	shut(&fd);
-	return pid < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : pid;
+static pid_t copyself(int group, uint64_t new) {
+	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = group }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
+	return group < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone3, args, sizeof args);
 }
 
 // spawn makes a process: the first of a container, among the processes of target if there is one, or an exec beside target, the first of
 // its container. It returns an errno.
-static int spawn(struct container *c, const struct plan *p, int *file, int target, int tty) {
-	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0, on = 1;
+static int spawn(struct container *c, const struct plan *p, int target) {
+	int sync[2] = { -1, -1 }, e = 0, on = 1;
 	int new = *c->exec ? 0 : target < 0 ? CLONE_NEWNS | CLONE_NEWPID : CLONE_NEWNS;
-	int give[3] = { file[IN], file[OUT], file[ERR] };
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) || setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) e = errno;
-	for (int w = 0; w < 2 && !tty && !*c->exec; w++) {
-		if (pipe2(pipes[w], O_CLOEXEC)) e = errno;
-		give[OUT + w] = pipes[w][1];
-		if (!e) fcntl(c->out[w].fd = pipes[w][0], F_SETFL, O_NONBLOCK);
-	}
-	if (tty) { // what is typed goes to the terminal by the keeper
-		c->in = file[IN];
-		if (c->in >= 0) fcntl(c->in, F_SETFL, O_NONBLOCK);
-		file[IN] = give[IN] = -1;
-	}
-	if (!e && (c->nspid = copyself(p, new)) < 0) e = errno;
-	if (!e && !c->nspid) child(p, sync[1], give, target);
-	for (int w = 0; w < 2; w++) shut(&pipes[w][1]);
+	else if ((c->nspid = copyself(c->file[INTO], new)) < 0) e = errno;
+	else if (!c->nspid) child(p, sync[1], c->file, target);
+	for (int i = IN; i <= INTO; i++) shut(&c->file[i]);
 	shut(&sync[1]);
 	c->sync = sync[0];
 	return e;
@@ -198,26 +180,21 @@ static pid_t hold(void) {
 
 // begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
 static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
-	int at = fresh(), w, tty = q->arg & TTY;
-	char path[PATH_MAX];
-	int32_t failed = SETUP;
+	int at = fresh(), e = 0, failed = SETUP;
 	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
 	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
-	*c = (struct container){ .state = CREATED, .waits = 1, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 }, .group = file[GROUP] };
+	*c = (struct container){ .state = CREATED, .waits = 1, .sync = -1, .log = -1, .op = q->op, .seq = q->seq, .out = { { .sink = -1 }, { .sink = -1 } } };
 	memcpy(c->id, q->id, IDLEN);
 	if (of) memcpy(c->exec, q->exec, IDLEN);
-	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
-		c->out[w] = (struct stream){ .fd = -1, .tap = -1, .sink = -1 };
-		*(tty || !of ? &c->out[w].tap : &c->held[1 + w]) = file[HELDOUT + w];
-	}
-	for (w = HELDIN; w < FILES; w++) file[w] = -1;
+	memcpy(c->file, file, sizeof c->file);
+	memset(file, -1, sizeof c->file);
 	containers[at] = c;
 	if (!of) c->logpath = strdup(text(p, p->log));
-	int e = of ? 0 : reopen(c); // it is there as soon as the container is
-	if (e) failed = LOG;
-	else e = spawn(c, p, file, target, tty);
-	if (e) { forget(at); tell(q, e, failed, 0); return; }
-	if (!of && cgroup(p) && snprintf(path, sizeof path, "%s/memory.events", cgroup(p)) > 0) c->oom = open(path, O_RDONLY | O_CLOEXEC);
+	if (!of && (e = reopen(c))) failed = LOG; // it is there as soon as the container is
+	if (!e) e = spawn(c, p, target);
+	if (!e) return;
+	forget(at);
+	tell(q, e, failed, 0);
 }
 
 // plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
@@ -282,8 +259,8 @@ static void answer(const struct request *q, int fd, int *file) {
 	else if (!c) tell(q, ENOENT, NOTHING, 0);
 	else if (q->op == START) start(q, c);
 	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
-	else if (q->op == RESIZE) tell(q, ioctl(c->out[0].fd, TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
-	else if (q->op == CLOSE) { shut(&c->held[0]); tell(q, 0, NOTHING, c); }
+	else if (q->op == RESIZE) tell(q, ioctl(c->file[READOUT], TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
+	else if (q->op == CLOSE) { shut(&c->file[HELDIN]); tell(q, 0, NOTHING, c); }
 	else delete(q, c);
 }
 
@@ -311,7 +288,7 @@ static void receive(void) {
 // namespace, the kernel does not. What is frozen makes no more processes. A pid is 0 if it is not for the keeper to see.
 static int left(const struct container *c) {
 	int some = 0, pid;
-	if (c->group < 0 || fchdir(c->group)) return 0;
+	if (c->file[GROUP] < 0 || fchdir(c->file[GROUP])) return 0;
 	putfile("cgroup.kill", "1"); // of version 2, and the others of 1
 	putfile("freezer.state", "FROZEN");
 	FILE *f = fopen("cgroup.procs", "re");
@@ -324,10 +301,10 @@ static int left(const struct container *c) {
 static void ended(struct container *c) {
 	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
 	for (int w = 0; w < 2; w++) {
-		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}
+		while (c->file[READOUT + w] >= 0 && drain(c, w) > 0) {}
 		if (!c->out[w].late) continue;
 		fcntl(c->out[w].sink, F_SETPIPE_SZ, 2 << 20); // what is late fits now, so who reads slowly gets it, and the keeper need not wait
-		copy(&c->out[w], "", 0);
+		copy(c, w, "", 0);
 	}
 	release(c);
 	c->ending = 0;
@@ -350,7 +327,7 @@ static void reap(int signals) {
 			if (c->waits && c->ready) progress(c);
 			if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
 			c->nspid = 0;
-			c->oomed = number(c->oom, "\noom_kill ") > 0; // before systemd takes the cgroup away
+			c->oomed = number(c->file[EVENTS], "\noom_kill ") > 0; // before systemd takes the cgroup away
 			if (c->ready && c->state != FAILED) { c->ending = 1; c->end = st; }
 		}
 	}
@@ -361,9 +338,9 @@ enum { FEED = 2, PROGRESS, KINDS };
 
 static struct pollfd wanted(const struct container *c, int kind) {
 	if (kind == PROGRESS) return (struct pollfd){ c->waits ? c->sync : -1, POLLIN, 0 };
-	if (kind == FEED) return (struct pollfd){ c->inlen ? c->out[0].fd : c->in, c->inlen ? POLLOUT : POLLIN, 0 };
+	if (kind == FEED) return (struct pollfd){ c->file[c->inlen ? READOUT : TYPED], c->inlen ? POLLOUT : POLLIN, 0 };
 	const struct stream *s = &c->out[kind];
-	return (struct pollfd){ s->late ? s->sink : s->fd, s->late ? POLLOUT : POLLIN, 0 };
+	return (struct pollfd){ s->late ? s->sink : c->file[READOUT + kind], s->late ? POLLOUT : POLLIN, 0 };
 }
 
 // turn waits until something happens, and does what is to be done.
@@ -385,8 +362,8 @@ static void turn(int signals) {
 		if (!f[k].revents) continue;
 		if (kind == PROGRESS) progress(c);
 		else if (kind == FEED) feed(c);
-		else if (c->out[kind].late) copy(&c->out[kind], "", 0);
-		else if (!drain(c, kind)) endstream(&c->out[kind]);
+		else if (c->out[kind].late) copy(c, kind, "", 0);
+		else if (!drain(c, kind)) endstream(c, kind);
 	}
 	if (f[0].revents) reap(signals);
 	EACH(i, c) if (c->ending && !left(c)) ended(c);

@@ -87,8 +87,9 @@ static void logged(struct container *c, int which, size_t n) {
 
 // copy gives what a process writes to who is attached. What there is no room for is late, and nothing more is read meanwhile: who does
 // not read stops this process alone. What nobody reads is dropped.
-void copy(struct stream *s, const char *more, size_t n) {
-	if (s->sink < 0) s->sink = open(named(s->tap), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+void copy(struct container *c, int which, const char *more, size_t n) {
+	struct stream *s = &c->out[which];
+	if (s->sink < 0) s->sink = open(named(c->file[COPYOUT + which]), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
 	if (n && !(s->late = realloc(s->late, s->lates + n))) _exit(1);
 	memcpy(s->late + s->lates, more, n);
 	s->lates += n;
@@ -100,11 +101,10 @@ void copy(struct stream *s, const char *more, size_t n) {
 
 // drain takes what a process has written to the log and to who is attached. It returns 0 at the end, and -1 when there is nothing yet.
 int drain(struct container *c, int which) {
-	struct stream *s = &c->out[which];
-	ssize_t n = read(s->fd, inbuf, sizeof inbuf);
+	ssize_t n = read(c->file[READOUT + which], inbuf, sizeof inbuf);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
 	if (n < 0) n = 0; // a terminal that nobody has open
-	if (n && s->tap >= 0) copy(s, inbuf, n);
+	if (n && c->file[COPYOUT + which] >= 0) copy(c, which, inbuf, n);
 	if (c->logpath) logged(c, which, n);
 	return n > 0;
 }
@@ -112,16 +112,17 @@ int drain(struct container *c, int which) {
 // feed takes what somebody types to the terminal, which may have no room.
 void feed(struct container *c) {
 	ssize_t n = c->inlen;
-	if (!n && (n = read(c->in, c->input, sizeof c->input)) < 0 && errno == EAGAIN) return;
-	if (n <= 0 || c->out[0].fd < 0) { shut(&c->in); c->inlen = 0; return; }
-	ssize_t w = write(c->out[0].fd, c->input, n);
+	if (!n && (n = read(c->file[TYPED], c->input, sizeof c->input)) < 0 && errno == EAGAIN) return;
+	if (n <= 0 || c->file[READOUT] < 0) { shut(&c->file[TYPED]); c->inlen = 0; return; }
+	ssize_t w = write(c->file[READOUT], c->input, n);
 	c->inlen = w >= 0 ? n - w : errno == EAGAIN ? n : 0;
 	if (w > 0) memmove(c->input, c->input + w, c->inlen);
 }
 
 // endstream ends the reading. What is late goes on; at the end of the process, the FIFO takes all of it.
-void endstream(struct stream *s) {
-	shut(&s->fd);
+void endstream(struct container *c, int which) {
+	struct stream *s = &c->out[which];
+	shut(&c->file[READOUT + which]);
 	free(s->rest);
 	s->rest = 0;
 	s->len = 0;

@@ -2,7 +2,7 @@
 #include "keeper.h"
 
 // Which strings each step cannot do without, as bits.
-static const uint8_t needs[OPS] = { [JOIN] = 1, [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
+static const uint8_t needs[OPS] = { [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
 	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [LABEL] = 3, [XATTR] = 3 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
@@ -39,7 +39,6 @@ static int written(int fd, const char *value) { return fd < 0 ? -1 : done(fd, wr
 
 int putfile(const char *path, const char *value) { return written(open(path, O_WRONLY | O_CLOEXEC), value); }
 
-int born; // in the cgroup of the plan's first step
 static int rootfd = -1;
 #define NULLDEV makedev(1, 3)
 enum { NO_XDEV = 1, NO_MAGICLINKS = 2, BENEATH = 8, IN_ROOT = 16 }; // RESOLVE_IN_ROOT and so on
@@ -204,7 +203,7 @@ int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
 	switch (s->op) {
-	case JOIN: return (!born && putfile(a, "0")) || (s->n[0] && unshare(s->n[0])) ? -1 : 0; // 0 is whoever writes it
+	case JOIN: return a ? putfile(a, "0") : unshare(s->n[0]); // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
