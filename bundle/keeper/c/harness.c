@@ -266,6 +266,22 @@ static void tryexec(size_t n) {
 	answers();
 }
 
+// trytyped has an exec on a terminal whose input is there before its terminal is: none of it may go.
+static void trytyped(size_t n) {
+	struct request x = { VERSION, EXECUTE, 2, TTY, 0, "c", "x" };
+	uint32_t len;
+	int more = 1;
+	memcpy(&len, record, sizeof len);
+	runcontainer(record + sizeof len, len);
+	askplan(&x, record + sizeof len + len, n - sizeof len - len);
+	struct container *c = settled(&x, 0);
+	if (!c || c->state != RUNNING) die("the exec does not run");
+	while (c->file[TYPED] >= 0 && !ioctl(c->file[TYPED], FIONREAD, &more) && more) turn(signals);
+	if (c->file[TYPED] < 0) die("the input has gone");
+	endcontainer();
+	answers();
+}
+
 // trylog takes pieces of output through the log: which stream, length (2 bytes), and as many bytes.
 static void trylog(size_t n, char *path) {
 	struct container c = { .log = -1, .sync = -1, .logpath = path };
@@ -380,6 +396,7 @@ int main(int argc, char **argv) {
 		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
 		else if (head.kind == 'x') tryexec(head.len);
 		else if (head.kind == 'n') trycut(head.len);
+		else if (head.kind == 't') trytyped(head.len);
 		else if (head.kind == 'h') tryhear();
 		else if (head.kind == 'm') { ask(record, head.len, -1); answers(); }
 		else trylog(head.len, argv[1]);

@@ -338,7 +338,7 @@ enum { FEED = 2, PROGRESS, KINDS };
 
 static struct pollfd wanted(const struct container *c, int kind) {
 	if (kind == PROGRESS) return (struct pollfd){ c->waits ? c->sync : -1, POLLIN, 0 };
-	if (kind == FEED) return (struct pollfd){ c->file[c->inlen ? READOUT : TYPED], c->inlen ? POLLOUT : POLLIN, 0 };
+	if (kind == FEED) return (struct pollfd){ c->ready ? c->file[c->inlen ? READOUT : TYPED] : -1, c->inlen ? POLLOUT : POLLIN, 0 };
 	const struct stream *s = &c->out[kind];
 	return (struct pollfd){ s->late ? s->sink : c->file[READOUT + kind], s->late ? POLLOUT : POLLIN, 0 };
 }
