@@ -68,7 +68,7 @@ enum {
 	MOUNT,    // mount s0 on s1, of type s2 with data s3 and flags n0
 	ROOT,     // the plan's root is mounted now: from here on it is where paths of the container begin
 	INSIDE,   // as MOUNT, but s1 is a path of the container
-	DIRECTORY, NODE, LINK, // make s1, a path of the container: mode n0, device n1, owner n2, group n3, text s0
+	DIRECTORY, NODE, LINK, // make s2 in the folder s1 of the container: mode n0, device n1, owner n2, group n3, text s0
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
 	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root

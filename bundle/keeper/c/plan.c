@@ -2,7 +2,7 @@
 #include "keeper.h"
 
 // Which strings each step cannot do without, as bits.
-static const uint8_t needs[OPS] = { [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
+static const uint8_t needs[OPS] = { [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 6, [NODE] = 6, [LINK] = 7,
 	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [LABEL] = 3, [XATTR] = 3 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
@@ -65,13 +65,8 @@ static int proc(const char *path, const char *value) {
 	return r;
 }
 
-// make makes something at a path of the container. What is there already stays, also a link.
-static int make(const struct step *s, const char *target, const char *path) {
-	char dir[PATH_MAX];
-	const char *name = strrchr(path, '/');
-	if (!name || (size_t)(name - path) + 2 > sizeof dir) { errno = EINVAL; return -1; }
-	snprintf(dir, sizeof dir, "%.*s/", (int)(name++ - path), path);
-	int at = inside(dir);
+// make makes something in a folder that is open. What is there already stays, also a link.
+static int make(const struct step *s, const char *target, int at, const char *name) {
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
 	if (!r && s->op == NODE && (s->n[2] || s->n[3])) r = fchownat(at, name, s->n[2], s->n[3], AT_SYMLINK_NOFOLLOW);
@@ -207,7 +202,7 @@ int run(const struct plan *p, const struct step *s) {
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
-	case DIRECTORY: case NODE: case LINK: return make(s, a, b);
+	case DIRECTORY: case NODE: case LINK: return make(s, a, inside(b), type);
 	case MASK: case READONLY: return cover(b, s->op == MASK);
 	case SCORE: return proc("self/oom_score_adj", a);
 	case LABEL: return proc(a, b);

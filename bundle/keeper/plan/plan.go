@@ -114,7 +114,7 @@ func (p *Plan) process(c Container, confined Confinement) error {
 	p.score(spec.Process)
 	p.labels(spec.Process)
 	if spec.Process.Terminal {
-		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
+		p.make(opNode, "", "/dev/console", unix.S_IFREG|0o600)
 		p.console(spec.Process, "/dev/console")
 	}
 	p.rlimits(spec.Process)
