@@ -70,7 +70,6 @@ enum {
 	INSIDE,   // as MOUNT, but s1 is a path of the container
 	DIRECTORY, NODE, LINK, // make s2 in the folder s1 of the container: mode n0, device n1, owner n2, group n3, text s0
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
-	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root
 	CWD, IDS, CAPS, PRCTL,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
@@ -82,7 +81,7 @@ enum {
 	OWN,     // standard streams, and what is made from here on, belong to user n0 and group n1 of the host
 	MAPPED,  // as INSIDE, a copy of what is mounted at s0, and of what is mounted below if n0 is 1, with the ids of user namespace s2
 	USER,    // go into user namespace s0
-	LABEL,   // write s1 to s0 of /proc: what the program is confined by
+	WRITE,   // s1 to s0 of /proc: its score of the OOM killer, what the program is confined by
 	KEYRING, // have no keys of the runtime's
 	XATTR,   // give s1 of the container the SELinux label s0
 	OPS

@@ -3,7 +3,7 @@
 
 // Which strings each step cannot do without, as bits.
 static const uint8_t needs[OPS] = { [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 6, [NODE] = 6, [LINK] = 7,
-	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [LABEL] = 3, [XATTR] = 3 };
+	[MASK] = 2, [READONLY] = 2, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [WRITE] = 3, [XATTR] = 3 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -204,8 +204,7 @@ int run(const struct plan *p, const struct step *s) {
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
 	case DIRECTORY: case NODE: case LINK: return make(s, a, inside(b), type);
 	case MASK: case READONLY: return cover(b, s->op == MASK);
-	case SCORE: return proc("self/oom_score_adj", a);
-	case LABEL: return proc(a, b);
+	case WRITE: return proc(a, b);
 	case KEYRING: return syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS ? -1 : 0; // KEYCTL_JOIN_SESSION_KEYRING
 	case XATTR: return label(inside(b), a);
 	case PIVOT: // the old root lies upon the new one then, and goes

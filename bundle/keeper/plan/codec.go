@@ -37,7 +37,6 @@ const (
 	opLink
 	opMask
 	opReadonly
-	opScore
 	opPivot
 	opCwd
 	opIDs
@@ -52,19 +51,19 @@ const (
 	opOwn
 	opMapped
 	opUser
-	opLabel
+	opWrite
 	opKeyring
 	opXattr
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
-	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
+	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opPrctl: "control process",
 	opConsole: "open terminal", opEnter: "enter namespaces", opAttach: "attach mount",
 	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
 	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
-	opLabel: "write label", opKeyring: "join new keyring", opXattr: "label",
+	opWrite: "write", opKeyring: "join new keyring", opXattr: "label",
 }
 
 func (o op) String() string { return opNames[o] }

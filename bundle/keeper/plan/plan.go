@@ -139,7 +139,7 @@ func (p *Plan) score(process *specs.Process) {
 	if process.OOMScoreAdj != nil {
 		score = *process.OOMScoreAdj
 	}
-	p.add(opScore, [4]string{strconv.Itoa(score)})
+	p.add(opWrite, [4]string{"self/oom_score_adj", strconv.Itoa(score)})
 }
 
 // console gives the process a terminal, which the path shows too.
