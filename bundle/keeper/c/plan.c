@@ -160,13 +160,11 @@ static int caps(const uint64_t n[3]) {
 // What lies at /dev/pts may be anything; none but a terminal gives its other end, and the cgroup has no device that minds being asked.
 static int console(const struct step *s, const char *shown) {
 	struct winsize w = { s->n[0], s->n[1], 0, 0 };
-	char name[32];
-	int zero = 0, place, peer, master = below(rootfd, "/dev/pts/ptmx", O_RDWR | O_NOCTTY, IN_ROOT);
+	int zero = 0, peer, master = below(rootfd, "/dev/pts/ptmx", O_RDWR | O_NOCTTY, IN_ROOT);
 	if (master < 0) return -1;
 	if (ioctl(master, TIOCSPTLCK, &zero) || (w.ws_row | w.ws_col && ioctl(master, TIOCSWINSZ, &w))) return -1;
 	if ((peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0 || say(TERMINAL, 0, master)) return -1;
-	strcpy(name, named(peer));
-	if (shown && ((place = inside(shown)) < 0 || onto(place, name, 0, MS_BIND, 0))) return -1;
+	if (shown && closed(attach(peer, "", AT_EMPTY_PATH, inside(shown), 0, -1))) return -1;
 	for (int i = 0; i < 3; i++) if (dup2(peer, i) < 0) return -1;
 	close(peer);
 	return close(master);
