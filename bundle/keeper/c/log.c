@@ -28,12 +28,13 @@ static void flush(struct container *c) {
 	outlen = 0;
 }
 
-struct piece { const char *stamp; int which; char tag; }; // tag: F for a whole line or its end, P for a part
+static char stamp[64]; // when it was read
 
-static void emit(struct container *c, struct piece p, const char *more, size_t len) {
-	struct stream *s = &c->out[p.which];
+// emit writes a line to the log. tag is F for a whole line or its end, P for a part.
+static void emit(struct container *c, int which, char tag, const char *more, size_t len) {
+	struct stream *s = &c->out[which];
 	if (outlen + 64 + s->len + len > sizeof outbuf) flush(c);
-	outlen += sprintf(outbuf + outlen, "%s %s %c ", p.stamp, p.which ? "stderr" : "stdout", p.tag);
+	outlen += sprintf(outbuf + outlen, "%s %s %c ", stamp, which ? "stderr" : "stdout", tag);
 	if (s->len) memcpy(outbuf + outlen, s->rest, s->len);
 	outlen += s->len;
 	memcpy(outbuf + outlen, more, len);
@@ -44,8 +45,8 @@ static void emit(struct container *c, struct piece p, const char *more, size_t l
 
 // split writes the lines of a text, and keeps the beginning of one that has no end yet. A line that is too long is cut, and one that
 // ends with \r\n loses both, as containerd does it.
-static void split(struct container *c, struct piece p, const char *at, const char *end) {
-	struct stream *s = &c->out[p.which];
+static void split(struct container *c, int which, const char *at, const char *end) {
+	struct stream *s = &c->out[which];
 	while (at < end) {
 		const char *nl = memchr(at, '\n', end - at);
 		size_t len = (nl ? nl : end) - at;
@@ -53,12 +54,10 @@ static void split(struct container *c, struct piece p, const char *at, const cha
 		else if (nl && !len && s->len && s->rest[s->len - 1] == '\r') s->len--;
 		if (s->len + len > LINE) {
 			size_t cut = LINE - s->len;
-			p.tag = 'P';
-			emit(c, p, at, cut);
+			emit(c, which, 'P', at, cut);
 			at += cut;
 		} else if (nl) {
-			p.tag = 'F';
-			emit(c, p, at, len);
+			emit(c, which, 'F', at, len);
 			at = nl + 1;
 		} else {
 			if (!s->rest && !(s->rest = malloc(LINE))) _exit(1);
@@ -72,15 +71,13 @@ static void split(struct container *c, struct piece p, const char *at, const cha
 // log writes what was read to the log; n is 0 at the end.
 static void logged(struct container *c, int which, size_t n) {
 	struct stream *s = &c->out[which];
-	char stamp[64];
 	int64_t t = now();
 	struct tm tm;
 	gmtime_r(&(time_t){ t / 1000000000 }, &tm);
 	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm), ".%09dZ", (int)(t % 1000000000));
 	reopen(c);
-	struct piece p = { stamp, which, 'P' };
-	if (n) split(c, p, inbuf, inbuf + n);
-	else if (s->len) emit(c, p, "", 0);
+	if (n) split(c, which, inbuf, inbuf + n);
+	else if (s->len) emit(c, which, 'P', "", 0);
 	flush(c);
 	if (!s->len) { free(s->rest); s->rest = 0; }
 }
