@@ -349,7 +349,7 @@ static void tryhear(void) {
 	memcpy(CMSG_DATA(&control.h), give, sizeof give);
 	int before = dup(0);
 	close(before);
-	if (sendmsg(pair[1], &m, 0) != sizeof said || hear(&c, said, 0) != sizeof said || c.file[READOUT] != before) die("the first file was not taken");
+	if (sendmsg(pair[1], &m, 0) != sizeof said || hear(&c, said) != sizeof said || c.file[READOUT] != before) die("the first file was not taken");
 	close(c.file[READOUT]);
 	int after[2] = { dup(0), dup(0) };
 	if (after[0] != before || after[1] != before + 1) die("the second file stays open");

@@ -95,11 +95,11 @@ static void forget(int i) {
 
 // hear takes a message of a process that is being made: a terminal, that an exec is there, or an error. The kernel says who sent it: a
 // container may be able to trace an exec that is there, and to speak for it. It has no terminal to give, then.
-static ssize_t hear(struct container *c, int32_t said[2], int flags) {
+static ssize_t hear(struct container *c, int32_t said[2]) {
 	union { char b[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
 	struct iovec v = { said, 2 * sizeof *said };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)) };
-	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | flags);
+	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	int fd = -1, who = 0;
 	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
 		if (h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
@@ -111,10 +111,12 @@ static ssize_t hear(struct container *c, int32_t said[2], int flags) {
 	return n;
 }
 
-// go has a process run its program that is ready for it.
-static void go(struct container *c) {
+// go has a process run its program that is ready for it. The request that is answered then is told by op and seq.
+static void go(struct container *c, uint32_t op, uint32_t seq) {
 	c->started = now();
 	c->waits = 1;
+	c->op = op;
+	c->seq = seq;
 	if (send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
 }
 
@@ -123,13 +125,13 @@ static void go(struct container *c) {
 static void progress(struct container *c) {
 	int32_t said[2];
 	siginfo_t si;
-	ssize_t n = hear(c, said, MSG_DONTWAIT);
+	ssize_t n = hear(c, said);
 	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
 	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
 		c->pid = waitid(P_PID, c->nspid, &si, WEXITED | WNOHANG | WNOWAIT) ? 0 : hostpid(c->nspid);
 		c->ready = !!c->pid;
 		if (!c->ready) c->nspid = 0; // it has ended, or is no child of this process
-		if (c->ready && *c->exec) go(c);
+		if (c->ready && *c->exec) go(c, c->op, c->seq);
 		else settle(c, c->ready ? 0 : ESRCH, c->ready ? NOTHING : DIED);
 	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
@@ -218,13 +220,6 @@ static void plan(const struct request *q, int fd, int *file) {
 	if (p && p != MAP_FAILED) munmap((void *)p, st.st_size);
 }
 
-// start lets the first process go on.
-static void start(const struct request *q, struct container *c) {
-	if (c->state != CREATED || c->waits) { tell(q, EBUSY, NOTHING, c); return; }
-	c->op = q->op; c->seq = q->seq;
-	go(c);
-}
-
 static void list(struct request q) {
 	q.op = LISTED;
 	EACH(i, c) if (c->state != FAILED) tell(&q, 0, NOTHING, c);
@@ -257,7 +252,8 @@ static void answer(const struct request *q, int fd, int *file) {
 	else if (q->op == STOP) { tell(q, 0, NOTHING, 0); over = 1; }
 	else if (q->op < START || q->op > CLOSE) tell(q, ENOSYS, NOTHING, 0);
 	else if (!c) tell(q, ENOENT, NOTHING, 0);
-	else if (q->op == START) start(q, c);
+	else if (q->op == START && (c->state != CREATED || c->waits)) tell(q, EBUSY, NOTHING, c);
+	else if (q->op == START) go(c, q->op, q->seq);
 	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
 	else if (q->op == RESIZE) tell(q, ioctl(c->file[READOUT], TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
 	else if (q->op == CLOSE) { shut(&c->file[HELDIN]); tell(q, 0, NOTHING, c); }
