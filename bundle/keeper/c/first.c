@@ -29,11 +29,9 @@ static void execute(void) {
 	struct stat st;
 	if (!argv) { errno = EINVAL; return; } // a plan that does not prepare
 	execvp(argv[0], argv);
-	int e = errno, path = !!strchr(argv[0], '/');
-	if ((!path && (e == ENOENT || e == ENOTDIR)) || e == EACCES || (path && stat(argv[0], &st))) {
-		errno = path && !stat(argv[0], &st) && S_ISDIR(st.st_mode) ? EISDIR : e;
-		return;
-	}
+	int e = errno, path = !!strchr(argv[0], '/'), missing = path ? stat(argv[0], &st) : e == ENOENT || e == ENOTDIR;
+	errno = path && !missing && S_ISDIR(st.st_mode) ? EISDIR : e;
+	if (missing || e == EACCES) return;
 	close(SYNC);
 	const char *why = strerror(e);
 	dprintf(2, "exec %s: %c%s\n", argv[0], *why | 0x20, why + 1);

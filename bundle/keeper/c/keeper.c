@@ -5,8 +5,8 @@
 //	keeper hold                              does nothing until its input ends: systemd makes no cgroup without a process
 //
 // NAMESPACES are the flags of those that are not the host's. The first process makes them and forks. The second is process 1 of the
-// pod's PID namespace, if that is not the host's: when it ends, the kernel ends every process of the pod. When it is ready, it prints
-// its pid as the host sees it. Who connects last is the runtime.
+// pod's PID namespace, if that is not the host's: when it ends, the kernel ends every process of the pod. When it is ready, it closes
+// its output and errors; its input is /dev/null. Who connects last is the runtime.
 #include "keeper.h"
 
 static struct container *containers[PROCESSES];
@@ -342,10 +342,9 @@ static struct pollfd wanted(const struct container *c, int kind) {
 // turn waits until something happens, and does what is to be done.
 static void turn(int signals) {
 	enum { FIRST = 3 };
-	struct pollfd f[FIRST + KINDS * PROCESSES];
+	struct pollfd f[FIRST + KINDS * PROCESSES] = { { signals, POLLIN, 0 }, { conn, POLLIN, 0 }, { 3, POLLIN, 0 } };
 	short who[FIRST + KINDS * PROCESSES];
-	int n = FIRST, wait = -1, from[FIRST] = { signals, conn, 3 };
-	for (int i = 0; i < FIRST; i++) f[i] = (struct pollfd){ from[i], POLLIN, 0 };
+	int n = FIRST, wait = -1;
 	EACH(i, c) if (c->ending) wait = 10; // what was killed takes its time
 	EACH(i, c) for (int kind = 0; kind < KINDS; kind++) {
 		f[n] = wanted(c, kind);
@@ -418,13 +417,12 @@ int main(int argc, char **argv) {
 	sigemptyset(&m);
 	sigaddset(&m, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &m, 0);
-	int signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK), null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	if (signals < 0 || null < 0 || setsid() < 0 || chdir("/") || fcntl(3, F_SETFD, FD_CLOEXEC)) die("set up");
+	int signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0 || setsid() < 0 || chdir("/") || fcntl(3, F_SETFD, FD_CLOEXEC)) die("set up");
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
 	self = hostpid(getpid());
-	dprintf(1, "%u\n", self);
-	for (int i = 0; i < 3; i++) dup2(null, i);
+	for (int i = 1; i < 3; i++) dup2(0, i);
 	while (!over && (!shared || !kill(shared, 0))) turn(signals);
 	return 0;
 }

@@ -98,8 +98,6 @@ static int attach(int from, const char *source, int flags, int to, uint64_t attr
 
 static int closed(int fd) { return fd < 0 ? -1 : close(fd); }
 
-static int label(int fd, const char *label) { return fd < 0 ? -1 : done(fd, setxattr(named(fd), "security.selinux", label, strlen(label), 0)); }
-
 // cover mounts something that nobody can write to on a path, if there is one: a folder or a device without content, or the path itself.
 // Without the writing, what is the host's keeps its mode and owner, too. What else a mount refuses stays refused.
 static int cover(const char *path, int hide) {
@@ -204,7 +202,7 @@ int run(const struct plan *p, const struct step *s) {
 	case MASK: case READONLY: return cover(b, s->op == MASK);
 	case WRITE: return proc(a, b);
 	case KEYRING: return syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS ? -1 : 0; // KEYCTL_JOIN_SESSION_KEYRING
-	case XATTR: return label(inside(b), a);
+	case XATTR: return (fd = inside(b)) < 0 ? -1 : done(fd, setxattr(named(fd), "security.selinux", a, strlen(a), 0));
 	case PIVOT: // the old root lies upon the new one then, and goes
 		if (fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH)) return -1;
 		return chdir("/");
