@@ -1,6 +1,5 @@
 // What the parts of keeper share: the messages, the form of a plan, and a container.
-#ifndef KEEPER_H
-#define KEEPER_H
+#pragma once
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -123,5 +122,3 @@ enum { SYNC = 3, TARGET }; // files of a process that is being made: the socket 
 void child(const struct plan *p, int sync, const int *give, int target);
 int prepare(const struct plan *p);
 int say(int what, int err, int fd);
-
-#endif
