@@ -282,6 +282,8 @@ static void trytyped(size_t n) {
 	answers();
 }
 
+#include "many.c"
+
 // trylog takes pieces of output through the log: which stream, length (2 bytes), and as many bytes.
 static void trylog(size_t n, char *path) {
 	struct container c = { .log = -1, .sync = -1, .logpath = path };
@@ -397,6 +399,8 @@ int main(int argc, char **argv) {
 		else if (head.kind == 'x') tryexec(head.len);
 		else if (head.kind == 'n') trycut(head.len);
 		else if (head.kind == 't') trytyped(head.len);
+		else if (head.kind == 'c') trychecks(head.len);
+		else if (head.kind == 'r') tryrequests();
 		else if (head.kind == 'h') tryhear();
 		else if (head.kind == 'm') { ask(record, head.len, -1); answers(); }
 		else trylog(head.len, argv[1]);

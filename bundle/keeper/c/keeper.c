@@ -123,7 +123,7 @@ static void go(struct container *c, uint32_t op, uint32_t seq) {
 // progress takes what a process says that is being made. When it is ready, a container is answered for, and an exec goes on. The socket
 // to it ends when its program runs.
 static void progress(struct container *c) {
-	int32_t said[2];
+	int32_t said[2] = { 0 };
 	siginfo_t si;
 	ssize_t n = hear(c, said);
 	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
