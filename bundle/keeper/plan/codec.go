@@ -77,6 +77,9 @@ type step struct {
 
 func (s step) String() string {
 	words := []string{s.op.String()}
+	if s.op == opDirectory || s.op == opNode || s.op == opLink { // a path in one piece, for who reads an error
+		s.s[1], s.s[2] = s.s[1]+s.s[2], ""
+	}
 	for i, v := range s.s {
 		if v != "" && s.op != opFilter { // whose string is a program
 			words = append(words, fmt.Sprintf("s%d=%q", i, v))
