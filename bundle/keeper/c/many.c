@@ -69,7 +69,7 @@ static void tryrequests(void) {
 		union { char b[CMSG_SPACE(40 * sizeof(int))]; struct cmsghdr h; } control = { 0 };
 		struct iovec v = { &b, roll(4) ? sizeof b.q : 1 + roll(sizeof b) };
 		struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
-		uint32_t beside = roll(3) ? roll(40) : 0;
+		uint32_t beside = roll(4) ? 0 : roll(40);
 		int fd[40], got = 0;
 		struct reply r;
 		for (uint32_t k = 0; k < beside; k++) fd[k] = roll(2) ? bad : open;
