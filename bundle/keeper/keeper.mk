@@ -58,9 +58,12 @@ e2e-vm-keeper: vm-image keeper-points keeper-stock ## keepers in a virtual machi
 
 KEEPER_FUZZ ?= 1m
 
+# The last two make a thousand inputs of each that Go has for them.
 .PHONY: keeper-fuzz
-keeper-fuzz: ## the keeper with malformed plans, messages and output, under the address sanitizer (KEEPER_FUZZ=1m)
+keeper-fuzz: ## the keeper with malformed plans, messages and output, under sanitizers of addresses and undefined behaviour (KEEPER_FUZZ=1m)
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzPlan$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzExec$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzMessages$$' -fuzztime $(KEEPER_FUZZ) ./ctest
 	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzLog$$' -fuzztime $(KEEPER_FUZZ) ./ctest
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzManyPlans$$' -fuzztime $(KEEPER_FUZZ) ./ctest
+	cd bundle/keeper && go test -run '^$$' -fuzz '^FuzzManyMessages$$' -fuzztime $(KEEPER_FUZZ) ./ctest

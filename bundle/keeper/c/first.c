@@ -29,11 +29,9 @@ static void execute(void) {
 	struct stat st;
 	if (!argv) { errno = EINVAL; return; } // a plan that does not prepare
 	execvp(argv[0], argv);
-	int e = errno, path = !!strchr(argv[0], '/');
-	if ((!path && (e == ENOENT || e == ENOTDIR)) || e == EACCES || (path && stat(argv[0], &st))) {
-		errno = path && !stat(argv[0], &st) && S_ISDIR(st.st_mode) ? EISDIR : e;
-		return;
-	}
+	int e = errno, path = !!strchr(argv[0], '/'), missing = path ? stat(argv[0], &st) : e == ENOENT || e == ENOTDIR;
+	errno = path && !missing && S_ISDIR(st.st_mode) ? EISDIR : e;
+	if (missing || e == EACCES) return;
 	close(SYNC);
 	const char *why = strerror(e);
 	dprintf(2, "exec %s: %c%s\n", argv[0], *why | 0x20, why + 1);
@@ -41,7 +39,7 @@ static void execute(void) {
 }
 
 // streams leaves the process what it is given as standard input, output and error, SYNC, and TARGET if it is an exec.
-static int streams(int sync, const int give[3], int target) {
+static int streams(int sync, const int *give, int target) {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0) return -1;
 	for (int i = 0; i < 3; i++) if (dup2(give[i] < 0 ? null : give[i], i) < 0) return -1;
@@ -69,7 +67,7 @@ int say(int what, int err, int fd) {
 //
 // An exec forks in between, as a sibling: only what it forks is among the processes of the container, which could otherwise meddle with
 // a process that has more rights than it. What a container can see has the rights of its own program, and a program file that is sealed.
-void child(const struct plan *p, int sync, const int give[3], int target) {
+void child(const struct plan *p, int sync, const int *give, int target) {
 	uint32_t i = 0;
 	pid_t pid = 0;
 	char go;

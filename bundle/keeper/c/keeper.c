@@ -5,8 +5,8 @@
 //	keeper hold                              does nothing until its input ends: systemd makes no cgroup without a process
 //
 // NAMESPACES are the flags of those that are not the host's. The first process makes them and forks. The second is process 1 of the
-// pod's PID namespace, if that is not the host's: when it ends, the kernel ends every process of the pod. When it is ready, it prints
-// its pid as the host sees it. Who connects last is the runtime.
+// pod's PID namespace, if that is not the host's: when it ends, the kernel ends every process of the pod. When it is ready, it closes
+// its output and errors; its input is /dev/null. Who connects last is the runtime.
 #include "keeper.h"
 
 static struct container *containers[PROCESSES];
@@ -60,13 +60,13 @@ static void tell(const struct request *q, int err, int step, const struct contai
 	if (conn >= 0) (void)!send(conn, &r, sizeof r, MSG_NOSIGNAL);
 }
 
-// settle answers the request that waits for the process to run.
+// settle answers the request that waits for the process: to be ready for START, or to run.
 static void settle(struct container *c, int err, int step) {
 	struct request q = { .op = c->op, .seq = c->seq };
 	c->waits = 0;
-	shut(&c->sync);
-	if (!err) c->state = RUNNING;
-	else if (*c->exec) {
+	if (err || c->started) shut(&c->sync);
+	if (!err && c->started) c->state = RUNNING;
+	if (err && (*c->exec || !c->ready)) {
 		if (c->nspid > 0) kill(c->nspid, SIGKILL);
 		c->state = FAILED;
 	}
@@ -75,15 +75,15 @@ static void settle(struct container *c, int err, int step) {
 
 // release closes what only a process that runs needs.
 static void release(struct container *c) {
-	for (struct stream *s = c->out; s < c->out + 2; s++) {
-		endstream(s);
-		shut(&s->sink);
-		shut(&s->tap);
-		free(s->late);
-		s->late = 0;
+	for (int w = 0; w < 2; w++) {
+		endstream(c, w);
+		shut(&c->out[w].sink);
+		free(c->out[w].late);
+		c->out[w].late = 0;
 	}
-	int *all[] = { &c->held[0], &c->held[1], &c->held[2], &c->in, &c->log, &c->sync, &c->oom, &c->group };
-	for (int i = 0; i < 8; i++) shut(all[i]);
+	for (int i = 0; i < FILES; i++) shut(&c->file[i]);
+	shut(&c->log);
+	shut(&c->sync);
 }
 
 static void forget(int i) {
@@ -95,72 +95,63 @@ static void forget(int i) {
 
 // hear takes a message of a process that is being made: a terminal, that an exec is there, or an error. The kernel says who sent it: a
 // container may be able to trace an exec that is there, and to speak for it. It has no terminal to give, then.
-static ssize_t hear(struct container *c, int32_t said[2], int flags) {
+static ssize_t hear(struct container *c, int32_t said[2]) {
 	union { char b[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
 	struct iovec v = { said, 2 * sizeof *said };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)) };
-	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | flags);
+	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	int fd = -1, who = 0;
 	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
 		if (h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
 		if (h->cmsg_type == SCM_CREDENTIALS) who = ((struct ucred *)CMSG_DATA(h))->pid;
 	}
-	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->out[0].fd < 0) fcntl(c->out[0].fd = fd, F_SETFL, O_NONBLOCK);
+	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->file[READOUT] < 0) fcntl(c->file[READOUT] = fd, F_SETFL, O_NONBLOCK);
 	else shut(&fd);
 	if (n > 0 && said[0] == NOTHING && !c->ready) c->nspid = who; // of who was forked
 	return n;
 }
 
-// progress takes what a process says that is to run, and lets an exec go on. The socket to it ends when its program runs.
+// go has a process run its program that is ready for it. The request that is answered then is told by op and seq.
+static void go(struct container *c, uint32_t op, uint32_t seq) {
+	c->started = now();
+	c->waits = 1;
+	c->op = op;
+	c->seq = seq;
+	if (send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
+}
+
+// progress takes what a process says that is being made. When it is ready, a container is answered for, and an exec goes on. The socket
+// to it ends when its program runs.
 static void progress(struct container *c) {
-	int32_t said[2];
+	int32_t said[2] = { 0 };
 	siginfo_t si;
-	ssize_t n = hear(c, said, MSG_DONTWAIT);
+	ssize_t n = hear(c, said);
 	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
 	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
-		c->ready = 1;
-		c->started = now();
 		c->pid = waitid(P_PID, c->nspid, &si, WEXITED | WNOHANG | WNOWAIT) ? 0 : hostpid(c->nspid);
-		if (c->pid && send(c->sync, "", 1, MSG_NOSIGNAL) == 1) return;
-		if (!c->pid) c->nspid = 0; // it has ended, or is no child of this process
-		settle(c, ESRCH, DIED);
+		c->ready = !!c->pid;
+		if (!c->ready) c->nspid = 0; // it has ended, or is no child of this process
+		if (c->ready && *c->exec) go(c, c->op, c->seq);
+		else settle(c, c->ready ? 0 : ESRCH, c->ready ? NOTHING : DIED);
 	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
 }
 
-// cgroup is the folder of a process's only cgroup, of version 2, or 0.
-static const char *cgroup(const struct plan *p) { return p->steps && p->step[0].op == JOIN ? text(p, p->step[0].s[1]) : 0; }
-
 // copyself is fork with new namespaces. Where there is one cgroup, the new process begins in it: to move there later costs milliseconds.
-static pid_t copyself(const struct plan *p, uint64_t new) {
-	int fd = cgroup(p) ? open(cgroup(p), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = fd }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
-	pid_t pid = fd < 0 ? -1 : syscall(SYS_clone3, args, sizeof args);
-	born = !pid;
-	shut(&fd);
-	return pid < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : pid;
+static pid_t copyself(int group, uint64_t new) {
+	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = group }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
+	return group < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone3, args, sizeof args);
 }
 
 // spawn makes a process: the first of a container, among the processes of target if there is one, or an exec beside target, the first of
 // its container. It returns an errno.
-static int spawn(struct container *c, const struct plan *p, int *file, int target, int tty) {
-	int pipes[2][2] = { { -1, -1 }, { -1, -1 } }, sync[2] = { -1, -1 }, e = 0, on = 1;
+static int spawn(struct container *c, const struct plan *p, int target) {
+	int sync[2] = { -1, -1 }, e = 0, on = 1;
 	int new = *c->exec ? 0 : target < 0 ? CLONE_NEWNS | CLONE_NEWPID : CLONE_NEWNS;
-	int give[3] = { file[IN], file[OUT], file[ERR] };
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) || setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) e = errno;
-	for (int w = 0; w < 2 && !tty && !*c->exec; w++) {
-		if (pipe2(pipes[w], O_CLOEXEC)) e = errno;
-		give[OUT + w] = pipes[w][1];
-		if (!e) fcntl(c->out[w].fd = pipes[w][0], F_SETFL, O_NONBLOCK);
-	}
-	if (tty) { // what is typed goes to the terminal by the keeper
-		c->in = file[IN];
-		if (c->in >= 0) fcntl(c->in, F_SETFL, O_NONBLOCK);
-		file[IN] = give[IN] = -1;
-	}
-	if (!e && (c->nspid = copyself(p, new)) < 0) e = errno;
-	if (!e && !c->nspid) child(p, sync[1], give, target);
-	for (int w = 0; w < 2; w++) shut(&pipes[w][1]);
+	else if ((c->nspid = copyself(c->file[INTO], new)) < 0) e = errno;
+	else if (!c->nspid) child(p, sync[1], c->file, target);
+	for (int i = IN; i <= INTO; i++) shut(&c->file[i]);
 	shut(&sync[1]);
 	c->sync = sync[0];
 	return e;
@@ -173,18 +164,6 @@ static int fresh(void) {
 	for (int i = 0; i < PROCESSES; i++) if (!containers[i]) return i;
 	if (old >= 0) forget(old);
 	return old;
-}
-
-// awaitready waits until the first process waits for START.
-static int awaitready(struct container *c, int32_t *failed) {
-	int32_t said[2] = { TERMINAL };
-	ssize_t n = sizeof said;
-	while (n == sizeof said && said[0] == TERMINAL) n = hear(c, said, 0);
-	*failed = n == sizeof said ? said[0] : DIED;
-	if (*failed == NOTHING && (c->pid = hostpid(c->nspid))) return 0;
-	kill(c->nspid, SIGKILL);
-	waitpid(c->nspid, 0, 0);
-	return n == sizeof said && said[1] ? said[1] : EPIPE;
 }
 
 // hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it if they may
@@ -203,29 +182,21 @@ static pid_t hold(void) {
 
 // begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
 static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
-	int at = fresh(), w, tty = q->arg & TTY;
-	char path[PATH_MAX];
-	int32_t failed = SETUP;
+	int at = fresh(), e = 0, failed = SETUP;
 	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
 	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
-	*c = (struct container){ .state = CREATED, .sync = -1, .in = -1, .log = -1, .oom = -1, .op = q->op, .seq = q->seq, .held = { file[HELDIN], -1, -1 }, .group = file[GROUP] };
+	*c = (struct container){ .state = CREATED, .waits = 1, .sync = -1, .log = -1, .op = q->op, .seq = q->seq, .out = { { .sink = -1 }, { .sink = -1 } } };
 	memcpy(c->id, q->id, IDLEN);
 	if (of) memcpy(c->exec, q->exec, IDLEN);
-	for (w = 0; w < 2; w++) { // what the keeper reads itself goes to FIFOs, the rest is held
-		c->out[w] = (struct stream){ .fd = -1, .tap = -1, .sink = -1 };
-		*(tty || !of ? &c->out[w].tap : &c->held[1 + w]) = file[HELDOUT + w];
-	}
-	for (w = HELDIN; w < FILES; w++) file[w] = -1;
+	memcpy(c->file, file, sizeof c->file);
+	memset(file, -1, sizeof c->file);
 	containers[at] = c;
 	if (!of) c->logpath = strdup(text(p, p->log));
-	int e = of ? 0 : reopen(c); // it is there as soon as the container is
-	if (e) failed = LOG;
-	else e = spawn(c, p, file, target, tty);
-	if (!e && !of) e = awaitready(c, &failed);
-	if (e) { forget(at); tell(q, e, failed, 0); return; }
-	if (!of && cgroup(p) && snprintf(path, sizeof path, "%s/memory.events", cgroup(p)) > 0) c->oom = open(path, O_RDONLY | O_CLOEXEC);
-	c->waits = !!of;
-	if ((c->ready = !of)) tell(q, 0, NOTHING, c);
+	if (!of && (e = reopen(c))) failed = LOG; // it is there as soon as the container is
+	if (!e) e = spawn(c, p, target);
+	if (!e) return;
+	forget(at);
+	tell(q, e, failed, 0);
 }
 
 // plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
@@ -249,13 +220,6 @@ static void plan(const struct request *q, int fd, int *file) {
 	if (p && p != MAP_FAILED) munmap((void *)p, st.st_size);
 }
 
-// start lets the first process go on.
-static void start(const struct request *q, struct container *c) {
-	if (c->state != CREATED || c->waits) { tell(q, EBUSY, NOTHING, c); return; }
-	c->started = now(); c->waits = 1; c->op = q->op; c->seq = q->seq;
-	if (c->sync < 0 || send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
-}
-
 static void list(struct request q) {
 	q.op = LISTED;
 	EACH(i, c) if (c->state != FAILED) tell(&q, 0, NOTHING, c);
@@ -263,10 +227,10 @@ static void list(struct request q) {
 	tell(&q, 0, NOTHING, 0);
 }
 
-// end sends a signal. An exec that does not run yet does not come to run then.
+// end sends a signal. An exec that does not run yet does not come to run then, and a container that is not made is not made.
 static int end(struct container *c, int signal) {
 	if (c->state == STOPPED || c->ending) return ESRCH;
-	if (*c->exec && c->waits) { settle(c, EINTR, DIED); return 0; }
+	if (c->waits && (*c->exec || !c->ready)) { settle(c, EINTR, DIED); return 0; }
 	return kill(c->nspid, signal) ? errno : 0;
 }
 
@@ -288,10 +252,11 @@ static void answer(const struct request *q, int fd, int *file) {
 	else if (q->op == STOP) { tell(q, 0, NOTHING, 0); over = 1; }
 	else if (q->op < START || q->op > CLOSE) tell(q, ENOSYS, NOTHING, 0);
 	else if (!c) tell(q, ENOENT, NOTHING, 0);
-	else if (q->op == START) start(q, c);
+	else if (q->op == START && (c->state != CREATED || c->waits)) tell(q, EBUSY, NOTHING, c);
+	else if (q->op == START) go(c, q->op, q->seq);
 	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
-	else if (q->op == RESIZE) tell(q, ioctl(c->out[0].fd, TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
-	else if (q->op == CLOSE) { shut(&c->held[0]); tell(q, 0, NOTHING, c); }
+	else if (q->op == RESIZE) tell(q, ioctl(c->file[READOUT], TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
+	else if (q->op == CLOSE) { shut(&c->file[HELDIN]); tell(q, 0, NOTHING, c); }
 	else delete(q, c);
 }
 
@@ -319,7 +284,7 @@ static void receive(void) {
 // namespace, the kernel does not. What is frozen makes no more processes. A pid is 0 if it is not for the keeper to see.
 static int left(const struct container *c) {
 	int some = 0, pid;
-	if (c->group < 0 || fchdir(c->group)) return 0;
+	if (c->file[GROUP] < 0 || fchdir(c->file[GROUP])) return 0;
 	putfile("cgroup.kill", "1"); // of version 2, and the others of 1
 	putfile("freezer.state", "FROZEN");
 	FILE *f = fopen("cgroup.procs", "re");
@@ -332,10 +297,10 @@ static int left(const struct container *c) {
 static void ended(struct container *c) {
 	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
 	for (int w = 0; w < 2; w++) {
-		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}
+		while (c->file[READOUT + w] >= 0 && drain(c, w) > 0) {}
 		if (!c->out[w].late) continue;
 		fcntl(c->out[w].sink, F_SETPIPE_SZ, 2 << 20); // what is late fits now, so who reads slowly gets it, and the keeper need not wait
-		copy(&c->out[w], "", 0);
+		copy(c, w, "", 0);
 	}
 	release(c);
 	c->ending = 0;
@@ -358,30 +323,28 @@ static void reap(int signals) {
 			if (c->waits && c->ready) progress(c);
 			if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
 			c->nspid = 0;
-			c->oomed = number(c->oom, "\noom_kill ") > 0; // before systemd takes the cgroup away
+			c->oomed = number(c->file[EVENTS], "\noom_kill ") > 0; // before systemd takes the cgroup away
 			if (c->ready && c->state != FAILED) { c->ending = 1; c->end = st; }
 		}
 	}
 }
 
-// What of a process is waited for.
-enum { PROGRESS, READ0, READ1, LATE0, LATE1, FEED, KINDS };
+// What of a process is waited for: what comes out of a stream, or goes on to who reads slowly; what is typed; what it says before it runs.
+enum { FEED = 2, PROGRESS, KINDS };
 
 static struct pollfd wanted(const struct container *c, int kind) {
-	const struct stream *s = &c->out[kind == READ1 || kind == LATE1];
 	if (kind == PROGRESS) return (struct pollfd){ c->waits ? c->sync : -1, POLLIN, 0 };
-	if (kind == FEED) return (struct pollfd){ c->inlen ? c->out[0].fd : c->in, c->inlen ? POLLOUT : POLLIN, 0 };
-	if (kind < LATE0) return (struct pollfd){ s->late ? -1 : s->fd, POLLIN, 0 };
-	return (struct pollfd){ s->late ? s->sink : -1, POLLOUT, 0 };
+	if (kind == FEED) return (struct pollfd){ c->ready ? c->file[c->inlen ? READOUT : TYPED] : -1, c->inlen ? POLLOUT : POLLIN, 0 };
+	const struct stream *s = &c->out[kind];
+	return (struct pollfd){ s->late ? s->sink : c->file[READOUT + kind], s->late ? POLLOUT : POLLIN, 0 };
 }
 
 // turn waits until something happens, and does what is to be done.
 static void turn(int signals) {
 	enum { FIRST = 3 };
-	struct pollfd f[FIRST + KINDS * PROCESSES];
+	struct pollfd f[FIRST + KINDS * PROCESSES] = { { signals, POLLIN, 0 }, { conn, POLLIN, 0 }, { 3, POLLIN, 0 } };
 	short who[FIRST + KINDS * PROCESSES];
-	int n = FIRST, wait = -1, from[FIRST] = { signals, conn, 3 };
-	for (int i = 0; i < FIRST; i++) f[i] = (struct pollfd){ from[i], POLLIN, 0 };
+	int n = FIRST, wait = -1;
 	EACH(i, c) if (c->ending) wait = 10; // what was killed takes its time
 	EACH(i, c) for (int kind = 0; kind < KINDS; kind++) {
 		f[n] = wanted(c, kind);
@@ -390,12 +353,12 @@ static void turn(int signals) {
 	if (poll(f, n, wait) < 0) return;
 	for (int k = FIRST; k < n; k++) {
 		struct container *c = containers[who[k] / KINDS];
-		int kind = who[k] % KINDS, w = kind == READ1 || kind == LATE1;
+		int kind = who[k] % KINDS;
 		if (!f[k].revents) continue;
 		if (kind == PROGRESS) progress(c);
 		else if (kind == FEED) feed(c);
-		else if (kind >= LATE0) copy(&c->out[w], "", 0);
-		else if (!drain(c, w)) endstream(&c->out[w]);
+		else if (c->out[kind].late) copy(c, kind, "", 0);
+		else if (!drain(c, kind)) endstream(c, kind);
 	}
 	if (f[0].revents) reap(signals);
 	EACH(i, c) if (c->ending && !left(c)) ended(c);
@@ -403,9 +366,10 @@ static void turn(int signals) {
 	if (f[1].revents) receive();
 	int next = f[2].revents ? accept4(3, 0, 0, SOCK_CLOEXEC) : -1;
 	if (next < 0) return;
-	shut(&conn);
+	shut(&conn); // who asked is gone, and a container that was not made yet is not made, as nobody would know of it
+	EACH(i, c) if (c->waits && !c->ready && !*c->exec) settle(c, ECANCELED, DIED);
+	EACH(i, c) c->seq = 0;
 	conn = next;
-	EACH(i, c) c->seq = 0; // who asked is gone
 }
 
 static void die(const char *what) {
@@ -453,13 +417,12 @@ int main(int argc, char **argv) {
 	sigemptyset(&m);
 	sigaddset(&m, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &m, 0);
-	int signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK), null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	if (signals < 0 || null < 0 || setsid() < 0 || chdir("/") || fcntl(3, F_SETFD, FD_CLOEXEC)) die("set up");
+	int signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0 || setsid() < 0 || chdir("/") || fcntl(3, F_SETFD, FD_CLOEXEC)) die("set up");
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
 	self = hostpid(getpid());
-	dprintf(1, "%u\n", self);
-	for (int i = 0; i < 3; i++) dup2(null, i);
+	for (int i = 1; i < 3; i++) dup2(0, i);
 	while (!over && (!shared || !kill(shared, 0))) turn(signals);
 	return 0;
 }

@@ -1,6 +1,5 @@
 // What the parts of keeper share: the messages, the form of a plan, and a container.
-#ifndef KEEPER_H
-#define KEEPER_H
+#pragma once
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -40,7 +39,7 @@ enum { CREATED = 1, RUNNING, STOPPED, FAILED }; // FAILED: an exec that did not 
 enum { PROCESSES = 256, LINE = 16384, IDLEN = 64, MAXPLAN = 4 << 20 };
 
 // In each version, version, op and seq stand at the beginning of a message, so that the two sides can tell that they differ.
-// files says which files come beside the plan, a bit for each of FILES; arg has the signal, the size of a terminal, or TTY.
+// files says which files come beside the plan, a bit for each of FILES; arg has the signal, the size of a terminal, or SHARE.
 struct request { uint32_t version, op, seq, arg, files; char id[IDLEN], exec[IDLEN]; };
 struct reply {
 	uint32_t version, op, seq;
@@ -51,10 +50,11 @@ struct reply {
 };
 enum { NOTHING = -1, SETUP = -2, EXEC = -3, DIED = -4, BADPLAN = -5, TERMINAL = -6, OOM = -7, LOG = -8 }; // OOM: of EXITED and LISTED, a process was killed for want of memory
 
-// The process's own standard input, output and error, and what the keeper holds: the other ends of them, as long as the process
-// lives, or FIFOs (O_PATH) that get a copy of what the keeper reads; and the cgroup of a container whose processes others share.
-enum { IN, OUT, ERR, HELDIN, HELDOUT, HELDERR, GROUP, FILES };
-enum { TTY = 1, SHARE = 2 }; // SHARE: a container among the processes of its pod; one that names another in exec is among its processes
+// What a process is made with: its standard input, output and error, and the only cgroup, of version 2, that it begins in. The others are
+// the keeper's as long as the process lives: the other ends of these three, which it holds; what goes into a terminal; the output that it
+// reads, and FIFOs (O_PATH) that get a copy of that; the cgroup of a container whose processes others share; memory.events of its cgroup.
+enum { IN, OUT, ERR, INTO, HELDIN, HELDOUT, HELDERR, TYPED, READOUT, READERR, COPYOUT, COPYERR, GROUP, EVENTS, FILES };
+enum { SHARE = 1 }; // a container among the processes of its pod; one that names another in exec is among its processes
 
 // A plan is this header, the steps, the offsets of arguments and environment, the supplementary groups, and strings that end with 0.
 // A string is told by its offset from the beginning of the plan; 0 is none.
@@ -63,13 +63,12 @@ struct plan { uint32_t magic, version, size, steps, before, argc, envc, groups, 
 
 // What a step does with its strings s and numbers n.
 enum {
-	JOIN = 1, // be in the cgroup whose cgroup.procs is s0, then in new namespaces n0; s1: the folder of the only cgroup, to be made in
+	JOIN = 1, // be in the cgroup whose cgroup.procs is s0, or in new namespaces n0
 	MOUNT,    // mount s0 on s1, of type s2 with data s3 and flags n0
 	ROOT,     // the plan's root is mounted now: from here on it is where paths of the container begin
 	INSIDE,   // as MOUNT, but s1 is a path of the container
-	DIRECTORY, NODE, LINK, // make s1, a path of the container: mode n0, device n1, owner n2, group n3, text s0
+	DIRECTORY, NODE, LINK, // make s2 in the folder s1 of the container: mode n0, device n1, owner n2, group n3, text s0
 	MASK, READONLY,        // hide s1 of the container, or let nobody write to it; nothing if there is no s1
-	SCORE,    // of the OOM killer: s0
 	PIVOT,    // the container's root becomes this process's root
 	CWD, IDS, CAPS, PRCTL,
 	CONSOLE, // be on a new terminal of the container with n0 rows and n1 columns, which s1 shows, too
@@ -81,14 +80,14 @@ enum {
 	OWN,     // standard streams, and what is made from here on, belong to user n0 and group n1 of the host
 	MAPPED,  // as INSIDE, a copy of what is mounted at s0, and of what is mounted below if n0 is 1, with the ids of user namespace s2
 	USER,    // go into user namespace s0
-	LABEL,   // write s1 to s0 of /proc: what the program is confined by
+	WRITE,   // s1 to s0 of /proc: its score of the OOM killer, what the program is confined by
 	KEYRING, // have no keys of the runtime's
 	XATTR,   // give s1 of the container the SELinux label s0
 	OPS
 };
-// A stream is what a process writes. rest: the beginning of a line whose end has not come yet; tap: a FIFO that gets a copy, sink: the
-// same, open while somebody reads it; late: what it has no room for yet.
-struct stream { int fd, len, tap, sink; char *rest, *late; size_t lates; };
+// A stream is what a process writes. rest: the beginning of a line whose end has not come yet; sink: the FIFO that gets a copy, open
+// while somebody reads it; late: what it has no room for yet.
+struct stream { int len, sink; char *rest, *late; size_t lates; };
 // A container, by its first process, or an exec in one.
 struct container {
 	int state, nspid, sync, ready, waits; // nspid: the pid as the keeper sees it; sync: a socket to the process, until its program runs
@@ -96,10 +95,9 @@ struct container {
 	int64_t started, exited;
 	char id[IDLEN], exec[IDLEN], *logpath;
 	struct stream out[2];
-	int held[3], in, inlen; char input[512]; // in: what goes into the terminal, of which inlen bytes have been read
-	int group, ending, end; // group: see left; ending: the first process has ended, as end says
+	int file[FILES], inlen; char input[512]; // of what is typed, inlen bytes have been read
+	int ending, end, oomed; // the first process has ended, as end says; what EVENTS says then: whether a process was killed
 	int log; dev_t dev; ino_t ino;
-	int oom, oomed; // memory.events of its cgroup, and whether it says at the end that a process was killed
 };
 int64_t now(void); // nanoseconds since 1970
 void shut(int *fd);
@@ -107,8 +105,8 @@ void shut(int *fd);
 // log.c
 int reopen(struct container *c);
 int drain(struct container *c, int which);
-void copy(struct stream *s, const char *more, size_t n);
-void endstream(struct stream *s);
+void copy(struct container *c, int which, const char *more, size_t n);
+void endstream(struct container *c, int which);
 void feed(struct container *c);
 
 // plan.c
@@ -118,12 +116,9 @@ const char *named(int fd);
 int checkplan(const struct plan *p, uint64_t size);
 int putfile(const char *path, const char *value);
 int run(const struct plan *p, const struct step *s);
-extern int born;
 
 // first.c
 enum { SYNC = 3, TARGET }; // files of a process that is being made: the socket to the keeper, and the container's first process
-void child(const struct plan *p, int sync, const int give[3], int target);
+void child(const struct plan *p, int sync, const int *give, int target);
 int prepare(const struct plan *p);
 int say(int what, int err, int fd);
-
-#endif

@@ -28,12 +28,13 @@ static void flush(struct container *c) {
 	outlen = 0;
 }
 
-struct piece { const char *stamp; int which; char tag; }; // tag: F for a whole line or its end, P for a part
+static char stamp[64]; // when it was read
 
-static void emit(struct container *c, struct piece p, const char *more, size_t len) {
-	struct stream *s = &c->out[p.which];
+// emit writes a line to the log. tag is F for a whole line or its end, P for a part.
+static void emit(struct container *c, int which, char tag, const char *more, size_t len) {
+	struct stream *s = &c->out[which];
 	if (outlen + 64 + s->len + len > sizeof outbuf) flush(c);
-	outlen += sprintf(outbuf + outlen, "%s %s %c ", p.stamp, p.which ? "stderr" : "stdout", p.tag);
+	outlen += sprintf(outbuf + outlen, "%s %s %c ", stamp, which ? "stderr" : "stdout", tag);
 	if (s->len) memcpy(outbuf + outlen, s->rest, s->len);
 	outlen += s->len;
 	memcpy(outbuf + outlen, more, len);
@@ -44,8 +45,8 @@ static void emit(struct container *c, struct piece p, const char *more, size_t l
 
 // split writes the lines of a text, and keeps the beginning of one that has no end yet. A line that is too long is cut, and one that
 // ends with \r\n loses both, as containerd does it.
-static void split(struct container *c, struct piece p, const char *at, const char *end) {
-	struct stream *s = &c->out[p.which];
+static void split(struct container *c, int which, const char *at, const char *end) {
+	struct stream *s = &c->out[which];
 	while (at < end) {
 		const char *nl = memchr(at, '\n', end - at);
 		size_t len = (nl ? nl : end) - at;
@@ -53,12 +54,10 @@ static void split(struct container *c, struct piece p, const char *at, const cha
 		else if (nl && !len && s->len && s->rest[s->len - 1] == '\r') s->len--;
 		if (s->len + len > LINE) {
 			size_t cut = LINE - s->len;
-			p.tag = 'P';
-			emit(c, p, at, cut);
+			emit(c, which, 'P', at, cut);
 			at += cut;
 		} else if (nl) {
-			p.tag = 'F';
-			emit(c, p, at, len);
+			emit(c, which, 'F', at, len);
 			at = nl + 1;
 		} else {
 			if (!s->rest && !(s->rest = malloc(LINE))) _exit(1);
@@ -72,23 +71,22 @@ static void split(struct container *c, struct piece p, const char *at, const cha
 // log writes what was read to the log; n is 0 at the end.
 static void logged(struct container *c, int which, size_t n) {
 	struct stream *s = &c->out[which];
-	char stamp[64];
 	int64_t t = now();
 	struct tm tm;
 	gmtime_r(&(time_t){ t / 1000000000 }, &tm);
 	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm), ".%09dZ", (int)(t % 1000000000));
 	reopen(c);
-	struct piece p = { stamp, which, 'P' };
-	if (n) split(c, p, inbuf, inbuf + n);
-	else if (s->len) emit(c, p, "", 0);
+	if (n) split(c, which, inbuf, inbuf + n);
+	else if (s->len) emit(c, which, 'P', "", 0);
 	flush(c);
 	if (!s->len) { free(s->rest); s->rest = 0; }
 }
 
 // copy gives what a process writes to who is attached. What there is no room for is late, and nothing more is read meanwhile: who does
 // not read stops this process alone. What nobody reads is dropped.
-void copy(struct stream *s, const char *more, size_t n) {
-	if (s->sink < 0) s->sink = open(named(s->tap), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+void copy(struct container *c, int which, const char *more, size_t n) {
+	struct stream *s = &c->out[which];
+	if (s->sink < 0) s->sink = open(named(c->file[COPYOUT + which]), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
 	if (n && !(s->late = realloc(s->late, s->lates + n))) _exit(1);
 	memcpy(s->late + s->lates, more, n);
 	s->lates += n;
@@ -100,11 +98,10 @@ void copy(struct stream *s, const char *more, size_t n) {
 
 // drain takes what a process has written to the log and to who is attached. It returns 0 at the end, and -1 when there is nothing yet.
 int drain(struct container *c, int which) {
-	struct stream *s = &c->out[which];
-	ssize_t n = read(s->fd, inbuf, sizeof inbuf);
+	ssize_t n = read(c->file[READOUT + which], inbuf, sizeof inbuf);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
 	if (n < 0) n = 0; // a terminal that nobody has open
-	if (n && s->tap >= 0) copy(s, inbuf, n);
+	if (n && c->file[COPYOUT + which] >= 0) copy(c, which, inbuf, n);
 	if (c->logpath) logged(c, which, n);
 	return n > 0;
 }
@@ -112,16 +109,17 @@ int drain(struct container *c, int which) {
 // feed takes what somebody types to the terminal, which may have no room.
 void feed(struct container *c) {
 	ssize_t n = c->inlen;
-	if (!n && (n = read(c->in, c->input, sizeof c->input)) < 0 && errno == EAGAIN) return;
-	if (n <= 0 || c->out[0].fd < 0) { shut(&c->in); c->inlen = 0; return; }
-	ssize_t w = write(c->out[0].fd, c->input, n);
+	if (!n && (n = read(c->file[TYPED], c->input, sizeof c->input)) < 0 && errno == EAGAIN) return;
+	if (n <= 0 || c->file[READOUT] < 0) { shut(&c->file[TYPED]); c->inlen = 0; return; }
+	ssize_t w = write(c->file[READOUT], c->input, n);
 	c->inlen = w >= 0 ? n - w : errno == EAGAIN ? n : 0;
 	if (w > 0) memmove(c->input, c->input + w, c->inlen);
 }
 
 // endstream ends the reading. What is late goes on; at the end of the process, the FIFO takes all of it.
-void endstream(struct stream *s) {
-	shut(&s->fd);
+void endstream(struct container *c, int which) {
+	struct stream *s = &c->out[which];
+	shut(&c->file[READOUT + which]);
 	free(s->rest);
 	s->rest = 0;
 	s->len = 0;

@@ -2,8 +2,8 @@
 #include "keeper.h"
 
 // Which strings each step cannot do without, as bits.
-static const uint8_t needs[OPS] = { [JOIN] = 1, [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 2, [NODE] = 2, [LINK] = 3,
-	[MASK] = 2, [READONLY] = 2, [SCORE] = 1, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [LABEL] = 3, [XATTR] = 3 };
+static const uint8_t needs[OPS] = { [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 6, [NODE] = 6, [LINK] = 7,
+	[MASK] = 2, [READONLY] = 2, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [WRITE] = 3, [XATTR] = 3 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -39,7 +39,6 @@ static int written(int fd, const char *value) { return fd < 0 ? -1 : done(fd, wr
 
 int putfile(const char *path, const char *value) { return written(open(path, O_WRONLY | O_CLOEXEC), value); }
 
-int born; // in the cgroup of the plan's first step
 static int rootfd = -1;
 #define NULLDEV makedev(1, 3)
 enum { NO_XDEV = 1, NO_MAGICLINKS = 2, BENEATH = 8, IN_ROOT = 16 }; // RESOLVE_IN_ROOT and so on
@@ -66,13 +65,8 @@ static int proc(const char *path, const char *value) {
 	return r;
 }
 
-// make makes something at a path of the container. What is there already stays, also a link.
-static int make(const struct step *s, const char *target, const char *path) {
-	char dir[PATH_MAX];
-	const char *name = strrchr(path, '/');
-	if (!name || (size_t)(name - path) + 2 > sizeof dir) { errno = EINVAL; return -1; }
-	snprintf(dir, sizeof dir, "%.*s/", (int)(name++ - path), path);
-	int at = inside(dir);
+// make makes something in a folder that is open. What is there already stays, also a link.
+static int make(const struct step *s, const char *target, int at, const char *name) {
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
 	if (!r && s->op == NODE && (s->n[2] || s->n[3])) r = fchownat(at, name, s->n[2], s->n[3], AT_SYMLINK_NOFOLLOW);
@@ -103,8 +97,6 @@ static int attach(int from, const char *source, int flags, int to, uint64_t attr
 }
 
 static int closed(int fd) { return fd < 0 ? -1 : close(fd); }
-
-static int label(int fd, const char *label) { return fd < 0 ? -1 : done(fd, setxattr(named(fd), "security.selinux", label, strlen(label), 0)); }
 
 // cover mounts something that nobody can write to on a path, if there is one: a folder or a device without content, or the path itself.
 // Without the writing, what is the host's keeps its mode and owner, too. What else a mount refuses stays refused.
@@ -166,13 +158,11 @@ static int caps(const uint64_t n[3]) {
 // What lies at /dev/pts may be anything; none but a terminal gives its other end, and the cgroup has no device that minds being asked.
 static int console(const struct step *s, const char *shown) {
 	struct winsize w = { s->n[0], s->n[1], 0, 0 };
-	char name[32];
-	int zero = 0, place, peer, master = below(rootfd, "/dev/pts/ptmx", O_RDWR | O_NOCTTY, IN_ROOT);
+	int zero = 0, peer, master = below(rootfd, "/dev/pts/ptmx", O_RDWR | O_NOCTTY, IN_ROOT);
 	if (master < 0) return -1;
 	if (ioctl(master, TIOCSPTLCK, &zero) || (w.ws_row | w.ws_col && ioctl(master, TIOCSWINSZ, &w))) return -1;
 	if ((peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0 || say(TERMINAL, 0, master)) return -1;
-	strcpy(name, named(peer));
-	if (shown && ((place = inside(shown)) < 0 || onto(place, name, 0, MS_BIND, 0))) return -1;
+	if (shown && closed(attach(peer, "", AT_EMPTY_PATH, inside(shown), 0, -1))) return -1;
 	for (int i = 0; i < 3; i++) if (dup2(peer, i) < 0) return -1;
 	close(peer);
 	return close(master);
@@ -204,16 +194,15 @@ int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
 	switch (s->op) {
-	case JOIN: return (!born && putfile(a, "0")) || (s->n[0] && unshare(s->n[0])) ? -1 : 0; // 0 is whoever writes it
+	case JOIN: return a ? putfile(a, "0") : unshare(s->n[0]); // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
-	case DIRECTORY: case NODE: case LINK: return make(s, a, b);
+	case DIRECTORY: case NODE: case LINK: return make(s, a, inside(b), type);
 	case MASK: case READONLY: return cover(b, s->op == MASK);
-	case SCORE: return proc("self/oom_score_adj", a);
-	case LABEL: return proc(a, b);
+	case WRITE: return proc(a, b);
 	case KEYRING: return syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS ? -1 : 0; // KEYCTL_JOIN_SESSION_KEYRING
-	case XATTR: return label(inside(b), a);
+	case XATTR: return (fd = inside(b)) < 0 ? -1 : done(fd, setxattr(named(fd), "security.selinux", a, strlen(a), 0));
 	case PIVOT: // the old root lies upon the new one then, and goes
 		if (fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH)) return -1;
 		return chdir("/");

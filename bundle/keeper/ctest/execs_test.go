@@ -115,6 +115,17 @@ func TestKilledExecs(t *testing.T) {
 	}
 }
 
+// What is typed before the terminal is there is for the program.
+func TestTypedEarly(t *testing.T) {
+	h := start(t)
+	first, p := container(t, process("wait")), process("wait")
+	p.Terminal = true
+	record := append(binary.NativeEndian.AppendUint32(nil, uint32(len(first))), first...)
+	for range 20 {
+		h.try('t', append(record, goodExec(t, p)...))
+	}
+}
+
 func TestMalformedExecs(t *testing.T) {
 	h := start(t)
 	p := process("/bin/true")

@@ -100,6 +100,17 @@ func TestGoodPlan(t *testing.T) {
 	wantGood(t, h.try('p', good(t)))
 }
 
+// A container that is being made when another containerd connects is not made: that one would not know of it.
+func TestContainerOfARuntimeThatIsGone(t *testing.T) {
+	h := start(t)
+	for range 20 {
+		replies := h.try('n', good(t))
+		if len(replies) != 1 || replies[0].Op != wire.List {
+			t.Fatalf("%+v, want an empty list", replies)
+		}
+	}
+}
+
 // A container among the processes of its pod is forked by the one that has made it, and its process is told.
 func TestSharedProcesses(t *testing.T) {
 	h := start(t)

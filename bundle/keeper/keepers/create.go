@@ -145,8 +145,12 @@ func (t *task) make(ctx context.Context, k *Keepers, asked asked) error {
 		return errors.Join(err, t.leave())
 	}
 	t.hold()
-	q := t.request(wire.Create, t.flags())
-	if err = asked.with.ask(&q, f, group.dirs()); err == nil {
+	q := t.request(wire.Create, 0)
+	f.count(group.dirs())
+	if err = f.enter(group.dirs()); err == nil {
+		err = asked.with.ask(&q, f, group.dirs())
+	}
+	if err == nil {
 		_, err = t.pod.call(q, t.plan, f)
 	}
 	if err != nil {

@@ -46,14 +46,6 @@ func (t *task) request(op wire.Op, arg uint32) wire.Request {
 	return wire.Request{Op: op, Arg: arg, ID: t.record.ID}
 }
 
-// flags are the argument of wire.Create and wire.Execute.
-func (t *task) flags() uint32 {
-	if t.record.Terminal {
-		return wire.Terminal
-	}
-	return 0
-}
-
 // Exec notes a further process of a container. The keeper makes it when it is started.
 func (s *tasks) Exec(_ context.Context, q *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
 	t, err := s.get(q.ID, "")
@@ -151,8 +143,11 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
 	defer f.close()
+	if err := f.enter(groups); err != nil {
+		return 0, fmt.Errorf("%s: %w", t, err)
+	}
 	if t.record.Terminal { // its output goes by the keeper, which does not wait for who reads it
-		output, err := awaitReader(waiting, f[wire.HeldStdout])
+		output, err := awaitReader(waiting, f[wire.CopyStdout])
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", t, err)
 		}
@@ -160,7 +155,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 		t.hold()
 	}
 	defer context.AfterFunc(ctx, func() { _ = t.signal(syscall.SIGKILL) })() // it may have come to run, or ended
-	r, err := t.pod.call(t.request(wire.Execute, t.flags()), made, f)
+	r, err := t.pod.call(t.request(wire.Execute, 0), made, f)
 	var k *keeperError
 	if errors.As(err, &k) && k.err == syscall.ESRCH && r.Step == wire.Nothing {
 		return 0, fmt.Errorf("%s: the container does not run: %w", t, errdefs.ErrFailedPrecondition)

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/bundle/keeper/plan"
 	"berth/bundle/keeper/wire"
 )
 
@@ -37,7 +39,7 @@ func (t *task) open(ctx context.Context) (*files, error) {
 		switch {
 		case err != nil:
 		case i != wire.Stdin && (t.of == nil || t.record.Terminal):
-			f[wire.HeldStdin+i] = place
+			f[wire.CopyStdout+i-wire.Stdout] = place
 		default:
 			err = f.ends(ctx, i, place)
 			unix.Close(place)
@@ -47,7 +49,56 @@ func (t *task) open(ctx context.Context) (*files, error) {
 			return nil, &os.PathError{Op: "open", Path: path, Err: err}
 		}
 	}
+	if err := f.read(t); err != nil {
+		f.close()
+		return nil, err
+	}
 	return f, nil
+}
+
+// read has the keeper read what the process writes, if that is to be logged, or by its terminal. What the keeper
+// reads itself does not keep it waiting.
+func (f *files) read(t *task) error {
+	if t.record.Terminal {
+		f[wire.Typed], f[wire.Stdin] = f[wire.Stdin], 0
+		if f[wire.Typed] == 0 {
+			return nil
+		}
+		return unix.SetNonblock(f[wire.Typed], true)
+	}
+	for i := wire.Stdout; t.of == nil && i <= wire.Stderr; i++ {
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			return fmt.Errorf("pipe: %w", err)
+		}
+		f[wire.ReadStdout+i-wire.Stdout], f[i] = ends[0], ends[1]
+		if err := unix.SetNonblock(ends[0], true); err != nil {
+			return fmt.Errorf("pipe: %w", err)
+		}
+	}
+	return nil
+}
+
+// enter has the process begin in its cgroup, where that is of version 2 and there is no other: to go there later
+// costs milliseconds.
+func (f *files) enter(groups []plan.Cgroup) (err error) {
+	dir, ok := plan.OnlyCgroup(groups)
+	if !ok {
+		return nil
+	}
+	if f[wire.Into], err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// count has the keeper look whom the kernel has killed for want of memory, when the container ends.
+func (f *files) count(groups []plan.Cgroup) {
+	if dir, ok := plan.OnlyCgroup(groups); ok {
+		if fd, err := unix.Open(filepath.Join(dir, "memory.events"), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil { // else memory is not limited
+			f[wire.MemoryEvents] = fd
+		}
+	}
 }
 
 // fifo opens the place of a FIFO, without being one of its ends.

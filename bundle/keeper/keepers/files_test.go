@@ -56,10 +56,10 @@ func TestFiles(t *testing.T) {
 		terminal bool
 		want     [wire.Files]int // how each is open
 	}{
-		"container":               {nil, false, [wire.Files]int{read, none, none, write, place, place, none}},
-		"container on a terminal": {nil, true, [wire.Files]int{read, none, none, write, place, none, none}},
-		"exec":                    {&task{}, false, [wire.Files]int{read, write, write, write, read, read, none}},
-		"exec on a terminal":      {&task{}, true, [wire.Files]int{read, none, none, write, place, none, none}},
+		"container":               {nil, false, [wire.Files]int{read, write, write, none, write, none, none, none, read, read, place, place, none, none}},
+		"container on a terminal": {nil, true, [wire.Files]int{none, none, none, none, write, none, none, read, none, none, place, none, none, none}},
+		"exec":                    {&task{}, false, [wire.Files]int{read, write, write, none, write, read, read, none, none, none, none, none, none, none}},
+		"exec on a terminal":      {&task{}, true, [wire.Files]int{none, none, none, none, write, none, none, read, none, none, place, none, none, none}},
 	} {
 		x := &task{of: c.of, record: fifos(t)}
 		x.record.Terminal = c.terminal
@@ -76,8 +76,9 @@ func TestFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = flags & (unix.O_ACCMODE | unix.O_PATH)
-				if flags&unix.O_NONBLOCK != 0 {
-					t.Errorf("%s: file %d does not wait for what is to come", name, i)
+				byKeeper := i == wire.Typed || i == wire.ReadStdout || i == wire.ReadStderr
+				if waits := flags&unix.O_NONBLOCK == 0; waits == byKeeper {
+					t.Errorf("%s: file %d waits for what is to come: %t", name, i, waits)
 				}
 			}
 			if got != c.want[i] {

@@ -37,7 +37,6 @@ const (
 	opLink
 	opMask
 	opReadonly
-	opScore
 	opPivot
 	opCwd
 	opIDs
@@ -52,19 +51,19 @@ const (
 	opOwn
 	opMapped
 	opUser
-	opLabel
+	opWrite
 	opKeyring
 	opXattr
 )
 
 var opNames = map[op]string{
 	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
-	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opScore: "set OOM score", opPivot: "change root", opCwd: "change directory",
+	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opPivot: "change root", opCwd: "change directory",
 	opIDs: "set user and groups", opCaps: "set capabilities", opPrctl: "control process",
 	opConsole: "open terminal", opEnter: "enter namespaces", opAttach: "attach mount",
 	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
 	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
-	opLabel: "write label", opKeyring: "join new keyring", opXattr: "label",
+	opWrite: "write", opKeyring: "join new keyring", opXattr: "label",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -78,6 +77,9 @@ type step struct {
 
 func (s step) String() string {
 	words := []string{s.op.String()}
+	if s.op == opDirectory || s.op == opNode || s.op == opLink { // a path in one piece, for who reads an error
+		s.s[1], s.s[2] = s.s[1]+s.s[2], ""
+	}
 	for i, v := range s.s {
 		if v != "" && s.op != opFilter { // whose string is a program
 			words = append(words, fmt.Sprintf("s%d=%q", i, v))

@@ -46,14 +46,14 @@ func (p *Plan) devices(spec *specs.Spec) {
 			uid, gid = uid+uint64(p.user.uids.HostID), gid+uint64(p.user.gids.HostID)
 		}
 		p.directories(path.Dir(at))
-		p.add(opNode, [4]string{"", at}, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), uid, gid)
+		p.make(opNode, "", at, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), uid, gid)
 	}
 	p.directories("/dev")
 	for _, n := range nodes {
-		p.add(opNode, [4]string{"", "/dev/" + n.name}, unix.S_IFCHR|0o666, unix.Mkdev(n.major, n.minor))
+		p.make(opNode, "", "/dev/"+n.name, unix.S_IFCHR|0o666, unix.Mkdev(n.major, n.minor))
 	}
 	for _, l := range links {
-		p.add(opLink, [4]string{l[1], "/dev/" + l[0]})
+		p.make(opLink, l[1], "/dev/"+l[0])
 	}
 }
 

@@ -73,7 +73,7 @@ func TestNewExec(t *testing.T) {
 		got = append(got, s.String())
 	}
 	want := []string{
-		`join cgroup s0="/cg/cpu/cgroup.procs" s1="/cg/cpu"`, `set OOM score s0="321"`, "join new keyring", "enter namespaces n0=0x22020000", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
+		`join cgroup s0="/cg/cpu/cgroup.procs"`, `write s0="self/oom_score_adj" s1="321"`, "join new keyring", "enter namespaces n0=0x22020000", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
 		"control process n0=0x8 n1=0x1", "set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "prepare program", "control process n0=0x26 n1=0x1",
 	}
 	if !slices.Equal(got, want) || p.before != len(want) {

@@ -10,14 +10,14 @@ import (
 // key ring is one that has no keys of the runtime's.
 func (p *Plan) labels(process *specs.Process) {
 	if process.SelinuxLabel != "" {
-		p.add(opLabel, [4]string{"self/attr/keycreate", process.SelinuxLabel})
+		p.add(opWrite, [4]string{"self/attr/keycreate", process.SelinuxLabel})
 	}
 	p.add(opKeyring, [4]string{})
 	if process.SelinuxLabel != "" {
-		p.add(opLabel, [4]string{"self/attr/exec", process.SelinuxLabel})
+		p.add(opWrite, [4]string{"self/attr/exec", process.SelinuxLabel})
 	}
 	if process.ApparmorProfile != "" {
-		p.add(opLabel, [4]string{"self/attr/apparmor/exec", "exec " + process.ApparmorProfile})
+		p.add(opWrite, [4]string{"self/attr/apparmor/exec", "exec " + process.ApparmorProfile})
 	}
 }
 

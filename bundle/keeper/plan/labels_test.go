@@ -24,8 +24,8 @@ func TestLabelsOfAnExec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `write label s0="self/attr/keycreate" s1="system_u:system_r:container_t:s0:c1,c2"; join new keyring; ` +
-		`write label s0="self/attr/exec" s1="system_u:system_r:container_t:s0:c1,c2"; write label s0="self/attr/apparmor/exec" s1="exec cri-containerd.apparmor.d"; enter namespaces`
+	const want = `write s0="self/attr/keycreate" s1="system_u:system_r:container_t:s0:c1,c2"; join new keyring; ` +
+		`write s0="self/attr/exec" s1="system_u:system_r:container_t:s0:c1,c2"; write s0="self/attr/apparmor/exec" s1="exec cri-containerd.apparmor.d"; enter namespaces`
 	var all []string
 	for _, s := range p.steps {
 		all = append(all, s.String())

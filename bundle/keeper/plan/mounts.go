@@ -103,6 +103,12 @@ func (p *Plan) mount(m specs.Mount, o options) {
 	p.add(opInside, [4]string{m.Source, m.Destination, m.Type, o.data}, o.flags)
 }
 
+// make makes something at a path of the container.
+func (p *Plan) make(o op, target, at string, n ...uint64) {
+	dir, name := path.Split(at)
+	p.add(o, [4]string{target, dir, name}, n...)
+}
+
 // directories makes each directory on the way to a path of the container, and the last.
 func (p *Plan) directories(dir string) {
 	at := ""
@@ -110,7 +116,7 @@ func (p *Plan) directories(dir string) {
 		at += "/" + part
 		if part != "" && !p.made[at] {
 			p.made[at] = true
-			p.add(opDirectory, [4]string{"", at}, 0o755)
+			p.make(opDirectory, "", at, 0o755)
 		}
 	}
 }
@@ -183,7 +189,7 @@ func (p *Plan) specMount(c Container, i int) error {
 		p.cgroups(m, o, c)
 	case bind && c.Trees[i].File:
 		p.directories(path.Dir(m.Destination))
-		p.add(opNode, [4]string{"", m.Destination}, unix.S_IFREG|0o644)
+		p.make(opNode, "", m.Destination, unix.S_IFREG|0o644)
 		p.tree(m, o, c.Trees[i])
 	case bind:
 		p.directories(m.Destination)
@@ -268,7 +274,7 @@ func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 		p.bind(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | readonly | hard})
 		if strings.Contains(g.Hierarchy, ",") { // cpu,cpuacct is known as both
 			for name := range strings.SplitSeq(g.Hierarchy, ",") {
-				p.add(opLink, [4]string{g.Hierarchy, path.Join(at, name)})
+				p.make(opLink, g.Hierarchy, path.Join(at, name))
 			}
 		}
 	}

@@ -114,7 +114,7 @@ func (p *Plan) process(c Container, confined Confinement) error {
 	p.score(spec.Process)
 	p.labels(spec.Process)
 	if spec.Process.Terminal {
-		p.add(opNode, [4]string{"", "/dev/console"}, unix.S_IFREG|0o600)
+		p.make(opNode, "", "/dev/console", unix.S_IFREG|0o600)
 		p.console(spec.Process, "/dev/console")
 	}
 	p.rlimits(spec.Process)
@@ -139,7 +139,7 @@ func (p *Plan) score(process *specs.Process) {
 	if process.OOMScoreAdj != nil {
 		score = *process.OOMScoreAdj
 	}
-	p.add(opScore, [4]string{strconv.Itoa(score)})
+	p.add(opWrite, [4]string{"self/oom_score_adj", strconv.Itoa(score)})
 }
 
 // console gives the process a terminal, which the path shows too.
@@ -178,19 +178,23 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	return p, p.confined(process, confined)
 }
 
-// join has the process enter its cgroups, and then new namespaces. Where there is one cgroup only, the keeper
-// makes the process in it.
+// OnlyCgroup is the cgroup of version 2 where there is no other: the process is made in it.
+func OnlyCgroup(groups []Cgroup) (dir string, ok bool) {
+	if len(groups) != 1 || groups[0].Hierarchy != "" {
+		return "", false
+	}
+	return groups[0].Dir, true
+}
+
+// join has the process enter its cgroups, but for one that it is made in, and then new namespaces.
 func (p *Plan) join(cgroups []Cgroup, namespaces uint64) {
-	for i, g := range cgroups {
-		s := [4]string{path.Join(g.Dir, "cgroup.procs")}
-		if len(cgroups) == 1 {
-			s[1] = g.Dir
+	if _, ok := OnlyCgroup(cgroups); !ok {
+		for _, g := range cgroups {
+			p.add(opJoin, [4]string{path.Join(g.Dir, "cgroup.procs")})
 		}
-		if i < len(cgroups)-1 {
-			p.add(opJoin, s)
-		} else {
-			p.add(opJoin, s, namespaces)
-		}
+	}
+	if namespaces != 0 {
+		p.add(opJoin, [4]string{}, namespaces)
 	}
 }
 

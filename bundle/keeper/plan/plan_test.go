@@ -443,7 +443,7 @@ func TestTheSameInC(t *testing.T) {
 	}
 	// The steps in their order, which is their number.
 	at := strings.Index(c, "JOIN = 1,")
-	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY SCORE PIVOT CWD IDS CAPS PRCTL CONSOLE ENTER ATTACH PREPARE FILTER RLIMIT OWN MAPPED USER LABEL KEYRING XATTR OPS")
+	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY PIVOT CWD IDS CAPS PRCTL CONSOLE ENTER ATTACH PREPARE FILTER RLIMIT OWN MAPPED USER WRITE KEYRING XATTR OPS")
 	for _, name := range names {
 		next := strings.Index(c[at:], "\t"+name+",")
 		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {

@@ -96,31 +96,35 @@ const OutOfMemory = -7
 // BadLog is the Step of a container whose log could not be opened.
 const BadLog = -8
 
-// What Arg of Create and Execute asks for, as bits.
-const (
-	Terminal = 1 << iota
-	// ShareProcesses is of a container that is among the processes of its pod. One that names another in
-	// Exec is among the processes of that.
-	ShareProcesses
-)
+// ShareProcesses is the Arg of Create for a container that is among the processes of its pod. One that names
+// another in Exec is among the processes of that.
+const ShareProcesses = 1
 
-// The files beside the plan of Create and Execute; each may be missing. A process has the first three
-// itself. The keeper holds the others: the other ends of these, as long as the process lives, or FIFOs
-// that get a copy of the output that the keeper reads; and the directory of the cgroup in which it ends what
-// is left of a container that shares processes.
+// The files beside the plan of Create and Execute; each may be missing. The process has the first three, and
+// begins in the cgroup Into. The keeper has the others as long as the process lives: the other ends of the first
+// three, which it holds; what goes into a terminal; the output that it reads, and FIFOs (O_PATH) that get a copy of
+// that; the directory of the cgroup in which it ends what is left of a container that shares processes; and the
+// file that counts whom the kernel killed for want of memory.
 const (
 	Stdin = iota
 	Stdout
 	Stderr
+	Into
 	HeldStdin
 	HeldStdout
 	HeldStderr
+	Typed
+	ReadStdout
+	ReadStderr
+	CopyStdout
+	CopyStderr
 	Group
+	MemoryEvents
 	Files
 )
 
 // Request is what containerd asks. A plan comes beside Create and Execute, as a file. Arg is the signal
-// of Kill, the rows and columns of Resize (16 bits each), or those of Terminal and ShareProcesses. Exec is
+// of Kill, the rows and columns of Resize (16 bits each), or ShareProcesses. Exec is
 // empty for a container itself, but for Create.
 type Request struct {
 	Op       Op
