@@ -34,6 +34,9 @@ type containerRuntime struct {
 	cri      *cri.Client
 	facts    *runtimeInfo
 	log      *slog.Logger
+	// logWriters are the handlers whose containers have logs that the runtime does not write. It is
+	// set when the runtime answers, before there are passes.
+	logWriters []string
 	// driver counts where the runtime does not tell its own.
 	driver cgroups.Driver
 	// networkChanged has an element when the embedded runtime has given pods another network.
@@ -108,6 +111,9 @@ func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context
 			driver, err = rt.cgroupDriver(ctx)
 		}
 		if err == nil {
+			rt.logWriters, err = rt.cri.LogWriters(ctx)
+		}
+		if err == nil {
 			if err := rt.checkHandler(ctx); err != nil {
 				return err
 			}
@@ -142,7 +148,7 @@ func (rt *containerRuntime) cgroupDriver(ctx context.Context) (cgroups.Driver, e
 
 // writesLogs reports whether those who run the containers of a handler write their logs.
 func (rt *containerRuntime) writesLogs(handler string) bool {
-	return rt.embedded != nil && handler == embedded.KeeperHandler
+	return slices.Contains(rt.logWriters, handler)
 }
 
 // checkHandler refuses a handler for pods without a RuntimeClass that the runtime does not have.

@@ -37,7 +37,7 @@ func New(cfg Config) *Collector {
 		lock: make(chan struct{}, 1),
 	}
 	c.cgroups = newCgroupReader(&c.Config)
-	c.layers.proc, c.layers.cgroups = c.proc, c.cgroups
+	c.layers.proc, c.layers.cgroups, c.layers.runtime = c.proc, c.cgroups, cfg.Runtime
 	count := newMetrics(cfg.Metrics)
 	c.sizes = newRemembered(cfg.Log, walksAtOnce, func(ctx context.Context, path string) (Size, error) {
 		began := time.Now()

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"bytes"
+	"context"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,15 +16,22 @@ import (
 type overlay struct{ point, upper string }
 
 // layers finds the writable layers of containers among the mounts of the agent's own namespace, in
-// which runtimes make them. Their processes are not believed: one that has changed its root shows
-// no layer, and one that mounts an overlay of its own any folder of the host.
+// which runtimes make them, and asks the runtime for others. Their processes are not believed: one
+// that has changed its root shows no layer, and one that mounts an overlay of its own any folder of
+// the host.
 type layers struct {
 	proc    procFS
 	cgroups *cgroupReader
+	runtime Runtime
 
 	mu   sync.Mutex
 	last mounts // guarded by mu
+	// told are those that the runtime told, "" for none. Guarded by mu.
+	told map[pod.ContainerID]string
 }
+
+// toldMost bounds what is remembered of containers, most of which may be gone.
+const toldMost = 2048
 
 // mounts are the overlays that there were at a time. It is never changed.
 type mounts struct {
@@ -36,8 +44,11 @@ type mounts struct {
 
 // upperDir returns the writable layer of a container: the upper directory of the overlay that is
 // its root; "" for a snapshotter that is no overlay.
-func (l *layers) upperDir(m mounts, id pod.ContainerID, cgroup string) string {
+func (l *layers) upperDir(ctx context.Context, m mounts, id pod.ContainerID, cgroup string) string {
 	if upper, ok := m.in[string(id)]; ok { // as containerd names it
+		return upper
+	}
+	if upper := l.ask(ctx, id); upper != "" {
 		return upper
 	}
 	// Other runtimes name it otherwise: it is that which its first process has as root.
@@ -51,6 +62,31 @@ func (l *layers) upperDir(m mounts, id pod.ContainerID, cgroup string) string {
 		}
 	}
 	return ""
+}
+
+// ask asks the runtime, once for each container: it may have made the mount where the agent does not
+// see it.
+func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
+	l.mu.Lock()
+	upper, known := l.told[id]
+	l.mu.Unlock()
+	if known {
+		return upper
+	}
+	upper, err := l.runtime.UpperDir(ctx, id)
+	if err != nil {
+		return "" // the next question asks again
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.told) >= toldMost {
+		l.told = nil
+	}
+	if l.told == nil {
+		l.told = map[pod.ContainerID]string{}
+	}
+	l.told[id] = upper
+	return upper
 }
 
 // current returns the overlays of the agent's namespace, as they were a second ago at most.

@@ -26,17 +26,29 @@ func TestUpperDir(t *testing.T) {
 			if _, err := c.Read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := c.layers.upperDir(c.layers.current(), mainID, "/kubepods/podu/"+mainID); got != tt.want {
+			if got := c.layers.upperDir(t.Context(), c.layers.current(), mainID, "/kubepods/podu/"+mainID); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
 	}
+	t.Run("as the runtime tells it, once", func(t *testing.T) {
+		h := newHost(t)
+		h.write("proc/self/mountinfo", image+mount("/other", "/u1"))
+		h.write("proc/17/mountinfo", mount("/", "/u1"))
+		h.upper = "/told"
+		c := h.collector()
+		for range 2 {
+			if got := c.layers.upperDir(t.Context(), c.layers.current(), mainID, "/kubepods/podu/"+mainID); got != "/told" || h.asked != 1 {
+				t.Errorf("%q, asked %d times; want /told, once", got, h.asked)
+			}
+		}
+	})
 	h := newHost(t)
 	if err := os.RemoveAll(h.dir + "/proc/self"); err != nil {
 		t.Fatal(err)
 	}
 	c := h.collector()
-	if got := c.layers.upperDir(c.layers.read(), mainID, ""); got != "" {
+	if got := c.layers.upperDir(t.Context(), c.layers.read(), mainID, ""); got != "" {
 		t.Errorf("nothing can be read, and it is %q", got)
 	}
 }

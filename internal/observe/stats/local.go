@@ -103,7 +103,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		if ct.State != pod.StateRunning {
 			continue // its layer is not mounted
 		}
-		if upper := c.layers.upperDir(mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
+		if upper := c.layers.upperDir(ctx, mounted, ct.ID, paths[string(ct.ID)]); upper != "" {
 			device, found := out.addSpace(c.folders, upper)
 			files.Dedicated = known && found && device != root
 			if files.Rootfs, err = c.folders.walk(ctx, upper); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -71,6 +71,8 @@ type Config struct {
 type Runtime interface {
 	// ImageFsInfo returns the file systems of images and containers.
 	ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error)
+	// UpperDir returns the writable layer of a container, "" if the runtime tells of none.
+	UpperDir(ctx context.Context, id pod.ContainerID) (string, error)
 }
 
 // Reading is what one cgroup used.

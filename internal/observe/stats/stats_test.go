@@ -33,6 +33,8 @@ type host struct {
 	dir    string
 	fsInfo error
 	layers []*runtimeapi.FilesystemUsage // of writable layers; none: the runtime does not tell
+	upper  string                        // of a container, as the runtime tells it
+	asked  int                           // for the former
 	pods   []*pod.Status
 }
 
@@ -93,6 +95,13 @@ func (h *host) write(name, content string) {
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+func (h *host) UpperDir(_ context.Context, id pod.ContainerID) (string, error) {
+	if h.asked++; id != mainID {
+		return "", nil
+	}
+	return h.upper, nil
 }
 
 func (h *host) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, error) {

@@ -61,7 +61,7 @@ func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats 
 	if ct.Reading == nil {
 		return nil
 	}
-	upper := c.layers.upperDir(c.layers.current(), ct.ID, ct.Reading.Path)
+	upper := c.layers.upperDir(ctx, c.layers.current(), ct.ID, ct.Reading.Path)
 	if upper == "" {
 		return nil
 	}

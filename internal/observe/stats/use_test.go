@@ -224,6 +224,8 @@ type fsInfo struct {
 	err error
 }
 
+func (fsInfo) UpperDir(context.Context, pod.ContainerID) (string, error) { return "", nil }
+
 func (f fsInfo) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
 	return f.ImageFsInfoResponse, f.err
 }

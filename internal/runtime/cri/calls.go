@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -30,6 +31,36 @@ func (c *Client) Version(ctx context.Context) (*runtimeapi.VersionResponse, erro
 // Status returns the runtime's conditions (RuntimeReady, NetworkReady), handlers and features.
 func (c *Client) Status(ctx context.Context) (*runtimeapi.StatusResponse, error) {
 	return c.runtime.Status(ctx, &runtimeapi.StatusRequest{})
+}
+
+// LogWriters returns the names of the handlers whose containers have their logs written by what
+// runs them, at the path that LogPathAnnotation says: those that are configured to be told of this
+// annotation; "" is that of sandboxes that name none. A runtime that tells no configuration as
+// containerd does has none.
+func (c *Client) LogWriters(ctx context.Context) ([]string, error) {
+	r, err := c.runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		Containerd struct {
+			DefaultRuntimeName string
+			Runtimes           map[string]struct{ ContainerAnnotations []string }
+		}
+	}
+	if err := json.Unmarshal([]byte(r.GetInfo()["config"]), &config); err != nil {
+		return nil, nil //nolint:nilerr // the form of it is the runtime's own
+	}
+	var names []string
+	for name, handler := range config.Containerd.Runtimes {
+		if slices.Contains(handler.ContainerAnnotations, LogPathAnnotation) {
+			names = append(names, name)
+		}
+	}
+	if slices.Contains(names, config.Containerd.DefaultRuntimeName) {
+		names = append(names, "")
+	}
+	return names, nil
 }
 
 // CgroupDriver returns the driver that the runtime uses; ErrUnimplemented when it does not say.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -64,6 +65,7 @@ type Client struct {
 	*Streaming
 	*Observer
 	*Tasks
+	*Snapshots
 	*calls
 
 	runtime runtimeapi.RuntimeServiceClient
@@ -98,6 +100,7 @@ func New(cfg Config) (*Client, error) {
 	c.Streaming = &Streaming{c.runtime}
 	c.Observer = &Observer{runtime: c.runtime, events: runtimeapi.NewRuntimeServiceClient(events), timeout: cfg.Timeout}
 	c.Tasks = &Tasks{tasksapi.NewTasksClient(pool)}
+	c.Snapshots = &Snapshots{snapshotsapi.NewSnapshotsClient(pool)}
 	return c, nil
 }
 

@@ -56,10 +56,6 @@ type Config struct {
 	Restarted func()
 }
 
-// KeeperHandler is the handler of the runtime that runs pods by keepers, which write the logs of
-// their containers themselves (ADR 13).
-const KeeperHandler = "keeper"
-
 // Cgroups finds and removes cgroups of sandboxes and containers in which nothing runs.
 type Cgroups interface {
 	// EmptyContainers returns directories by the ids of their sandboxes and containers.

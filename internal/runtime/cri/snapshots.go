@@ -1,0 +1,31 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+
+	"berth/internal/pod"
+)
+
+// Snapshots knows where containerd has the files of containers, by its service of snapshots.
+type Snapshots struct{ service snapshotsapi.SnapshotsClient }
+
+// UpperDir returns the writable layer of a container: the upper directory of its overlay. It is ""
+// for a container that has none, and with a runtime without such a service.
+func (s *Snapshots) UpperDir(ctx context.Context, id pod.ContainerID) (string, error) {
+	r, err := s.service.Mounts(inNamespace(ctx), &snapshotsapi.MountsRequest{Snapshotter: "overlayfs", Key: string(id)})
+	if errors.Is(err, ErrUnimplemented) {
+		err = nil
+	}
+	for _, m := range r.GetMounts() {
+		for _, o := range m.GetOptions() {
+			if dir, ok := strings.CutPrefix(o, "upperdir="); ok && m.GetType() == "overlay" {
+				return dir, nil
+			}
+		}
+	}
+	return "", ignoreNotFound(err)
+}
