@@ -187,8 +187,8 @@ static int awaitready(struct container *c, int32_t *failed) {
 	return n == sizeof said && said[1] ? said[1] : EPIPE;
 }
 
-// hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it if they may
-// trace at all: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
+// hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it with
+// CAP_SYS_PTRACE: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
 static pid_t hold(void) {
 	int exe = open("/proc/self/exe", O_PATH | O_CLOEXEC);
 	pid_t pid = syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0); // it goes on when that has its program
@@ -443,7 +443,7 @@ static void pod(const char *hostname, const char *shm, int new) {
 
 int main(int argc, char **argv) {
 	if (argc == 2 && !strcmp(argv[1], "hold")) return read(0, &over, 1) < 0;
-	if (argc == 1 && !prctl(PR_SET_NAME, "pause")) for (;;) pause(); // see hold
+	if (argc == 1 && !prctl(PR_SET_NAME, "pause") && !prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) for (;;) pause(); // see hold
 	if (argc > 4) return 0; // containerd has what it takes for a shim delete what is deleted
 	if (argc != 4) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER NAMESPACES | keeper hold\n"); return 2; }
 	if (syscall(SYS_close_range, 6, ~0U, 0)) die("close what is not for a keeper");
