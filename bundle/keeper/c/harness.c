@@ -290,6 +290,15 @@ static void tryhear(void) {
 	put(&(uint32_t){ 0 }, 4);
 }
 
+// tryended has a container end whose output goes on for ever.
+static void tryended(void) {
+	struct stream none = { .fd = -1, .tap = -1, .sink = -1 }, endless = { .fd = openat(AT_FDCWD, "/dev/zero", O_RDONLY | O_CLOEXEC), .tap = -1, .sink = -1 };
+	struct container c = { .sync = -1, .in = -1, .log = -1, .oom = -1, .group = -1, .held = { -1, -1, -1 }, .out = { endless, none } };
+	ended(&c);
+	if (c.state != STOPPED || c.out[0].fd >= 0) die("it has not ended");
+	put(&(uint32_t){ 0 }, 4);
+}
+
 int main(int argc, char **argv) {
 	sigset_t m;
 	int idle[2];
@@ -309,6 +318,7 @@ int main(int argc, char **argv) {
 		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
 		else if (head.kind == 'x') tryexec(head.len);
 		else if (head.kind == 'h') tryhear();
+		else if (head.kind == 'e') tryended();
 		else if (head.kind == 'm') { ask(record, head.len, -1); answers(); }
 		else trylog(head.len, argv[1]);
 	}

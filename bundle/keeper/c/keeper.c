@@ -330,9 +330,10 @@ static int left(const struct container *c) {
 }
 
 static void ended(struct container *c) {
-	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
+	// What it has written is in the pipes, which have no more than 256 pages. Of a container there is nobody left; one may have given its
+	// output to another one, which goes on.
 	for (int w = 0; w < 2; w++) {
-		while (c->out[w].fd >= 0 && drain(c, w) > 0) {}
+		for (int n = 0; n < 256 && c->out[w].fd >= 0 && drain(c, w) > 0; n++) {}
 		if (!c->out[w].late) continue;
 		fcntl(c->out[w].sink, F_SETPIPE_SZ, 2 << 20); // what is late fits now, so who reads slowly gets it, and the keeper need not wait
 		copy(&c->out[w], "", 0);

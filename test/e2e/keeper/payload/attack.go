@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,6 +23,10 @@ func attack(args []string) int {
 		masks(os.Args[2:])
 	case "groups":
 		groups()
+	case "lend":
+		lend(args[1])
+	case "borrow":
+		borrow(args[1])
 	case "program":
 		return program(args[1])
 	}
@@ -131,4 +138,57 @@ func as(user int, path string) int {
 		return -1
 	}
 	return fd
+}
+
+// lend says a word, and gives its output to who waits at a socket.
+func lend(path string) {
+	fmt.Println("lent")
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err == nil {
+		_, _, err = conn.WriteMsgUnix([]byte("x"), unix.UnixRights(1), nil)
+	}
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1)) // until it has it
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// borrow writes to the output of whoever gives it, as fast as it can and as long as somebody reads.
+func borrow(path string) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		panic(err)
+	}
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		panic(err)
+	}
+	control := make([]byte, unix.CmsgSpace(4))
+	if _, _, _, _, err = conn.ReadMsgUnix(make([]byte, 1), control); err != nil {
+		panic(err)
+	}
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		panic(err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		panic(err)
+	}
+	signal.Ignore(unix.SIGPIPE)
+	if _, err := conn.Write([]byte("x")); err != nil {
+		panic(err)
+	}
+	for range 16 {
+		go func() {
+			for text := bytes.Repeat([]byte("borrowed\n"), 1<<13); ; {
+				if _, err := unix.Write(fds[0], text); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	sleep()
 }

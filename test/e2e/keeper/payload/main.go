@@ -35,6 +35,8 @@
 //	payload masks PATH...      tells what is at paths, and whether it can be written to
 //	payload program FILE       changes the program file of each process that is a keeper's, until there is such a file
 //	payload groups             writes to the cgroups that it sees
+//	payload lend SOCKET        gives its output to who borrows, and ends
+//	payload borrow SOCKET      writes to the output of another one as long as it is read
 //	payload hunt MS            tells of processes beside it that have more rights than itself
 package main
 
@@ -114,7 +116,7 @@ func main() {
 		os.Exit(hunt(first))
 	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "touch", "look", "tty":
 		os.Exit(exec(args))
-	case "confined", "masks", "program", "groups":
+	case "confined", "masks", "program", "groups", "lend", "borrow":
 		os.Exit(attack(args))
 	case "eat", "feed", "spin", "device":
 		os.Exit(limits(args))
