@@ -7,6 +7,7 @@
 
 static int logs; // files are opened as they are named; else those alone that tell of pids
 static volatile size_t seen;
+static int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW; // of a plan
 
 static int look(const char *s) {
 	if (s) seen += strlen(s);
@@ -151,7 +152,7 @@ static void askplan(struct request *q, const void *plan, size_t n) {
 	struct iovec v = { q, sizeof *q };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int[3])) };
 	int fd[3] = { memfd_create("plan", MFD_CLOEXEC | MFD_ALLOW_SEALING), -1, -1 };
-	if (fd[0] < 0 || write(fd[0], plan, n) != (ssize_t)n || fcntl(fd[0], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)) die("plan");
+	if (fd[0] < 0 || write(fd[0], plan, n) != (ssize_t)n || fcntl(fd[0], F_ADD_SEALS, seals)) die("plan");
 	if (pipe2(fd + 1, O_CLOEXEC)) die("pipe");
 	q->files = 1 << IN | 1 << HELDIN;
 	control.h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
@@ -316,6 +317,7 @@ int main(int argc, char **argv) {
 		if (head.len > sizeof record) return 2;
 		get(record, head.len);
 		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
+		else if (head.kind == 'u') { seals = F_SEAL_SHRINK | F_SEAL_GROW; tryplan(head.len, 0); }
 		else if (head.kind == 'x') tryexec(head.len);
 		else if (head.kind == 'h') tryhear();
 		else if (head.kind == 'e') tryended();

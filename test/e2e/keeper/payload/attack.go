@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -61,11 +62,12 @@ func confined() {
 func masks(paths []string) {
 	for _, p := range paths {
 		var st unix.Stat_t
-		if err := unix.Stat(p, &st); err != nil {
+		var f unix.Statfs_t
+		if err := errors.Join(unix.Stat(p, &st), unix.Statfs(p, &f)); err != nil {
 			fmt.Printf("%s: %v\n", p, err)
 			continue
 		}
-		fmt.Printf("%s: type %o number %d:%d write %v\n", p, st.Mode&unix.S_IFMT, unix.Major(st.Rdev), unix.Minor(st.Rdev), open(p, unix.O_WRONLY|unix.O_NOCTTY|unix.O_NONBLOCK))
+		fmt.Printf("%s: type %o number %d:%d of %x write %v\n", p, st.Mode&unix.S_IFMT, unix.Major(st.Rdev), unix.Minor(st.Rdev), f.Type, open(p, unix.O_WRONLY|unix.O_NOCTTY|unix.O_NONBLOCK))
 	}
 }
 
@@ -181,7 +183,7 @@ func borrow(path string) {
 	if _, err := conn.Write([]byte("x")); err != nil {
 		panic(err)
 	}
-	for range 16 {
+	for range 4 {
 		go func() {
 			for text := bytes.Repeat([]byte("borrowed\n"), 1<<13); ; {
 				if _, err := unix.Write(fds[0], text); err != nil {
