@@ -82,8 +82,8 @@ func TestNothingForOtherUsers(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// CVE-2026-47262, and a door of containerd 2.1's: what a container has in place of /etc/passwd stops
-// nobody but itself.
+// CVE-2026-47262: what a container has in place of /etc/passwd, which may never end, stops neither
+// its keeper nor itself.
 func TestHostileUsersFile(t *testing.T) {
 	r := newRig(t)
 	r.must(syscall.Mkfifo(r.path("fifo"), 0o644))

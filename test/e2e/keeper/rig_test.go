@@ -252,8 +252,8 @@ func (r *rig) tail() string {
 	return string(b[max(0, len(b)-4000):])
 }
 
-// pull puts an image into a registry on the loopback, under its name there, and has containerd pull it. labels are those of its
-// configuration, as JSON.
+// pull puts an image into a registry on the loopback, under its name there, and has containerd pull
+// it. labels are those of its configuration, as JSON.
 func (r *rig) pull(url, image string, layer []byte, labels string) {
 	r.Helper()
 	_, name, _ := strings.Cut(strings.TrimSuffix(image, ":1"), "/")

@@ -104,14 +104,14 @@ func program(until string) int {
 				}
 				file := fmt.Sprintf("/proc/self/fd/%d", fd)
 				if at, _ := os.Readlink(file); strings.Contains(at, "keeper") {
-					seen[strings.Fields(at)[0]] = true
-					if open(file, unix.O_WRONLY) == nil {
-						if w, err := os.OpenFile(file, os.O_WRONLY, 0); err == nil {
-							if _, err := w.WriteString("#!/payload"); err == nil {
-								done["written"] = true
-							}
-							w.Close()
+					if seen[strings.Fields(at)[0]] = true; os.WriteFile("/tmp/seen", nil, 0o600) != nil {
+						panic("no /tmp")
+					}
+					if w, err := os.OpenFile(file, os.O_WRONLY, 0); err == nil {
+						if _, err := w.WriteString("#!/payload"); err == nil {
+							done["written"] = true
 						}
+						w.Close()
 					}
 					if os.Truncate(file, 0) == nil {
 						done["truncated"] = true
