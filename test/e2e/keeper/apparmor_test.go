@@ -42,8 +42,8 @@ func confinedBy(kind cri.SecurityProfile_ProfileType, name string) func(*cri.Con
 	}
 }
 
-// A container and an exec in it are confined by the AppArmor profile of the container, as with stock
-// shims, in each way that a process comes to be. Without AppArmor, a profile is refused.
+// A container and an exec in it are confined by the AppArmor profile of the container, as with
+// stock shims, in each way that a process comes to be. Without AppArmor, a profile is refused.
 func TestAppArmorIsAsWithStockShims(t *testing.T) {
 	r := newRig(t)
 	local := confinedBy(cri.SecurityProfile_Localhost, "keeper-test")

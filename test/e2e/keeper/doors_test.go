@@ -16,8 +16,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CVE-2020-15257: who is in the host's network reaches no socket of keepers or of containerd, as each
-// has a file that it does not see.
+// CVE-2020-15257: who is in the host's network reaches no socket of keepers or of containerd, as
+// each has a file that it does not see.
 func TestNoSocketWithoutAFile(t *testing.T) {
 	r := newRig(t)
 	r.runs("listens", "sleep")
@@ -52,8 +52,8 @@ func TestNoSocketWithoutAFile(t *testing.T) {
 	r.removeAll()
 }
 
-// CVE-2021-41103, CVE-2024-25621: no other user of the host gets at what there is of a pod: sockets,
-// files, roots and logs of containers.
+// CVE-2021-41103, CVE-2024-25621: no other user of the host gets at what there is of a pod:
+// sockets, files, roots and logs of containers.
 func TestNothingForOtherUsers(t *testing.T) {
 	r := newRig(t)
 	r.must(os.Chmod(r.dir, 0o711))

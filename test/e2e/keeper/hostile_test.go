@@ -21,8 +21,8 @@ func (r *rig) imageOf(name, labels string, files ...tar.Header) string {
 // victims are files of the kernel that a container must not write to.
 var victims = []string{"/proc/sys/kernel/panic", "/proc/sys/kernel/core_pattern"}
 
-// fakeProc makes a folder of the host with what a process writes to in its own /proc: files that are
-// not the kernel's, and links to what is dangerous.
+// fakeProc makes a folder of the host with what a process writes to in its own /proc: files that
+// are not the kernel's, and links to what is dangerous.
 func (r *rig) fakeProc(dir string) {
 	r.Helper()
 	for _, d := range []string{"self/attr/apparmor", "self/fd", "sys"} {

@@ -13,8 +13,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CVE-2019-5736: who gets hold of the program of a keeper changes neither it nor its mode. It is seen
-// in an exec by who may trace, and in process 1 of a pod that shares its processes.
+// CVE-2019-5736: who gets hold of the program of a keeper changes neither it nor its mode. It is
+// seen in an exec by who may trace, and in process 1 of a pod that shares its processes.
 func TestNobodyChangesTheProgramOfKeepers(t *testing.T) {
 	r := newRig(t)
 	file := filepath.Join(r.programs, "keeper")
@@ -56,8 +56,8 @@ func TestNobodyChangesTheProgramOfKeepers(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// CVE-2016-9962, CVE-2024-21626: what waits to become a container has nothing of the host open, also
-// when the keeper holds cgroups, terminals and logs of other containers.
+// CVE-2016-9962, CVE-2024-21626: what waits to become a container has nothing of the host open,
+// also when the keeper holds cgroups, terminals and logs of other containers.
 func TestNothingOfTheHostIsOpen(t *testing.T) {
 	r := newRig(t)
 	for _, kind := range []string{"plain", "shared pid"} {
@@ -100,7 +100,8 @@ func (r *rig) waiting(pod string) (out []string) {
 	return out
 }
 
-// opened are the files that a process has open beside pipes, sockets, null devices and its own root.
+// opened are the files that a process has open beside pipes, sockets, null devices and its own
+// root.
 func (r *rig) opened(pid string) (out []string) {
 	r.Helper()
 	root, err := os.Stat("/proc/" + pid + "/root")

@@ -16,8 +16,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CVE-2025-31133, CVE-2025-52565: what hides a file, and the terminal on /dev/console, are not what
-// lies in a /dev that another container exchanges all the time.
+// CVE-2025-31133, CVE-2025-52565: what hides a file, and the terminal on /dev/console, are not
+// what lies in a /dev that another container exchanges all the time.
 func TestExchangedDevices(t *testing.T) {
 	r := newRig(t)
 	dev := r.path("dev")
@@ -74,8 +74,8 @@ func TestExchangedDevices(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// CVE-2025-52881, CVE-2019-16884: what a keeper writes for a process goes to the kernel's /proc, and
-// not to what a container has in its place.
+// CVE-2025-52881, CVE-2019-16884: what a keeper writes for a process goes to the kernel's /proc,
+// and not to what a container has in its place.
 func TestProcIsTheKernels(t *testing.T) {
 	r := newRig(t)
 	r.fakeProc(r.path("proc"))
@@ -111,8 +111,8 @@ func TestProcIsTheKernels(t *testing.T) {
 	r.wantNothingLeft()
 }
 
-// CVE-2026-41579, CVE-2023-27561, CVE-2024-45310, CVE-2026-53488: links in an image, and its labels,
-// have nothing made or changed outside of the container.
+// CVE-2026-41579, CVE-2023-27561, CVE-2024-45310, CVE-2026-53488: links in an image, and its
+// labels, have nothing made or changed outside of the container.
 func TestHostileImages(t *testing.T) {
 	r := newRig(t)
 	r.must(os.MkdirAll(r.path("trap"), 0o755))
@@ -126,7 +126,7 @@ func TestHostileImages(t *testing.T) {
 	pod, err := r.pod("hostile")
 	r.must(err)
 	for name, files := range map[string][]tar.Header{
-		"work": {link("work", out)}, "dev": {link("dev", out)}, "proc": {link("proc", out)}, "sys": {link("sys", out)}, "hosts": {link("etc/hosts", out+"/made"), link("etc/hostname", out+"/ptmx")},
+		"folder": {link("folder", out)}, "dev": {link("dev", out)}, "proc": {link("proc", out)}, "sys": {link("sys", out)}, "hosts": {link("etc/hosts", out+"/made"), link("etc/hostname", out+"/ptmx")},
 		"inside": {link("dev", "tmp"), {Name: "tmp/ptmx", Typeflag: tar.TypeReg, Mode: 0o644}},
 		"fifo":   {{Name: "etc/resolv.conf", Typeflag: tar.TypeFifo, Mode: 0o644}, {Name: "dev", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "dev/null", Typeflag: tar.TypeFifo, Mode: 0o666}},
 	} {
@@ -134,8 +134,8 @@ func TestHostileImages(t *testing.T) {
 		for _, tty := range []bool{false, true} {
 			name := name + "-" + strconv.FormatBool(tty)
 			c := containerConfig(r, "hostile", name, "sleep")
-			c.Image.Image, c.Tty, c.WorkingDir = image, tty, "/work/made/here"
-			c.Mounts = []*cri.Mount{{HostPath: r.path("logs"), ContainerPath: "/work/logs"}}
+			c.Image.Image, c.Tty, c.WorkingDir = image, tty, "/folder/made/here"
+			c.Mounts = []*cri.Mount{{HostPath: r.path("logs"), ContainerPath: "/folder/logs"}}
 			id, err := r.container(pod, c, func() {})
 			if err == nil {
 				ran++

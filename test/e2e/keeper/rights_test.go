@@ -20,9 +20,9 @@ func (p *place) ran(name string, change func(*place, *cri.ContainerConfig), args
 	return map[string]string{name: p.said(p.name, name), name + ", as exec": o.Out + o.Err + o.Error}
 }
 
-// CVE-2022-24769, CVE-2022-29162: no process has inheritable capabilities. CVE-2023-25173: it has the
-// groups that were asked for, and no other. CVE-2016-3697: it has the number that was asked for, also
-// where that is somebody's name.
+// CVE-2022-24769, CVE-2022-29162: no process has inheritable capabilities. CVE-2023-25173: it has
+// the groups that were asked for, and no other. CVE-2016-3697: it has the number that was asked
+// for, also where that is somebody's name.
 func TestRightsOfProcesses(t *testing.T) {
 	r := newRig(t)
 	passwd := r.path("passwd")

@@ -90,8 +90,8 @@ func groups() {
 }
 
 // program takes hold of the program file of each process that runs a keeper's, tries to change it,
-// and tells whether there was one and what it could do. Root can be any user here for a moment, such
-// as the one of process 1.
+// and tells whether there was one and what it could do. Root can be any user here for a moment,
+// such as the one of process 1.
 func program(until string) int {
 	seen, done := map[string]bool{}, map[string]bool{}
 	for open(until, unix.O_RDONLY) != nil {
@@ -157,7 +157,8 @@ func lend(path string) {
 	}
 }
 
-// borrow writes to the output of whoever gives it, as fast as it can and as long as somebody reads.
+// borrow writes to the output of whoever gives it, as fast as it can and as long as somebody
+// reads.
 func borrow(path string) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
