@@ -9,6 +9,7 @@
 static int logs; // files are opened as they are named; else those alone that tell of pids
 static int hangs; // who joins a keyring
 static volatile size_t seen;
+static int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW; // of a plan
 
 static int look(const char *s) {
 	if (s) seen += strlen(s);
@@ -159,7 +160,7 @@ static void askplan(struct request *q, const void *plan, size_t n) {
 	int file[FILES], fd[1 + FILES] = { memfd_create("plan", MFD_CLOEXEC | MFD_ALLOW_SEALING) }, count = 1, p[2];
 	int tty = q->arg & TTY;
 	q->arg &= ~TTY;
-	if (fd[0] < 0 || write(fd[0], plan, n) != (ssize_t)n || fcntl(fd[0], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)) die("plan");
+	if (fd[0] < 0 || write(fd[0], plan, n) != (ssize_t)n || fcntl(fd[0], F_ADD_SEALS, seals)) die("plan");
 	memset(file, -1, sizeof file);
 	for (int w = 0; w < (tty || q->op == EXECUTE ? 1 : 3); w++) {
 		if (pipe2(p, O_CLOEXEC)) die("pipe");
@@ -379,6 +380,16 @@ static void trycut(size_t n) {
 	answers();
 }
 
+// tryended has a container end whose output goes on for ever.
+static void tryended(void) {
+	struct container c = { .sync = -1, .log = -1, .out = { { .sink = -1 }, { .sink = -1 } } };
+	memset(c.file, -1, sizeof c.file);
+	c.file[READOUT] = openat(AT_FDCWD, "/dev/zero", O_RDONLY | O_CLOEXEC);
+	ended(&c);
+	if (c.state != STOPPED || c.file[READOUT] >= 0) die("it has not ended");
+	put(&(uint32_t){ 0 }, 4);
+}
+
 int main(int argc, char **argv) {
 	sigset_t m;
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -396,12 +407,14 @@ int main(int argc, char **argv) {
 		if (head.len > sizeof record) return 2;
 		get(record, head.len);
 		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
+		else if (head.kind == 'u') { seals = F_SEAL_SHRINK | F_SEAL_GROW; tryplan(head.len, 0); }
 		else if (head.kind == 'x') tryexec(head.len);
 		else if (head.kind == 'n') trycut(head.len);
 		else if (head.kind == 't') trytyped(head.len);
 		else if (head.kind == 'c') trychecks(head.len);
 		else if (head.kind == 'r') tryrequests();
 		else if (head.kind == 'h') tryhear();
+		else if (head.kind == 'e') tryended();
 		else if (head.kind == 'm') { ask(record, head.len, -1); answers(); }
 		else trylog(head.len, argv[1]);
 	}

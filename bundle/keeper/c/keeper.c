@@ -166,8 +166,8 @@ static int fresh(void) {
 	return old;
 }
 
-// hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it if they may
-// trace at all: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
+// hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it with
+// CAP_SYS_PTRACE: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
 static pid_t hold(void) {
 	int exe = open("/proc/self/exe", O_PATH | O_CLOEXEC);
 	pid_t pid = syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0); // it goes on when that has its program
@@ -295,9 +295,10 @@ static int left(const struct container *c) {
 }
 
 static void ended(struct container *c) {
-	// What it has written is in the pipes. For a container that is all that ever comes, as none of its processes is left.
+	// What it has written is in the pipes, which have no more than 256 pages. Of a container there is nobody left; one may have given its
+	// output to another one, which goes on.
 	for (int w = 0; w < 2; w++) {
-		while (c->file[READOUT + w] >= 0 && drain(c, w) > 0) {}
+		for (int n = 0; n < 256 && c->file[READOUT + w] >= 0 && drain(c, w) > 0; n++) {}
 		if (!c->out[w].late) continue;
 		fcntl(c->out[w].sink, F_SETPIPE_SZ, 2 << 20); // what is late fits now, so who reads slowly gets it, and the keeper need not wait
 		copy(c, w, "", 0);
@@ -407,7 +408,7 @@ static void pod(const char *hostname, const char *shm, int new) {
 
 int main(int argc, char **argv) {
 	if (argc == 2 && !strcmp(argv[1], "hold")) return read(0, &over, 1) < 0;
-	if (argc == 1 && !prctl(PR_SET_NAME, "pause")) for (;;) pause(); // see hold
+	if (argc == 1 && !prctl(PR_SET_NAME, "pause") && !prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) for (;;) pause(); // see hold
 	if (argc > 4) return 0; // containerd has what it takes for a shim delete what is deleted
 	if (argc != 4) { dprintf(2, "usage: keeper HOSTNAME SHM-FOLDER NAMESPACES | keeper hold\n"); return 2; }
 	if (syscall(SYS_close_range, 6, ~0U, 0)) die("close what is not for a keeper");

@@ -65,12 +65,35 @@ static int proc(const char *path, const char *value) {
 	return r;
 }
 
-// make makes something in a folder that is open. What is there already stays, also a link.
-static int make(const struct step *s, const char *target, int at, const char *name) {
+static int follow(const struct step *s, char *way, int links);
+
+// make makes something in a folder of the container. What is there already stays; where that is a link to what is not there, as images
+// have it at /etc/resolv.conf, this is made.
+static int make(const struct step *s, const char *target, const char *folder, const char *name, int links) {
+	char link[PATH_MAX], way[2 * PATH_MAX];
+	int n, at = inside(folder);
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
 	if (!r && s->op == NODE && (s->n[2] || s->n[3])) r = fchownat(at, name, s->n[2], s->n[3], AT_SYMLINK_NOFOLLOW);
-	return done(at, r && errno != EEXIST ? -1 : 0);
+	if (r && errno == EEXIST) r = 0;
+	else return done(at, r);
+	if (s->op != LINK && (n = readlinkat(at, name, link, sizeof link)) > 0 && n < PATH_MAX) {
+		snprintf(way, sizeof way, "%s/%.*s/", *link == '/' ? "" : folder, n, link);
+		errno = ELOOP;
+		r = links ? follow(s, way, links - 1) : -1;
+	}
+	return done(at, r);
+}
+
+// follow makes what is to be at a path, with the folders on the way. The path begins and ends with a slash, and is changed.
+static int follow(const struct step *s, char *way, int links) {
+	static const struct step folder = { .op = DIRECTORY, .n = { 0755 } };
+	for (char *name = way, *end; (end = strchr(name + 1, '/')); *name = '/', name = end) {
+		*name = *end = 0;
+		if (name[1] && make(end[1] ? &folder : s, 0, name == way ? "/" : way, name + 1, links)) return -1;
+		*end = '/';
+	}
+	return 0;
 }
 
 // named is the name that /proc has for an open file.
@@ -198,7 +221,7 @@ int run(const struct plan *p, const struct step *s) {
 	case MOUNT: return mount(a, b, type, s->n[0], data);
 	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
-	case DIRECTORY: case NODE: case LINK: return make(s, a, inside(b), type);
+	case DIRECTORY: case NODE: case LINK: return make(s, a, b, type, 8);
 	case MASK: case READONLY: return cover(b, s->op == MASK);
 	case WRITE: return proc(a, b);
 	case KEYRING: return syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS ? -1 : 0; // KEYCTL_JOIN_SESSION_KEYRING

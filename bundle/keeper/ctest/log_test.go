@@ -139,3 +139,6 @@ func TestLogIsAFile(t *testing.T) {
 
 // Of two files that a process hands over, the second is not kept.
 func TestHear(t *testing.T) { start(t).try('h', nil) }
+
+// A container that has given its output to one that writes on for ever ends nevertheless.
+func TestOutputThatGoesOn(t *testing.T) { start(t).try('e', nil) }

@@ -138,6 +138,14 @@ func wantGood(t *testing.T, replies []wire.Reply) {
 	}
 }
 
+// A plan that somebody could still write to is refused.
+func TestPlanThatIsNotSealed(t *testing.T) {
+	replies := start(t).try('u', good(t))
+	if len(replies) == 0 || replies[0].Op != wire.Create || replies[0].Err != syscall.EINVAL || replies[0].Step != wire.BadPlan {
+		t.Errorf("%+v, want it to be refused", replies)
+	}
+}
+
 // wantPlan: the keeper has answered, and the first process has not crashed. 7 is the end of what the
 // harness has for a program, 127 that of a step that failed, and 129 that of who opens a terminal that was
 // not asked for: the keeper closes it.

@@ -174,9 +174,13 @@ func sealed(name string, text []byte, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	seals := unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+	if flags&unix.MFD_EXEC != 0 { // nor have it be no program: who gets hold of it in a container may be root there
+		seals |= unix.F_SEAL_EXEC
+	}
 	f := os.NewFile(uintptr(fd), name)
 	if _, err = f.Write(text); err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
 	}
 	if err != nil {
 		f.Close()

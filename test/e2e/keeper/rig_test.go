@@ -77,13 +77,17 @@ func newRigBy(t *testing.T, driver string) *rig {
 	}
 	r := &rig{T: t, programs: programs, dir: dir, group: "/keeper-test-" + strings.ToLower(rand.Text()[:8]), systemd: driver == "systemd"}
 	t.Cleanup(r.clean)
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := newRegistry()
 	defer server.Close()
 	r.image = strings.TrimPrefix(server.URL, "http://") + "/payload:1"
 	r.configure()
 	r.start()
-	r.pull(server.URL)
+	r.pull(server.URL, r.image, r.layer(), "{}")
 	return r
+}
+
+func newRegistry() *httptest.Server {
+	return httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 }
 
 func (r *rig) path(p ...string) string { return filepath.Join(append([]string{r.dir}, p...)...) }
@@ -116,7 +120,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt',
   cdi_spec_dirs = ['DIR/cdi']
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
-  disable_apparmor = true
+  disable_apparmor = NOAPPARMOR
   disable_hugetlb_controller = false
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['DIR/cni']
@@ -181,7 +185,7 @@ func (r *rig) configure() {
 	for _, d := range []string{"cni", "logs", "root", "state"} {
 		r.must(os.MkdirAll(r.path(d), 0o755))
 	}
-	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs, "SYSTEMD", strconv.FormatBool(r.systemd)).Replace(config)), 0o600))
+	r.must(os.WriteFile(r.path("config.toml"), []byte(strings.NewReplacer("DIR", r.dir, "IMAGE", r.image, "PROGRAMS", r.programs, "SYSTEMD", strconv.FormatBool(r.systemd), "NOAPPARMOR", strconv.FormatBool(!appArmor())).Replace(config)), 0o600))
 	r.must(os.WriteFile(r.path("base.json"), []byte(base), 0o644))
 	r.must(os.WriteFile(r.path("cni", "fake"), []byte(network), 0o755))
 	list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake"}]}`, r.group[1:])
@@ -248,20 +252,21 @@ func (r *rig) tail() string {
 	return string(b[max(0, len(b)-4000):])
 }
 
-// pull puts an image with the payload into a registry on the loopback, and has containerd pull it.
-func (r *rig) pull(url string) {
+// pull puts an image into a registry on the loopback, under its name there, and has containerd pull
+// it. labels are those of its configuration, as JSON.
+func (r *rig) pull(url, image string, layer []byte, labels string) {
 	r.Helper()
-	layer := r.layer()
-	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{"Cmd":["/pause"]},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, digest(layer))
+	_, name, _ := strings.Cut(strings.TrimSuffix(image, ":1"), "/")
+	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{"Cmd":["/pause"],"Labels":%s},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, labels, digest(layer))
 	manifest := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":%d},
 		"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":%q,"size":%d}]}`, manifestType, digest(config), len(config), digest(layer), len(layer))
 	for _, blob := range [][]byte{layer, config} {
-		r.put(http.MethodPost, url+"/v2/payload/blobs/uploads/?digest="+digest(blob), blob)
+		r.put(http.MethodPost, url+"/v2/"+name+"/blobs/uploads/?digest="+digest(blob), blob)
 	}
-	r.put(http.MethodPut, url+"/v2/payload/manifests/1", manifest)
+	r.put(http.MethodPut, url+"/v2/"+name+"/manifests/1", manifest)
 	ctx, cancel := r.within()
 	defer cancel()
-	_, err := cri.NewImageServiceClient(r.conn).PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: r.image}})
+	_, err := cri.NewImageServiceClient(r.conn).PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: image}})
 	r.must(err)
 }
 
@@ -283,8 +288,8 @@ func (r *rig) put(method, url string, body []byte) {
 }
 
 // layer has the payload, and a link that leads out of the image for whoever would follow it as the
-// host does.
-func (r *rig) layer() []byte {
+// host does; more comes after that.
+func (r *rig) layer(more ...tar.Header) []byte {
 	r.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -311,6 +316,9 @@ func (r *rig) layer() []byte {
 	}
 	r.must(w.WriteHeader(&tar.Header{Name: "outside", Linkname: "/../../../.." + r.dir, Typeflag: tar.TypeSymlink}))
 	r.must(w.WriteHeader(&tar.Header{Name: "tmp/", Mode: 0o1777, Typeflag: tar.TypeDir}))
+	for _, h := range more {
+		r.must(w.WriteHeader(&h))
+	}
 	r.must(w.Close())
 	return b.Bytes()
 }

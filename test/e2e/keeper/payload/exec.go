@@ -57,6 +57,12 @@ func exec(args []string) int {
 			return 1
 		}
 		return 0
+	case "touch":
+		if err := os.WriteFile(args[1], nil, 0o600); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return 0
 	case "look":
 		if _, err := os.Stat(args[1]); err != nil {
 			return 1

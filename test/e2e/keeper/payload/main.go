@@ -12,6 +12,7 @@
 //	payload flood N            writes N bytes
 //	payload kill PID N         sends a process a signal
 //	payload chmod PATH MODE    changes the mode of a file
+//	payload touch PATH         makes a file
 //	payload look PATH          ends with 1 if there is no such file
 //	payload signal N           sends itself a signal
 //	payload reopen             writes to /dev/stdout and /dev/stderr, opened by their names
@@ -26,10 +27,16 @@
 //	payload tty                tells of its terminal, again when the size changes, and ends after a line of input
 //	payload read PATH...       writes what is in files
 //	payload owners             tells who files belong to, and what root of a user namespace may do
-//	payload swap A B           exchanges two files until it is killed
+//	payload swap A B...        exchanges files, two by two, until it is killed
 //	payload key NAME           looks for a key of its session, and ends with 3 if there is none
 //	payload traced CODE        has its parent trace it, stops, writes "bye", and ends with CODE
 //	payload calls JSON         tells the errno of each system call of a list
+//	payload confined           tells of its AppArmor profile, and what it may do
+//	payload masks PATH...      tells what is at paths, and whether it can be written to
+//	payload program FILE       changes the program file of each process that is a keeper's, until there is such a file
+//	payload groups             writes to the cgroups that it sees
+//	payload lend SOCKET        gives its output to who borrows, and ends
+//	payload borrow SOCKET      writes to the output of another one as long as it is read
 //	payload hunt MS            tells of processes beside it that have more rights than itself
 package main
 
@@ -48,7 +55,7 @@ import (
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if len(os.Args) < 2 || os.Args[1] != "traced" {
+	if len(os.Args) < 2 || os.Args[1] != "traced" && os.Args[1] != "program" {
 		runtime.UnlockOSThread()
 	}
 	args := append(os.Args[1:], "", "", "")
@@ -89,8 +96,8 @@ func main() {
 		owners()
 		return
 	case "swap":
-		for {
-			if err := unix.Renameat2(unix.AT_FDCWD, args[1], unix.AT_FDCWD, args[2], unix.RENAME_EXCHANGE); err != nil {
+		for i := 2; ; i = max(2, (i+2)%len(os.Args)) {
+			if err := unix.Renameat2(unix.AT_FDCWD, os.Args[i], unix.AT_FDCWD, os.Args[i+1], unix.RENAME_EXCHANGE); err != nil {
 				panic(err)
 			}
 		}
@@ -107,8 +114,10 @@ func main() {
 		os.Exit(calls(args[1]))
 	case "hunt":
 		os.Exit(hunt(first))
-	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "look", "tty":
+	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "touch", "look", "tty":
 		os.Exit(exec(args))
+	case "confined", "masks", "program", "groups", "lend", "borrow":
+		os.Exit(attack(args))
 	case "eat", "feed", "spin", "device":
 		os.Exit(limits(args))
 	default:
