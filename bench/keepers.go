@@ -22,7 +22,7 @@ const (
 )
 
 // keeperRounds is how often a batch of pods is started and ended by each of both.
-const keeperRounds = 4
+const keeperRounds = 3
 
 // Names of figures. Those of a batch have the number of pods in them.
 const (
@@ -122,7 +122,9 @@ func measureRuns(ctx context.Context, both [2]*agent, r *report) error {
 			if err := inTurns(both, alone, func(a *agent, i int) error { return a.timeOne(ctx, i, r) }); err != nil {
 				return err
 			}
-			if err := inTurns(both, keeperRounds, func(a *agent, i int) error { return a.timeBatch(ctx, n, i, r) }); err != nil {
+			if err := inTurns(both, keeperRounds, func(a *agent, i int) error {
+				return a.timeBatch(ctx, fmt.Sprintf("round-%d", i), n, func() error { return nil }, r)
+			}); err != nil {
 				return err
 			}
 			if err := inTurns(both, 1, func(a *agent, _ int) error {
@@ -186,15 +188,16 @@ func (a *agent) timeOne(ctx context.Context, i int, r *report) error {
 	return err
 }
 
-func (a *agent) timeBatch(ctx context.Context, n, round int, r *report) error {
-	say("%s: berth run, %d pods at once, round %d of %d", a.kind.name, n, round+1, keeperRounds)
+// timeBatch takes n pods at once, what is done between their start and their end, and their end.
+func (a *agent) timeBatch(ctx context.Context, prefix string, n int, between func() error, r *report) error {
+	say("%s: berth run, %d pods at once: %s", a.kind.name, n, prefix)
 	defer func(before time.Duration) { a.look = before }(a.look)
-	a.look = 50 * time.Millisecond // each look at the runtime's pods costs it some CPU
+	a.look = 50*time.Millisecond + time.Duration(n)*time.Millisecond/5 // each look costs agent and runtime some CPU
 	before, agentBefore, err := a.cpu()
 	if err != nil {
 		return err
 	}
-	took, err := a.timeReady(ctx, fmt.Sprintf("batch-%d", round), n)
+	took, err := a.timeReady(ctx, prefix, n)
 	if err != nil {
 		return err
 	}
@@ -202,6 +205,14 @@ func (a *agent) timeBatch(ctx context.Context, n, round int, r *report) error {
 	if err != nil {
 		return err
 	}
+	if err := between(); err != nil {
+		return err
+	}
+	rested, agentRested, err := a.cpu()
+	if err != nil {
+		return err
+	}
+	say("%s: berth run, %d pods end", a.kind.name, n)
 	gone, err := a.timeGone(ctx)
 	if err != nil {
 		return err
@@ -210,8 +221,8 @@ func (a *agent) timeBatch(ctx context.Context, n, round int, r *report) error {
 	what := fmt.Sprintf(manyOfRun, n)
 	r.agent(a.kind, what, took)
 	r.agent(a.kind, fmt.Sprintf(goneOfRun, n), gone)
-	a.addCPU(r, what, "", n, cost{startedCPU: started - before, stoppedCPU: stopped - started})
-	a.addCPU(r, what, ofAgent, n, cost{startedCPU: agentStarted - agentBefore, stoppedCPU: agentStopped - agentStarted})
+	a.addCPU(r, what, "", n, cost{startedCPU: started - before, stoppedCPU: stopped - rested})
+	a.addCPU(r, what, ofAgent, n, cost{startedCPU: agentStarted - agentBefore, stoppedCPU: agentStopped - agentRested})
 	return err
 }
 
@@ -254,24 +265,17 @@ func measureBothFloors(ctx context.Context, both [2]*agent, r *report) error {
 // veryMany takes very many pods: their start, rest and end.
 func (a *agent) veryMany(ctx context.Context, r *report) error {
 	n := r.options.many
-	a.look = 250 * time.Millisecond // what the agent shows of them is long
 	return a.lives(ctx, func() error {
-		say("%s: berth run, %d pods at once", a.kind.name, n)
-		took, err := a.timeReady(ctx, "many", n)
-		if err != nil {
-			return err
-		}
-		r.agent(a.kind, fmt.Sprintf(manyOfRun, n), took)
-		r.add(a.kind.name, fmt.Sprintf("berth run, %d pods: that start in a second", n), "/s", float64(n)/took.Seconds())
-		if err := a.rest(ctx, r, n, r.options.rest); err != nil {
+		if err := a.timeBatch(ctx, "many", n, func() error { return a.rest(ctx, r, n, r.options.rest) }, r); err != nil {
 			return err
 		}
 		addPodMemory(r, a.kind.name, n)
-		say("%s: berth run, %d pods end", a.kind.name, n)
-		gone, err := a.timeGone(ctx)
-		r.agent(a.kind, fmt.Sprintf(goneOfRun, n), gone)
-		r.add(a.kind.name, fmt.Sprintf("berth run, %d pods: that end in a second", n), "/s", float64(n)/gone.Seconds())
-		return err
+		for what, name := range map[string]string{"start": manyOfRun, "end": goneOfRun} {
+			if took, ok := r.find(a.kind.name, fmt.Sprintf(name, n)); ok {
+				r.add(a.kind.name, fmt.Sprintf("berth run, %d pods: that %s in a second", n, what), "/s", float64(n)/took)
+			}
+		}
+		return nil
 	})
 }
 
