@@ -218,12 +218,15 @@ func (a *agent) timeBatch(ctx context.Context, prefix string, n int, between fun
 		return err
 	}
 	stopped, agentStopped, err := a.cpu()
+	if err != nil {
+		return err
+	}
 	what := fmt.Sprintf(manyOfRun, n)
 	r.agent(a.kind, what, took)
 	r.agent(a.kind, fmt.Sprintf(goneOfRun, n), gone)
 	a.addCPU(r, what, "", n, cost{startedCPU: started - before, stoppedCPU: stopped - rested})
 	a.addCPU(r, what, ofAgent, n, cost{startedCPU: agentStarted - agentBefore, stoppedCPU: agentStopped - agentRested})
-	return err
+	return nil
 }
 
 // cpu is the time that runtime and pods, and the agent, have taken of processors.
@@ -247,7 +250,9 @@ func measureBothFloors(ctx context.Context, both [2]*agent, r *report) error {
 	say("%s and %s: floor, one pod alone of each, %d times", byShims, byKeepers, alone)
 	if err := inTurns(both, alone, func(a *agent, i int) error {
 		c, err := a.m.batch(ctx, 1, 1+i)
-		r.floor(a.kind.name, oneOfFloor, c.start)
+		if err == nil {
+			r.floor(a.kind.name, oneOfFloor, c.start)
+		}
 		return err
 	}); err != nil {
 		return err
@@ -256,8 +261,10 @@ func measureBothFloors(ctx context.Context, both [2]*agent, r *report) error {
 	return inTurns(both, keeperRounds, func(a *agent, i int) error {
 		say("%s: floor, %d pods, %d at a time, round %d of %d", a.kind.name, n, ratioParallel, i+1, keeperRounds)
 		c, err := a.m.batch(ctx, n, ratioParallel)
-		r.floor(a.kind.name, fmt.Sprintf(manyOfFloor, n), c.start)
-		a.addCPU(r, fmt.Sprintf(manyOfFloor, n), "", n, c)
+		if err == nil {
+			r.floor(a.kind.name, fmt.Sprintf(manyOfFloor, n), c.start)
+			a.addCPU(r, fmt.Sprintf(manyOfFloor, n), "", n, c)
+		}
 		return err
 	})
 }
