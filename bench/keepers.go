@@ -94,7 +94,7 @@ func inTurns(both [2]*agent, rounds int, do func(a *agent, round int) error) err
 	return nil
 }
 
-// lives starts the agent, calls do when it answers, and ends it and its pods.
+// lives starts the agent, calls do when it answers, and ends its pods and it. No manifest is left.
 func (a *agent) lives(ctx context.Context, do func() error) (err error) {
 	if _, err := a.start(); err != nil {
 		return err
@@ -103,7 +103,11 @@ func (a *agent) lives(ctx context.Context, do func() error) (err error) {
 	if _, err := a.await(ctx, "/pods to be served", func(map[string]status) bool { return true }); err != nil {
 		return err
 	}
-	return do()
+	if err := do(); err != nil {
+		return err
+	}
+	_, err = a.removeAll(ctx)
+	return err
 }
 
 // measureRuns takes what berth run and all below it need. While one starts or ends pods, the other
