@@ -95,6 +95,12 @@ need-root:
 bench: need-root build ## how far berth is from what the runtime itself takes (as root, 12 minutes; PEER=another agent; BENCH=flags); see docs/performance.md
 	go run ./bench -berth bin/berth $(if $(PEER),-peer '$(PEER)') $(BENCH)
 
+PODS ?= 10000
+
+.PHONY: churn
+churn: ## pods by keepers that come and go, and leave nothing (as root; PODS=10000, half an hour)
+	@$(MAKE) --no-print-directory e2e RUN='^TestChurn$$' CHURN_PODS='$(PODS)'
+
 .PHONY: benchmarks
 benchmarks: ## run the benchmarks of every package that has some
 	@packages=$$(grep -rl --include='*_test.go' '^func Benchmark' agent bench cmd internal | xargs -r dirname | sort -u | sed 's|^|./|'); \

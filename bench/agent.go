@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,13 +37,16 @@ type agent struct {
 	kind      agentKind
 	manifests string
 	dir       string
-	port      int // of /pods
-	secure    int // of all else; on loopback, for everybody
+	url       string // of /pods
+	client    *http.Client
+	look      time.Duration // how often /pods is asked, for what the agent has to show
+	secure    int           // the port of all else; on loopback, for everybody
 	extra     string
+	command   []string // without flags
 	flags     []string // besides those that every agent has
 	cmd       *exec.Cmd
 	exited    chan error
-	node      string
+	node      string // what the names of its pods end with; "" where they do not
 }
 
 // newAgent prepares an agent; extra are lines of its KubeletConfiguration.
@@ -51,14 +55,19 @@ func (m *machine) newAgent(kind agentKind, extra string) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{m: m, kind: kind, dir: dir, manifests: dir + "/manifests", extra: extra, node: "bench"}
+	a := &agent{m: m, kind: kind, dir: dir, manifests: dir + "/manifests", extra: extra, node: "bench", client: http.DefaultClient, look: look}
 	var found [3]int
 	for i := range found {
 		if found[i], err = ports.Free(); err != nil {
 			return nil, err
 		}
 	}
-	a.port, a.secure = found[0], found[1]
+	a.url, a.secure = fmt.Sprintf("http://127.0.0.1:%d/pods", found[0]), found[1]
+	a.command = append([]string{kind.binary}, kind.args...)
+	if kind.name == "berth" {
+		a.command = append(a.command, "--run-dir", dir+"/run")
+	}
+	a.command = append(a.command, "--config", dir+"/config.yaml", "--root-dir", dir+"/root", "--hostname-override", a.node)
 	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: %s
@@ -83,12 +92,7 @@ authorization: {mode: AlwaysAllow}
 
 // start starts the agent and returns when.
 func (a *agent) start() (time.Time, error) {
-	args := a.kind.args
-	if a.kind.name == "berth" {
-		args = append([]string{"--run-dir", a.dir + "/run"}, args...)
-	}
-	args = append(args, "--config", a.dir+"/config.yaml", "--root-dir", a.dir+"/root", "--hostname-override", a.node)
-	a.cmd = exec.Command(a.kind.binary, append(args, a.flags...)...)
+	a.cmd = exec.Command(a.command[0], slices.Concat(a.command[1:], a.flags)...)
 	log, err := os.OpenFile(a.dir+"/log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return time.Time{}, err
@@ -125,11 +129,11 @@ type status struct {
 
 // pods asks /pods, and returns the shown pods by name.
 func (a *agent) pods(ctx context.Context) (map[string]status, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/pods", a.port), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := a.client.Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -152,12 +156,15 @@ func (a *agent) pods(ctx context.Context) (map[string]status, error) {
 	return shown, nil
 }
 
-// look is how often /pods is asked, for what the agent has to show.
+// look is how often /pods is asked, unless there are very many pods.
 const look = 10 * time.Millisecond
+
+// enough is how long is waited for anything.
+const enough = 10 * time.Minute
 
 // await waits until /pods holds, and returns when it was seen to.
 func (a *agent) await(ctx context.Context, what string, holds func(map[string]status) bool) (time.Time, error) {
-	err := until(ctx, 3*time.Minute, look, what, func() bool {
+	err := until(ctx, enough, a.look, what, func() bool {
 		shown, err := a.pods(ctx)
 		return err == nil && holds(shown)
 	})
@@ -188,13 +195,21 @@ func tail(file string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
+// shown is the name that the agent shows the pod of a manifest by.
+func (a *agent) shown(name string) string {
+	if a.node == "" {
+		return name
+	}
+	return name + "-" + a.node
+}
+
 // write puts pods into the folder of manifests, each complete, and returns their names as the agent
 // shows them, and when it began. Fields, if not nil, returns what a pod's container has besides,
 // and lines of its spec.
 func (a *agent) write(prefix string, n int, fields func(name string) (container, spec string)) (names []string, began time.Time, err error) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", prefix, i)
-		names = append(names, name+"-"+a.node)
+		names = append(names, a.shown(name))
 		container, spec := "", ""
 		if fields != nil {
 			container, spec = fields(name)
@@ -239,7 +254,7 @@ func (a *agent) removeAll(ctx context.Context) (time.Duration, error) {
 	if _, err := a.await(ctx, "no pod to be shown", func(shown map[string]status) bool { return len(shown) == 0 }); err != nil {
 		return 0, err
 	}
-	err = until(ctx, 3*time.Minute, look, "no sandbox to run", func() bool {
+	err = until(ctx, enough, a.look, "no sandbox to run", func() bool {
 		running, err := a.m.sandboxes(ctx)
 		return err == nil && running == 0
 	})

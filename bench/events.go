@@ -67,7 +67,7 @@ func since(times map[string][]time.Time, names []string, begin time.Time) []time
 
 // awaitStarted returns when the containers of the pods were started, at begin or later, sorted.
 func (e *events) awaitStarted(ctx context.Context, names []string, begin time.Time) ([]time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, fmt.Errorf("%d pods were not started within 3 min", len(names)))
+	ctx, cancel := context.WithTimeoutCause(ctx, enough, fmt.Errorf("%d pods were not started within %v", len(names), enough))
 	defer cancel()
 	for {
 		e.mu.Lock()

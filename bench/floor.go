@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/runtime/crispec"
+	"berth/internal/runtime/embedded"
 )
 
 // floorParallel are the degrees of parallelism of the floor.
@@ -45,7 +47,7 @@ func (m *machine) floorPod(name string) (*floorPod, error) {
 
 // run makes the calls that cannot be avoided, and one container more for each further attempt.
 func (m *machine) run(ctx context.Context, p *floorPod) error {
-	made, err := m.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.sandbox})
+	made, err := m.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.sandbox, RuntimeHandler: m.handler})
 	if err != nil {
 		return err
 	}
@@ -54,15 +56,19 @@ func (m *machine) run(ctx context.Context, p *floorPod) error {
 }
 
 func (m *machine) runContainer(ctx context.Context, p *floorPod, attempt uint32) error {
-	cfg, err := crispec.ContainerConfig(crispec.Container{Pod: p.pod, Container: &p.pod.Spec.Containers[0], Image: image, ImageRef: image, Attempt: attempt})
+	c := crispec.Container{Pod: p.pod, Container: &p.pod.Spec.Containers[0], Image: image, ImageRef: image, Attempt: attempt}
+	if m.handler == embedded.KeeperHandler {
+		c.LogFile = filepath.Join(p.sandbox.LogDirectory, crispec.LogPath(c.Container.Name, attempt))
+	}
+	cfg, err := crispec.ContainerConfig(c)
 	if err != nil {
 		return err
 	}
-	c, err := m.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.id, Config: cfg, SandboxConfig: p.sandbox})
+	made, err := m.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.id, Config: cfg, SandboxConfig: p.sandbox})
 	if err != nil {
 		return err
 	}
-	_, err = m.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId})
+	_, err = m.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId})
 	return err
 }
 

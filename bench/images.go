@@ -219,7 +219,7 @@ func (m *machine) pullPod(ctx context.Context, kind agentKind, s *slowRegistry, 
 	if err := os.Rename(a.dir+"/cold.yaml", a.manifests+"/cold.yaml"); err != nil {
 		return 0, err
 	}
-	ready, err := a.awaitReady(ctx, []string{"cold-" + a.node})
+	ready, err := a.awaitReady(ctx, []string{a.shown("cold")})
 	if err != nil {
 		return 0, err
 	}

@@ -67,7 +67,7 @@ func measureLoad(ctx context.Context, m *machine, kind agentKind, r *report) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, a.stop()) }()
-	name := "load-" + a.node
+	name := a.shown("load")
 	if _, err := a.awaitReady(ctx, []string{name}); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ type machine struct {
 	dir      string
 	berth    string
 	cgroup   string
+	handler  string // of the runtime, for pods of the floor; "": its default
 	endpoint string
 	runtime  runtimeapi.RuntimeServiceClient
 	events   *events
@@ -49,7 +50,7 @@ func onMachine(ctx context.Context, o options, measure func(*machine) error) (er
 	if err != nil {
 		return err
 	}
-	m := &machine{dir: dir, berth: o.berth, cgroup: fmt.Sprintf("/berth-bench-%d", os.Getpid())}
+	m := &machine{dir: dir, berth: o.berth, cgroup: "/berth-bench-" + filepath.Base(dir)}
 	defer func() {
 		if e := m.remove(); e != nil {
 			err = errors.Join(err, fmt.Errorf("%s is left: %w", dir, e))
@@ -98,12 +99,11 @@ func copyProgram(from, to string) error {
 
 // startRuntime has berth unpack and start its runtime, which stays when berth ends.
 func (m *machine) startRuntime(ctx context.Context) error {
-	join, err := m.joinCgroup()
+	run, err := m.berthRun(m.dir + "/none")
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", join+`exec "$0" "$@"`, m.berth, "run", "--local-api-address", "", "--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup,
-		"--pod-logs-dir", m.dir+"/logs", "--container-logs-dir", m.dir+"/links", m.dir+"/none")
+	cmd := exec.CommandContext(ctx, run[0], run[1:]...)
 	log, err := os.Create(m.dir + "/runtime.log")
 	if err != nil {
 		return err
@@ -135,15 +135,18 @@ func (m *machine) startRuntime(ctx context.Context) error {
 	return errors.Join(err, cmd.Process.Signal(os.Interrupt), ended(cmd))
 }
 
-// joinCgroup makes the runtime's cgroup, where processors' time is counted, and returns the command
-// by which a shell joins it.
-func (m *machine) joinCgroup() (string, error) {
+// berthRun makes the runtime's cgroup, where processors' time is counted, and returns the command
+// that runs berth in it over the machine's own runtime.
+func (m *machine) berthRun(manifests string) ([]string, error) {
 	h, err := cgroupstat.Detect()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	dir := h.Dir("cpuacct", m.runtimeCgroup())
-	return fmt.Sprintf("echo $$ >%s/cgroup.procs && ", dir), os.MkdirAll(dir, 0o755)
+	return []string{
+		"sh", "-c", fmt.Sprintf(`echo $$ >%s/cgroup.procs && exec "$0" "$@"`, dir), m.berth, "run", "--local-api-address", "",
+		"--root-dir", m.rootDir(), "--run-dir", m.runDir(), "--cgroup-root", m.cgroup, "--pod-logs-dir", m.dir + "/logs", "--container-logs-dir", m.dir + "/links", manifests,
+	}, os.MkdirAll(dir, 0o755)
 }
 
 // ended waits for the process; that a signal ended it is no error.

@@ -21,9 +21,10 @@ type options struct {
 	berth, peer string
 	out         string
 	pods        int           // of the large batch
+	many        int           // pods at once by keepers; 0 leaves that out
 	rest        time.Duration // for which CPU at rest is taken
 	scale       string        // numbers of pods over the fake runtime; "" leaves it out
-	only        string        // one part alone: floor, agent, volumes, scale, images, localapi, load, member or traffic; "" is all but the last two
+	only        string        // one part alone: floor, agent, volumes, scale, keepers, images, localapi, load, member or traffic; "" is all but the last two
 	plane       string        // the control plane for tests
 }
 
@@ -33,9 +34,10 @@ func main() {
 	flag.StringVar(&o.peer, "peer", "", "another agent with the kubelet's flags, to be measured beside berth")
 	flag.StringVar(&o.out, "out", "bench/out", "folder for the report")
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
+	flag.IntVar(&o.many, "many", 1000, "pods at once by keepers alone; 0 leaves them out")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
 	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
-	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, images, localapi or load, or member or traffic, which are measured only so")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, keepers, images, localapi or load, or member or traffic, which are measured only so")
 	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only member and -only traffic")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -56,7 +58,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	r := newReport(o)
 	wants := func(part string) bool { return o.only == "" || o.only == part }
-	if o.only != "scale" {
+	if o.only != "scale" && o.only != "keepers" {
 		err = onMachine(ctx, o, func(m *machine) error {
 			var errs []error
 			o.berth = m.berth
@@ -91,6 +93,9 @@ func run(ctx context.Context, o options) (err error) {
 			}
 			return errors.Join(errs...)
 		})
+	}
+	if wants("keepers") {
+		err = errors.Join(err, measureKeepers(ctx, o, r))
 	}
 	if wants("scale") && o.scale != "" {
 		err = errors.Join(err, measureScale(ctx, o, r))

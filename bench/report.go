@@ -9,12 +9,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 // figure is one measured quantity; several values are the same thing done several times.
 type figure struct {
-	Who    string    `json:"who"` // floor, stock floor, berth, peer, scale
+	Who    string    `json:"who"` // floor, stock floor, berth, peer, shims, keepers, scale
 	What   string    `json:"what"`
 	Unit   string    `json:"unit"`
 	Values []float64 `json:"values"`
@@ -45,8 +46,9 @@ func (g goal) verdict() string {
 // report is what a run measured.
 type report struct {
 	options options
-	Began   time.Time `json:"began"`
-	CPUs    int       `json:"cpus"`
+	mu      sync.Mutex // guards Figures
+	Began   time.Time  `json:"began"`
+	CPUs    int        `json:"cpus"`
 	// Load is the machine's load average before the run: what others did to the figures.
 	Load    string   `json:"load"`
 	Figures []figure `json:"figures"`
@@ -60,6 +62,8 @@ func newReport(o options) *report {
 
 // add adds a figure, or values to one that was taken before.
 func (r *report) add(who, what, unit string, values ...float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range r.Figures {
 		if f := &r.Figures[i]; f.Who == who && f.What == what {
 			f.Values = append(f.Values, values...)
@@ -165,6 +169,7 @@ func (r *report) computeGoals() {
 	set(many+"RssAnon at most, over that before", "MiB", 2*(followers+sessions), less, "berth", many+"RssAnon at most", "berth", many+"RssAnon before")
 	set(many+"goroutines left", "", settled, less, "berth", many+"goroutines after", "berth", many+"goroutines before")
 	set(many+"open files left", "", settled, less, "berth", many+"open files after", "berth", many+"open files before")
+	r.computeKeeperGoals()
 	sizes := strings.Split(r.options.scale, ",")
 	if len(sizes) > 1 {
 		small, large := sizes[0], sizes[len(sizes)-1]

@@ -98,7 +98,7 @@ func fields(file string) (map[string]int, error) {
 	return found, nil
 }
 
-// runtimePIDs returns the processes of containerd and its shims.
+// runtimePIDs returns the processes of containerd, its shims and keepers.
 func (m *machine) runtimePIDs() ([]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -110,8 +110,9 @@ func (m *machine) runtimePIDs() ([]int, error) {
 		if err != nil || !bytes.Contains(b, []byte(m.dir+"/")) {
 			continue
 		}
-		exe, _, _ := bytes.Cut(b, []byte{0})
-		if name := filepath.Base(string(exe)); name == "containerd" || strings.HasPrefix(name, "containerd-shim") {
+		args := strings.Split(string(b), "\x00")
+		isKeeper := len(args) > 2 && strings.HasPrefix(args[2], m.runDir()+"/containerd/keepers/")
+		if name := filepath.Base(args[0]); name == "containerd" || strings.HasPrefix(name, "containerd-shim") || isKeeper {
 			pid, err := strconv.Atoi(filepath.Base(d))
 			if err != nil {
 				return nil, err

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/cgroups/v3/cgroup2"
@@ -32,6 +33,16 @@ func unified() bool { return cgroups.IsCgroup2UnifiedMode() }
 // bySystemd reports whether systemd makes the cgroup of that name: slice:prefix:name. Others are paths.
 func bySystemd(name string) bool { return !filepath.IsAbs(name) }
 
+// hierarchies are the directories of the hierarchies of version 1, by controller. The library looks for them
+// each time, which takes some fifty system calls.
+var hierarchies = sync.OnceValues(func() (map[string]string, error) {
+	m, err := manager.New(&cgroups.Cgroup{Path: "/", Resources: &cgroups.Resources{}})
+	if err != nil {
+		return nil, err
+	}
+	return m.GetPaths(), nil
+})
+
 // cgroup is a container's cgroup, of all hierarchies, with its limits as runc understands them.
 type cgroup struct {
 	cgroups.Manager
@@ -43,7 +54,18 @@ type cgroup struct {
 func cgroupOf(spec *specs.Spec) (*cgroup, error) {
 	name := spec.Linux.CgroupsPath
 	config := configOf(spec)
-	m, err := manager.New(config)
+	var paths map[string]string // nil: the library finds them
+	if !unified() && !bySystemd(name) {
+		tops, err := hierarchies()
+		if err != nil {
+			return nil, fmt.Errorf("cgroups: %w", err)
+		}
+		paths = make(map[string]string, len(tops))
+		for controller, top := range tops {
+			paths[controller] = filepath.Join(top, filepath.Clean(name)) // not above its top
+		}
+	}
+	m, err := manager.NewWithPaths(config, paths)
 	if err != nil {
 		return nil, fmt.Errorf("cgroup %s: %w", name, err)
 	}
@@ -135,10 +157,13 @@ func (g *cgroup) stat() (any, error) {
 	return m.Stat(cgroup1.IgnoreNotExist)
 }
 
+// v1Hierarchy is what containerd's library knows of version 1. It reads the table of mounts for it.
+var v1Hierarchy = sync.OnceValues(cgroup1.Default)
+
 // v1 is the cgroup for what is done with those of version 1 alone.
 func (g *cgroup) v1() (cgroup1.Cgroup, error) {
 	_, at := g.split(g.Path("devices"))
-	return cgroup1.Load(cgroup1.StaticPath(at))
+	return cgroup1.Load(cgroup1.StaticPath(at), cgroup1.WithHierarchy(v1Hierarchy))
 }
 
 // frozen reports whether the processes in the cgroup do not run.

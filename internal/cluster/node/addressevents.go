@@ -19,9 +19,10 @@ func watchAddresses(ctx context.Context, changed func()) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // ends the reading
 	defer stop()
-	changed() // what changed before the kernel knew that it is to tell
+	changed()                  // what changed before the kernel knew that it is to tell
+	buf := make([]byte, 1<<16) // of no datagram is more
 	for ctx.Err() == nil {
-		if err := readAddressEvents(f, changed); err != nil && ctx.Err() == nil {
+		if err := readAddressEvents(f, buf, changed); err != nil && ctx.Err() == nil {
 			return errors.Join(err, f.Close())
 		}
 	}
@@ -43,10 +44,9 @@ func openAddressEvents() (*os.File, error) {
 	return f, nil
 }
 
-// readAddressEvents waits for the next datagram of events, and calls changed if one of them
-// matters.
-func readAddressEvents(f *os.File, changed func()) error {
-	buf := make([]byte, 1<<16) // of no datagram is more
+// readAddressEvents waits for the next datagram of events, reads it into the buffer, and calls
+// changed if one of them matters.
+func readAddressEvents(f *os.File, buf []byte, changed func()) error {
 	n, err := f.Read(buf)
 	if errors.Is(err, unix.ENOBUFS) { // some were lost
 		changed()
