@@ -13,7 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/runtime/crispec"
-	"berth/internal/runtime/embedded"
 )
 
 // floorParallel are the degrees of parallelism of the floor.
@@ -57,7 +56,7 @@ func (m *machine) run(ctx context.Context, p *floorPod) error {
 
 func (m *machine) runContainer(ctx context.Context, p *floorPod, attempt uint32) error {
 	c := crispec.Container{Pod: p.pod, Container: &p.pod.Spec.Containers[0], Image: image, ImageRef: image, Attempt: attempt}
-	if m.handler == embedded.KeeperHandler {
+	if m.handler == keeperHandler {
 		c.LogFile = filepath.Join(p.sandbox.LogDirectory, crispec.LogPath(c.Container.Name, attempt))
 	}
 	cfg, err := crispec.ContainerConfig(c)

@@ -12,8 +12,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/api/server"
-	"berth/internal/runtime/embedded"
 )
+
+// keeperHandler is the handler of the bundle's containerd that runs pods by keepers.
+const keeperHandler = "keeper"
 
 // Whose figures they are: all pods of a node are run by stock shims, or by keepers.
 const (
@@ -42,7 +44,7 @@ const (
 func measureKeepers(ctx context.Context, o options, r *report) error {
 	return onMachine(ctx, o, func(shims *machine) error {
 		return onMachine(ctx, o, func(keepers *machine) error {
-			shims.handler, keepers.handler = "runc", embedded.KeeperHandler
+			shims.handler, keepers.handler = "runc", keeperHandler
 			var both [2]*agent
 			var err error
 			if both[0], err = shims.newRun(byShims, o); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,6 +72,9 @@ func TestChurn(t *testing.T) {
 				more = append(more, fmt.Sprintf("%s has %.1f MiB of memory, had %.1f", who, mib(is.memory), mib(was.memory)))
 			}
 		}
+		if left := missingIn(files, n.files()); len(left) > 0 {
+			more = append(more, fmt.Sprintf("%d files are there that were not, as %s", len(left), left[0]))
+		}
 		if len(more) == 0 {
 			break
 		}
@@ -78,14 +82,20 @@ func TestChurn(t *testing.T) {
 			t.Fatalf("after %d more pods:\n%s", many-first, strings.Join(more, "\n"))
 		}
 	}
-	for path := range n.files() {
-		if !files[path] {
-			t.Errorf("after %d pods there is %s, which was not there after %d", many, path, first)
-		}
-	}
 	for who, was := range before {
 		t.Logf("%s: after %d pods %d open files and %.1f MiB, after %d %d and %.1f", who, first, was.files, mib(was.memory), many, after[who].files, mib(after[who].memory))
 	}
+}
+
+// missingIn are the names that are not in known.
+func missingIn(known, names map[string]bool) (out []string) {
+	for name := range names {
+		if !known[name] {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // files are the paths of all that there is below the node's folder.

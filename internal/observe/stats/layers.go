@@ -64,8 +64,8 @@ func (l *layers) upperDir(ctx context.Context, m mounts, id pod.ContainerID, cgr
 	return ""
 }
 
-// ask asks the runtime, once for each container: it may have made the mount where the agent does not
-// see it.
+// ask asks the runtime, once for each container: it may have made the mount where the agent does
+// not see it.
 func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
 	l.mu.Lock()
 	upper, known := l.told[id]
