@@ -50,6 +50,19 @@ func run(args []string) error {
 		}
 		return serve(c)
 	}
+	app.Commands = append(app.Commands, &cli.Command{
+		Name: "end-keepers", Usage: "end the pods of a state directory that keepers have, while no containerd serves them",
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return fmt.Errorf("end-keepers: takes no arguments, and has %q; --state comes before it", c.Args().Slice())
+			}
+			state, err := stateOf(c)
+			if err == nil {
+				err = k.EndAll(c.Context, state)
+			}
+			return err
+		},
+	})
 	return app.Run(args)
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -133,11 +134,32 @@ func (p place) cgroupTree() []string {
 	return all
 }
 
-// pid is the first process of a container, as its cgroup tells.
+// keeper is the process that keeps a sandbox, 0 for a sandbox that has a shim.
+func (n *node) keeper(sandbox string) int {
+	n.t.Helper()
+	var record struct{ Pid int }
+	b, err := os.ReadFile(n.place.Run + "/containerd/keepers/" + sandbox + "/pod.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &record)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return record.Pid
+}
+
+// pid is the first process of a container, as its cgroup tells. That of a sandbox is its keeper,
+// or else the first process of its cgroup.
 func (n *node) pid(id string) int {
 	n.t.Helper()
 	if id == "" {
 		n.t.Fatal("a container without an id has no process")
+	}
+	if pid := n.keeper(id); pid > 0 {
+		return pid
 	}
 	for _, dir := range n.place.cgroupTree() {
 		if !strings.Contains(filepath.Base(dir), id) {

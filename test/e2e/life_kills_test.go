@@ -228,7 +228,13 @@ func (n *node) beyond(now pods) (wrong []string) {
 			processes[pid] = true
 		}
 	}
-	count("processes in containers", len(processes), 2*len(now))
+	pauses := 0 // a keeper needs no process that holds the pod
+	for _, id := range has.ready {
+		if n.keeper(id) == 0 {
+			pauses++
+		}
+	}
+	count("processes in containers", len(processes), len(now)+pauses)
 	mounts, err := n.place.mounts()
 	if err != nil {
 		return append(wrong, err.Error())

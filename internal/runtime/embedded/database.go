@@ -73,7 +73,9 @@ func checkDatabases(p paths) error {
 	if _, err := os.Stat(p.metadata()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if running, err := filepath.Glob(filepath.Join(p.runc(), podNamespace, "*")); err != nil || len(running) == 0 {
+	running, err := filepath.Glob(filepath.Join(p.runc(), podNamespace, "*"))
+	kept, keptErr := p.keptPods()
+	if err := errors.Join(err, keptErr); err != nil || len(running)+len(kept) == 0 {
 		return err
 	}
 	return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)

@@ -66,11 +66,19 @@ func TestCheckDatabases(t *testing.T) {
 	if err := checkDatabases(p); err != nil {
 		t.Errorf("before the first start: %v", err)
 	}
-	if err := os.MkdirAll(p.runc()+"/k8s.io/x", 0o755); err != nil {
-		t.Fatal(err)
+	for what, dir := range map[string]string{"a container": p.runc() + "/k8s.io/x", "a keeper": p.keepers() + "/x/shm"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkDatabases(p); !errors.Is(err, errBroken) {
+			t.Errorf("with %s and no database: %v, want it broken", what, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := checkDatabases(p); !errors.Is(err, errBroken) {
-		t.Errorf("with a container and no database: %v, want it broken", err)
+	if err := os.MkdirAll(p.keepers()+"/x/shm", 0o755); err != nil {
+		t.Fatal(err)
 	}
 	if err := writeFile(p.metadata(), database(t, 4)); err != nil {
 		t.Fatal(err)

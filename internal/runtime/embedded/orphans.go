@@ -32,7 +32,7 @@ type remains struct {
 	cgroups     []string // without a process
 }
 
-// shimProcess is a shim that runs.
+// shimProcess is a shim or a keeper that runs.
 type shimProcess struct {
 	id        string
 	pid       int
@@ -113,8 +113,8 @@ func lessee(file string) (id, ifName string) {
 	return strings.TrimSpace(id), ifName
 }
 
-// findShims lists the shims of our containerd that serve. Its program that starts one, or cleans up
-// after one, is none.
+// findShims lists the shims and keepers of our containerd. Its program that starts a shim, or
+// cleans up after one, is none.
 func findShims(p paths, proc string) ([]shimProcess, error) {
 	all, err := pids(proc)
 	if err != nil {
@@ -134,17 +134,26 @@ func findShims(p paths, proc string) ([]shimProcess, error) {
 	return shims, nil
 }
 
-// shimID returns the id that a shim of our containerd was started for, and "" for another process.
+// shimID returns the id that a shim or a keeper of our containerd was started for, and "" for
+// another process.
 func shimID(p paths, proc string, pid int) (string, error) {
 	exe, err := executable(proc, pid)
-	if err != nil || !strings.HasPrefix(exe, real(p.bundles())+"/") {
+	if err != nil {
 		return "", err
+	}
+	isShim := strings.HasPrefix(exe, real(p.bundles())+"/")
+	if !isShim && !runsKeeper(proc, pid) {
+		return "", nil
 	}
 	line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
 	if err != nil {
 		return "", err
 	}
-	return parseShim(strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"), p.socket()), nil
+	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	if isShim {
+		return parseShim(args, p.socket()), nil
+	}
+	return parseKeeper(args, p.keepers()), nil
 }
 
 // parseShim returns the id that a shim with these arguments serves for the containerd at the

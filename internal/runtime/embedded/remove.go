@@ -82,13 +82,13 @@ func (r *Runtime) EndShims(ctx context.Context) error {
 	return nil
 }
 
-// removeContainers kills and deletes what runc still knows, its cgroups included.
+// removeContainers kills and deletes what runc and keepers still have, its cgroups included.
 func removeContainers(ctx context.Context, p paths) error {
 	folders, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
 	if err != nil {
 		return err
 	}
-	return deleteContainers(ctx, p, folders)
+	return errors.Join(deleteContainers(ctx, p, folders), endKeepers(ctx, p))
 }
 
 // deleteContainers kills and deletes the containers whose state runc keeps in these folders, as
@@ -104,8 +104,8 @@ func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	return errors.Join(errs...)
 }
 
-// killAll kills the processes that run programs of our bundles, shims above all, and returns when
-// they are gone.
+// killAll kills the processes that run programs of our bundles, shims above all, and keepers, and
+// returns when they are gone.
 func killAll(ctx context.Context, p paths) error {
 	all, err := pids("/proc")
 	if err != nil {
@@ -120,7 +120,12 @@ func killAll(ctx context.Context, p paths) error {
 		}
 		one := &process{record: record{PID: pid}, fd: fd}
 		exe, err := executable("/proc", pid)
-		if err == nil && pid != os.Getpid() && strings.HasPrefix(exe, prefix) {
+		ours := err == nil && strings.HasPrefix(exe, prefix)
+		if !ours {
+			id, err := shimID(p, "/proc", pid)
+			ours = err == nil && id != ""
+		}
+		if ours && pid != os.Getpid() {
 			errs = append(errs, one.end(ctx, 0))
 		}
 		errs = append(errs, one.close())

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -123,5 +126,43 @@ func TestPodsOfAnotherDatabase(t *testing.T) {
 	r.must(err)
 	if !strings.Contains(string(b), "pod "+pod+" is not in containerd's database") {
 		t.Error("the log does not tell of the pod")
+	}
+}
+
+// Without containerd, its program ends all that keepers have: also what is paused, what is among
+// the host's processes, what has lost its keeper, and what has a file that cannot be read. It does
+// nothing while containerd serves.
+func TestEndKeepers(t *testing.T) {
+	r := newRig(t)
+	r.runs("plain", "sleep")
+	_, paused := r.runs("paused", "sleep")
+	r.must(r.pause(paused))
+	host := r.place("keeper", "host pid", "")
+	r.must(host.err)
+	lost, _ := r.runs("lost", "sleep")
+	keeper := r.keeperOf(lost)
+	damaged, _ := r.runs("damaged", "sleep")
+	end := func() (string, error) {
+		out, err := exec.Command(filepath.Join(r.programs, "keeper-containerd"), "--state", r.path("state"), "end-keepers").CombinedOutput()
+		return string(out), err
+	}
+	if out, err := end(); err == nil || !strings.Contains(out, "another containerd serves the pods") {
+		t.Errorf("beside containerd: %v, %s", err, out)
+	}
+	if s := r.podStatus(lost); s.State != cri.PodSandboxState_SANDBOX_READY {
+		t.Errorf("beside containerd: a pod is %s", s.State)
+	}
+	r.kill()
+	r.must(syscall.Kill(keeper, syscall.SIGKILL))
+	r.must(os.WriteFile(r.path("state", "keepers", damaged, "pod.json"), []byte("{"), 0o600))
+	for range 2 { // the second time there is nothing
+		if out, err := end(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	for _, left := range r.leftovers() {
+		if strings.HasPrefix(left, "process ") || strings.Contains(left, "/keepers/") || strings.HasSuffix(left, "cgroup.procs") {
+			t.Errorf("left: %s", left)
+		}
 	}
 }

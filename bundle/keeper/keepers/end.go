@@ -1,0 +1,57 @@
+package keepers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/log"
+)
+
+// EndAll ends the pods of a state directory that no containerd serves, and takes their cgroups and
+// folders away. It goes as far as it can.
+func (k *Keepers) EndAll(ctx context.Context, state string) error {
+	k.state, k.dir = state, filepath.Join(state, "keepers")
+	entries, err := os.ReadDir(k.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := k.lock(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if err := k.end(ctx, e.Name()); err != nil {
+			errs = append(errs, fmt.Errorf("pod %s: %w", e.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// end ends a pod of which nothing is known but its folder.
+func (k *Keepers) end(ctx context.Context, id string) error {
+	p := newPod(filepath.Join(k.dir, id))
+	// The keeper ends without what cannot be read.
+	err := errors.Join(readRecord(podFile(p.dir), &p.record), p.readTasks())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		log.L.Warnf("keeper: pod %s: %s", id, err)
+	}
+	err = p.connect()
+	if err != nil && !noKeeper(err) {
+		return err
+	}
+	if err != nil {
+		p.thaw()
+		p.gone()
+	}
+	k.pods[id] = p
+	return (&controller{k}).Shutdown(ctx, id)
+}
