@@ -137,19 +137,14 @@ static void progress(struct container *c) {
 	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
 }
 
-// copyself is fork with new namespaces. Where there is one cgroup, the new process begins in it: to move there later costs milliseconds.
-static pid_t copyself(int group, uint64_t new) {
-	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = group }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
-	return group < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone3, args, sizeof args);
-}
-
 // spawn makes a process: the first of a container, among the processes of target if there is one, or an exec beside target, the first of
-// its container. It returns an errno.
+// its container. Where there is one cgroup, it begins in it: to move there later costs milliseconds. It returns an errno.
 static int spawn(struct container *c, const struct plan *p, int target) {
-	int sync[2] = { -1, -1 }, e = 0, on = 1;
+	int sync[2] = { -1, -1 }, e = 0, on = 1, group = c->file[INTO];
 	int new = *c->exec ? 0 : target < 0 ? CLONE_NEWNS | CLONE_NEWPID : CLONE_NEWNS;
+	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = group }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) || setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) e = errno;
-	else if ((c->nspid = copyself(c->file[INTO], new)) < 0) e = errno;
+	else if ((c->nspid = group < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone3, args, sizeof args)) < 0) e = errno;
 	else if (!c->nspid) child(p, sync[1], c->file, target);
 	for (int i = IN; i <= INTO; i++) shut(&c->file[i]);
 	shut(&sync[1]);

@@ -15,20 +15,15 @@ int reopen(struct container *c) {
 	return 0;
 }
 
-static char inbuf[65536], outbuf[2 * sizeof inbuf + LINE + 4096];
+static char stamp[64], inbuf[65536], outbuf[2 * sizeof inbuf + LINE + 4096]; // stamp: when inbuf was read
 static size_t outlen;
 
+// flush writes what there is. A disk that is full loses lines, as with containerd. No signal interrupts it, as none is handled.
 static void flush(struct container *c) {
-	for (size_t at = 0; at < outlen;) {
-		ssize_t n = write(c->log, outbuf + at, outlen - at);
-		if (n < 0 && errno == EINTR) continue;
-		if (n <= 0) break; // a disk that is full loses lines, as with containerd
-		at += n;
-	}
+	ssize_t n;
+	for (size_t at = 0; at < outlen && (n = write(c->log, outbuf + at, outlen - at)) > 0; at += n) {}
 	outlen = 0;
 }
-
-static char stamp[64]; // when it was read
 
 // emit writes a line to the log. tag is F for a whole line or its end, P for a part.
 static void emit(struct container *c, int which, char tag, const char *more, size_t len) {
@@ -72,9 +67,7 @@ static void split(struct container *c, int which, const char *at, const char *en
 static void logged(struct container *c, int which, size_t n) {
 	struct stream *s = &c->out[which];
 	int64_t t = now();
-	struct tm tm;
-	gmtime_r(&(time_t){ t / 1000000000 }, &tm);
-	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm), ".%09dZ", (int)(t % 1000000000));
+	sprintf(stamp + strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", gmtime(&(time_t){ t / 1000000000 })), ".%09dZ", (int)(t % 1000000000));
 	reopen(c);
 	if (n) split(c, which, inbuf, inbuf + n);
 	else if (s->len) emit(c, which, 'P', "", 0);

@@ -65,35 +65,25 @@ static int proc(const char *path, const char *value) {
 	return r;
 }
 
-static int follow(const struct step *s, char *way, int links);
-
 // make makes something in a folder of the container. What is there already stays; where that is a link to what is not there, as images
 // have it at /etc/resolv.conf, this is made.
 static int make(const struct step *s, const char *target, const char *folder, const char *name, int links) {
+	static const struct step on = { .op = DIRECTORY, .n = { 0755 } }; // on the way
 	char link[PATH_MAX], way[2 * PATH_MAX];
 	int n, at = inside(folder);
 	if (at < 0) return -1;
 	int r = s->op == DIRECTORY ? mkdirat(at, name, s->n[0]) : s->op == LINK ? symlinkat(target, at, name) : mknodat(at, name, s->n[0], s->n[1]);
 	if (!r && s->op == NODE && (s->n[2] || s->n[3])) r = fchownat(at, name, s->n[2], s->n[3], AT_SYMLINK_NOFOLLOW);
-	if (r && errno == EEXIST) r = 0;
-	else return done(at, r);
-	if (s->op != LINK && (n = readlinkat(at, name, link, sizeof link)) > 0 && n < PATH_MAX) {
-		snprintf(way, sizeof way, "%s/%.*s/", *link == '/' ? "" : folder, n, link);
-		errno = ELOOP;
-		r = links ? follow(s, way, links - 1) : -1;
+	if (!r || errno != EEXIST) return done(at, r);
+	if (s->op == LINK || (n = readlinkat(at, name, link, sizeof link)) <= 0 || n == PATH_MAX) return done(at, 0);
+	snprintf(way, sizeof way, "%s/%.*s/", *link == '/' ? "" : folder, n, link);
+	errno = ELOOP;
+	r = links ? 0 : -1;
+	for (char *from = way, *to; !r && (to = strchr(from + 1, '/')); *from = *to = '/', from = to) {
+		*from = *to = 0;
+		if (from[1]) r = make(to[1] ? &on : s, 0, from == way ? "/" : way, from + 1, links - 1);
 	}
 	return done(at, r);
-}
-
-// follow makes what is to be at a path, with the folders on the way. The path begins and ends with a slash, and is changed.
-static int follow(const struct step *s, char *way, int links) {
-	static const struct step folder = { .op = DIRECTORY, .n = { 0755 } };
-	for (char *name = way, *end; (end = strchr(name + 1, '/')); *name = '/', name = end) {
-		*name = *end = 0;
-		if (name[1] && make(end[1] ? &folder : s, 0, name == way ? "/" : way, name + 1, links)) return -1;
-		*end = '/';
-	}
-	return 0;
 }
 
 // named is the name that /proc has for an open file.
@@ -191,12 +181,6 @@ static int console(const struct step *s, const char *shown) {
 	return close(master);
 }
 
-// folder goes to the folder that the program begins in, which must be one of the container.
-static int folder(const char *path) {
-	char at[PATH_MAX];
-	return chdir(path) || !getcwd(at, sizeof at) || *at != '/' ? -1 : 0;
-}
-
 // enter goes into namespaces of the target; if they have mounts, their root becomes this process's. With a path of its /proc, it comes back
 // to its own mounts with that as TARGET: only who is among processes can mount their /proc, and nobody is to be there with these rights.
 // The target can have put anything at the path by now.
@@ -216,6 +200,7 @@ static int enter(uint64_t flags, const char *proc) {
 int run(const struct plan *p, const struct step *s) {
 	const char *a = text(p, s->s[0]), *b = text(p, s->s[1]), *type = text(p, s->s[2]), *data = text(p, s->s[3]);
 	int fd;
+	char *cwd; // the folder that the program begins in, which must be one of the container
 	switch (s->op) {
 	case JOIN: return a ? putfile(a, "0") : unshare(s->n[0]); // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
@@ -226,20 +211,19 @@ int run(const struct plan *p, const struct step *s) {
 	case WRITE: return proc(a, b);
 	case KEYRING: return syscall(SYS_keyctl, 1, 0) < 0 && errno != ENOSYS ? -1 : 0; // KEYCTL_JOIN_SESSION_KEYRING
 	case XATTR: return (fd = inside(b)) < 0 ? -1 : done(fd, setxattr(named(fd), "security.selinux", a, strlen(a), 0));
-	case PIVOT: // the old root lies upon the new one then, and goes
-		if (fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH)) return -1;
-		return chdir("/");
-	case CWD: return folder(a);
+	// The old root lies upon the new one then, and goes.
+	case PIVOT: return fchdir(rootfd) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) ? -1 : chdir("/");
+	case CWD: return chdir(a) || !(cwd = getcwd(0, 0)) || *cwd != '/' ? -1 : 0;
 	case IDS: return ids(p, s);
 	case CAPS: return caps(s->n);
 	case PRCTL: return prctl(s->n[0], s->n[1], s->n[2], 0, 0);
 	case CONSOLE: return console(s, b);
 	case ENTER: return enter(s->n[0], a);
-	case ATTACH: // MOVE_MOUNT_F_SYMLINKS, as a is what /proc shows of a file; MOVE_MOUNT_T_EMPTY_PATH
-		return (fd = inside(b)) < 0 ? -1 : done(fd, syscall(SYS_move_mount, AT_FDCWD, a, fd, "", 0x01 | 0x40));
+	// MOVE_MOUNT_F_SYMLINKS, as a is what /proc shows of a file; MOVE_MOUNT_T_EMPTY_PATH
+	case ATTACH: return (fd = inside(b)) < 0 ? -1 : done(fd, syscall(SYS_move_mount, AT_FDCWD, a, fd, "", 0x01 | 0x40));
 	case PREPARE: return prepare(p);
-	case FILTER: // SECCOMP_SET_MODE_FILTER
-		return syscall(SYS_seccomp, 1, s->n[0], &(struct { unsigned short len; const char *program; }){ s->n[1], a }) ? -1 : 0;
+	// SECCOMP_SET_MODE_FILTER
+	case FILTER: return syscall(SYS_seccomp, 1, s->n[0], &(struct { unsigned short len; const char *program; }){ s->n[1], a }) ? -1 : 0;
 	case OWN: return give(s->n[0], s->n[1]) || (setfsgid(s->n[1]), setfsuid(s->n[0]), 0);
 	case MAPPED: return closed(attach(AT_FDCWD, a, s->n[0] ? RECURSIVE : 0, inside(b), ATTR_IDMAP, open(type, O_RDONLY | O_CLOEXEC)));
 	case USER: return user(a);
