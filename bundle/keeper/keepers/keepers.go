@@ -266,6 +266,9 @@ func (k *Keepers) restore(t *task) error {
 		delete(p.tasks, t.record.ID)
 		p.mu.Unlock()
 		return t.discard()
+	case !t.findable(): // containerd takes it for ended, and starts another one in its place
+		go t.endForgotten()
+		return nil
 	default:
 		t.hold()
 	}
