@@ -204,7 +204,7 @@ func (k *Keepers) load(id string) error {
 		p.thaw()
 		p.gone()
 	}
-	for _, t := range p.tasks {
+	for _, t := range slices.Collect(maps.Values(p.tasks)) { // which those take themselves from that are ended
 		if err := k.restore(t); err != nil {
 			return fmt.Errorf("container %s: %w", t.record.ID, err)
 		}
