@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 )
 
@@ -54,4 +56,29 @@ func (k *Keepers) end(ctx context.Context, id string) error {
 	}
 	k.pods[id] = p
 	return (&controller{k}).Shutdown(ctx, id)
+}
+
+// findable reports whether a task's folder has what containerd finds the task by.
+func (t *task) findable() bool {
+	_, err := os.Stat(filepath.Join(t.record.Bundle, "bootstrap.json"))
+	return err == nil
+}
+
+// endForgotten ends a container that containerd cannot find, and takes away what there is of it.
+func (t *task) endForgotten() {
+	log.L.Warnf("keeper: container %s: what was in %s is gone, and it is ended", t.record.ID, t.record.Bundle)
+	err := t.signal(syscall.SIGKILL)
+	if err == nil || errors.Is(err, errdefs.ErrNotFound) { // it may have ended before
+		<-t.done
+		err = t.delete()
+	}
+	if err == nil {
+		t.pod.mu.Lock()
+		delete(t.pod.tasks, t.record.ID)
+		t.pod.mu.Unlock()
+		err = t.discard()
+	}
+	if err != nil {
+		log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
+	}
 }

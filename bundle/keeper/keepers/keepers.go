@@ -204,7 +204,7 @@ func (k *Keepers) load(id string) error {
 		p.thaw()
 		p.gone()
 	}
-	for _, t := range p.tasks {
+	for _, t := range slices.Collect(maps.Values(p.tasks)) { // which those take themselves from that are ended
 		if err := k.restore(t); err != nil {
 			return fmt.Errorf("container %s: %w", t.record.ID, err)
 		}
@@ -266,6 +266,9 @@ func (k *Keepers) restore(t *task) error {
 		delete(p.tasks, t.record.ID)
 		p.mu.Unlock()
 		return t.discard()
+	case !t.findable(): // containerd takes it for ended, and starts another one in its place
+		go t.endForgotten()
+		return nil
 	default:
 		t.hold()
 	}

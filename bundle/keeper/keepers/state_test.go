@@ -1,9 +1,13 @@
 package keepers
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 )
 
 // Who comes before containerd makes its state directory as containerd does, and keeps its own folder
@@ -24,6 +28,53 @@ func TestServeMakesTheStateDirectory(t *testing.T) {
 		}
 		if got := st.Mode().Perm(); got != want {
 			t.Errorf("%s has mode %o, want %o", filepath.Base(dir), got, want)
+		}
+	}
+}
+
+// Containers that containerd cannot find by their folders are not taken back, and leave nothing.
+func TestContainersThatCannotBeFound(t *testing.T) {
+	k := New("keeper")
+	k.dir = t.TempDir()
+	dir := filepath.Join(k.dir, "pod")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeRecord(podFile(dir), podRecord{Version: recordVersion, ID: "pod"}); err != nil {
+		t.Fatal(err)
+	}
+	found := filepath.Join(k.dir, "found")
+	if err := os.Mkdir(found, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(found, "bootstrap.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		r := taskRecord{Version: recordVersion, ID: fmt.Sprint(i), Bundle: filepath.Join(k.dir, "emptied"), Cgroup: "/keeper-test-no-such"}
+		if i == 7 {
+			r.Bundle = found
+		}
+		if err := writeRecord(taskFile(dir, r.ID), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.load("pod"); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.tasks) != 1 || k.tasks["7"] == nil {
+		t.Errorf("tasks %v, want 7 alone", slices.Collect(maps.Keys(k.tasks)))
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		left, err := filepath.Glob(taskFile(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Equal(left, []string{taskFile(dir, "7")}) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("files %v are left, want that of 7 alone", left)
 		}
 	}
 }

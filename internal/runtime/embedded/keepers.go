@@ -15,13 +15,8 @@ import (
 // keeperProgram is what the kernel calls the copy in memory that keepers run.
 const keeperProgram = "/memfd:keeper"
 
-// runsKeeper reports whether a process runs a copy in memory that nobody can change, of the name
-// that keepers' programs have. It may be a keeper of another containerd.
-func runsKeeper(proc string, pid int) bool {
-	exe, err := executable(proc, pid)
-	if err != nil || exe != keeperProgram {
-		return false
-	}
+// runsSealed reports whether a process runs a file in memory that nobody can change.
+func runsSealed(proc string, pid int) bool {
 	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "exe"))
 	if err != nil {
 		return false

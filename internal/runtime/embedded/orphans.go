@@ -142,7 +142,7 @@ func shimID(p paths, proc string, pid int) (string, error) {
 		return "", err
 	}
 	isShim := strings.HasPrefix(exe, real(p.bundles())+"/")
-	if !isShim && !runsKeeper(proc, pid) {
+	if !isShim && (exe != keeperProgram || !runsSealed(proc, pid)) {
 		return "", nil
 	}
 	line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))

@@ -166,3 +166,38 @@ func TestEndKeepers(t *testing.T) {
 		}
 	}
 }
+
+// A container that containerd cannot find any more, as its folder has been emptied, is ended with
+// it; its pod goes on.
+func TestContainerThatContainerdCannotFind(t *testing.T) {
+	r := newRig(t)
+	pod, id := r.runs("emptied", "sleep")
+	r.kill()
+	files, err := filepath.Glob(r.path("state", "io.containerd.runtime.v2.task", "k8s.io", id, "*"))
+	r.must(err)
+	for _, file := range files {
+		r.must(os.RemoveAll(file))
+	}
+	r.start()
+	r.exits(id)
+	eventually(r, "the container is gone", func() error {
+		if left := r.members(id); len(left) > 0 {
+			return fmt.Errorf("left: %v", left)
+		}
+		_, err := os.Stat(r.path("state", "keepers", pod, "task-"+id+".json"))
+		if !os.IsNotExist(err) {
+			return fmt.Errorf("its file is there: %v", err)
+		}
+		return nil
+	})
+	if s := r.podStatus(pod); s.State != cri.PodSandboxState_SANDBOX_READY {
+		t.Errorf("the pod is %s", s.State)
+	}
+	if again, err := r.container(pod, containerConfig(r, "emptied", "again", "exit", "0", "3"), func() {}); err != nil {
+		t.Error(err)
+	} else if s := r.exits(again); s.ExitCode != 3 {
+		t.Errorf("the next container of the pod ended with %d, want 3", s.ExitCode)
+	}
+	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}
