@@ -173,10 +173,14 @@ func (r *rig) ofCgroups(id string) facts {
 	r.Helper()
 	f, err := readFacts(r.execSync(id, 0, "/payload", "probe").Out)
 	r.must(err)
+	host := namespacesOf("self")
 	for what, v := range f {
 		if !strings.Contains(what, "cgroup") {
 			delete(f, what)
 			continue
+		}
+		if n, ok := strings.CutPrefix(what, "namespace "); ok && v != host[n] {
+			v = "its own"
 		}
 		f[what] = strings.NewReplacer(id, "ID", r.group, "/GROUP").Replace(v)
 	}
