@@ -42,14 +42,19 @@ func (c *Client) LogWriters(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return logWriters(r.GetInfo()["config"]), nil
+}
+
+// logWriters reads the names out of containerd's configuration, sorted.
+func logWriters(text string) []string {
 	var config struct {
 		Containerd struct {
 			DefaultRuntimeName string
 			Runtimes           map[string]struct{ ContainerAnnotations []string }
 		}
 	}
-	if err := json.Unmarshal([]byte(r.GetInfo()["config"]), &config); err != nil {
-		return nil, nil //nolint:nilerr // the form of it is the runtime's own
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
+		return nil // its form is the runtime's own
 	}
 	var names []string
 	for name, handler := range config.Containerd.Runtimes {
@@ -60,7 +65,8 @@ func (c *Client) LogWriters(ctx context.Context) ([]string, error) {
 	if slices.Contains(names, config.Containerd.DefaultRuntimeName) {
 		names = append(names, "")
 	}
-	return names, nil
+	slices.Sort(names)
+	return names
 }
 
 // CgroupDriver returns the driver that the runtime uses; ErrUnimplemented when it does not say.

@@ -1,6 +1,9 @@
 package cri
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestNetworkNamespaceOf(t *testing.T) {
 	for text, want := range map[string]string{
@@ -13,6 +16,22 @@ func TestNetworkNamespaceOf(t *testing.T) {
 		`a pause of the sandbox`:      "",
 	} {
 		if got := networkNamespaceOf(text); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestLogWriters(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":   nil,
+		"{}": nil,
+		`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"ContainerAnnotations":null},"keeper":{"ContainerAnnotations":["berth.dev/log-path"]}}}}`: {"keeper"},
+		`{"containerd":{"defaultRuntimeName":"keeper","runtimes":{"keeper":{"ContainerAnnotations":["io.example/x","berth.dev/log-path"]}}}}`:                     {"", "keeper"},
+		`{"containerd":{"defaultRuntimeName":"a","runtimes":{"b":{"ContainerAnnotations":["berth.dev/*"]}}}}`:                                                     nil,
+		`{"containerd":{"runtimes":[]}}`: nil,
+		`cgroup_manager = "systemd"`:     nil,
+	} {
+		if got := logWriters(text); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
 	}

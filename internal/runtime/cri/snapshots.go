@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/api/types"
 
 	"berth/internal/pod"
 )
@@ -20,12 +21,17 @@ func (s *Snapshots) UpperDir(ctx context.Context, id pod.ContainerID) (string, e
 	if errors.Is(err, ErrUnimplemented) {
 		err = nil
 	}
-	for _, m := range r.GetMounts() {
+	return upperDir(r.GetMounts()), ignoreNotFound(err)
+}
+
+// upperDir is that of the first overlay among the mounts.
+func upperDir(mounts []*types.Mount) string {
+	for _, m := range mounts {
 		for _, o := range m.GetOptions() {
 			if dir, ok := strings.CutPrefix(o, "upperdir="); ok && m.GetType() == "overlay" {
-				return dir, nil
+				return dir
 			}
 		}
 	}
-	return "", ignoreNotFound(err)
+	return ""
 }
