@@ -133,7 +133,9 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	case exists && m.Ending(n):
 		return false, nil // it tells of the pod that still ends
 	case !wanted:
-		return true, m.delete(ctx, mirror)
+		// It is looked at again until it has gone: an API server that has just started may say of
+		// a pod that is there that it is not. One that somebody holds goes when he lets it go.
+		return mirror.DeletionTimestamp != nil && len(mirror.Finalizers) > 0, m.delete(ctx, mirror)
 	case exists:
 		if err := m.delete(ctx, mirror); err != nil {
 			return false, err

@@ -35,6 +35,7 @@ type server struct {
 	mu      sync.Mutex
 	pods    map[string]*v1.Pod // by name
 	fail    int                // so many calls fail
+	blind   int                // so many deletions find nothing
 	patches int
 	next    int // for UIDs
 }
@@ -93,6 +94,10 @@ func (s *server) PatchPodStatus(_ context.Context, _, name string, patch []byte)
 func (s *server) DeletePod(_ context.Context, _, name string, uid pod.UID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.blind > 0 {
+		s.blind--
+		return apierrors.NewNotFound(podResource, name)
+	}
 	p, err := s.lockedGet(name)
 	if err != nil {
 		return err
@@ -454,6 +459,33 @@ func TestTheNameOfAMirrorIsTaken(t *testing.T) {
 		time.Sleep(time.Minute)
 		if m := r.get("web"); m == nil || m.Annotations[pod.ConfigMirrorAnnotation] != "hash1" {
 			t.Errorf("there is no mirror after the other pod is gone: %+v", m)
+		}
+	})
+}
+
+// A mirror whose static pod is gone goes, also when the API server that is to delete it has just
+// started and does not know it yet.
+func TestMirrorThatTheServerDoesNotKnowYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPatcher(t)
+		mirror := apiPod("web", "mirror")
+		mirror.Annotations = map[string]string{pod.ConfigSourceAnnotation: "api", pod.ConfigMirrorAnnotation: "hash1"}
+		r.mu.Lock()
+		r.server.pods["web"] = mirror
+		r.server.blind = 2
+		r.mu.Unlock()
+		r.pods.Set(mirror)
+		changed := pod.NewInbox[pod.FullName]()
+		mirrors := status.NewMirrors(status.MirrorsConfig{
+			API: r.server, Pods: r.pods, Changed: changed, Node: func() (string, pod.UID) { return "node", "n" },
+			Published: r.patcher.Recheck, Ending: func(pod.FullName) bool { return false },
+			Complete: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+		})
+		runActor(t, mirrors.Run)
+		changed.Put(pod.FullNameOf(mirror))
+		time.Sleep(time.Minute)
+		if m := r.get("web"); m != nil {
+			t.Errorf("the mirror is still there: %+v", m)
 		}
 	})
 }

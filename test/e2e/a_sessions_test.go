@@ -37,6 +37,7 @@ var sessionLimit = patience(20 * time.Second)
 // local API of a machine. What each command prints and its exit code are to be the same, but for
 // what sessionDifferences lists. A script has its own namespace, of the same name at both.
 // SESSIONS, a pattern of file names, runs some of them.
+// The name of this file has them begin among the first tests, as they take longest.
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	registry, err := filepath.EvalSymlinks(os.Getenv("REGISTRY"))
@@ -52,12 +53,11 @@ func TestSessions(t *testing.T) {
 		files, err := filepath.Glob(part.dir + "/" + strings.TrimSuffix(pattern+"*", "**") + "*.txtar")
 		must(t, err)
 		t.Run(part.name, func(t *testing.T) {
+			var both sync.WaitGroup
 			for _, s := range []*sessionServer{cluster, local} {
-				t.Run(s.name, func(t *testing.T) {
-					t.Parallel()
-					s.run(t, files)
-				})
+				both.Go(func() { t.Run(s.name, func(t *testing.T) { s.run(t, files) }) })
 			}
+			both.Wait()
 		})
 	}
 	t.Run("differences", func(t *testing.T) {
@@ -110,14 +110,26 @@ type said struct {
 	answer
 }
 
-// run runs scripts side by side. It returns before they have ended, as parallel tests do.
+// oneByOne runs scripts one after the other. If they were parallel tests, each would begin after
+// all others of the package, when nothing is left that runs beside them.
+type oneByOne struct{ *testing.T }
+
+func (oneByOne) Parallel() {}
+
+func (o oneByOne) Run(name string, script func(testscript.T)) {
+	o.T.Run(name, func(t *testing.T) { script(oneByOne{t}) })
+}
+
+func (oneByOne) Verbose() bool { return testing.Verbose() }
+
+// run runs scripts.
 func (s *sessionServer) run(t *testing.T, files []string) {
 	if len(files) == 0 {
 		return
 	}
 	server, err := clientcmd.LoadFromFile(s.kubeconfig)
 	must(t, err)
-	testscript.Run(t, testscript.Params{
+	testscript.RunT(oneByOne{t}, testscript.Params{
 		Files: files,
 		Setup: func(env *testscript.Env) error { return s.setup(env, server.DeepCopy()) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
