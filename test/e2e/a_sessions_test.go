@@ -31,7 +31,7 @@ const sessionsDir = "testdata/kubectl"
 var sessionsLimit = patience(15 * time.Minute)
 
 // sessionLimit is how long a script waits for what is to come.
-var sessionLimit = patience(20 * time.Second)
+var sessionLimit = patience(time.Minute)
 
 // TestSessions types the same sessions of kubectl to a kube-apiserver with one node, and to the
 // local API of a machine. What each command prints and its exit code are to be the same, but for
