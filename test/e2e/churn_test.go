@@ -18,7 +18,7 @@ import (
 // Pods come and go by keepers, and leave nothing on the host, nor open files in containerd and the
 // agent. CHURN_PODS says how many there are. `make churn` has 10,000 of them, and containerd's
 // memory is looked at then, too: after few pods it tells of nothing but chance. The agent's is only
-// told: it remembers the events and decisions of pods that have gone, so many and no more.
+// told, and not held to anything.
 func TestChurn(t *testing.T) {
 	const wave, few = 50, 100 // as many come at one time, while as many go
 	many := few

@@ -95,7 +95,7 @@ func (c *Collector) forget() {
 		return // a question is under way
 	}
 	c.cgroups.closeAll()
-	c.layers.set(mounts{})
+	c.layers.forget()
 	c.sizes.forget(time.Now())
 	c.claimed.uses.forget(time.Now())
 	c.release()

@@ -6,7 +6,8 @@
 //
 // Owns: the cached descriptors of cgroups, the rates of CPU time, the sizes of directories that
 // were walked.
-// Reads: cgroupfs, /proc, file systems of pods, observations, the runtime's image file system.
+// Reads: cgroupfs, /proc, file systems of pods, observations, the runtime's image file system
+// and layers.
 // Never: looks when nobody asks; ten minutes after the last question nothing is open and nothing
 // remembered.
 package stats

@@ -108,6 +108,13 @@ func (l *layers) set(m mounts) {
 	l.last = m
 }
 
+// forget frees what is remembered.
+func (l *layers) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last, l.told = mounts{}, nil
+}
+
 // read returns the overlays of the agent's namespace as they are now.
 func (l *layers) read() mounts {
 	m := mounts{at: time.Now(), in: map[string]string{}, is: map[string]bool{}}

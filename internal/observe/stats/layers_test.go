@@ -42,6 +42,10 @@ func TestUpperDir(t *testing.T) {
 				t.Errorf("%q, asked %d times; want /told, once", got, h.asked)
 			}
 		}
+		c.forget()
+		if c.layers.upperDir(t.Context(), c.layers.current(), mainID, ""); h.asked != 2 {
+			t.Errorf("asked %d times after everything was forgotten, want twice", h.asked)
+		}
 	})
 	h := newHost(t)
 	if err := os.RemoveAll(h.dir + "/proc/self"); err != nil {
