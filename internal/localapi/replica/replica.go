@@ -125,11 +125,8 @@ func (r *Replica) Run(ctx context.Context) error {
 			}
 		case <-r.changedEvents.Wake():
 			for _, name := range r.changedEvents.Take() {
-				if e, ok := r.source.Events.Get(name); ok {
-					r.tell(r.putEvent(e))
-				}
+				r.tell(r.takeEvent(name))
 			}
-			r.tell(r.forgetEvents())
 		}
 	}
 }
@@ -189,16 +186,17 @@ func (r *Replica) putEvent(e *v1.Event) error {
 	return errors.Join(r.needNamespace(e.Namespace), r.put(key, &shown))
 }
 
-// forgetEvents removes the events that the agent does not keep any more.
-func (r *Replica) forgetEvents() error {
-	var errs []error
-	for name, key := range r.events {
-		if _, kept := r.source.Events.Get(name); !kept {
-			delete(r.events, name)
-			errs = append(errs, r.remove(key))
-		}
+// takeEvent writes an event, or removes one that the agent does not keep any more.
+func (r *Replica) takeEvent(name string) error {
+	if e, kept := r.source.Events.Get(name); kept {
+		return r.putEvent(e)
 	}
-	return errors.Join(errs...)
+	key, there := r.events[name]
+	if !there {
+		return nil
+	}
+	delete(r.events, name)
+	return r.remove(key)
 }
 
 // put writes an object in the place of the one that is there, unless that is the same. One of

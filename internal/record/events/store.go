@@ -36,8 +36,8 @@ const (
 type Store struct {
 	source v1.EventSource
 	file   *checkpoint.WarmLog // nil for a store in memory
-	// recorded publishes the names of events.
-	recorded pod.Publisher[string]
+	// changed publishes the names of events.
+	changed pod.Publisher[string]
 
 	mu      sync.Mutex
 	similar aggregator                  // guarded by mu
@@ -103,7 +103,7 @@ func (s *Store) Load() error {
 		switch el := numbers[e.Number]; {
 		case e.Ref != nil:
 			s.last = max(s.last, e.Number)
-			numbers[e.Number] = s.insertLocked(&e)
+			numbers[e.Number], _ = s.insertLocked(&e)
 		case el != nil && s.names[el.Value.(*stored).name()] == el:
 			s.repeatLocked(el, &e)
 		}
@@ -127,13 +127,17 @@ func (s *Store) add(o occurrence) {
 		o.message = strings.ToValidUTF8(o.message[:storedMessage], "")
 	}
 	s.mu.Lock()
-	name := s.addLocked(&o)
+	name, forgotten := s.addLocked(&o)
 	s.mu.Unlock()
-	s.recorded.Publish(name)
+	s.changed.Publish(name)
+	if forgotten != "" {
+		s.changed.Publish(forgotten)
+	}
 }
 
-// addLocked counts the occurrence and returns the name of its event.
-func (s *Store) addLocked(o *occurrence) string {
+// addLocked counts the occurrence and returns the name of its event, and of the one that is not kept
+// any more, as there are too many.
+func (s *Store) addLocked(o *occurrence) (name, forgotten string) {
 	key, message := s.similar.seriesOf(o)
 	at := o.at.UnixNano()
 	if el := s.series[key]; el != nil {
@@ -144,29 +148,30 @@ func (s *Store) addLocked(o *occurrence) string {
 			}
 			s.repeatLocked(el, &again)
 			s.appendLocked(&again)
-			return e.name()
+			return e.name(), ""
 		}
 	}
 	s.last = max(s.last+1, at)
 	ref := o.ref
 	e := &stored{Number: s.last, Ref: &ref, Type: o.eventtype, Reason: o.reason, Message: message, First: at, Last: at, Count: 1, Annotations: o.annotations}
-	s.insertLocked(e)
+	_, forgotten = s.insertLocked(e)
 	s.appendLocked(e)
-	return e.name()
+	return e.name(), forgotten
 }
 
-func (s *Store) insertLocked(e *stored) *list.Element {
-	el := s.order.PushBack(e)
+func (s *Store) insertLocked(e *stored) (el *list.Element, forgotten string) {
+	el = s.order.PushBack(e)
 	s.names[e.name()], s.series[e.key()] = el, el
 	if s.order.Len() > storedAtMost {
 		oldest := s.order.Front()
 		gone := s.order.Remove(oldest).(*stored)
-		delete(s.names, gone.name())
+		forgotten = gone.name()
+		delete(s.names, forgotten)
 		if k := gone.key(); s.series[k] == oldest {
 			delete(s.series, k)
 		}
 	}
-	return el
+	return el, forgotten
 }
 
 // repeatLocked counts an occurrence. The series of the event stays what it is: only one that
@@ -220,10 +225,10 @@ func (s *Store) Get(name string) (*v1.Event, bool) {
 	return s.eventLocked(el.Value.(*stored)), true
 }
 
-// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and the
-// function that ends this.
-func (s *Store) Subscribe() (recorded *pod.Inbox[string], cancel func()) {
-	return s.recorded.Subscribe()
+// Subscribe returns an inbox that gets the name of each event that is recorded, or not kept any
+// more, from now on, and the function that ends this.
+func (s *Store) Subscribe() (changed *pod.Inbox[string], cancel func()) {
+	return s.changed.Subscribe()
 }
 
 func (s *Store) eventLocked(e *stored) *v1.Event {
