@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	lib "github.com/opencontainers/cgroups"
+	libmanager "github.com/opencontainers/cgroups/manager"
 )
 
 // Detect returns the cgroup version that the host's resources are managed with (1 or 2; a hybrid
@@ -65,6 +66,9 @@ type host struct {
 	version   int
 	has       map[string]bool
 	pageSizes map[int64]string // bytes to the spelling of the hugetlb controller
+	// tops are the folders of the hierarchies of version 1, by controller; nil with version 2. The
+	// library looks for them at each call, which takes some fifty system calls.
+	tops map[string]string
 }
 
 func detectHost() host {
@@ -81,7 +85,24 @@ func detectHost() host {
 			}
 		}
 	}
+	if h.version == 1 {
+		if top, err := libmanager.New(&lib.Cgroup{Path: "/", Resources: &lib.Resources{SkipDevices: true}}); err == nil {
+			h.tops = top.GetPaths()
+		}
+	}
 	return h
+}
+
+// paths are the folders of a cgroup in the hierarchies of version 1; nil has the library find them.
+func (h host) paths(cgroup string) map[string]string {
+	if h.tops == nil {
+		return nil
+	}
+	out := make(map[string]string, len(h.tops))
+	for controller, top := range h.tops {
+		out[controller] = filepath.Join(top, cgroup)
+	}
+	return out
 }
 
 // missing returns the controllers whose limits cannot be applied here.

@@ -197,8 +197,8 @@ func (m *Manager) open(n name, v podValues) (lib.Manager, error) {
 	c := &lib.Cgroup{Resources: h.resources(v), Systemd: m.driver == Systemd}
 	if c.Systemd {
 		c.Name, c.Parent = n.unit(), n[:len(n)-1].unit()
-	} else {
-		c.Path = n.path(m.driver)
+		return libmanager.New(c)
 	}
-	return libmanager.New(c)
+	c.Path = n.path(m.driver)
+	return libmanager.NewWithPaths(c, h.paths(c.Path))
 }
