@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"berth/bundle/keeper/keepers"
+	"berth/bundle/keeper/rest"
 )
 
 func main() {
@@ -34,6 +35,7 @@ func run(args []string) error {
 	}
 	k := keepers.New(filepath.Join(filepath.Dir(self), "keeper"))
 	k.Register()
+	rest.Register()
 	app := command.App()
 	serve := app.Action
 	// The action is the daemon's alone, not that of the subcommands. The pods must be there before it

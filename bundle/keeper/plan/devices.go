@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -55,7 +56,14 @@ func (p *Plan) devices(spec *specs.Spec) {
 	for _, l := range links {
 		p.make(opLink, l[1], "/dev/"+l[0])
 	}
+	if _, err := os.Stat(kcore); err == nil { // not every kernel has it
+		p.make(opLink, kcore, "/dev/core")
+	}
 }
+
+// kcore is the memory of the kernel, which is masked in a container. The link to it is there for what
+// looks for the link.
+const kcore = "/proc/kcore"
 
 func id(n *uint32) uint64 {
 	if n == nil {

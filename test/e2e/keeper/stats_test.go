@@ -13,7 +13,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fields are the names of what a message says, without how much of it.
+// fields are the names of what a message says, without how much of it. An average of pressure that is
+// zero is not said.
 func fields(m proto.Message) []string {
 	var out []string
 	var visit func(prefix string, m protoreflect.Message)
@@ -22,7 +23,7 @@ func fields(m proto.Message) []string {
 			name := prefix + string(f.Name())
 			out = append(out, name)
 			switch {
-			case f.IsMap():
+			case f.IsMap(), f.Message() != nil && f.Message().Name() == "PsiData":
 			case f.IsList() && f.Message() != nil:
 				for i := range v.List().Len() {
 					visit(fmt.Sprintf("%s[%d].", name, i), v.List().Get(i).Message())

@@ -1,0 +1,101 @@
+// Package rest has containerd give memory back when no pod has started or ended for a while: the
+// garbage of the work, and the pages of its program, most of which were read once.
+//
+// Reads: containerd's events.
+package rest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/log"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"golang.org/x/sys/unix"
+)
+
+// after is how long nothing must have been made or removed.
+const after = 10 * time.Second
+
+// work selects the events of what takes memory. Commands in containers do not: a node with probes has
+// them all the time.
+const work = `topic~="^/(containers|images|snapshot)/"`
+
+// Register makes this known to containerd as a plugin.
+func Register() {
+	registry.Register(&plugin.Registration{
+		Type: plugins.InternalPlugin, ID: "rest", Requires: []plugin.Type{plugins.EventPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			p, err := ic.GetByID(plugins.EventPlugin, "exchange")
+			if err != nil {
+				return nil, err
+			}
+			source, ok := p.(events.Subscriber)
+			if !ok {
+				return nil, fmt.Errorf("events come from a %T", p)
+			}
+			go follow(ic.Context, source, giveBack)
+			return struct{}{}, nil
+		},
+	})
+}
+
+// follow calls do each time that containerd comes to rest, the first time after its start.
+func follow(ctx context.Context, source events.Subscriber, do func()) {
+	happened, failed := source.Subscribe(ctx, work)
+	quiet := time.NewTimer(after)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-happened:
+			quiet.Reset(after)
+		case <-quiet.C:
+			do()
+		case err := <-failed:
+			if ctx.Err() == nil {
+				log.L.Errorf("rest: memory is not given back any more: %v", err)
+			}
+			return
+		}
+	}
+}
+
+// giveBack gives back what the kernel can do without. Pages of the program stay in the page cache, and
+// come back as they are used (madvise(2), MADV_DONTNEED on a file mapping).
+func giveBack() {
+	debug.FreeOSMemory()
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return
+	}
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if from, to, ok := parseMapping(lines.Text(), exe); ok {
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
+		}
+	}
+}
+
+// parseMapping reads a line of /proc/PID/maps (proc(5)); ok is false unless it maps the program's file,
+// not to be written.
+func parseMapping(line, exe string) (from, to uintptr, ok bool) {
+	var perms, offset, device, inode string
+	if n, err := fmt.Sscanf(line, "%x-%x %s %s %s %s", &from, &to, &perms, &offset, &device, &inode); err != nil || n != 6 {
+		return 0, 0, false
+	}
+	_, path, _ := strings.Cut(line, "/")
+	return from, to, "/"+path == exe && from < to && !strings.Contains(perms, "w")
+}
