@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,9 +38,9 @@ func (s *source) publish(topic string) {
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		containerd := &source{happened: make(chan *events.Envelope)}
-		rests := 0
+		var rests atomic.Int32
 		ctx, cancel := context.WithCancel(t.Context())
-		go follow(ctx, containerd, func() { rests++ })
+		go follow(ctx, containerd, func() { rests.Add(1) })
 		defer synctest.Wait()
 		defer cancel()
 		synctest.Wait()
@@ -47,8 +48,8 @@ func TestFollow(t *testing.T) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if rests != want {
-				t.Errorf("%d rests %s, want %d", rests, when, want)
+			if got := int(rests.Load()); got != want {
+				t.Errorf("%d rests %s, want %d", got, when, want)
 			}
 		}
 		sleep(after, 1, "after the start")
