@@ -46,6 +46,9 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 # - Who is shown a password is said in bundle/containerd/docker.
 # - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
 #   node reaches. They are not asked; the registry is.
+# - A list copies what was asked for alone, as bundle/containerd/server says, and the table of mounts is not read where nothing is mounted, as
+#   bundle/containerd/mount says: both cost more with each pod.
+# - Whoever copies the output of a container, or of what runs it, has a buffer of 8 KiB, or of 1, for as long as the container lives: 32 before.
 # - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
 define BUNDLE_CHANGES
 change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
@@ -53,6 +56,14 @@ change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead
 change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
 change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
 change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'; \
+change internal/cri/server/container_list.go 's/^\tfor _, container := range containersInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(container.ID, container.SandboxID, container.Config.GetLabels(), f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
+change internal/cri/server/sandbox_list.go 's/^\tfor _, sandboxInStore := range sandboxesInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(sandboxInStore.ID, "", sandboxInStore.Config.GetLabels(), f.GetId(), "", f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
+change internal/cri/store/container/container.go 's/var containers \[\]Container$$/containers := make([]Container, 0, len(s.containers))/' 'len(s.containers))'; \
+change internal/cri/store/sandbox/sandbox.go 's/var sandboxes \[\]Sandbox$$/sandboxes := make([]Sandbox, 0, len(s.sandboxes))/' 'len(s.sandboxes))'; \
+change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))/\tif bare(target) {\n\t\treturn nil\n\t}\n&/' 'bare('; \
+change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
+change core/runtime/v2/shim.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
+change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'
 endef
 
@@ -84,6 +95,8 @@ bundle-build: bundle-needs
 	go mod download $(BUNDLE_CONTAINERD); \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
+	cp containerd/server/matching.go "$$work/source/containerd/internal/cri/server/"; \
+	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \

@@ -25,8 +25,10 @@ type lineView struct {
 	out     io.Writer
 	table   table
 	printed map[pod.UID]printedLine
-	refused map[string]bool // lines of problems
-	hinted  bool
+	// unsettled are the pods that have to become ready until all are.
+	unsettled map[pod.UID]bool
+	refused   map[string]bool // lines of problems
+	hinted    bool
 
 	mu sync.Mutex // guards writes to out
 }
@@ -37,57 +39,98 @@ type printedLine struct {
 }
 
 func newLineView(h server.Handlers, hints hints, out io.Writer) *lineView {
-	return &lineView{h: h, hints: hints, out: out, printed: map[pod.UID]printedLine{}, refused: map[string]bool{}}
+	return &lineView{h: h, hints: hints, out: out, printed: map[pod.UID]printedLine{}, unsettled: map[pod.UID]bool{}, refused: map[string]bool{}}
 }
 
 func (v *lineView) run(ctx context.Context) error {
 	changed, cancel := v.h.Subscribe()
 	defer cancel()
-	for {
-		if err := v.refresh(v.h.Pods(), v.h.Problems(), time.Now()); err != nil {
-			return err
-		}
+	err := v.refresh(v.h.Pods(), v.h.Problems(), time.Now())
+	for err == nil {
 		select {
 		case <-changed.Wake():
-			changed.Take()
+			err = v.take(changed.Take(), v.h.Problems(), time.Now())
 		case <-ctx.Done():
 			// What happened last is told too.
 			return v.refresh(v.h.Pods(), v.h.Problems(), time.Now())
 		}
 	}
+	return err
 }
 
-// refresh prints what is new since the last time.
+// refresh prints what is new since the last time, of all pods.
 func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time.Time) error {
 	var lines []string
 	there := map[pod.UID]bool{}
 	for _, p := range pods {
 		there[p.UID] = true
-		if line, changed := v.podLine(p, now); changed {
-			lines = append(lines, line)
+		lines = append(lines, v.podLines(p, now)...)
+	}
+	for uid := range v.printed {
+		if !there[uid] {
+			lines = append(lines, v.gone(uid)...)
 		}
 	}
-	for uid, s := range v.printed {
-		if !there[uid] {
-			delete(v.printed, uid)
-			lines = append(lines, v.table.lines([][]string{{s.name, "Gone"}})...)
+	return v.print(slices.Concat(lines, v.problemLines(problems), v.readyLines(pods)))
+}
+
+// take prints what is new of the pods that changed: with many pods, all of them would be looked at for
+// each change of one.
+func (v *lineView) take(uids []pod.UID, problems []manifest.Problem, now time.Time) error {
+	var lines []string
+	for _, uid := range uids {
+		if p, there := v.h.Pod(uid); there {
+			lines = append(lines, v.podLines(p, now)...)
+		} else {
+			lines = append(lines, v.gone(uid)...)
 		}
 	}
 	lines = append(lines, v.problemLines(problems)...)
-	if ready, _ := computeVerdict(pods, nil); ready && !v.hinted {
-		v.hinted = true
-		hints := v.hints.lines(pods)
-		if len(hints) == 0 {
-			lines = append(lines, "", "All pods are ready.")
-		} else {
-			lines = append(lines, "", "All pods are ready:")
-		}
-		for _, h := range hints {
-			lines = append(lines, "  "+h)
-		}
-		lines = append(lines, "")
+	if !v.hinted && len(v.unsettled) == 0 {
+		lines = append(lines, v.readyLines(v.h.Pods())...)
 	}
 	return v.print(lines)
+}
+
+// readyLines returns what can be done with pods that are all ready, once.
+func (v *lineView) readyLines(pods []*v1.Pod) []string {
+	if ready, _ := computeVerdict(pods, nil); !ready || v.hinted {
+		return nil
+	}
+	v.hinted = true
+	hints := v.hints.lines(pods)
+	if len(hints) == 0 {
+		return []string{"", "All pods are ready.", ""}
+	}
+	lines := []string{"", "All pods are ready:"}
+	for _, h := range hints {
+		lines = append(lines, "  "+h)
+	}
+	return append(lines, "")
+}
+
+// podLines returns the pod's line if it says anything new.
+func (v *lineView) podLines(p *v1.Pod, now time.Time) []string {
+	if isSettled(p) {
+		delete(v.unsettled, p.UID)
+	} else {
+		v.unsettled[p.UID] = true
+	}
+	if line, changed := v.podLine(p, now); changed {
+		return []string{line}
+	}
+	return nil
+}
+
+// gone returns the line of a pod that is no more.
+func (v *lineView) gone(uid pod.UID) []string {
+	delete(v.unsettled, uid)
+	s, told := v.printed[uid]
+	if !told {
+		return nil
+	}
+	delete(v.printed, uid)
+	return v.table.lines([][]string{{s.name, "Gone"}})
 }
 
 // podLine returns the pod's line and whether it says anything new. Of a pod that the agent has not
