@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -47,7 +48,9 @@ type Running func(ctx context.Context) (bool, error)
 // if it is of CRI's format, and left out if it is JSON.
 func Read(ctx context.Context, path string, o Options, running Running, to Streams) error {
 	r := &reader{path: path, options: o, out: newOutput(o, to.Out, to.Err)}
-	err := r.read(ctx, running, make([]byte, bufferSize))
+	buf := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(buf)
+	err := r.read(ctx, running, buf[:])
 	switch {
 	case errors.Is(err, errLimit):
 		return nil
@@ -56,6 +59,9 @@ func Read(ctx context.Context, path string, o Options, running Running, to Strea
 	}
 	return nil
 }
+
+// buffers are those of readers that have ended: the end of each container's log is read when it ends.
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // reader is one call of Read.
 type reader struct {
