@@ -224,11 +224,7 @@ func (r *rig) launch(program string) {
 	out, err := os.OpenFile(r.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	r.must(err)
 	defer out.Close()
-	enter := `exec "$0" "$@"`
-	for _, h := range hierarchies() {
-		enter = fmt.Sprintf("echo $$ >%s%s/runtime/cgroup.procs; %s", h, r.group, enter)
-	}
-	r.cmd = exec.Command("/bin/sh", "-c", enter, filepath.Join(r.programs, program), "-c", r.path("config.toml"))
+	r.cmd = exec.Command("/bin/sh", "-c", r.entering(`exec "$0" "$@"`), filepath.Join(r.programs, program), "-c", r.path("config.toml"))
 	r.cmd.Stdout, r.cmd.Stderr = out, out
 	r.cmd.Env = append([]string{"PATH=" + r.programs + "/stock:/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
 	r.must(r.cmd.Start())
@@ -238,6 +234,14 @@ func (r *rig) launch(program string) {
 		cmd.Wait()
 		close(ended)
 	}()
+}
+
+// entering is a script that enters the runtime's cgroup first.
+func (r *rig) entering(script string) string {
+	for _, h := range hierarchies() {
+		script = fmt.Sprintf("echo $$ >%s%s/runtime/cgroup.procs; %s", h, r.group, script)
+	}
+	return script
 }
 
 // kill ends containerd as SIGKILL does.
