@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/runtime/cri"
 	"berth/internal/runtime/cri/critest"
 	"berth/internal/runtime/embedded"
 )
@@ -62,7 +64,8 @@ func runContract(t *testing.T, target critest.Target) {
 	})
 }
 
-// contractTarget is the runtime at an endpoint with the hello image.
+// contractTarget is the runtime at an endpoint with the hello image, and with the handler that the
+// tests are run for.
 func contractTarget(t *testing.T, endpoint string) critest.Target {
 	t.Helper()
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -71,6 +74,19 @@ func contractTarget(t *testing.T, endpoint string) critest.Target {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	runtime := runtimeapi.NewRuntimeServiceClient(conn)
+	client, err := cri.New(cri.Config{Endpoint: endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	writers, err := client.LogWriters(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler, annotation := os.Getenv("BERTH_RUNTIME_HANDLER"), ""
+	if slices.Contains(writers, handler) {
+		annotation = cri.LogPathAnnotation
+	}
 	return critest.Target{
 		Runtime: runtime,
 		Images:  runtimeapi.NewImageServiceClient(conn),
@@ -82,7 +98,10 @@ func contractTarget(t *testing.T, endpoint string) critest.Target {
 			Exit:    func(code int) []string { return []string{"/hello", "exit", strconv.Itoa(code)} },
 			Missing: []string{"/missing"},
 		},
-		PodNetwork: true,
+		PodNetwork:    true,
+		Handler:       handler,
+		LogAnnotation: annotation,
+		Keepers:       annotation != "", // what writes the logs is what runs the containers
 		KillContainer: func(t *testing.T, id string) func() {
 			resp, err := runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 			return killer(t, resp.GetInfo(), err)

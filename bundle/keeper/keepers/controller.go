@@ -171,7 +171,7 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	}
 	p.record = podRecord{
 		Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now(),
-		HostPID: n.GetPid() == runtime.NamespaceMode_NODE, SharedPID: n.GetPid() == runtime.NamespaceMode_POD,
+		HostPID: n.GetPid() == runtime.NamespaceMode_NODE,
 		Network: o.NetNSPath, Runtime: s.Runtime.Name, Config: config,
 	}
 	if p.record.Hostname == "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/containerd/api/events"
@@ -46,13 +47,21 @@ func (t *task) watchOOM(k *Keepers) {
 			if _, err := f.Read(buf); err != nil || !g.Exists() {
 				return
 			}
-			if unified() {
-				k.tellOOM(t, g)
-			} else { // the kernel tells before it kills
-				k.tell(t, func(told uint64) uint64 { return told + 1 })
-			}
+			k.awaitOOM(t, g)
 		}
 	}()
+}
+
+// awaitOOM tells of what the kernel has announced. Of version 1, it does so before it kills, and to all cgroups
+// below the one whose memory has come to an end: most of a pod's containers lose no process.
+func (k *Keepers) awaitOOM(t *task, g *cgroup) {
+	for wait := time.Millisecond; !k.tellOOM(t, g) && !unified() && wait < 2*time.Second; wait *= 2 {
+		select {
+		case <-t.done: // it is told at the end
+			return
+		case <-time.After(wait):
+		}
+	}
 }
 
 // watchMemory returns a file that can be read when something happened to the cgroup's memory.
@@ -82,33 +91,34 @@ func (g *cgroup) watchMemory() (*os.File, error) {
 	return os.NewFile(uintptr(fd), file), nil
 }
 
-// tellOOM tells of what the cgroup has counted and containerd was not told of.
-func (k *Keepers) tellOOM(t *task, g *cgroup) {
+// tellOOM tells of what the cgroup has counted and containerd was not told of, and reports whether there was any.
+func (k *Keepers) tellOOM(t *task, g *cgroup) (more bool) {
 	n, err := g.OOMKillCount()
 	if err != nil {
 		n = 0 // the cgroup is gone
 	}
-	k.tell(t, func(known uint64) uint64 { return max(n, known) })
+	return k.tell(t, n)
 }
 
-// tell publishes an event if more is known than this containerd was told, and writes down what is known. After a
-// restart, it is told once more, as the one before may have been killed before it wrote it down.
-func (k *Keepers) tell(t *task, count func(known uint64) uint64) {
+// tell publishes an event if more is known than this containerd was told, n by the kernel's count, and writes down
+// what is known. After a restart, it is told once more, as the one before may have been killed before it wrote it down.
+func (k *Keepers) tell(t *task, n uint64) (more bool) {
 	t.pod.mu.Lock()
 	before := t.record.OOMs
-	now := count(before)
-	more := now > t.told
+	now := max(n, before)
+	more = now > t.told
 	t.record.OOMs, t.told = now, now
 	t.pod.mu.Unlock()
 	if more {
 		k.publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: t.record.ID})
 	}
 	if now == before {
-		return
+		return more
 	}
 	if err := t.save(); err != nil {
 		log.L.Errorf("keeper: container %s: %s", t.record.ID, err)
 	}
+	return more
 }
 
 // lastOOM tells of what happened until the end.

@@ -38,8 +38,6 @@ func TestTell(t *testing.T) {
 			}
 		}
 	}
-	kernel := func(n uint64) func(uint64) uint64 { return func(known uint64) uint64 { return max(n, known) } }
-	event := func(known uint64) uint64 { return known + 1 }
 	start := func(r taskRecord) (*Keepers, *task) {
 		k := New("")
 		k.events.Store(source)
@@ -49,15 +47,15 @@ func TestTell(t *testing.T) {
 	}
 	k, x := start(taskRecord{Version: recordVersion, ID: "x"})
 	for i, step := range []struct {
-		count func(uint64) uint64
-		want  []string
-		known uint64
+		kernel uint64
+		want   []string
+		known  uint64
 	}{
-		{kernel(0), nil, 0}, {kernel(1), []string{"x"}, 1}, {kernel(1), nil, 1}, {event, []string{"x"}, 2}, {kernel(2), nil, 2}, {kernel(0), nil, 2},
+		{0, nil, 0}, {1, []string{"x"}, 1}, {1, nil, 1}, {2, []string{"x"}, 2}, {0, nil, 2},
 	} {
-		k.tell(x, step.count)
-		if got := told(k); !slices.Equal(got, step.want) || x.record.OOMs != step.known {
-			t.Errorf("step %d: told %q and knows of %d, want %q and %d", i, got, x.record.OOMs, step.want, step.known)
+		more := k.tell(x, step.kernel)
+		if got := told(k); !slices.Equal(got, step.want) || more != (len(got) > 0) || x.record.OOMs != step.known {
+			t.Errorf("step %d: told %q, more %t and knows of %d, want %q and %d", i, got, more, x.record.OOMs, step.want, step.known)
 		}
 	}
 	var r taskRecord
@@ -65,8 +63,8 @@ func TestTell(t *testing.T) {
 		t.Fatalf("the file knows of %d, %v", r.OOMs, err)
 	}
 	k, x = start(r)
-	k.tell(x, kernel(0)) // the cgroup is gone
-	k.tell(x, kernel(0))
+	k.tell(x, 0) // the cgroup is gone
+	k.tell(x, 0)
 	if got := told(k); !slices.Equal(got, []string{"x"}) {
 		t.Errorf("after a restart: told %q", got)
 	}
@@ -76,7 +74,7 @@ func TestTell(t *testing.T) {
 	if err := os.Remove(x.file()); err != nil {
 		t.Fatal(err)
 	}
-	k.tell(x, event)
+	k.tell(x, 3)
 	if _, err := os.Stat(x.file()); !os.IsNotExist(err) {
 		t.Errorf("the file of a task that is gone: %v", err)
 	}

@@ -22,9 +22,7 @@ type podRecord struct {
 	Created  time.Time
 	Pid      uint32
 	Label    string `json:",omitempty"` // of its processes, with SELinux
-	// HostPID says that the keeper is among the host's processes, SharedPID that the containers are among
-	// each other's.
-	HostPID, SharedPID bool
+	HostPID  bool   // the keeper is among the host's processes
 	// Network is the path of the network namespace, empty for the host's; Runtime and Config are what containerd
 	// was asked for. They are for the pod's status alone.
 	Network string `json:",omitempty"`

@@ -63,7 +63,7 @@ func (p *pod) companions(spec *specs.Spec) companions {
 	of := func(pid uint32) bool {
 		return slices.Contains(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace, Path: fmt.Sprintf("/proc/%d/ns/pid", pid)})
 	}
-	if of(p.record.Pid) && (p.record.HostPID || p.record.SharedPID) {
+	if of(p.record.Pid) {
 		return companions{pod: true, host: p.record.HostPID}
 	}
 	for id, t := range p.tasks {

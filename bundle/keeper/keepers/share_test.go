@@ -44,13 +44,12 @@ func TestCompanions(t *testing.T) {
 		proc   string
 	}{
 		"none":                         {podRecord{Pid: 7}, "", companions{}, ""},
-		"the pod's, shared":            {podRecord{Pid: 7, SharedPID: true}, "/proc/7/ns/pid", companions{pod: true}, "/"},
-		"the pod's, which is not":      {podRecord{Pid: 7}, "/proc/7/ns/pid", companions{}, ""},
+		"the pod's":                    {podRecord{Pid: 7}, "/proc/7/ns/pid", companions{pod: true}, "/"},
 		"the host's":                   {podRecord{Pid: 7, HostPID: true}, "/proc/7/ns/pid", companions{pod: true, host: true}, ""},
 		"of a container":               {podRecord{Pid: 7}, "/proc/21/ns/pid", companions{of: "runs"}, "/proc"},
 		"of a container on the host's": {podRecord{Pid: 7, HostPID: true}, "/proc/21/ns/pid", companions{of: "runs", host: true}, ""},
 		"of one that has ended":        {podRecord{Pid: 7}, "/proc/22/ns/pid", companions{}, ""},
-		"of a stranger":                {podRecord{Pid: 7, SharedPID: true}, "/proc/1/ns/pid", companions{}, ""},
+		"of a stranger":                {podRecord{Pid: 7}, "/proc/1/ns/pid", companions{}, ""},
 	} {
 		p := newPod(t.TempDir())
 		p.record, p.tasks = c.record, map[string]*task{"runs": running, "stopped": stopped}

@@ -27,6 +27,15 @@ type Target struct {
 	// Image is the name of an image in the store; Commands are its.
 	Image    string
 	Commands Commands
+	// Handler is the runtime handler of the suite's sandboxes; empty means the runtime's default.
+	Handler string
+	// LogAnnotation names the annotation that tells a container's log to what runs it, where that
+	// writes the log and not the runtime.
+	LogAnnotation string
+	// Keepers says that the process that KillSandbox ends takes all containers with it, not only
+	// those of its process namespace, and that it keeps how they ended while the runtime was down.
+	// CRI asks for neither.
+	Keepers bool
 	// LogDir is a folder that suite and runtime both see under this path.
 	LogDir string
 	// CgroupParent is the cgroup below which the pods' are made; empty means the runtime's default.
@@ -176,10 +185,15 @@ func (c *contract) sandboxConfig(attempt uint32) *runtimeapi.PodSandboxConfig {
 // run makes a sandbox that is removed at the end of the clause.
 func (c *contract) run(config *runtimeapi.PodSandboxConfig) string {
 	c.Helper()
-	resp, err := c.Runtime.RunPodSandbox(c.within(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	id, err := c.runAnswer(c.within(), config)
 	c.must("run sandbox", err)
-	c.removeAtEnd(resp.PodSandboxId)
-	return resp.PodSandboxId
+	c.removeAtEnd(id)
+	return id
+}
+
+func (c *contract) runAnswer(ctx context.Context, config *runtimeapi.PodSandboxConfig) (string, error) {
+	resp, err := c.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: c.Handler})
+	return resp.GetPodSandboxId(), err
 }
 
 func (c *contract) sandbox() string {
@@ -203,7 +217,7 @@ func (c *contract) removeAtEnd(sandboxID string) {
 
 // containerConfig is the configuration of a container named "main".
 func (c *contract) containerConfig(attempt uint32, command []string) *runtimeapi.ContainerConfig {
-	return &runtimeapi.ContainerConfig{
+	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: "main", Attempt: attempt},
 		Image:       &runtimeapi.ImageSpec{Image: c.Image},
 		Command:     command,
@@ -214,6 +228,19 @@ func (c *contract) containerConfig(attempt uint32, command []string) *runtimeapi
 			NamespaceOptions: c.sandboxConfig(0).Linux.SecurityContext.NamespaceOptions,
 		}},
 	}
+	if c.LogAnnotation != "" {
+		config.Annotations[c.LogAnnotation] = filepath.Join(c.LogDir, c.uid, config.LogPath)
+		config.LogPath = ""
+	}
+	return config
+}
+
+// logOf is the path of a container's log.
+func (c *contract) logOf(st *runtimeapi.ContainerStatus) string {
+	if c.LogAnnotation != "" {
+		return st.Annotations[c.LogAnnotation]
+	}
+	return st.LogPath
 }
 
 func (c *contract) createAnswer(sandboxID string, config *runtimeapi.ContainerConfig) (string, error) {
@@ -306,6 +333,14 @@ func (c *contract) exited(id string) *runtimeapi.ContainerStatus {
 		return nil
 	})
 	return st
+}
+
+// killedMeanwhile is what is told of a container that was killed while the runtime was down.
+func (c *contract) killedMeanwhile() (code int32, reason string) {
+	if c.Keepers {
+		return killedCode, "Error"
+	}
+	return unknownCode, "Unknown"
 }
 
 // wantState checks a container's state.

@@ -46,8 +46,8 @@ var containerContract = []contractTest{
 		if st.Labels["attempt"] != "2" || st.Annotations["note"] != c.uid {
 			c.Errorf("labels %v and annotations %v, want those of the configuration", st.Labels, st.Annotations)
 		}
-		if want := filepath.Join(c.LogDir, c.uid, "2.log"); st.LogPath != want {
-			c.Errorf("log path %s, want %s", st.LogPath, want)
+		if got, want := c.logOf(st), filepath.Join(c.LogDir, c.uid, "2.log"); got != want {
+			c.Errorf("log path %s, want %s", got, want)
 		}
 
 		c.must("start", c.startAnswer(id))
@@ -239,7 +239,7 @@ var containerContract = []contractTest{
 		if err := c.startAnswer(id); err == nil {
 			c.Errorf("a missing command was started")
 		}
-		if _, err := os.Stat(c.status(id).LogPath); err != nil { // it is made before the process
+		if _, err := os.Stat(c.logOf(c.status(id))); err != nil { // it is made before the process
 			c.Errorf("the log of a failed start: %v", err)
 		}
 		if st := c.status(id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorCode || st.Reason != "StartError" || st.Message == "" || st.FinishedAt == 0 {
@@ -295,7 +295,7 @@ var containerContract = []contractTest{
 	}},
 	{name: "log file", run: func(c *contract) {
 		id := c.started(c.sandbox(), 0, c.Commands.Write)
-		path := c.status(id).LogPath
+		path := c.logOf(c.status(id))
 		c.eventually("a line is in the log", func() error { return checkLog(path) })
 
 		c.must("rotate", os.Rename(path, path+".rotated"))

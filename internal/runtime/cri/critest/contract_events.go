@@ -99,9 +99,9 @@ func (c *contract) watch() *eventLog {
 	beacon := c.sandboxConfig(0)
 	beacon.Metadata.Uid = "beacon-" + c.uid
 	c.eventually("the event stream delivers", func() error {
-		resp, err := c.Runtime.RunPodSandbox(c.within(), &runtimeapi.RunPodSandboxRequest{Config: beacon})
+		id, err := c.runAnswer(c.within(), beacon)
 		c.must("run the beacon", err)
-		c.removeSandbox(resp.PodSandboxId)
+		c.removeSandbox(id)
 		log.mu.Lock()
 		defer log.mu.Unlock()
 		for _, event := range log.events {
@@ -381,8 +381,9 @@ var restartContract = []contractTest{
 
 			again := c.watch()
 			st := c.exited(dies)
-			if st.ExitCode != unknownCode || st.Reason != "Unknown" || st.FinishedAt < st.StartedAt {
-				c.Errorf("killed while the runtime was down: %v, want exit code %d, Unknown and a finish time", st, unknownCode)
+			code, reason := c.killedMeanwhile()
+			if st.ExitCode != code || st.Reason != reason || st.FinishedAt < st.StartedAt {
+				c.Errorf("killed while the runtime was down: %v, want exit code %d, %s and a finish time", st, code, reason)
 			}
 			after := c.status(lives)
 			if after.State != runtimeapi.ContainerState_CONTAINER_RUNNING || after.StartedAt != before.StartedAt {

@@ -98,10 +98,10 @@ var sandboxContract = []contractTest{
 	}},
 	{name: "sandbox names", run: func(c *contract) {
 		id := c.sandbox()
-		_, err := c.Runtime.RunPodSandbox(c.within(), &runtimeapi.RunPodSandboxRequest{Config: c.sandboxConfig(0)})
+		_, err := c.runAnswer(c.within(), c.sandboxConfig(0))
 		c.wantReserved("a second sandbox of the same name", err, "sandbox")
 		c.stopSandbox(id)
-		_, err = c.Runtime.RunPodSandbox(c.within(), &runtimeapi.RunPodSandboxRequest{Config: c.sandboxConfig(0)})
+		_, err = c.runAnswer(c.within(), c.sandboxConfig(0))
 		c.wantReserved("a sandbox with the name of a stopped one", err, "sandbox")
 		c.removeSandbox(id)
 		c.sandbox()
@@ -110,22 +110,22 @@ var sandboxContract = []contractTest{
 		for attempt, after := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond} {
 			config := c.sandboxConfig(uint32(attempt))
 			ctx, cancel := context.WithTimeout(c.Context(), after)
-			resp, err := c.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
+			id, err := c.runAnswer(ctx, config)
 			cancel()
 			if err == nil { // a fast runtime
-				c.removeAtEnd(resp.PodSandboxId)
+				c.removeAtEnd(id)
 				continue
 			}
 			c.eventually(fmt.Sprintf("a sandbox after one cancelled at %s", after), func() error {
 				for _, leftover := range c.listSandboxes(&runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": c.uid}}) {
 					c.removeSandbox(leftover)
 				}
-				resp, err := c.Runtime.RunPodSandbox(c.within(), &runtimeapi.RunPodSandboxRequest{Config: config})
+				id, err := c.runAnswer(c.within(), config)
 				if err != nil {
 					c.wantReserved("a sandbox right after a cancelled one", err, "sandbox")
 					return err
 				}
-				c.removeSandbox(resp.PodSandboxId)
+				c.removeSandbox(id)
 				return nil
 			})
 		}
@@ -186,7 +186,11 @@ var sandboxContract = []contractTest{
 			if st := c.exited(inside); st.ExitCode != killedCode {
 				c.Errorf("exit code %d of a container whose process namespace ended, want %d", st.ExitCode, killedCode)
 			}
-			c.wantState(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
+			if !c.Keepers {
+				c.wantState(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
+			} else if st := c.exited(id); st.ExitCode != killedCode {
+				c.Errorf("exit code %d of a container whose sandbox held it, want %d", st.ExitCode, killedCode)
+			}
 		},
 	},
 }
