@@ -189,7 +189,7 @@ func (t *task) leave() error {
 	delete(p.tasks, t.record.ID)
 	if t.state != wire.Stopped {
 		t.state = wire.Stopped
-		close(t.done)
+		t.ended()
 	}
 	p.mu.Unlock()
 	return t.discard()

@@ -109,7 +109,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 			defer t.pod.mu.Unlock()
 			if t.state != wire.Stopped {
 				t.state, t.record.Status, t.record.Exited = wire.Stopped, neverRan, time.Now().UnixNano()
-				close(t.done)
+				t.ended()
 			}
 		}
 	}()

@@ -243,7 +243,7 @@ func (p *pod) readTasks() error {
 		}
 		if t.record.Deleted {
 			t.state = wire.Stopped
-			close(t.done)
+			t.ended()
 		}
 		p.tasks[t.record.ID] = t
 	}

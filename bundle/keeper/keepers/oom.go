@@ -37,10 +37,7 @@ func (t *task) watchOOM(k *Keepers) {
 		log.L.Warnf("keeper: container %s: out of memory would be told at its end alone: %s", t.record.ID, err)
 		return
 	}
-	go func() {
-		<-t.done
-		f.Close()
-	}()
+	t.whenEnded(func() { f.Close() })
 	go func() {
 		buf := make([]byte, 16*unix.SizeofInotifyEvent)
 		for k.tellOOM(t, g); ; {

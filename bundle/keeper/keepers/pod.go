@@ -54,6 +54,7 @@ type task struct {
 	state  wire.State
 	plan   *plan.Plan // until it is started, to say what failed
 	done   chan struct{}
+	atEnd  []func() // called when it is closed
 
 	execs    map[string]*task  // of a container
 	confined *plan.Confinement // of a container that had an exec
@@ -87,11 +88,16 @@ func (p *pod) connect() error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan struct{})
+	fds := make(chan int, 1) // that of the keeper
 	go func() {
 		l.read(p.told)
-		close(ended)
+		if fd, connected := <-fds; connected {
+			p.thaw()
+			p.awaitEnd(fd)
+			p.gone()
+		}
 	}()
+	defer close(fds)
 	slow := time.AfterFunc(patience, func() { p.killStuck(p.record.Pid) })
 	defer slow.Stop()
 	r, err := l.call(wire.Request{Op: wire.List}, nil, nil)
@@ -107,12 +113,7 @@ func (p *pod) connect() error {
 	p.mu.Lock()
 	p.link, p.pidfd, p.record.Pid = l, fd, r.Pid
 	p.mu.Unlock()
-	go func() {
-		<-ended
-		p.thaw()
-		p.awaitEnd(fd)
-		p.gone()
-	}()
+	fds <- fd
 	return nil
 }
 
@@ -160,11 +161,31 @@ func (p *pod) gone() {
 	close(p.exited)
 }
 
+// ended is called when a task has stopped, with the lock.
+func (t *task) ended() {
+	close(t.done)
+	for _, do := range t.atEnd {
+		do()
+	}
+	t.atEnd = nil
+}
+
+// whenEnded calls a function when the task has stopped, which must not need the lock.
+func (t *task) whenEnded(do func()) {
+	t.pod.mu.Lock()
+	defer t.pod.mu.Unlock()
+	if t.state == wire.Stopped {
+		do()
+		return
+	}
+	t.atEnd = append(t.atEnd, do)
+}
+
 // lost notes that a container or exec has ended with its keeper.
 func (t *task) lost(at time.Time) {
 	if t.state != wire.Stopped {
 		t.state, t.record.Status, t.record.Exited = wire.Stopped, killed, at.UnixNano()
-		close(t.done)
+		t.ended()
 	}
 }
 
@@ -191,7 +212,7 @@ func (p *pod) told(r wire.Reply) {
 		t.record.OOMs = max(t.record.OOMs, 1)
 	}
 	if t.state == wire.Stopped {
-		close(t.done)
+		t.ended()
 	}
 }
 
@@ -275,10 +296,7 @@ func (t *task) hold() {
 			log.L.Warnf("keeper: container %s: output %s: %s", t.record.ID, path, err)
 			continue
 		}
-		go func() {
-			<-t.done
-			unix.Close(fd)
-		}()
+		t.whenEnded(func() { unix.Close(fd) })
 	}
 }
 

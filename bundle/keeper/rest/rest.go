@@ -22,7 +22,7 @@ import (
 )
 
 // after is how long nothing must have been made or removed.
-const after = 10 * time.Second
+const after = 5 * time.Second
 
 // work selects the events of what takes memory. Commands in containers do not: a node with probes has
 // them all the time.
