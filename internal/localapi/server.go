@@ -98,6 +98,10 @@ func Open(cfg Config) (_ *Server, err error) {
 // privateFile is that of the objects of an API that the agent alone reaches, in the run directory.
 const privateFile = "objects.db"
 
+// privateHistory is how many bytes of changes are held for the watches of an API that the agent alone
+// reaches: it is never far behind.
+const privateHistory = 256 << 10
+
 // OpenPrivate opens an API that the agent alone reaches: its objects last as long as it, nobody
 // listens, and nothing judges. Of the configuration it has RunDir, NodeName and Log.
 func OpenPrivate(cfg Config) (_ *Server, err error) {
@@ -111,7 +115,7 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	if err := errors.Join(os.MkdirAll(cfg.RunDir, 0o755), removeStale(path)); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(store.Config{Path: path, MaxHistoryBytes: shortHistory, NoSync: true}); err != nil {
+	if s.store, err = store.Open(store.Config{Path: path, MaxHistoryBytes: privateHistory, NoSync: true}); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(path); err != nil { // what is open goes with the agent, however that ends

@@ -25,7 +25,7 @@ func newHistory(cfg Config, revision uint64) *history {
 		h.most = 4096
 	}
 	if h.mostBytes == 0 {
-		h.mostBytes = 8 << 20
+		h.mostBytes = 2 << 20
 	}
 	return h
 }

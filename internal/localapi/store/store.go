@@ -47,7 +47,7 @@ type Config struct {
 	Path string
 	// MaxHistory is how many changes the history has at most; 0 is 4096.
 	MaxHistory int
-	// MaxHistoryBytes is how many bytes their values have at most; 0 is 8 MiB. The changes of the
+	// MaxHistoryBytes is how many bytes their values have at most; 0 is 2 MiB. The changes of the
 	// last transaction stay, whatever they have.
 	MaxHistoryBytes int
 	// MaxFile is how many bytes of the file may be in use; 0 is 1 GiB.
