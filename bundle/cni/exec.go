@@ -36,10 +36,9 @@ func (e Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []s
 	does := funcs(&out)
 	done := make(chan error)
 	go func() {
-		// Not to be unlocked: the thread ends with the goroutine, and takes with it whatever namespace it
-		// may have been left in.
-		runtime.LockOSThread()
-		done <- answer(map[string]func(*skel.CmdArgs) error{"ADD": does.Add, "DEL": does.Del}[command], args)
+		done <- inThread(func() error {
+			return answer(map[string]func(*skel.CmdArgs) error{"ADD": does.Add, "DEL": does.Del}[command], args)
+		})
 	}()
 	if err := <-done; err != nil {
 		return nil, err
@@ -76,6 +75,22 @@ func (e Exec) plain(path string, stdin []byte, env []string) (string, *skel.CmdA
 		return "", nil
 	}
 	return command, args
+}
+
+// inThread calls do in a thread of its goroutine's own, which ends with that if it is left in another
+// network namespace.
+func inThread(do func() error) error {
+	const namespace = "/proc/thread-self/ns/net"
+	runtime.LockOSThread()
+	before, err := os.Stat(namespace)
+	if err != nil {
+		return fail(types.ErrInternal, "network namespace of the runtime: %v", err)
+	}
+	err = do()
+	if after, failed := os.Stat(namespace); failed == nil && os.SameFile(before, after) {
+		runtime.UnlockOSThread()
+	}
+	return err
 }
 
 func sameFile(a, b string) bool {
