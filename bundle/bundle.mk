@@ -39,8 +39,8 @@ BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
-# What is changed in containerd, in a copy of its module and of a library's: a file, what is replaced there by what, and a word of the result. A build fails if
-# there was nothing to replace.
+# What is changed in containerd, in a copy of its module and of a library's: a file, what is replaced there by what, and a word of the result. A
+# build fails if there was nothing to replace.
 # - Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
 #   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
 # - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.

@@ -19,6 +19,9 @@ import (
 func TestAnswersAreThoseOfTheProgram(t *testing.T) {
 	var of [][]string
 	bothWays(t, ours(range4, range6), func(_ *testing.T, h *host) { of = append(of, answers(h)) })
+	if len(of) != 2 {
+		t.Fatalf("answers of %d ways", len(of))
+	}
 	for i, program := range of[0] {
 		if inProcess := of[1][i]; inProcess != program {
 			t.Errorf("in process  %s\nprogram     %s", inProcess, program)
