@@ -431,7 +431,7 @@ func checkDependencies(t tree) []string {
 		for _, req := range f.mod.Require {
 			p := req.Mod.Path
 			isTool := slices.ContainsFunc(f.mod.Tool, func(tool *modfile.Tool) bool { return within(tool.Path, p) })
-			if req.Indirect && !isTool || p == "berth" { // this repository's root module
+			if req.Indirect && !isTool || within(p, "berth") { // a module of this repository
 				continue
 			}
 			direct[p] = true

@@ -22,6 +22,7 @@ BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk bundle/keeper/go.
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
 
 BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
+BUNDLE_GOCNI      := github.com/containerd/go-cni
 BUNDLE_RUNC       := github.com/opencontainers/runc
 BUNDLE_CNI        := github.com/containernetworking/plugins
 include bundle/keeper/keeper.mk
@@ -38,8 +39,8 @@ BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
-# What is changed in containerd, in a copy of its module: a file, what is replaced there by what, and a word of the result. A build fails if
-# there was nothing to replace.
+# What is changed in containerd, in a copy of its module and of a library's: a file, what is replaced there by what, and a word of the result. A
+# build fails if there was nothing to replace.
 # - Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
 #   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
 # - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.
@@ -50,6 +51,7 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 #   bundle/containerd/mount says: both cost more with each pod.
 # - Whoever copies the output of a container, or of what runs it, has a buffer of 8 KiB, or of 1, for as long as the container lives: 32 before.
 # - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
+# - Network plugins are programs to containerd's library for them, go-cni. Our own is called in containerd's process, as bundle/cni/exec.go says.
 define BUNDLE_CHANGES
 change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
 change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
@@ -64,7 +66,8 @@ change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountin
 change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
 change core/runtime/v2/shim.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
-change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'
+change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'; \
+change ../go-cni/opts.go 's/&invoke\.DefaultExec{/network.Exec(&/; s/^\t\t\t},/\t\t\t}),/; s#^import (#&\n\t"berth/bundle/keeper/network"#' 'network.Exec(&invoke'
 endef
 
 .PHONY: bundle
@@ -91,9 +94,10 @@ bundle-build: bundle-needs
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
 	}; \
-	mkdir "$$work/source"; cp -r go.mod go.sum cmd keeper "$$work/source/"; \
-	go mod download $(BUNDLE_CONTAINERD); \
+	mkdir "$$work/source"; cp -r go.mod go.sum cmd cni keeper "$$work/source/"; \
+	go mod download $(BUNDLE_CONTAINERD) $(BUNDLE_GOCNI); \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
+	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_GOCNI))" "$$work/source/go-cni"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
 	cp containerd/server/matching.go "$$work/source/containerd/internal/cri/server/"; \
 	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
@@ -104,7 +108,7 @@ bundle-build: bundle-needs
 	}; \
 	$(BUNDLE_CHANGES); \
 	(cd "$$work/source"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; build_containerd -o "$$work/bin/" ./cmd/containerd-shim-runc-v2); \
-	(cd "$$work/source/keeper"; go mod edit -replace $(BUNDLE_CONTAINERD)=../containerd; \
+	(cd "$$work/source/keeper"; go mod edit -replace $(BUNDLE_CONTAINERD)=../containerd -replace $(BUNDLE_GOCNI)=../go-cni; \
 		build_containerd -tags $(BUNDLE_CONTAINERD_TAGS),daemon -o "$$work/bin/containerd" .; \
 		cd c; $(BUNDLE_MUSL_CC) $(KEEPER_CFLAGS) -o "$$work/bin/keeper" $(notdir $(KEEPER_SOURCES))); \
 	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \

@@ -2,7 +2,9 @@ package cni
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -110,6 +113,7 @@ type host struct {
 	programs string
 	dir      string
 	plugins  func(h *host, runtimeConfig map[string]any) []map[string]any
+	exec     invoke.Exec
 }
 
 // newHost makes a host whose pods get their network of plugins.
@@ -120,6 +124,7 @@ func newHost(t *testing.T, plugins func(*host, map[string]any) []map[string]any)
 		t.Fatal(err)
 	}
 	h := &host{t: t, programs: dir, dir: t.TempDir(), plugins: plugins}
+	h.exec = onHost{h: h}
 	h.ns = newNamespace(t, "")
 	h.do(func() {
 		if err := netlink.LinkSetUp(lo); err != nil {
@@ -203,24 +208,65 @@ func (h *host) call(kind string, config any, env ...string) ([]byte, *types.Erro
 		}
 		stdin = string(b)
 	}
-	var out bytes.Buffer
-	var told *types.Error
 	program := filepath.Join(h.programs, kind)
 	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, killAt+"=") }) {
 		program = "/proc/self/exe"
 	}
-	h.do(func() {
-		cmd := exec.Command(program)
-		cmd.Env = append(append(os.Environ(), "CNI_PATH="+h.programs), env...)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &out
-		if err := cmd.Run(); err != nil {
-			told = &types.Error{}
-			if jsonErr := json.Unmarshal(out.Bytes(), told); jsonErr != nil {
-				told = &types.Error{Msg: err.Error() + ": " + out.String()}
+	out, err := h.exec.ExecPlugin(h.t.Context(), program, []byte(stdin), append(append(os.Environ(), "CNI_PATH="+h.programs), env...))
+	var told *types.Error
+	if err != nil && !errors.As(err, &told) {
+		h.t.Fatal(err)
+	}
+	return out, told
+}
+
+// onHost runs programs in a host's namespace.
+type onHost struct {
+	invoke.Exec
+	h *host
+}
+
+func (e onHost) ExecPlugin(ctx context.Context, program string, stdin []byte, env []string) ([]byte, error) {
+	var out bytes.Buffer
+	var err error
+	e.h.do(func() {
+		cmd := exec.CommandContext(ctx, program)
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &out, &out
+		err = cmd.Run()
+	})
+	if err == nil {
+		return out.Bytes(), nil
+	}
+	told := &types.Error{}
+	if jsonErr := json.Unmarshal(out.Bytes(), told); jsonErr != nil {
+		told = &types.Error{Msg: err.Error() + ": " + out.String()}
+	}
+	return nil, told
+}
+
+// bothWays runs a test with the plugin as a program and in the runtime's process.
+func bothWays(t *testing.T, plugins func(*host, map[string]any) []map[string]any, test func(*testing.T, *host)) {
+	t.Run("program", func(t *testing.T) { test(t, newHost(t, plugins)) })
+	t.Run("in process", func(t *testing.T) {
+		h := newHost(t, plugins)
+		h.inProcess(func(string) {})
+		test(t, h)
+	})
+}
+
+// inProcess has the plugin run in this process, as if that were in the host's namespace, until the
+// test ends. then is told its steps.
+func (h *host) inProcess(then func(step string)) {
+	h.exec = Exec{Exec: h.exec, Own: filepath.Join(h.programs, "berth-cni")}
+	step = func(name string) {
+		if name == "thread" {
+			if err := netns.Set(h.ns); err != nil {
+				panic(err)
 			}
 		}
-	})
-	return out.Bytes(), told
+		then(name)
+	}
+	h.t.Cleanup(func() { step = func(string) {} })
 }
 
 // run runs the plugins for a pod, as a runtime does.

@@ -3,6 +3,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -17,16 +18,26 @@ import (
 
 // Main runs the plugin as the environment and standard input say.
 func Main() {
-	skel.PluginMainFuncs(funcs, version.VersionsStartingFrom("0.3.0"), "CNI plugin berth-cni")
+	skel.PluginMainFuncs(funcs(os.Stdout), versions, "CNI plugin berth-cni")
 }
 
-var funcs = skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status}
+// funcs are the commands of the specification. What they print goes to out.
+func funcs(out io.Writer) skel.CNIFuncs {
+	return skel.CNIFuncs{
+		Add: func(args *skel.CmdArgs) error { return add(args, out) },
+		Del: del, Check: check, GC: gc, Status: status,
+	}
+}
 
-// step is told each step that changes something, for tests that end the plugin there.
+// versions are those of the specification.
+var versions = version.VersionsStartingFrom("0.3.0")
+
+// step is told each step that changes something, and where Exec begins, for tests that end the plugin
+// there.
 var step = func(string) {}
 
-// add gives a pod its interface. What it made is taken away again when it fails.
-func add(args *skel.CmdArgs) (err error) {
+// add gives a pod its interface, and prints what it made. That is taken away again when it fails.
+func add(args *skel.CmdArgs, out io.Writer) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
 		return err
@@ -65,7 +76,11 @@ func add(args *skel.CmdArgs) (err error) {
 	if err != nil {
 		return errors.Join(err, detach(c, p.attachment))
 	}
-	return types.PrintResult(result, c.CNIVersion)
+	asked, err := result.GetAsVersion(c.CNIVersion)
+	if err != nil {
+		return err
+	}
+	return asked.PrintTo(out)
 }
 
 // leaseAddresses leases an address of each set of ranges.
@@ -184,7 +199,7 @@ func del(args *skel.CmdArgs) error {
 	}
 	a := attachment{args.ContainerID, args.IfName}
 	if c.prev != nil && c.ofReference(a) {
-		if err := delReference(c); err != nil {
+		if err := delReference(c, args); err != nil {
 			return err
 		}
 	}

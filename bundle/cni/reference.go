@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
 )
 
 // ofReference reports whether the interface of an attachment was made by the reference plugins,
@@ -24,7 +24,7 @@ func (c *config) ofReference(a attachment) bool {
 
 // delReference has the reference plugins take away what they have made: rules for each pod. One
 // that is not installed any more has nobody to do so.
-func delReference(c *config) error {
+func delReference(c *config, args *skel.CmdArgs) error {
 	bridge := map[string]any{
 		"type": "bridge", "bridge": c.Bridge, "isDefaultGateway": true, "hairpinMode": true,
 		"ipMasq": c.Masquerade, "ipMasqBackend": "nftables",
@@ -46,10 +46,14 @@ func delReference(c *config) error {
 		if err != nil {
 			return err
 		}
-		if _, err := invoke.FindInPath(kind, filepath.SplitList(os.Getenv("CNI_PATH"))); err != nil {
+		program, err := invoke.FindInPath(kind, filepath.SplitList(args.Path))
+		if err != nil {
 			continue
 		}
-		if err := invoke.DelegateDel(context.Background(), kind, conf, nil); err != nil {
+		of := &invoke.Args{
+			Command: "DEL", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
+		}
+		if err := invoke.ExecPluginWithoutResult(context.Background(), program, conf, of, nil); err != nil {
 			return fmt.Errorf("what plugin %s has made: %w", kind, err)
 		}
 	}

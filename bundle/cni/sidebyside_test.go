@@ -388,7 +388,10 @@ func (l *lab) owner(mac string) string {
 // Pods that the reference plugins have made, whose network was this before, are taken down by our
 // plugin, and the other way round.
 func TestChangeOfPlugins(t *testing.T) {
-	h := newHost(t, reference(range4, range6))
+	bothWays(t, reference(range4, range6), testChangeOfPlugins)
+}
+
+func testChangeOfPlugins(t *testing.T, h *host) {
 	a := h.pod("a", all)
 	a.must("ADD")
 	h.plugins = func(h *host, runtimeConfig map[string]any) []map[string]any {
