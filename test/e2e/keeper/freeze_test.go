@@ -122,7 +122,7 @@ func (f *freezer) podsAndFreeze() *frozenPods {
 		name string
 		id   *string
 		args []string
-	}{{"writes", &p.writes, []string{"write"}}, {"stopped", &p.stopped, []string{"write"}}, {"quiet", &p.quiet, []string{"sleep"}}, {"ends", &p.ends, []string{"exit", "2000", "7"}}} {
+	}{{"writes", &p.writes, []string{"write"}}, {"stopped", &p.stopped, []string{"write"}}, {"quiet", &p.quiet, []string{"sleep"}}, {"ends", &p.ends, []string{"exit", fmt.Sprint(int(2000 * slower())), "7"}}} {
 		var pod string
 		pod, *c.id = f.runs(c.name, c.args...)
 		p.pids[c.name], p.keepers[c.name] = int(f.pid(*c.id)), f.keeperOf(pod)
