@@ -100,8 +100,8 @@ func (f *freezer) awaitState(what string, pid int, states ...string) {
 	})
 }
 
-// arrangements are what may be on a disk that is frozen: with the first, as Berth has it, containerd's
-// state is in memory.
+// arrangements are what may be on a disk that is frozen: with the first, as Berth has it,
+// containerd's state is in memory.
 var arrangements = map[string][]string{"state in memory": {"root", "logs"}, "state on it": {"root", "logs", "state"}}
 
 // frozenPods are the containers of four pods, from before the disk is frozen.
@@ -139,8 +139,8 @@ func (f *freezer) podsAndFreeze() *frozenPods {
 	return p
 }
 
-// endMeanwhile has those end that can while the disk is frozen. containerd is not asked, as it answers
-// to nothing any more when it writes to its database.
+// endMeanwhile has those end that can while the disk is frozen. containerd is not asked, as it
+// answers to nothing any more when it writes to its database.
 func (f *freezer) endMeanwhile(p *frozenPods) {
 	f.Helper()
 	service, end := f.keepersTasks()
