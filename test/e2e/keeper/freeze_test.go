@@ -234,6 +234,39 @@ func TestKilledWhileTheDiskIsFrozen(t *testing.T) {
 	}
 }
 
+// A containerd that is started while the disk with the logs is frozen waits for keepers that wait for
+// it. One that does nothing at all is killed.
+func TestStartWhileTheDiskIsFrozen(t *testing.T) {
+	f := newFrozen(t, "root", "logs")
+	pod, writes := f.runs("writes", "write")
+	stuckPod, stuck := f.runs("stuck", "sleep")
+	keeper, stopped := f.keeperOf(pod), f.keeperOf(stuckPod)
+	f.kill()
+	f.freeze()
+	f.awaitState("the keeper waits for its log", keeper, "D")
+	f.must(unix.Kill(stopped, unix.SIGSTOP))
+	f.env = []string{"KEEPER_PATIENCE=500ms"}
+	f.launch("points/keeper-containerd")
+	eventually(f.rig, "the log tells of the one that waits", func() error {
+		b, err := os.ReadFile(f.path("log"))
+		f.must(err)
+		slow := strings.Count(string(b), fmt.Sprintf("process %d, waits for the disk", keeper))
+		if slow < 3 {
+			return fmt.Errorf("%d times", slow)
+		}
+		return nil
+	})
+	f.thaw()
+	f.awaitAnswer()
+	if s := f.exits(stuck); s.ExitCode != 137 {
+		t.Errorf("the container whose keeper was stuck: code %d, want 137", s.ExitCode)
+	}
+	f.wantLives(writes)
+	f.wantAlive(map[string]int{pod: keeper})
+	f.wantWrites("writes")
+	f.removeAll()
+}
+
 // wantEnded: those that ended while the disk was frozen did with their codes, one of them at its
 // time, as its keeper did not wait for the log.
 func (f *freezer) wantEnded(p *frozenPods, thawed time.Time) {
