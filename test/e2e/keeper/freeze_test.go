@@ -234,8 +234,8 @@ func TestKilledWhileTheDiskIsFrozen(t *testing.T) {
 	}
 }
 
-// A containerd that is started while the disk with the logs is frozen waits for keepers that wait for
-// it. One that does nothing at all is killed.
+// A containerd that is started while the disk with the logs is frozen waits for keepers that wait
+// for it. One that does nothing at all is killed.
 func TestStartWhileTheDiskIsFrozen(t *testing.T) {
 	f := newFrozen(t, "root", "logs")
 	pod, writes := f.runs("writes", "write")
