@@ -41,6 +41,7 @@ func (k *Keepers) EndAll(ctx context.Context, state string) error {
 // end ends a pod of which nothing is known but its folder.
 func (k *Keepers) end(ctx context.Context, id string) error {
 	p := newPod(filepath.Join(k.dir, id))
+	p.unwanted = true
 	// The keeper ends without what cannot be read.
 	err := errors.Join(readRecord(podFile(p.dir), &p.record), p.readTasks())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -24,8 +24,8 @@ import (
 const killed = 128 + uint32(syscall.SIGKILL)
 
 // patience is how long a keeper may take for an answer that it has at once, before it is taken for
-// stuck, in a mount for example.
-const patience = 30 * time.Second
+// stuck. It never changes but for tests.
+var patience = 30 * time.Second
 
 // pod is a pod and its keeper.
 type pod struct {
@@ -35,6 +35,7 @@ type pod struct {
 	sysctls    map[string]string // until they are set
 	root       *uint32           // until then: who root of the pod's user namespace is on the host; nil without one
 	exited     chan struct{}     // closed when the keeper has ended, and all of the pod with it
+	unwanted   bool              // a keeper that does not answer is not waited for, whatever it waits for
 
 	mu       sync.Mutex
 	record   podRecord
@@ -98,9 +99,10 @@ func (p *pod) connect() error {
 		}
 	}()
 	defer close(fds)
-	slow := time.AfterFunc(patience, func() { p.killStuck(p.record.Pid) })
-	defer slow.Stop()
+	answered := make(chan struct{})
+	go p.killStuck(p.record.Pid, answered)
 	r, err := l.call(wire.Request{Op: wire.List}, nil, nil)
+	close(answered)
 	if err != nil {
 		l.conn.Close()
 		return fmt.Errorf("list of containers: %w", err)
@@ -258,8 +260,20 @@ func (p *pod) kill() {
 }
 
 // killStuck ends a keeper that does not answer to a containerd that was started anew, and that is
-// known by the pid in its pod's file alone: the process must be one of this pod.
-func (p *pod) killStuck(pid uint32) {
+// known by the pid in its pod's file alone: the process must be one of this pod. One that waits for a disk,
+// where the pod's logs are, answers when that does, and has as long again then.
+func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
+	for waited, waits := true, false; waits || waited; {
+		select {
+		case <-answered:
+			return
+		case <-time.After(patience):
+		}
+		waited, waits = waits, !p.unwanted && waitsForDisk(pid)
+		if waits {
+			log.L.Warnf("keeper: pod %s: the keeper, process %d, waits for the disk with its logs, and containerd for it", filepath.Base(p.dir), pid)
+		}
+	}
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {
 		return
@@ -269,10 +283,17 @@ func (p *pod) killStuck(pid uint32) {
 	if args := strings.Split(string(b), "\x00"); err != nil || len(args) < 3 || args[2] != filepath.Join(p.dir, "shm") {
 		return
 	}
-	log.L.Warnf("keeper: pod %s: the keeper, process %d, does not answer for %s, and is killed", filepath.Base(p.dir), pid, patience)
+	log.L.Warnf("keeper: pod %s: the keeper, process %d, does not answer, and is killed", filepath.Base(p.dir), pid)
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 		log.L.Errorf("keeper: pod %s: kill the keeper: %s", filepath.Base(p.dir), err)
 	}
+}
+
+// waitsForDisk reports whether the kernel has a process wait for what no signal interrupts.
+func waitsForDisk(pid uint32) bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // none: it is gone
+	_, state, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(state, "D")
 }
 
 // snapshot is a task as it is now.

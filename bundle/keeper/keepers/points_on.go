@@ -5,7 +5,14 @@ package keepers
 import (
 	"os"
 	"syscall"
+	"time"
 )
+
+func init() {
+	if d, err := time.ParseDuration(os.Getenv("KEEPER_PATIENCE")); err == nil {
+		patience = d
+	}
+}
 
 // at ends this process as SIGKILL from outside would, at the point that a test names.
 func at(point string) {

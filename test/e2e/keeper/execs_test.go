@@ -18,21 +18,28 @@ type execution struct {
 	pid, code uint32
 }
 
-// execs are the execs of a container that the task service knows, by the FIFOs that containerd made
-// for them.
-func (r *rig) execs(id string) []execution {
+// keepersTasks is the task service of the keepers, which containerd is a client of.
+func (r *rig) keepersTasks() (service taskapi.TTRPCTaskService, end func() error) {
 	r.Helper()
 	conn, err := net.Dial("unix", r.path("state", "keepers", "task.sock"))
 	r.must(err)
 	client := ttrpc.NewClient(conn)
-	defer client.Close()
+	return taskapi.NewTTRPCTaskClient(client), client.Close
+}
+
+// execs are the execs of a container that the task service knows, by the FIFOs that containerd made
+// for them.
+func (r *rig) execs(id string) []execution {
+	r.Helper()
+	service, end := r.keepersTasks()
+	defer end()
 	found, err := filepath.Glob(r.path("state", "io.containerd.grpc.v1.cri", "containers", id, "io", "*", "*-stdout"))
 	r.must(err)
 	var out []execution
 	for _, f := range found {
 		exec := strings.TrimSuffix(filepath.Base(f), "-stdout")
 		ctx, cancel := r.within()
-		a, err := taskapi.NewTTRPCTaskClient(client).State(ctx, &taskapi.StateRequest{ID: id, ExecID: exec})
+		a, err := service.State(ctx, &taskapi.StateRequest{ID: id, ExecID: exec})
 		cancel()
 		if err == nil {
 			out = append(out, execution{exec, a.Status.String(), a.Pid, a.ExitStatus})

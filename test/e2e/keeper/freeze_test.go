@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -99,14 +100,14 @@ func (f *freezer) awaitState(what string, pid int, states ...string) {
 	})
 }
 
-// arrangements are what may be on a disk that is frozen: with the first, as Berth has it, containerd's
-// state is in memory.
+// arrangements are what may be on a disk that is frozen: with the first, as Berth has it,
+// containerd's state is in memory.
 var arrangements = map[string][]string{"state in memory": {"root", "logs"}, "state on it": {"root", "logs", "state"}}
 
 // frozenPods are the containers of four pods, from before the disk is frozen.
 type frozenPods struct {
 	writes, stopped string // these write without end; the second is to be stopped
-	quiet           string // writes nothing, and is to be stopped
+	quiet           string // writes nothing, and is killed while the disk is frozen
 	ends            string // ends with 7 while the disk is frozen
 
 	pids    map[string]int // of the first processes
@@ -121,7 +122,7 @@ func (f *freezer) podsAndFreeze() *frozenPods {
 		name string
 		id   *string
 		args []string
-	}{{"writes", &p.writes, []string{"write"}}, {"stopped", &p.stopped, []string{"write"}}, {"quiet", &p.quiet, []string{"sleep"}}, {"ends", &p.ends, []string{"exit", "2000", "7"}}} {
+	}{{"writes", &p.writes, []string{"write"}}, {"stopped", &p.stopped, []string{"write"}}, {"quiet", &p.quiet, []string{"sleep"}}, {"ends", &p.ends, []string{"exit", fmt.Sprint(int(2000 * slower())), "7"}}} {
 		var pod string
 		pod, *c.id = f.runs(c.name, c.args...)
 		p.pids[c.name], p.keepers[c.name] = int(f.pid(*c.id)), f.keeperOf(pod)
@@ -138,10 +139,17 @@ func (f *freezer) podsAndFreeze() *frozenPods {
 	return p
 }
 
-// awaitEnds waits until those have ended that can while the disk is frozen.
-func (f *freezer) awaitEnds(p *frozenPods) {
+// endMeanwhile has those end that can while the disk is frozen. containerd is not asked, as it
+// answers to nothing any more when it writes to its database.
+func (f *freezer) endMeanwhile(p *frozenPods) {
 	f.Helper()
-	f.awaitState("who writes nothing is stopped, frozen as the disk is", p.pids["quiet"], "")
+	service, end := f.keepersTasks()
+	defer end()
+	ctx, cancel := f.within()
+	defer cancel()
+	_, err := service.Kill(ctx, &taskapi.KillRequest{ID: p.quiet, Signal: uint32(unix.SIGKILL)})
+	f.must(err)
+	f.awaitState("who writes nothing is killed, and its keeper has seen it", p.pids["quiet"], "")
 	f.awaitState("who ends has ended", p.pids["ends"], "", "Z")
 }
 
@@ -152,9 +160,9 @@ func (f *freezer) stop(id string) error {
 	return err
 }
 
-// While the disk with images, containers and logs is frozen, what does not need it goes on, and what
-// does waits; afterwards all that was asked is done, and nothing is lost. A keeper that writes to a
-// log waits in that, and has no time for its pod; others go on.
+// While the disk with images, containers and logs is frozen, keepers that do not need it go on. One
+// that writes to a log waits in that, and has no time for its pod. Afterwards all that was asked is
+// done, and nothing is lost.
 func TestFrozenDisk(t *testing.T) {
 	for name, folders := range arrangements {
 		t.Run(name, func(t *testing.T) {
@@ -168,27 +176,19 @@ func TestFrozenDisk(t *testing.T) {
 					}
 				})
 			}
-			exec := func(id string) func() error {
-				return func() error {
-					if o := f.execSync(id, 0, "/payload", "say", "a", "b", "7"); o != (outcome{"a", "b", 7, ""}) {
-						return fmt.Errorf("%+v", o)
-					}
-					return nil
+			ask("exec beside who writes", func() error {
+				if o := f.execSync(p.writes, 0, "/payload", "say", "a", "b", "7"); o != (outcome{"a", "b", 7, ""}) {
+					return fmt.Errorf("%+v", o)
 				}
-			}
-			if !slices.Contains(folders, "state") {
-				ask("exec beside who writes nothing", exec(p.quiet))
-				wg.Wait() // it needs no disk
-			}
-			ask("exec beside who writes", exec(p.writes))
-			ask("stop of who writes nothing", func() error { return f.stop(p.quiet) })
+				return nil
+			})
 			ask("stop of who writes", func() error { return f.stop(p.stopped) })
 			later := ""
 			ask("a new pod", func() (err error) {
 				_, later, err = f.tryRuns("later", "lines", "10", "3")
 				return err
 			})
-			f.awaitEnds(p)
+			f.endMeanwhile(p)
 			thawed := time.Now()
 			f.thaw()
 			wg.Wait()
@@ -217,8 +217,8 @@ func TestKilledWhileTheDiskIsFrozen(t *testing.T) {
 			p := f.podsAndFreeze()
 			var wg sync.WaitGroup // of requests that containerd does not answer any more
 			wg.Go(func() { f.tryRuns("cut", "sleep") })
-			wg.Go(func() { f.stop(p.quiet) })
-			f.awaitEnds(p)
+			wg.Go(func() { f.execSync(p.writes, 0, "/payload", "sleep") })
+			f.endMeanwhile(p)
 			f.must(f.cmd.Process.Kill())
 			thawed := time.Now()
 			f.thaw()
@@ -232,6 +232,39 @@ func TestKilledWhileTheDiskIsFrozen(t *testing.T) {
 			f.removeAll()
 		})
 	}
+}
+
+// A containerd that is started while the disk with the logs is frozen waits for keepers that wait
+// for it. One that does nothing at all is killed.
+func TestStartWhileTheDiskIsFrozen(t *testing.T) {
+	f := newFrozen(t, "root", "logs")
+	pod, writes := f.runs("writes", "write")
+	stuckPod, stuck := f.runs("stuck", "sleep")
+	keeper, stopped := f.keeperOf(pod), f.keeperOf(stuckPod)
+	f.kill()
+	f.freeze()
+	f.awaitState("the keeper waits for its log", keeper, "D")
+	f.must(unix.Kill(stopped, unix.SIGSTOP))
+	f.env = []string{"KEEPER_PATIENCE=500ms"}
+	f.launch("points/keeper-containerd")
+	eventually(f.rig, "the log tells of the one that waits", func() error {
+		b, err := os.ReadFile(f.path("log"))
+		f.must(err)
+		slow := strings.Count(string(b), fmt.Sprintf("process %d, waits for the disk", keeper))
+		if slow < 3 {
+			return fmt.Errorf("%d times", slow)
+		}
+		return nil
+	})
+	f.thaw()
+	f.awaitAnswer()
+	if s := f.exits(stuck); s.ExitCode != 137 {
+		t.Errorf("the container whose keeper was stuck: code %d, want 137", s.ExitCode)
+	}
+	f.wantLives(writes)
+	f.wantAlive(map[string]int{pod: keeper})
+	f.wantWrites("writes")
+	f.removeAll()
 }
 
 // wantEnded: those that ended while the disk was frozen did with their codes, one of them at its

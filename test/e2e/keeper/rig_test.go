@@ -212,6 +212,11 @@ func (r *rig) start() {
 		r.must(err)
 		r.conn, r.rt = conn, cri.NewRuntimeServiceClient(conn)
 	}
+	r.awaitAnswer()
+}
+
+func (r *rig) awaitAnswer() {
+	r.Helper()
 	eventually(r, "containerd answers", func() error {
 		select {
 		case <-r.ended:
