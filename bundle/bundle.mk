@@ -128,6 +128,7 @@ bundle-build: bundle-needs
 		-component cni-plugins=$(call bundle_version,$(BUNDLE_CNI)) \
 		-component libseccomp="$$(linked SCMP_VER_MAJOR.SCMP_VER_MINOR.SCMP_VER_MICRO)" -component glibc="$$(linked __GLIBC__.__GLIBC_MINOR__)" \
 		-component libgcc="$$($${CC:-cc} -dumpfullversion)" \
+		-component musl="$$(dpkg-query -W -f '$${Version}' musl-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH)) | cut -d- -f1)" \
 		-out "$$work/out/bundle.tar.zst" -hash "$$work/out/bundle.hash"; \
 	rm -rf '$(BUNDLE_KEPT)'; mv "$$work/out" '$(BUNDLE_KEPT)'
 

@@ -50,16 +50,15 @@ func componentsOf(programs []program, versions map[string]string) ([]component, 
 		found[key] = c
 	}
 	for _, p := range programs {
-		if p.info == nil {
-			continue
-		}
-		for _, c := range modulesOf(p.info) {
-			add(p, c)
-		}
-		if p.setting("CGO_ENABLED") != "1" {
-			continue
+		if p.info != nil {
+			for _, c := range modulesOf(p.info) {
+				add(p, c)
+			}
 		}
 		for _, library := range cLibraries {
+			if !p.linkedWith(library.name) {
+				continue
+			}
 			version := versions[library.name]
 			if version == "" {
 				return nil, fmt.Errorf("%s is linked with %s, and the bundle does not say of which version", p.name, library.name)

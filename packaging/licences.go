@@ -24,8 +24,8 @@ type text struct {
 // noAssertion is what SPDX has where nothing is claimed.
 const noAssertion = "NOASSERTION"
 
-// cLibraries are what the C compiler links into programs with cgo: the name, the licence, and the
-// files of Debian that hold its text (patterns, each for one file).
+// cLibraries are what the C compiler links into programs: the name, the licence, and the files of
+// Debian that hold its text (patterns, each for one file).
 var cLibraries = []struct {
 	name, licence string
 	texts         []string
@@ -33,6 +33,7 @@ var cLibraries = []struct {
 	{"libseccomp", "LGPL-2.1-only", []string{"/usr/share/doc/libseccomp-dev/copyright", "/usr/share/common-licenses/LGPL-2.1"}},
 	{"glibc", "LGPL-2.1-or-later", []string{"/usr/share/doc/libc6-dev/copyright", "/usr/share/common-licenses/LGPL-2.1"}},
 	{"libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1", []string{"/usr/share/doc/libgcc-*-dev/copyright", "/usr/share/common-licenses/GPL-3"}},
+	{musl, "MIT", []string{"/usr/share/doc/musl-dev/copyright"}},
 }
 
 // sources is where the sources of components lie.

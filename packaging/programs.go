@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -23,13 +24,16 @@ type program struct {
 	info   *buildinfo.BuildInfo // nil for one that is not of Go
 }
 
-// withoutGo are the programs that are not of Go. They link nothing.
-var withoutGo = map[string]bool{"pause": true}
+// musl is the C library of programs that are not of Go.
+const musl = "musl"
+
+// withoutGo are the programs that are not of Go, with the C libraries in them.
+var withoutGo = map[string][]string{"pause": nil, "keeper": {musl}}
 
 func readProgram(name string, content []byte) (program, error) {
 	sum := sha256.Sum256(content)
 	p := program{name: name, sha256: hex.EncodeToString(sum[:])}
-	if withoutGo[name] {
+	if _, ok := withoutGo[name]; ok {
 		return p, nil
 	}
 	var err error
@@ -50,6 +54,14 @@ func (p program) setting(key string) string {
 		}
 	}
 	return ""
+}
+
+// linkedWith reports whether a C library is in the program.
+func (p program) linkedWith(library string) bool {
+	if p.info == nil {
+		return slices.Contains(withoutGo[p.name], library)
+	}
+	return p.setting("CGO_ENABLED") == "1" && library != musl
 }
 
 func readBundleFile(name string) ([]program, map[string]string, error) {

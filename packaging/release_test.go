@@ -99,6 +99,18 @@ func TestUnknownProgram(t *testing.T) {
 	}
 }
 
+// The keeper is of C.
+func TestComponentsOfC(t *testing.T) {
+	keeper, err := readProgram("keeper", []byte("\x7fELF and no more"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := componentsOf([]program{keeper}, map[string]string{"glibc": "2.36", "musl": "1.2.3"})
+	if err != nil || len(all) != 1 || all[0].url() != "pkg:generic/musl@1.2.3" || all[0].licence != "MIT" || !slices.Equal(all[0].users, []string{"keeper"}) {
+		t.Errorf("got %+v, error %v", all, err)
+	}
+}
+
 // Modules are named once with all programs that have them, and C libraries by the bundle.
 func TestComponents(t *testing.T) {
 	one, err := readProgram("one", []byte(self(t)))
