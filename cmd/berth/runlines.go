@@ -74,8 +74,8 @@ func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time
 	return v.print(slices.Concat(lines, v.problemLines(problems), v.readyLines(pods)))
 }
 
-// take prints what is new of the pods that changed: with many pods, all of them would be looked at for
-// each change of one.
+// take prints what is new of the pods that changed: with many pods, all of them would be looked at
+// for each change of one.
 func (v *lineView) take(uids []pod.UID, problems []manifest.Problem, now time.Time) error {
 	var lines []string
 	for _, uid := range uids {

@@ -98,8 +98,8 @@ func Open(cfg Config) (_ *Server, err error) {
 // privateFile is that of the objects of an API that the agent alone reaches, in the run directory.
 const privateFile = "objects.db"
 
-// privateHistory is how many bytes of changes are held for the watches of an API that the agent alone
-// reaches: it is never far behind.
+// privateHistory is how many bytes of changes are held for the watches of an API that the agent
+// alone reaches: it is never far behind.
 const privateHistory = 256 << 10
 
 // OpenPrivate opens an API that the agent alone reaches: its objects last as long as it, nobody

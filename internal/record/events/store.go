@@ -135,8 +135,8 @@ func (s *Store) add(o occurrence) {
 	}
 }
 
-// addLocked counts the occurrence and returns the name of its event, and of the one that is not kept
-// any more, as there are too many.
+// addLocked counts the occurrence and returns the name of its event, and of the one that is not
+// kept any more, as there are too many.
 func (s *Store) addLocked(o *occurrence) (name, forgotten string) {
 	key, message := s.similar.seriesOf(o)
 	at := o.at.UnixNano()

@@ -60,7 +60,8 @@ func Read(ctx context.Context, path string, o Options, running Running, to Strea
 	return nil
 }
 
-// buffers are those of readers that have ended: the end of each container's log is read when it ends.
+// buffers are those of readers that have ended: the end of each container's log is read when it
+// ends.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // reader is one call of Read.

@@ -13,8 +13,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fields are the names of what a message says, without how much of it. An average of pressure that is
-// zero is not said.
+// fields are the names of what a message says, without how much of it. An average of pressure that
+// is zero is not said.
 func fields(m proto.Message) []string {
 	var out []string
 	var visit func(prefix string, m protoreflect.Message)
