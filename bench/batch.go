@@ -44,7 +44,7 @@ func measureAgent(ctx context.Context, m *machine, kind agentKind, r *report) (e
 		return err
 	}
 	r.agent(kind, "start without pods to /pods", shown.Sub(began))
-	if err := a.rest(ctx, r, 0, min(r.options.rest, 30*time.Second)); err != nil {
+	if err := a.rest(ctx, r, count(0), min(r.options.rest, 30*time.Second)); err != nil {
 		return err
 	}
 	if err := a.one(ctx, r); err != nil {
@@ -57,7 +57,7 @@ func measureAgent(ctx context.Context, m *machine, kind agentKind, r *report) (e
 		return err
 	}
 	return a.batch(ctx, r, r.options.pods, func(names []string) error {
-		if err := a.rest(ctx, r, r.options.pods, r.options.rest); err != nil {
+		if err := a.rest(ctx, r, count(r.options.pods), r.options.rest); err != nil {
 			return err
 		}
 		return a.restart(ctx, r, names)
@@ -181,9 +181,12 @@ func (m *machine) pidOf(ctx context.Context, name string) (int, error) {
 // settle is how long what was begun is given to end before a machine counts as being at rest.
 const settle = 10 * time.Second
 
-// rest takes what the agent and all of the node use while nothing happens, with n pods.
-func (a *agent) rest(ctx context.Context, r *report, n int, length time.Duration) error {
-	say("%s: rest with %d pods for %v", a.kind.name, n, length)
+// count is how many pods there are, in a figure's name.
+func count(pods int) string { return fmt.Sprintf("%d pods", pods) }
+
+// rest takes what the agent and all of the node use while nothing happens, with so many pods.
+func (a *agent) rest(ctx context.Context, r *report, pods string, length time.Duration) error {
+	say("%s: rest with %s for %v", a.kind.name, pods, length)
 	if err := sleep(ctx, settle); err != nil {
 		return err
 	}
@@ -207,7 +210,7 @@ func (a *agent) rest(ctx context.Context, r *report, n int, length time.Duration
 	}
 	took := time.Since(began)
 	for i, who := range []string{"agent", "agent, runtime and shims"} {
-		r.rest(a.kind, n, who, before[i], after[i], took)
+		r.rest(a.kind, pods, who, before[i], after[i], took)
 	}
 	return nil
 }

@@ -116,12 +116,12 @@ func (a *agent) lives(ctx context.Context, do func() error) (err error) {
 // is at rest; both are at rest at the same time when that is measured.
 func measureRuns(ctx context.Context, both [2]*agent, r *report) error {
 	n, length := r.options.pods, r.options.rest
-	rest := func(pods int, length time.Duration) error {
+	rest := func(pods string, length time.Duration) error {
 		return side(len(both), len(both), func(i int) error { return both[i].rest(ctx, r, pods, length) })
 	}
 	return both[0].lives(ctx, func() error {
 		return both[1].lives(ctx, func() error {
-			if err := rest(0, min(length, 30*time.Second)); err != nil {
+			if err := rest(count(0), min(length, 30*time.Second)); err != nil {
 				return err
 			}
 			say("%s and %s: one pod alone of each, %d times", byShims, byKeepers, alone)
@@ -133,13 +133,16 @@ func measureRuns(ctx context.Context, both [2]*agent, r *report) error {
 			}); err != nil {
 				return err
 			}
+			if err := rest(noneAfterOthers, min(length, 30*time.Second)); err != nil {
+				return err
+			}
 			if err := inTurns(both, 1, func(a *agent, _ int) error {
 				_, err := a.timeReady(ctx, "rest", n)
 				return err
 			}); err != nil {
 				return err
 			}
-			if err := rest(n, length); err != nil {
+			if err := rest(count(n), length); err != nil {
 				return err
 			}
 			addPodMemory(r, byShims, n)
@@ -149,11 +152,15 @@ func measureRuns(ctx context.Context, both [2]*agent, r *report) error {
 	})
 }
 
-// addPodMemory computes what a pod takes beside its containers, of the two times at rest.
+// noneAfterOthers are no pods in an agent and a runtime that have had some.
+const noneAfterOthers = "0 pods after others"
+
+// addPodMemory computes what a pod takes beside its containers, of two times at rest: with n pods,
+// and without any after others. Memory that work has taken once is not that of pods that are there.
 func addPodMemory(r *report, who string, n int) {
-	const all = "at rest with %d pods: PSS of agent, runtime and shims"
-	with, _ := r.find(who, fmt.Sprintf(all, n))
-	without, _ := r.find(who, fmt.Sprintf(all, 0))
+	const all = "at rest with %s: PSS of agent, runtime and shims"
+	with, _ := r.find(who, fmt.Sprintf(all, count(n)))
+	without, _ := r.find(who, fmt.Sprintf(all, noneAfterOthers))
 	r.add(who, fmt.Sprintf(podMemory, n), "MiB", (with-without)/float64(n))
 }
 
@@ -279,7 +286,7 @@ func measureBothFloors(ctx context.Context, both [2]*agent, r *report) error {
 func (a *agent) veryMany(ctx context.Context, r *report) error {
 	n := r.options.many
 	return a.lives(ctx, func() error {
-		if err := a.timeBatch(ctx, "many", n, func() error { return a.rest(ctx, r, n, r.options.rest) }, r); err != nil {
+		if err := a.timeBatch(ctx, "many", n, func() error { return a.rest(ctx, r, count(n), r.options.rest) }, r); err != nil {
 			return err
 		}
 		addPodMemory(r, a.kind.name, n)

@@ -189,6 +189,6 @@ func (b *member) peak(ctx context.Context, n int, r *report) error {
 		return err
 	}
 	u, err := usageOf(b.cmd.Process.Pid)
-	r.add(b.kind.name, fmt.Sprintf(peakOfMember, n), "MiB", float64(u.PeakRSS)/(1<<20))
+	r.add(b.kind.name, fmt.Sprintf(peakOfMember, count(n)), "MiB", float64(u.PeakRSS)/(1<<20))
 	return err
 }

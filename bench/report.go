@@ -91,11 +91,11 @@ func (r *report) agent(kind agentKind, what string, took ...time.Duration) {
 
 // peakRSS is the most that the agent had resident from its start until it was at rest with so many
 // pods.
-const peakRSS = "from the start to rest with %d pods: RSS of the agent at most"
+const peakRSS = "from the start to rest with %s: RSS of the agent at most"
 
 // rest adds what was used between two readings.
-func (r *report) rest(kind agentKind, pods int, who string, before, after usage, took time.Duration) {
-	at := fmt.Sprintf("at rest with %d pods: %%s of %s", pods, who)
+func (r *report) rest(kind agentKind, pods, who string, before, after usage, took time.Duration) {
+	at := fmt.Sprintf("at rest with %s: %%s of %s", pods, who)
 	const mib = 1 << 20
 	r.add(kind.name, fmt.Sprintf(at, "CPU"), "% of a core", 100*(after.CPU-before.CPU).Seconds()/took.Seconds())
 	r.add(kind.name, fmt.Sprintf(at, "wake-ups"), "/s", float64(after.Wakeups-before.Wakeups)/took.Seconds())
@@ -154,10 +154,10 @@ func (r *report) computeGoals() {
 	set(at+"CPU of agent, runtime and shims", "% of a core", 0.5, itself, "berth", at+"CPU of agent, runtime and shims", "", "")
 	set(at+"RSS of the agent", "MiB", 40, itself, "berth", at+"RSS of agent", "", "")
 	set("without pods: RSS of the agent", "MiB", 28, itself, "berth", "at rest with 0 pods: RSS of agent", "", "")
-	set(fmt.Sprintf(peakRSS, 0), "MiB", 32, itself, "berth", fmt.Sprintf(peakRSS, 0), "", "")
-	set(fmt.Sprintf(peakRSS, n), "MiB", 45, itself, "berth", fmt.Sprintf(peakRSS, n), "", "")
-	set(fmt.Sprintf(peakOfMember, 0), "MiB", 32, itself, "berth", fmt.Sprintf(peakOfMember, 0), "", "")
-	set(fmt.Sprintf(peakOfMember, n), "MiB", 45, itself, "berth", fmt.Sprintf(peakOfMember, n), "", "")
+	set(fmt.Sprintf(peakRSS, count(0)), "MiB", 32, itself, "berth", fmt.Sprintf(peakRSS, count(0)), "", "")
+	set(fmt.Sprintf(peakRSS, count(n)), "MiB", 45, itself, "berth", fmt.Sprintf(peakRSS, count(n)), "", "")
+	set(fmt.Sprintf(peakOfMember, count(0)), "MiB", 32, itself, "berth", fmt.Sprintf(peakOfMember, count(0)), "", "")
+	set(fmt.Sprintf(peakOfMember, count(n)), "MiB", 45, itself, "berth", fmt.Sprintf(peakOfMember, count(n)), "", "")
 	set(fmt.Sprintf("start of the agent over %d pods to all Ready visible", n), "s", 1, itself,
 		"berth", fmt.Sprintf("%d pods: start of the agent to all Ready in /pods", n), "", "")
 	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time
