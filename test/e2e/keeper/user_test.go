@@ -70,7 +70,8 @@ func TestUserNamespacesAreAsWithStockShims(t *testing.T) {
 			}
 		}, "owners"), "uid_map: 0 200000 65536")
 	}
-	// With stock shims, who has CAP_SYS_ADMIN takes these away. AppArmor denies before the kernel does.
+	// With stock shims, who has CAP_SYS_ADMIN takes these away. AppArmor denies before the kernel
+	// does.
 	said := r.said("admin-keeper", "c")
 	for _, want := range []string{`unmask: invalid argument`, `remount: (operation not permitted|permission denied)`, `/dev/null: 20666 of 0:0 <nil>`} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(said) {
