@@ -27,6 +27,9 @@ type PhaseFacts struct {
 func Phase(p *v1.Pod, s *v1.PodStatus, f PhaseFacts) v1.PodPhase {
 	var n phaseCounts
 	n.addInit(p, s)
+	if f.EndsWithSandbox { // what init containers and sidecars wait for never comes
+		n = phaseCounts{initFailed: n.initFailed, running: n.running}
+	}
 	n.addRegular(p, s)
 	switch {
 	case n.initFailed > 0:

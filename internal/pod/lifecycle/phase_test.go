@@ -144,6 +144,30 @@ func TestPhaseOfSeveralContainers(t *testing.T) {
 	}
 }
 
+// A pod whose containers have ended for good loses its sandbox, and with it the init containers that
+// were to run again in a new one.
+func TestPhaseWithInitContainersThatNeverRun(t *testing.T) {
+	p := &v1.Pod{Spec: v1.PodSpec{
+		RestartPolicy:  v1.RestartPolicyOnFailure,
+		InitContainers: []v1.Container{{Name: "init"}, {Name: "side", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}},
+		Containers:     []v1.Container{{Name: "app"}},
+	}}
+	s := &v1.PodStatus{
+		InitContainerStatuses: []v1.ContainerStatus{st("init", waiting()), st("side", waiting())},
+		ContainerStatuses:     []v1.ContainerStatus{st("app", ended(0))},
+	}
+	if got := Phase(p, s, PhaseFacts{}); got != v1.PodPending {
+		t.Errorf("with a sandbox the phase is %s, want Pending", got)
+	}
+	if got := Phase(p, s, PhaseFacts{EndsWithSandbox: true}); got != v1.PodSucceeded {
+		t.Errorf("without one for ever the phase is %s, want Succeeded", got)
+	}
+	s.InitContainerStatuses[1] = st("side", running())
+	if got := Phase(p, s, PhaseFacts{EndsWithSandbox: true}); got != v1.PodRunning {
+		t.Errorf("while the sidecar is being ended the phase is %s, want Running", got)
+	}
+}
+
 func TestPhaseOfStoppedStaticPod(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "app"}}}}
 	s := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{st("app", ended(0))}}

@@ -50,11 +50,23 @@ func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 }
 
 // EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that what has
-// not run yet never will: its restartPolicy is Never and containers of it have run, none of which
-// is restarted by a policy of its own.
+// not run yet never will: all of its regular containers have ended for good, or its restartPolicy is
+// Never and containers of it have run, none of which is restarted by a policy of its own.
 func EndsWithSandbox(p *v1.Pod, s *pod.Status) bool {
 	d := NeedsNewSandbox(p, s)
-	return d.Create && d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && anyRegularRan(p, s) && !restartsByItself(p, s)
+	if !d.Create {
+		return false
+	}
+	never := d.Attempt > 0 && p.Spec.RestartPolicy == v1.RestartPolicyNever && anyRegularRan(p, s) && !restartsByItself(p, s)
+	return never || RegularEnded(p, s)
+}
+
+// RegularEnded reports whether all regular containers have ended for good.
+func RegularEnded(p *v1.Pod, s *pod.Status) bool {
+	return !slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
+		cs := s.FindContainer(c.Name)
+		return cs == nil || cs.State != pod.StateExited || IsRestartable(p, &c, cs.ExitCode)
+	})
 }
 
 // anyRegularRan reports whether a regular container was ever started. Init containers and sidecars

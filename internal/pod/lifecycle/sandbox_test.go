@@ -114,3 +114,32 @@ func TestInitFailed(t *testing.T) {
 		}
 	}
 }
+
+func TestEndsWithSandbox(t *testing.T) {
+	exited := func(code int32) pod.ContainerStatus {
+		return pod.ContainerStatus{Name: "app", State: pod.StateExited, ExitCode: code, SandboxID: "a"}
+	}
+	lost := []pod.SandboxStatus{{ID: "b", Attempt: 1}, {ID: "a"}}
+	for _, tt := range []struct {
+		name      string
+		policy    v1.RestartPolicy
+		sandboxes []pod.SandboxStatus
+		app       pod.ContainerStatus
+		want      bool
+	}{
+		{"it has a sandbox", v1.RestartPolicyNever, []pod.SandboxStatus{{ID: "a", Ready: true, IPs: []string{"10.0.0.2"}}}, exited(1), false},
+		{"Never, and a container has run", v1.RestartPolicyNever, lost, pod.ContainerStatus{Name: "app", State: pod.StateRunning}, true},
+		{"OnFailure, and a container runs", v1.RestartPolicyOnFailure, lost, pod.ContainerStatus{Name: "app", State: pod.StateRunning}, false},
+		{"OnFailure, and it failed", v1.RestartPolicyOnFailure, lost, exited(1), false},
+		{"OnFailure, and it succeeded", v1.RestartPolicyOnFailure, lost, exited(0), true},
+		{"Always, and it succeeded", v1.RestartPolicyAlways, lost, exited(0), false},
+		{"OnFailure, and it has not run", v1.RestartPolicyOnFailure, lost, pod.ContainerStatus{Name: "init", State: pod.StateExited}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &pod.Status{Sandboxes: tt.sandboxes, Containers: []pod.ContainerStatus{tt.app}}
+			if got := EndsWithSandbox(testPod(tt.policy), s); got != tt.want {
+				t.Errorf("EndsWithSandbox is %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

@@ -165,7 +165,11 @@ func computePodActions(in planInput) podActions {
 // planNewSandbox begins the pod anew in a sandbox of its own, if anything is left to be run in it.
 func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podActions {
 	a := podActions{Attempt: d.Attempt, Replaces: d.OldID, Why: d.Why, KillPod: s.Active()}
-	if lifecycle.EndsWithSandbox(p, s) {
+	switch {
+	case lifecycle.RegularEnded(p, s):
+		a.Why += "; all containers have ended for good"
+		return a
+	case lifecycle.EndsWithSandbox(p, s):
 		a.Why += "; restartPolicy is Never and containers have run"
 		return a
 	}
@@ -176,10 +180,6 @@ func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podAc
 			continue
 		}
 		a.Start = append(a.Start, startAction{Name: c.Name, Why: "new sandbox"})
-	}
-	if len(a.Start) == 0 {
-		a.Why += "; all containers have ended for good"
-		return a
 	}
 	a.CreateSandbox, a.PurgeInit = true, true
 	a.KillPod = len(s.Sandboxes) > 0 // also those that are not ready: only a stop gives their network back
