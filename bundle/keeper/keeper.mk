@@ -48,7 +48,7 @@ e2e-keeper: need-root keeper-points keeper-stock ## pods by keepers, and contain
 	KEEPER='$(CURDIR)/$(KEEPER)' KEEPER_KILLS='$(KEEPER_KILLS)' KEEPER_SEED='$(KEEPER_SEED)' go test -tags e2e,keeper -count 1 -timeout 30m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/keeper
 
 # The same in the virtual machine of e2e-vm, with cgroups of version 2 and systemd.
-KEEPER_VM_RUN = $(or $(RUN),AsWithStockShims|TestOutOfMemory|TestFrozenDisk|TestPause|TestAPod|TestWhatAContainerSees|TestKilledAtEachStep)
+KEEPER_VM_RUN = $(or $(RUN),AsWithStockShims|TestOutOfMemory|TestFrozenDisk|TestPause|TestAPod|TestInside|TestKilledAtEachStep)
 
 .PHONY: e2e-vm-keeper
 e2e-vm-keeper: vm-image keeper-points keeper-stock ## keepers in a virtual machine with cgroup v2 and systemd (as root; RUN='TestPause'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)

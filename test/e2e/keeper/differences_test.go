@@ -5,16 +5,16 @@ package keeper
 // differences are those that stay between what is seen with keepers and with stock shims.
 var differences = []difference{
 	{
-		what: `mount /(proc/.*|plain|etc/passwd)`, stock: `/null of tmpfs of tmpfs, rw,nosuid, .*`, keeper: `/null of devtmpfs of .*, ro,.*`,
+		what: `mount /(proc/.*|plain|etc/passwd)`, stock: `/null of tmpfs of tmpfs, rw,nosuid, .*`, keeper: `/null of \S+ of .*, ro,.*`,
 		why: "a hidden file has the host's null device on it, read-only, and not the container's, which an image or a volume can make something else",
 	},
 	{
-		what: `mount /([^v].*)?`, stock: `.*, "shared"`, keeper: `.*, ""`,
-		why: "with a volume that goes to the host, all mounts of a container can be heard of by others; with a keeper, those on the volume alone",
+		what: `mount /([^v].*)?`, stock: `.*, "(shared|master)"`, keeper: `.*, ""`,
+		why: "with a volume that goes to the host or comes from it, so do all mounts of a container, or hear of the host's; with a keeper, those on the volume alone",
 	},
 	{
 		what: `mount /sys/fs/cgroup`, stock: `/ of tmpfs of tmpfs, rw,.*`, keeper: `/ of tmpfs of tmpfs, ro,.*`,
-		why: "the folder of the hierarchies is as read-only as they are",
+		why: "the folder of the hierarchies is as read-only as they are", v1: true,
 	},
 	{
 		what: `mount /sys`, stock: `.*, rw, ""`, keeper: `.*, ro, ""`,
@@ -38,7 +38,7 @@ var differences = []difference{
 	},
 	{
 		what: `mount /sys/fs/cgroup/systemd`, stock: `/ of systemd of cgroup, .*`, keeper: `/ of cgroup of cgroup, .*`,
-		why: "in a cgroup namespace, runc mounts the hierarchies anew, and names this one",
+		why: "in a cgroup namespace, runc mounts the hierarchies anew, and names this one", v1: true,
 	},
 	{
 		what: `session keyring`, stock: `keyring;0;0;3f1b0000;_ses.ID`, keeper: `keyring;0;0;[0-9a-f]*;_ses`,
@@ -49,7 +49,7 @@ var differences = []difference{
 		why: "in a user namespace, runc has mounts of the host's devices, and a keeper makes nodes, which belong to root",
 	},
 	{
-		what: `mount /dev/(full|null|random|tty|urandom|zero)`, stock: `/\w+ of devtmpfs of .*`, keeper: `\(absent\)`,
+		what: `mount /dev/(full|null|random|tty|urandom|zero)`, stock: `/\w+ of \S+ of devtmpfs.*`, keeper: `\(absent\)`,
 		why: "as before: nodes need no mounts",
 	},
 	{
@@ -61,7 +61,7 @@ var differences = []difference{
 		why: "in a user namespace, it is made outside",
 	},
 	{
-		what: `mount /proc/(keys|timer_list)`, stock: `/null of devtmpfs of .*, rw,.*`, keeper: `/null of devtmpfs of .*, ro,.*`,
+		what: `mount /proc/(keys|timer_list)`, stock: `/null of \S+ of .*, rw,.*`, keeper: `/null of \S+ of .*, ro,.*`,
 		why: "in a user namespace, both have the host's null device on a hidden file, and the keeper's is read-only",
 	},
 	{

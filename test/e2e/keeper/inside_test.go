@@ -201,6 +201,7 @@ type difference struct {
 	what          string // a fact, as an expression
 	stock, keeper string // what is seen, as expressions
 	why           string
+	v1            bool // with cgroups of version 1 alone
 }
 
 func (d difference) covers(what, stock, keeper string) bool {
@@ -286,7 +287,7 @@ func TestInside(t *testing.T) {
 		}
 	}
 	for i, d := range differences {
-		if !used[i] {
+		if !used[i] && !(d.v1 && unified()) {
 			t.Errorf("nothing differs any more in %q: %s", d.what, d.why)
 		}
 	}
