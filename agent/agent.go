@@ -73,8 +73,9 @@ type Config struct {
 	OnStatus, OnRemoved func(*v1.Pod)
 	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
 	RuntimeEndpoint string
-	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass; "" is the one
-	// that the runtime takes then. The embedded one has "runc" and "keeper".
+	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass. The embedded one
+	// has "runc" and "keeper"; "" is keeper there, where the machine can have keepers and the agent
+	// is no kubelet and without SELinux, else the one that the runtime takes then.
 	RuntimeHandler string
 	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
 	ImageEndpoint string

@@ -221,7 +221,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		Cgroups: in.runtime.facts, Allocations: l.allocations, Assignments: in.shared, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
-			Handler: g.cfg.RuntimeHandler, DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
+			Handler: in.runtime.handler, DeviceHandler: in.runtime.deviceHandler(), DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
 			CheckHostPorts: checkHostPorts(g.out.HostPorts),
 		},
 		Containers: kuberuntime.ContainerConfig{

@@ -69,11 +69,32 @@ func newContainerRuntime(b *base) (containerRuntime, error) {
 			return rt, err
 		}
 		rt.endpoint = rt.embedded.Endpoint()
+		if rt.handler == "" && b.settings.mode == runMode && !cfg.SELinux {
+			rt.preferKeepers()
+		}
 	}
 	rt.cri, err = cri.New(cri.Config{
 		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Metrics: b.out.Metrics,
 	})
 	return rt, err
+}
+
+// preferKeepers has the embedded runtime run pods by keepers, if the machine can have them.
+func (rt *containerRuntime) preferKeepers() {
+	if err := embedded.CheckKeepers(); err != nil {
+		rt.log.Warn("pods are run by shims, which take more CPU and memory than keepers", "error", err)
+		return
+	}
+	rt.handler = embedded.KeeperHandler
+}
+
+// deviceHandler is the handler of pods that have devices and no RuntimeClass: shims run programs
+// for devices (hooks of CDI), and keepers do not.
+func (rt *containerRuntime) deviceHandler() string {
+	if rt.embedded != nil && rt.handler == embedded.KeeperHandler {
+		return embedded.ShimHandler
+	}
+	return rt.handler
 }
 
 // component runs the runtime that berth brings along, and waits for the answer of any.

@@ -81,7 +81,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "directory of everything that the agent keeps")
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
-	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "the runtime's handler for pods that name no RuntimeClass: with the runtime inside this program runc or, experimental, keeper, which needs no shims (default: the runtime's own)")
+	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "the runtime's handler for pods that name no RuntimeClass: with the runtime inside this program keeper, or runc, which needs a shim for each pod (default: keeper where the machine can have keepers; of another runtime its own)")
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "range of the pods' addresses, or one of IPv4 and one of IPv6 with a comma between them, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
 	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore fields of manifests that do not exist, with a warning, instead of refusing the manifest")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pods run by keepers where they ask for it by their RuntimeClass, or where the agent is told so of
-// pods that ask for none, beside others. They live on when containerd is killed, and how a
+// Pods are run by keepers, if nobody asks for something else, beside those of a RuntimeClass that
+// are not. They live on when containerd is killed, and how a
 // container ended meanwhile is not lost.
 func TestKeepers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.flags = append(n.flags, "--runtime-handler", "keeper")
+	n.flags = append(n.flags, "--runtime-handler=") // the default
 	shim := strings.Replace(manifest("shim", "serve"), "spec:\n", "spec:\n  runtimeClassName: runc\n", 1)
 	for name, text := range map[string]string{"shim": shim, "keeper": manifest("keeper", "serve"), "meanwhile": manifest("meanwhile", "serve")} {
 		n.write(name+".yaml", text)

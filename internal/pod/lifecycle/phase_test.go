@@ -144,8 +144,8 @@ func TestPhaseOfSeveralContainers(t *testing.T) {
 	}
 }
 
-// A pod whose containers have ended for good loses its sandbox, and with it the init containers that
-// were to run again in a new one.
+// A pod whose containers have ended for good loses its sandbox, and with it the init containers
+// that were to run again in a new one.
 func TestPhaseWithInitContainersThatNeverRun(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{
 		RestartPolicy:  v1.RestartPolicyOnFailure,

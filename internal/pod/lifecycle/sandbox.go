@@ -50,8 +50,8 @@ func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 }
 
 // EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that what has
-// not run yet never will: all of its regular containers have ended for good, or its restartPolicy is
-// Never and containers of it have run, none of which is restarted by a policy of its own.
+// not run yet never will: all of its regular containers have ended for good, or its restartPolicy
+// is Never and containers of it have run, none of which is restarted by a policy of its own.
 func EndsWithSandbox(p *v1.Pod, s *pod.Status) bool {
 	d := NeedsNewSandbox(p, s)
 	if !d.Create {

@@ -216,6 +216,16 @@ func (m *ContainerManager) Assigned(ctx context.Context, p *v1.Pod, c *v1.Contai
 	return out, err
 }
 
+// HasDevices reports whether the pod has devices of plugins, or of claims.
+func (m *ContainerManager) HasDevices(p *v1.Pod) bool {
+	for c := range pod.Containers(&p.Spec) {
+		if len(m.Devices.Devices(p.UID, c.Name)) > 0 {
+			return true
+		}
+	}
+	return len(p.Spec.ResourceClaims) > 0 || p.Status.ExtendedResourceClaimStatus != nil
+}
+
 // creating frees the memory of init containers that have ended.
 func (m *ContainerManager) creating(p *v1.Pod, container string) error {
 	if len(p.Spec.InitContainers) == 0 {

@@ -95,6 +95,12 @@ func (k *walk) create() {
 	if want := k.cdiNames(l.Pod, c); !slices.Equal(cdi, want) {
 		k.t.Errorf("%s/%s is created with %v of its claim; want %v", l.UID, c.Name, cdi, want)
 	}
+	asks := len(l.Spec.ResourceClaims) > 0 || slices.ContainsFunc(all, func(c *v1.Container) bool {
+		return strings.Contains(fmt.Sprint(c.Resources.Limits), "/")
+	})
+	if has := k.HasDevices(l.Pod); has && !asks || !has && len(got.Devices)+len(got.CDIDevices) > 0 {
+		k.t.Errorf("%s has devices: %v; it asks for some: %v, and is given %v and %v", l.UID, has, asks, got.Devices, got.CDIDevices)
+	}
 	if got, want := got.MemoryNodes, cpuset.New(k.Memory.Nodes(l.UID, c.Name)...).String(); got != want {
 		k.t.Errorf("%s/%s is created on memory nodes %q; want %q", l.UID, c.Name, got, want)
 	}

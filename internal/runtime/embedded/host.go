@@ -51,7 +51,7 @@ type HostQuery struct {
 // CheckHost looks at the host, in the order in which things are needed. It changes nothing.
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
-		checkRoot(), checkKernel(), checkCgroups(), checkOverlay(q.Root), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
+		checkRoot(), checkKernel(), checkCgroups(), checkKeepersOfHost(), checkOverlay(q.Root), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
 		checkForwardPolicy(), checkBridged("/"), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
@@ -87,14 +87,28 @@ var oldestKernel = [2]int{5, 10}
 func checkKernel() HostCheck {
 	const name = "kernel"
 	release := readLine("/proc/sys/kernel/osrelease")
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+	v, err := kernelVersion(release)
+	if err != nil {
 		return warn(name, "release "+strconv.Quote(release), "the version cannot be read from it; berth needs Linux 5.10 or newer")
 	}
-	if slices.Compare([]int{major, minor}, oldestKernel[:]) < 0 {
+	if slices.Compare(v[:], oldestKernel[:]) < 0 {
 		return missing(name, release, "berth needs Linux 5.10 or newer")
 	}
 	return ok(name, release)
+}
+
+// kernelVersion reads the first two numbers of a kernel's release.
+func kernelVersion(release string) (v [2]int, err error) {
+	_, err = fmt.Sscanf(release, "%d.%d", &v[0], &v[1])
+	return v, err
+}
+
+func checkKeepersOfHost() HostCheck {
+	const name = "keepers"
+	if err := CheckKeepers(); err != nil {
+		return warn(name, "none", "pods are run by shims and runc, which take more CPU and memory: "+err.Error())
+	}
+	return ok(name, "they run the pods of berth run (--runtime-handler)")
 }
 
 func checkCgroups() HostCheck {

@@ -2,15 +2,43 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// The handlers of the embedded runtime: a keeper for each pod, or a shim and runc.
+const (
+	KeeperHandler = "keeper"
+	ShimHandler   = "runc"
+)
+
+// oldestKeeperKernel has mount_setattr(2), by which mounts are made read-only with all that is
+// below them.
+var oldestKeeperKernel = [2]int{5, 12}
+
+// CheckKeepers says why this machine cannot run pods by keepers; nil if it can.
+func CheckKeepers() error {
+	return checkKeepers(readLine("/proc/sys/kernel/osrelease"), readLine("/proc/sys/vm/memfd_noexec"))
+}
+
+// checkKeepers is given the kernel's release, and what vm.memfd_noexec is: "" before Linux 6.3.
+func checkKeepers(release, noexec string) error {
+	if v, err := kernelVersion(release); err != nil || slices.Compare(v[:], oldestKeeperKernel[:]) < 0 {
+		return fmt.Errorf("keepers need Linux 5.12 or newer, and this is %q", release)
+	}
+	if noexec == "2" {
+		return errors.New("keepers run from memory, which vm.memfd_noexec=2 forbids: set it to 1 (sysctl vm.memfd_noexec=1)")
+	}
+	return nil
+}
 
 // keeperProgram is what the kernel calls the copy in memory that keepers run.
 const keeperProgram = "/memfd:keeper"

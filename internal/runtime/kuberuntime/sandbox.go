@@ -1,6 +1,7 @@
 package kuberuntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,15 +31,18 @@ const parallelSandboxes = 4
 // sandboxes makes the sandboxes of pods.
 type sandboxes struct {
 	reporter
-	cri            *cri.Client
-	objects        Objects
-	classless      string // the handler of pods without a RuntimeClass
-	users          *userNamespaces
-	resolver       *resolver
-	logs           *podLogs
-	resources      crispec.ResourceSettings
-	checkHostPorts func(p *v1.Pod) error
-	node           *nodeWarner
+	cri     *cri.Client
+	objects Objects
+	// classless is the handler of pods without a RuntimeClass, withDevices that of those of them
+	// that have devices.
+	classless, withDevices string
+	hasDevices             func(*v1.Pod) bool
+	users                  *userNamespaces
+	resolver               *resolver
+	logs                   *podLogs
+	resources              crispec.ResourceSettings
+	checkHostPorts         func(p *v1.Pod) error
+	node                   *nodeWarner
 	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only
 	// make each slower.
 	starting chan struct{}
@@ -46,7 +50,8 @@ type sandboxes struct {
 
 func newSandboxes(cfg Config, r *Runtime, node *nodeWarner) *sandboxes {
 	s := &sandboxes{
-		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler, users: r.users, resolver: r.resolver, logs: r.logs,
+		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler,
+		withDevices: cmp.Or(cfg.Sandboxes.DeviceHandler, cfg.Sandboxes.Handler), hasDevices: cfg.Assignments.HasDevices, users: r.users, resolver: r.resolver, logs: r.logs,
 		resources: cfg.Resources, checkHostPorts: cfg.Sandboxes.CheckHostPorts, node: node,
 		starting: make(chan struct{}, parallelSandboxes),
 	}
@@ -126,7 +131,7 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 		return req.Observed.Sandboxes[0].RuntimeHandler, nil
 	}
 	if ptr.Deref(p.Spec.RuntimeClassName, "") == "" {
-		return s.classless, nil
+		return s.handlerOfClassless(p), nil
 	}
 	handler, err := s.objects.RuntimeHandler(ctx, p)
 	if err != nil {
@@ -136,6 +141,13 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 		}
 	}
 	return handler, err
+}
+
+func (s *sandboxes) handlerOfClassless(p *v1.Pod) string {
+	if s.hasDevices(p) {
+		return s.withDevices
+	}
+	return s.classless
 }
 
 // checkUserNamespaces refuses a runtime that would run the pod as the host's users.
@@ -170,12 +182,17 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	return made, nil
 }
 
-// whichSandbox says for the journal which one of its pod a sandbox is, and what runs it.
-func whichSandbox(attempt uint32, handler string) string {
-	if handler == "" {
-		return fmt.Sprintf("attempt %d", attempt)
+// which says for the journal which one of its pod a sandbox is, what runs it, and why that if it is
+// another one than for most.
+func (s *sandboxes) which(p *v1.Pod, attempt uint32, handler string) string {
+	out := fmt.Sprintf("attempt %d", attempt)
+	if handler != "" {
+		out += ", by runtime handler " + handler
 	}
-	return fmt.Sprintf("attempt %d, by runtime handler %s", attempt, handler)
+	if s.withDevices != s.classless && ptr.Deref(p.Spec.RuntimeClassName, "") == "" && s.hasDevices(p) {
+		out += ", as it has devices"
+	}
+	return out
 }
 
 // describeFailure returns the event of a sandbox that the runtime did not make: for a pod with a
@@ -215,7 +232,7 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 		began := time.Now()
 		id, err := s.cri.RunPodSandbox(ctx, made.config, made.handler)
 		s.note(decision{
-			pod: p, what: "sandbox created", failed: "sandbox not created", why: whichSandbox(made.config.Metadata.Attempt, made.handler), began: began, err: err,
+			pod: p, what: "sandbox created", failed: "sandbox not created", why: s.which(p, made.config.Metadata.Attempt, made.handler), began: began, err: err,
 		})
 		return id, err
 	})

@@ -21,9 +21,9 @@ type tried struct {
 }
 
 // notAllowed are calls that the default profile has something to say of. They do nothing where they
-// are allowed: their arguments make no sense. A 32-bit program sees the lower half of them, which for
-// ptrace must not be 0: its parent would trace it then, and a stock shim takes the first signal for its
-// end.
+// are allowed: their arguments make no sense. A 32-bit program sees the lower half of them, which
+// for ptrace must not be 0: its parent would trace it then, and a stock shim takes the first signal
+// for its end.
 func notAllowed() []tried {
 	all := []tried{{Name: "ptrace", Args: [6]uint64{1<<40 + 0x7000, 1 << 40}}}
 	for _, name := range strings.Fields(`mount umount2 unshare keyctl add_key perf_event_open kexec_load init_module reboot swapon acct syslog quotactl
