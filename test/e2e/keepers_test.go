@@ -12,8 +12,7 @@ import (
 )
 
 // Pods are run by keepers, if nobody asks for something else, beside those of a RuntimeClass that
-// are not. They live on when containerd is killed, and how a
-// container ended meanwhile is not lost.
+// are not. They live on when containerd is killed, and how a container ended meanwhile is not lost.
 func TestKeepers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
