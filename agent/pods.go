@@ -221,7 +221,8 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		Cgroups: in.runtime.facts, Allocations: l.allocations, Assignments: in.shared, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
-			Handler: in.runtime.handler, DeviceHandler: in.runtime.deviceHandler(), DNS: s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
+			Handler: func(p *v1.Pod) (handler, why string) { return in.runtime.handlerFor(p, in.shared.HasDevices) },
+			DNS:     s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
 			CheckHostPorts: checkHostPorts(g.out.HostPorts),
 		},
 		Containers: kuberuntime.ContainerConfig{

@@ -30,10 +30,13 @@ type containerRuntime struct {
 	embedded *embedded.Runtime // nil with a foreign runtime
 	ensured  chan struct{}     // closed when the embedded runtime serves
 	endpoint string
-	handler  string // for pods without a RuntimeClass; "" is the runtime's own
-	cri      *cri.Client
-	facts    *runtimeInfo
-	log      *slog.Logger
+	// handler is for pods without a RuntimeClass; "" is the runtime's own. prefersKeepers: it is
+	// that of keepers, when the runtime has answered, if nobody has said another one.
+	handler        string
+	prefersKeepers bool
+	cri            *cri.Client
+	facts          *runtimeInfo
+	log            *slog.Logger
 	// logWriters are the handlers whose containers have logs that the runtime does not write. It is
 	// set when the runtime answers, before there are passes.
 	logWriters []string
@@ -69,9 +72,7 @@ func newContainerRuntime(b *base) (containerRuntime, error) {
 			return rt, err
 		}
 		rt.endpoint = rt.embedded.Endpoint()
-		if rt.handler == "" && b.settings.mode == runMode && !cfg.SELinux {
-			rt.preferKeepers()
-		}
+		rt.prefersKeepers = b.settings.mode == runMode && !cfg.SELinux
 	}
 	rt.cri, err = cri.New(cri.Config{
 		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Metrics: b.out.Metrics,
@@ -79,8 +80,12 @@ func newContainerRuntime(b *base) (containerRuntime, error) {
 	return rt, err
 }
 
-// preferKeepers has the embedded runtime run pods by keepers, if the machine can have them.
-func (rt *containerRuntime) preferKeepers() {
+// chooseHandler has the embedded runtime run pods by keepers, if nobody has said what is to run
+// them and the machine can have keepers.
+func (rt *containerRuntime) chooseHandler() {
+	if !rt.prefersKeepers || rt.handler != "" {
+		return
+	}
 	if err := embedded.CheckKeepers(); err != nil {
 		rt.log.Warn("pods are run by shims, which take more CPU and memory than keepers", "error", err)
 		return
@@ -88,13 +93,13 @@ func (rt *containerRuntime) preferKeepers() {
 	rt.handler = embedded.KeeperHandler
 }
 
-// deviceHandler is the handler of pods that have devices and no RuntimeClass: shims run programs
-// for devices (hooks of CDI), and keepers do not.
-func (rt *containerRuntime) deviceHandler() string {
-	if rt.embedded != nil && rt.handler == embedded.KeeperHandler {
-		return embedded.ShimHandler
+// handlerFor returns the handler of a pod that names no RuntimeClass. Shims run programs for
+// devices (hooks of CDI), and keepers do not: hasDevices says which pods may need some.
+func (rt *containerRuntime) handlerFor(p *v1.Pod, hasDevices func(*v1.Pod) bool) (handler, why string) {
+	if rt.embedded != nil && rt.handler == embedded.KeeperHandler && hasDevices(p) {
+		return embedded.ShimHandler, "as it has devices"
 	}
-	return rt.handler
+	return rt.handler, ""
 }
 
 // component runs the runtime that berth brings along, and waits for the answer of any.
@@ -135,6 +140,7 @@ func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context
 			rt.logWriters, err = rt.cri.LogWriters(ctx)
 		}
 		if err == nil {
+			rt.chooseHandler()
 			if err := rt.checkHandler(ctx); err != nil {
 				return err
 			}

@@ -38,9 +38,6 @@ type Assignments interface {
 	// Assigned returns what the container is to be created with. An error says why it cannot be
 	// now: a device is not there yet, or is not ready. It may wait for a plugin.
 	Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Assigned, error)
-	// HasDevices reports whether the pod, which is about to be made, has devices of plugins, or of
-	// claims.
-	HasDevices(p *v1.Pod) bool
 }
 
 type noAssignments struct{}
@@ -48,8 +45,6 @@ type noAssignments struct{}
 func (noAssignments) Assigned(context.Context, *v1.Pod, *v1.Container) (crispec.Assigned, error) {
 	return crispec.Assigned{}, nil
 }
-
-func (noAssignments) HasDevices(*v1.Pod) bool { return false }
 
 // Config is what a Runtime needs.
 type Config struct {
@@ -104,12 +99,10 @@ type Folders struct {
 
 // SandboxConfig is what sandboxes are made with.
 type SandboxConfig struct {
-	// Handler is the runtime's handler for pods that name no RuntimeClass; "" is the one that the
-	// runtime takes then.
-	Handler string
-	// DeviceHandler is that for those of them that have devices of plugins, or of claims: CDI may
-	// have programs be run for a device, which not every handler does. "" is Handler.
-	DeviceHandler string
+	// Handler returns the runtime's handler for a pod that names no RuntimeClass, "" for the one
+	// that the runtime takes then, and why, if it is another one than that of most pods. It is
+	// called each time a sandbox is made; nil is the runtime's.
+	Handler func(p *v1.Pod) (handler, why string)
 	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a
 	// sandbox is made.
 	DNS crispec.DNS

@@ -1,7 +1,6 @@
 package kuberuntime
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,18 +30,15 @@ const parallelSandboxes = 4
 // sandboxes makes the sandboxes of pods.
 type sandboxes struct {
 	reporter
-	cri     *cri.Client
-	objects Objects
-	// classless is the handler of pods without a RuntimeClass, withDevices that of those of them
-	// that have devices.
-	classless, withDevices string
-	hasDevices             func(*v1.Pod) bool
-	users                  *userNamespaces
-	resolver               *resolver
-	logs                   *podLogs
-	resources              crispec.ResourceSettings
-	checkHostPorts         func(p *v1.Pod) error
-	node                   *nodeWarner
+	cri            *cri.Client
+	objects        Objects
+	classless      func(p *v1.Pod) (handler, why string) // of pods without a RuntimeClass
+	users          *userNamespaces
+	resolver       *resolver
+	logs           *podLogs
+	resources      crispec.ResourceSettings
+	checkHostPorts func(p *v1.Pod) error
+	node           *nodeWarner
 	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only
 	// make each slower.
 	starting chan struct{}
@@ -51,9 +47,12 @@ type sandboxes struct {
 func newSandboxes(cfg Config, r *Runtime, node *nodeWarner) *sandboxes {
 	s := &sandboxes{
 		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler,
-		withDevices: cmp.Or(cfg.Sandboxes.DeviceHandler, cfg.Sandboxes.Handler), hasDevices: cfg.Assignments.HasDevices, users: r.users, resolver: r.resolver, logs: r.logs,
+		users: r.users, resolver: r.resolver, logs: r.logs,
 		resources: cfg.Resources, checkHostPorts: cfg.Sandboxes.CheckHostPorts, node: node,
 		starting: make(chan struct{}, parallelSandboxes),
+	}
+	if s.classless == nil {
+		s.classless = func(*v1.Pod) (handler, why string) { return "", "" }
 	}
 	if s.checkHostPorts == nil {
 		s.checkHostPorts = func(*v1.Pod) error { return nil }
@@ -131,7 +130,8 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 		return req.Observed.Sandboxes[0].RuntimeHandler, nil
 	}
 	if ptr.Deref(p.Spec.RuntimeClassName, "") == "" {
-		return s.handlerOfClassless(p), nil
+		handler, _ := s.classless(p)
+		return handler, nil
 	}
 	handler, err := s.objects.RuntimeHandler(ctx, p)
 	if err != nil {
@@ -141,13 +141,6 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 		}
 	}
 	return handler, err
-}
-
-func (s *sandboxes) handlerOfClassless(p *v1.Pod) string {
-	if s.hasDevices(p) {
-		return s.withDevices
-	}
-	return s.classless
 }
 
 // checkUserNamespaces refuses a runtime that would run the pod as the host's users.
@@ -189,8 +182,10 @@ func (s *sandboxes) which(p *v1.Pod, attempt uint32, handler string) string {
 	if handler != "" {
 		out += ", by runtime handler " + handler
 	}
-	if s.withDevices != s.classless && ptr.Deref(p.Spec.RuntimeClassName, "") == "" && s.hasDevices(p) {
-		out += ", as it has devices"
+	if ptr.Deref(p.Spec.RuntimeClassName, "") == "" {
+		if _, why := s.classless(p); why != "" {
+			out += ", " + why
+		}
 	}
 	return out
 }

@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/runtime/embedded"
+)
+
+// Pods with devices are not for keepers; whoever runs pods over a runtime of its own knows best.
+func TestHandlerFor(t *testing.T) {
+	devices, none := func(*v1.Pod) bool { return true }, func(*v1.Pod) bool { return false }
+	inside := new(embedded.Runtime)
+	for _, tt := range []struct {
+		name       string
+		runtime    containerRuntime
+		hasDevices func(*v1.Pod) bool
+		want, why  string
+	}{
+		{"a keeper", containerRuntime{embedded: inside, handler: "keeper"}, none, "keeper", ""},
+		{"a shim for devices", containerRuntime{embedded: inside, handler: "keeper"}, devices, "runc", "as it has devices"},
+		{"shims for all", containerRuntime{embedded: inside, handler: "runc"}, devices, "runc", ""},
+		{"the runtime's own", containerRuntime{embedded: inside}, devices, "", ""},
+		{"a handler of another runtime", containerRuntime{handler: "keeper"}, devices, "keeper", ""},
+	} {
+		if got, why := tt.runtime.handlerFor(&v1.Pod{}, tt.hasDevices); got != tt.want || why != tt.why {
+			t.Errorf("%s: handler %q, %q; want %q, %q", tt.name, got, why, tt.want, tt.why)
+		}
+	}
+}
