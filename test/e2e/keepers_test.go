@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/api/server"
+	"berth/internal/resources/devicemanager/devicetest"
 )
 
 // Pods are run by keepers, if nobody asks for something else, beside those of a RuntimeClass that
@@ -71,6 +75,31 @@ func TestKeepers(t *testing.T) {
 		t.Errorf("of the pods there is left %q", left)
 	}
 	n.awaitNoOrphans("at the end")
+}
+
+// A pod with a device of a plugin is run by a shim where others have keepers: CDI may have programs
+// be run for a device, which keepers do not.
+func TestDevicesAreForShims(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.flags = append(n.flags, "--runtime-handler=keeper")
+	d := n.newDevicePlugin("example.com/zero", devicetest.Device{ID: "one", Host: "/dev/zero"})
+	n.write("keeper.yaml", manifest("keeper", "serve"))
+	n.start()
+	d.start()
+	until(t, "the node to have the device", func() bool {
+		var self v1.Node
+		decode(t, []byte(n.ask(server.PathNode)), &self)
+		q := self.Status.Allocatable["example.com/zero"]
+		return q.Value() == 1
+	})
+	n.write("shim.yaml", manifest("shim", "serve")+"    resources: {limits: {example.com/zero: 1}}\n")
+	n.awaitReady("keeper", "shim")
+	for name, want := range map[string]string{"keeper": "attempt 0, by runtime handler keeper", "shim": "attempt 0, by runtime handler runc, as it has devices"} {
+		if said := n.berth("explain", name, "--all"); !strings.Contains(said, want) {
+			t.Errorf("explain %s does not say %q:\n%s", name, want, said)
+		}
+	}
 }
 
 // A runtime that does not have the handler is told at the start.
