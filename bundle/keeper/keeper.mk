@@ -30,6 +30,14 @@ keeper-points: keeper
 	@$(KEEPER_CC) $(KEEPER_CFLAGS) -o $(KEEPER)/points/before test/e2e/keeper/payload/before/before.c
 	@test "$$(go env GOARCH)" != amd64 || CGO_ENABLED=0 GOARCH=386 go build -trimpath -ldflags '-s -w' -o $(KEEPER)/points/payload386 ./test/e2e/keeper/payload
 
+# Both as a release to come has them, with the next version of the messages: for the test of an upgrade alone.
+.PHONY: keeper-next
+keeper-next: keeper
+	@mkdir -p $(KEEPER)/next/c && cp bundle/keeper/c/*.[ch] $(KEEPER)/next/c/
+	@sed -i 's/^enum { VERSION = \([0-9]*\),/enum { VERSION = \1 + 1,/' $(KEEPER)/next/c/keeper.h
+	@cd $(KEEPER)/next && $(KEEPER_CC) $(KEEPER_CFLAGS) -o keeper $(KEEPER_SOURCES)
+	@cd bundle/keeper && $(PROGRESS) keeper env $(KEEPER_BUILD) -tags $(BUNDLE_CONTAINERD_TAGS),daemon,keepernext -o '$(CURDIR)/$(KEEPER)/next/keeper-containerd' .
+
 # The stock shim and runc, with which keepers are compared.
 .PHONY: keeper-stock
 keeper-stock: bundle
@@ -44,14 +52,14 @@ keeper-needs:
 KEEPER_KILLS ?= 5
 
 .PHONY: e2e-keeper
-e2e-keeper: need-root keeper-points keeper-stock ## pods by keepers, and containerd killed under them (as root; KEEPER_KILLS=5, KEEPER_SEED=number)
+e2e-keeper: need-root keeper-points keeper-next keeper-stock ## pods by keepers, and containerd killed under them (as root; KEEPER_KILLS=5, KEEPER_SEED=number)
 	KEEPER='$(CURDIR)/$(KEEPER)' KEEPER_KILLS='$(KEEPER_KILLS)' KEEPER_SEED='$(KEEPER_SEED)' go test -tags e2e,keeper -count 1 -timeout 30m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/keeper
 
 # The same in the virtual machine of e2e-vm, with cgroups of version 2 and systemd.
-KEEPER_VM_RUN = $(or $(RUN),AsWithStockShims|TestOutOfMemory|TestFrozenDisk|TestPause|TestAPod|TestInside|TestKilledAtEachStep)
+KEEPER_VM_RUN = $(or $(RUN),AsWithStockShims|TestOutOfMemory|TestFrozenDisk|TestPause|TestAPod|TestUpgrade|TestInside|TestKilledAtEachStep)
 
 .PHONY: e2e-vm-keeper
-e2e-vm-keeper: vm-image keeper-points keeper-stock ## keepers in a virtual machine with cgroup v2 and systemd (as root; RUN='TestPause'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+e2e-vm-keeper: vm-image keeper-points keeper-next keeper-stock ## keepers in a virtual machine with cgroup v2 and systemd (as root; RUN='TestPause'; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
 	@CGO_ENABLED=0 go test -c -tags e2e,keeper -ldflags '-s -w' -o bin/keeper.test ./test/e2e/keeper
 	@tar -chf bin/keeper.tar -C '$(KEEPER)' .
 	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(KEEPER_VM_RUN)' - bin/keeper.test bin/keeper.tar

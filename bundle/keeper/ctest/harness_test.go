@@ -114,7 +114,7 @@ func (h *harness) try(kind byte, record []byte) []wire.Reply {
 	}
 	var out []wire.Reply
 	for ; len(b) > 0; b = b[wire.ReplySize:] {
-		r, err := wire.DecodeReply(b[:wire.ReplySize])
+		r, err := wire.DecodeReply(b[:wire.ReplySize], wire.Version)
 		if err != nil {
 			h.t.Fatalf("%c %x: %v", kind, record, err)
 		}

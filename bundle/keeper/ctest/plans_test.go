@@ -88,7 +88,7 @@ func encoded(t testing.TB, p *plan.Plan, err error) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := p.Bytes()
+	b, err := p.Bytes(wire.Version)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,11 +216,10 @@ func FuzzPlan(f *testing.F) {
 
 func message(t testing.TB, version uint32, r wire.Request) []byte {
 	t.Helper()
-	b, err := r.Encode()
+	b, err := r.Encode(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary.NativeEndian.PutUint32(b, version)
 	return b
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,8 @@ var errGone = errors.New("the keeper of the pod has ended")
 
 // link is a connection to a keeper.
 type link struct {
-	conn *net.UnixConn
+	conn    *net.UnixConn
+	version atomic.Uint32 // of the messages, both ways
 
 	mu      sync.Mutex
 	seq     uint32
@@ -55,7 +57,9 @@ func dial(dir string) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the keeper of %s: %w", filepath.Base(dir), err)
 	}
-	return &link{conn: conn, waiting: map[uint32]chan answer{}}, nil
+	l := &link{conn: conn, waiting: map[uint32]chan answer{}}
+	l.version.Store(wire.Version)
+	return l, nil
 }
 
 // read reads until the keeper ends.
@@ -66,7 +70,7 @@ func (l *link) read(told func(wire.Reply)) {
 		if err != nil || n == 0 {
 			break
 		}
-		r, err := wire.DecodeReply(buf[:n])
+		r, err := wire.DecodeReply(buf[:n], l.version.Load())
 		var other *wire.VersionError
 		switch {
 		case errors.As(err, &other):
@@ -105,6 +109,19 @@ func (l *link) end(err error) {
 	}
 }
 
+// list asks the keeper what it has, which is the first that it is asked, and in the version that it speaks: it
+// tells its own when it is asked in another one.
+func (l *link) list() (wire.Reply, error) {
+	q := wire.Request{Op: wire.List}
+	r, err := l.call(q, nil, nil)
+	var other *wire.VersionError
+	if errors.As(err, &other) && other.Known() {
+		l.version.Store(other.Theirs)
+		r, err = l.call(q, nil, nil)
+	}
+	return r, err
+}
+
 // call asks the keeper and waits for its answer; files go with a plan. What the keeper says against it is
 // a *keeperError.
 func (l *link) call(q wire.Request, p *plan.Plan, f *files) (wire.Reply, error) {
@@ -136,13 +153,13 @@ func (l *link) call(q wire.Request, p *plan.Plan, f *files) (wire.Reply, error) 
 
 func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
 	if p == nil {
-		b, err := q.Encode()
+		b, err := q.Encode(l.version.Load())
 		if err == nil {
 			_, err = l.conn.Write(b)
 		}
 		return err
 	}
-	text, err := p.Bytes()
+	text, err := p.Bytes(l.version.Load())
 	if err != nil {
 		return err
 	}
@@ -160,7 +177,7 @@ func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
 			}
 		}
 	}
-	b, err := q.Encode()
+	b, err := q.Encode(l.version.Load())
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func (p *pod) connect() error {
 	defer close(fds)
 	answered := make(chan struct{})
 	go p.killStuck(p.record.Pid, answered)
-	r, err := l.call(wire.Request{Op: wire.List}, nil, nil)
+	r, err := l.list()
 	close(answered)
 	if err != nil {
 		l.conn.Close()

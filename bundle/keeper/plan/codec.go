@@ -2,7 +2,7 @@
 // about one system call. A keeper only executes them: c/plan.c. What a specification asks for beyond
 // that is refused, by the name of the field.
 //
-// Owns: the form and the version of a plan, and what of a specification is done.
+// Owns: the form of a plan, in each version of the messages, and what of a specification is done.
 // Reads: the specification that it is given.
 // Never: looks at the file system of the host or of a container.
 package plan
@@ -17,11 +17,10 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// Version is that of the form of a plan, Magic what one begins with, and Max its size in bytes.
+// Magic is what a plan begins with, and Max its size in bytes.
 const (
-	Version = 2
-	Magic   = 0x6e6c7062
-	Max     = 4 << 20
+	Magic = 0x6e6c7062
+	Max   = 4 << 20
 )
 
 // op is what a step does; c/keeper.h says how.
@@ -168,11 +167,11 @@ func (t *table) put(s string) uint32 {
 	return at
 }
 
-// Bytes puts the plan together: header, steps, offsets of arguments and environment, groups,
-// strings.
-func (p *Plan) Bytes() ([]byte, error) {
+// Bytes puts the plan together for a keeper that speaks a version of the messages: header, steps, offsets
+// of arguments and environment, groups, strings.
+func (p *Plan) Bytes(version uint32) ([]byte, error) {
 	h := rawHeader{
-		Magic: Magic, Version: Version, Steps: uint32(len(p.steps)), Before: uint32(p.before),
+		Magic: Magic, Version: version, Steps: uint32(len(p.steps)), Before: uint32(p.before),
 		Argc: uint32(len(p.argv)), Envc: uint32(len(p.envp)), Groups: uint32(len(p.groups)),
 	}
 	t := &table{offsets: map[string]uint32{}}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/bundle/keeper/wire"
 )
 
 // words are the names of steps.
@@ -53,7 +55,7 @@ func TestWhenTheFilterIsLoaded(t *testing.T) {
 		if got := strings.Join(words(e.steps), ", "); !strings.HasSuffix(got, want) || e.before != len(e.steps) {
 			t.Errorf("exec, no-new-privileges %t: %d of %s", noNew, e.before, got)
 		}
-		if _, err := e.Bytes(); err != nil {
+		if _, err := e.Bytes(wire.Version); err != nil {
 			t.Error(err)
 		}
 		// Before that, the process has one capability more, and hands none of its own on.

@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/bundle/keeper/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden plans")
@@ -150,7 +152,7 @@ func text(t *testing.T, b []byte) string {
 	t.Helper()
 	var h rawHeader
 	n, err := binary.Decode(b, binary.NativeEndian, &h)
-	if err != nil || h.Magic != Magic || h.Version != Version || int(h.Size) != len(b) || b[len(b)-1] != 0 {
+	if err != nil || h.Magic != Magic || h.Version != wire.Version || int(h.Size) != len(b) || b[len(b)-1] != 0 {
 		t.Fatalf("header %+v of %d bytes: %v", h, len(b), err)
 	}
 	str := func(at uint32) string {
@@ -201,7 +203,7 @@ func TestGoldenPlans(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		b, err := p.Bytes()
+		b, err := p.Bytes(wire.Version)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -406,7 +408,7 @@ func TestBytesRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Bytes(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := p.Bytes(wire.Version); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %.200v, want %q in it", err, want)
 		}
 	}
@@ -435,7 +437,7 @@ func TestTheSameInC(t *testing.T) {
 	}
 	c := string(b)
 	for _, want := range []string{
-		fmt.Sprintf("MAGIC = %#x }", Magic), fmt.Sprintf("enum { VERSION = %d,", Version), "MAXPLAN = 4 << 20 }", "JOIN = 1,",
+		fmt.Sprintf("MAGIC = %#x }", Magic), fmt.Sprintf("enum { VERSION = %d,", wire.Version), "MAXPLAN = 4 << 20 }", "JOIN = 1,",
 	} {
 		if !strings.Contains(c, want) {
 			t.Errorf("keeper.h has no %q", want)

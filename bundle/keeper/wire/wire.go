@@ -15,9 +15,13 @@ import (
 	"syscall"
 )
 
-// Version is that of the messages. It goes up when they change; a keeper keeps its own until its
-// pod ends.
-const Version = 2
+// Oldest and Version are the first and the last version of messages and plans that are spoken with keepers:
+// each keeps its own until its pod ends. Version goes up when one of the two changes, and Oldest stays at least
+// one below it then. Keepers of version 1 were in no bundle.
+const (
+	Oldest = 2
+	newest = 2
+)
 
 // IDLength is the longest id of a container, and of an exec.
 const IDLength = 64
@@ -148,15 +152,18 @@ type Reply struct {
 	ID, Exec        string
 }
 
-// VersionError says that the keeper speaks another version.
+// VersionError says that the keeper speaks another version than it was asked in.
 type VersionError struct {
 	Seq    uint32
 	Theirs uint32
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the keeper speaks version %d of the messages, and this containerd version %d: end the pod by the containerd that started it", e.Theirs, Version)
+	return fmt.Sprintf("the keeper speaks version %d of the messages, and this containerd versions %d to %d: end the pod by the containerd that started it", e.Theirs, Oldest, Version)
 }
+
+// Known reports whether the keeper can be asked in its own.
+func (e *VersionError) Known() bool { return Oldest <= e.Theirs && e.Theirs <= Version }
 
 type rawRequest struct {
 	Version, Op, Seq, Arg, Files uint32
@@ -177,9 +184,9 @@ type prefix struct{ Version, Op, Seq uint32 }
 // ReplySize is the size of a reply in bytes.
 var ReplySize = binary.Size(rawReply{})
 
-// Encode returns the message.
-func (r Request) Encode() ([]byte, error) {
-	raw := rawRequest{Version: Version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg, Files: r.Files}
+// Encode returns the message in a version.
+func (r Request) Encode(version uint32) ([]byte, error) {
+	raw := rawRequest{Version: version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg, Files: r.Files}
 	for to, id := range map[*[IDLength]byte]string{&raw.ID: r.ID, &raw.Exec: r.Exec} {
 		if len(id) > IDLength || strings.IndexByte(id, 0) >= 0 {
 			return nil, fmt.Errorf("id %q: has more than %d bytes, or a zero", id, IDLength)
@@ -198,13 +205,13 @@ func readID(raw [IDLength]byte) (string, error) {
 	return string(id), nil
 }
 
-// DecodeReply reads a message of a keeper. One of another version is a *VersionError.
-func DecodeReply(b []byte) (Reply, error) {
+// DecodeReply reads a message of a keeper in a version. One of another version is a *VersionError.
+func DecodeReply(b []byte, version uint32) (Reply, error) {
 	var p prefix
 	if _, err := binary.Decode(b, binary.NativeEndian, &p); err != nil {
 		return Reply{}, fmt.Errorf("a message of %d bytes is too short for its version", len(b))
 	}
-	if p.Version != Version {
+	if p.Version != version {
 		return Reply{}, &VersionError{Seq: p.Seq, Theirs: p.Version}
 	}
 	var raw rawReply

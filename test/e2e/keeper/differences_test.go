@@ -61,7 +61,7 @@ var differences = []difference{
 		why: "in a user namespace, it is made outside",
 	},
 	{
-		what: `mount /proc/(keys|timer_list)`, stock: `/null of \S+ of .*, rw,.*`, keeper: `/null of \S+ of .*, ro,.*`,
+		what: `mount /proc/(kcore|keys|timer_list)`, stock: `/null of \S+ of .*, rw,.*`, keeper: `/null of \S+ of .*, ro,.*`,
 		why: "in a user namespace, both have the host's null device on a hidden file, and the keeper's is read-only",
 	},
 	{

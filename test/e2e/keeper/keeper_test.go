@@ -140,36 +140,16 @@ func TestTheStartIsRefused(t *testing.T) {
 	r.must(err)
 
 	first, firstEnded := r.cmd, r.ended
-	wantRefused := func(words ...string) {
-		t.Helper()
-		before, err := os.ReadFile(r.path("log"))
-		r.must(err)
-		r.launch("keeper-containerd")
-		select {
-		case <-r.ended:
-		case <-time.After(slower() * time.Minute):
-			r.cmd.Process.Kill()
-			t.Fatal("containerd runs")
-		}
-		after, err := os.ReadFile(r.path("log"))
-		r.must(err)
-		said := string(after[len(before):])
-		for _, w := range words {
-			if !strings.Contains(said, w) {
-				t.Errorf("containerd said %q, want %q in it", said, w)
-			}
-		}
-	}
-	wantRefused("keepers/lock", "another containerd")
+	r.wantRefused("keepers/lock", "another containerd")
 	r.cmd, r.ended = first, firstEnded
 	if s := r.status(id); s.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the container, beside a second containerd: %v", s)
 	}
 	r.kill()
 	r.must(os.WriteFile(file, []byte(strings.Replace(string(good), `"Version":1`, `"Version":7`, 1)), 0o600))
-	wantRefused(file, "version 7", "version 1")
+	r.wantRefused(file, "version 7", "version 1")
 	r.must(os.WriteFile(file, good[:10], 0o600))
-	wantRefused(file, "damaged")
+	r.wantRefused(file, "damaged")
 	r.must(os.WriteFile(file, good, 0o600))
 	r.start()
 	if s := r.status(id); s.State != cri.ContainerState_CONTAINER_RUNNING {
@@ -178,6 +158,28 @@ func TestTheStartIsRefused(t *testing.T) {
 	r.wantModes(pod)
 	r.must(r.remove(pod))
 	r.wantNothingLeft()
+}
+
+// wantRefused: containerd ends at its start, and says why.
+func (r *rig) wantRefused(words ...string) {
+	r.Helper()
+	before, err := os.ReadFile(r.path("log"))
+	r.must(err)
+	r.launch("keeper-containerd")
+	select {
+	case <-r.ended:
+	case <-time.After(slower() * time.Minute):
+		r.cmd.Process.Kill()
+		r.Fatal("containerd runs")
+	}
+	after, err := os.ReadFile(r.path("log"))
+	r.must(err)
+	said := string(after[len(before):])
+	for _, w := range words {
+		if !strings.Contains(said, w) {
+			r.Errorf("containerd said %q, want %q in it", said, w)
+		}
+	}
 }
 
 // wantModes: nobody but root reads what is in a pod's folder.

@@ -1,0 +1,6 @@
+//go:build !keepernext
+
+package wire
+
+// Version is the last version; see Oldest.
+const Version = newest
