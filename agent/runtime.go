@@ -72,7 +72,7 @@ func newContainerRuntime(b *base) (containerRuntime, error) {
 			return rt, err
 		}
 		rt.endpoint = rt.embedded.Endpoint()
-		rt.prefersKeepers = b.settings.mode == runMode && !cfg.SELinux
+		rt.prefersKeepers = b.settings.mode == runMode
 	}
 	rt.cri, err = cri.New(cri.Config{
 		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Metrics: b.out.Metrics,

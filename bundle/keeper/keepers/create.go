@@ -136,7 +136,7 @@ func (t *task) make(ctx context.Context, k *Keepers, asked asked) error {
 	}
 	defer release()
 	at("task-cgroups")
-	f, err := t.open(ctx)
+	f, err := t.open(ctx, asked.spec.Linux.MountLabel)
 	if err != nil {
 		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
 	}

@@ -138,7 +138,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 		case <-waiting.Done():
 		}
 	}()
-	f, err := t.open(waiting)
+	f, err := t.open(waiting, confined.Label)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
 
 	"berth/bundle/keeper/plan"
@@ -28,8 +29,9 @@ func (f *files) close() {
 
 // open opens the FIFOs that containerd has for the task, until the context ends. An exec without a terminal has their ends itself,
 // and the keeper the others: it must not get the end of its input before containerd is there, and not be
-// killed by what it writes after containerd has gone. The output of others goes by the keeper.
-func (t *task) open(ctx context.Context) (*files, error) {
+// killed by what it writes after containerd has gone. The output of others goes by the keeper. What the process has
+// itself gets the SELinux label of the container's files, if they have one: it could not use containerd's.
+func (t *task) open(ctx context.Context, label string) (*files, error) {
 	f := &files{}
 	for i, path := range []string{t.record.Stdin, t.record.Stdout, t.record.Stderr} {
 		if path == "" || i == wire.Stderr && t.record.Terminal {
@@ -41,7 +43,12 @@ func (t *task) open(ctx context.Context) (*files, error) {
 		case i != wire.Stdin && (t.of == nil || t.record.Terminal):
 			f[wire.CopyStdout+i-wire.Stdout] = place
 		default:
-			err = f.ends(ctx, i, place)
+			if label != "" {
+				err = selinux.SetFileLabel(path, label)
+			}
+			if err == nil {
+				err = f.ends(ctx, i, place)
+			}
 			unix.Close(place)
 		}
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ func TestFiles(t *testing.T) {
 		x := &task{of: c.of, record: fifos(t)}
 		x.record.Terminal = c.terminal
 		reads(t, x.record)
-		f, err := x.open(t.Context())
+		f, err := x.open(t.Context(), "")
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -93,14 +94,14 @@ func TestFilesThatAreNoFIFOs(t *testing.T) {
 	x := &task{of: &task{}, record: fifos(t)}
 	reads(t, x.record)
 	x.record.Stderr += "-not"
-	if _, err := x.open(t.Context()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := x.open(t.Context(), ""); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want one of a file that is not there", err)
 	}
 	if err := os.WriteFile(x.record.Stderr, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	reads(t, x.record)
-	if _, err := x.open(t.Context()); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
+	if _, err := x.open(t.Context(), ""); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
@@ -111,7 +112,7 @@ func TestOutputOfShortProcesses(t *testing.T) {
 	for range 200 {
 		x := &task{of: &task{}, record: fifos(t)}
 		all.Go(func() {
-			f, err := x.open(t.Context())
+			f, err := x.open(t.Context(), "")
 			if err != nil {
 				t.Error(err)
 				return
@@ -139,7 +140,7 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 	x := &task{of: &task{}, record: fifos(t)}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f, err := x.open(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), x.record.Stdout) {
+	if f, err := x.open(ctx, ""); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), x.record.Stdout) {
 		t.Errorf("files %v, error %v, want one that names the output", f, err)
 	}
 	for _, path := range []string{x.record.Stdin, x.record.Stdout, x.record.Stderr} {
@@ -154,7 +155,7 @@ func TestTheOutputIsGone(t *testing.T) {
 	x := &task{of: &task{}, record: fifos(t)}
 	opened := make(chan error, 1)
 	go func() {
-		_, err := x.open(t.Context())
+		_, err := x.open(t.Context(), "")
 		opened <- err
 	}()
 	// It is there until the open holds the input, which comes first.
@@ -197,5 +198,41 @@ func TestTold(t *testing.T) {
 	<-c.done
 	if c.record.Status != killed || x.record.Status != 41 {
 		t.Errorf("after the end of the keeper: %d and %d, want %d and 41", c.record.Status, x.record.Status, killed)
+	}
+}
+
+// What a process has itself of containerd's FIFOs has the label of its container's files.
+func TestLabelsOfFIFOs(t *testing.T) {
+	const label = "system_u:object_r:container_file_t:s0:c1,c2"
+	for name, c := range map[string]struct {
+		of   *task
+		want []string
+	}{
+		"container": {nil, []string{"in"}},
+		"exec":      {&task{}, []string{"in", "out", "err"}},
+	} {
+		x := &task{of: c.of, record: fifos(t)}
+		if err := unix.Lsetxattr(x.record.Stdin, "security.selinux", []byte("x"), 0); errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) {
+			t.Skip("files cannot be labelled here: ", err)
+		}
+		reads(t, x.record)
+		f, err := x.open(t.Context(), label)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		f.close()
+		for _, path := range []string{x.record.Stdin, x.record.Stdout, x.record.Stderr} {
+			got, want := make([]byte, 100), ""
+			n, err := unix.Lgetxattr(path, "security.selinux", got)
+			if err != nil && !errors.Is(err, unix.ENODATA) {
+				t.Fatal(err)
+			}
+			if slices.Contains(c.want, filepath.Base(path)) {
+				want = label
+			}
+			if got := strings.TrimRight(string(got[:max(n, 0)]), "\x00"); got != want {
+				t.Errorf("%s: the label of %s is %q, want %q", name, filepath.Base(path), got, want)
+			}
+		}
 	}
 }

@@ -13,13 +13,14 @@ import (
 // Confinement is what a container's specification says of each of its processes, execs included, beyond
 // what it says of the first alone.
 type Confinement struct {
+	Label  string          // of the container's files, by SELinux; empty without one
 	filter *seccomp.Filter // nil without one
 	user   *user
 }
 
 // Confine reads it. What it asks for beyond what a keeper does is a *Refused.
 func Confine(spec *specs.Spec) (Confinement, error) {
-	var c Confinement
+	c := Confinement{Label: spec.Linux.MountLabel}
 	var err error
 	if c.user, err = userOf(spec); err != nil || spec.Linux.Seccomp == nil {
 		return c, err
