@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+
+	"berth/bundle/keeper/wire"
 )
 
 // EndAll ends the pods of a state directory that no containerd serves, and takes their cgroups and
@@ -48,6 +50,11 @@ func (k *Keepers) end(ctx context.Context, id string) error {
 		log.L.Warnf("keeper: pod %s: %s", id, err)
 	}
 	err = p.connect()
+	var other *wire.VersionError
+	if errors.As(err, &other) {
+		p.killProcess(p.record.Pid, fmt.Sprintf("speaks version %d", other.Theirs))
+		err = errGone
+	}
 	if err != nil && !noKeeper(err) {
 		return err
 	}

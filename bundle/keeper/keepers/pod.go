@@ -259,8 +259,7 @@ func (p *pod) kill() {
 	}
 }
 
-// killStuck ends a keeper that does not answer to a containerd that was started anew, and that is
-// known by the pid in its pod's file alone: the process must be one of this pod. One that waits for a disk,
+// killStuck ends a keeper that does not answer to a containerd that was started anew. One that waits for a disk,
 // where the pod's logs are, answers when that does, and has as long again then.
 func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
 	for waited, waits := true, false; waits || waited; {
@@ -274,19 +273,25 @@ func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
 			log.L.Warnf("keeper: pod %s: the keeper, process %d, waits for the disk with its logs, and containerd for it", filepath.Base(p.dir), pid)
 		}
 	}
+	p.killProcess(pid, "does not answer")
+}
+
+// killProcess ends a keeper that is known by the pid in its pod's file alone: the process must be one of this pod.
+func (p *pod) killProcess(pid uint32, why string) {
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if args := strings.Split(string(b), "\x00"); err != nil || len(args) < 3 || args[2] != filepath.Join(p.dir, "shm") {
+		unix.Close(fd)
 		return
 	}
-	log.L.Warnf("keeper: pod %s: the keeper, process %d, does not answer, and is killed", filepath.Base(p.dir), pid)
+	log.L.Warnf("keeper: pod %s: the keeper, process %d, %s, and is killed", filepath.Base(p.dir), pid, why)
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 		log.L.Errorf("keeper: pod %s: kill the keeper: %s", filepath.Base(p.dir), err)
 	}
+	p.awaitEnd(fd)
 }
 
 // waitsForDisk reports whether the kernel has a process wait for what no signal interrupts.

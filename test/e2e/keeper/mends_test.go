@@ -142,11 +142,7 @@ func TestEndKeepers(t *testing.T) {
 	lost, _ := r.runs("lost", "sleep")
 	keeper := r.keeperOf(lost)
 	damaged, _ := r.runs("damaged", "sleep")
-	end := func() (string, error) {
-		out, err := exec.Command(filepath.Join(r.programs, "keeper-containerd"), "--state", r.path("state"), "end-keepers").CombinedOutput()
-		return string(out), err
-	}
-	if out, err := end(); err == nil || !strings.Contains(out, "another containerd serves the pods") {
+	if out, err := r.endKeepers(); err == nil || !strings.Contains(out, "another containerd serves the pods") {
 		t.Errorf("beside containerd: %v, %s", err, out)
 	}
 	if s := r.podStatus(lost); s.State != cri.PodSandboxState_SANDBOX_READY {
@@ -156,7 +152,7 @@ func TestEndKeepers(t *testing.T) {
 	r.must(syscall.Kill(keeper, syscall.SIGKILL))
 	r.must(os.WriteFile(r.path("state", "keepers", damaged, "pod.json"), []byte("{"), 0o600))
 	for range 2 { // the second time there is nothing
-		if out, err := end(); err != nil {
+		if out, err := r.endKeepers(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
@@ -165,6 +161,12 @@ func TestEndKeepers(t *testing.T) {
 			t.Errorf("left: %s", left)
 		}
 	}
+}
+
+// endKeepers ends all pods where no containerd runs.
+func (r *rig) endKeepers() (said string, err error) {
+	out, err := exec.Command(filepath.Join(r.programs, "keeper-containerd"), "--state", r.path("state"), "end-keepers").CombinedOutput()
+	return string(out), err
 }
 
 // A container that containerd cannot find any more, as its folder has been emptied, is ended with

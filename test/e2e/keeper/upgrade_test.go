@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -86,6 +87,17 @@ func TestUpgrade(t *testing.T) {
 	for _, name := range []string{"old", "young"} {
 		if n := r.lines(r.logFile(name, "c")); n < 100 {
 			t.Errorf("%s: %d lines in the log", name, n)
+		}
+	}
+	// Back in earnest: the pods end.
+	r.kill()
+	if out, err := r.endKeepers(); err != nil || !strings.Contains(out, "speaks version") {
+		t.Errorf("end of all pods: %v, %s", err, out)
+	}
+	r.start()
+	for _, id := range []string{runs, alone} {
+		if s := r.exits(id); s.ExitCode == 0 {
+			t.Errorf("a container, after the end of all: %v", s)
 		}
 	}
 	r.removeAll()
