@@ -58,16 +58,24 @@ func confined() {
 	}
 }
 
-// masks tells what is at each path, and whether it can be written to.
+// masks tells what is at each path, and whether it can be written to. What can be is told of as it
+// was opened: something else may lie there a moment later.
 func masks(paths []string) {
 	for _, p := range paths {
 		var st unix.Stat_t
 		var f unix.Statfs_t
-		if err := errors.Join(unix.Stat(p, &st), unix.Statfs(p, &f)); err != nil {
+		fd, write := unix.Open(p, unix.O_WRONLY|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		var err error
+		if write == nil {
+			err = errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &f), unix.Close(fd))
+		} else {
+			err = errors.Join(unix.Stat(p, &st), unix.Statfs(p, &f))
+		}
+		if err != nil {
 			fmt.Printf("%s: %v\n", p, err)
 			continue
 		}
-		fmt.Printf("%s: type %o number %d:%d of %x write %v\n", p, st.Mode&unix.S_IFMT, unix.Major(st.Rdev), unix.Minor(st.Rdev), f.Type, open(p, unix.O_WRONLY|unix.O_NOCTTY|unix.O_NONBLOCK))
+		fmt.Printf("%s: type %o number %d:%d of %x write %v\n", p, st.Mode&unix.S_IFMT, unix.Major(st.Rdev), unix.Minor(st.Rdev), f.Type, write)
 	}
 }
 
