@@ -17,7 +17,11 @@ import (
 
 // members are the processes of a container that are not dead, by its cgroup.
 func (r *rig) members(id string) []string {
-	b, _ := os.ReadFile(cgroups + "/freezer" + r.group + "/pods/" + id + "/cgroup.procs")
+	at := cgroups + "/freezer"
+	if unified() {
+		at = cgroups
+	}
+	b, _ := os.ReadFile(at + r.groupOf(id) + "/cgroup.procs")
 	return strings.Fields(string(b))
 }
 
@@ -48,7 +52,7 @@ func TestNothingOutlivesAContainer(t *testing.T) {
 		r.must(p.err)
 		for _, away := range []bool{false, true} {
 			name := fmt.Sprintf("leaves-%d-%t", i, away)
-			id := p.sharing(name, s.change, "abandon", "1500", "7")
+			id := p.sharing(name, s.change, "abandon", fmt.Sprint(1500*int(slower())), "7")
 			eventually(r, "it has processes", func() error {
 				if n := len(r.members(id)); n < 4 {
 					return fmt.Errorf("it has %d", n)
