@@ -20,13 +20,9 @@ func TestNobodyChangesTheProgramOfKeepers(t *testing.T) {
 	file := filepath.Join(r.programs, "keeper")
 	before, err := os.ReadFile(file)
 	r.must(err)
-	traces := set(func(c *cri.ContainerConfig) { // which AppArmor would deny
-		security(c).Capabilities = &cri.Capability{AddCapabilities: []string{"SYS_PTRACE"}}
-		security(c).Apparmor = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined}
-	})
 	for _, kind := range []string{"plain", "shared pid"} {
 		p := r.place("keeper", kind, "")
-		for name, change := range map[string]func(*place, *cri.ContainerConfig){"traces": traces, "root": nothing} {
+		for name, change := range map[string]func(*place, *cri.ContainerConfig){"traces": all(capabilities([]string{"SYS_PTRACE"}, nil), withoutAppArmor), "root": nothing} {
 			id := p.sharing(name, change, "program", "/tmp/end")
 			for i := range 300 { // an exec is there for a moment only
 				if i >= 10 && (name == "root" || r.execSync(id, 0, "/payload", "look", "/tmp/seen").Code == 0) {

@@ -122,6 +122,11 @@ func capabilities(add, drop []string) func(*place, *cri.ContainerConfig) {
 	})
 }
 
+// withoutAppArmor lets a container do to processes outside of its profile what the kernel allows.
+var withoutAppArmor = set(func(c *cri.ContainerConfig) {
+	security(c).Apparmor = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined}
+})
+
 func masks(masked, readonly string) func(*place, *cri.ContainerConfig) {
 	return set(func(c *cri.ContainerConfig) {
 		s := security(c)
