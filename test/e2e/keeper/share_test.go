@@ -213,7 +213,7 @@ func TestTargetEnds(t *testing.T) {
 		t.Errorf("the other container is %s", s.State)
 	}
 	// One that has put something else at its /proc gets nobody to take that for his own.
-	liar := p.sharing("liar", capabilities([]string{"SYS_ADMIN"}, nil), "mount", "/proc")
+	liar := p.sharing("liar", all(capabilities([]string{"SYS_ADMIN"}, nil), withoutAppArmor), "mount", "/proc")
 	eventually(r, "its /proc is another", func() error {
 		if o := r.execSync(liar, 0, "/payload", "look", "/proc/self"); o.Code != 1 {
 			return fmt.Errorf("%+v", o)
@@ -241,7 +241,7 @@ func TestMountsGoBothWays(t *testing.T) {
 	}
 	for _, h := range handlers {
 		p := r.place(h, "plain", host)
-		both := p.sharing("both", all(volume("shared", "/volume", propagated(cri.MountPropagation_PROPAGATION_BIDIRECTIONAL)), capabilities([]string{"SYS_ADMIN"}, nil)), "mount", "/volume/out")
+		both := p.sharing("both", all(volume("shared", "/volume", propagated(cri.MountPropagation_PROPAGATION_BIDIRECTIONAL)), capabilities([]string{"SYS_ADMIN"}, nil), withoutAppArmor), "mount", "/volume/out")
 		in := p.sharing("in", volume("shared", "/volume", propagated(cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER)), "sleep")
 		private := p.sharing("private", volume("shared", "/volume"), "sleep")
 		out := filepath.Join(host, "shared", "out")
