@@ -53,7 +53,7 @@ func (k *Keepers) end(ctx context.Context, id string) error {
 	var other *wire.VersionError
 	if errors.As(err, &other) {
 		p.killProcess(p.record.Pid, fmt.Sprintf("speaks version %d", other.Theirs))
-		err = errGone
+		err = p.connect() // to see whether it is gone
 	}
 	if err != nil && !noKeeper(err) {
 		return err

@@ -91,6 +91,18 @@ func TestUpgrade(t *testing.T) {
 	}
 	// Back in earnest: the pods end.
 	r.kill()
+	file := r.path("state", "keepers", young, "pod.json")
+	good, err := os.ReadFile(file)
+	r.must(err)
+	keeper := r.keeperOf(young)
+	r.must(os.WriteFile(file, []byte("{"), 0o600))
+	if out, err := r.endKeepers(); err == nil || !strings.Contains(out, "speaks version") {
+		t.Errorf("end of all pods, one of which nobody knows the keeper of: %v, %s", err, out)
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", keeper)); err != nil {
+		t.Errorf("the keeper that nobody knows: %v", err)
+	}
+	r.must(os.WriteFile(file, good, 0o600))
 	if out, err := r.endKeepers(); err != nil || !strings.Contains(out, "speaks version") {
 		t.Errorf("end of all pods: %v, %s", err, out)
 	}
