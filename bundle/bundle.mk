@@ -51,6 +51,8 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 #   bundle/containerd/mount says: both cost more with each pod.
 # - Whoever copies the output of a container, or of what runs it, has a buffer of 8 KiB, or of 1, for as long as the container lives: 32 before.
 # - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
+# - Events of containers that could not be handled are tried again. Containerd looks each second, twice, whether there are any. Here a look is due
+#   while there are, as bundle/containerd/events says.
 # - Network plugins are programs to containerd's library for them, go-cni. Our own is called in containerd's process, as bundle/cni/exec.go says.
 define BUNDLE_CHANGES
 change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
@@ -67,6 +69,8 @@ change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std
 change core/runtime/v2/shim.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'; \
+change internal/cri/server/events/events.go 's/^\tticker  *\*time\.Ticker/\tticker *resting/; s/^\t\tclock:  *clock\.RealClock{},/&\n\t\tticker: newResting(backOffExpireCheckDuration),/; /b\.ticker = time\.NewTicker(b\.checkDuration)/d; s/^\tvar ids \[\]string/\tb.ticker.left(len(b.queuePool))\n&/' 'ticker.left('; \
+change internal/cri/server/events/events.go 's/^\tb\.queuePool\[key\] = newBackOffQueue/\tb.ticker.more(len(b.queuePool))\n&/' 'ticker.more('; \
 change ../go-cni/opts.go 's/&invoke\.DefaultExec{/network.Exec(&/; s/^\t\t\t},/\t\t\t}),/; s#^import (#&\n\t"berth/bundle/keeper/network"#' 'network.Exec(&invoke'
 endef
 
@@ -101,6 +105,7 @@ bundle-build: bundle-needs
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
 	cp containerd/server/matching.go "$$work/source/containerd/internal/cri/server/"; \
 	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
+	cp containerd/events/resting.go "$$work/source/containerd/internal/cri/server/events/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \
