@@ -18,6 +18,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -240,6 +241,11 @@ func (r *rig) launch(program string) {
 	r.cmd = exec.Command("/bin/sh", "-c", r.entering(`exec "$0" "$@"`), filepath.Join(r.programs, program), "-c", r.path("config.toml"))
 	r.cmd.Stdout, r.cmd.Stderr = out, out
 	r.cmd.Env = append([]string{"PATH=" + r.programs + "/stock:/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
+	// Under nohup, containerd and the containers of runc would ignore SIGHUP, too; after exec, what is
+	// caught is not ignored.
+	if signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	r.must(r.cmd.Start())
 	cmd, ended := r.cmd, make(chan struct{})
 	r.ended = ended
