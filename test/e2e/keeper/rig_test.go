@@ -241,8 +241,8 @@ func (r *rig) launch(program string) {
 	r.cmd = exec.Command("/bin/sh", "-c", r.entering(`exec "$0" "$@"`), filepath.Join(r.programs, program), "-c", r.path("config.toml"))
 	r.cmd.Stdout, r.cmd.Stderr = out, out
 	r.cmd.Env = append([]string{"PATH=" + r.programs + "/stock:/usr/sbin:/usr/bin:/sbin:/bin"}, r.env...)
-	// Under nohup, containerd and the containers of runc would ignore SIGHUP, too; after exec, what is
-	// caught is not ignored.
+	// Under nohup, containerd and the containers of runc would ignore SIGHUP, too; what is caught
+	// is not ignored after exec.
 	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
