@@ -19,6 +19,7 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
+	"berth/internal/observe/pleg"
 	"berth/internal/pod"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/crispec"
@@ -100,6 +101,16 @@ func (rt *containerRuntime) handlerFor(p *v1.Pod, hasDevices func(*v1.Pod) bool)
 		return embedded.ShimHandler, "as it has devices"
 	}
 	return rt.handler, ""
+}
+
+// newRuntimeHealth returns the check of the runtime. A foreign runtime reports no change of its
+// network.
+func newRuntimeHealth(b *base, rt *containerRuntime, events *pleg.PLEG, changed func()) *node.RuntimeHealth {
+	c := node.RuntimeHealthConfig{Runtime: rt.cri, Changed: changed, Streaming: events.Streaming, Broke: events.Broke(), Log: b.cfg.Log}
+	if rt.embedded != nil {
+		c.Network = rt.networkChanged
+	}
+	return node.NewRuntimeHealth(c)
 }
 
 // component runs the runtime that berth brings along, and waits for the answer of any.

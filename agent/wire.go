@@ -149,10 +149,10 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	if a.imageManager, err = newImageManager(g, &a.containerRuntime, &a.origin); err != nil {
 		return nil, err
 	}
-	a.runtimeHealth = node.NewRuntimeHealth(a.cri, a.node.Wake, a.networkChanged, cfg.Log)
 	a.ranges = newPodCIDRs(&a.base, &a.containerRuntime, a.node)
 	a.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
 	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log, a.out.Metrics)
+	a.runtimeHealth = newRuntimeHealth(&a.base, &a.containerRuntime, a.pleg, a.node.Wake)
 	a.newOOMWatcher()
 	a.containerLogs = newContainerLogs(g, &a.containerRuntime, a.pleg)
 	if err := a.sharing.share(g, a.cri, a.pleg); err != nil {

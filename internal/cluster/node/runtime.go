@@ -20,9 +20,12 @@ import (
 )
 
 const (
-	// runtimeCheckPeriod is how often the runtime is asked; nothing tells when it stops being
-	// ready.
+	// runtimeCheckPeriod is how often the runtime is asked for its status while nothing reports that
+	// it changed.
 	runtimeCheckPeriod = 5 * time.Second
+	// streamingCheckPeriod is the same while its event stream is open: the stream breaks as soon as
+	// the runtime exits, and the check runs at once.
+	streamingCheckPeriod = time.Minute
 	// runtimeDownAfter is how long a runtime that does not answer counts as ready: it may be
 	// starting again.
 	runtimeDownAfter = 30 * time.Second
@@ -52,25 +55,38 @@ type RuntimeState struct {
 
 // RuntimeHealth asks the runtime how it is. It is safe for concurrent use.
 type RuntimeHealth struct {
-	runtime Runtime
-	changed func()
-	again   <-chan struct{}
-	log     *slog.Logger
+	cfg RuntimeHealthConfig
+	log *slog.Logger
 
 	ready, network health.Latch // the runtime's own last word
 
 	mu     sync.RWMutex
 	state  RuntimeState // guarded by mu
 	lastOK time.Time    // guarded by mu; when the runtime last said that it is ready; before that, when this began
-	known  bool         // guarded by mu; the runtime has said that it is ready
-	silent bool         // guarded by mu; it did not answer since: it may come back as another version
+	// unready is when the first check began since which the runtime has not said that it is ready;
+	// zero if it has. Guarded by mu.
+	unready time.Time
+	known   bool // guarded by mu; the runtime has said that it is ready
+	silent  bool // guarded by mu; it did not answer since: it may come back as another version
 }
 
-// NewRuntimeHealth returns a check of the runtime. changed is called after each change of the state
-// and must not block. again has an element when the runtime is likely to be about to tell something
-// else.
-func NewRuntimeHealth(r Runtime, changed func(), again <-chan struct{}, log *slog.Logger) *RuntimeHealth {
-	h := &RuntimeHealth{runtime: r, changed: changed, again: again, log: log, lastOK: time.Now()}
+// RuntimeHealthConfig is what a RuntimeHealth reads and notifies.
+type RuntimeHealthConfig struct {
+	Runtime Runtime
+	// Changed is called after each change of the state. It must not block.
+	Changed func()
+	// Network has an element when the network of pods has changed; nil if nothing reports that.
+	Network <-chan struct{}
+	// Streaming reports whether the runtime's event stream is open, Broke has an element when it
+	// has ended.
+	Streaming func() bool
+	Broke     <-chan struct{}
+	Log       *slog.Logger
+}
+
+// NewRuntimeHealth returns a check of the runtime that has not run yet.
+func NewRuntimeHealth(cfg RuntimeHealthConfig) *RuntimeHealth {
+	h := &RuntimeHealth{cfg: cfg, log: cfg.Log, lastOK: time.Now()}
 	h.network.Set(errors.New("container runtime network not ready: network state unknown"))
 	return h
 }
@@ -92,7 +108,7 @@ func (h *RuntimeHealth) Ready() error {
 	switch {
 	case !h.known:
 		return health.Since(errors.New("container runtime status check may not have completed yet"), h.lastOK)
-	case time.Since(h.lastOK) > runtimeDownAfter:
+	case !h.unready.IsZero() && time.Since(h.unready) > runtimeDownAfter:
 		return health.Since(errors.New("container runtime is down"), h.lastOK)
 	}
 	return nil
@@ -101,7 +117,8 @@ func (h *RuntimeHealth) Ready() error {
 // NetworkReady says why the runtime has no network for pods; nil if it has.
 func (h *RuntimeHealth) NetworkReady() error { return h.network.Err() }
 
-// Run asks until ctx is done: often while something is not ready, and else each 5 s.
+// Run checks the runtime until ctx is done: with back-off up to 5 s while something is not ready,
+// and each 5 s otherwise, or each minute while changes of the runtime and its network are reported.
 func (h *RuntimeHealth) Run(ctx context.Context) error {
 	retry := runtimeRetry.DelayFunc()
 	said := ""
@@ -111,9 +128,9 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 		if now := describeRuntime(h.State(), ready, network); now != said {
 			h.log.Info("state of the container runtime", "state", now)
 			said = now
-			h.changed()
+			h.cfg.Changed()
 		}
-		next := runtimeCheckPeriod
+		next := h.period()
 		if err != nil || ready != nil || network != nil {
 			next = retry()
 		} else {
@@ -122,11 +139,21 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-h.again:
+		case <-h.cfg.Network:
+			retry = runtimeRetry.DelayFunc()
+		case <-h.cfg.Broke:
 			retry = runtimeRetry.DelayFunc()
 		case <-time.After(next):
 		}
 	}
+}
+
+// period returns how long a check of a runtime that is ready holds, unless something is reported.
+func (h *RuntimeHealth) period() time.Duration {
+	if h.cfg.Network != nil && h.cfg.Streaming() {
+		return streamingCheckPeriod
+	}
+	return runtimeCheckPeriod
 }
 
 // describeRuntime says everything of a state, for comparison and for the log.
@@ -153,10 +180,13 @@ func describeRuntime(s RuntimeState, problems ...error) string {
 // check asks once and keeps the answer. Without one, what was known stays, so that the Node does
 // not flap.
 func (h *RuntimeHealth) check(ctx context.Context) error {
-	h.mu.RLock()
+	h.mu.Lock()
 	version, silent := h.state.Version, h.silent
-	h.mu.RUnlock()
-	answer, err := h.runtime.Status(ctx)
+	if h.unready.IsZero() {
+		h.unready = time.Now()
+	}
+	h.mu.Unlock()
+	answer, err := h.cfg.Runtime.Status(ctx)
 	if err == nil && (version == "" || silent) {
 		version, err = h.version(ctx)
 	}
@@ -172,13 +202,13 @@ func (h *RuntimeHealth) check(ctx context.Context) error {
 	h.ready.Set(notReady)
 	h.network.Set(unmet(answer, runtimeapi.NetworkReady, "container runtime network not ready"))
 	if notReady == nil {
-		h.lastOK, h.known = time.Now(), true
+		h.lastOK, h.unready, h.known = time.Now(), time.Time{}, true
 	}
 	return nil
 }
 
 func (h *RuntimeHealth) version(ctx context.Context) (string, error) {
-	v, err := h.runtime.Version(ctx)
+	v, err := h.cfg.Runtime.Version(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -73,7 +73,11 @@ func TestRuntimeHealth(t *testing.T) {
 		r := &fakeRuntime{err: errors.New("no such file"), version: "2.3.7"}
 		var changes atomic.Int32
 		again := make(chan struct{}, 1)
-		h := NewRuntimeHealth(r, func() { changes.Add(1) }, again, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		broke, streaming := make(chan struct{}, 1), atomic.Bool{}
+		h := NewRuntimeHealth(RuntimeHealthConfig{
+			Runtime: r, Changed: func() { changes.Add(1) }, Network: again, Streaming: streaming.Load, Broke: broke,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
@@ -136,6 +140,46 @@ func TestRuntimeHealth(t *testing.T) {
 		r.set(func(r *fakeRuntime) { r.network = false })
 		again <- struct{}{}
 		expect("has lost its network, which somebody told", "", noNetwork, "containerd://2.4.0", 7)
+
+		r.set(func(r *fakeRuntime) { r.network = true })
+		again <- struct{}{}
+		expect("has a network again", "", "", "containerd://2.4.0", 8)
+		streaming.Store(true)
+		after(runtimeCheckPeriod)
+		r.set(func(r *fakeRuntime) { r.asked = 0 })
+		after(time.Hour)
+		r.set(func(r *fakeRuntime) {
+			if r.asked > int(time.Hour/time.Minute) || r.asked == 0 {
+				t.Errorf("with an open event stream, the status was requested %d times in an hour", r.asked)
+			}
+			r.network = false
+		})
+		again <- struct{}{}
+		expect("reports that its network changed while it sends events", "", noNetwork, "containerd://2.4.0", 9)
+		r.set(func(r *fakeRuntime) { r.network = true })
+		after(runtimeCheckPeriod)
+		expect("has a network while it sends events", "", "", "containerd://2.4.0", 10)
+
+		// The stream breaks half a minute after a check: the next one is at once, and a runtime that
+		// does not answer is down 30 s later, whenever the last check was.
+		after(time.Minute / 2)
+		r.set(func(r *fakeRuntime) { r.err = errors.New("gone") })
+		streaming.Store(false)
+		broke <- struct{}{}
+		after(runtimeDownAfter)
+		expect("sends no events for a moment", "", "", "containerd://2.4.0", 10)
+		after(runtimeCheckPeriod + time.Second)
+		expect("does not answer after its stream broke", "container runtime is down", "", "containerd://2.4.0", 11)
+
+		// It hangs while its stream is open.
+		r.set(func(r *fakeRuntime) { r.err = nil })
+		after(runtimeCheckPeriod)
+		expect("answers again", "", "", "containerd://2.4.0", 12)
+		streaming.Store(true)
+		after(2 * time.Minute)
+		r.set(func(r *fakeRuntime) { r.err = errors.New("timed out") })
+		after(time.Minute + runtimeDownAfter + runtimeCheckPeriod)
+		expect("hangs, and its stream is open", "container runtime is down", "", "containerd://2.4.0", 13)
 
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

@@ -97,7 +97,8 @@ type stream struct {
 	open    atomic.Bool
 	polling atomic.Bool // the runtime has no events
 	news    chan struct{}
-	health  health.Latch // why there is none, or none that lasts
+	broke   chan struct{} // capacity 1
+	health  health.Latch  // why there is none, or none that lasts
 }
 
 // notify wakes Run. It never blocks.
@@ -132,7 +133,7 @@ func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Reg
 		runtime: runtime, journal: j, log: log, metrics: newMetrics(r),
 		inbox: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
 		restored: make(chan struct{}, 1), relisted: make(chan struct{}), readEnded: make(chan struct{}, 1),
-		stream:  stream{news: make(chan struct{}, 1)},
+		stream:  stream{news: make(chan struct{}, 1), broke: make(chan struct{}, 1)},
 		entries: map[pod.UID]entry{}, inflight: map[pod.UID]*inflightRead{}, held: map[pod.UID]bool{},
 	}
 	g.health.Set(errors.New("pleg has yet to be successful"))
@@ -174,6 +175,12 @@ func (g *PLEG) Health() error {
 
 // StreamHealth returns nil while the runtime sends events, else why it does not.
 func (g *PLEG) StreamHealth() error { return g.stream.health.Err() }
+
+// Streaming reports whether the runtime's event stream is open.
+func (g *PLEG) Streaming() bool { return g.stream.open.Load() }
+
+// Broke has an element after the runtime's event stream has ended, as when the runtime exits.
+func (g *PLEG) Broke() <-chan struct{} { return g.stream.broke }
 
 // Run follows the runtime until ctx is done.
 func (g *PLEG) Run(ctx context.Context) error {
@@ -277,6 +284,11 @@ func (g *PLEG) follow(ctx context.Context) {
 		}
 		if openedAt.IsZero() {
 			g.metrics.streamsFailed.Inc()
+		} else {
+			select {
+			case g.stream.broke <- struct{}{}:
+			default:
+			}
 		}
 		g.stream.health.Set(fmt.Errorf("the event stream of the container runtime: %w", err))
 		wait := retryPeriod

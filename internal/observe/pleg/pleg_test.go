@@ -137,9 +137,15 @@ func TestRelistFindsWhatEventsDoNotTell(t *testing.T) {
 		r.run(t, "a", "c")
 		settle()
 		r.Changed().Take()
+		if !r.Streaming() || len(r.Broke()) != 0 {
+			t.Error("the open event stream is reported as broken")
+		}
 
 		r.fake.Down()
 		synctest.Wait()
+		if r.Streaming() || len(r.Broke()) != 1 {
+			t.Error("the broken event stream is not reported")
+		}
 		r.fake.Kill("c", 1)
 		settle()
 		if r.Health() == nil {
@@ -168,6 +174,9 @@ func TestPollsWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, critest.WithoutEvents())
 		r.run(t, "a", "c")
+		if r.Streaming() {
+			t.Error("a runtime without events has an open event stream")
+		}
 		time.Sleep(pollPeriod)
 		synctest.Wait()
 		r.expectChanged(t, "a")
