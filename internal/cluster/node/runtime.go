@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// runtimeCheckPeriod is how often the runtime is asked for its status while nothing reports that
-	// it changed.
+	// runtimeCheckPeriod is how often the runtime is asked for its status while nothing reports
+	// that it changed.
 	runtimeCheckPeriod = 5 * time.Second
 	// streamingCheckPeriod is the same while its event stream is open: the stream breaks as soon as
 	// the runtime exits, and the check runs at once.

@@ -160,8 +160,8 @@ func TestRuntimeHealth(t *testing.T) {
 		after(runtimeCheckPeriod)
 		expect("has a network while it sends events", "", "", "containerd://2.4.0", 10)
 
-		// The stream breaks half a minute after a check: the next one is at once, and a runtime that
-		// does not answer is down 30 s later, whenever the last check was.
+		// The stream breaks half a minute after a check: the next one is at once, and a runtime
+		// that does not answer is down 30 s later, whenever the last check was.
 		after(time.Minute / 2)
 		r.set(func(r *fakeRuntime) { r.err = errors.New("gone") })
 		streaming.Store(false)
