@@ -30,11 +30,11 @@ func podRequests(p *v1.Pod) amounts {
 	return amountsOf(podresource.PodRequests(p, podresource.PodResourcesOptions{}))
 }
 
-// podLimits returns the limits of the pod as a whole, its overhead included: those at pod level,
-// and the sums of those that every container has. A resource that one container may use without
-// bound has no limit.
-func podLimits(p *v1.Pod) amounts {
-	total := amountsOf(podresource.PodLimits(p, podresource.PodResourcesOptions{}))
+// PodLimits returns the limits that bound the pod as a whole: those at pod level, and the sums of
+// those that every init and regular container has. A resource that one container may use without
+// bound has no limit, whatever the others state.
+func PodLimits(p *v1.Pod, o podresource.PodResourcesOptions) v1.ResourceList {
+	total := podresource.PodLimits(p, o)
 	podLevel := amounts{}
 	if r := p.Spec.Resources; r != nil {
 		podLevel = amountsOf(r.Limits)
@@ -42,7 +42,7 @@ func podLimits(p *v1.Pod) amounts {
 	for c := range pod.Containers(&p.Spec) {
 		stated := amountsOf(c.Resources.Limits)
 		for name := range total {
-			if stated[name] == 0 && podLevel[name] == 0 {
+			if stated[name] == 0 && (podLevel[name] == 0 || !podresource.IsSupportedPodLevelResource(name)) {
 				delete(total, name)
 			}
 		}
@@ -50,11 +50,14 @@ func podLimits(p *v1.Pod) amounts {
 	return total
 }
 
-// SummedMemoryLimit returns the pod's memory limit in bytes for the sizing of its memory-backed
-// volumes: the one at pod level, or else the sum of those that its containers state; 0 when there
-// is none. Unlike the pod cgroup's limit, the sum does not need every container to have one
-// (KEP-1967).
-func SummedMemoryLimit(p *v1.Pod) int64 {
-	limits := podresource.PodLimits(p, podresource.PodResourcesOptions{ExcludeOverhead: true})
+// podLimits returns the limits of the pod's cgroup, the pod's overhead included.
+func podLimits(p *v1.Pod) amounts {
+	return amountsOf(PodLimits(p, podresource.PodResourcesOptions{}))
+}
+
+// PodMemoryLimit returns the memory in bytes that bounds the pod's memory-backed volumes (KEP-1967):
+// the limit of the pod without its overhead; 0 when there is none.
+func PodMemoryLimit(p *v1.Pod) int64 {
+	limits := PodLimits(p, podresource.PodResourcesOptions{ExcludeOverhead: true})
 	return limits.Memory().Value()
 }

@@ -226,14 +226,39 @@ func TestHostLeavesOutWhatItLacks(t *testing.T) {
 	}
 }
 
-func TestSummedMemoryLimit(t *testing.T) {
+func TestPodMemoryLimit(t *testing.T) {
 	const Mi = 1 << 20
 	tests := map[string]struct {
 		spec v1.PodSpec
 		want int64
 	}{
-		"none":       {v1.PodSpec{Containers: []v1.Container{needs(list("memory", "1Mi"), nil)}}, 0},
-		"one of two": {v1.PodSpec{Containers: []v1.Container{needs(nil, list("memory", "3Mi")), {}}}, 3 * Mi},
+		"none":         {v1.PodSpec{Containers: []v1.Container{needs(list("memory", "1Mi"), nil)}}, 0},
+		"one of two":   {v1.PodSpec{Containers: []v1.Container{needs(nil, list("memory", "3Mi")), {}}}, 0},
+		"zero is none": {v1.PodSpec{Containers: []v1.Container{needs(nil, list("memory", "3Mi")), needs(nil, list("memory", "0"))}}, 0},
+		"sidecars are added": {v1.PodSpec{
+			InitContainers: []v1.Container{sidecar(needs(nil, list("memory", "2Mi")))},
+			Containers:     []v1.Container{needs(nil, list("memory", "3Mi"))},
+		}, 5 * Mi},
+		"sidecar without": {v1.PodSpec{
+			InitContainers: []v1.Container{sidecar(v1.Container{})},
+			Containers:     []v1.Container{needs(nil, list("memory", "3Mi"))},
+		}, 0},
+		"init container without": {v1.PodSpec{
+			InitContainers: []v1.Container{{}},
+			Containers:     []v1.Container{needs(nil, list("memory", "3Mi"))},
+		}, 0},
+		"overhead is not counted": {v1.PodSpec{
+			Overhead:   list("memory", "1Mi"),
+			Containers: []v1.Container{needs(nil, list("memory", "3Mi"))},
+		}, 3 * Mi},
+		"pod level, no container": {v1.PodSpec{
+			Resources:  &v1.ResourceRequirements{Limits: list("memory", "5Mi")},
+			Containers: []v1.Container{{}, needs(nil, list("memory", "3Mi"))},
+		}, 5 * Mi},
+		"only CPU at pod level": {v1.PodSpec{
+			Resources:  &v1.ResourceRequirements{Limits: list("cpu", "1")},
+			Containers: []v1.Container{{}, needs(nil, list("memory", "3Mi"))},
+		}, 0},
 		"the larger of init and regular": {v1.PodSpec{
 			InitContainers: []v1.Container{needs(nil, list("memory", "9Mi"))},
 			Containers:     []v1.Container{needs(nil, list("memory", "3Mi")), needs(nil, list("memory", "4Mi"))},
@@ -244,7 +269,7 @@ func TestSummedMemoryLimit(t *testing.T) {
 		}, 5 * Mi},
 	}
 	for name, tt := range tests {
-		if got := SummedMemoryLimit(&v1.Pod{Spec: tt.spec}); got != tt.want {
+		if got := PodMemoryLimit(&v1.Pod{Spec: tt.spec}); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}
 	}

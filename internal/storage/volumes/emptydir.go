@@ -160,9 +160,9 @@ func (f *folders) tmpfsOptions(p *v1.Pod, src *v1.EmptyDirVolumeSource) []string
 
 // computeTmpfsSize returns the size in bytes of a memory-backed volume: the least of the node's
 // allocatable memory, the pod's memory limit and the volume's sizeLimit, as far as they are set
-// (KEP-1967); 0 when none is.
+// (KEP-1967); 0 when none is. A pod with a container without a limit has none.
 func computeTmpfsSize(allocatable int64, p *v1.Pod, src *v1.EmptyDirVolumeSource) int64 {
-	bounds := []int64{allocatable, cgroups.SummedMemoryLimit(p)}
+	bounds := []int64{allocatable, cgroups.PodMemoryLimit(p)}
 	if src.SizeLimit != nil {
 		bounds = append(bounds, src.SizeLimit.Value())
 	}

@@ -215,6 +215,10 @@ func TestTmpfsSize(t *testing.T) {
 		}
 		return p
 	}
+	whole := func(size string, p *v1.Pod) *v1.Pod {
+		p.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse(size)}}
+		return p
+	}
 	tests := map[string]struct {
 		allocatable int64
 		pod         *v1.Pod
@@ -223,8 +227,15 @@ func TestTmpfsSize(t *testing.T) {
 	}{
 		"nothing set":        {0, limited(""), "", 0},
 		"allocatable":        {1000, limited(""), "", 1000},
-		"sum of limits":      {1000, limited("300", "", "400"), "", 700},
+		"sum of limits":      {1000, limited("300", "400"), "", 700},
+		"one without limit":  {1000, limited("300", "", "400"), "", 1000},
+		"one of two, sized":  {1000, limited("300", ""), "800", 800},
+		"one of two, large":  {1000, limited("300", ""), "2000", 1000},
+		"nothing is known":   {0, limited("300", ""), "", 0},
 		"size limit":         {1000, limited("300"), "200", 200},
+		"size limit above":   {1000, limited("300"), "800", 300},
+		"pod level":          {1000, whole("600", limited("300", "")), "", 600},
+		"pod level, sized":   {1000, whole("600", limited("300", "")), "800", 600},
 		"zero limit is none": {1000, limited(""), "0", 1000},
 		"limit above all":    {1000, limited("5000"), "2000", 1000},
 	}
