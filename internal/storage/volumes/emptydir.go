@@ -192,16 +192,21 @@ func isHugePages(m v1.StorageMedium) bool {
 }
 
 // computePageSize returns the size of the pages that the volume of a pod is made of: the one that
-// the medium names, which the pod must ask for, or the only one that the pod asks for (Kubernetes
-// documentation, "Manage HugePages").
+// the medium names, which the pod must request, or the only one that the pod requests, at pod level
+// or by its containers (Kubernetes documentation, "Manage HugePages"; KEP-2837).
 func computePageSize(p *v1.Pod, medium v1.StorageMedium) (resource.Quantity, error) {
-	var asked []string
+	var lists []v1.ResourceList
+	if r := p.Spec.Resources; r != nil {
+		lists = append(lists, r.Requests, r.Limits)
+	}
 	for _, c := range containersOf(p) {
-		for _, list := range []v1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-			for name := range list {
-				if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok && !slices.Contains(asked, size) {
-					asked = append(asked, size)
-				}
+		lists = append(lists, c.Resources.Requests, c.Resources.Limits)
+	}
+	var asked []string
+	for _, list := range lists {
+		for name := range list {
+			if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok && !slices.Contains(asked, size) {
+				asked = append(asked, size)
 			}
 		}
 	}

@@ -128,6 +128,17 @@ func TestComputePageSize(t *testing.T) {
 	}
 }
 
+// Huge pages may be requested for the pod as a whole.
+func TestComputePageSizeAtPodLevel(t *testing.T) {
+	p := podWith()
+	p.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}}
+	for _, medium := range []v1.StorageMedium{"HugePages", "HugePages-2Mi"} {
+		if q, err := computePageSize(p, medium); err != nil || q.Value() != 2<<20 {
+			t.Errorf("%s: %s, %v", medium, q.String(), err)
+		}
+	}
+}
+
 func TestHugePagesAreMounted(t *testing.T) {
 	m, fake := newManager(t)
 	p := podWith(emptyDir("huge", v1.StorageMediumHugePages))
