@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	podresource "k8s.io/component-helpers/resource"
 
+	"berth/internal/host/cgroups"
 	"berth/internal/observe/stats"
 )
 
@@ -28,7 +29,11 @@ type limit struct {
 }
 
 // computeLimits returns the limits of the pod, which has the resources that it was allotted: of
-// what is in memory, where a look costs nothing, and of what is on disks.
+// what is in memory, where a look costs nothing, and of what is on disks. The pod has a limit if
+// each of its init and regular containers has one.
+//
+// Differs from the kubelet: there the limits of some containers bound the pod, what the others use
+// included.
 func computeLimits(p *v1.Pod) (memory, disk limits) {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -43,7 +48,7 @@ func computeLimits(p *v1.Pod) (memory, disk limits) {
 			of.volumes = append(of.volumes, limit{v.Name, *e.SizeLimit})
 		}
 	}
-	if most, ok := podresource.PodLimits(p, podresource.PodResourcesOptions{})[v1.ResourceEphemeralStorage]; ok {
+	if most, ok := cgroups.PodLimits(p, podresource.PodResourcesOptions{})[v1.ResourceEphemeralStorage]; ok {
 		disk.pod = &limit{most: most}
 	}
 	for i := range p.Spec.Containers {

@@ -89,13 +89,28 @@ func TestExcess(t *testing.T) {
 			name: "a volume that is not there yet", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "1Ki", disk)}}, headroom: 1024,
 		},
 		{
-			name: "the pod: all that is ephemeral counts, also of a container without a limit",
+			name: "the pod: all that is ephemeral counts",
 			spec: v1.PodSpec{
 				Volumes:    []v1.Volume{emptyDir("v", "", disk), configMap, secret, emptyDir("m", "", memory)},
-				Containers: []v1.Container{container("a", "1000"), container("b", "")},
+				Containers: []v1.Container{container("a", "400"), container("b", "600")},
 			},
 			used: stats.Local{Volumes: volumes{"v": {Bytes: 500}, "config": {Bytes: 100}}, Containers: containers{"a": {Rootfs: stats.Size{Bytes: 100}, Logs: stats.Size{Bytes: 50}}, "b": {Rootfs: stats.Size{Bytes: 200}, Logs: stats.Size{Bytes: 50}}}, Own: stats.Size{Bytes: 1}},
 			want: &excess{PodLimit, `Pod ephemeral local storage usage exceeds the total limit of containers 1k. `, 1001},
+		},
+		{
+			name: "a container without a limit: the pod has none",
+			spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "", disk)}, Containers: []v1.Container{container("a", "1000"), container("b", "")}},
+			used: stats.Local{Volumes: volumes{"v": {Bytes: 5000}}, Containers: containers{"a": {Rootfs: stats.Size{Bytes: 100}}, "b": {Rootfs: stats.Size{Bytes: 5000}}}}, headroom: 900,
+		},
+		{
+			name: "a sidecar without a limit: the pod has none",
+			spec: v1.PodSpec{InitContainers: []v1.Container{sidecar(container("s", ""))}, Containers: []v1.Container{container("a", "1000")}},
+			used: stats.Local{Containers: containers{"s": {Rootfs: stats.Size{Bytes: 5000}}, "a": {Rootfs: stats.Size{Bytes: 100}}}}, headroom: 900,
+		},
+		{
+			name: "an init container without a limit: the pod has none",
+			spec: v1.PodSpec{InitContainers: []v1.Container{container("i", "")}, Containers: []v1.Container{container("a", "1000")}},
+			used: stats.Local{Containers: containers{"i": {Rootfs: stats.Size{Bytes: 5000}}, "a": {Rootfs: stats.Size{Bytes: 100}}}}, headroom: 900,
 		},
 		{
 			name: "the pod below", spec: v1.PodSpec{Volumes: []v1.Volume{emptyDir("v", "", disk)}, Containers: []v1.Container{container("a", "1000")}},
