@@ -172,7 +172,8 @@ func Overhead(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources
 }
 
 // SandboxResources returns what the pod's containers may take together. Runtimes that give each pod
-// a machine make it of that size: the limits that some containers have enlarge it, and bound nothing.
+// a machine make it of that size: the limits that some containers have enlarge it, and bound
+// nothing.
 func SandboxResources(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	containers := podresource.PodResourcesOptions{ExcludeOverhead: true}
 	return linuxResources(podresource.PodRequests(p, containers), podresource.PodLimits(p, containers), s)
