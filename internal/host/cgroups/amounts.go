@@ -55,8 +55,8 @@ func podLimits(p *v1.Pod) amounts {
 	return amountsOf(PodLimits(p, podresource.PodResourcesOptions{}))
 }
 
-// PodMemoryLimit returns the memory in bytes that bounds the pod's memory-backed volumes (KEP-1967):
-// the limit of the pod without its overhead; 0 when there is none.
+// PodMemoryLimit returns the memory in bytes that bounds memory-backed volumes (KEP-1967): the
+// limit of the pod without its overhead; 0 when there is none.
 func PodMemoryLimit(p *v1.Pod) int64 {
 	limits := PodLimits(p, podresource.PodResourcesOptions{ExcludeOverhead: true})
 	return limits.Memory().Value()
