@@ -23,6 +23,8 @@ LDFLAGS  = -s -w -X main.version=$(VERSION) $(if $(TAGS),$(BUNDLE_LDFLAGS))
 # of ThreadSanitizer, or a fault in it): goroutines of a bubble (testing/synctest) run timers that are due at once each where it is, and all of them in
 # the bubble's one context of the detector. Packages run side by side all the same.
 RACE    ?= $(if $(filter 1,$(shell go env CGO_ENABLED)),-race -cpu 1)
+# Runs go test on packages, with flags, and retries each failed test once, alone: $(RETRY) PACKAGES FLAGS...
+RETRY   := $(CURDIR)/test/retry.sh
 TOOL    := go tool -modfile=$(CURDIR)/tools/go.mod
 
 .PHONY: help
@@ -51,9 +53,9 @@ RULES := ^TestRules$$
 # LIVES=no leaves out the lives of the whole agent, for whoever runs `make walk` besides.
 .PHONY: test
 test: ## run every test that needs neither root nor a runtime
-	@set -e; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; $(PROGRESS) test go test -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)' ./...); done
-	@$(PROGRESS) rules go test -timeout 8m -run '$(RULES)' .
-	@$(if $(filter no,$(LIVES)),,$(PROGRESS) lives go test -timeout 8m -run '$(LIVES_TESTS)' ./agent)
+	@failed=0; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; $(PROGRESS) test $(RETRY) ./... -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)') || failed=1; done; exit $$failed
+	@$(PROGRESS) rules $(RETRY) . -timeout 8m -run '$(RULES)'
+	@$(if $(filter no,$(LIVES)),,$(PROGRESS) lives $(RETRY) ./agent -timeout 8m -run '$(LIVES_TESTS)')
 
 .PHONY: race
 race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
@@ -71,9 +73,26 @@ walk: ## random steps of pods, runtime, API server and agent in virtual time (WA
 # How many tests run side by side, of those that can: a test over real containers waits for more than half of its time.
 PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 
+E2E       = $(if $(RUN),FORMAT=standard-verbose) BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' $(RETRY)
+E2E_FLAGS = -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m
+
 .PHONY: e2e
 e2e: need-root build controlplane registry ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell; RUNTIME=handler: pods by that handler of the runtime)
-	BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' go test -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m $(if $(RUN),-v -run '$(RUN)') ./test/e2e/...
+	$(E2E) ./test/e2e/... $(E2E_FLAGS) $(if $(RUN),-v -run '$(RUN)')
+
+# What BASE (a commit) leaves to choose: test/selection says which, and why.
+.PHONY: e2e-changed
+e2e-changed: need-root build controlplane registry ## run the chosen tests of e2e: those that always run, and those nearest to what changed since BASE=a commit (as root)
+	@set -e; chosen=$$(BASE='$(BASE)' go run ./test/selection); test -n "$$chosen"; \
+	failed=0; while read -r package run; do $(PROGRESS) e2e env $(E2E) "$$package" $(E2E_FLAGS) -run "$$run" </dev/null || failed=1; done <<<"$$chosen"; exit $$failed
+
+.PHONY: nightly
+nightly: ## run everything that needs no virtual machine, and list each part's verdict and time (as root; hours; NIGHTLY='part part': those alone)
+	@test/nightly.sh $(NIGHTLY)
+
+.PHONY: nightly-vm
+nightly-vm: ## run everything that needs a virtual machine (as root; many hours without KVM)
+	@test/nightly.sh e2e-vm 'e2e-vm BERTH_LSM=selinux' 'e2e-vm BERTH_VM_NUMA=1' e2e-vm-kubeadm
 
 .PHONY: fresh
 fresh: need-root ## the commands that README begins with, from nothing in a new Debian with Go, gcc and make (as root; many minutes; CACHES=yes: with this machine's caches)

@@ -37,7 +37,8 @@ kubeadm-down: kubeadm-build ## end what make kubeadm has started, and remove it
 
 .PHONY: e2e-kubeadm
 e2e-kubeadm: kubeadm-build ## run the tests over a cluster of two nodes that kubeadm makes, as root (RUN=those of this name alone)
-	$(KUBEADM_ENV) KUBEADM_CLUSTER='$(CURDIR)/bin/kubeadm-cluster' go test -tags e2e -count 1 -v -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/kubeadm
+	$(KUBEADM_ENV) KUBEADM_CLUSTER='$(CURDIR)/bin/kubeadm-cluster' FORMAT=standard-verbose \
+		$(RETRY) ./test/kubeadm -tags e2e -count 1 -v -timeout 30m $(if $(RUN),-run '$(RUN)')
 
 .PHONY: e2e-vm-kubeadm
 e2e-vm-kubeadm: vm-image kubeadm-build ## have kubeadm make a cluster of one node in a virtual machine with cgroup v2 and systemd, as root (logs in VM_LOGS=bin/vm)
