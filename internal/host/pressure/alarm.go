@@ -26,6 +26,7 @@ type siren interface {
 type alarm struct {
 	name   string
 	siren  siren
+	psi    bool      // the siren is the machine's pressure stall information
 	rests  time.Time // until when; zero: it does not
 	failed bool      // to open, which was said
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -19,9 +20,10 @@ type guard struct {
 	// zero is for ever.
 	wait func(fds []unix.PollFd, until time.Time) error
 	wake func()
-	// watching is whether each use of memory that matters has a wire.
-	watching *atomic.Bool
-	log      *slog.Logger
+	// watching is whether each use of memory that matters has a wire, stalls whether the machine's
+	// pressure stall information is open.
+	watching, stalls *atomic.Bool
+	log              *slog.Logger
 
 	left distances
 }
@@ -63,6 +65,7 @@ func (g *guard) aim() {
 			g.log.Info("the kernel does not tell that memory is waited for", "of", a.name, "error", err)
 		}
 	}
+	g.stalls.Store(slices.ContainsFunc(g.alarms, func(a *alarm) bool { return a.psi && a.siren.notice() != notOpen }))
 }
 
 // isWatching reports whether a wire lies, or is about to, and none has failed.

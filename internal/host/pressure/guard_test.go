@@ -93,8 +93,8 @@ func inBubble(t *testing.T, f func(b *bench)) {
 		}
 		b.line = newLine("/kubepods", b.wire)
 		b.guard = &guard{
-			watching: new(atomic.Bool),
-			wires:    []*line{b.line}, alarms: []*alarm{{name: "siren", siren: b.siren}}, bell: &bell{fd: notOpen},
+			watching: new(atomic.Bool), stalls: new(atomic.Bool),
+			wires: []*line{b.line}, alarms: []*alarm{{name: "siren", siren: b.siren, psi: true}}, bell: &bell{fd: notOpen},
 			wait: b.wait, wake: func() { b.wakes = append(b.wakes, time.Since(b.began)) }, log: slog.New(slog.NewTextHandler(&b.log, nil)),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -382,9 +382,15 @@ func TestAlarmWithoutThreshold(t *testing.T) {
 		if !b.siren.isOpen {
 			t.Error("the siren is not open")
 		}
+		if !b.guard.stalls.Load() {
+			t.Error("open pressure stall information is not reported")
+		}
 		b.arm(none)
 		if b.siren.isOpen {
 			t.Error("the siren is open")
+		}
+		if b.guard.stalls.Load() {
+			t.Error("closed pressure stall information is reported as open")
 		}
 	})
 }

@@ -29,8 +29,9 @@ type Watch struct {
 	wake     chan struct{}
 	notified chan struct{}
 	bell     bell
-	// watching is false before anything is seen, and from when nothing is any more.
-	watching atomic.Bool
+	// watching is false before anything is seen, and from when nothing is any more; stalls is
+	// whether pressure stall information is one of the alarms.
+	watching, stalls atomic.Bool
 
 	mu   sync.Mutex
 	left *distances // guarded by mu; nil: taken, or never told
@@ -63,13 +64,20 @@ func (w *Watch) Arm(machine, pods int64) {
 	notify(w.notified)
 }
 
-// Watches reports whether memory that pods take as far as Arm was told wakes, and whether what is
-// taken outside of them does, too: version 2 of cgroups has no wire for the machine. Where it is
-// not so, memory is to be read by the clock: there may be alarms alone, which see only that it is
-// short.
-func (w *Watch) Watches() (pods, others bool) {
+// Coverage says which consumption of memory a Watch reports. What it does not cover is to be read
+// periodically.
+type Coverage struct {
+	// Pods: memory that pods take as far as Arm was told. Others: what is taken outside of pods,
+	// too; version 2 of cgroups has no wire for the machine.
+	Pods, Others bool
+	// Stalls: tasks that wait for memory to be reclaimed (PSI), whoever takes it.
+	Stalls bool
+}
+
+// Coverage returns what is reported now.
+func (w *Watch) Coverage() Coverage {
 	watching := w.watching.Load()
-	return watching, watching && !w.unified()
+	return Coverage{Pods: watching, Others: watching && !w.unified(), Stalls: w.stalls.Load()}
 }
 
 // take returns the distances if they are newer than those that were taken last.
@@ -126,9 +134,10 @@ func (w *Watch) high() *high {
 }
 
 func (w *Watch) serve(ctx context.Context) error {
-	g := &guard{wires: w.wires(), alarms: w.alarms(), bell: &w.bell, wait: poll, wake: func() { notify(w.wake) }, watching: &w.watching, log: w.cfg.Log}
+	g := &guard{wires: w.wires(), alarms: w.alarms(), bell: &w.bell, wait: poll, wake: func() { notify(w.wake) }, watching: &w.watching, stalls: &w.stalls, log: w.cfg.Log}
 	defer g.close()
 	defer w.watching.Store(false)
+	defer w.stalls.Store(false)
 	if len(g.wires)+len(g.alarms) == 0 {
 		w.cfg.Log.Info("the kernel does not tell when memory becomes short: it is seen by the clock alone")
 		return nil
@@ -164,7 +173,7 @@ func (w *Watch) wires() []*line {
 func (w *Watch) alarms() []*alarm {
 	var out []*alarm
 	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
-		out = append(out, &alarm{name: path, siren: &stall{path: path, fd: notOpen}})
+		out = append(out, &alarm{name: path, siren: &stall{path: path, fd: notOpen}, psi: true})
 	}
 	if w.pods() != "" && w.unified() {
 		path := filepath.Join(w.cfg.Cgroups, w.pods(), eventsFile)

@@ -123,13 +123,13 @@ func TestRun(t *testing.T) {
 		}
 	}
 	w.Arm(gi, gi) // nobody listens
-	if pods, others := w.Watches(); pods || others {
+	if got := w.Coverage(); got != (Coverage{}) {
 		t.Error("it watches after its end")
 	}
 }
 
 // Version 1 of cgroups tells of all memory of the machine, version 2 of what pods take.
-func TestWatches(t *testing.T) {
+func TestCoverage(t *testing.T) {
 	for version, want := range map[string]bool{"1": true, "2": false} {
 		cgroups := t.TempDir()
 		if version == "2" {
@@ -139,8 +139,9 @@ func TestWatches(t *testing.T) {
 		}
 		w := New(Config{Proc: t.TempDir(), Cgroups: cgroups})
 		w.watching.Store(true)
-		if pods, others := w.Watches(); !pods || others != want {
-			t.Errorf("version %s: it watches pods: %v, others: %v; want true and %v", version, pods, others, want)
+		w.stalls.Store(true)
+		if got := w.Coverage(); got != (Coverage{Pods: true, Others: want, Stalls: true}) {
+			t.Errorf("version %s: covers %+v, want pods, stalls, and others: %v", version, got, want)
 		}
 	}
 }
@@ -156,7 +157,7 @@ func TestRunWithoutMeans(t *testing.T) {
 	if err := w.serve(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if pods, others := w.Watches(); pods || others {
+	if got := w.Coverage(); got != (Coverage{}) {
 		t.Error("it watches without means")
 	}
 	if n := strings.Count(log.String(), "level=INFO"); n == 0 || strings.Contains(log.String(), "level=WARN") {

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/host/pressure"
 	"berth/internal/pod"
 )
 
@@ -123,9 +124,9 @@ func (l *loop) report(ctx context.Context, what string, err error) {
 func (l *loop) computePause(left observed, v *verdict) time.Duration {
 	next := longest
 	distances := map[Signal]uint64{}
-	var watched, others bool
+	var covered pressure.Coverage
 	if l.kernel != nil {
-		watched, others = l.kernel.Watches()
+		covered = l.kernel.Coverage()
 	}
 	machine, pods := int64(math.MaxInt64), int64(math.MaxInt64)
 	for _, t := range l.thresholds {
@@ -141,18 +142,20 @@ func (l *loop) computePause(left observed, v *verdict) time.Duration {
 		}
 	}
 	for s, distance := range distances {
-		switch s {
+		switch wakeAt := int64(min(computeWakeAt(distance, l.free[s]), math.MaxInt64)); s {
 		case MemoryAvailable:
-			machine = int64(min(distance, math.MaxInt64))
+			machine = wakeAt
 		case AllocatableMemoryAvailable:
-			pods = int64(min(distance, math.MaxInt64))
+			pods = wakeAt
 		}
 		rest := resting
-		if watched && distance <= l.free[s] {
-			if s != MemoryAvailable || others {
-				continue // it is the kernel that wakes
-			}
-			rest = longest // pods have it wake, and what else there is takes memory less often
+		switch exact := distance <= l.free[s]; {
+		case s.resource() != memory || !covered.Pods:
+		case exact && (s != MemoryAvailable || covered.Others):
+			continue // the kernel wakes before the threshold is met
+		case exact || covered.Stalls:
+			// It wakes for what pods take, or while caches are reclaimed.
+			rest = longest
 		}
 		before, ok := l.distances[s]
 		if !ok {

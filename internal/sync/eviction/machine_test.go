@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/host/pressure"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
@@ -41,6 +42,7 @@ type machine struct {
 	has     map[Signal]uint64            // guarded by mu; of 1000 Mi, 1000 Mi or 1000; without pods
 	takes   map[Signal]map[string]uint64 // guarded by mu; by the names of pods, until they have ended
 	garbage map[string]uint64            // guarded by mu; bytes of a disk that can be freed: "containers", "images"
+	caches  uint64                       // of files, in what is left of memory; only with a kernel
 	devices map[string]uint64            // guarded by mu; by the paths of file systems
 	fails   map[string]error             // guarded by mu; what cannot be read
 	reads   map[string]int               // guarded by mu
@@ -180,7 +182,7 @@ func (m *machine) Use(context.Context) (stats.Use, error) {
 	defer m.mu.Unlock()
 	u := stats.Use{Time: time.Now(), Memory: m.roomLocked(MemoryAvailable), Tasks: m.roomLocked(PIDAvailable), PodsMemory: m.roomLocked(AllocatableMemoryAvailable)}
 	if m.kernel != nil {
-		u.Free, u.PodsFree = u.Memory.Available, u.PodsMemory.Available
+		u.Free, u.PodsFree = u.Memory.Available-min(m.caches, u.Memory.Available), u.PodsMemory.Available
 	}
 	return u, m.readLocked("use")
 }
@@ -300,15 +302,16 @@ func (m *machine) end(p *v1.Pod) {
 // fakeKernel wakes when a test says so.
 type fakeKernel struct {
 	*story
-	wake  chan struct{}
-	blind atomic.Bool // it does not watch
-	pods  atomic.Bool // it watches pods alone
+	wake   chan struct{}
+	blind  atomic.Bool // it does not watch
+	pods   atomic.Bool // it watches pods alone
+	stalls atomic.Bool // it reports tasks that wait for memory
 }
 
 func (k *fakeKernel) Wake() <-chan struct{} { return k.wake }
 
-func (k *fakeKernel) Watches() (pods, others bool) {
-	return !k.blind.Load(), !k.blind.Load() && !k.pods.Load()
+func (k *fakeKernel) Coverage() pressure.Coverage {
+	return pressure.Coverage{Pods: !k.blind.Load(), Others: !k.blind.Load() && !k.pods.Load(), Stalls: k.stalls.Load()}
 }
 
 func (k *fakeKernel) Arm(machine, pods int64) { k.tell("armed at %d, %d", machine, pods) }

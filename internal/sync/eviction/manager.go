@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/checkpoint"
+	"berth/internal/host/pressure"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
 )
@@ -42,9 +43,8 @@ type Kernel interface {
 	// Arm says how many bytes the machine, and the pods in all, may take before somebody is to be
 	// woken; math.MaxInt64 is for ever. It does not block.
 	Arm(machine, pods int64)
-	// Watches reports whether it wakes as it was told for what pods take, and for what is taken
-	// outside of them; else memory is read by the clock.
-	Watches() (pods, others bool)
+	// Coverage returns for which consumption of memory it wakes; the rest is read periodically.
+	Coverage() pressure.Coverage
 	// Hold keeps the pod, which is about to end, from taking more memory, where the kernel can.
 	Hold(uid pod.UID) error
 }

@@ -71,6 +71,16 @@ func TestMemoryOutsideOfPods(t *testing.T) {
 	})
 }
 
+// Where caches can be reclaimed, the kernel is to wake before the reclaim begins.
+func TestKernelWakesBeforeCachesAreReclaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, map[Signal]string{MemoryAvailable: "1Gi"}, withKernel)
+		m.has[MemoryAvailable], m.caches = 4096*mi, 3072*mi
+		m.run()
+		m.want("0 armed at 536870912, 9223372036854775807")
+	})
+}
+
 // Without a limit of the pods there is nothing to wake for but the machine.
 func TestKernelIsToldForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -91,6 +101,8 @@ func TestHowOftenItIsRead(t *testing.T) {
 	}
 	both := func(m *machine, cfg *Config) { plenty(m, cfg); withKernel(m, cfg) }
 	blind := func(m *machine, cfg *Config) { both(m, cfg); m.kernel.blind.Store(true) }
+	cached := func(m *machine, cfg *Config) { both(m, cfg); m.caches = 4 << 30 }
+	stalls := func(m *machine, cfg *Config) { cached(m, cfg); m.kernel.stalls.Store(true) }
 	podsAlone := func(m *machine, cfg *Config) { both(m, cfg); m.kernel.pods.Store(true) }
 	all := map[Signal]string{MemoryAvailable: "100Mi", PIDAvailable: "10%", NodeFsAvailable: "10%", NodeFsInodesFree: "5%"}
 	memory := map[Signal]string{MemoryAvailable: "100Mi"}
@@ -104,6 +116,8 @@ func TestHowOftenItIsRead(t *testing.T) {
 		{"memory alone, and a kernel that wakes", memory, both, 61, 0},
 		{"memory alone, and a kernel that cannot see it", memory, blind, 361, 0},
 		{"memory alone, and a kernel that wakes for pods", memory, podsAlone, 118, 0},
+		{"memory alone, with caches, and a kernel that wakes", memory, cached, 361, 0},
+		{"memory alone, with caches, and a kernel that reports stalls", memory, stalls, 118, 0},
 		{"all", all, plenty, 363, 61},
 		{"all, and a kernel that wakes", all, both, 363, 61},
 	} {

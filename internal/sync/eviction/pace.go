@@ -46,3 +46,13 @@ func nextReading(s Signal, last time.Duration, before, distance uint64, rest tim
 	}
 	return max(soon, min(2*max(last, shortest), calm))
 }
+
+// computeWakeAt returns how many bytes of memory may be taken before the kernel is to wake: as many
+// as are left beyond the threshold. Where some of these are caches, their reclaim does not change
+// the use that the kernel watches: it wakes when half of what is free is taken.
+func computeWakeAt(distance, free uint64) uint64 {
+	if distance <= free {
+		return distance
+	}
+	return free / 2
+}
