@@ -107,7 +107,7 @@ func (m *plugins) open(ctx context.Context, resource, socket string) (*endpoint,
 	defer cancel()
 	if e.options, err = e.client.GetDevicePluginOptions(asking, &pluginapi.Empty{}); err != nil {
 		e.close()
-		return nil, fmt.Errorf("ask the device plugin of %s for its options: %w", resource, err)
+		return nil, fmt.Errorf("failed to get device plugin options: resource %s: %w", resource, err)
 	}
 	return e, nil
 }

@@ -127,7 +127,7 @@ func TestRegistrationsThatAreRefused(t *testing.T) {
 		}
 		defer w.serve(p)()
 		began := time.Now()
-		if err := w.register(p); err == nil || !strings.Contains(err.Error(), "ask the device plugin of example.com/gpu for its options: rpc error: code = DeadlineExceeded") {
+		if err := w.register(p); err == nil || !strings.Contains(err.Error(), "failed to get device plugin options: resource example.com/gpu: rpc error: code = DeadlineExceeded") {
 			t.Error(err)
 		}
 		if took := time.Since(began); took != 10*time.Second {

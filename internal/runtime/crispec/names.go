@@ -65,8 +65,7 @@ func kernelName(p *v1.Pod, clusterDomain string) (string, error) {
 	}
 	full := n.Full()
 	if len(full) > maxKernelName {
-		//lint:ignore ST1005 it is the documented text
-		return "", fmt.Errorf("Failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
 			full, maxKernelName, len(full))
 	}
 	return full, nil
