@@ -165,7 +165,7 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
 	n := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	p.namespaces, p.sysctls = ownNamespaces(config), config.GetLinux().GetSysctls()
+	p.namespaces, p.sysctls = ownNamespaces(config), computeSysctls(config.GetLinux().GetSysctls(), n)
 	if u := n.GetUsernsOptions(); ownUsers(n) && len(u.GetUids()) == 1 {
 		p.root = &u.Uids[0].HostId
 	}

@@ -26,6 +26,27 @@ func sysctlFile(name string) string {
 	return name
 }
 
+// networkDefaults are what a pod's network namespace has unless the pod sets it, as with containerd's
+// enable_unprivileged_ports and enable_unprivileged_icmp. The latter is of no use in a user namespace that
+// does not map all groups.
+var networkDefaults = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"}
+
+// computeSysctls returns the sysctls of a pod, with defaults in a network namespace of its own.
+func computeSysctls(sysctls map[string]string, n *runtime.NamespaceOption) map[string]string {
+	if n.GetNetwork() != runtime.NamespaceMode_POD {
+		return sysctls
+	}
+	out := maps.Clone(networkDefaults)
+	if ownUsers(n) {
+		delete(out, "net.ipv4.ping_group_range")
+	}
+	for name := range sysctls { // whichever way the pod writes it
+		delete(out, strings.ReplaceAll(sysctlFile(name), "/", "."))
+	}
+	maps.Copy(out, sysctls)
+	return out
+}
+
 // refuseSysctls takes those that are of a namespace which the pod has to itself.
 func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error {
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {

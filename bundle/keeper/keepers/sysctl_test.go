@@ -2,6 +2,7 @@ package keepers
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -40,6 +41,38 @@ func TestSysctls(t *testing.T) {
 			if want == "" && err != nil || want != "" && (!errors.As(err, &r) || r.Field != "linux.sysctls["+name+"]" || !strings.Contains(r.Why, want)) {
 				t.Errorf("%s: %v, want %q", name, err, want)
 			}
+		}
+	}
+}
+
+// A pod's own network namespace has containerd's defaults, and what the pod sets wins, however it is written.
+func TestComputeSysctls(t *testing.T) {
+	const port, ping = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
+	pods := &runtime.NamespaceOption{Network: runtime.NamespaceMode_POD}
+	users := &runtime.NamespaceOption{Network: runtime.NamespaceMode_POD, UsernsOptions: &runtime.UserNamespace{Mode: runtime.NamespaceMode_POD}}
+	hostUsers := &runtime.NamespaceOption{Network: runtime.NamespaceMode_POD, UsernsOptions: &runtime.UserNamespace{Mode: runtime.NamespaceMode_NODE}}
+	host := &runtime.NamespaceOption{Network: runtime.NamespaceMode_NODE}
+	for name, c := range map[string]struct {
+		namespaces *runtime.NamespaceOption
+		pod, want  map[string]string
+	}{
+		"none set":           {pods, nil, map[string]string{port: "0", ping: "0 2147483647"}},
+		"another set":        {pods, map[string]string{"kernel.shmmax": "1"}, map[string]string{"kernel.shmmax": "1", port: "0", ping: "0 2147483647"}},
+		"port set":           {pods, map[string]string{port: "81"}, map[string]string{port: "81", ping: "0 2147483647"}},
+		"both set":           {pods, map[string]string{port: "81", ping: "1 0"}, map[string]string{port: "81", ping: "1 0"}},
+		"with slashes":       {pods, map[string]string{"net/ipv4/ping_group_range": "1 0"}, map[string]string{port: "0", "net/ipv4/ping_group_range": "1 0"}},
+		"user namespace":     {users, nil, map[string]string{port: "0"}},
+		"host's users":       {hostUsers, nil, map[string]string{port: "0", ping: "0 2147483647"}},
+		"host's network":     {host, nil, nil},
+		"host, another set":  {host, map[string]string{"kernel.shmmax": "1"}, map[string]string{"kernel.shmmax": "1"}},
+		"users and ping set": {users, map[string]string{ping: "0 1"}, map[string]string{port: "0", ping: "0 1"}},
+	} {
+		before := maps.Clone(c.pod)
+		if got := computeSysctls(c.pod, c.namespaces); !maps.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if !maps.Equal(c.pod, before) {
+			t.Errorf("%s: the pod's sysctls have changed to %v", name, c.pod)
 		}
 	}
 }

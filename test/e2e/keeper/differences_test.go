@@ -21,10 +21,6 @@ var differences = []difference{
 		why: "the pause container of a privileged pod mounts it first, and may write to it; this mount is read-only in both",
 	},
 	{
-		what: `file /proc/sys/net/ipv4/(ip_unprivileged_port_start|ping_group_range)`, stock: `0|0\t2147483647`, keeper: `1024|1\t0`,
-		why: "enable_unprivileged_ports and enable_unprivileged_icmp are done by the pause container",
-	},
-	{
 		what: `fd 0`, stock: `N, mode 10000, flags 0`, keeper: `DIR/state/.*-stdin, mode 10000, flags 100000`,
 		why: "the input is containerd's FIFO, without a copy in between; its path leads nowhere in the container",
 	},
