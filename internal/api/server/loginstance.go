@@ -50,6 +50,18 @@ func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerI
 	}
 }
 
+// failedToStart reports whether this incarnation of the container never ran, by the pod's status.
+func failedToStart(p *v1.Pod, container string, id pod.ContainerID) bool {
+	st := containerStatus(p, container)
+	return st != nil && slices.ContainsFunc([]*v1.ContainerStateTerminated{st.State.Terminated, st.LastTerminationState.Terminated}, func(t *v1.ContainerStateTerminated) bool {
+		return t != nil && t.Reason == startError && bareID(t.ContainerID) == id
+	})
+}
+
+// startError is the reason that container runtimes give for a container that they created and could
+// not start.
+const startError = "StartError"
+
 // waitingFor says what a container waits for. The two texts of image pulls are those that kubectl
 // users know.
 func waitingFor(w *v1.ContainerStateWaiting) string {

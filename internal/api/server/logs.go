@@ -28,8 +28,9 @@ func (l logHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", l.getContainerLogs)
 }
 
-// getContainerLogs answers with the log of a container: 404 for an unknown pod, container or log,
-// 400 for one that has none yet, 422 for options that contradict each other.
+// getContainerLogs answers with the log of a container, which is empty for one that failed to
+// start: 404 for an unknown pod, container or log, 400 for one that has none yet, 422 for options
+// that contradict each other.
 func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	asked, err := parseLogOptions(r.URL.Query())
@@ -61,6 +62,10 @@ func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path, err := l.logFile(p.UID, id)
+	if errors.Is(err, fs.ErrNotExist) && failedToStart(p, container, id) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		return // it wrote nothing, and the runtime may not have created the file
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		http.Error(w, fmt.Sprintf("log of container %q in pod %q is gone: %v", container, name, err), http.StatusNotFound)
 		return

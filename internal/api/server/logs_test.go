@@ -42,11 +42,22 @@ func TestContainerLogs(t *testing.T) {
 	unpulled := aPod("unpulled", "5", v1.PodPending)
 	unpulled.Status.ContainerStatuses[0].State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}
 	unpulled.Status.ContainerStatuses = unpulled.Status.ContainerStatuses[:1]
+	// A container that failed to start has an empty log: of each kind, and whether it is tried
+	// again or not.
+	unstarted := aPod("unstarted", "6", v1.PodRunning)
+	unstarted.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "fake://unstarted", Reason: "StartError"}}
+	unstarted.Status.ContainerStatuses[0].LastTerminationState.Terminated = &v1.ContainerStateTerminated{ContainerID: "fake://lost", Reason: "Error"}
+	retried := aPod("retried", "7", v1.PodRunning)
+	retried.Status.ContainerStatuses[0].State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	retried.Status.ContainerStatuses[0].LastTerminationState.Terminated = unstarted.Status.ContainerStatuses[0].State.Terminated
+	debugged := aPod("debugged", "8", v1.PodRunning)
+	debugged.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debugger"}}}
+	debugged.Status.EphemeralContainerStatuses = []v1.ContainerStatus{{Name: "debugger", State: unstarted.Status.ContainerStatuses[0].State}}
 	// Two incarnations of one name: the logs wanted are those of the one that goes on.
 	old := aPod("web", "0", v1.PodRunning)
 	old.DeletionTimestamp = &metav1.Time{Time: time.Unix(5, 0)}
 
-	n := newNode(old, aPod("web", "1", v1.PodRunning), aPod("gone", "2", v1.PodRunning), crashed, ended, unpulled)
+	n := newNode(old, aPod("web", "1", v1.PodRunning), aPod("gone", "2", v1.PodRunning), crashed, ended, unpulled, unstarted, retried, debugged)
 	dir := t.TempDir()
 	n.logs = map[pod.ContainerID]string{"web1": filepath.Join(dir, "web.log"), "last": filepath.Join(dir, "last.log")}
 	writeLines(t, n.logs["web1"], "one", "two", "three")
@@ -67,6 +78,13 @@ func TestContainerLogs(t *testing.T) {
 		{"default/ended/main?follow=true", answer{200, "one\ntwo\nthree\n"}},
 		{"default/crashed/main", answer{200, "panic: no\n"}},
 		{"default/crashed/main?previous=true", answer{200, "panic: no\n"}},
+
+		{"default/unstarted/main", answer{200, ""}},
+		{"default/unstarted/main?follow=true", answer{200, ""}},
+		{"default/unstarted/main?previous=true", answer{404, "log of container \"main\" in pod \"unstarted\" is gone: container lost: file does not exist\n"}},
+		{"default/retried/main", answer{200, ""}},
+		{"default/retried/main?previous=true", answer{200, ""}},
+		{"default/debugged/debugger", answer{200, ""}},
 
 		{"other/web/main", answer{404, "pod \"web\" not found in namespace \"other\"\n"}},
 		{"default/web/mian", answer{404, "container \"mian\" not found in pod \"web\"\n"}},
