@@ -76,6 +76,10 @@ type ContainerStatus struct {
 	Image    string
 	ImageRef string
 	LogPath  string
+	// LogFollowsPath reports that the writer of the log opens LogPath again before each write, as
+	// the podshim does: a new file there is all that a rotation needs, and the runtime has no part
+	// in it.
+	LogFollowsPath bool
 	// TerminationLog is the host's file for the container's termination message, "" when it has
 	// none.
 	TerminationLog string

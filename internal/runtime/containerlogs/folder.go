@@ -97,6 +97,15 @@ func (f *folder) open(name string, flags int, mode uint32) (*os.File, error) {
 	return file, nil
 }
 
+// create makes the file that is written, unless the writer has made it already.
+func (f *folder) create() error {
+	file, err := f.open(f.log, unix.O_WRONLY|unix.O_CREAT, 0o640)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
 // empty takes away what is in the file that is written. Runtimes append to it, so that it goes on
 // at its beginning.
 func (f *folder) empty() error {

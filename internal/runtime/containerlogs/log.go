@@ -19,7 +19,9 @@ type containerLog struct {
 	container string
 	id        pod.ContainerID
 	path      string
-	exited    bool
+	// followsPath is pod.ContainerStatus.LogFollowsPath.
+	followsPath bool
+	exited      bool
 
 	// inspectAt is when its size is looked at, the zero time for when it is written to. tidyAt is
 	// when it is tidied, the zero time for never.
@@ -45,12 +47,12 @@ type containerLog struct {
 func newContainerLog(s *pod.Status, c *pod.ContainerStatus) *containerLog {
 	return &containerLog{
 		subject:   journal.Subject{UID: s.UID, Namespace: s.Namespace, Name: s.Name},
-		container: c.Name, id: c.ID, path: c.LogPath, cancel: func() {},
+		container: c.Name, id: c.ID, path: c.LogPath, followsPath: c.LogFollowsPath, cancel: func() {},
 	}
 }
 
 func (l *containerLog) job() job {
-	return job{uid: l.subject.UID, id: l.id, path: l.path, runs: !l.exited, renamed: l.renamed, failures: l.failures}
+	return job{uid: l.subject.UID, id: l.id, path: l.path, followsPath: l.followsPath, runs: !l.exited, renamed: l.renamed, failures: l.failures}
 }
 
 // next is the next time after now at which there is something to do for the log.

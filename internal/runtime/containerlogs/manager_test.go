@@ -290,6 +290,75 @@ func TestKilled(t *testing.T) {
 	})
 }
 
+// A writer that follows the path may be silent from the moment of the rotation on: the next file is
+// there at once, the runtime is not called, and nothing is reported as failed.
+func TestWriterFollowsPath(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.follows = true
+		n.add("a")
+		n.run()
+		n.write("a", 100)
+		n.settle(time.Hour)
+		n.want("a", "part 1-100", "log empty")
+		n.must(n.openLog("a"))
+		n.write("a", 50)
+		n.settle(time.Hour)
+		n.want("a", "part 1-100", "log 101-150")
+		if n.calls != 0 {
+			t.Errorf("the runtime was called %d times", n.calls)
+		}
+		if diff := cmp.Diff([]string{"a: " + rotated}, n.story()); diff != "" {
+			t.Errorf("the journal (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A log that an earlier agent renamed, and whose writer is silent, is there again at once.
+func TestWriterFollowsPathAfterRestart(t *testing.T) {
+	bubble(t, limits, func(n *node) {
+		n.follows = true
+		n.add("a")
+		n.write("a", 100)
+		n.must(os.Rename(n.path("a"), filepath.Dir(n.path("a"))+"/0.log.20260101-000005"))
+		n.run()
+		n.settle(time.Minute)
+		n.want("a", "part 1-100", "log empty")
+		if got := n.story(); n.calls != 0 || len(got) != 0 {
+			t.Errorf("%d calls, the journal has %q", n.calls, got)
+		}
+	})
+}
+
+// What a container has put at the path of its log is not opened.
+func TestCreateFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	outside := filepath.Join(dir, "outside")
+	for name, put := range map[string]func(path string) error{
+		"a link to a file":  func(path string) error { return os.Symlink(outside, path) },
+		"a link to nothing": func(path string) error { return os.Symlink(outside+".new", path) },
+		"a FIFO":            func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a folder":          func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "0.log")
+			if err := errors.Join(os.WriteFile(outside, []byte("as it was"), 0o600), put(path)); err != nil {
+				t.Fatal(err)
+			}
+			f, err := openFolder(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if err := f.create(); err == nil {
+				t.Error("it is opened")
+			}
+			if _, err := os.Stat(outside + ".new"); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("what the link leads to: %v", err)
+			}
+		})
+	}
+}
+
 // A runtime that says yes and makes no log is not asked without end.
 func TestLogStaysMissing(t *testing.T) {
 	bubble(t, limits, func(n *node) {

@@ -51,6 +51,7 @@ type node struct {
 	watches int
 	reopen  func(id pod.ContainerID, next func() error) error // replaces the runtime's answer
 	calls   int
+	follows bool // containers' writers follow the path of the log
 }
 
 func newNode(t *testing.T, l Limits) *node {
@@ -132,7 +133,7 @@ func (n *node) observe(state pod.ContainerState, ids ...pod.ContainerID) {
 	n.mu.Lock()
 	for _, id := range ids {
 		n.pod.Containers = slices.DeleteFunc(n.pod.Containers, func(c pod.ContainerStatus) bool { return c.ID == id })
-		n.pod.Containers = append(n.pod.Containers, pod.ContainerStatus{ID: id, Name: string(id), State: state, LogPath: n.path(id)})
+		n.pod.Containers = append(n.pod.Containers, pod.ContainerStatus{ID: id, Name: string(id), State: state, LogPath: n.path(id), LogFollowsPath: n.follows})
 	}
 	n.mu.Unlock()
 	n.changed.Put("u")

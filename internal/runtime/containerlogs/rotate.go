@@ -23,6 +23,8 @@ type job struct {
 	uid  pod.UID
 	id   pod.ContainerID
 	path string
+	// followsPath says that the writer opens the path again before each write.
+	followsPath bool
 	// runs says that the container writes to the log.
 	runs bool
 	// renamed says that the log was renamed before, and the runtime has not begun the next file for
@@ -53,7 +55,7 @@ func (m *Manager) rotate(ctx context.Context, j job) outcome {
 	if !j.renamed {
 		return m.rotateIn(ctx, f, j)
 	}
-	if err := m.reopen(ctx, j); err != nil {
+	if err := m.reopen(ctx, f, j); err != nil {
 		return outcome{err: err, renamed: true}
 	}
 	return outcome{err: m.prune(f, j), rotated: true}
@@ -71,7 +73,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 	if err := f.rename(f.log, part); err != nil {
 		return outcome{err: err}
 	}
-	err = m.reopen(ctx, j)
+	err = m.reopen(ctx, f, j)
 	if err == nil {
 		return outcome{err: m.prune(f, j), rotated: true}
 	}
@@ -92,7 +94,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 
 // remake has the runtime make a log that is missing.
 func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
-	if err := m.reopen(ctx, j); err != nil {
+	if err := m.reopen(ctx, f, j); err != nil {
 		return err
 	}
 	c, err := f.read()
@@ -102,9 +104,12 @@ func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
 	return err
 }
 
-// reopen has the runtime write to a new file. It is not cut off by the agent's end, which would
-// leave it unknown whether it does.
-func (m *Manager) reopen(ctx context.Context, j job) error {
+// reopen has the runtime write to a new file, or makes that file for a writer that follows the
+// path. The call is not cut off by the agent's end, which would leave it unknown whether it does.
+func (m *Manager) reopen(ctx context.Context, f *folder, j job) error {
+	if j.followsPath {
+		return f.create()
+	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), reopenLimit, errors.New("no answer"))
 	defer cancel()
 	return m.Runtime.ReopenContainerLog(cri.WithPod(ctx, j.uid), j.id)

@@ -215,7 +215,8 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 		CreatedAt: timeOf(s.CreatedAt), StartedAt: timeOf(s.StartedAt), FinishedAt: timeOf(s.FinishedAt),
 		ExitCode: s.ExitCode, Reason: s.Reason, Message: plain(s.Message),
 		Image: s.Image.Image, ImageRef: s.ImageRef, LogPath: cmp.Or(s.LogPath, s.Annotations[LogPathAnnotation]),
-		Hash: s.Annotations[HashAnnotation], Annotations: s.Annotations,
+		LogFollowsPath: s.LogPath == "" && s.Annotations[LogPathAnnotation] != "",
+		Hash:           s.Annotations[HashAnnotation], Annotations: s.Annotations,
 	}
 	if isCutOff(s) {
 		out.State, out.CutOff = pod.StateCreated, true
