@@ -138,6 +138,7 @@ var testSupport = map[string]string{
 
 	"internal/config/coveragetest":          "internal/config",
 	"internal/observe/metrics/metricstest":  "internal/observe/metrics",
+	"internal/record/events/messagestest":   "internal/record/events",
 	"internal/source/manifest/manifesttest": "internal/source/manifest",
 }
 
@@ -187,6 +188,7 @@ var linkBans = map[string]string{
 	"berth/internal/cluster/kube/kubetest":              "test support",
 	"berth/internal/source/manifest/manifesttest":       "test support",
 	"berth/internal/observe/metrics/metricstest":        "test support",
+	"berth/internal/record/events/messagestest":         "test support",
 	"berth/internal/config/coveragetest":                "test support",
 	"berth/internal/pod/podtest":                        "test support",
 

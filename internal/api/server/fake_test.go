@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
 )
@@ -266,6 +268,7 @@ func (a *api) ask(method, path string, body io.Reader) answer {
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		a.t.Fatal(err)
 	}
+	messagestest.Saw("http", strconv.Itoa(resp.StatusCode), string(text))
 	return answer{resp.StatusCode, string(text)}
 }
 

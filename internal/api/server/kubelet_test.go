@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 )
 
 // apiServer answers reviews as its maps say, and counts them.
@@ -188,6 +190,7 @@ type credential struct {
 func (k *kubelet) ask(l *pipeListener, method, path string, c credential) answer {
 	k.t.Helper()
 	got, _ := k.askWith(l, method, path, c)
+	messagestest.Saw("http", strconv.Itoa(got.Status), got.Body)
 	return got
 }
 

@@ -21,6 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // fakeAPI holds one Node and one lease as an API server does. It refuses what a server refuses, and
@@ -294,6 +296,7 @@ type fakeRecorder struct {
 }
 
 func (r *fakeRecorder) Event(eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, eventtype+" "+reason+" "+message)

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -241,6 +243,9 @@ func TestGenerateConditions(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			conditions := generateConditions(&tt.settings, &tt.facts, tt.capacity)
+			for _, c := range conditions {
+				messagestest.Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
+			}
 			if last := conditions[len(conditions)-1].Type; last != v1.NodeReady {
 				t.Errorf("the last condition is %s, want Ready", last)
 			}

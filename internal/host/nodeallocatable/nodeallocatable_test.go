@@ -16,6 +16,7 @@ import (
 	"berth/internal/cluster/node"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/crispec"
 )
 
@@ -210,6 +211,7 @@ func (g *groups) EnforceAllocatable() error {
 type recorder []string
 
 func (r *recorder) NodeEvent(eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	*r = append(*r, eventtype+" "+reason+": "+message)
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/host/cgroupstat"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri"
 )
 
@@ -326,6 +327,7 @@ func (r *recorder) Event(p *v1.Pod, container, eventtype, reason, message string
 }
 
 func (r *recorder) NodeEvent(eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	*r = append(*r, strings.Join([]string{eventtype, reason, message}, "|"))
 }
 

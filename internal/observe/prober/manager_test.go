@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/action"
 )
@@ -86,6 +87,7 @@ type node struct {
 }
 
 func (n *node) Event(p *v1.Pod, container, eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	n.answers.mu.Lock()
 	defer n.answers.mu.Unlock()
 	n.events = append(n.events, fmt.Sprintf("%s/%s %s %s %s", p.Name, container, eventtype, reason, message))

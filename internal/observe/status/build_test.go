@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
+	"berth/internal/record/events/messagestest"
 )
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -113,7 +114,21 @@ func generate(p *v1.Pod, o pod.Status, change ...func(*Input)) v1.PodStatus {
 	for _, c := range change {
 		c(&in)
 	}
-	return Generate(in)
+	out := Generate(in)
+	messagestest.Saw("status", out.Reason, out.Message)
+	for _, c := range out.Conditions {
+		messagestest.Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
+	}
+	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
+		for _, c := range list {
+			for _, state := range []v1.ContainerState{c.State, c.LastTerminationState} {
+				if state.Terminated != nil {
+					messagestest.Saw("status", state.Terminated.Reason, state.Terminated.Message)
+				}
+			}
+		}
+	}
+	return out
 }
 
 func after(old v1.PodStatus) func(*Input) { return func(in *Input) { in.Old = old } }

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/host/inotify"
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/resources/devicemanager/devicetest"
 )
 
@@ -127,8 +128,11 @@ func TestRegistrationsThatAreRefused(t *testing.T) {
 		}
 		defer w.serve(p)()
 		began := time.Now()
-		if err := w.register(p); err == nil || !strings.Contains(err.Error(), "failed to get device plugin options: resource example.com/gpu: rpc error: code = DeadlineExceeded") {
+		err := w.register(p)
+		if err == nil || !strings.Contains(err.Error(), "failed to get device plugin options: resource example.com/gpu: rpc error: code = DeadlineExceeded") {
 			t.Error(err)
+		} else {
+			messagestest.Saw("grpc", "-", err.Error())
 		}
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("took %v", took)

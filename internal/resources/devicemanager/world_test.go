@@ -22,6 +22,7 @@ import (
 
 	"berth/internal/host/inotify"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/resources/devicemanager"
 	"berth/internal/resources/devicemanager/checkpoint"
@@ -292,6 +293,9 @@ func (w *world) file() checkpoint.Data {
 
 func expectError(t *testing.T, err error, want string) {
 	t.Helper()
+	if err != nil {
+		messagestest.Saw("grpc", "-", err.Error())
+	}
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)
 	}

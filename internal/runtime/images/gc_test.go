@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/images"
 )
@@ -132,7 +133,10 @@ func (s *shelf) collector(change func(*images.GCConfig)) *images.Collector {
 	c := images.GCConfig{
 		Store: s, Puller: images.New(images.Config{Runtime: s.store, Recorder: &recorder{}, Journal: journal.New(slog.New(slog.DiscardHandler)), RecordsDir: s.dir}),
 		MinAge: 2 * time.Minute, HighPercent: 85, LowPercent: 80, Disk: s.disk, HasImageVolumes: func(pod.UID) bool { return false },
-		NodeEvent: func(kind, reason, message string) { s.told = append(s.told, kind+" "+reason+": "+message) }, Log: slog.New(slog.DiscardHandler),
+		NodeEvent: func(kind, reason, message string) {
+			messagestest.SawEvent(reason, message)
+			s.told = append(s.told, kind+" "+reason+": "+message)
+		}, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&c)

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod/lifecycle"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/images"
 )
@@ -103,6 +104,7 @@ type recorder struct {
 }
 
 func (r *recorder) Event(_ *v1.Pod, container, eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, fmt.Sprintf("%s: %s %s %s", container, eventtype, reason, message))

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/action"
 	"berth/internal/runtime/cri"
@@ -197,6 +198,7 @@ type recorder struct {
 }
 
 func (r *recorder) Event(_ *v1.Pod, container, eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.list = append(r.list, strings.TrimSpace(eventtype+" "+reason+" "+container)+": "+message)

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // planCase is one row: the pod, what is observed of it (see specOf and inputOf), and the plan's
@@ -21,6 +23,9 @@ func checkPlans(t *testing.T, cases []planCase) {
 		t.Run(tc.name, func(t *testing.T) {
 			in := inputOf(t, specOf(t, tc.spec), tc.observed)
 			a := computePodActions(in)
+			for _, k := range a.Kill {
+				messagestest.SawEvent("Killing", k.Message) // of which its execution makes the event
+			}
 			if got := a.String(); got != tc.want {
 				t.Errorf("pod %s\nobserved %s\ngot  %s\nwant %s", tc.spec, tc.observed, got, tc.want)
 			}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/internal/host/cgroups"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/crispec"
 )
 
@@ -158,6 +159,9 @@ func TestPlanOfAResize(t *testing.T) {
 			in := inputOf(t, sizes(t, p, tc.to), tc.observed)
 			in.Actuated = sizes(t, p, tc.from)
 			a := computePodActions(in)
+			for _, k := range a.Kill {
+				messagestest.SawEvent("Killing", k.Message) // of which its execution makes the event
+			}
 			if diff := cmp.Diff(tc.want, a.String()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

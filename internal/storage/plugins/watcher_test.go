@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/host/inotify"
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/record/events/messagestest"
 )
 
 // limit is how long a test waits for what must come.
@@ -60,6 +61,7 @@ func (p *plugin) GetInfo(context.Context, *registerapi.InfoRequest) (*registerap
 }
 
 func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+	messagestest.Saw("grpc", "", s.Error)
 	p.told <- fmt.Sprint(s.PluginRegistered, " ", s.Error)
 	return &registerapi.RegistrationStatusResponse{}, nil
 }

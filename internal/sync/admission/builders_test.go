@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 )
 
 // option changes a pod of a test.
@@ -112,5 +113,6 @@ func told(r *Rejection) string {
 	if r == nil {
 		return ""
 	}
+	messagestest.Saw("status", r.Reason, r.Message)
 	return fmt.Sprintf("%s: %s", r.Reason, r.Message)
 }

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 )
 
 // bench is what surrounds a chain: pods that run, pods that were refused, pods that are being
@@ -44,6 +45,7 @@ func newBench(t *testing.T, active ...*v1.Pod) *bench {
 		},
 		Preempt: true,
 		Event: func(p *v1.Pod, _, eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
 			b.events = append(b.events, p.Name+" "+eventtype+" "+reason+": "+message)
 		},
 	})
@@ -68,6 +70,10 @@ func (b *bench) admit(t *testing.T, p *v1.Pod) Verdict {
 		b.killed[uid] = victim.Done
 		s := v1.PodStatus{Phase: v1.PodRunning}
 		victim.Status(&s)
+		messagestest.Saw("status", s.Reason, s.Message)
+		for _, c := range s.Conditions {
+			messagestest.Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
+		}
 		b.statuses[uid] = s
 	}
 	return v

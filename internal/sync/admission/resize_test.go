@@ -15,6 +15,7 @@ import (
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
 	"berth/internal/pod/allocation"
+	"berth/internal/record/events/messagestest"
 )
 
 // resizing is a chain over a node with two CPUs, and what came of it.
@@ -40,6 +41,7 @@ func newResizing(t *testing.T) *resizing {
 		Metrics: r.metrics,
 		Wake:    func(uid pod.UID) { r.woken = append(r.woken, string(uid)) },
 		Event: func(p *v1.Pod, _, eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
 			summary, _, _ := strings.Cut(message, "{")
 			r.events = append(r.events, eventtype+" "+reason+" "+p.Name+": "+summary)
 		},

@@ -19,6 +19,7 @@ import (
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 )
 
@@ -147,16 +148,19 @@ func (n *node) Local(_ context.Context, p *v1.Pod, _ *pod.Status, of stats.Exten
 }
 
 func (n *node) AnnotatedEvent(p *v1.Pod, _ map[string]string, kind, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	n.tell("%s: %s %s %s", p.UID, kind, reason, message)
 }
 
 func (n *node) NodeEvent(kind, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	n.tell("node: %s %s %s", kind, reason, message)
 }
 
 func (n *node) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
 	var s v1.PodStatus
 	status(&s)
+	messagestest.Saw("status", s.Reason, s.Message)
 	n.evicted = append(n.evicted, p)
 	n.tell("%s: evicted within %d s: %s %s %s", p.UID, grace, s.Phase, s.Reason, s.Message)
 	n.states.Set(p.UID, pod.Lifecycle{State: pod.Terminating, Evicted: true})

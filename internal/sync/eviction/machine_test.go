@@ -20,6 +20,7 @@ import (
 	"berth/internal/host/pressure"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 )
 
@@ -244,11 +245,13 @@ func (m *machine) Local(ctx context.Context, p *v1.Pod, _ *pod.Status, _ stats.E
 	return stats.Local{Containers: map[string]stats.ContainerFiles{"c": {Rootfs: used}}}, err
 }
 
-func (m *machine) AnnotatedEvent(p *v1.Pod, annotations map[string]string, kind, reason, _ string) {
+func (m *machine) AnnotatedEvent(p *v1.Pod, annotations map[string]string, kind, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	m.tell("%s: %s %s %s", p.Name, kind, reason, annotations[starvedResource])
 }
 
 func (m *machine) NodeEvent(kind, reason, message string) {
+	messagestest.SawEvent(reason, message)
 	m.tell("node: %s %s %s", kind, reason, message)
 }
 

@@ -23,6 +23,7 @@ import (
 	"berth/internal/host/logind"
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 )
 
@@ -88,9 +89,12 @@ func newWorld(t *testing.T, groups ...Group) *world {
 			defer w.mu.Unlock()
 			return slices.Clone(w.pods)
 		},
-		NodeEvent: func(eventtype, reason, message string) { w.note("event %s %s %s", eventtype, reason, message) },
-		Changed:   func() { w.note("node: %v", w.state.Err()) },
-		Path:      filepath.Join(t.TempDir(), "graceful_node_shutdown_state"), Metrics: w.reg, Journal: journal.New(log), Log: log,
+		NodeEvent: func(eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
+			w.note("event %s %s %s", eventtype, reason, message)
+		},
+		Changed: func() { w.note("node: %v", w.state.Err()) },
+		Path:    filepath.Join(t.TempDir(), "graceful_node_shutdown_state"), Metrics: w.reg, Journal: journal.New(log), Log: log,
 	}
 	return w
 }

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/observe/status"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/kuberuntime"
@@ -93,6 +94,7 @@ func newSyncer(t *testing.T, s *stage) *Syncer {
 		Runtime: s, Remover: remover{s}, Probes: s, Cgroups: cgroups{s}, Volumes: s, Objects: s, Status: status.NewManager(log, j), Journal: j, Log: log, RootDir: t.TempDir(),
 		WithTerminationMessages: func(_ context.Context, o *pod.Status) *pod.Status { return o },
 		Event: func(_ *v1.Pod, _, eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
 			s.events = append(s.events, eventtype+" "+reason+" "+message)
 		},
 		RuntimeName: func() string { return "fake" }, HostIPs: func() []string { return nil },

@@ -1,0 +1,170 @@
+// Package messagestest holds the list of messages that programs match: events, conditions, status
+// reasons, and errors of gRPC and HTTP that are the kubelet's to the word.
+//
+// Owns: the list, messages.txt, and which of its rows the tests of a package produced.
+// Reads: what tests record.
+// Never: is linked into the binary.
+package messagestest
+
+import (
+	_ "embed"
+	"flag"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+)
+
+//go:embed messages.txt
+var list string
+
+// Row is a message that the tests of a package must produce.
+type Row struct {
+	// Where is how a client reads the message: event, condition, status, waiting, grpc or http.
+	Where string
+	// Reason is that of an event or a condition, or the code of an answer; - is any.
+	Reason string
+	// Form is the message with verbs of package fmt. An … at its start or end stands for more.
+	Form string
+	// Package is the folder whose tests produce the message.
+	Package string
+	// Source is the public page that has the message.
+	Source string
+
+	form *regexp.Regexp
+}
+
+// Rows returns the list.
+func Rows() ([]Row, error) {
+	var rows []Row
+	seen := map[string]bool{}
+	for number, line := range strings.Split(list, "\n") {
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		cells := strings.Split(line, " | ")
+		if len(cells) != 5 {
+			return nil, fmt.Errorf("messages.txt:%d: %d cells, want 5: where | reason | form | package | source", number+1, len(cells))
+		}
+		r := Row{Where: strings.TrimSpace(cells[0]), Reason: strings.TrimSpace(cells[1]), Form: cells[2], Package: strings.TrimSpace(cells[3]), Source: cells[4]}
+		if key := strings.Join(cells[:4], "|"); seen[key] {
+			return nil, fmt.Errorf("messages.txt:%d: the row is there twice", number+1)
+		} else {
+			seen[key] = true
+		}
+		r.form = compile(r.Form)
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+var verb = regexp.MustCompile(`%[sdqv%]`)
+
+// compile returns the expression that matches the messages of the form.
+func compile(form string) *regexp.Regexp {
+	body, before := strings.CutPrefix(form, "…")
+	body, after := strings.CutSuffix(body, "…")
+	out := `(?s)\A`
+	if before {
+		out += ".*"
+	}
+	last := 0
+	for _, at := range verb.FindAllStringIndex(body, -1) {
+		out += regexp.QuoteMeta(body[last:at[0]])
+		switch body[at[0]:at[1]] {
+		case "%d":
+			out += `-?\d+`
+		case "%q":
+			out += `"(?:[^"\\]|\\.)*"`
+		case "%%":
+			out += "%"
+		default:
+			out += ".+"
+		}
+		last = at[1]
+	}
+	out += regexp.QuoteMeta(body[last:])
+	if after {
+		out += ".*"
+	}
+	return regexp.MustCompile(out + `\z`)
+}
+
+// matches reports whether the message is one of the row's.
+func (r *Row) matches(where, reason, message string) bool {
+	return r.Where == where && (r.Reason == "-" || r.Reason == reason) && r.form.MatchString(message)
+}
+
+var (
+	mu  sync.Mutex
+	saw = map[record]bool{}
+)
+
+type record struct{ where, reason, message string }
+
+// Saw records a message that the product made in a test. It may be called by several goroutines.
+func Saw(where, reason, message string) {
+	mu.Lock()
+	defer mu.Unlock()
+	saw[record{where, reason, message}] = true
+}
+
+// SawEvent records an event.
+func SawEvent(reason, message string) { Saw("event", reason, message) }
+
+// unseen returns the rows of the package that none of the records matches.
+func unseen(rows []Row, folder string, records map[record]bool) []Row {
+	var out []Row
+next:
+	for i := range rows {
+		r := &rows[i]
+		if r.Package != folder {
+			continue
+		}
+		for s := range records {
+			if r.matches(s.where, s.reason, s.message) {
+				continue next
+			}
+		}
+		out = append(out, *r)
+	}
+	return out
+}
+
+// Main runs the tests of the package in the folder, and returns their exit code: 1 if they do not
+// produce each of its rows. Where only some tests run (-run), nothing is required of them.
+func Main(m *testing.M, folder string) int {
+	code := m.Run()
+	if code != 0 || chosen() {
+		return code
+	}
+	rows, err := Rows()
+	if err != nil {
+		fmt.Println("FAIL:", err)
+		return 1
+	}
+	missing := unseen(rows, folder, saw)
+	for _, r := range missing {
+		fmt.Printf("FAIL: no test of %s produces the %s %s %q (%s), which programs match: see messages.txt of package messagestest\n", folder, r.Where, r.Reason, r.Form, r.Source)
+		for s := range saw {
+			if s.where == r.Where && s.reason == r.Reason {
+				fmt.Printf("      the tests produce: %q\n", s.message)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return 1
+	}
+	return 0
+}
+
+// chosen reports whether only some of the tests run.
+func chosen() bool {
+	for _, name := range []string{"test.run", "test.list", "test.fuzz", "test.bench"} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {
+			return true
+		}
+	}
+	return false
+}
