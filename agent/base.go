@@ -66,6 +66,9 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 		g.tracer = span.New(rate)
 	}
 	g.records = newRecords(&g.base, &g.api)
+	if g.api.local != nil {
+		g.api.local.cfg.Recovered = reportRecovery(g.recorder)
+	}
 	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
 		return g, err
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -20,6 +22,8 @@ import (
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/registry"
+	"berth/internal/localapi/store"
+	"berth/internal/record/events"
 	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
 )
@@ -43,6 +47,8 @@ type localAPI struct {
 	// documents is the path of the file of the program; "": that of the program inside counts.
 	documents string
 	opened    chan struct{} // closed when server or failed is set
+	once      sync.Once     // of this
+	reopened  bool          // of the goroutine of run
 	trust     *manifestTrust
 
 	turn    sync.Mutex         // of who hands over what manifests are
@@ -107,6 +113,13 @@ func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	return localapi.Open(c)
 }
 
+// reportRecovery records an event about the Node when a damaged file of objects was recovered.
+func reportRecovery(r *events.Recorder) func(*store.Recovery) {
+	return func(done *store.Recovery) {
+		r.NodeEvent(v1.EventTypeWarning, "LocalAPIDamaged", fmt.Sprintf("%s; the damaged file is kept as %s", done, done.Aside))
+	}
+}
+
 // localAPILimit is how long it may take to end: clients get 5 seconds, and so does its program.
 const localAPILimit = 12 * time.Second
 
@@ -117,12 +130,28 @@ const localAPIRetry = 10 * time.Second
 // run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as
 // a condition.
 func (l *localAPI) run(ctx context.Context) error {
+	for {
+		err := l.runOnce(ctx)
+		if !errors.Is(err, errDamaged) {
+			return err
+		}
+		l.reopened = true
+	}
+}
+
+// errDamaged is the end of an API whose file was damaged: it is opened anew.
+var errDamaged = errors.New("the local API is opened anew")
+
+// runOnce opens the API, as often as it takes, and serves.
+func (l *localAPI) runOnce(ctx context.Context) error {
 	s, err := l.open(ctx)
 	l.set(s, err)
-	close(l.opened)
-	for tried := false; err != nil; tried = true {
-		if !tried {
+	l.once.Do(func() { close(l.opened) })
+	late := l.reopened
+	for last := ""; err != nil; late = true {
+		if now := err.Error(); now != last { // once for each cause
 			l.cfg.Log.Error("the local API does not serve; it is tried again", "error", err)
+			last = now
 		}
 		select {
 		case <-ctx.Done():
@@ -133,9 +162,17 @@ func (l *localAPI) run(ctx context.Context) error {
 			l.cfg.Log.Info("the local API serves now")
 		}
 		l.set(s, err)
+	}
+	if late { // what manifests are was handed over before
 		l.write(func() {})
 	}
-	if err = s.Run(ctx); ctx.Err() == nil {
+	err = s.Run(ctx)
+	if ctx.Err() == nil && errors.Is(err, localapi.ErrDamaged) {
+		l.cfg.Log.Error("The objects of the local API were damaged; they are recovered", "err", err)
+		l.set(nil, err)
+		return errors.Join(s.Close(), errDamaged)
+	}
+	if ctx.Err() == nil {
 		if err == nil {
 			err = errors.New("it has ended by itself: start the agent again")
 		}

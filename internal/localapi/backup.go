@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -83,7 +84,7 @@ func Backup(rootDir string, w io.Writer) (err error) {
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("objects of the local API: %w; it has none before it was on", err)
 	}
-	s, err := store.Open(store.Config{Path: path})
+	s, err := store.Open(durable(rootDir, slog.Default()))
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
 
@@ -45,7 +48,11 @@ func openAPI(t *testing.T, rootDir, runDir string) *Server {
 
 func write(t *testing.T, s *Server, name string) {
 	t.Helper()
-	if _, err := s.store.Write(store.Key{Resource: "configmaps", Namespace: "x", Name: name}, 0, []byte("v")); err != nil {
+	value, err := kinds.Encode(&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.store.Write(store.Key{Resource: "configmaps", Namespace: "x", Name: name}, 0, value); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,7 +2,6 @@ package localapi
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -34,9 +33,9 @@ type Answers struct {
 type parts struct{ reads, pods, usage, explain, judge http.Handler }
 
 // newParts returns the parts over a store. judge answers what is no read.
-func newParts(a Answers, s *store.Store, judge http.Handler, log *slog.Logger) parts {
+func newParts(a Answers, s *store.Store, judge http.Handler, o *oddities) parts {
 	return parts{
-		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Log: log}), pods: podcalls.New(s, a.Node), usage: usage.New(s, a.Usage),
+		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podcalls.New(s, a.Node), usage: usage.New(s, a.Usage),
 		explain: explainer(a.Explain), judge: judge,
 	}
 }

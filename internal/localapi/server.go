@@ -50,12 +50,16 @@ type Config struct {
 	// Confine makes a cgroup for a process of this program; nil: it is in the agent's.
 	Confine func() (registry.Cgroup, error)
 	Answers
-	Log *slog.Logger
+	// Recovered is called by Open if it has recovered a damaged file of objects; nil: nobody is
+	// notified but the log.
+	Recovered func(*store.Recovery)
+	Log       *slog.Logger
 }
 
 // Server is the API. It is made by Open or OpenPrivate, serves in Run, and is ended by Close.
 type Server struct {
 	store     *store.Store
+	oddities  *oddities
 	parts     parts
 	own       *own.Calls
 	garbage   *garbage.Collector
@@ -67,7 +71,7 @@ type Server struct {
 // Open opens the file of objects, makes what a new one lacks, and listens. Nobody is answered
 // before Run.
 func Open(cfg Config) (_ *Server, err error) {
-	s := &Server{front: &front{cfg: cfg}}
+	s := &Server{front: &front{cfg: cfg}, oddities: &oddities{log: cfg.Log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("local API: %w", err), s.Close())
@@ -76,9 +80,10 @@ func Open(cfg Config) (_ *Server, err error) {
 	if err := os.MkdirAll(filepath.Join(cfg.RootDir, Dir), 0o700); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(store.Config{Path: objectsFile(cfg.RootDir)}); err != nil {
+	if s.store, err = store.Open(durable(cfg.RootDir, cfg.Log)); err != nil {
 		return nil, err
 	}
+	s.oddities.reportRecovery(s.store, cfg.Recovered)
 	tokens, err := s.front.open(s.store)
 	if err != nil {
 		return nil, err
@@ -105,7 +110,7 @@ const privateHistory = 256 << 10
 // OpenPrivate opens an API that the agent alone reaches: its objects last as long as it, nobody
 // listens, and nothing judges. Of the configuration it has RunDir, NodeName and Log.
 func OpenPrivate(cfg Config) (_ *Server, err error) {
-	s := &Server{}
+	s := &Server{oddities: &oddities{log: cfg.Log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("objects of the agent: %w", err), s.Close())
@@ -138,7 +143,7 @@ var errNoTokens = errors.New("service account tokens need an API server, and thi
 
 // join makes the parts that read and write the store.
 func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority string) {
-	s.parts = newParts(cfg.Answers, s.store, judge, cfg.Log)
+	s.parts = newParts(cfg.Answers, s.store, judge, s.oddities)
 	s.garbage = garbage.New(garbage.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
 	s.binder = binder.New(binder.Config{Store: s.store, Writer: collects.ownWriter, NodeName: cfg.NodeName, Log: cfg.Log})
 	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: collects.ownWriter, Log: cfg.Log})
@@ -151,7 +156,7 @@ func (s *Server) REST() *rest.Config {
 
 // Health is what keeps the API from serving or storing.
 func (s *Server) Health() error {
-	err := errors.Join(s.store.Health(), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
+	err := errors.Join(s.store.Health(), s.oddities.health(s.store), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
 	if s.front == nil {
 		return err
 	}
@@ -165,11 +170,12 @@ func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 }
 
 // Run serves, collects garbage, binds volumes and keeps the objects of manifests, until the context
-// is done.
+// is done. It ends with an error of class ErrDamaged when the file of objects was damaged
+// meanwhile; Open then recovers it.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	parts := []func(context.Context) error{s.garbage.Run, s.binder.Run, s.manifests.Run}
+	parts := []func(context.Context) error{s.awaitDamage, s.garbage.Run, s.binder.Run, s.manifests.Run}
 	if s.front != nil {
 		parts = append(parts, s.Serve)
 	}

@@ -30,6 +30,9 @@ type Config struct {
 	// are pending, once for a list and once for each of them in a watch. Nil: rows say nothing of
 	// it.
 	Pulls func(context.Context) func(*v1.Pod) string
+	// Undecodable is called for each object that a list goes on without, whenever it does; nil: it
+	// is logged.
+	Undecodable func(store.Key, error)
 	// Log is told what a client cannot be told: that an answer broke off. It must be there, as must
 	// Next.
 	Log *slog.Logger
@@ -40,7 +43,25 @@ type Config struct {
 type Handler struct{ cfg Config }
 
 // New returns a handler.
-func New(cfg Config) *Handler { return &Handler{cfg} }
+func New(cfg Config) *Handler {
+	if cfg.Undecodable == nil {
+		cfg.Undecodable = func(_ store.Key, err error) {
+			cfg.Log.Error("An object cannot be decoded, and lists are without it", "err", err)
+		}
+	}
+	return &Handler{cfg}
+}
+
+// skip reports an object that cannot be decoded, of which the error is, and returns all other
+// errors.
+func (h *Handler) skip(err error) error {
+	u, ok := errors.AsType[undecodable](err)
+	if !ok {
+		return err
+	}
+	h.cfg.Undecodable(u.key, err)
+	return nil
+}
 
 // request is one at work.
 type request struct {

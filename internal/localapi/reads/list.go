@@ -54,8 +54,10 @@ func (l *listing) read() (page, error) {
 			ok, err = l.sel.matches(o)
 		}
 		if err != nil {
-			failure = apierrors.NewInternalError(err)
-			return false
+			if failure = l.skip(err); failure != nil {
+				failure = apierrors.NewInternalError(failure)
+			}
+			return failure == nil
 		}
 		if ok {
 			o.raw = bytes.Clone(o.raw) // the store's is there during the call alone
@@ -101,7 +103,7 @@ func (l *listing) each(p page, show func(object) error) error {
 	at.revision = p.revision
 	for {
 		for _, o := range p.objects {
-			if err := show(o); err != nil {
+			if err := l.skip(show(o)); err != nil {
 				return err
 			}
 		}
@@ -256,8 +258,11 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 	size := len(begin)
 	err = l.each(first, func(o object) error {
 		message, err := l.view.message(o)
+		if err != nil {
+			return err
+		}
 		size += protowire.SizeTag(listItems) + protowire.SizeBytes(len(message))
-		return err
+		return nil
 	})
 	if err != nil {
 		return err

@@ -41,17 +41,26 @@ func parse(k *kinds.Kind, i store.Item) (object, error) {
 	o := object{kind: k, key: i.Key, revision: i.Revision}
 	rest, ok := bytes.CutPrefix(i.Value, prefix)
 	if !ok {
-		return o, fmt.Errorf("%s in the store is not protobuf of Kubernetes", i.Key)
+		return o, undecodable{i.Key, errors.New("it is not protobuf of Kubernetes")}
 	}
 	raw, _, err := find(rest, unknownRaw)
 	if err != nil {
-		return o, fmt.Errorf("%s in the store: %w", i.Key, err)
+		return o, undecodable{i.Key, err}
 	}
 	o.raw = raw
 	return o, nil
 }
 
 var errMessage = errors.New("its protobuf is damaged")
+
+// undecodable is the error of an object that is not what was stored. A list goes on without it.
+type undecodable struct {
+	key   store.Key
+	cause error
+}
+
+func (u undecodable) Error() string { return fmt.Sprintf("%s in the store: %v", u.key, u.cause) }
+func (u undecodable) Unwrap() error { return u.cause }
 
 // find returns the bytes of a field of a message and where the field stands, with its number:
 // from and to are equal where it would stand if it were there.
@@ -96,11 +105,11 @@ func (o object) version() string { return strconv.FormatUint(o.revision, 10) }
 func (o object) metadata() (message []byte, at span, err error) {
 	old, at, err := find(o.raw, objectMetadata)
 	if err != nil {
-		return nil, at, fmt.Errorf("%s in the store: %w", o.key, err)
+		return nil, at, undecodable{o.key, err}
 	}
 	_, version, err := find(old, metadataVersion)
 	if err != nil {
-		return nil, at, fmt.Errorf("the metadata of %s in the store: %w", o.key, err)
+		return nil, at, undecodable{o.key, fmt.Errorf("metadata: %w", err)}
 	}
 	return replaced(old, version, metadataVersion, []byte(o.version())), at, nil
 }
@@ -126,7 +135,9 @@ func (o object) objectMeta() (metav1.ObjectMeta, error) {
 	var m metav1.ObjectMeta
 	message, _, err := o.metadata()
 	if err == nil {
-		err = m.Unmarshal(message)
+		if err = m.Unmarshal(message); err != nil {
+			err = undecodable{o.key, fmt.Errorf("metadata: %w", err)}
+		}
 	}
 	return m, err
 }
@@ -148,7 +159,7 @@ func (o object) labels() (labels.Set, error) {
 		metadata = metadata[at.to:]
 	}
 	if err != nil {
-		return nil, fmt.Errorf("labels of %s in the store: %w", o.key, err)
+		return nil, undecodable{o.key, fmt.Errorf("labels: %w", err)}
 	}
 	return set, nil
 }
@@ -163,7 +174,7 @@ type marshaler interface {
 func (o object) stored() (kinds.Object, error) {
 	s := o.kind.NewStored()
 	if err := s.(marshaler).Unmarshal(o.raw); err != nil {
-		return nil, fmt.Errorf("%s in the store: %w", o.key, err)
+		return nil, undecodable{o.key, err}
 	}
 	s.SetResourceVersion(o.version())
 	return s, nil

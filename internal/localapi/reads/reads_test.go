@@ -27,8 +27,9 @@ import (
 // machine is a store with a handler over it.
 type machine struct {
 	*testing.T
-	store   *store.Store
-	handler http.Handler
+	store       *store.Store
+	handler     http.Handler
+	undecodable map[string]int // how often lists went on without an object
 }
 
 func newMachine(t *testing.T, cfg store.Config) *machine {
@@ -44,7 +45,12 @@ func newMachine(t *testing.T, cfg store.Config) *machine {
 		}
 	})
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	return &machine{t, s, reads.New(reads.Config{Store: s, Next: next, Log: slog.New(slog.DiscardHandler)})}
+	m := &machine{T: t, store: s, undecodable: map[string]int{}}
+	m.handler = reads.New(reads.Config{
+		Store: s, Next: next, Log: slog.New(slog.DiscardHandler),
+		Undecodable: func(key store.Key, _ error) { m.undecodable[key.String()]++ },
+	})
+	return m
 }
 
 func encode(o runtime.Object) ([]byte, error) {
@@ -162,15 +168,29 @@ func TestPagesShowTheRevisionOfTheFirst(t *testing.T) {
 	}
 }
 
-func TestWhatTheStoreHasMustBeWhole(t *testing.T) {
+// An object that cannot be decoded is named. Lists in all forms have the others.
+func TestUndecodableObjects(t *testing.T) {
 	m := newMachine(t, store.Config{})
-	for name, value := range map[string]string{"json": "{}", "cut": "k8s\x00\x0a\x7f", "inside": "k8s\x00\x12\x02\x0a\x7f"} {
+	m.put(0, configMap("a", "v"))
+	// The last one has metadata that can be decoded, and content that cannot.
+	whole := "k8s\x00\x12\x0c\x0a\x08\x0a\x06inside\x12\x7f"
+	for name, value := range map[string]string{"json": "{}", "cut": "k8s\x00\x0a\x7f", "metadata": "k8s\x00\x12\x02\x0a\x7f", "inside": whole} {
 		if _, err := m.store.Write(store.Key{Resource: "configmaps", Namespace: "default", Name: name}, 0, []byte(value)); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{maps + "/" + name, maps + "?fieldSelector=metadata.name%3D" + name, maps + "?labelSelector=a&fieldSelector=metadata.name%3D" + name} {
-			if s := decoded[metav1.Status](m, path, 500); !strings.Contains(s.Message, "configmaps/default/"+name) {
-				t.Errorf("%s: %q does not name the object", path, s.Message)
+		if s := decoded[metav1.Status](m, maps+"/"+name, 500); !strings.Contains(s.Message, "configmaps/default/"+name) {
+			t.Errorf("%s: %q does not name the object", name, s.Message)
+		}
+	}
+	m.put(0, configMap("z", "v"))
+	for _, query := range []string{"", "?limit=500", "?labelSelector=a!%3Db", "?fieldSelector=metadata.name!%3Db"} {
+		m.undecodable = map[string]int{}
+		if l := decoded[v1.ConfigMapList](m, maps+query, 200); names(l) != "a=v z=v" {
+			t.Errorf("the list %s is %q", query, names(l))
+		}
+		for _, name := range []string{"json", "cut", "metadata", "inside"} {
+			if m.undecodable["configmaps/default/"+name] == 0 {
+				t.Errorf("the list %s reports %v as undecodable", query, m.undecodable)
 			}
 		}
 	}

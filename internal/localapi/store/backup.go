@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ func (s *Store) Backup(w io.Writer) error {
 	summed := io.MultiWriter(w, sum)
 	_, err := io.WriteString(summed, backupHead)
 	if err == nil {
-		err = s.db.View(func(tx *bolt.Tx) error {
+		err = s.view(func(tx *bolt.Tx) error {
 			_, err := tx.WriteTo(summed)
 			return err
 		})
@@ -47,7 +46,7 @@ const restoredAhead = 1 << 32
 // file that was there stays beside it, with the suffix .replaced, in place of one that was replaced
 // before. A backup that is not whole, or that a newer version of Berth has made, changes nothing.
 func Restore(path string, backup io.Reader) (err error) {
-	if err := unused(path); err != nil {
+	if err := notInUse(path); err != nil {
 		return fmt.Errorf("restore %s: %w", path, err)
 	}
 	work := path + ".restoring"
@@ -62,7 +61,11 @@ func Restore(path string, backup io.Reader) (err error) {
 	if err := advance(work); err != nil {
 		return err
 	}
-	if err := os.Rename(path, path+".replaced"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// What is beside the file is of the one that is replaced. Its state stays: it has the revision.
+	if err := removed(path + copySuffix); err != nil {
+		return err
+	}
+	if err := keepReplaced(path); err != nil {
 		return err
 	}
 	if err := os.Rename(work, path); err != nil {
@@ -71,20 +74,19 @@ func Restore(path string, backup io.Reader) (err error) {
 	return syncFolder(filepath.Dir(path))
 }
 
-// unused returns an error if another process has the file open. One that is broken is used by
-// nobody.
-func unused(path string) error {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	s, err := Open(Config{Path: path})
-	if errors.Is(err, errInUse) {
+// keepReplaced gives the file a second name, so that it is there until the new one takes its place.
+func keepReplaced(path string) error {
+	if err := os.RemoveAll(path + ".replaced"); err != nil {
 		return err
 	}
-	if err != nil {
+	if os.Link(path, path+".replaced") == nil {
 		return nil
 	}
-	return s.Close()
+	// It is a folder, or its file system has no links.
+	if err := os.Rename(path, path+".replaced"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func removed(path string) error {
@@ -133,19 +135,12 @@ func unpack(path string, backup io.Reader) error {
 
 // advance adds restoredAhead to the revision of a file.
 func advance(path string) error {
-	s, err := Open(Config{Path: path})
+	s, err := open(Config{Path: path})
 	if err != nil {
 		return err
 	}
-	err = s.db.Update(func(tx *bolt.Tx) error {
-		meta := tx.Bucket(metaBucket)
-		revision, err := number(meta, revisionKey)
-		if err != nil {
-			return err
-		}
-		return meta.Put(revisionKey, binary.BigEndian.AppendUint64(nil, revision+restoredAhead))
-	})
-	return errors.Join(err, s.Close())
+	revision := s.Revision() + restoredAhead
+	return errors.Join(s.update(func(tx *bolt.Tx) error { return putMeta(tx, revision) }), s.Close())
 }
 
 func syncFolder(path string) error {

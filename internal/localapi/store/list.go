@@ -18,7 +18,7 @@ import (
 // yield must not write: a writer who needs a larger file waits for all lists. For that reason, too,
 // whoever sends a list to somebody who may be slow collects a page of it first.
 func (s *Store) List(r Range, yield func(Item) bool) (revision uint64, err error) {
-	err = s.db.View(func(tx *bolt.Tx) error {
+	err = s.view(func(tx *bolt.Tx) error {
 		newest, err := number(tx.Bucket(metaBucket), revisionKey)
 		if err != nil {
 			return err
@@ -35,7 +35,7 @@ func (s *Store) List(r Range, yield func(Item) bool) (revision uint64, err error
 				return err
 			}
 		}
-		return merge(tx.Bucket(objectsBucket).Cursor(), r, was, yield)
+		return merge(tx.Bucket(objectsBucket).Cursor(), r, was, called(yield))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("list %s: %w", r.Resource, err)

@@ -2,14 +2,17 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -54,6 +57,12 @@ type Config struct {
 	MaxFile int64
 	// NoSync: nothing of the file is to survive the process, so nobody waits for the disk.
 	NoSync bool
+	// Copy keeps a copy of all objects beside the file, and recovers a damaged file at Open.
+	Copy bool
+	// Check returns why an object cannot be used, if Copy is set; nil is no check.
+	Check func(Key, []byte) error
+	// Warn is called with what is damaged and costs no object, if Copy is set.
+	Warn func(error)
 }
 
 // Item is an object and the revision of its last change. Value is nil for no object.
@@ -71,8 +80,19 @@ type Change struct{ Now, Before Item }
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
 	db      *bolt.DB
+	file    *os.File // that of db
+	path    string
 	maxFile int64
 	history *history
+	// recovery is the last one, nil if there was none; recovered says that it was that of Open.
+	recovery  *Recovery
+	recovered bool
+	damaged   chan struct{} // closed when damage is set
+
+	// copy is nil without a copy. Guarded by commit.
+	copy *copyWriter
+	// copyRetry is when a copy that failed is tried again. Guarded by commit.
+	copyRetry time.Time
 
 	// commit is held by the one who writes what has gathered, as bbolt has one writer at a time.
 	commit sync.Mutex
@@ -80,6 +100,8 @@ type Store struct {
 	mu      sync.Mutex
 	waiting []*pending // guarded by mu
 	failure error      // guarded by mu; of the last transaction
+	copying error      // guarded by mu; of the copy
+	damage  error      // guarded by mu; the file was damaged while it was open
 }
 
 var (
@@ -91,34 +113,79 @@ var (
 
 // Open opens the file, and makes it when it is not there. Close closes it.
 func Open(cfg Config) (*Store, error) {
-	db, err := bolt.Open(cfg.Path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: cfg.NoSync, NoGrowSync: cfg.NoSync})
+	var r *Recovery
+	var info copyInfo
+	if cfg.Copy {
+		var err error
+		if r, info, err = recoverStore(cfg); err != nil {
+			return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
+		}
+	}
+	s, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
+	}
+	if cfg.Copy {
+		s.recovered = r != nil
+		if err := s.openCopy(cfg, info); err != nil {
+			return nil, errors.Join(fmt.Errorf("open %s: %w", cfg.Path, err), s.Close())
+		}
+	}
+	return s, nil
+}
+
+// open opens the file as it is.
+func open(cfg Config) (*Store, error) {
+	s := &Store{path: cfg.Path, maxFile: cmp.Or(cfg.MaxFile, 1<<30), damaged: make(chan struct{})}
+	opened := bolt.Options{
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: cfg.NoSync, NoGrowSync: cfg.NoSync,
+		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+			f, err = os.OpenFile(name, flag, mode)
+			s.file = f
+			return f, err
+		},
+	}
+	err := guard(func() (err error) { s.db, err = bolt.Open(cfg.Path, 0o600, &opened); return err })
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("open %s: %w; end that one, or use another root directory", cfg.Path, errInUse)
-	case err != nil:
-		return nil, fmt.Errorf("open %s: %w; restore a backup, or move the file away to begin without objects", cfg.Path, err)
+		return nil, fmt.Errorf("%w; stop that process, or use another root directory", errInUse)
+	case errors.Is(err, ErrDamaged) && s.file != nil:
+		err = errors.Join(err, s.file.Close())
 	}
-	s := &Store{db: db, maxFile: cfg.MaxFile}
-	if s.maxFile == 0 {
-		s.maxFile = 1 << 30
-	}
-	revision, err := s.prepare()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", cfg.Path, err), db.Close())
+		return nil, fmt.Errorf("%w; restore a backup, or move the file away, with its copy and its state (%s*), to begin without objects", err, cfg.Path)
+	}
+	var revision uint64
+	if err := guard(func() (err error) { revision, err = s.prepare(); return err }); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	s.history = newHistory(cfg, revision)
 	return s, nil
 }
 
 // Close closes the file. Nobody may use the store any more, nor be in a call of it.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error {
+	s.commit.Lock()
+	defer s.commit.Unlock()
+	err := s.copy.close()
+	if s.Damage() != nil {
+		// bbolt may hold its own locks for ever; its memory stays mapped for those who read it, and
+		// keeps the lock of the file.
+		return errors.Join(err, unix.Flock(int(s.file.Fd()), unix.LOCK_UN), s.file.Close())
+	}
+	return errors.Join(err, s.db.Close())
+}
 
-// Health is what the last transaction failed with, nil if it did not.
+// Health is what the last transaction, or the copy, failed with, nil if they did not.
 func (s *Store) Health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.failure
+	return cmp.Or(s.damage, errors.Join(s.failure, s.copying))
 }
+
+// Recovery returns what was done about a damaged file, the last time, and whether it was by this
+// Open; nil if nothing was.
+func (s *Store) Recovery() (r *Recovery, now bool) { return s.recovery, s.recovered }
 
 // Revision is that of the last change.
 func (s *Store) Revision() uint64 { return s.history.newest() }
@@ -134,7 +201,7 @@ func (s *Store) prepare() (revision uint64, err error) {
 		}
 		have, err := number(meta, formatKey)
 		if err == nil && have != format {
-			err = fmt.Errorf("it has format %d, and this version of Berth knows format %d: use the version that wrote it, or move the file away to begin without objects", have, format)
+			err = fmt.Errorf("it has format %d, and this version of Berth knows format %d: use the version that wrote it, or restore a backup that this version has made", have, format)
 		}
 		if err == nil && tx.Bucket(objectsBucket) == nil {
 			err = errors.New("it has no objects in it, not even none: it is not a store of Berth")
@@ -157,15 +224,20 @@ func (s *Store) prepare() (revision uint64, err error) {
 		if _, err := tx.CreateBucket(objectsBucket); err != nil {
 			return err
 		}
-		meta, err := tx.CreateBucket(metaBucket)
-		if err == nil {
-			err = meta.Put(formatKey, binary.BigEndian.AppendUint64(nil, format))
-		}
-		if err == nil {
-			err = meta.Put(revisionKey, binary.BigEndian.AppendUint64(nil, first))
-		}
-		return err
+		return putMeta(tx, first)
 	})
+}
+
+// putMeta writes format and revision.
+func putMeta(tx *bolt.Tx, revision uint64) error {
+	meta, err := tx.CreateBucketIfNotExists(metaBucket)
+	if err == nil {
+		err = meta.Put(formatKey, binary.BigEndian.AppendUint64(nil, format))
+	}
+	if err == nil {
+		err = meta.Put(revisionKey, binary.BigEndian.AppendUint64(nil, revision))
+	}
+	return err
 }
 
 func number(b *bolt.Bucket, key []byte) (uint64, error) {
@@ -182,7 +254,7 @@ func (s *Store) Get(key Key) (item Item, err error) {
 	if err != nil {
 		return Item{}, err
 	}
-	err = s.db.View(func(tx *bolt.Tx) error {
+	err = s.view(func(tx *bolt.Tx) error {
 		stored := tx.Bucket(objectsBucket).Get([]byte(k))
 		if stored == nil {
 			return ErrNotFound

@@ -71,7 +71,7 @@ func (s *Store) takeWaiting() []*pending {
 // commitTogether carries out writes in one transaction, in their order. commit is held.
 func (s *Store) commitTogether(writes []*pending) {
 	var changes []Change
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := s.update(func(tx *bolt.Tx) error {
 		room := s.maxFile - tx.Size() + int64(s.db.Stats().FreeAlloc)
 		meta := tx.Bucket(metaBucket)
 		revision, err := number(meta, revisionKey)
@@ -97,6 +97,9 @@ func (s *Store) commitTogether(writes []*pending) {
 		}
 		return meta.Put(revisionKey, binary.BigEndian.AppendUint64(nil, revision))
 	})
+	if err == nil {
+		s.keepCopy(changes)
+	}
 	for _, p := range writes {
 		p.done = true
 		if p.err == nil {

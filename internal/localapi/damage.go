@@ -1,0 +1,111 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+	"berth/internal/observe/health"
+)
+
+// ErrDamaged is the class of errors of a file of objects that was damaged while it was in use.
+var ErrDamaged = store.ErrDamaged
+
+// durable is the configuration of the file of objects.
+func durable(rootDir string, log *slog.Logger) store.Config {
+	return store.Config{
+		Path: objectsFile(rootDir), Copy: true, Check: checkObject,
+		Warn: func(err error) { log.Warn("A file of the local API was damaged", "err", err) },
+	}
+}
+
+// checkObject returns why an object in the file cannot be used.
+func checkObject(key store.Key, value []byte) error {
+	o, err := kinds.Decode(value, 1)
+	if err != nil {
+		return err
+	}
+	k := kinds.Of(o)
+	if k == nil || k.Stored != key.Resource || o.GetNamespace() != key.Namespace || o.GetName() != key.Name {
+		return fmt.Errorf("its content is %s/%s of %s", o.GetNamespace(), o.GetName(), o.GetObjectKind().GroupVersionKind())
+	}
+	return nil
+}
+
+// oddities are what is wrong with objects.
+type oddities struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	skipped map[string]error // guarded by mu; objects that cannot be decoded
+}
+
+// maxSkipped is how many objects that cannot be decoded are named.
+const maxSkipped = 1000
+
+// undecodable notes an object that lists are without. It is logged once.
+func (o *oddities) undecodable(key store.Key, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.skipped[key.String()] != nil || len(o.skipped) >= maxSkipped {
+		return
+	}
+	if o.skipped == nil {
+		o.skipped = map[string]error{}
+	}
+	o.skipped[key.String()] = err
+	o.log.Error("An object cannot be decoded, and lists are without it; the next start of the agent recovers it from its copy", "object", key.String(), "err", err)
+}
+
+// reportRecovery reports what Open has done about a damaged file.
+func (o *oddities) reportRecovery(s *store.Store, notify func(*store.Recovery)) {
+	r, now := s.Recovery()
+	if !now {
+		return
+	}
+	o.log.Error("The objects of the local API were damaged, and are recovered", "recovery", r.String(), "kept", r.Aside)
+	for _, l := range r.Lost {
+		o.log.Error("An object of the local API is lost", "object", l.Key, "err", l.Why)
+	}
+	for _, name := range r.Older {
+		o.log.Warn("An object of the local API may be an older version, or may have been deleted", "object", name)
+	}
+	if notify != nil {
+		notify(r)
+	}
+}
+
+// health is what is wrong with objects. A recovery is reported as long as the damaged file is kept.
+func (o *oddities) health(s *store.Store) error {
+	o.mu.Lock()
+	names := slices.Sorted(maps.Keys(o.skipped))
+	o.mu.Unlock()
+	var errs []error
+	if len(names) > 0 {
+		errs = append(errs, fmt.Errorf("%d objects cannot be decoded, and lists are without them (start the agent again, which recovers them from their copy): %s", len(names), strings.Join(names, ", ")))
+	}
+	if r, _ := s.Recovery(); r != nil && r.Aside != "" {
+		if _, err := os.Lstat(r.Aside); err == nil {
+			errs = append(errs, health.Since(fmt.Errorf("%s; the damaged file is kept as %s (remove it when you no longer need it)", r, r.Aside), r.Time))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// awaitDamage returns when the file of objects cannot be used any more.
+func (s *Server) awaitDamage(ctx context.Context) error {
+	select {
+	case <-s.store.Damaged():
+		return s.store.Damage()
+	case <-ctx.Done():
+		return nil
+	}
+}
