@@ -2,15 +2,15 @@ package embedded
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"berth/internal/boltfile"
 )
 
 // containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or
@@ -26,7 +26,7 @@ func (r *Runtime) start(ctx context.Context) error {
 	// other reasons, such as a disk that fails to read.
 	for try := 1; why == nil && try <= 2; try++ {
 		logged := logSize(r.paths.log())
-		err := r.startOnce(ctx)
+		err := r.startWithImages(ctx)
 		if err == nil || ctx.Err() != nil || !panicsOnDatabase(r.paths.log(), logged) {
 			return err
 		}
@@ -40,6 +40,12 @@ func (r *Runtime) start(ctx context.Context) error {
 	if err := r.beginAnew(ctx, why); err != nil {
 		return err
 	}
+	return r.startWithImages(ctx)
+}
+
+// startWithImages starts containerd and has it load the images of the bundle that it lacks, which
+// is where a containerd with a database that is broken inside may end.
+func (r *Runtime) startWithImages(ctx context.Context) error {
 	if err := r.startOnce(ctx); err != nil {
 		return err
 	}
@@ -81,70 +87,28 @@ func checkDatabases(p paths) error {
 	return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)
 }
 
-// head is the head of a database: bbolt's meta page, of which there are two, the one with the
-// higher TxID being in use.
-type head struct {
-	Magic, Version, PageSize, Flags uint32
-	Root, Sequence, Freelist        uint64
-	Pages, TxID                     uint64 // Pages: how many are in use
-	Checksum                        uint64 // of all before it, FNV-1a
-}
-
-const (
-	pageHeaderSize = 16 // what comes before the head on its page, in bytes
-	headSize       = 64
-	boltMagic      = 0xED0CDAED
-	boltVersion    = 2
-)
-
-// checkDatabase returns errBroken if a file is no database, or has lost its end.
+// checkDatabase returns errBroken if bbolt cannot use a file.
 func checkDatabase(file string) error {
+	fi, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if !fi.Mode().IsRegular() {
+		return fmt.Errorf("%w: it is not a regular file", errBroken)
+	}
 	f, err := os.Open(file)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
+	b, err := boltfile.Open(f, fi.Size())
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errBroken, err)
 	}
-	var newest head
-	for _, at := range []int64{0, int64(os.Getpagesize())} { // bbolt's pages are as large as the machine's
-		h, err := readMeta(io.NewSectionReader(f, at+pageHeaderSize, headSize))
-		if err != nil {
-			return err
-		}
-		if h.Magic == boltMagic && h.TxID >= newest.TxID {
-			newest = h
-		}
-	}
-	switch size := uint64(fi.Size()); {
-	case newest.Magic == 0:
-		return fmt.Errorf("%w: it has no valid head", errBroken)
-	case size < newest.Pages*uint64(newest.PageSize):
-		return fmt.Errorf("%w: it has %d bytes of %d", errBroken, size, newest.Pages*uint64(newest.PageSize))
+	if problems := b.Walk(func(boltfile.Entry) {}); len(problems) > 0 {
+		return fmt.Errorf("%w: %w", errBroken, problems[0])
 	}
 	return nil
-}
-
-// readMeta reads a head, all zero if there is none or it is not whole.
-func readMeta(r io.Reader) (head, error) {
-	raw := make([]byte, headSize)
-	if _, err := io.ReadFull(r, raw); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return head{}, nil
-	} else if err != nil {
-		return head{}, err
-	}
-	var h head
-	if _, err := binary.Decode(raw, binary.NativeEndian, &h); err != nil {
-		return head{}, err
-	}
-	sum := fnv.New64a()
-	sum.Write(raw[:headSize-8])
-	if h.Magic != boltMagic || h.Version != boltVersion || h.Checksum != sum.Sum64() {
-		return head{}, nil
-	}
-	return h, nil
 }
 
 // panicsOnDatabase reports whether containerd has logged, after the offset, that it ended because
@@ -181,7 +145,10 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	for _, file := range files {
 		// Named after its folder: "io.containerd.metadata.v1.bolt-meta.db". It may be on another
 		// file system.
-		errs = append(errs, copyFile(file, filepath.Join(p.corrupt(), filepath.Base(filepath.Dir(file))+"-"+filepath.Base(file))))
+		to := filepath.Join(p.corrupt(), filepath.Base(filepath.Dir(file))+"-"+filepath.Base(file))
+		if err := copyFile(file, to); err != nil { // a folder, or a disk that cannot read it
+			r.log.Warn("A broken database of containerd is not kept", "file", file, "err", err)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w; to begin anew: %w", why, err)

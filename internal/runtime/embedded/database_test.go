@@ -2,34 +2,43 @@ package embedded
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"hash/fnv"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+
+	bolt "go.etcd.io/bbolt"
 )
 
-// database is a file as bbolt makes it, of so many pages, all in use.
-func database(t *testing.T, pages uint64) []byte {
+// database is a file as bbolt makes it, with some thousand keys in buckets as containerd has them.
+func database(t *testing.T) []byte {
 	t.Helper()
-	size := os.Getpagesize()
-	db := make([]byte, int(pages)*size)
-	for txID := range uint64(2) {
-		h := head{Magic: boltMagic, Version: boltVersion, PageSize: uint32(size), Pages: pages, TxID: txID}
-		var raw bytes.Buffer
-		for range 2 { // the second time with the sum over the first
-			raw.Reset()
-			if err := binary.Write(&raw, binary.NativeEndian, h); err != nil {
-				t.Fatal(err)
-			}
-			sum := fnv.New64a()
-			sum.Write(raw.Bytes()[:headSize-8])
-			h.Checksum = sum.Sum64()
-		}
-		copy(db[int(txID)*size+pageHeaderSize:], raw.Bytes())
+	path := filepath.Join(t.TempDir(), "meta.db")
+	db, err := bolt.Open(path, 0o600, &bolt.Options{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return db
+	for round := range 3 {
+		err := db.Update(func(tx *bolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists([]byte("v1"))
+			for i := range 1000 {
+				err = errors.Join(err, b.Put(fmt.Appendf(nil, "image %d", i), bytes.Repeat([]byte{byte(i)}, 100*round)))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
 }
 
 func TestCheckDatabase(t *testing.T) {
@@ -46,15 +55,24 @@ func TestCheckDatabase(t *testing.T) {
 		"heads are garbage": {func(db []byte) []byte { db[40]++; db[size+40]++; return db }, true},
 		"empty":             {func([]byte) []byte { return nil }, true},
 		"cut in its head":   {func(db []byte) []byte { return db[:50] }, true},
-		"cut":               {func(db []byte) []byte { return db[:7*size] }, true},
+		"cut to a third":    {func(db []byte) []byte { return db[:len(db)/3] }, true},
+		"types of pages flipped": {func(db []byte) []byte {
+			for at := 2 * size; at < len(db); at += size {
+				db[at+8] ^= 4
+			}
+			return db
+		}, true},
 	} {
 		file := filepath.Join(t.TempDir(), "meta.db")
-		if err := os.WriteFile(file, c.change(database(t, 8)), 0o600); err != nil {
+		if err := os.WriteFile(file, c.change(database(t)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := checkDatabase(file); errors.Is(err, errBroken) != c.broken || !c.broken && err != nil {
 			t.Errorf("%s: error %v, want it broken: %v", name, err, c.broken)
 		}
+	}
+	if err := checkDatabase(t.TempDir()); !errors.Is(err, errBroken) {
+		t.Errorf("a folder: %v", err)
 	}
 }
 
@@ -80,7 +98,7 @@ func TestCheckDatabases(t *testing.T) {
 	if err := os.MkdirAll(p.keepers()+"/x/shm", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(p.metadata(), database(t, 4)); err != nil {
+	if err := writeFile(p.metadata(), database(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkDatabases(p); err != nil {
