@@ -199,7 +199,7 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 		}
 	}
 	for _, s := range o.shims {
-		errs = append(errs, r.killShim(ctx, s))
+		errs = append(errs, killShim(ctx, r.paths, s))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err // it may go on making what is removed here
@@ -239,9 +239,9 @@ func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) erro
 
 // killShim kills a shim, if it is still the one that was found, and returns when it is gone. If
 // containerd has a connection to it, it tidies as after any shim that dies.
-func (r *Runtime) killShim(ctx context.Context, s shimProcess) error {
+func killShim(ctx context.Context, p paths, s shimProcess) error {
 	c, err := openProcess(s.pid, func() (bool, error) {
-		id, err := shimID(r.paths, "/proc", s.pid)
+		id, err := shimID(p, "/proc", s.pid)
 		if err != nil || id != s.id {
 			return false, nil // it has ended
 		}
