@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/cluster/patch"
@@ -59,6 +60,30 @@ func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 		s.EphemeralContainerStatuses = api.EphemeralContainerStatuses
 	}
 	return s
+}
+
+// DiffersForeign reports whether the statuses of an API object differ in what others than the agent
+// write: what mergeStatus leaves as the API server has it, and all conditions that the agent does
+// not derive.
+func DiffersForeign(a, b *v1.PodStatus) bool {
+	return !equality.Semantic.DeepEqual(foreign(a), foreign(b))
+}
+
+// foreign returns the part of a status that others than the agent write.
+func foreign(s *v1.PodStatus) v1.PodStatus {
+	out := v1.PodStatus{
+		NominatedNodeName:                    s.NominatedNodeName,
+		ResourceClaimStatuses:                s.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus:          s.ExtendedResourceClaimStatus,
+		NodeAllocatableResourceClaimStatuses: s.NodeAllocatableResourceClaimStatuses,
+		Resize:                               s.Resize,
+	}
+	for _, c := range s.Conditions {
+		if !slices.Contains(ownedConditions, c.Type) {
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+	return out
 }
 
 // asMirror makes the status of a static pod that of its mirror. The mirror's generation says

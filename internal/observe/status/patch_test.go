@@ -121,7 +121,46 @@ func TestMergeKeepsWhatBelongsToOthers(t *testing.T) {
 		len(told.ResourceClaimStatuses) != 1 || told.ExtendedResourceClaimStatus == nil || len(told.NodeAllocatableResourceClaimStatuses) != 1 {
 		t.Errorf("what belongs to others is lost: %+v", told)
 	}
+	if DiffersForeign(&api, held) {
+		t.Errorf("a write changes what others write: %+v", held)
+	}
 	if findCondition(told.Conditions, v1.PodReadyToStartContainers) != nil || findCondition(told.Conditions, v1.PodReady).Status != v1.ConditionFalse {
 		t.Errorf("our own conditions are not ours: %+v", told)
+	}
+}
+
+// The agent's own writes differ in nothing that others write.
+func TestOwnWritesAreNotForeign(t *testing.T) {
+	all := statuses()
+	foreignTypes := map[v1.PodConditionType]bool{"example.com/gate": true, v1.DisruptionTarget: true}
+	for i := range all {
+		for j := range all {
+			want := false
+			for typ := range foreignTypes {
+				want = want || !cmp.Equal(findCondition(all[i].Conditions, typ), findCondition(all[j].Conditions, typ))
+			}
+			if got := DiffersForeign(&all[i], &all[j]); got != want {
+				t.Errorf("%d and %d differ in what others write: %v, want %v", i, j, got, want)
+			}
+		}
+	}
+	for name, change := range map[string]func(*v1.PodStatus){
+		"nominated node": func(s *v1.PodStatus) { s.NominatedNodeName = "n" },
+		"claims":         func(s *v1.PodStatus) { s.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpu"}} },
+		"extended claim": func(s *v1.PodStatus) {
+			s.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: "e"}
+		},
+		"allocatable claims": func(s *v1.PodStatus) {
+			s.NodeAllocatableResourceClaimStatuses = []v1.NodeAllocatableResourceClaimStatus{{ResourceClaimName: "cpu"}}
+		},
+		"condition": func(s *v1.PodStatus) {
+			s.Conditions = append(s.Conditions, apiCondition("example.com/other", v1.ConditionFalse, ""))
+		},
+	} {
+		changed := all[2].DeepCopy()
+		change(changed)
+		if !DiffersForeign(&all[2], changed) {
+			t.Errorf("%s: a write of others passes for the agent's own", name)
+		}
 	}
 }

@@ -167,7 +167,7 @@ func (p *pass) syncRuntime(ctx context.Context) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case p.synced.ResizeError != nil:
+	case p.synced.ResizeError != nil && !p.synced.Touched: // else the next pass reports what was started
 		return p.synced.ResizeError
 	case !p.synced.Touched && len(p.synced.StartErrors) > 0 && p.synced.RetryAt.IsZero():
 		return errors.New(describe(p.synced.StartErrors)) // tried again like any failure

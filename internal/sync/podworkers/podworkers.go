@@ -136,8 +136,8 @@ func (p *PodWorkers) startLocked(w *worker) {
 	p.passes.Go(func() { p.live(ctx, w) })
 }
 
-// UpdatePod hands an update to the pod's worker and makes the worker if there is none. It never
-// blocks and never fails.
+// UpdatePod hands an update to the pod's worker and makes the worker if there is none. The worker
+// is not woken for a status that the agent itself has written. It never blocks and never fails.
 func (p *PodWorkers) UpdatePod(o UpdatePodOptions) {
 	uid := o.uid()
 	p.mu.Lock()
@@ -171,7 +171,7 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 		w.work.again = true // it starts once this worker has left (Finished)
 		return nil, completed
 	}
-	before := w.life
+	before, echo := w.life, isEcho(w.work, o)
 	w.life = nextLifecycle(w.life, o)
 	var shortened bool
 	w.work, shortened = mergeWork(w.work, o, w.life)
@@ -187,6 +187,9 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 	}
 	if (shortened || (before.State < Terminating && w.life.State >= Terminating)) && w.interrupt != nil {
 		w.interrupt()
+	}
+	if echo && w.life == before {
+		return nil, done
 	}
 	return w, done
 }

@@ -604,6 +604,58 @@ func TestDeletedPod(t *testing.T) {
 	})
 }
 
+// A status that the agent wrote comes back from the API server: no pass has anything to do for it,
+// but the next one has it. What others write in it is worth a pass.
+func TestOwnStatusCostsNoPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		var last v1.PodStatus
+		r.sync = func(_ context.Context, q podsync.Request) (podsync.Result, error) {
+			last = q.Pod.Status
+			return podsync.Result{}, nil
+		}
+		r.update(podworkers.SyncPodCreate, newPod("a"))
+		r.expect("admit a", "sync a")
+		now := newPod("a")
+		with := func(change func(*v1.PodStatus)) *v1.Pod {
+			now = now.DeepCopy()
+			change(&now.Status)
+			return now
+		}
+		own := with(func(s *v1.PodStatus) {
+			s.Phase, s.PodIP = v1.PodRunning, "10.0.0.7"
+			s.ContainerStatuses = []v1.ContainerStatus{{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Message: "try 2"}}}}
+			s.Conditions = []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}
+		})
+		own.ResourceVersion = "2"
+		r.update(podworkers.SyncPodReconcile, own)
+		r.expect()
+		r.update(podworkers.SyncPodSync, own)
+		r.expect("sync a")
+		if last.PodIP != "10.0.0.7" {
+			t.Errorf("the next pass has the status %+v, want the newest", last)
+		}
+		claim := "web-gpu"
+		for _, of := range []func(*v1.PodStatus){
+			func(s *v1.PodStatus) {
+				s.Conditions = append(s.Conditions, v1.PodCondition{Type: "example.com/gate", Status: v1.ConditionTrue})
+			},
+			func(s *v1.PodStatus) { s.Conditions[1].Status = v1.ConditionFalse },
+			func(s *v1.PodStatus) { s.Conditions = s.Conditions[:1] },
+			func(s *v1.PodStatus) {
+				s.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim}}
+			},
+		} {
+			r.update(podworkers.SyncPodReconcile, with(of))
+			r.expect("sync a")
+		}
+		r.update(podworkers.SyncPodReconcile, with(func(s *v1.PodStatus) { s.Phase = v1.PodFailed }))
+		r.expect("terminating a 30s", "terminated a")
+		r.update(podworkers.SyncPodReconcile, with(func(s *v1.PodStatus) { s.Reason = "Evicted" }))
+		r.expect()
+	})
+}
+
 // What wakes a worker during a pass is passed on to the pass, and no wake-up is lost that the pass
 // has not taken.
 func TestWakeUpsDuringAPass(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/observe/status"
 	"berth/internal/pod"
 )
 
@@ -13,13 +14,16 @@ type SyncPodType int
 
 // The kinds of updates.
 const (
-	SyncPodSync   SyncPodType = iota // reconcile again
-	SyncPodUpdate                    // the pod's spec changed
-	SyncPodCreate                    // the pod is new
-	SyncPodKill                      // the pod must end
+	SyncPodSync      SyncPodType = iota // reconcile again
+	SyncPodUpdate                       // the pod's spec changed
+	SyncPodCreate                       // the pod is new
+	SyncPodKill                         // the pod must end
+	SyncPodReconcile                    // the API server's copy of the status changed
 )
 
-func (t SyncPodType) String() string { return [...]string{"sync", "update", "create", "kill"}[t] }
+func (t SyncPodType) String() string {
+	return [...]string{"sync", "update", "create", "kill", "reconcile"}[t]
+}
 
 // PodStatusFunc changes the status that a killed pod ends with (its reason and message).
 type PodStatusFunc func(*v1.PodStatus)
@@ -104,6 +108,13 @@ type work struct {
 	statusFunc  PodStatusFunc
 	completions []chan<- struct{}
 	again       bool // another pod of the UID is to follow this one, which ends
+}
+
+// isEcho reports whether an update brings back only what the agent itself has written: a status
+// that differs from the one that the worker has in the agent's own part. A pass has nothing to do
+// for it.
+func isEcho(w work, o *UpdatePodOptions) bool {
+	return o.UpdateType == SyncPodReconcile && w.pod != nil && !status.DiffersForeign(&w.pod.Status, &o.Pod.Status)
 }
 
 // mergeWork joins an update into the work and says whether the grace period became shorter than the

@@ -267,10 +267,11 @@ func computeKillOptions(p *v1.Pod) *podworkers.KillPodOptions {
 	return &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &atOnce}
 }
 
-// HandlePodReconcile takes over what changed in the API's copy of the status.
+// HandlePodReconcile takes over what changed in the API's copy of the status. Mostly these are the
+// agent's own writes, for which the workers make no pass.
 func (h *SyncHandler) HandlePodReconcile(pods []*v1.Pod) {
 	for _, p := range pods {
-		h.set(p, podworkers.SyncPodSync)
+		h.set(p, podworkers.SyncPodReconcile)
 	}
 }
 

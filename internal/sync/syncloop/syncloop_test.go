@@ -203,7 +203,7 @@ func TestOperationsBecomeUpdates(t *testing.T) {
 		w.send(pod.DELETE, old)
 		w.expect("update old")
 		w.send(pod.RECONCILE, old)
-		w.expect("sync old")
+		w.expect("reconcile old")
 		w.send(pod.REMOVE, old)
 		w.expect("kill old")
 		if _, ok := w.pods.Get("old"); ok {

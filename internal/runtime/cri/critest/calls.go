@@ -36,8 +36,11 @@ type Fault struct {
 	Skip int
 	// Times is how many calls are hit: 0 means one, a negative number means all from then on.
 	Times int
-	// Err is the answer, usually a gRPC status. Without Hang it must be set.
+	// Err is the answer, usually a gRPC status. Without Hang or Errs it must be set.
 	Err error
+	// Errs, if set, returns the answer to each call in place of Err, as of a runtime whose messages
+	// contain the ID that it made for the call.
+	Errs func() error
 	// Hang keeps the call without an answer until the client gives up or the runtime goes down.
 	Hang bool
 	// AfterWork does the work of the call first; otherwise nothing is done.
@@ -240,7 +243,11 @@ func (f *Fault) happen(ctx context.Context, s *serving, method string) error {
 	if f.Then != nil {
 		f.Then(method)
 	}
-	if !f.Hang {
+	switch {
+	case f.Hang:
+	case f.Errs != nil:
+		return f.Errs()
+	default:
 		return f.Err
 	}
 	select {
