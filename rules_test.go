@@ -106,6 +106,7 @@ var ranks = map[string]int{
 	"internal/host/inotify":        0,
 	"internal/host/selinux":        0,
 	"internal/host/rootlock":       0,
+	"internal/api/nodeauthz":       0,
 	"internal/cluster/patch":       0,
 	"internal/localapi/store":      1,
 	"internal/localapi/kinds":      0,
@@ -120,6 +121,7 @@ var ranks = map[string]int{
 	"internal/localapi/replica":    2,
 	"internal/localapi/controller": 2,
 	"internal/localapi/podcalls":   2,
+	"internal/localapi/nodeproxy":  2,
 	"internal/localapi/inmemory":   0,
 }
 

@@ -111,12 +111,17 @@ func (a *Agent) stop(scope server.StopScope) {
 	a.ask()
 }
 
-// configz returns the KubeletConfiguration in force.
+// configz returns the KubeletConfiguration in force. In run mode it is the one that the agent's
+// settings amount to.
 func (a *Agent) configz() any {
+	k := a.cfg.Kubelet
 	if a.settings.mode == runMode {
-		return nil
+		k = memberSettings(&a.cfg)
+		k.MaxPods, k.CgroupRoot = int32(a.settings.node.MaxPods), a.cfg.CgroupRoot
+		k.SerializeImagePulls, k.RegistryPullQPS = new(false), new(int32)
+		k.MaxParallelImagePulls = new(int32(a.settings.images.parallelPulls))
 	}
-	c := a.cfg.Kubelet.Redacted()
+	c := k.Redacted()
 	return &c
 }
 

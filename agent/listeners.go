@@ -33,6 +33,7 @@ func newListeners(a *Agent) (l listeners, err error) {
 	cfg := server.Config{
 		Handlers: a.handlers(), Tracer: a.tracer, Scrapes: scrapes, Metrics: a.out.Metrics, SLIs: a.out.SLIs, Debug: debugging(&a.base),
 		Listen:    func() (net.Listener, error) { return <-l.listener, nil },
+		NodeLogs:  nodeLogsOf(a.cfg.Kubelet),
 		OpenFiles: files.Cur, // Go's os package has raised it to the hard limit
 		Log:       a.cfg.Log, StreamIdleTimeout: a.settings.streamIdleTimeout,
 	}
@@ -51,6 +52,18 @@ func newListeners(a *Agent) (l listeners, err error) {
 	return l, err
 }
 
+// nodeLogsOf returns the node logs that k opens. In run mode, k is nil and they are a kubelet's by
+// default.
+func nodeLogsOf(k *config.Kubelet) server.NodeLogs {
+	if k != nil && !*k.EnableSystemLogHandler {
+		return server.NodeLogs{}
+	}
+	return server.NodeLogs{
+		Logs:  &nodelogs.Logs{Dir: "/var/log", Journalctl: "journalctl"},
+		Query: k != nil && *k.EnableSystemLogQuery && k.FeatureEnabled("NodeLogQuery"),
+	}
+}
+
 // kubeletPorts are the ports of kubelet mode.
 func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, error) {
 	k := g.cfg.Kubelet
@@ -60,11 +73,6 @@ func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, 
 	}
 	if k.FeatureEnabled("ContainerCheckpoint") {
 		d.Checkpoints = server.Checkpoints{Runtime: runtime, Dir: filepath.Join(g.cfg.RootDir, "checkpoints")}
-	}
-	if *k.EnableSystemLogHandler {
-		d.NodeLogs = server.NodeLogs{
-			Logs: &nodelogs.Logs{Dir: "/var/log", Journalctl: "journalctl"}, Query: *k.EnableSystemLogQuery && k.FeatureEnabled("NodeLogQuery"),
-		}
 	}
 	if *k.HealthzPort > 0 {
 		d.ListenHealthz = server.ListenTCP(k.HealthzBindAddress, *k.HealthzPort)

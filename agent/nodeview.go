@@ -59,9 +59,10 @@ func (a *Agent) openView(ctx context.Context) error {
 func (a *Agent) answers() localapi.Answers {
 	return localapi.Answers{
 		// The server is built later.
-		Node:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Containers().ServeHTTP(w, r) }),
-		Usage: func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) },
-		Pulls: a.imagePulls().marks,
+		Node:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Containers().ServeHTTP(w, r) }),
+		NodeProxy: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Proxied().ServeHTTP(w, r) }),
+		Usage:     func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) },
+		Pulls:     a.imagePulls().marks,
 		Explain: func(ctx context.Context, namespace, name string) (any, bool) {
 			h := a.Handlers()
 			e, ok := h.ExplainPod(ctx, namespace, name)

@@ -63,13 +63,17 @@ func discoveryOfView() map[string]runtime.Object {
 	return all
 }
 
-// resourcesOf are a kind and, of pods, what their containers are entered by.
+// resourcesOf are a kind and its subresources that a view serves.
 func resourcesOf(k *kinds.Kind) []metav1.APIResource {
 	r := metav1.APIResource{
 		Name: k.Plural, SingularName: strings.ToLower(k.Kind), Namespaced: k.Namespaced, Kind: k.Kind,
 		Verbs: metav1.Verbs{"get", "list", "watch"}, ShortNames: shownKinds[k.Stored],
 	}
-	if k.Plural != "pods" {
+	switch k.Plural {
+	case "nodes":
+		return []metav1.APIResource{r, {Name: "nodes/proxy", Kind: "NodeProxyOptions", Verbs: metav1.Verbs{"get"}}}
+	case "pods":
+	default:
 		return []metav1.APIResource{r}
 	}
 	r.Categories = []string{"all"}

@@ -83,7 +83,7 @@ func (v *View) open() (_ *openView, err error) {
 		ReadOnly: fmt.Sprintf("what the agent of node %s serves here can only be read: %s", v.cfg.NodeName, v.cfg.Write),
 	})
 	o.discovery = discoveryOfView()
-	o.parts = newParts(v.cfg.Answers, o.store, http.HandlerFunc(notThere), &oddities{log: v.cfg.Log})
+	o.parts = newParts(v.cfg.Answers, v.cfg.NodeName, o.store, http.HandlerFunc(notThere), &oddities{log: v.cfg.Log})
 	if o.port, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/nodeproxy"
 	"berth/internal/localapi/podcalls"
 	"berth/internal/localapi/reads"
 	"berth/internal/localapi/store"
@@ -20,6 +21,9 @@ import (
 type Answers struct {
 	// Node serves the node API to everybody who reaches it.
 	Node http.Handler
+	// NodeProxy serves what clients may read of the node API by nodes/NAME/proxy, without
+	// authorization; nil: nothing.
+	NodeProxy http.Handler
 	// Usage reads CPU and memory of node and pods, over the time since it was called last.
 	Usage func(context.Context) (*summary.Summary, error)
 	// Explain returns what is known of the pods of a name and why they are so, as something that
@@ -30,13 +34,13 @@ type Answers struct {
 }
 
 // parts answer a client that may ask: each what is its own.
-type parts struct{ reads, pods, usage, explain, judge http.Handler }
+type parts struct{ reads, pods, nodes, usage, explain, judge http.Handler }
 
-// newParts returns the parts over a store. judge answers what is no read.
-func newParts(a Answers, s *store.Store, judge http.Handler, o *oddities) parts {
+// newParts returns the parts over a store, on a node. judge answers what is no read.
+func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *oddities) parts {
 	return parts{
-		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podcalls.New(s, a.Node), usage: usage.New(s, a.Usage),
-		explain: explainer(a.Explain), judge: judge,
+		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podcalls.New(s, a.Node),
+		nodes: nodeproxy.New(s, node, a.NodeProxy), usage: usage.New(s, a.Usage), explain: explainer(a.Explain), judge: judge,
 	}
 }
 
@@ -47,6 +51,11 @@ var readable = []string{"", "ephemeralcontainers", "resize", "status"}
 var reviews = []string{"authentication.k8s.io", "authorization.k8s.io"}
 
 func isRead(q kinds.Request) bool { return slices.Contains([]string{"get", "list", "watch"}, q.Verb) }
+
+func isNodeProxy(r *http.Request) bool {
+	_, ok := kinds.ReadNodeProxy(r)
+	return ok
+}
 
 func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
@@ -64,6 +73,8 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.judge.ServeHTTP(w, r)
 	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):
 		p.pods.ServeHTTP(w, r)
+	case isNodeProxy(r):
+		p.nodes.ServeHTTP(w, r)
 	case isRead(q) && slices.Contains(readable, q.Subresource):
 		p.reads.ServeHTTP(w, r)
 	default:

@@ -143,7 +143,7 @@ var errNoTokens = errors.New("service account tokens need an API server, and thi
 
 // join makes the parts that read and write the store.
 func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority string) {
-	s.parts = newParts(cfg.Answers, s.store, judge, s.oddities)
+	s.parts = newParts(cfg.Answers, cfg.NodeName, s.store, judge, s.oddities)
 	s.garbage = garbage.New(garbage.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
 	s.binder = binder.New(binder.Config{Store: s.store, Writer: collects.ownWriter, NodeName: cfg.NodeName, Log: cfg.Log})
 	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: collects.ownWriter, Log: cfg.Log})

@@ -66,7 +66,8 @@ func newViewed(t *testing.T) *viewed {
 			NodeChanged: (&pod.Publisher[string]{}).Subscribe,
 		},
 		Answers: Answers{
-			Node: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "node API "+r.URL.Path) }),
+			Node:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "node API "+r.URL.Path) }),
+			NodeProxy: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "node proxy "+r.RequestURI) }),
 			Usage: func(context.Context) (*summary.Summary, error) {
 				return nil, errors.New("nobody measures")
 			},
@@ -234,7 +235,12 @@ func TestViewAnswers(t *testing.T) {
 		{"GET /apis/apps/v1/deployments", "application/json", 404, "404 page not found"},
 		{"GET /openapi/v2", "application/json", 404, `"reason":"NotFound"`},
 		{"GET /api/v1/namespaces/default/pods/web/nope", "application/json", 404, `"reason":"NotFound"`},
-		{"GET /api/v1/nodes/n/proxy/pods", "application/json", 404, `"reason":"NotFound"`},
+		{"GET /api/v1/nodes/n/proxy/pods", "application/json", 200, "node proxy /pods"},
+		{"GET /api/v1/nodes/https:n:10250/proxy/stats/summary?only_cpu_and_memory=true", "application/json", 200, "node proxy /stats/summary?only_cpu_and_memory=true"},
+		{"GET /api/v1/nodes/m/proxy/pods", "application/json", 404, `nodes \"m\" not found`},
+		{"GET /api/v1/namespaces/default/nodes/n/proxy/pods", "application/json", 404, `"reason":"NotFound"`},
+		{"GET /api/v1/watch/nodes/n/proxy/pods", "application/json", 404, `"reason":"NotFound"`},
+		{"POST /api/v1/nodes/n/proxy/run/default/web/main?cmd=ls", "application/json", 403, "write elsewhere"},
 		// What would change something is refused, and told where to go.
 		{"DELETE /api/v1/namespaces/default/pods/web", "application/json", 403, `cannot delete resource \"pods\" in API group \"\" in the namespace \"default\": what the agent of node n serves here can only be read: write elsewhere`},
 		{"POST /api/v1/namespaces/default/configmaps", "application/json", 403, "write elsewhere"},
@@ -278,7 +284,7 @@ func TestViewDiscovery(t *testing.T) {
 		}
 	}
 	want := "v1 pods get,list,watch; v1 pods/attach create,get; v1 pods/exec create,get; v1 pods/log get; v1 pods/portforward create,get; " +
-		"v1 events get,list,watch; v1 namespaces get,list,watch; v1 nodes get,list,watch; events.k8s.io/v1 events get,list,watch; " +
+		"v1 events get,list,watch; v1 namespaces get,list,watch; v1 nodes get,list,watch; v1 nodes/proxy get; events.k8s.io/v1 events get,list,watch; " +
 		"metrics.k8s.io/v1beta1 nodes get,list; metrics.k8s.io/v1beta1 pods get,list; berth.dev/v1 pods/explain get"
 	if strings.Join(got, "; ") != want || len(groups) != 4 {
 		t.Errorf("%d groups: %s\nwant %s", len(groups), strings.Join(got, "; "), want)

@@ -6,13 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	"berth/internal/api/nodeauthz"
 )
 
 // AuthorizationMode is a value of KubeletConfiguration's authorization.mode.
@@ -67,56 +68,8 @@ func newAuthorizer(a Authorization, node string) (*authorizer, error) {
 	return &authorizer{Authorization: a, node: node, answers: cache.NewLRUExpireCache(maxCached)}, nil
 }
 
-// attributes are what a request asks for: a verb on a subresource of the node. The first
-// subresource that is allowed is enough.
-type attributes struct {
-	verb         string
-	subresources []string
-}
-
-// computeAttributes returns what the request asks for (Kubelet authorization; KEP-2862 for the
-// finer names, which are tried before proxy).
-func computeAttributes(r *http.Request) attributes {
-	a := attributes{verb: verbOf(r.Method), subresources: []string{"proxy"}}
-	switch part := firstPart(r.URL.Path); part {
-	case "stats", "metrics", "checkpoint", "statusz":
-		a.subresources = []string{part}
-	case "logs":
-		a.subresources = []string{"log"}
-	case "pods", "runningpods":
-		a.subresources = []string{"pods", "proxy"}
-	case "healthz", "configz":
-		a.subresources = []string{part, "proxy"}
-	case "flagz":
-		a.subresources = []string{"configz", "proxy"}
-	case "exec", "attach", "run", "portForward":
-		// Whoever enters a container changes what runs there, also by a GET, which is how a
-		// WebSocket begins.
-		a.verb = "create"
-	}
-	return a
-}
-
-// verbOf returns the verb of the API for a method.
-func verbOf(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead:
-		return "get"
-	case http.MethodPost:
-		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		return "delete"
-	default:
-		return "" // no rule can allow it
-	}
-}
-
 // authorize reports whether the user may. The error says that it could not be found out.
-func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo, what attributes) (bool, error) {
+func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo, what nodeauthz.Attributes) (bool, error) {
 	if a.Mode == AlwaysAllow {
 		return true, nil
 	}
@@ -125,11 +78,11 @@ func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo,
 		extra[k] = authorizationv1.ExtraValue(v)
 	}
 	var errs []error
-	for _, sub := range what.subresources {
+	for _, sub := range what.Subresources {
 		allowed, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{
 			User: u.Username, UID: u.UID, Groups: u.Groups, Extra: extra,
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: what.verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.node,
+				Verb: what.Verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.node,
 			},
 		})
 		if allowed {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+
+	"berth/internal/api/nodeauthz"
 )
 
 // guard lets only authenticated and authorized requests through.
@@ -35,9 +37,9 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	what := computeAttributes(r)
+	what := nodeauthz.Compute(r.Method, r.URL.Path)
 	allowed, err := g.authz.authorize(r.Context(), u, what)
-	asked := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.Username, what.verb, what.subresources)
+	asked := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.Username, what.Verb, what.Subresources)
 	switch {
 	case err != nil:
 		g.log.Warn("request not authorized: the API server cannot be asked", "user", u.Username, "path", r.URL.Path, "error", err)

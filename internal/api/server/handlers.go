@@ -120,7 +120,8 @@ type Handlers struct {
 
 	// ObservedPods returns what the runtime showed of every pod that it has something of.
 	ObservedPods func() []*pod.Status
-	// Configz returns the KubeletConfiguration in force, for encoding/json.
+	// Configz returns the KubeletConfiguration in force, for encoding/json. If it is nil outside of
+	// kubelet mode, Server.Proxied does not serve it.
 	Configz func() any
 	// Settings returns what the agent was configured with, and where each value came from; nothing
 	// if it has no KubeletConfiguration. It may be nil.

@@ -50,7 +50,7 @@ func wholeNode(t *testing.T) server.Config {
 	streaming := streamingNode(&streamer{sync: runtimeapi.ExecSyncResponse{}})
 	h.Streaming, h.Observed, h.Stats = streaming.Streaming, streaming.Observed, emptyStats{}
 	scraped := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# scraped\n") })
-	return server.Config{Handlers: h, Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Scrapes: map[string]http.Handler{
+	return server.Config{Handlers: h, NodeLogs: nodeLogs(t), Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Scrapes: map[string]http.Handler{
 		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped, server.PathSLIs: scraped,
 	}}
 }
@@ -199,7 +199,7 @@ func TestMatrixOfAccess(t *testing.T) {
 					}
 				}
 				k := serveKubeletWith(t, wholeNode(t), server.Kubelet{
-					NodeLogs: nodeLogs(t), Checkpoints: server.Checkpoints{Runtime: checkpointer{}, Dir: filepath.Join(t.TempDir(), "checkpoints")},
+					Checkpoints: server.Checkpoints{Runtime: checkpointer{}, Dir: filepath.Join(t.TempDir(), "checkpoints")},
 					Authentication: server.Authentication{VerifyClient: func(chain []*x509.Certificate) error {
 						if chain[0].Subject.CommonName == "mallory" {
 							return errors.New("unknown authority")
@@ -271,7 +271,7 @@ func TestTraversal(t *testing.T) {
 			return "/etc/passwd", nil
 		}
 		k := serveKubeletWith(t, cfg, server.Kubelet{
-			Authentication: server.Authentication{Anonymous: true}, NodeLogs: nodeLogs(t), Checkpoints: server.Checkpoints{Runtime: watchfulRuntime{t}, Dir: t.TempDir()},
+			Authentication: server.Authentication{Anonymous: true}, Checkpoints: server.Checkpoints{Runtime: watchfulRuntime{t}, Dir: t.TempDir()},
 		})
 		via := k.client(nil)
 		defer via.CloseIdleConnections()

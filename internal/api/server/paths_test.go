@@ -51,9 +51,9 @@ func TestNoDoorRedirects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(aPod("web", "2", v1.PodRunning))
 		anybody := server.Authentication{Anonymous: true}
-		k := serveKubelet(t, n.handlers(), server.Kubelet{Authentication: anybody, NodeLogs: nodeLogs(t)})
+		k := serveKubeletWith(t, server.Config{Handlers: n.handlers(), NodeLogs: nodeLogs(t)}, server.Kubelet{Authentication: anybody})
 		closed := serveKubelet(t, n.handlers(), server.Kubelet{Authentication: anybody})
-		strict := serveKubelet(t, n.handlers(), server.Kubelet{NodeLogs: nodeLogs(t)})
+		strict := serveKubeletWith(t, server.Config{Handlers: n.handlers(), NodeLogs: nodeLogs(t)}, server.Kubelet{})
 		for _, c := range []struct {
 			k    *kubelet
 			door *pipeListener

@@ -64,6 +64,19 @@ func (s *routes) secure(k *Kubelet) http.Handler {
 	return asServed(mux)
 }
 
+// proxied are the paths that clients of an API server read by nodes/NAME/proxy.
+func (s *routes) proxied(k *Kubelet) http.Handler {
+	mux := s.readOnlyPaths()
+	if s.agent.h.Configz != nil {
+		mux.HandleFunc("GET "+PathConfigz, s.agent.getConfigz)
+	}
+	s.nodeLogs.route(mux)
+	if k != nil && k.DisableDebugging {
+		return withoutDebugging(asServed(mux))
+	}
+	return asServed(mux)
+}
+
 // readOnly are the paths of the port without authentication.
 func (s *routes) readOnly() http.Handler { return withoutDebugging(asServed(s.readOnlyPaths())) }
 

@@ -39,6 +39,8 @@ type Config struct {
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
+	// NodeLogs are what /logs/ shows.
+	NodeLogs NodeLogs
 	// Scrapes are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
 	// Stats may.
 	Scrapes map[string]http.Handler
@@ -69,8 +71,6 @@ type Kubelet struct {
 	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers:
 	// false).
 	DisableDebugging bool
-	// NodeLogs are what /logs/ shows.
-	NodeLogs NodeLogs
 	// Checkpoints are what /checkpoint makes.
 	Checkpoints Checkpoints
 	// DisableStatusz and DisableFlagz close /statusz and /flagz (feature gates ComponentStatusz and
@@ -80,13 +80,18 @@ type Kubelet struct {
 
 // Server serves the API at all its listeners.
 type Server struct {
-	listeners  []*listener
-	containers http.Handler
+	listeners           []*listener
+	containers, proxied http.Handler
 }
 
 // Containers serves what shows and enters containers, to everybody who reaches it: whoever hands it
 // a request has decided that it may.
 func (s *Server) Containers() http.Handler { return s.containers }
+
+// Proxied serves what clients of an API server may read of the node by nodes/NAME/proxy, without
+// authorization: the caller authorizes each request. No path enters a container or changes the
+// node.
+func (s *Server) Proxied() http.Handler { return s.proxied }
 
 // New returns a server that does not listen yet.
 func New(cfg Config) (*Server, error) {
@@ -98,7 +103,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	b := newBuilder(cfg)
 	b.local()
-	s := &Server{containers: b.routes(&answerer{name: "containers", streams: semaphore.NewWeighted(int64(localLimits.streams)), log: cfg.Log}).containers()}
+	s := &Server{containers: b.unlistened("containers").containers(), proxied: b.unlistened("node proxy").proxied(cfg.Kubelet)}
 	if k := cfg.Kubelet; k != nil {
 		if err := b.kubelet(k); err != nil {
 			return nil, err
@@ -156,6 +161,11 @@ func (b *builder) add(name string, listen func() (net.Listener, error), lim limi
 	return l, b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(lim.streams)), log: b.cfg.Log})
 }
 
+// unlistened returns the handlers of requests that come from the process itself.
+func (b *builder) unlistened(name string) *routes {
+	return b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(localLimits.streams)), log: b.cfg.Log})
+}
+
 func (b *builder) routes(a *answerer) *routes {
 	h := &b.cfg.Handlers
 	finder := podFinder{h}
@@ -170,8 +180,8 @@ func (b *builder) routes(a *answerer) *routes {
 		health:  healthHandlers{a, b.metrics},
 		debug:   debugHandlers{a, b.cfg.Debug},
 	}
+	r.nodeLogs = nodeLogHandlers{a, b.cfg.NodeLogs, semaphore.NewWeighted(maxLogQueries)}
 	if k := b.cfg.Kubelet; k != nil {
-		r.nodeLogs = nodeLogHandlers{a, k.NodeLogs, semaphore.NewWeighted(maxLogQueries)}
 		r.checkpoints = checkpointHandlers{a, finder, k.Checkpoints}
 		r.zpages = zpageHandlers{answerer: a, h: h}
 	}

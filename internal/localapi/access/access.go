@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/api/nodeauthz"
 	"berth/internal/localapi/kinds"
 )
 
@@ -186,7 +188,7 @@ func (a *Access) unauthorized(err error) error {
 
 // authorize decides without reading the body.
 func (a *Access) authorize(u *User, q kinds.Request, r *http.Request) error {
-	if reason, ok := a.allows(u, q); !ok {
+	if reason, ok := a.allows(u, q); !ok && !a.allowsNodeAPI(u, q, r) {
 		return forbidden(u, q, reason)
 	}
 	needs, err := a.needs(q, r)
@@ -208,6 +210,23 @@ func (a *Access) allows(u *User, q kinds.Request) (reason string, ok bool) {
 		return a.cfg.ReadOnly, false
 	}
 	return a.cfg.Rules.Rules().Allows(u, q)
+}
+
+// allowsNodeAPI reports whether a rule allows a request to the node API by a finer subresource of
+// the Node, such as nodes/metrics, which the node API accepts before nodes/proxy.
+//
+// Differs from kube-apiserver: it accepts nodes/proxy alone, which allows every path.
+func (a *Access) allowsNodeAPI(u *User, q kinds.Request, r *http.Request) bool {
+	to, ok := kinds.ReadNodeProxy(r)
+	if !ok {
+		return false
+	}
+	attributes := nodeauthz.Compute(r.Method, to.Path)
+	return attributes.Verb == q.Verb && slices.ContainsFunc(attributes.Subresources, func(subresource string) bool {
+		q.Subresource = subresource
+		_, ok := a.allows(u, q)
+		return ok
+	})
 }
 
 // notFound is the answer to a path that nothing is at.

@@ -283,12 +283,17 @@ func TestPaths(t *testing.T) {
 	for _, p := range []string{
 		"//api/v1/pods", "/api//v1/pods", "/api/v1//pods", "/api/v1/namespaces//pods", "/healthz/../api/v1/pods", "/api/v1/./pods", "/api/v1/pods/..",
 		"/api/v1/namespaces/x%2Fpods", "/api/v1/namespaces/x/pods/p%2fexec", "/api/v1/namespaces/x/pods/%2e%2e", "/api/v1/namespaces/x/pods/p%00", "/healthz//",
+		"/api/v1/namespaces/x/pods/p/proxy/a//b", "/api/v1/namespaces/x/pods/p/proxy/../b", "/api/v1/namespaces/x/pods/p/proxy/%2f",
+		"/api/v1/namespaces/proxy/pods/../../../nodes/n", "/api/v1/namespaces/proxy/pods/%2e%2e/secrets",
+		"/api/v1/nodes/n/proxy/../../m", "/api/v1/nodes/n/proxy/metrics/../pods", "/api/v1/nodes/n/proxy/metrics%2f..%2fpods", "/api/v1/nodes/n/proxy//metrics",
+		"/api/v1/nodes/n/proxy/%2e%2e/pods", "/api/v1/nodes/n/proxy/./metrics", "/api/v1/nodes/n/proxy/logs/a%00", "/api/v1/nodes/n/proxy/logs/a%0d%0a",
+		"/api/v1/nodes/n%2fproxy%2fmetrics", "/api/v1/nodes/n/proxy/logs/..", "/api/v1/nodes/../nodes/n/proxy/metrics",
 	} {
 		if got := s.do(admin, "GET "+p, ""); got.code != http.StatusNotFound || got.status(t).Reason != "NotFound" {
 			t.Errorf("%s: %d %s", p, got.code, got.body)
 		}
 	}
-	for _, p := range []string{"/", "/api/v1/pods/", "/api/v1/namespaces/x/pods/p/proxy/a//b/../%2f", "/api/v1/nodes/n/proxy/"} {
+	for _, p := range []string{"/", "/api/v1/pods/", "/api/v1/namespaces/x/pods/p/proxy/a/b", "/api/v1/nodes/n/proxy/", "/api/v1/nodes/n/proxy/logs/", "/api/v1/nodes/n/proxy/logs/%252e%252e"} {
 		if got := s.do(admin, "GET "+p, ""); got.code != http.StatusOK {
 			t.Errorf("%s: %d %s", p, got.code, got.body)
 		}
@@ -366,5 +371,101 @@ func TestUnixSocket(t *testing.T) {
 	}
 	if got := s.do(c, "GET /version", "", "Authorization: Bearer rubbish"); got.code != http.StatusUnauthorized {
 		t.Errorf("a bad token: %d %s", got.code, got.body)
+	}
+}
+
+// TestNodeProxy is who reaches which path of the node API.
+func TestNodeProxy(t *testing.T) {
+	s := newServer(t, `
+rules:
+- users: [metrics]
+  verbs: [get]
+  resources: [nodes/metrics]
+- users: [stats]
+  verbs: [get]
+  resources: [nodes/stats]
+- users: [log]
+  verbs: [get]
+  resources: [nodes/log]
+- users: [pods]
+  verbs: [get]
+  resources: [nodes/pods]
+- users: [healthz]
+  verbs: [get]
+  resources: [nodes/healthz]
+- users: [configz]
+  verbs: [get]
+  resources: [nodes/configz]
+- users: [proxy]
+  verbs: [get]
+  resources: [nodes/proxy]
+- users: [one]
+  verbs: [get]
+  resources: [nodes/proxy, nodes/metrics]
+  resourceNames: [m]
+- users: [creator]
+  verbs: [create, update, patch, delete, list, watch]
+  resources: [nodes/*]
+- users: [reader]
+  verbs: ["*"]
+  resources: [nodes, pods/*]
+- users: [owner]
+  verbs: ["*"]
+  resources: ["*"]
+  namespaces: [x]
+- users: [paths]
+  verbs: ["*"]
+  nonResourceURLs: ["*"]
+`)
+	paths := map[string]string{ // by the finer subresource
+		"/metrics": "metrics", "/metrics/cadvisor": "metrics", "/metrics/resource": "metrics", "/metrics/probes": "metrics",
+		"/stats/summary": "stats", "/pods": "pods", "/healthz": "healthz", "/healthz/ping": "healthz", "/logs/": "log", "/logs/syslog": "log",
+		"/logs/?query=kubelet": "log", "/configz": "configz", "": "", "/": "", "/metricsx": "", "/exec/x/p/c": "", "/containerLogs/x/p/c": "", "/debug/pprof/heap": "",
+	}
+	users := []string{"metrics", "stats", "log", "pods", "healthz", "configz", "proxy", "one", "creator", "reader", "owner", "paths"}
+	for path, subresource := range paths {
+		for _, user := range users {
+			for _, node := range []string{"n", "n:10250", "https:n:10250"} {
+				want := http.StatusForbidden
+				if user == "proxy" || user == subresource {
+					want = http.StatusOK
+				}
+				if got := s.do(s.client(user), "GET /api/v1/nodes/"+node+"/proxy"+path, ""); got.code != want {
+					t.Errorf("%s, GET %s of %s: %d %s, want %d", user, path, node, got.code, got.body, want)
+				}
+			}
+		}
+	}
+	for _, c := range []struct {
+		user, request string
+		want          int
+	}{
+		{"one", "GET /api/v1/nodes/m/proxy/metrics", 200},
+		{"one", "GET /api/v1/nodes/m/proxy/pods", 200},
+		{"one", "GET /api/v1/nodes/m:10250/proxy/metrics", 403}, // as kube-apiserver: the rule has another name
+		{"metrics", "HEAD /api/v1/nodes/n/proxy/metrics", 200},
+		{"metrics", "POST /api/v1/nodes/n/proxy/metrics", 403},
+		{"metrics", "OPTIONS /api/v1/nodes/n/proxy/metrics", 403},
+		{"metrics", "GET /api/v1/nodes/n", 403},
+		{"metrics", "GET /api/v1/nodes/metrics/proxy/pods", 403},
+		{"proxy", "POST /api/v1/nodes/n/proxy/stats/summary", 403},
+		{"proxy", "PUT /api/v1/nodes/n/proxy/debug/flags/v", 403},
+		{"proxy", "GET /api/v1/nodes/n/proxy?watch=1", 200},
+		{"proxy", "GET /api/v1/watch/nodes/n/proxy/metrics", 403},
+		{"metrics", "GET /api/v1/watch/nodes/n/proxy/metrics", 403},
+		{"owner", "GET /api/v1/namespaces/x/nodes/n/proxy/metrics", 200}, // which is no path of the proxy
+		{"metrics", "GET /api/v1/namespaces/x/nodes/n/proxy/metrics", 403},
+		{"metrics", "GET /api/v1beta1/nodes/n/proxy/metrics", 403},
+		{"metrics", "GET /apis/example.com/v1/nodes/n/proxy/metrics", 403},
+		{"metrics", "GET /api/v1/nodes/n/PROXY/metrics", 403},
+		{"metrics", "GET /api/v1/nodes/n/proxymetrics/metrics", 403},
+	} {
+		if got := s.do(s.client(c.user), c.request, ""); got.code != c.want {
+			t.Errorf("%s, %s: %d %s, want %d", c.user, c.request, got.code, got.body, c.want)
+		}
+	}
+	want := `nodes "n" is forbidden: User "metrics" cannot get resource "nodes/proxy" in API group "" at the cluster scope`
+	if got := s.do(s.client("metrics"), "GET /api/v1/nodes/n/proxy/pods", ""); got.status(t).Message != want {
+		t.Errorf("got %s, want %s", got.body, want)
 	}
 }

@@ -70,6 +70,7 @@ func TestAudit(t *testing.T) {
 		{user: "deployer", request: "PUT /api/v1/namespaces/x/configmaps/there", want: map[string]any{"user": "deployer", "verb": "update", "resource": "configmaps", "namespace": "x", "name": "there", "code": 200.}},
 		{user: "deployer", request: "POST /api/v1/namespaces/x/pods", want: map[string]any{"user": "deployer", "verb": "create", "resource": "pods", "namespace": "x", "code": 200.}},
 		{user: "ci", request: "GET /api/v1/nodes/n", want: map[string]any{"user": "ci", "verb": "get", "resource": "nodes", "name": "n", "code": 403.}},
+		{user: "ci", request: "GET /api/v1/nodes/n/proxy/metrics", want: map[string]any{"user": "ci", "verb": "get", "resource": "nodes/proxy", "name": "n", "code": 403.}},
 		{user: "ci", request: "GET /metrics", want: map[string]any{"user": "ci", "verb": "get", "path": "/metrics", "code": 403.}},
 		{
 			user: "boss", request: "DELETE /apis/coordination.k8s.io/v1/namespaces/x/leases/l", headers: []string{"Impersonate-User: a", "Impersonate-Group: system:masters"},

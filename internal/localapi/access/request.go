@@ -33,15 +33,11 @@ func asks(r *http.Request) kinds.Request {
 }
 
 // isClean says whether each server reads the path of a request alike: nothing in it goes up, is
-// empty, or is a slash in disguise. What follows pods/NAME/proxy/ is of another server.
+// empty, or is a slash in disguise. That holds for the path of a proxied request too.
 func isClean(r *http.Request) bool {
 	p, raw := r.URL.Path, r.URL.EscapedPath()
 	if !strings.HasPrefix(p, "/") {
 		return false
-	}
-	if before, _, ok := strings.Cut(p, "/proxy/"); ok && strings.HasPrefix(p, "/api/v1/") {
-		p = before + "/proxy"
-		raw, _, _ = strings.Cut(raw, "/proxy/")
 	}
 	if len(p) > 1 {
 		p = strings.TrimSuffix(p, "/")
@@ -53,7 +49,7 @@ func isClean(r *http.Request) bool {
 var streams = []string{"attach", "exec", "portforward", "proxy"}
 
 func isStream(q kinds.Request) bool {
-	return q.Group == "" && (q.Resource == "pods" || q.Resource == "nodes") && slices.Contains(streams, q.Subresource)
+	return q.Group == "" && q.Resource == "pods" && slices.Contains(streams, q.Subresource)
 }
 
 // spanOf says whether a request goes on until its client ends it.
@@ -89,7 +85,7 @@ func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error
 	create := q
 	create.Verb = "create"
 	switch {
-	case q.Verb == "get" && isStream(q) && q.Resource == "pods" && q.Subresource != "proxy":
+	case q.Verb == "get" && isStream(q) && q.Subresource != "proxy":
 		// By a WebSocket, which begins with a GET, a client gets into a pod as by a POST.
 		// Differs from kube-apiserver: the refusal says what is lacking.
 		return append(list, create), nil

@@ -42,14 +42,14 @@ func (g grant) names() string {
 }
 
 // others are resources of rules that are no kinds of objects: reviews, what Impersonate headers
-// name, metrics, what of a node its own API asks for. Any key is a subresource of userextras.
+// name, metrics, what of a node the node API asks for. Any key is a subresource of userextras.
 var others = []struct {
 	group, plural string
 	subresources  []string
 }{
 	{"", "users", nil},
 	{"", "groups", nil},
-	{"", "nodes", []string{"checkpoint", "configz", "healthz", "log", "metrics", "pods", "stats"}},
+	{"", "nodes", []string{"checkpoint", "configz", "healthz", "log", "metrics", "pods", "proxy", "stats", "statusz"}},
 	{"authentication.k8s.io", "uids", nil},
 	{"authentication.k8s.io", "userextras", []string{all}},
 	{"authentication.k8s.io", "selfsubjectreviews", nil},

@@ -116,3 +116,34 @@ func TestOf(t *testing.T) {
 		t.Errorf("a Service is of the kind %v", got)
 	}
 }
+
+func TestReadNodeProxy(t *testing.T) {
+	for target, want := range map[string]NodeProxy{
+		"/api/v1/nodes/n/proxy":                         {"n", "/"},
+		"/api/v1/nodes/n/proxy/":                        {"n", "/"},
+		"/api/v1/nodes/n/proxy/metrics":                 {"n", "/metrics"},
+		"/api/v1/nodes/n/proxy/logs/":                   {"n", "/logs/"},
+		"/api/v1/nodes/n/proxy/logs/?query=kubelet":     {"n", "/logs/"},
+		"/api/v1/nodes/https:n:10250/proxy/stats/x":     {"https:n:10250", "/stats/x"},
+		"/api/v1/nodes/proxy/proxy/proxy":               {"proxy", "/proxy"},
+		"/api/v1/nodes/n/proxy/%252e%252e/pods":         {"n", "/%2e%2e/pods"},
+		"/api/v1/nodes/n":                               {},
+		"/api/v1/nodes/n/status":                        {},
+		"/api/v1/nodes/n/proxymetrics":                  {},
+		"/api/v1/nodes//proxy/metrics":                  {},
+		"/api/v1/watch/nodes/n/proxy/metrics":           {},
+		"/api/v1/namespaces/x/nodes/n/proxy/metrics":    {},
+		"/api/v1beta1/nodes/n/proxy/metrics":            {},
+		"/apis/v1/nodes/n/proxy/metrics":                {},
+		"/apis/example.com/v1/nodes/n/proxy/metrics":    {},
+		"/api/v1/namespaces/nodes/pods/n/proxy/metrics": {},
+	} {
+		got, ok := ReadNodeProxy(httptest.NewRequest("GET", target, http.NoBody))
+		if got != want || ok != (want != NodeProxy{}) {
+			t.Errorf("%s: got %+v %v, want %+v", target, got, ok, want)
+		}
+		if q := Read(httptest.NewRequest("GET", target, http.NoBody)); ok && (q.Verb != "get" || q.Resource != "nodes" || q.Name != got.Node || q.Namespace != "" || q.Group != "" || q.Version != "v1") {
+			t.Errorf("%s: is authorized as %+v", target, q)
+		}
+	}
+}
