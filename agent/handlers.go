@@ -117,6 +117,7 @@ func (a *Agent) configz() any {
 	k := a.cfg.Kubelet
 	if a.settings.mode == runMode {
 		k = memberSettings(&a.cfg)
+		k.EnableServer, k.HealthzPort, k.ReadOnlyPort = new(false), new(int32), 0
 		k.MaxPods, k.CgroupRoot = int32(a.settings.node.MaxPods), a.cfg.CgroupRoot
 		k.SerializeImagePulls, k.RegistryPullQPS = new(false), new(int32)
 		k.MaxParallelImagePulls = new(int32(a.settings.images.parallelPulls))
