@@ -20,20 +20,30 @@ import (
 func (s ending) endOf(container string, end journal.End) string {
 	text := endText(end.ExitCode, end.Reason, end.Message)
 	if end.Reason == lifecycle.OOMKilled && s.pod != nil {
-		if kill := s.oomOf(end); kill != "" {
-			return fmt.Sprintf("%s (OOMKilled, exit code %d)", "was killed because it used more memory than its limit: "+kill, end.ExitCode)
-		}
-		if c := pod.FindContainer(&s.pod.Spec, container); c != nil {
-			if limit, ok := c.Resources.Limits[v1.ResourceMemory]; ok {
-				text = strings.Replace(text, "its limit (", fmt.Sprintf("its limit of %s (", limit.String()), 1)
-			}
-		}
-		return text
+		return strings.Replace(text, " (OOMKilled", s.memoryLimit(container, end)+" (OOMKilled", 1)
 	}
 	if signalOf(end.ExitCode) != "" && end.Container != "" && s.killedFor(end) == "" && !s.agentStopped(end) {
 		text += ", which the agent did not send,"
 	}
 	return text
+}
+
+// memoryLimit says which memory limit a container that was OOM-killed went over.
+func (s ending) memoryLimit(container string, end journal.End) string {
+	if kill := s.oomOf(end); kill != "" {
+		return ": " + kill
+	}
+	if c := pod.FindContainer(&s.pod.Spec, container); c != nil {
+		if limit, ok := c.Resources.Limits[v1.ResourceMemory]; ok {
+			return fmt.Sprintf(", which went over its limit of %s", limit.String())
+		}
+	}
+	if r := s.pod.Spec.Resources; r != nil {
+		if limit, ok := r.Limits[v1.ResourceMemory]; ok {
+			return fmt.Sprintf(", which went over the limit of its pod, %s", limit.String())
+		}
+	}
+	return "; neither it nor its pod has a memory limit"
 }
 
 // agentStopped reports whether the agent stopped the container when it ended, or may have.

@@ -20,7 +20,7 @@ func endText(code int, reason, message string) string {
 	signal := signalOf(code)
 	switch {
 	case reason == lifecycle.OOMKilled:
-		return fmt.Sprintf("was killed because it used more memory than its limit (OOMKilled, exit code %d)", code)
+		return fmt.Sprintf("was killed for its memory use (OOMKilled, exit code %d)", code)
 	case reason == "StartError" || reason == "ContainerCannotRun":
 		return fmt.Sprintf("could not be started (%s)", joinNonEmpty(": ", reason, oneLine(message)))
 	case reason == lifecycle.ContainerStatusUnknown:

@@ -2,6 +2,7 @@ package oom
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -32,8 +33,29 @@ func (e Events) Killed(k Kill) {
 	if !ok { // an agent that comes back hears of kills before it hears of pods
 		p = &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: k.UID, Namespace: k.Namespace, Name: k.Name}}
 	}
+	k.Of = limitedBy(k.Of, &p.Spec)
 	e.Recorder.Event(p, k.Container, v1.EventTypeWarning, "OOMKilled", k.Message())
 	e.Refresh(k.UID)
+}
+
+// limitedBy returns whose limit was reached as the user set it: the cgroup of a pod without a limit
+// of its own has the sum of its containers' limits, and holds the sandbox as well.
+func limitedBy(of Scope, spec *v1.PodSpec) Scope {
+	limited := 0
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if !c.Resources.Limits.Memory().IsZero() {
+			limited++
+		}
+	}
+	switch {
+	case of != Pod || limited == 0:
+		return of
+	case spec.Resources != nil && !spec.Resources.Limits.Memory().IsZero():
+		return Pod
+	case len(spec.InitContainers)+len(spec.Containers) == 1:
+		return Container
+	}
+	return Containers
 }
 
 // SystemOOM records that the node had no memory left.
@@ -64,6 +86,8 @@ func (k Kill) Message() string {
 		return fmt.Sprintf("the kernel killed %s %s: the node had no memory left", what, in)
 	case Pod:
 		why = "the memory limit of the pod was reached"
+	case Containers:
+		why = "the memory limits of the pod's containers together were reached"
 	case Above:
 		why = "the memory limit of all pods, or of those of its class, was reached"
 	default:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/host/cgroupstat"
@@ -315,6 +316,42 @@ func TestMessage(t *testing.T) {
 	for _, tt := range tests {
 		if got := tt.kill.Message(); got != tt.want {
 			t.Errorf("%+v:\n got %s\nwant %s", tt.kill, got, tt.want)
+		}
+	}
+}
+
+// A pod's cgroup is limited to the sum of its containers' limits unless the pod has a limit of its
+// own, and holds the sandbox as well: the event names the limit that the user set.
+func TestLimitOfSum(t *testing.T) {
+	limited := func(name string) v1.Container {
+		return v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi")}}}
+	}
+	always := v1.ContainerRestartPolicyAlways
+	sidecar := limited("proxy")
+	sidecar.RestartPolicy = &always
+	tests := []struct {
+		name string
+		spec v1.PodSpec
+		want string
+	}{
+		{"one container", v1.PodSpec{Containers: []v1.Container{limited("main")}}, "the memory limit of the container was reached (64Mi used of 64Mi)"},
+		{"two containers", v1.PodSpec{Containers: []v1.Container{limited("main"), limited("side")}}, "the memory limits of the pod's containers together were reached (64Mi used of 64Mi)"},
+		{"a sidecar", v1.PodSpec{Containers: []v1.Container{limited("main")}, InitContainers: []v1.Container{sidecar}}, "the memory limits of the pod's containers together were reached (64Mi used of 64Mi)"},
+		{
+			"a limit of the pod",
+			v1.PodSpec{Containers: []v1.Container{limited("main")}, Resources: &v1.ResourceRequirements{Limits: limited("").Resources.Limits}},
+			"the memory limit of the pod was reached (64Mi used of 64Mi)",
+		},
+		{"no limit is known", v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}, "the memory limit of the pod was reached (64Mi used of 64Mi)"},
+	}
+	for _, tt := range tests {
+		var r recorder
+		Events{
+			Recorder: &r, Refresh: func(pod.UID) {},
+			Pod: func(pod.UID) (*v1.Pod, bool) { return &v1.Pod{Spec: tt.spec}, true },
+		}.Killed(Kill{Container: "main", Process: "hog", PID: 7, Count: 1, Of: Pod, Used: 64 << 20, Limit: 64 << 20})
+		if len(r) != 1 || !strings.HasSuffix(r[0], "of container main: "+tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.name, r, tt.want)
 		}
 	}
 }

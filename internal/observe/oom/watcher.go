@@ -43,7 +43,8 @@ type Scope int
 const (
 	Container Scope = iota
 	Pod
-	Above // the pod: the pods of a class, or all
+	Containers // of the pod together, which has no limit of its own
+	Above      // the pod: the pods of a class, or all
 	Node
 )
 
