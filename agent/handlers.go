@@ -52,7 +52,8 @@ func (a *Agent) handlers() server.Handlers {
 	return h
 }
 
-// waits returns the calls for the pod that are under way, of the runtime and of CSI drivers.
+// waits returns the calls for the pod that are under way: of the runtime, of CSI drivers, and what
+// else volumes wait for.
 func (a *Agent) waits(uid pod.UID) []server.Wait {
 	observed, ok := a.pleg.Newest(uid)
 	if !ok {
@@ -64,6 +65,9 @@ func (a *Agent) waits(uid pod.UID) []server.Wait {
 	}
 	for _, w := range a.storage.drivers.Waits(uid) {
 		out = append(out, server.Wait{Pod: uid, Driver: w.Driver, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
+	}
+	for _, w := range a.storage.volumes.Waits(uid) {
+		out = append(out, server.Wait{Pod: uid, From: w.From, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
 	}
 	return out
 }

@@ -30,7 +30,7 @@ type parts struct {
 	DiskUsed atomic.Int64
 
 	uplink  *uplink
-	mounts  *mount.FakeMounter // what is mounted on the machine
+	mounts  *mountTable // what is mounted on the machine
 	logind  Logind
 	sockets hostSockets
 	kernel  kernel
@@ -43,7 +43,7 @@ type parts struct {
 func newParts(r *critest.Runtime) *parts {
 	return &parts{
 		Runtime: r, Cgroups: &Cgroups{runtime: r, pods: map[pod.UID]*podCgroup{}, deaf: map[string]bool{}}, Network: newNetwork(r), Usage: newUsage(r),
-		uplink: newUplink(), mounts: mount.NewFakeMounter(nil), kernel: newKernel(), shape: usualShape,
+		uplink: newUplink(), mounts: &mountTable{FakeMounter: mount.NewFakeMounter(nil)}, kernel: newKernel(), shape: usualShape,
 	}
 }
 

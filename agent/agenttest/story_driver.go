@@ -46,7 +46,7 @@ func (s *story) doDriver(verb string, args []string) error {
 		}
 		s.shape = machinetest.Shape{Sockets: n, Cores: 2, Memory: 4 << 30}
 	default:
-		return errors.New("unknown command")
+		return s.doMounts(verb, args)
 	}
 	return nil
 }

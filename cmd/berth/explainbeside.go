@@ -156,7 +156,7 @@ func (s coming) nextAwaited() (lines []string) {
 				}
 			}
 		}
-	case s.waitsForDriver(): // whose call has a limit
+	case s.waitsForVolume(): // whose call has a limit
 	case strings.HasPrefix(last.Decision, "wait for volume"):
 		return []string{"as soon as " + strings.TrimPrefix(strings.Replace(last.Decision, " to be mounted", " is mounted", 1), "wait for ") + "; no limit is known for it"}
 	}

@@ -201,10 +201,12 @@ func shortageOf(refusal string) (n [3]int64, ok bool) {
 }
 
 // where is how errors of passes begin: with the pod, and the step.
-var where = regexp.MustCompile(`^sync (terminating |terminated )?pod [^:]+: (step [^:]+: )?`)
+var where = regexp.MustCompile(`^sync (terminating |terminated )?pod [^:]+: (step [^:]+: )?(volumes: )?`)
 
 // plainError is an error of a pass without what everybody knows who asked about the pod.
-func plainError(text string) string { return oneLine(where.ReplaceAllString(text, "")) }
+func plainError(text string) string {
+	return strings.TrimPrefix(oneLine(where.ReplaceAllString(text, "")), "pod sandbox: ")
+}
 
 // missing are objects and drivers that a pod waits for, as errors name them. Each is noticed when
 // it comes.

@@ -15,9 +15,10 @@ func (s explainer) lastingWaits() []server.Wait {
 	})
 }
 
-// waitsForDriver reports whether a CSI driver has not answered a call for the pod for long.
-func (s explainer) waitsForDriver() bool {
-	return slices.ContainsFunc(s.lastingWaits(), func(w server.Wait) bool { return w.Driver != "" })
+// waitsForVolume reports whether a CSI driver, or the server of a volume, has not answered a call
+// for the pod for long.
+func (s explainer) waitsForVolume() bool {
+	return slices.ContainsFunc(s.lastingWaits(), func(w server.Wait) bool { return w.Driver != "" || w.From != "" })
 }
 
 // waitText says what is not answered, since when, and what comes of it in the end.
@@ -27,6 +28,9 @@ func (s coming) waitText(w server.Wait) string {
 		who, call, then = "the CSI driver "+w.Driver, w.Call, "the call is given up then, and made again later"
 	}
 	switch {
+	case w.From != "":
+		who, then = w.From, "the try is given up then, and the next one follows 10 to 15 s later"
+		call = fmt.Sprintf("%s for volume %q", oneLine(w.Call), w.Volume)
 	case w.Container != "":
 		call += fmt.Sprintf(" of container %q", w.Container)
 	case w.Volume != "":

@@ -19,7 +19,7 @@ type ending struct{ explainer }
 
 // aboutVolumes says that a pod whose containers have ended waits for a CSI driver.
 func (s ending) aboutVolumes() string {
-	if s.aboutRunning() != "" || !s.waitsForDriver() {
+	if s.aboutRunning() != "" || !s.waitsForVolume() {
 		return ""
 	}
 	return " Its containers have ended, and a CSI driver has not taken its volumes down yet."

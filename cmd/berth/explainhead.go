@@ -215,15 +215,29 @@ func (s explainer) aboutStarting() string {
 		switch {
 		case e.Time.Before(last):
 		case e.Error != "" && e.Component != "event":
-			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), strings.TrimPrefix(plainError(e.Error), "pod sandbox: "))
+			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), plainError(e.Error))
 		case strings.HasPrefix(e.Decision, "wait for "):
-			return s.says("%s It has to %s%s.", text, oneLine(e.Decision), s.waitedFor(e))
+			return s.says("%s It has to %s%s.%s", text, oneLine(e.Decision), s.waitedFor(e), ending{s}.failedBefore(s.timeline.Entries[:i], last))
 		default:
 			continue
 		}
 		break
 	}
 	return s.says("%s", text)
+}
+
+// failedBefore says how the try failed that came before the one that is under way, if it was for
+// the same step: after since.
+func (s ending) failedBefore(entries []journal.Entry, since time.Time) string {
+	for _, e := range slices.Backward(entries) {
+		if e.Time.Before(since) {
+			break
+		}
+		if e.Component == "worker" && e.Error != "" {
+			return fmt.Sprintf(" The try before failed%s: %s.", s.agoOf(e.Time), strings.TrimSuffix(plainError(e.Error), "."))
+		}
+	}
+	return ""
 }
 
 // aboutPulls tells how far the images are that are being pulled for the pod.

@@ -31,7 +31,7 @@ type Explanation struct {
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
 	// Pulls are those under way for the pods.
 	Pulls []Pull `json:"pulls,omitempty"`
-	// Waits are the calls for the pods that the runtime, or a CSI driver, has not answered yet.
+	// Waits are the calls for the pods that have not been answered yet.
 	Waits []Wait `json:"waits,omitempty"`
 	// Probes are how those of the pods stand.
 	Probes []Probe `json:"probes,omitempty"`
@@ -50,18 +50,22 @@ type PublishedExplanation struct {
 	Explanation     `json:",inline"`
 }
 
-// Wait is a call for a pod that the runtime, or a CSI driver, has not answered yet.
+// Wait is a call for a pod that the runtime, a CSI driver or a server of volumes has not answered
+// yet.
 type Wait struct {
 	Pod pod.UID `json:"pod"`
 	// Driver is the CSI driver that is to answer; empty for the runtime.
 	Driver string `json:"driver,omitempty"`
-	// Call is the name of the call, such as "CreateContainer".
+	// From is another program that is to answer, in words, such as "the NFS server files".
+	From string `json:"from,omitempty"`
+	// Call is the name of the call, such as "CreateContainer"; with From, what is asked for in
+	// words.
 	Call string `json:"call"`
 	// Container is the one that it is about; empty for a call about the pod, and when it is not
 	// known.
 	Container string `json:"container,omitempty"`
-	// Volume is what the driver calls the volume that the call is about; empty for a call about
-	// none.
+	// Volume is what the driver calls the volume that the call is about, with From what the pod
+	// calls it; empty for a call about none.
 	Volume string `json:"volume,omitempty"`
 	// Since is when an answer could be expected: when the call was made, or when the time was over
 	// that the call itself asks for, as a grace period.

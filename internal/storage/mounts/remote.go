@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// mountLimit is how long the mount of a network filesystem may take. mount.nfs gives up by
+	// MountLimit is how long the mount of a network filesystem may take. mount.nfs gives up by
 	// itself after two minutes (nfs(5), retry) and says why, unless the kernel waits for a server
 	// that it has known before.
-	mountLimit = 3 * time.Minute
+	MountLimit = 3 * time.Minute
 	// unmountLimit is how long the unmount of a network filesystem may wait for its server, before
 	// it is done without.
 	unmountLimit = time.Minute
@@ -47,7 +47,7 @@ func (m *Mounter) MountRemote(ctx context.Context, source, target, fsType string
 	}
 	defer func() { err = errors.Join(err, leave(dir)) }()
 	args := mount.MakeMountArgs(source, dir, fsType, options)
-	out, err := runFor(ctx, mountLimit, nil, "mount", args...)
+	out, err := runFor(ctx, MountLimit, nil, "mount", args...)
 	if err != nil {
 		return fmt.Errorf("%smount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", advise(os.DirFS("/"), fsType, string(out)), err, strings.Join(args, " "), out)
 	}

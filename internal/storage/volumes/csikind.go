@@ -62,7 +62,9 @@ func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	}
 	if needs && c.csi.ControllerAttach {
 		began := time.Now()
+		end := c.waits.begin(of, "the attacher of the CSI driver "+v.driver, "the attachment of "+v.handle+" to this node", attachWait)
 		err := c.attach.await(ctx, v.csiID)
+		end()
 		c.operated(ctx, csiPluginName(v.driver), verifyAttached, time.Since(began), err)
 		if err != nil {
 			if full := c.attach.findLimit(ctx, of.spec.Name, v); full != nil {

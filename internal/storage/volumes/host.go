@@ -27,6 +27,7 @@ type host struct {
 	exec    utilexec.Interface
 	log     *slog.Logger
 	event   func(p *v1.Pod, eventtype, reason, message string)
+	waits   openWaits
 	*metrics
 }
 

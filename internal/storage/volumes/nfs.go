@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"berth/internal/runtime/crispec"
+	"berth/internal/storage/mounts"
 )
 
 // nfsPlugin is the directory name of volumes of NFS.
@@ -40,7 +41,11 @@ func (k nfs) setup(ctx context.Context, v *volume) (outcome, error) {
 	if ip := net.ParseIP(server); ip != nil && ip.To4() == nil {
 		server = "[" + server + "]"
 	}
-	fresh, err := k.ensureMount(ctx, v.dir(), mountSource{source: server + ":" + src.Path, fsType: "nfs", options: slices.Compact(options)})
+	source := server + ":" + src.Path
+	if _, ok := k.mounter.(remote); ok {
+		defer k.waits.begin(v, "the NFS server "+src.Server, "the mount of "+source, mounts.MountLimit)()
+	}
+	fresh, err := k.ensureMount(ctx, v.dir(), mountSource{source: source, fsType: "nfs", options: slices.Compact(options)})
 	return outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: readOnly}, fresh: fresh}, err
 }
 
