@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"berth/agent/agenttest"
-	"berth/internal/record/journal"
+	"berth/internal/api/server"
 )
 
 // TestStories tells what berth explain says of pods over their lives, at an agent whose
@@ -21,11 +21,11 @@ func TestStories(t *testing.T) {
 
 // explainAt is berth explain at an agent that dial connects to, in the time zone UTC.
 func explainAt(dial func(context.Context) (net.Conn, error), subject string) (agenttest.Explained, error) {
-	return explainAs(dial, subject, func([]journal.Entry) {})
+	return explainAs(dial, subject, func(*server.Explanation) {})
 }
 
-// explainAs is explainAt with decisions that show changes.
-func explainAs(dial func(context.Context) (net.Conn, error), subject string, show func([]journal.Entry)) (out agenttest.Explained, err error) {
+// explainAs is explainAt with an explanation that show changes.
+func explainAs(dial func(context.Context) (net.Conn, error), subject string, show func(*server.Explanation)) (out agenttest.Explained, err error) {
 	c := newClient("")
 	c.http.Transport = &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -39,9 +39,7 @@ func explainAs(dial func(context.Context) (net.Conn, error), subject string, sho
 	if err != nil {
 		return out, err
 	}
-	for i := range e.Stories {
-		show(e.Stories[i].Entries)
-	}
+	show(&e)
 	var screen, all strings.Builder
 	err = errors.Join(printScreen(&screen, e, time.Now(), time.UTC, screenWidth), printExplanation(&all, e, time.Now(), time.UTC))
 	return agenttest.Explained{Screen: screen.String(), All: all.String()}, err
