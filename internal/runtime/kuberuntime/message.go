@@ -1,7 +1,6 @@
 package kuberuntime
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"os"
@@ -68,7 +67,7 @@ func (m *messages) of(ctx context.Context, cs *pod.ContainerStatus) string {
 	policy := cs.Annotations[cri.TerminationMessagePolicyAnnotation]
 	if text == "" && policy == string(v1.TerminationMessageFallbackToLogsOnError) && cs.ExitCode != 0 &&
 		cs.Reason != lifecycle.ContainerCannotRun {
-		text = logTail(ctx, cs.LogPath)
+		text, _ = logs.Tail(ctx, cs.LogPath, maxFallbackLines, maxFallbackBytes)
 	}
 	m.mu.Lock()
 	m.texts[cs.ID] = text
@@ -109,20 +108,4 @@ func readTail(files beneath.Root, path string, n int64) []byte {
 		return nil
 	}
 	return b
-}
-
-func logTail(ctx context.Context, path string) string {
-	if path == "" {
-		return ""
-	}
-	var b bytes.Buffer
-	lines := int64(maxFallbackLines)
-	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, logs.Streams{Out: &b, Err: &b}); err != nil {
-		return ""
-	}
-	out := b.Bytes()
-	if len(out) > maxFallbackBytes {
-		out = out[len(out)-maxFallbackBytes:]
-	}
-	return string(out)
 }

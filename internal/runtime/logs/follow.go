@@ -96,6 +96,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 		if next.stamp != (Stamp{}) {
 			r.last = next.stamp
 		}
+		r.tail = nil // all that follows is newer
 		if err := r.lines.enter(next, 0); err != nil {
 			return err
 		}
@@ -125,7 +126,7 @@ func (r *reader) successor() (*piece, error) {
 		return nil, err
 	}
 	if !r.lines.packed && ours.Size() < r.lines.offset {
-		r.long = longLine{}
+		r.long, r.tail = longLine{}, nil
 		if err := r.lines.enter(r.lines.piece, 0); err != nil {
 			return nil, err
 		}

@@ -2,7 +2,6 @@ package logs
 
 import (
 	"bytes"
-	"errors"
 	"io"
 )
 
@@ -52,6 +51,9 @@ func (l *lines) next() (piece []byte, ended bool, err error) {
 	}
 }
 
+// position returns the offset of the next piece.
+func (l *lines) position() int64 { return l.offset - int64(l.end-l.start) }
+
 // rest returns what was read of a line that has no end.
 func (l *lines) rest() []byte {
 	piece := l.buf[l.start:l.end]
@@ -63,36 +65,4 @@ func (l *lines) rest() []byte {
 func (l *lines) enter(p *piece, offset int64) error {
 	l.piece, l.offset, l.start, l.end = p, offset, 0, 0
 	return p.begin(offset)
-}
-
-// tailOffset returns where the last n lines of the file begin, and how many of them it does not
-// have. It reads backwards in blocks of len(buf), no further than needed. An end without a line end
-// counts as a line.
-func tailOffset(file io.ReaderAt, size, n int64, buf []byte) (offset, missing int64, err error) {
-	if n <= 0 || size == 0 {
-		return size, max(n, 0), nil
-	}
-	end := size
-	for end > 0 {
-		begin := max(0, end-int64(len(buf)))
-		block := buf[:end-begin]
-		if _, err := file.ReadAt(block, begin); err != nil && !errors.Is(err, io.EOF) {
-			return 0, 0, err
-		}
-		for i := len(block); i > 0; {
-			i = bytes.LastIndexByte(block[:i], '\n')
-			if i < 0 {
-				break
-			}
-			at := begin + int64(i) + 1 // a line begins here, and one ends before
-			if at == size {
-				continue
-			}
-			if n--; n == 0 {
-				return at, 0, nil
-			}
-		}
-		end = begin
-	}
-	return 0, n - 1, nil
 }

@@ -23,8 +23,8 @@ const (
 type Options struct {
 	// Follow goes on at the end of the log until the container has ended.
 	Follow bool
-	// TailLines begins so many lines before the end, parts of long lines counted as lines; nil: at
-	// the beginning of what is left of the log.
+	// TailLines prints the last lines of the container's output only, each of them whole; nil prints
+	// all lines that are left of the log. It is applied before Since and LimitBytes.
 	TailLines *int64
 	// Since leaves out lines that were written before; zero: none.
 	Since time.Time

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -71,6 +72,8 @@ type reader struct {
 	out     *output
 	lines   lines
 	long    longLine
+	tail    *tail // nil: all entries are printed
+	file    int   // number of the file that is read, while there is a tail
 	// last is the newest part that comes before the piece that is read, or is it.
 	last Stamp
 }
@@ -93,14 +96,14 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 	r.lines.buf = buf
 	defer func() { r.lines.Close() }() // of the piece that is read then
 	r.lines.piece = newest
-	offset := int64(0)
+	var offset int64
 	if n := r.options.TailLines; n != nil {
-		if older, offset, err = r.tail(older, newest, *n); err != nil {
+		if offset, err = r.findTail(older, *n); err != nil {
 			return err
 		}
 	}
-	for _, s := range older {
-		if err := r.readPart(ctx, s, offset, older[len(older)-1]); err != nil {
+	for ; r.file < len(older); r.file++ {
+		if err := r.readPart(ctx, older[r.file], offset, older[len(older)-1]); err != nil {
 			return err
 		}
 		offset = 0
@@ -157,23 +160,43 @@ func (r *reader) open() (older []Stamp, newest *piece, err error) {
 	return older, newest, nil
 }
 
-// tail returns the parts that hold something of the last n lines, and where in the first of them,
-// or in the newest piece if there are none, those begin.
-func (r *reader) tail(older []Stamp, newest *piece, n int64) (from []Stamp, offset int64, err error) {
-	offset, missing, err := newest.tail(n, r.lines.buf)
-	i := len(older)
-	for err == nil && missing > 0 && i > 0 {
-		i--
-		var p *piece
-		if p, err = openPart(r.path, older[i]); errors.Is(err, fs.ErrNotExist) {
-			return older[i+1:], 0, nil // it is gone, and those before it
-		}
-		if err == nil {
-			offset, missing, err = p.tail(missing, r.lines.buf)
-			err = errors.Join(err, p.Close())
+// findTail finds the last n lines, and sets the file and returns the offset in it where reading
+// begins.
+func (r *reader) findTail(older []Stamp, n int64) (offset int64, err error) {
+	newest := r.lines.piece
+	st, err := newest.Stat()
+	if err != nil {
+		return 0, err
+	}
+	end := position{len(older), st.Size()}
+	if newest.packed {
+		end.offset = math.MaxInt64 // all that was logged is before it
+	}
+	r.tail = &tail{only: r.options.Stream, missing: n, end: end}
+	if !r.tail.complete() {
+		if err := r.tail.scan(newest, len(older), st.Size(), r.lines.buf); err != nil {
+			return 0, err
 		}
 	}
-	return older[i:], offset, err
+	for i := len(older) - 1; i >= 0 && !r.tail.complete(); i-- {
+		p, err := openPart(r.path, older[i])
+		if errors.Is(err, fs.ErrNotExist) {
+			break // it was removed, and those before it
+		}
+		if err != nil {
+			return 0, err
+		}
+		st, err := p.Stat()
+		if err == nil {
+			err = r.tail.scan(p, i, st.Size(), r.lines.buf)
+		}
+		if err := errors.Join(err, p.Close()); err != nil {
+			return 0, err
+		}
+	}
+	begin := r.tail.begin()
+	r.file = begin.file
+	return begin.offset, nil
 }
 
 // readPart prints a part; one that is gone meanwhile is left out. To the last one the runtime may
@@ -264,12 +287,13 @@ func hasWriter(f *os.File) (bool, error) {
 // the buffer.
 func (r *reader) drain(ctx context.Context) error {
 	for {
+		offset := r.lines.position()
 		piece, ended, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
 			return r.out.flush()
 		}
 		if err == nil {
-			err = r.piece(fragment{piece, ended})
+			err = r.piece(fragment{piece, offset, ended})
 		}
 		if err == nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -282,8 +306,9 @@ func (r *reader) drain(ctx context.Context) error {
 
 // finish prints the line at the end of the file that has no line end: its writer is gone.
 func (r *reader) finish() error {
+	offset := r.lines.position()
 	if rest := r.lines.rest(); len(rest) > 0 || r.long.inside {
-		if err := r.piece(fragment{rest, true}); err != nil {
+		if err := r.piece(fragment{rest, offset, true}); err != nil {
 			return err
 		}
 	}
@@ -292,8 +317,9 @@ func (r *reader) finish() error {
 
 // fragment is a line, or a part of one.
 type fragment struct {
-	text  []byte
-	ended bool // its end is the line's
+	text   []byte
+	offset int64 // in the file
+	ended  bool  // its end is the line's
 }
 
 // piece prints a line, or a part of one that is too long for the buffer.
@@ -309,7 +335,7 @@ func (r *reader) piece(f fragment) error {
 		return r.out.print(e)
 	}
 	e, err := parse(f.text)
-	selected := err == nil && r.out.wants(e)
+	selected := err == nil && r.out.wants(e) && r.tail.selects(e.stream, position{r.file, f.offset})
 	if !f.ended {
 		// The beginning of a JSON object is no JSON.
 		r.long = longLine{inside: true, skip: !selected, entry: entry{time: e.time, stream: e.stream, partial: e.partial}}

@@ -66,7 +66,10 @@ func TestRead(t *testing.T) {
 		},
 		"since":                      {mixed, Options{Since: at(5)}, "halves\nthree\n", ""},
 		"since later than all":       {mixed, Options{Since: at(7)}, "", ""},
-		"tail counts parts":          {mixed, Options{TailLines: ptr.To(int64(4))}, "two halves\nthree\n", "worse\n"},
+		"tail begins with a part":    {mixed, Options{TailLines: ptr.To(int64(2))}, "two halves\nthree\n", ""},
+		"tail between parts":         {mixed, Options{TailLines: ptr.To(int64(3))}, "two halves\nthree\n", "worse\n"},
+		"tail of one stream":         {mixed, Options{TailLines: ptr.To(int64(2)), Stream: Stderr}, "", "bad\nworse\n"},
+		"tail and limit":             {mixed, Options{TailLines: ptr.To(int64(2)), LimitBytes: ptr.To(int64(5))}, "two h", ""},
 		"tail 0":                     {mixed, Options{TailLines: ptr.To(int64(0))}, "", ""},
 		"tail beyond the beginning":  {mixed, Options{TailLines: ptr.To(int64(99))}, "one\ntwo halves\nthree\n", "bad\nworse\n"},
 		"tail and since":             {mixed, Options{TailLines: ptr.To(int64(3)), Since: at(6)}, "three\n", ""},
@@ -180,32 +183,6 @@ type countingWriter int64
 func (c *countingWriter) Write(p []byte) (int, error) {
 	*c += countingWriter(len(p))
 	return len(p), nil
-}
-
-func TestTailOffset(t *testing.T) {
-	const content = "a\n\nbb\nccc\n"
-	for _, end := range []string{"", "dddd"} {
-		all := content + end
-		lines := strings.SplitAfter(all, "\n")
-		if lines[len(lines)-1] == "" {
-			lines = lines[:len(lines)-1]
-		}
-		for n := range len(lines) + 2 {
-			want := strings.Join(lines[max(0, len(lines)-n):], "")
-			for size := 1; size <= len(all)+1; size++ {
-				offset, missing, err := tailOffset(strings.NewReader(all), int64(len(all)), int64(n), make([]byte, size))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if missing != int64(max(0, n-len(lines))) {
-					t.Errorf("last %d lines of %q in blocks of %d: %d are missing", n, all, size, missing)
-				}
-				if got := all[offset:]; got != want {
-					t.Errorf("last %d lines of %q in blocks of %d: %q, want %q", n, all, size, got, want)
-				}
-			}
-		}
-	}
 }
 
 func TestReadErrors(t *testing.T) {

@@ -77,34 +77,11 @@ func recordEnd(ctx context.Context, j *journal.Journal, about journal.Subject, c
 	if j.HasEnd(about, cs.Name, string(cs.ID)) {
 		return
 	}
+	log, _ := logs.Tail(ctx, cs.LogPath, tailLines, tailBytes)
 	j.Ended(about, journal.End{
 		Container: cs.Name, ID: string(cs.ID), Restart: int(cs.Attempt), ExitCode: int(cs.ExitCode), Reason: cs.Reason, Message: cs.Message,
-		Started: cs.StartedAt, Finished: cs.FinishedAt, Log: tailOf(ctx, cs.LogPath),
+		Started: cs.StartedAt, Finished: cs.FinishedAt, Log: log,
 	})
-}
-
-// tailOf returns the end of a log; one that cannot be read has none.
-func tailOf(ctx context.Context, path string) string {
-	if path == "" {
-		return ""
-	}
-	lines := int64(tailLines)
-	var t tail
-	if err := logs.Read(ctx, path, logs.Options{TailLines: &lines}, nil, logs.Streams{Out: &t, Err: &t}); err != nil {
-		return ""
-	}
-	return string(t)
-}
-
-// tail is a writer that holds the last tailBytes.
-type tail []byte
-
-func (t *tail) Write(p []byte) (int, error) {
-	*t = append(*t, p[max(0, len(p)-tailBytes):]...)
-	if n := len(*t) - tailBytes; n > 0 {
-		*t = append((*t)[:0], (*t)[n:]...)
-	}
-	return len(p), nil
 }
 
 // expect says what will happen to the pod without any further event.

@@ -77,23 +77,6 @@ func TestWhatTheRuntimeShowsIsRecorded(t *testing.T) {
 	}
 }
 
-func TestTailKeepsTheEnd(t *testing.T) {
-	for _, size := range []int{1, 7, 1000, tailBytes - 1, tailBytes, tailBytes + 1, 5 * tailBytes} {
-		var tl tail
-		var all strings.Builder
-		for i := 0; all.Len() < 3*tailBytes; i++ {
-			piece := strings.Repeat(string(rune('a'+i%26)), size)
-			all.WriteString(piece)
-			if n, err := tl.Write([]byte(piece)); n != size || err != nil {
-				t.Fatal(n, err)
-			}
-		}
-		if want := all.String()[all.Len()-tailBytes:]; string(tl) != want {
-			t.Errorf("pieces of %d: %d bytes are kept, and not the last ones", size, len(tl))
-		}
-	}
-}
-
 func TestWhatIsExpected(t *testing.T) {
 	at := func(seconds int64) time.Time { return time.Unix(1700000000+seconds, 0) }
 	deadline := int64(60)
