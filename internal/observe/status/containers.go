@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -202,7 +203,40 @@ func (b *containerBuilder) fillObserved(cs *v1.ContainerStatus) {
 		}
 	}
 	cs.State, cs.LastTerminationState = state, v1.ContainerState{Terminated: b.lastEnd()}
-	cs.ContainerID, cs.Image, cs.ImageID, cs.User = b.id(n.ID), n.Image, n.ImageRef, userOf(n)
+	cs.ContainerID, cs.Image, cs.ImageID, cs.User = b.id(n.ID), b.image(), n.ImageRef, userOf(n)
+}
+
+// image returns the name of the newest incarnation's image in full. The runtime returns any of the
+// names of an image; the name that the pod asks for is reported instead.
+//
+// Differs from the kubelet: it reports the name that the runtime returns.
+func (b *containerBuilder) image() string {
+	n := b.newest
+	switch {
+	case n.Hash == lifecycle.ContainerHash(b.spec):
+		if name := fullImageName(b.spec.Image); name != "" {
+			return name
+		}
+	case b.old != nil && b.old.ContainerID == b.id(n.ID) && b.old.Image != "":
+		return b.old.Image // the spec has another image since
+	}
+	return n.Image
+}
+
+// fullImageName returns the name of an image with registry, and with its digest or tag, as the
+// runtime stores it; "" if it is an id or no valid name.
+func fullImageName(name string) string {
+	if strings.Trim(strings.TrimPrefix(name, "sha256:"), "0123456789abcdef") == "" {
+		return "" // an id, or the beginning of one
+	}
+	ref, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return ""
+	}
+	if digested, ok := ref.(reference.Digested); ok {
+		return reference.TrimNamed(ref).String() + "@" + digested.Digest().String()
+	}
+	return reference.TagNameOnly(ref).String()
 }
 
 // oldEnds returns the ends that the old status tells of, newest first.

@@ -340,6 +340,44 @@ func TestContainerFields(t *testing.T) {
 	}
 }
 
+// An image with several names is reported by the one that the pod asks for.
+func TestImageName(t *testing.T) {
+	const digest = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	old := func(id, image string) v1.PodStatus {
+		return v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "app", ContainerID: id, Image: image}}}
+	}
+	tests := map[string]struct {
+		spec  string // the pod's name for it
+		other bool   // the container was made from another image of the pod
+		old   v1.PodStatus
+		want  string
+	}{
+		"tag":                                  {spec: "reg.local/app:2", want: "reg.local/app:2"},
+		"short name":                           {spec: "app", want: "docker.io/library/app:latest"},
+		"digest":                               {spec: "reg.local/app" + digest, want: "reg.local/app" + digest},
+		"tag and digest":                       {spec: "app:2" + digest, want: "docker.io/library/app" + digest},
+		"id":                                   {spec: digest[1:], want: "reg.local/app:1"},
+		"beginning of an id":                   {spec: "0123456789ab", want: "reg.local/app:1"},
+		"not valid":                            {spec: "Reg/app:", want: "reg.local/app:1"},
+		"of a container taken over":            {spec: "reg.local/app:2", other: true, want: "reg.local/app:1"},
+		"while the pod gets another image":     {spec: "reg.local/app:3", other: true, old: old(apiID("app", 0), "reg.local/app:2"), want: "reg.local/app:2"},
+		"of another container before this one": {spec: "reg.local/app:3", other: true, old: old(apiID("app", 7), "reg.local/app:2"), want: "reg.local/app:1"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(func(p *v1.Pod) { p.Spec.Containers[0].Image = tt.spec })
+			cs := seen("app", 0, pod.StateRunning)
+			cs.Image, cs.Hash = "reg.local/app:1", lifecycle.ContainerHash(&p.Spec.Containers[0])
+			if tt.other {
+				cs.Hash = "other"
+			}
+			if got := generate(p, observed(cs), after(tt.old)).ContainerStatuses[0].Image; got != tt.want {
+				t.Errorf("image %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestOrder(t *testing.T) {
 	p := newPod(withInit(containers("z-init", "a-init")...), func(p *v1.Pod) {
 		p.Spec.Containers = containers("web", "app")
