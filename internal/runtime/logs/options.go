@@ -23,8 +23,8 @@ const (
 type Options struct {
 	// Follow goes on at the end of the log until the container has ended.
 	Follow bool
-	// TailLines prints the last lines of the container's output only, each of them whole; nil prints
-	// all lines that are left of the log. It is applied before Since and LimitBytes.
+	// TailLines prints the last lines of the container's output only, each of them whole; nil
+	// prints all lines that are left of the log. It is applied before Since and LimitBytes.
 	TailLines *int64
 	// Since leaves out lines that were written before; zero: none.
 	Since time.Time

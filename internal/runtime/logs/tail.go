@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// tailWindow is how much of the end of a file is scanned first for the beginning of the tail. The
-	// window grows eightfold until it holds the beginning.
+	// tailWindow is how much of the end of a file is scanned first for the beginning of the tail.
+	// The window grows eightfold until it holds the beginning.
 	tailWindow = 64 << 10
-	// tailApart bounds the search for the first part of a line behind output of the other stream: a
-	// stream that has written one line only would cost a scan of the whole log.
+	// tailApart bounds the search for the first part of a line behind output of the other stream:
+	// a stream that has written one line only would cost a scan of the whole log.
 	tailApart = 256 << 10
 )
 
-// Tail returns the last lines of the log at path on both streams, and of these no more than the last
-// limit bytes. A log with an empty path does not exist.
+// Tail returns the last lines of the log at path on both streams, and of these no more than the
+// last limit bytes. A log with an empty path does not exist.
 func Tail(ctx context.Context, path string, lines int64, limit int) (string, error) {
 	if path == "" {
 		return "", fs.ErrNotExist
@@ -55,9 +55,9 @@ func (p position) before(o position) bool {
 
 // tail finds where the last lines of a log begin. It scans files from the newest to older ones. A
 // long line is several entries, with entries of the other stream between them, so each stream has
-// its own beginning. Lines are ordered by their last entry; a last line that is not complete counts.
+// its own beginning. Lines are ordered by their last entry; an incomplete last line counts.
 //
-// Differs from the kubelet: it counts entries, so the last line of a long line is its last 16 KiB.
+// Differs from the kubelet: it counts entries, so the last one of a long line is its last 16 KiB.
 type tail struct {
 	only    Stream // AllStreams: lines of both count
 	missing int64  // lines that are not found yet
