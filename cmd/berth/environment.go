@@ -24,6 +24,10 @@ var notFromVariables = map[string]bool{"help": true, "version": true, "all": tru
 // withoutVariable is the annotation of a flag whose name stands for something else in variables.
 const withoutVariable = "berth_without_variable"
 
+// fromVariable is the annotation of a flag that has its value, the one of the annotation, from its
+// environment variable.
+const fromVariable = "berth_from_variable"
+
 // exclusiveGroups is the annotation by which the library knows the flags that exclude each other.
 const exclusiveGroups = "cobra_annotation_mutually_exclusive"
 
@@ -52,6 +56,9 @@ func applyEnvironment(cmd *cobra.Command) error {
 			f.Changed = err == nil
 		} else {
 			err = cmd.Flags().Set(f.Name, value)
+		}
+		if err == nil {
+			err = cmd.Flags().SetAnnotation(f.Name, fromVariable, []string{value})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("environment variable %s: invalid argument %q for --%s: %w", name, value, f.Name, plainFlagError(err)))

@@ -49,6 +49,7 @@ type runFlags struct {
 	once             bool
 	onceTimeout      time.Duration
 	fields           *config.Flags // those that berth kubelet has, too
+	again            string        // hints.again
 }
 
 func newRunCommand(g *globalFlags) *cobra.Command {
@@ -74,6 +75,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
   berth run https://config.example.com/site-a/pods.yaml
   berth run --once --once-timeout 30s manifests/ && echo ready`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			f.again = commandLine(cmd, os.Args)
 			return run(cmd.Context(), g, f, args, streamsOf(cmd))
 		},
 	}
@@ -226,7 +228,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 		return errors.Join(err, closeLog())
 	}
 	h := a.Handlers()
-	hints := hints{program: os.Args[0], runDir: g.runDir, remove: f.remove, once: f.once}
+	hints := hints{program: os.Args[0], runDir: g.runDir, again: f.again, remove: f.remove, once: f.once}
 	var show view = newLineView(h, hints, out.lines)
 	if terminal != nil {
 		live := newLiveView(h, hints, terminal, cfg)

@@ -3,12 +3,15 @@ package main
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent"
-
 	"berth/internal/pod/lifecycle"
 )
 
@@ -16,8 +19,9 @@ import (
 type hints struct {
 	program string // as the user called it
 	runDir  string
-	remove  bool // --rm
-	once    bool // --once
+	again   string // the command line that starts the agent again, shell-quoted
+	remove  bool   // --rm
+	once    bool   // --once
 }
 
 // maxURLs bounds how many addresses are printed.
@@ -26,9 +30,9 @@ const maxURLs = 6
 // command returns a command line for the agent of this run directory.
 func (h hints) command(args string) string {
 	if h.runDir != defaultRunDir {
-		args += " --run-dir " + h.runDir
+		args += " --run-dir " + shellQuote(h.runDir)
 	}
-	return h.program + " " + args
+	return shellQuote(h.program) + " " + args
 }
 
 // lines returns what can be done with the pods, of which there is at least one, one per line: with
@@ -63,7 +67,40 @@ func (h hints) farewell(exit agent.AtExit, left error) string {
 	case agent.RemoveAll:
 		return "The agent has ended; its pods, their images and the runtime are removed."
 	}
-	return fmt.Sprintf("The agent has ended, and its pods go on running. The next %q takes them over; %q ends them.", h.program+" run", h.command("stop --all"))
+	return "The agent has stopped, and its pods keep running.\n" +
+		"  Start it again: " + h.again + "\n" +
+		"  Stop its pods:  " + h.command("stop --all")
+}
+
+// commandLine returns the command line args with the flags of cmd that environment variables have
+// set, quoted for a shell. An agent that it starts manages the same pods.
+func commandLine(cmd *cobra.Command, args []string) string {
+	var variables []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if value := f.Annotations[fromVariable]; value != nil {
+			variables = append(variables, "--"+f.Name+"="+value[0])
+		}
+	})
+	end := len(args)
+	if i := slices.Index(args, "--"); i >= 0 {
+		end = i
+	}
+	words := slices.Insert(slices.Clone(args), end, variables...)
+	for i := range words {
+		words[i] = shellQuote(words[i])
+	}
+	return strings.Join(words, " ")
+}
+
+// shellQuote returns a word as a POSIX shell reads it.
+func shellQuote(word string) string {
+	special := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_./:=,@%+", r)
+	}
+	if word != "" && !strings.ContainsFunc(word, special) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // podURLs returns an address for each TCP port of the ready pods, host ports first.

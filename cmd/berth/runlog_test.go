@@ -76,11 +76,13 @@ func TestHintsAfterOnce(t *testing.T) {
 			PodIP: "10.88.0.2", Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
 		},
 	}}
-	h := hints{program: "bin/berth", runDir: "/tmp/run", once: true}
+	h := hints{program: "bin/berth", runDir: "/tmp/run", again: "bin/berth run --once --run-dir /tmp/run web.yaml", once: true}
 	if got := strings.Join(h.lines(pods), "\n"); got != "curl http://localhost:8088\ncurl http://10.88.0.2:80" {
 		t.Errorf("hints: %s", got)
 	}
-	const want = `The agent has ended, and its pods go on running. The next "bin/berth run" takes them over; "bin/berth stop --all --run-dir /tmp/run" ends them.`
+	const want = `The agent has stopped, and its pods keep running.
+  Start it again: bin/berth run --once --run-dir /tmp/run web.yaml
+  Stop its pods:  bin/berth stop --all --run-dir /tmp/run`
 	if got := h.farewell(agent.KeepPods, nil); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
