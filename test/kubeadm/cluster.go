@@ -99,7 +99,7 @@ func (c *cluster) init(ctx context.Context) error {
 }
 
 // writeKubeconfig writes the administrator's kubeconfig, with the server where this machine finds
-// it: its certificate is for the name kubernetes.
+// it. init.yaml has its certificate name that address.
 func (c *cluster) writeKubeconfig(ctx context.Context) error {
 	admin, err := c.nodes[0].run(ctx, "cat", "/etc/kubernetes/admin.conf")
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *cluster) writeKubeconfig(ctx context.Context) error {
 	if !strings.Contains(admin, server) {
 		return fmt.Errorf("admin.conf has no %q", server)
 	}
-	admin = strings.Replace(admin, server, fmt.Sprintf("    server: https://%s\n    tls-server-name: kubernetes\n", address), 1)
+	admin = strings.Replace(admin, server, fmt.Sprintf("    server: https://%s\n", address), 1)
 	return os.WriteFile(c.kubeconfig(), []byte(admin), 0o600)
 }
 

@@ -80,6 +80,8 @@ func enterMachine(dir, home, name string) error {
 		{"folders below root", func() error {
 			return mkdirs(root+"/proc", root+"/sys", root+"/dev", root+"/run", root+"/tmp", root+"/var/lib/kubelet", root+dir, root+"/old", root+"/etc/systemd/system")
 		}},
+		// Files of network plugins of the machine, as podman's, would be taken for the node's.
+		{"no network plugins", func() error { return errors.Join(os.RemoveAll(root+"/etc/cni"), os.RemoveAll(root+"/opt/cni")) }},
 		{"proc", func() error { return unix.Mount("proc", root+"/proc", "proc", 0, "") }},
 		{"sys", func() error { return unix.Mount("sysfs", root+"/sys", "sysfs", 0, "") }}, // of this network
 		{"cgroups", func() error {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -55,7 +56,15 @@ func (w *world) testNodes() {
 	if got := strings.Fields(w.kubectl("-n", "kube-system", "get", "pods", "-l", "tier=control-plane", "-o", "name")); len(got) != 4 {
 		w.t.Errorf("pods of the control plane: %q", got)
 	}
+	address, err := os.ReadFile(w.dir + "/address")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.kubectl("--server", "https://"+string(address), "get", "nodes") // the certificate names the address
 	for _, n := range w.nodes {
+		if files := w.on(n, "find", "/etc/cni", "/opt/cni", "-type", "f"); files != "" {
+			w.t.Errorf("node %s has network plugins of the machine: %s", n.name, files)
+		}
 		for path, want := range map[string]string{
 			`{.spec.podCIDRs}`: fmt.Sprintf("[%q,%q]", n.podCIDR, n.podCIDR6),
 			`{.status.addresses[?(@.type=="InternalIP")].address}`: n.address + " " + n.address6,
