@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"berth/internal/host/inotify"
@@ -18,9 +19,10 @@ import (
 
 // podNetwork is what containerd was given for the pods' network.
 type podNetwork struct {
-	plugin string  // the file of a network plugin, "" for the bridge
-	bridge network // where there is none
-	err    error   // why pods have none
+	plugin   string  // the file of a network plugin, "" for the bridge
+	unusable bool    // the plugin has no program, and err says so
+	bridge   network // where there is none
+	err      error   // why pods have none
 }
 
 // SetPodCIDRs sets the ranges that the cluster has given the node: one, or one of each family. Pods
@@ -70,7 +72,7 @@ func (r *Runtime) applyNetwork() error {
 	r.mu.Lock()
 	r.pods = next
 	r.mu.Unlock()
-	if err == nil && (next.plugin != before.plugin || !slices.Equal(next.bridge.Subnets, before.bridge.Subnets)) {
+	if err == nil && (next.plugin != before.plugin || next.unusable != before.unusable || !slices.Equal(next.bridge.Subnets, before.bridge.Subnets)) {
 		logNetwork(r.log, next, before)
 		if next.bridge.Assigned && len(next.bridge.Subnets) > 0 { // without a cluster there are no Services
 			if err := filterBridged("/", func(module string) error { return runTool("modprobe", module) }); err != nil {
@@ -95,7 +97,13 @@ func (r *Runtime) chooseNetwork(w wish) (podNetwork, error) {
 		if err != nil {
 			return podNetwork{}, err
 		}
-		return podNetwork{plugin: filepath.Join(r.cfg.NetworkPlugins, name)}, replaceIn(r.paths.cniConf(), name, content)
+		file := filepath.Join(r.cfg.NetworkPlugins, name)
+		if err := checkPrograms(file, content, []string{filepath.Join(r.paths.current(), "cni"), r.pluginPrograms}); err != nil {
+			// Without a configuration, containerd reports that it has no network, and the node is
+			// not ready: with this one, each pod would fail.
+			return podNetwork{plugin: file, unusable: true, err: err}, replaceIn(r.paths.cniConf(), "", nil)
+		}
+		return podNetwork{plugin: file}, replaceIn(r.paths.cniConf(), name, content)
 	}
 	if err := withoutIPv6(&w); err != nil {
 		return podNetwork{}, err
@@ -132,6 +140,8 @@ func withoutIPv6(w *wish) error {
 func logNetwork(log *slog.Logger, next, before podNetwork) {
 	const keep = "; pods that run keep the addresses that they have until they are restarted"
 	switch {
+	case next.unusable:
+		log.Warn("Pods get no network", "err", next.err)
 	case next.plugin != "":
 		log.Info("pods get the network of a plugin"+keep, "file", next.plugin)
 	case len(next.bridge.Subnets) == 0:
@@ -170,6 +180,52 @@ func pluginConfig(folder string) (name string, content []byte, err error) {
 		return e.Name(), content, err
 	}
 	return "", nil, nil
+}
+
+// checkPrograms returns an error if a configuration names plugins that have no program in the
+// folders where containerd looks for them. What it cannot read is left to containerd.
+func checkPrograms(file string, content []byte, folders []string) error {
+	var missing []string
+	for _, name := range pluginTypes(content) {
+		there := slices.ContainsFunc(folders, func(folder string) bool {
+			st, err := os.Stat(filepath.Join(folder, name))
+			return err == nil && st.Mode().IsRegular()
+		})
+		if !there && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("network plugins of %s: no program %s in %s (install it, or remove the file)",
+		file, strings.Join(missing, ", "), strings.Join(folders, " or "))
+}
+
+// pluginTypes returns the plugins that a configuration names, of one network or a list (CNI
+// specification 1.0, section 1), and those of their addresses.
+func pluginTypes(content []byte) (types []string) {
+	type plugin struct {
+		Type string `json:"type"`
+		IPAM struct {
+			Type string `json:"type"`
+		} `json:"ipam"`
+	}
+	var c struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if err := json.Unmarshal(content, &c); err != nil {
+		return nil
+	}
+	for _, p := range append(c.Plugins, c.plugin) {
+		for _, name := range []string{p.Type, p.IPAM.Type} {
+			if name != "" {
+				types = append(types, name)
+			}
+		}
+	}
+	return types
 }
 
 // replaceIn makes the file the only one in the folder; "" leaves none.
@@ -225,18 +281,38 @@ func (r *Runtime) watchPlugins(ctx context.Context) error {
 	if err := watch.Add(r.cfg.NetworkPlugins); err != nil {
 		return err
 	}
+	// A plugin may install its program after its configuration.
+	if err := errors.Join(os.MkdirAll(r.pluginPrograms, 0o755), watch.Add(r.pluginPrograms)); err != nil {
+		r.log.Warn("Programs of network plugins are not watched", "folder", r.pluginPrograms, "err", err)
+	}
 	failed := ""
 	for {
 		if err := r.reapplyNetwork(ctx); err != nil && err.Error() != failed {
 			failed = err.Error()
 			r.log.Warn("the network of pods stays as it is", "error", err)
 		}
+		if err := awaitPluginChange(ctx, watch, r.cfg.NetworkPlugins, r.pluginPrograms); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// awaitPluginChange returns when the folder of configurations or that of programs has changed, or
+// the context is done, and an error when the former was removed.
+func awaitPluginChange(ctx context.Context, watch *inotify.Watch, configurations, programs string) error {
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case _, open := <-watch.Events():
-			if !open || len(watch.Watched()) == 0 {
-				return fmt.Errorf("folder %s was removed", r.cfg.NetworkPlugins)
+		case e, open := <-watch.Events():
+			if !open || !slices.Contains(watch.Watched(), configurations) {
+				return fmt.Errorf("folder %s was removed", configurations)
+			}
+			if !e.Written || filepath.Dir(e.Path) != programs { // else a program is being written
+				return nil
 			}
 		}
 	}

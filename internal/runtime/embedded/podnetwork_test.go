@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -21,7 +22,7 @@ func TestNetworkOfPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.claims = t.TempDir()
+	r.claims, r.pluginPrograms = t.TempDir(), t.TempDir()
 	apply := func(want string) {
 		t.Helper()
 		if err := r.applyNetwork(); err != nil {
@@ -80,6 +81,85 @@ func TestNetworkOfPlugin(t *testing.T) {
 	apply("")
 	if changes != 3 { // the folder of one plugin, of another, none
 		t.Errorf("%d changes of the network were told", changes)
+	}
+}
+
+// podmans is what podman has for its own pods.
+const podmans = `{"cniVersion": "0.4.0", "name": "podman", "plugins": [
+	{"type": "bridge", "bridge": "cni-podman0", "ipam": {"type": "host-local"}}, {"type": "portmap"}, {"type": "firewall"}, {"type": "tuning"}]}`
+
+// A configuration that names a plugin without a program is not containerd's: the node has no
+// network, and says why, until the program is there.
+func TestPluginWithoutProgram(t *testing.T) {
+	plugins, programs := t.TempDir(), t.TempDir()
+	p := paths{root: t.TempDir(), run: t.TempDir()}
+	changed := make(chan struct{}, 8)
+	r, err := New(Config{Root: p.root, RunDir: p.run, Assigned: true, NetworkPlugins: plugins, NetworkChanged: func() { changed <- struct{}{} }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.claims, r.pluginPrograms = t.TempDir(), programs
+	own := filepath.Join(p.current(), "cni")
+	install := func(folder string, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if err := errors.Join(os.MkdirAll(folder, 0o755), os.WriteFile(filepath.Join(folder, name), nil, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	file := filepath.Join(plugins, "87-podman.conflist")
+	if err := errors.Join(os.WriteFile(file, []byte(podmans), 0o600), os.Mkdir(filepath.Join(programs, "firewall"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	install(own, "bridge", "portmap")
+	watching := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { watching <- r.watchPlugins(ctx) }()
+	<-changed
+	want := "network plugins of " + file + ": no program host-local, firewall, tuning in " + own + " or " + programs + " (install it, or remove the file)"
+	if err := r.NetworkHealth(); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if found, err := os.ReadDir(p.cniConf()); len(found) > 0 {
+		t.Errorf("containerd finds %v, %v", found, err)
+	}
+	if err := os.Remove(filepath.Join(programs, "firewall")); err != nil {
+		t.Fatal(err)
+	}
+	install(programs, "tuning", "firewall", "host-local")
+	<-changed
+	if err := r.NetworkHealth(); err != nil {
+		t.Errorf("with all programs: %v", err)
+	}
+	if got, err := os.ReadFile(filepath.Join(p.cniConf(), "87-podman.conflist")); err != nil || string(got) != podmans {
+		t.Errorf("containerd finds %s, %v", got, err)
+	}
+	if err := os.Remove(filepath.Join(programs, "tuning")); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	if err := r.NetworkHealth(); err == nil || !strings.Contains(err.Error(), "no program tuning in") {
+		t.Errorf("without one of them: %v", err)
+	}
+	stop()
+	if err := <-watching; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPluginTypes(t *testing.T) {
+	for content, want := range map[string][]string{
+		podmans: {"bridge", "host-local", "portmap", "firewall", "tuning"},
+		`{"type": "ptp", "ipam": {"type": "dhcp"}}`: {"ptp", "dhcp"},
+		`{"type": "calico", "ipam": {}}`:            {"calico"},
+		`{"plugins": []}`:                           nil,
+		`{"plugins": [{"type": 1}]}`:                nil,
+		`"a"`:                                       nil,
+	} {
+		if got := pluginTypes([]byte(content)); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", content, got, want)
+		}
 	}
 }
 

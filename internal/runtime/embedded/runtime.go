@@ -38,7 +38,8 @@ type Runtime struct {
 	log   *slog.Logger
 	began time.Time // when this agent did
 
-	claims string // the folder of claims of ranges
+	claims         string // the folder of claims of ranges
+	pluginPrograms string // the folder of programs of network plugins
 
 	mu       sync.Mutex // guards what follows; not held while waiting
 	running  *process   // nil before Ensure and after Stop
@@ -73,7 +74,7 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now(), claims: claimsDir}
+	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now(), claims: claimsDir, pluginPrograms: pluginPrograms}
 	r.podCIDRs.assigned = cfg.Assigned
 	r.podCIDRs.subnets, _ = parseSubnets(cfg.Subnets) // which were checked
 	r.health.Set(errNotStarted)
