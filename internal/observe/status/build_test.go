@@ -125,6 +125,9 @@ func generate(p *v1.Pod, o pod.Status, change ...func(*Input)) v1.PodStatus {
 				if state.Terminated != nil {
 					messagestest.Saw("status", state.Terminated.Reason, state.Terminated.Message)
 				}
+				if state.Waiting != nil {
+					messagestest.Saw("waiting", state.Waiting.Reason, state.Waiting.Message)
+				}
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
+	"berth/internal/record/events/messagestest"
 )
 
 // Containers that were taken away to be restarted with all others wait for that, whatever their
@@ -36,6 +37,10 @@ func TestRestartingAll(t *testing.T) {
 	check := func(what string, in Input) v1.PodStatus {
 		t.Helper()
 		s := Generate(in)
+		for _, c := range s.ContainerStatuses {
+			messagestest.Saw("waiting", c.State.Waiting.Reason, c.State.Waiting.Message)
+			messagestest.Saw("status", c.LastTerminationState.Terminated.Reason, c.LastTerminationState.Terminated.Message)
+		}
 		if d := cmp.Diff(want, []containerView{view(s.InitContainerStatuses[0]), view(s.ContainerStatuses[0])}); d != "" {
 			t.Errorf("%s (-want +got):\n%s", what, d)
 		}

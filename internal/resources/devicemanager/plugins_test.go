@@ -123,6 +123,9 @@ func TestRegistrationsThatAreRefused(t *testing.T) {
 			expectError(t, w.register(p), "rpc error: code = Unknown desc = "+tc.want)
 		}
 		p := w.plugin(gpu, 1)
+		p.Version = "v1alpha"
+		expectError(t, w.register(p), `rpc error: code = Unknown desc = requested API version "v1alpha" is not supported by kubelet. Supported version is ["v1beta1"]`)
+		p.Version = ""
 		if err := devicetest.Break(p.Dir, "GetDevicePluginOptions", devicetest.Hang, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -132,14 +135,14 @@ func TestRegistrationsThatAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "failed to get device plugin options: resource example.com/gpu: rpc error: code = DeadlineExceeded") {
 			t.Error(err)
 		} else {
-			messagestest.Saw("grpc", "-", err.Error())
+			messagestest.SawGRPC(err)
 		}
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("took %v", took)
 		}
 		w.expectCapacity(gpu, -1, -1)
 		metricstest.Expect(t, w.registry, map[string]float64{
-			`kubelet_device_plugin_registration_total{resource_name=""}`: 2, `kubelet_device_plugin_registration_total{resource_name="example.com/gpu"}`: 4,
+			`kubelet_device_plugin_registration_total{resource_name=""}`: 2, `kubelet_device_plugin_registration_total{resource_name="example.com/gpu"}`: 5,
 		})
 	})
 }

@@ -293,9 +293,8 @@ func (w *world) file() checkpoint.Data {
 
 func expectError(t *testing.T, err error, want string) {
 	t.Helper()
-	if err != nil {
-		messagestest.Saw("grpc", "-", err.Error())
-	}
+	messagestest.SawGRPC(err)
+	messagestest.SawError(err)
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)
 	}

@@ -3,7 +3,6 @@ package podresources
 import (
 	"net"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,7 +89,7 @@ func TestServer(t *testing.T) {
 	for _, no := range []struct{ namespace, name string }{{"blue", "web"}, {"", ""}, {"default", "web_default"}} {
 		_, err = client.Get(ctx, &podresourcesv1.GetPodResourcesRequest{PodName: no.name, PodNamespace: no.namespace})
 		want := "pod " + no.name + " in namespace " + no.namespace + " not found"
-		messagestest.Saw("grpc", strconv.Itoa(int(status.Code(err))), status.Convert(err).Message())
+		messagestest.SawGRPC(err)
 		if s := status.Convert(err); s.Code() != codes.Unknown || s.Message() != want {
 			t.Errorf("Get said %v, want %q", err, want)
 		}
@@ -137,7 +136,7 @@ func TestRateLimit(t *testing.T) {
 		burst := func(calls int) (in int) {
 			for i := range calls {
 				_, err := clients[i%2].List(t.Context(), &podresourcesv1.ListPodResourcesRequest{})
-				messagestest.Saw("grpc", strconv.Itoa(int(status.Code(err))), status.Convert(err).Message())
+				messagestest.SawGRPC(err)
 				if err == nil {
 					in++
 				} else if s := status.Convert(err); s.Code() != codes.ResourceExhausted || s.Message() != "rejected by rate limit" {

@@ -39,6 +39,7 @@ func (s *site) runAs(account string, policy v1.PullPolicy) string {
 	p := podOf(types.UID(fmt.Sprint(s.pods)))
 	p.Spec.ServiceAccountName = account
 	r, err := s.Ensure(s.t.Context(), p, container("c", private, policy), nil, "")
+	saw(err)
 	var e *images.Error
 	switch {
 	case errors.As(err, &e):

@@ -133,7 +133,17 @@ func container(name, image string, policy v1.PullPolicy) *v1.Container {
 }
 
 func ensure(ctx context.Context, p *images.Puller, uid types.UID, c *v1.Container) (images.Result, error) {
-	return p.Ensure(ctx, podOf(uid), c, &runtimeapi.PodSandboxConfig{}, "")
+	r, err := p.Ensure(ctx, podOf(uid), c, &runtimeapi.PodSandboxConfig{}, "")
+	saw(err)
+	return r, err
+}
+
+// saw records why a container waits for its image.
+func saw(err error) {
+	var e *images.Error
+	if errors.As(err, &e) {
+		messagestest.Saw("waiting", e.Reason, e.Message)
+	}
 }
 
 func TestEnsureByPolicy(t *testing.T) {

@@ -93,6 +93,7 @@ func (s *site) run(image string, policy v1.PullPolicy, secretNames ...string) st
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: name})
 	}
 	r, err := s.Ensure(s.t.Context(), p, container("c", image, policy), nil, "")
+	saw(err)
 	var e *images.Error
 	switch {
 	case errors.As(err, &e):

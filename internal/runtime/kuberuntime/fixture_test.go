@@ -143,7 +143,16 @@ func (b *bench) trySync(ctx context.Context, p *v1.Pod) (Result, error) {
 	if err := os.MkdirAll(b.starter.files.dir(p.UID), 0o750); err != nil {
 		b.t.Fatal(err)
 	}
-	return b.SyncPod(ctx, Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) { return nil, nil }})
+	res, err := b.SyncPod(ctx, Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) { return nil, nil }})
+	sawWaiting(res)
+	return res, err
+}
+
+// sawWaiting records why containers wait.
+func sawWaiting(res Result) {
+	for _, e := range res.StartErrors {
+		messagestest.Saw("waiting", e.Reason, e.Message)
+	}
 }
 
 // run makes passes until nothing is left to do, and forgets what has happened so far.

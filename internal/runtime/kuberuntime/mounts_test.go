@@ -55,6 +55,7 @@ func (b *bench) syncMounting(image string, env []v1.EnvVar, mounts ...v1.VolumeM
 	res, err := b.SyncPod(b.t.Context(), Request{Pod: p, Observed: b.observe(), Volumes: func(context.Context) (map[string]crispec.Volume, error) {
 		return map[string]crispec.Volume{"v": {HostPath: b.volume()}}, nil
 	}})
+	sawWaiting(res)
 	if err != nil {
 		b.t.Fatal(err)
 	}

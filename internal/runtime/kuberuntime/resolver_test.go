@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // A resolv.conf of the machine with more than a resolver reads, or that cannot be read, is told
@@ -18,6 +20,7 @@ func TestCheckResolvConf(t *testing.T) {
 	} {
 		var told []string
 		r := &resolver{path: ptr.To(path), node: newNodeWarner(func(eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
 			told = append(told, fmt.Sprintf("%s %s: %s", eventtype, reason, message))
 		})}
 		r.check()

@@ -43,6 +43,7 @@ func (b *bench) judge(p *v1.Pod, liveness, startup map[string]pod.ProbeVerdict) 
 	r := requestOf(p, s)
 	r.Probes = pod.ProbeVerdicts{Liveness: byID(liveness), Startup: byID(startup)}
 	res, err := b.SyncPod(b.t.Context(), r)
+	sawWaiting(res)
 	if err != nil {
 		b.t.Fatal(err)
 	}

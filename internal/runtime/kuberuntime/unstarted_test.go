@@ -74,6 +74,7 @@ func (b *bench) syncOver(p *v1.Pod, observed *pod.Status) Result {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	sawWaiting(res)
 	return res
 }
 

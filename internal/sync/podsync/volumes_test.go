@@ -28,7 +28,8 @@ type stage struct {
 	events []string
 
 	prepareErr, setupErr volumes.Errors
-	cgroupErr            error
+	cgroupErr, killErr   error
+	resizeErr            error // of the runtime's pass
 	live                 volumes.Inputs
 	// starts: the runtime's pass starts containers, and so asks for the mounts.
 	starts bool
@@ -60,14 +61,14 @@ func (s *stage) Teardown(context.Context, pod.UID) error { s.note("teardown"); r
 func (s *stage) SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error) {
 	s.note("runtime")
 	if !s.starts {
-		return kuberuntime.Result{}, nil
+		return kuberuntime.Result{ResizeError: s.resizeErr}, nil
 	}
 	_, err := r.Volumes(ctx)
 	return kuberuntime.Result{Touched: true}, err
 }
 
 func (s *stage) KillPod(context.Context, *v1.Pod, *pod.Status, time.Duration) error {
-	return nil
+	return s.killErr
 }
 func (s *stage) ReleaseUserNamespace(pod.UID) error { return nil }
 

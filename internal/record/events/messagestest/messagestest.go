@@ -8,12 +8,16 @@ package messagestest
 
 import (
 	_ "embed"
+	"errors"
 	"flag"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"google.golang.org/grpc/status"
 )
 
 //go:embed messages.txt
@@ -21,7 +25,8 @@ var list string
 
 // Row is a message that the tests of a package must produce.
 type Row struct {
-	// Where is how a client reads the message: event, condition, status, waiting, grpc or http.
+	// Where is how a client reads the message: event, condition, status, waiting (of a container), grpc,
+	// http, or error (of the log, of a start of the agent, or within another message).
 	Where string
 	// Reason is that of an event or a condition, or the code of an answer; - is any.
 	Reason string
@@ -112,6 +117,21 @@ func Saw(where, reason, message string) {
 
 // SawEvent records an event.
 func SawEvent(reason, message string) { Saw("event", reason, message) }
+
+// SawError records the text of an error; nil records nothing.
+func SawError(err error) {
+	if err != nil {
+		Saw("error", "-", err.Error())
+	}
+}
+
+// SawGRPC records the error that a client of a gRPC service got; nil records nothing.
+func SawGRPC(err error) {
+	var s interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &s) {
+		Saw("grpc", strconv.Itoa(int(s.GRPCStatus().Code())), s.GRPCStatus().Message())
+	}
+}
 
 // unseen returns the rows of the package that none of the records matches.
 func unseen(rows []Row, folder string, records map[record]bool) []Row {

@@ -37,6 +37,8 @@ type Plugin struct {
 	Dir string
 	// Folder is that of device plugins, Endpoint the name of its socket there; "": by the resource.
 	Folder, Endpoint string
+	// Version is the API version that it registers with; "": the one that it serves.
+	Version string
 	// Registry is the folder of the plugin watcher, in which it offers itself then.
 	Registry string
 	Devices  []Device

@@ -1,6 +1,7 @@
 package devicetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,7 +135,7 @@ func (p *Plugin) RegisterBy(ctx context.Context, dial func(context.Context) (net
 	defer cancel()
 	// A socket is there a moment before somebody listens on it.
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
-		Version: pluginapi.Version, Endpoint: p.EndpointName(), ResourceName: p.Resource,
+		Version: cmp.Or(p.Version, pluginapi.Version), Endpoint: p.EndpointName(), ResourceName: p.Resource,
 	}, grpc.WaitForReady(true))
 	c := Call{Method: "registered"}
 	if err != nil {
