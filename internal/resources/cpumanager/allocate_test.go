@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/resources/topologymanager"
 )
 
@@ -124,6 +125,7 @@ func TestAllocate(t *testing.T) {
 			m := load(t, configOf(t, test.box, test.on...))
 			for i, p := range test.pods {
 				got, err := admit(m, p)
+				messagestest.SawError(err)
 				if err != nil {
 					got = err.Error()
 				}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/resources/machine"
 	"berth/internal/resources/topologymanager"
@@ -125,6 +126,7 @@ func mustAdmit(t testing.TB, m *CPUManager, p *v1.Pod, want string) {
 
 func wantError(t testing.TB, err error, want string) {
 	t.Helper()
+	messagestest.SawError(err)
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n%v\nwant\n%s", err, want)
 	}

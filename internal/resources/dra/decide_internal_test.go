@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"berth/internal/record/events/messagestest"
 )
 
 func envelopeOf(t *testing.T, data string) string {
@@ -62,6 +64,7 @@ func TestValidateDriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := validateDriver(test.driver, test.versions)
+			messagestest.SawError(err)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error = %v, want %q", err, test.want)
 			}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/resources/dra"
 	"berth/internal/resources/dra/dratest"
 )
@@ -214,6 +215,7 @@ func TestBadDriver(t *testing.T) {
 				go func() { failed <- a.Prepare(w.Context(), newPod("p", "a")) }()
 				w.prepare(a, newPod("q", "b"))
 				err := <-failed
+				messagestest.SawError(err)
 				if err == nil || !strings.HasPrefix(err.Error(), "prepare dynamic resources: "+want) {
 					w.Fatalf("error %v, want %s", err, want)
 				}

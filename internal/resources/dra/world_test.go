@@ -28,6 +28,7 @@ import (
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/resources/dra"
 	"berth/internal/resources/dra/dratest"
@@ -277,6 +278,7 @@ func (w *world) want(what string, got, want any) {
 // fails wants an error with that text.
 func (w *world) fails(err error, text string) {
 	w.Helper()
+	messagestest.SawError(err)
 	if err == nil || err.Error() != text {
 		w.Errorf("error %q, want %q", fmt.Sprint(err), text)
 	}

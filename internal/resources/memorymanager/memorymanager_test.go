@@ -12,6 +12,7 @@ import (
 	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/resources/topologymanager"
 )
@@ -132,7 +133,9 @@ func TestAllocate(t *testing.T) {
 			var pods []*v1.Pod
 			for _, s := range tt.steps {
 				pods = append(pods, s.pod)
-				if err := admit(m, s.pod, s.near); (err != nil || s.err != "") && fmt.Sprint(err) != s.err {
+				err := admit(m, s.pod, s.near)
+				messagestest.SawError(err)
+				if (err != nil || s.err != "") && fmt.Sprint(err) != s.err {
 					t.Errorf("%s: error %v\nwant %s", s.pod.UID, err, s.err)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/dump"
 
 	"berth/internal/config"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/resources/machine"
 )
 
@@ -176,7 +177,9 @@ func TestFatal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Load(); (err != nil || tt.want != "") && fmt.Sprint(err) != tt.want {
+		err = m.Load()
+		messagestest.SawError(err)
+		if (err != nil || tt.want != "") && fmt.Sprint(err) != tt.want {
 			t.Errorf("%s: %v\nwant %s", tt.name, err, tt.want)
 		}
 	}
@@ -218,7 +221,9 @@ func TestUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `could not restore state from checkpoint: unexpected end of JSON input, please drain this node and delete the memory manager checkpoint file "` + file + `" before restarting Kubelet`
-	if err := m.Load(); fmt.Sprint(err) != want {
+	err = m.Load()
+	messagestest.SawError(err)
+	if fmt.Sprint(err) != want {
 		t.Errorf("%v\nwant %s", err, want)
 	}
 }
@@ -272,7 +277,9 @@ func TestNewErrors(t *testing.T) {
 	} {
 		cfg := static(2, "")
 		cfg.Reserved, cfg.NodeAllocatableReservation = tt.reserved, list(tt.unavailable)
-		if _, err := New(cfg); (err != nil || tt.want != "") && fmt.Sprint(err) != tt.want {
+		_, err := New(cfg)
+		messagestest.SawError(err)
+		if (err != nil || tt.want != "") && fmt.Sprint(err) != tt.want {
 			t.Errorf("%s: %v\nwant %s", tt.name, err, tt.want)
 		}
 	}

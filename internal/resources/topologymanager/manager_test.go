@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/resources/machine"
 )
 
@@ -110,6 +111,9 @@ func TestPolicies(t *testing.T) {
 					err := w.Admit(testPod())
 					if tt.near == "" {
 						r, ok := errors.AsType[*Refusal](err)
+						if ok {
+							messagestest.Saw("status", r.Reason, r.Message)
+						}
 						if !ok || *r != (Refusal{"TopologyAffinityError", "Resources cannot be allocated with Topology locality"}) {
 							t.Errorf("error is %v", err)
 						}
@@ -173,6 +177,9 @@ func TestErrorsOfProviders(t *testing.T) {
 			w := newWorld(t, 2, policy, ContainerScope)
 			w.dev.errs["app"] = tt.err
 			r, ok := errors.AsType[*Refusal](w.Admit(testPod()))
+			if ok {
+				messagestest.Saw("status", r.Reason, r.Message)
+			}
 			if !ok || *r != tt.want {
 				t.Errorf("%s: %v is %v, want %v", policy, tt.err, r, tt.want)
 			}

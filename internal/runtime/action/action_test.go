@@ -25,6 +25,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri"
 )
 
@@ -66,6 +67,7 @@ func TestProbeExec(t *testing.T) {
 			if d := time.Since(began); d > 2*time.Second+execSlack {
 				t.Errorf("%s: took %s", tc.name, d)
 			}
+			messagestest.Saw("probe", "-", got.Output)
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Errorf("%s: %s", tc.name, d)
 			}
@@ -278,6 +280,7 @@ func TestProbeGRPC(t *testing.T) {
 		} {
 			began := time.Now()
 			got := a.Probe(t.Context(), target, probeOf(v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: tc.port, Service: &tc.service}}))
+			messagestest.Saw("probe", "-", got.Output)
 			if got.Outcome != tc.want || !strings.HasPrefix(got.Output, tc.text) {
 				t.Errorf("%s: got %v, want %s %q", tc.name, got, tc.want, tc.text)
 			}

@@ -19,6 +19,7 @@ import (
 	"berth/internal/config"
 
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/record/events/messagestest"
 )
 
 func TestProbeHTTP(t *testing.T) {
@@ -59,6 +60,7 @@ func TestProbeHTTP(t *testing.T) {
 				net.serve(t, "10.9.9.9:80", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the other") })
 				began := time.Now()
 				got := New(Config{Dial: net.dial}).Probe(t.Context(), target, probeOf(v1.ProbeHandler{HTTPGet: tc.get}))
+				messagestest.Saw("probe", "-", got.Output)
 				if strings.HasPrefix(got.Output, "Probe terminated redirects") {
 					got.Output, _, _ = strings.Cut(got.Output, "<a")
 				}

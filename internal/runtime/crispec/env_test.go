@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 func configMapRef(name string, optional bool) v1.EnvFromSource {
@@ -85,6 +87,7 @@ func TestEnvironmentOfObjects(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPod(func(p *v1.Pod) { p.Spec.Containers[0].EnvFrom, p.Spec.Containers[0].Env = tc.from, tc.env })
 			cfg, err := ContainerConfig(Container{Pod: p, Container: &p.Spec.Containers[0], Environment: testObject})
+			messagestest.SawError(err)
 			if tc.err != "" {
 				if err == nil || err.Error() != tc.err {
 					t.Fatalf("got %v, want %s", err, tc.err)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/record/events/messagestest"
 )
 
 func TestParseEnvFile(t *testing.T) {
@@ -50,6 +52,7 @@ func TestParseEnvFile(t *testing.T) {
 }
 
 func errorText(err error) string {
+	messagestest.SawError(err)
 	if err == nil {
 		return ""
 	}

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 )
 
 func TestComputeRemains(t *testing.T) {
@@ -81,7 +82,10 @@ func removal(t *testing.T, ended bool) (*bench, *v1.Pod, *[]string) {
 		b.kill(p, 0)
 	}
 	told := &[]string{}
-	b.garbage.event = func(kind, reason, message string) { *told = append(*told, kind+" "+reason+": "+message) }
+	b.garbage.event = func(kind, reason, message string) {
+		messagestest.SawEvent(reason, message)
+		*told = append(*told, kind+" "+reason+": "+message)
+	}
 	b.garbage.pods = func() []*pod.Status { return []*pod.Status{b.observe()} }
 	b.garbage.hasEnded = func(uid pod.UID) bool { return ended && uid == "u1" }
 	return b, p, told

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/storage/csi"
 	"berth/internal/storage/csi/csitest"
 )
@@ -64,7 +65,9 @@ func (c cluster) startWith(cfg csi.Config) *csi.Drivers {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if err := d.Health(); err == nil || err.Error() != "CSINode is not yet initialized" {
+	err = d.Health()
+	messagestest.SawError(err)
+	if err == nil || err.Error() != "CSINode is not yet initialized" {
 		c.t.Errorf("health before the start: %v", err)
 	}
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -173,7 +176,9 @@ func TestDriversAreToldOf(t *testing.T) {
 		}
 	}
 	c.expectDrivers(second)
-	if _, err := d.Driver("a"); err == nil || err.Error() != "driver name a not found in the list of registered CSI drivers" {
+	_, err = d.Driver("a")
+	messagestest.SawError(err)
+	if err == nil || err.Error() != "driver name a not found in the list of registered CSI drivers" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -198,6 +203,7 @@ func TestDriversThatAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := d.RegisterPlugin(t.Context(), tt.driver.Name, serve(t, &tt.driver), tt.versions)
+			messagestest.SawError(err)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v\nwant %s", err, tt.want)
 			}

@@ -14,12 +14,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 )
 
 // value reads key "k" of a ConfigMap, or the error.
 func value(t *testing.T, o *Objects, name string) string {
 	t.Helper()
 	m, err := o.ConfigMap(t.Context(), "ns", name)
+	messagestest.SawError(err)
 	if err != nil {
 		return err.Error()
 	}

@@ -16,6 +16,7 @@ import (
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/storage/objects"
 )
 
@@ -90,6 +91,7 @@ func TestOverTheClient(t *testing.T) {
 		}})
 		read := func() string {
 			m, err := o.ConfigMap(t.Context(), "ns", "cm")
+			messagestest.SawError(err)
 			if err != nil {
 				return err.Error()
 			}

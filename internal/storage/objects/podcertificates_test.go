@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/record/events/messagestest"
 )
 
 // signing is an API server with requests for certificates of pods.
@@ -149,6 +150,7 @@ func certified(uid string) *v1.Pod {
 // shown returns what the pod's source shows: its chain, or the error.
 func shown(o *Objects, p *v1.Pod) string {
 	_, chain, err := o.PodCertificate(p, "id", 1)
+	messagestest.SawError(err)
 	if err != nil {
 		return err.Error()
 	}

@@ -12,6 +12,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 func TestComputeRenewal(t *testing.T) {
@@ -37,6 +39,7 @@ func TestTokens(t *testing.T) {
 		get := func(src v1.ServiceAccountTokenProjection) string {
 			t.Helper()
 			token, err := o.Token(t.Context(), p, &src)
+			messagestest.SawError(err)
 			if err != nil {
 				return err.Error()
 			}
@@ -192,10 +195,14 @@ func TestExpiredTokenSaysSo(t *testing.T) {
 		s.failTokens(no)
 		time.Sleep(2 * time.Hour)
 		want := `token of service account ns/account for audience "" and pod 1 expired and refresh failed: not now`
-		if _, err := o.Token(t.Context(), p, &v1.ServiceAccountTokenProjection{}); !errors.Is(err, no) || err.Error() != want {
+		_, err = o.Token(t.Context(), p, &v1.ServiceAccountTokenProjection{})
+		messagestest.SawError(err)
+		if !errors.Is(err, no) || err.Error() != want {
 			t.Errorf("got %v", err)
 		}
-		if _, err := o.Token(t.Context(), podWith("2", nil, nil), &v1.ServiceAccountTokenProjection{}); err == nil || err.Error() != "failed to fetch token: not now" {
+		_, err = o.Token(t.Context(), podWith("2", nil, nil), &v1.ServiceAccountTokenProjection{})
+		messagestest.SawError(err)
+		if err == nil || err.Error() != "failed to fetch token: not now" {
 			t.Errorf("got %v", err)
 		}
 		if _, err := New(Config{}); err == nil {

@@ -21,6 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // anchorsOf returns certificates of the names, as PEM.
@@ -120,6 +122,7 @@ func TestSelectAnchors(t *testing.T) {
 		"nothing": {err: "a clusterTrustBundle source needs a name or a signerName"},
 	} {
 		got, err := selectAnchors(all, &tc.src)
+		messagestest.SawError(err)
 		if text := ""; err != nil {
 			if text = err.Error(); text != tc.err {
 				t.Errorf("%s: %v, want %s", name, err, tc.err)
@@ -246,7 +249,9 @@ func TestBundlesThatCannotBeHad(t *testing.T) {
 		p, src := trusting("1", "one")
 		o.Register(p)
 		began := time.Now()
-		if _, err := o.TrustBundle(t.Context(), p, src); err == nil || err.Error() != "ClusterTrustBundle informer has not yet synced" || time.Since(began) != 10*time.Second {
+		_, err := o.TrustBundle(t.Context(), p, src)
+		messagestest.SawError(err)
+		if err == nil || err.Error() != "ClusterTrustBundle informer has not yet synced" || time.Since(began) != 10*time.Second {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
 		s.absent = true

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/crispec"
 )
 
@@ -39,6 +40,7 @@ func localSource(path string) v1.PersistentVolumeSource {
 func (m *Manager) events() *[]string {
 	var told []string
 	m.event = func(_ *v1.Pod, eventtype, reason, message string) {
+		messagestest.SawEvent(reason, message)
 		told = append(told, fmt.Sprintf("%s %s: %s", eventtype, reason, message))
 	}
 	return &told

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/crispec"
 )
 
@@ -317,6 +318,7 @@ func TestLocalVolumeOfTwoPods(t *testing.T) {
 	_, _ = s.bind("c", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: disk}})
 	var events []string
 	m.event = func(p *v1.Pod, eventtype, reason, message string) {
+		messagestest.SawEvent(reason, message)
 		events = append(events, fmt.Sprintf("%s %s %s %s", p.UID, eventtype, reason, message))
 	}
 	first, second := podWith(claimVolume("v", "c")), podWith(claimVolume("v", "c"))

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/storage/csi/csitest"
 )
 
@@ -40,7 +41,10 @@ func newGrowable(t *testing.T, change func(*csitest.Driver)) *growable {
 
 // watch notes the events of the Manager.
 func (g *growable) watch() {
-	g.event = func(p *v1.Pod, _, reason, _ string) { g.events = append(g.events, p.Name+" "+reason) }
+	g.event = func(p *v1.Pod, _, reason, message string) {
+		messagestest.SawEvent(reason, message)
+		g.events = append(g.events, p.Name+" "+reason)
+	}
 	g.csi.ClaimEvent = func(c *v1.PersistentVolumeClaim, _, reason, _ string) { g.events = append(g.events, c.Name+" "+reason) }
 	g.csi.ClaimsPeriod = time.Minute
 }

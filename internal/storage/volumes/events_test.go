@@ -13,6 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // A disk with another filesystem than its persistent volume names is told to that volume, too. One
@@ -32,6 +34,7 @@ func TestFilesystemMismatch(t *testing.T) {
 			m.mounter = refusingMounter{fake}
 			var told []string
 			m.volumeEvent = func(v *v1.PersistentVolume, eventtype, reason, message string) {
+				messagestest.SawEvent(reason, message)
 				told = append(told, fmt.Sprintf("%s %s %s: %s", v.Name, eventtype, reason, message))
 			}
 			_, pv := s.bind("c", localSource(disk))

@@ -12,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	utilexec "k8s.io/utils/exec"
 	testingexec "k8s.io/utils/exec/testing"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // tools are programs that are run in the place of the host's.
@@ -59,7 +61,10 @@ func TestLocalDiskGrows(t *testing.T) {
 			x := &tools{answers: map[string]error{"resize2fs": tc.tool}}
 			m.exec = x.executor()
 			var events []string
-			m.event = func(p *v1.Pod, _, reason, _ string) { events = append(events, p.Name+" "+reason) }
+			m.event = func(p *v1.Pod, _, reason, message string) {
+				messagestest.SawEvent(reason, message)
+				events = append(events, p.Name+" "+reason)
+			}
 			m.csi.ClaimEvent = func(c *v1.PersistentVolumeClaim, _, reason, _ string) { events = append(events, c.Name+" "+reason) }
 			claim, pv := s.bind("c", localSource(disk))
 			if tc.has != "" {

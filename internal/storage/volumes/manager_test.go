@@ -20,6 +20,7 @@ import (
 	mount "k8s.io/mount-utils"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/crispec"
 )
@@ -52,11 +53,20 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 func (m *Manager) setup(t *testing.T, p *v1.Pod) (map[string]crispec.Volume, error) {
 	t.Helper()
 	in, errs := m.Prepare(t.Context(), p)
+	sawFailed(errs)
 	if errs != nil {
 		return nil, errs.Err()
 	}
 	mounted, errs := m.Setup(t.Context(), p, in)
+	sawFailed(errs)
 	return mounted, errs.Err()
+}
+
+// sawFailed records the events that a pass makes of the failures.
+func sawFailed(errs Errors) {
+	for _, e := range errs {
+		messagestest.SawEvent(e.Reason(), e.Error())
+	}
 }
 
 // podWith returns a pod with these volumes, each mounted by its one container.

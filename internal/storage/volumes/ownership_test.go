@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 func TestOwnVolume(t *testing.T) {
@@ -163,6 +165,7 @@ func TestSlowChangeOfOwnersIsTold(t *testing.T) {
 		m, _ := newManager(t)
 		var told []string
 		m.event = func(_ *v1.Pod, eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
 			told = append(told, eventtype+" "+reason+": "+message)
 		}
 		dir := filepath.Join(m.root, "pods", uid, "volumes/v")

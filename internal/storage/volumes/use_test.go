@@ -14,6 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/storage/csi/csitest"
 )
 
@@ -23,6 +24,7 @@ func TestUseOfCSIVolume(t *testing.T) {
 	d.objects.drivers[driverName].Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}
 	var events []string
 	d.event = func(_ *v1.Pod, eventtype, reason, message string) {
+		messagestest.SawEvent(reason, message)
 		events = append(events, eventtype+" "+reason+": "+message)
 	}
 	p := d.user("one", "c")

@@ -25,8 +25,9 @@ var list string
 
 // Row is a message that the tests of a package must produce.
 type Row struct {
-	// Where is how a client reads the message: event, condition, status, waiting (of a container), grpc,
-	// http, or error (of the log, of a start of the agent, or within another message).
+	// Where is how a client reads the message: event, condition, status, waiting (of a container),
+	// grpc, http, probe (the output of one), or error (of the log, of a start of the agent, or
+	// within another message).
 	Where string
 	// Reason is that of an event or a condition, or the code of an answer; - is any.
 	Reason string

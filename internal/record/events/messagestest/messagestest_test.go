@@ -70,7 +70,7 @@ func TestRows(t *testing.T) {
 	}
 	for _, r := range rows {
 		switch r.Where {
-		case "event", "condition", "status", "waiting", "grpc", "http", "error":
+		case "event", "condition", "status", "waiting", "grpc", "http", "probe", "error":
 		default:
 			t.Errorf("%q: the place %q is none", r.Form, r.Where)
 		}
