@@ -73,20 +73,20 @@ func TestLoadRun(t *testing.T) {
 
 func TestLoadRunRefuses(t *testing.T) {
 	for arg, want := range map[string]string{
-		"eviction-hard=memory.free<1Gi":                       "--eviction-hard[memory.free]: there is no signal memory.free",
+		"eviction-hard=memory.free<1Gi":                       "--eviction-hard[memory.free]: unsupported eviction signal memory.free",
 		"eviction-hard=memory.available<much":                 "--eviction-hard[memory.available]: ",
-		"eviction-hard=memory.available<101%":                 `--eviction-hard[memory.available]: "101%" is no percentage from "0%" to "100%"`,
-		"eviction-hard=memory.available<-1":                   "--eviction-hard[memory.available]: -1 is negative",
-		"eviction-soft=memory.available<1Gi":                  "--eviction-soft[memory.available]: needs a grace period; give --eviction-soft-grace-period memory.available=1m30s, or another time",
+		"eviction-hard=memory.available<101%":                 "--eviction-hard[memory.available]: eviction percentage threshold memory.available must be <= 100%: 101%",
+		"eviction-hard=memory.available<-1":                   "--eviction-hard[memory.available]: eviction threshold memory.available must be positive: -1",
+		"eviction-soft=memory.available<1Gi":                  "--eviction-soft[memory.available]: grace period must be specified for the soft eviction threshold memory.available; give --eviction-soft-grace-period memory.available=1m30s, or another time",
 		"eviction-soft-grace-period=memory.available=soon":    `--eviction-soft-grace-period[memory.available]: "soon" is no duration, such as "1m30s"`,
-		"eviction-minimum-reclaim=disk=1Gi":                   "--eviction-minimum-reclaim[disk]: there is no signal disk",
+		"eviction-minimum-reclaim=disk=1Gi":                   "--eviction-minimum-reclaim[disk]: unsupported eviction signal disk",
 		"eviction-pressure-transition-period=-1s":             "--eviction-pressure-transition-period: ",
 		"shutdown-grace-period=500ms":                         "--shutdown-grace-period: 500ms is neither 0s nor at least 1s",
 		"shutdown-grace-period-critical-pods=5s":              "--shutdown-grace-period-critical-pods: 5s is more than shutdownGracePeriod, 0s",
 		"container-log-max-files=1":                           "--container-log-max-files: ",
 		"container-log-max-size=x":                            "--container-log-max-size: ",
 		"eviction-hard=pid.available<x,imagefs.available<-5%": "--eviction-hard[imagefs.available]: ",
-		"eviction-soft-grace-period=emptydirfs.limit=1m":      "--eviction-soft-grace-period[emptydirfs.limit]: there is no signal emptydirfs.limit",
+		"eviction-soft-grace-period=emptydirfs.limit=1m":      "--eviction-soft-grace-period[emptydirfs.limit]: unsupported eviction signal emptydirfs.limit",
 	} {
 		k, err := LoadRun(runFlags(t, arg))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {

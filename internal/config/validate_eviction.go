@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +33,7 @@ func (c *check) eviction() {
 			if c.Origins.Of(path).Kind == FromFlag {
 				fix = fmt.Sprintf("give --eviction-soft-grace-period %s=1m30s, or another time", signal)
 			}
-			c.fail(path, "needs a grace period; %s", fix)
+			c.fail(path, "grace period must be specified for the soft eviction threshold %s; %s", signal, fix)
 		}
 	}
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoftGracePeriod)) {
@@ -44,36 +45,57 @@ func (c *check) eviction() {
 	}
 }
 
-// thresholds checks amounts of which each must be something.
+// thresholds checks amounts of which each must be positive. The words are the kubelet's.
 func (c *check) thresholds(field string, amounts map[string]string) {
-	c.amounts(field, amounts)
 	for _, signal := range slices.Sorted(maps.Keys(amounts)) {
-		if q, err := resource.ParseQuantity(amounts[signal]); err == nil && q.IsZero() {
-			c.fail(fmt.Sprintf("%s[%s]", field, signal), `must be more than 0; "0%%" turns the signal off`)
+		value := amounts[signal]
+		path, ok := c.amount(field, signal, value)
+		if q, err := resource.ParseQuantity(value); ok && err == nil && q.Sign() <= 0 {
+			fix := ""
+			if q.IsZero() {
+				fix = `; "0%" turns the signal off`
+			}
+			c.fail(path, "eviction threshold %s must be positive: %s%s", signal, value, fix)
 		}
 	}
 }
 
-// amounts checks a map of signals to quantities or percentages.
+// amounts checks a map of signals to quantities or percentages that may be 0.
 func (c *check) amounts(field string, amounts map[string]string) {
 	for _, signal := range slices.Sorted(maps.Keys(amounts)) {
-		path := fmt.Sprintf("%s[%s]", field, signal)
-		c.signal(path, signal)
 		value := amounts[signal]
-		if percent, ok := strings.CutSuffix(value, "%"); ok {
-			if p, err := strconv.ParseFloat(percent, 64); err != nil || !(p >= 0 && p <= 100) {
-				c.fail(path, `%q is no percentage from "0%%" to "100%%"`, value)
-			}
-			continue
-		}
-		if q, ok := c.quantity(path, value); ok && q.Sign() < 0 {
+		path, ok := c.amount(field, signal, value)
+		if q, err := resource.ParseQuantity(value); ok && err == nil && q.Sign() < 0 {
 			c.fail(path, "%s is negative", value)
 		}
 	}
 }
 
+// amount checks the signal, and that the value is a quantity or a percentage; it returns the path
+// of the value, and whether it is one.
+func (c *check) amount(field, signal, value string) (path string, ok bool) {
+	path = fmt.Sprintf("%s[%s]", field, signal)
+	c.signal(path, signal)
+	percent, isPercentage := strings.CutSuffix(value, "%")
+	if !isPercentage {
+		_, ok = c.quantity(path, value)
+		return path, ok
+	}
+	switch p, err := strconv.ParseFloat(percent, 64); {
+	case err != nil || math.IsNaN(p):
+		c.fail(path, `%q is no percentage from "0%%" to "100%%"`, value)
+	case p < 0:
+		c.fail(path, "eviction percentage threshold %s must be >= 0%%: %s", signal, value)
+	case p > 100:
+		c.fail(path, "eviction percentage threshold %s must be <= 100%%: %s", signal, value)
+	default:
+		return path, true
+	}
+	return path, false
+}
+
 func (c *check) signal(path, name string) {
 	if !slices.Contains(signals, name) {
-		c.fail(path, "there is no signal %s%s", name, orMeant(name, signals))
+		c.fail(path, "unsupported eviction signal %s%s", name, orMeant(name, signals))
 	}
 }

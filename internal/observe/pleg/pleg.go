@@ -167,7 +167,8 @@ func (g *PLEG) Health() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l := g.listing; l != nil && time.Since(l.began) >= stallAfter {
-		err := fmt.Errorf("relist: the container runtime has not answered %s for %s", l.waitsFor(), time.Since(l.began).Round(time.Second))
+		stalled := time.Since(l.began).Round(time.Second)
+		err := fmt.Errorf("pleg was last seen active %s ago; threshold is %s: the container runtime has not answered %s for %s", stalled, stallAfter, l.waitsFor(), stalled)
 		return health.Since(err, l.began)
 	}
 	return g.health.Err()
