@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"berth/internal/record/events/messagestest"
 )
 
 var update = flag.Bool("update", false, "write what Load returns into the stories of testdata")
@@ -98,6 +100,9 @@ func outcome(t *testing.T, args []string, work string) map[string]string {
 	failure := ""
 	if err != nil {
 		failure = text(strings.Split(err.Error(), "\n"))
+		for line := range strings.Lines(failure) {
+			messagestest.Saw("error", "-", strings.TrimSuffix(line, "\n"))
+		}
 	}
 	return map[string]string{"warnings": text(warnings), "error": failure, "effective": text(all), "set": text(set)}
 }

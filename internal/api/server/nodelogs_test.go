@@ -8,12 +8,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sync/semaphore"
 
 	"berth/internal/api/nodelogs"
+	"berth/internal/record/events/messagestest"
 )
 
 // nodeLogsDoor serves a log folder with a few files, beside one that must not be read.
@@ -52,6 +54,7 @@ func get(mux http.Handler, path string, header ...string) *httptest.ResponseReco
 	}
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, r)
+	messagestest.Saw("http", strconv.Itoa(w.Code), w.Body.String())
 	return w
 }
 

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/observe/stats"
+	"berth/internal/record/events/messagestest"
 )
 
 type fakeStats struct{ err error }
@@ -55,6 +57,7 @@ func TestStatsSummary(t *testing.T) {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, r)
 		b, err := io.ReadAll(w.Result().Body)
+		messagestest.Saw("http", strconv.Itoa(w.Code), string(b))
 		if err != nil || w.Code != tt.status || !strings.Contains(string(b), tt.want) {
 			t.Errorf("%s %s: %d %s, %v; want %d with %s", tt.method, tt.path, w.Code, b, err, tt.status, tt.want)
 		}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -32,6 +33,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 )
 
 // streamer is a runtime as streams see it; urls come from a streaming server, or from what a test
@@ -177,6 +179,7 @@ func TestStreamsThatDoNotBegin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			messagestest.Saw("http", strconv.Itoa(resp.StatusCode), string(text))
 			return answer{resp.StatusCode, string(text)}
 		}
 		for _, c := range []struct {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"berth/internal/cluster/certs"
+	"berth/internal/record/events/messagestest"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -102,7 +103,9 @@ func TestServingFromFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.GetCertificate(nil); err == nil || err.Error() != "no serving certificate available for the kubelet" {
+	_, err = s.GetCertificate(nil)
+	messagestest.SawError(err)
+	if err == nil || err.Error() != "no serving certificate available for the kubelet" {
 		t.Errorf("without files: %v", err)
 	}
 	if err := s.Load(); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), certFile) {

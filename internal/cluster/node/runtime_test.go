@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // fakeRuntime answers as a test says.
@@ -86,6 +88,8 @@ func TestRuntimeHealth(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			s := h.State()
+			messagestest.SawError(h.Ready())
+			messagestest.SawError(h.NetworkReady())
 			if diff := cmp.Diff([]string{runtimeErr, networkErr, version}, []string{text(h.Ready()), text(h.NetworkReady()), s.Version}); diff != "" {
 				t.Errorf("%s: state (-want +got):\n%s", step, diff)
 			}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // onBuses runs a test over the bus within the test, and over a real one where there is one.
@@ -166,6 +168,7 @@ func TestEnsureDelay(t *testing.T) {
 
 		// Another file has the last word.
 		err = c.EnsureDelay(t.Context(), 40*time.Second)
+		messagestest.SawError(err)
 		if want := "node shutdown manager was timed out after 5 attempts waiting for logind InhibitDelayMaxSec to update to 40s (it is 30s): look for a file"; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s…", err, want)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/observe/pleg"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/cri/critest"
@@ -42,6 +43,7 @@ func start(t *testing.T, opts ...critest.Option) *rig {
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{journal: journal.New(log), registry: prometheus.NewRegistry(), fake: fake, client: client}
 	r.PLEG = pleg.New(client, r.journal, log, r.registry)
+	messagestest.SawError(r.Health())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

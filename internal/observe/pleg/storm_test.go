@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/cri/critest"
 )
@@ -384,7 +385,9 @@ func TestStallsAreReported(t *testing.T) {
 		r.run(t, "c", "new")
 		synctest.Wait()
 		r.expectState(t, "c", "new", pod.StateRunning) // events are followed all the same
-		if err := r.Health(); err == nil || !strings.Contains(err.Error(), "has not answered ListContainers for 1") {
+		err := r.Health()
+		messagestest.SawError(err)
+		if err == nil || !strings.Contains(err.Error(), "has not answered ListContainers for 1") {
 			t.Errorf("health while the list hangs: %v", err)
 		}
 		time.Sleep(3 * time.Minute)

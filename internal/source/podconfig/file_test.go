@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/host/inotify"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/source/manifest"
 	"berth/internal/source/manifest/manifesttest"
 )
@@ -476,6 +477,7 @@ func TestOverlappingPathsAndDuplicates(t *testing.T) {
 	var told []string
 	record := func(c *Config) {
 		c.Event = func(p *v1.Pod, eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
 			told = append(told, fmt.Sprintf("%s %s %s: %s", p.UID, eventtype, reason, message))
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/source/manifest"
 	"berth/internal/source/manifest/manifesttest"
 )
@@ -153,6 +154,7 @@ func checkManifest(t *testing.T, c manifestCase, w wantedOutcome) {
 	}
 	for i, p := range config.Problems() {
 		message := strings.ReplaceAll(p.Message, filepath.Dir(path), "/manifests")
+		messagestest.Saw("error", "-", p.Message)
 		message = fmt.Sprintf("%s %d %s", p.Severity, p.Document, message)
 		if i < len(w.problems) && matches(w.problems[i], message) {
 			message = w.problems[i]
