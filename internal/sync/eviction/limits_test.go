@@ -11,6 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/observe/stats"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/events/messagestest"
 )
 
 func emptyDir(name, limit string, medium v1.StorageMedium) v1.Volume {
@@ -151,6 +153,9 @@ func TestExcess(t *testing.T) {
 				l = &memory
 			}
 			got, headroom := computeExcess(l, &tt.used)
+			if got != nil {
+				messagestest.Saw("status", lifecycle.Evicted, got.message)
+			}
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(excess{})); diff != "" || headroom != tt.headroom {
 				t.Errorf("headroom %d, want %d; (-want +got):\n%s", headroom, tt.headroom, diff)
 			}

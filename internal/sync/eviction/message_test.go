@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/observe/stats"
+	"berth/internal/pod/lifecycle"
+	"berth/internal/record/events/messagestest"
 )
 
 func TestGenerateMessage(t *testing.T) {
@@ -77,6 +79,7 @@ func TestGenerateMessage(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			message, annotations := generateMessage(tt.met, &tt.pod)
+			messagestest.Saw("status", lifecycle.Evicted, message)
 			if diff := cmp.Diff(tt.message, message); diff != "" {
 				t.Errorf("message (-want +got):\n%s", diff)
 			}
