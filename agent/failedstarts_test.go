@@ -3,6 +3,7 @@ package agent_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +80,49 @@ func TestFailedStartsWaitForTheirBackOff(t *testing.T) {
 				}
 				if done > tc.passes {
 					t.Errorf("%d passes, want at most %d", done, tc.passes)
+				}
+			})
+		})
+	}
+}
+
+// Nor does anything that wakes the worker meanwhile lead to another try: events of the runtime, or
+// a controller that changes its condition of the pod each second.
+func TestFailedStartsWaitWhoeverAsks(t *testing.T) {
+	const seconds = 300
+	for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "PullImage", "ImageStatus", "ExecSync"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := agenttest.New(t)
+				w.StopAgent()
+				w.Join()
+				w.Runtime.Inject(critest.Fault{Method: method, Times: -1, Errs: errWithID})
+				p := readyPod(3)
+				if method == "PullImage" {
+					p.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
+				}
+				p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
+				uid := kubetest.Put(w.API, p).UID
+				wake := func(i int) *v1.Pod {
+					p, ok := kubetest.Get[*v1.Pod](w.API, p.Namespace, p.Name)
+					if !ok {
+						t.Fatal("the pod is gone")
+					}
+					p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == "example.com/count" })
+					p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: "example.com/count", Status: v1.ConditionTrue, Message: fmt.Sprint(i)})
+					w.Runtime.Flood(1, 0, string(uid))
+					return p
+				}
+				w.Settle(30 * time.Second)
+				w.Runtime.ResetCalls()
+				for i := range seconds {
+					kubetest.Put(w.API, wake(i))
+					w.Settle(time.Second)
+				}
+				tries := w.Runtime.CallCount(method)
+				t.Logf("in %d s: %d calls of %s", seconds, tries, method)
+				if most := seconds * 12 / 10 / 10; tries == 0 || tries > most { // Settle takes a little longer than a second
+					t.Errorf("%d calls of %s in %d s, want 1 to %d", tries, method, seconds, most)
 				}
 			})
 		})

@@ -21,6 +21,7 @@ type backOffs struct {
 	events Recorder
 	crash  *lifecycle.CrashLoop
 	node   lifecycle.BackOff
+	failed failedCreations
 	began  time.Time // when the agent did
 
 	mu    sync.Mutex
@@ -68,6 +69,7 @@ func (b *backOffs) removed(p *v1.Pod, cs *pod.ContainerStatus) {
 func (b *backOffs) forget(uid pod.UID) {
 	b.crash.Forget(uid)
 	b.crash.GC(time.Now())
+	b.failed.forget(uid)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.texts, uid)
@@ -141,9 +143,14 @@ func lastEnd(s *pod.Status, name string) time.Time {
 	return time.Time{}
 }
 
-// waitFor puts the starts that are held back into the result, and records an event about each.
+// waitFor puts the starts that are held back into the result, and records an event about each that
+// is for a crash.
 func (b *backOffs) waitFor(p *v1.Pod, waits []waitAction, res *Result) {
 	for _, w := range waits {
+		if w.Failed != nil {
+			res.failed(w.Name, w.Failed.Start)
+			continue
+		}
 		until := w.Hold.Until
 		if w.Ends { // it has just been stopped
 			until = time.Now().Add(w.Hold.Delay)

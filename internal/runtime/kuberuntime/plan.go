@@ -29,6 +29,9 @@ type planInput struct {
 	ResizeHeld time.Time
 	// Holds are the crash-loop back-offs that last, by container name.
 	Holds map[string]lifecycle.Hold
+	// Failed are the calls that could not make something and are not to be made again yet: by
+	// container name, "" for the sandbox.
+	Failed map[string]creationFailure
 }
 
 // podActions is the plan of one pass over a running pod: what computePodActions decides and SyncPod
@@ -41,6 +44,8 @@ type podActions struct {
 	CreateSandbox bool
 	Attempt       uint32
 	Replaces      pod.SandboxID
+	// SandboxFailed is why no sandbox is made yet that is to be made; nil if none is, or now.
+	SandboxFailed *creationFailure
 	// PurgeInit removes init containers of the old sandbox: a new sandbox begins with the first
 	// one.
 	PurgeInit bool
@@ -89,18 +94,19 @@ type startAction struct {
 	Why  string
 }
 
-// waitAction is a start that is held back.
+// waitAction is a start that is held back, by Hold or, if it is not nil, by Failed.
 type waitAction struct {
-	Name string
-	Why  string
-	Hold lifecycle.Hold
+	Name   string
+	Why    string
+	Hold   lifecycle.Hold
+	Failed *creationFailure
 	// Ends: it runs, and is stopped first. Its back-off counts from its end, which nobody knows
 	// yet: Hold.Until is that of the incarnation before.
 	Ends bool
 }
 
 func (a *podActions) empty() bool {
-	return !a.KillPod && !a.CreateSandbox && !a.Resize && len(a.RestartAll)+len(a.Kill)+len(a.Start)+len(a.Wait) == 0
+	return !a.KillPod && !a.CreateSandbox && a.SandboxFailed == nil && !a.Resize && len(a.RestartAll)+len(a.Kill)+len(a.Start)+len(a.Wait) == 0
 }
 
 // String is the plan as one line of the journal.
@@ -111,6 +117,9 @@ func (a *podActions) String() string {
 	}
 	if a.CreateSandbox {
 		parts = append(parts, fmt.Sprintf("create sandbox %d", a.Attempt))
+	}
+	if f := a.SandboxFailed; f != nil {
+		parts = append(parts, fmt.Sprintf("create sandbox %d %s", a.Attempt, f))
 	}
 	if len(a.RestartAll) > 0 {
 		names := make([]string, len(a.RestartAll))
@@ -133,7 +142,10 @@ func (a *podActions) String() string {
 	}
 	for _, w := range a.Wait {
 		when := fmt.Sprintf("at %s, when its back-off of %s has ended", w.Hold.Until.Format(time.TimeOnly), w.Hold.Delay)
-		if w.Ends {
+		switch {
+		case w.Failed != nil:
+			when = w.Failed.String()
+		case w.Ends:
 			when = fmt.Sprintf("%s after it has stopped, when its back-off has ended", w.Hold.Delay)
 		}
 		parts = append(parts, fmt.Sprintf("start %s (%s) %s", w.Name, w.Why, when))
@@ -152,6 +164,7 @@ func computePodActions(in planInput) podActions {
 	var a podActions
 	if d := lifecycle.NeedsNewSandbox(in.Pod, in.Observed); d.Create {
 		a = planNewSandbox(in.Pod, in.Observed, d)
+		a.holdSandbox(in)
 	} else if triggers := lifecycle.RestartAllTriggers(in.Pod, in.Observed); len(triggers) > 0 {
 		a = planRestartAll(in, triggers)
 	} else {
@@ -312,6 +325,15 @@ func removalsOf(s *pod.Status, name string) []removeAction {
 	return out
 }
 
+// holdSandbox leaves a new sandbox for later while the failure of the last try holds it back.
+func (a *podActions) holdSandbox(in planInput) {
+	failed, held := in.Failed[""]
+	if !held || !a.CreateSandbox {
+		return
+	}
+	*a = podActions{Why: a.Why, KillPod: in.Observed.Active(), Attempt: a.Attempt, SandboxFailed: &failed}
+}
+
 // holdBack turns starts whose back-off lasts into waits. Nothing starts before a plain init
 // container that waits.
 func (a *podActions) holdBack(in planInput) {
@@ -319,12 +341,17 @@ func (a *podActions) holdBack(in planInput) {
 	a.Start = nil
 	for _, st := range starts {
 		h, held := in.Holds[st.Name]
-		if !held {
+		failed, hasFailed := in.Failed[st.Name]
+		switch {
+		case held:
+			cs := in.Observed.FindContainer(st.Name)
+			a.Wait = append(a.Wait, waitAction{Name: st.Name, Why: st.Why, Hold: h, Ends: cs != nil && cs.State == pod.StateRunning})
+		case hasFailed:
+			a.Wait = append(a.Wait, waitAction{Name: st.Name, Why: st.Why, Failed: &failed})
+		default:
 			a.Start = append(a.Start, st)
 			continue
 		}
-		cs := in.Observed.FindContainer(st.Name)
-		a.Wait = append(a.Wait, waitAction{Name: st.Name, Why: st.Why, Hold: h, Ends: cs != nil && cs.State == pod.StateRunning})
 		if isPlainInit(in.Pod, st.Name) {
 			return
 		}

@@ -117,13 +117,19 @@ func podOf(policy v1.RestartPolicy, names ...string) *v1.Pod {
 //	+oom                    killed for memory
 //	+old                    in the second sandbox
 //	+held                   its restart is held back for 20 s
+//
+// failed:NAME is a container that could not be created, failed a sandbox that could not.
 func inputOf(t *testing.T, p *v1.Pod, words string) planInput {
 	t.Helper()
 	in := planInput{
-		Pod: p, Observed: &pod.Status{UID: p.UID, Name: p.Name, Namespace: p.Namespace}, Holds: map[string]lifecycle.Hold{},
+		Pod: p, Observed: &pod.Status{UID: p.UID, Name: p.Name, Namespace: p.Namespace}, Holds: map[string]lifecycle.Hold{}, Failed: map[string]creationFailure{},
 		Probes: pod.ProbeVerdicts{Liveness: map[pod.ContainerID]pod.ProbeVerdict{}, Startup: map[pod.ContainerID]pod.ProbeVerdict{}},
 	}
 	for _, w := range strings.Fields(words) {
+		if what, name, _ := strings.Cut(w, ":"); what == "failed" {
+			in.Failed[name] = creationFailure{Until: t0.Add(10 * time.Second)}
+			continue
+		}
 		name, marks, isContainer := strings.Cut(w, "=")
 		if !isContainer {
 			addSandbox(t, in.Observed, w)

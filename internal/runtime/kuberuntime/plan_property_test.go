@@ -24,7 +24,7 @@ func TestPlanProperties(t *testing.T) {
 	for seed := range uint64(planWorlds) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		in := randomInput(rng)
-		before := planInput{Pod: in.Pod.DeepCopy(), Observed: cloneStatus(in.Observed), Probes: in.Probes, Holds: in.Holds}
+		before := planInput{Pod: in.Pod.DeepCopy(), Observed: cloneStatus(in.Observed), Probes: in.Probes, Holds: in.Holds, Failed: in.Failed}
 		a := computePodActions(in)
 		problems := violations(in, &a)
 		if !reflect.DeepEqual(before, in) { // cmp is slow on what is equal nearly always
@@ -45,7 +45,7 @@ func TestPlansComeToRest(t *testing.T) {
 	for seed := range uint64(planWorlds / 4) {
 		rng := rand.New(rand.NewPCG(seed, 11))
 		in := randomInput(rng)
-		in.Holds, in.Pod.DeletionTimestamp = nil, nil
+		in.Holds, in.Failed, in.Pod.DeletionTimestamp = nil, nil, nil
 		var lines []string
 		rest := false
 		for pass := 0; pass < 60 && !rest; pass++ {
@@ -82,6 +82,12 @@ func violations(in planInput, a *podActions) []string {
 			fail("a pod of which nothing runs is stopped for good")
 		}
 	}
+	if _, failed := in.Failed[""]; failed && (a.CreateSandbox || a.PurgeInit) {
+		fail("a sandbox is made although one has just failed")
+	}
+	if a.SandboxFailed != nil && (a.CreateSandbox || len(a.Start)+len(a.Wait)+len(a.Kill) > 0) {
+		fail("containers are started without the sandbox that is held back")
+	}
 	if len(a.RestartAll) > 0 && len(a.Start)+len(a.Wait)+len(a.Kill) > 0 {
 		fail("containers are handled one by one while all are restarted")
 	}
@@ -111,6 +117,9 @@ func violations(in planInput, a *podActions) []string {
 		}
 		if _, held := in.Holds[st.Name]; held {
 			fail("%s is started although it is held back", st.Name)
+		}
+		if _, failed := in.Failed[st.Name]; failed {
+			fail("%s is started although it has just failed", st.Name)
 		}
 		if c := findSpec(p, st.Name); cs != nil && cs.State == pod.StateExited && !lifecycle.ShouldStart(p, c, cs) && !isPlainInit(p, st.Name) {
 			fail("%s is restarted against its policy", st.Name)
@@ -253,8 +262,13 @@ func randomInput(rng *rand.Rand) planInput {
 		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e0", Image: testImage}}}
 	}
 	in := planInput{
-		Pod: p, Observed: &pod.Status{UID: p.UID}, Holds: map[string]lifecycle.Hold{},
+		Pod: p, Observed: &pod.Status{UID: p.UID}, Holds: map[string]lifecycle.Hold{}, Failed: map[string]creationFailure{},
 		Probes: pod.ProbeVerdicts{Liveness: map[pod.ContainerID]pod.ProbeVerdict{}, Startup: map[pod.ContainerID]pod.ProbeVerdict{}},
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(startOrder(p))), "") {
+		if pick(8) {
+			in.Failed[name] = creationFailure{Until: t0.Add(10 * time.Second)}
+		}
 	}
 	n := rng.IntN(4)
 	for i := range n {

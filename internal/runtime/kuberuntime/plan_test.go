@@ -75,6 +75,11 @@ func TestPlanSandbox(t *testing.T) {
 		{"sandbox died, init runs again", "Always i:1 a", "sb-dead 1=0 a=1", "stop the pod, create sandbox 1, start 1 (first init container)"},
 		{"sandbox died while init ran", "OnFailure i:1 a", "sb-dead 1=running", "stop the pod, create sandbox 1, start 1 (first init container)"},
 		{"sandbox died, restart is held back", "Always a b", "sb-dead a=137+held b=137", "stop the pod, create sandbox 1, start b (new sandbox), start a (new sandbox) at 03:04:25, when its back-off of 20s has ended"},
+		{"new pod, the last try failed", "Always a", "failed", "create sandbox 0 not before 03:04:15, as the last try has failed"},
+		{"sandbox died, the last try failed", "Always a", "failed sb-dead a=137", "create sandbox 1 not before 03:04:15, as the last try has failed"},
+		{"sandbox died, the last try failed, a container still runs", "Always a", "failed sb-dead a=running", "stop the pod, create sandbox 1 not before 03:04:15, as the last try has failed"},
+		{"the last try failed, and the pod is over", "Never a", "failed sb-dead a=1", "nothing to do"},
+		{"the last try failed, and was made after all", "Always a", "failed sb a=running", "nothing to do"},
 		{"an old exit does not restart all", "Never i:1 a!Never{RestartAllContainers/In/42}", "sb sb-dead a=42+old 1=running", "nothing to do"},
 	})
 }
@@ -101,6 +106,10 @@ func TestPlanInit(t *testing.T) {
 		{"code 0 but out of memory, Never", "Never i:1 a", "sb 1=0+oom", "stop the pod"},
 		{"unknown, Always", "Always i:1 a", "sb 1=unknown", "stop 1 (Init container 1 is in an unknown state, will be restarted), start 1 (its container is unknown)"},
 		{"unknown, Never", "Never i:1 a", "sb 1=unknown", "stop the pod"},
+		{"not created", "Always i:1 a", "sb failed:1", "start 1 (first init container) not before 03:04:15, as the last try has failed"},
+		{"a sidecar that was not created lets nothing pass", "Always s:1 a", "sb failed:1", "start 1 (first init container) not before 03:04:15, as the last try has failed"},
+		{"one of two not created", "Always a b", "sb failed:a", "start b (it has no container), start a (it has no container) not before 03:04:15, as the last try has failed"},
+		{"crashed, then not created", "Always a", "sb a=1+held failed:a", "start a (it exited with code 1) at 03:04:25, when its back-off of 20s has ended"},
 		{"held back", "Always i:1 a", "sb 1=1+held", "start 1 (it exited with code 1) at 03:04:25, when its back-off of 20s has ended"},
 		{"initialized: failed ones do not matter", "Always i:1 a", "sb a=running 1=1", "nothing to do"},
 		{"initialized: missing ones do not matter", "Always i:1 a", "sb a=running", "nothing to do"},

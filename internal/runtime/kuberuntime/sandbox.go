@@ -23,6 +23,10 @@ const (
 	reservedMost  = time.Second
 )
 
+// networkNotReady is the reason of the event for a sandbox that was not made as the runtime's
+// network was not ready.
+const networkNotReady = "NetworkNotReady"
+
 // parallelSandboxes is where containerd's throughput stops to grow on a small machine (measured on
 // two cores: 1/2/4/10/30 in parallel take 3.3/2.1/1.7/1.6/1.6 s for 30 pods).
 const parallelSandboxes = 4
@@ -36,6 +40,7 @@ type sandboxes struct {
 	users          *userNamespaces
 	resolver       *resolver
 	logs           *podLogs
+	backOffs       *backOffs
 	resources      crispec.ResourceSettings
 	checkHostPorts func(p *v1.Pod) error
 	node           *nodeWarner
@@ -47,7 +52,7 @@ type sandboxes struct {
 func newSandboxes(cfg Config, r *Runtime, node *nodeWarner) *sandboxes {
 	s := &sandboxes{
 		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler,
-		users: r.users, resolver: r.resolver, logs: r.logs,
+		users: r.users, resolver: r.resolver, logs: r.logs, backOffs: r.backOffs,
 		resources: cfg.Resources, checkHostPorts: cfg.Sandboxes.CheckHostPorts, node: node,
 		starting: make(chan struct{}, parallelSandboxes),
 	}
@@ -164,6 +169,9 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 		if ctx.Err() == nil {
 			reason, message := s.describeFailure(ctx, p, err)
 			s.events.Event(p, "", v1.EventTypeWarning, reason, message)
+			if reason != networkNotReady { // else it is made when the network is ready
+				s.backOffs.failed.sandbox(p, err)
+			}
 		}
 		return made, fmt.Errorf("create pod sandbox: %w", err)
 	}
@@ -208,7 +216,7 @@ func (s *sandboxes) describeFailure(ctx context.Context, p *v1.Pod, failed error
 	for _, c := range answer.GetStatus().GetConditions() {
 		if c.GetType() == runtimeapi.NetworkReady && !c.GetStatus() {
 			why := fmt.Sprintf("container runtime network not ready: NetworkReady=false reason:%s message:%s", c.GetReason(), c.GetMessage())
-			return "NetworkNotReady", "network is not ready: " + why
+			return networkNotReady, "network is not ready: " + why
 		}
 	}
 	return reason, message

@@ -86,7 +86,11 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	if err != nil {
 		var ie *images.Error
 		if errors.As(err, &ie) {
-			return &lifecycle.StartError{Reason: ie.Reason, Message: ie.Message, BackOffUntil: ie.BackOffUntil}
+			e := &lifecycle.StartError{Reason: ie.Reason, Message: ie.Message, BackOffUntil: ie.BackOffUntil}
+			if e.BackOffUntil.IsZero() { // it was not a pull that failed
+				t.backOffs.failed.container(p, c.Name, err, *e)
+			}
+			return e
 		}
 		return &lifecycle.StartError{Reason: lifecycle.ErrImagePull, Message: err.Error()}
 	}
@@ -184,7 +188,9 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 		case errors.Is(err, cri.ErrNameReserved) && spec.Attempt < last && ctx.Err() == nil:
 			continue
 		case err != nil:
-			return "", nil, t.failed(ctx, s, lifecycle.CreateContainerError, err)
+			e := t.failed(ctx, s, lifecycle.CreateContainerError, err)
+			t.backOffs.failed.container(s.req.Pod, s.container.Name, err, *e)
+			return "", nil, e
 		}
 		return id, cfg, nil
 	}

@@ -22,6 +22,7 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	p := req.Pod
 	r.backOffs.check(p)
 	in := planInput{Pod: p, Observed: req.Observed, Probes: req.Probes, Actuated: r.allocations.Actuated(p), Resources: r.resizer.resources, Holds: r.backOffs.holds(p, req.Observed, time.Now())}
+	in.Failed = r.backOffs.failed.of(p, time.Now())
 	var res Result
 	resize := r.allocations.Resize(p.UID)
 	in.ResizeAnew = resize.Superseded
@@ -41,6 +42,11 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	}
 	if err := ctx.Err(); err != nil {
 		return res, err
+	}
+	if !res.RetryAt.IsZero() { // else the worker takes the pass for a failed one, and tries it again
+		for _, f := range r.backOffs.failed.of(p, time.Now()) {
+			res.retry(f.Until)
+		}
 	}
 	if err := r.garbage.collect(ctx, req.Observed, &res); err != nil && ctx.Err() == nil {
 		// The pod is none the worse for it: its pass has done what it should.
@@ -86,6 +92,9 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 	}
 	r.backOffs.waitFor(req.Pod, a.Wait, res)
 	r.resizer.noteActuated(ctx, req.Pod, a)
+	if f := a.SandboxFailed; f != nil {
+		return fmt.Errorf("create pod sandbox: %w", f.Err)
+	}
 	return r.start(ctx, req, a, res)
 }
 
