@@ -27,6 +27,28 @@ func TestImageRows(t *testing.T) {
 	}
 }
 
+func TestImageDigestRows(t *testing.T) {
+	const one, two = "sha256:1111111111111111111111111111111111111111111111111111111111111111", "sha256:2222222222222222222222222222222222222222222222222222222222222222"
+	got := imageDigestRows([]image{
+		{ID: "sha256:a", Names: []string{"docker.io/library/app:1", "docker.io/library/app:2", "r.example/old:1"}, Digests: []string{"docker.io/library/app@" + one, "r.example/b@" + two}},
+		{ID: "sha256:b", Digests: []string{"r.example/c@" + one, "r.example/c@" + two}, Pinned: true},
+		{ID: "sha256:c"},
+	})
+	want := [][]string{
+		{"IMAGE", "DIGEST", "ID", "SIZE", ""},
+		{"app:1", one, "a", "0 B", ""},
+		{"app:2", one, "a", "0 B", ""},
+		{"r.example/old:1", "<none>", "a", "0 B", ""},
+		{"r.example/b", two, "a", "0 B", ""},
+		{"r.example/c", one, "b", "0 B", "pinned"},
+		{"r.example/c", two, "b", "0 B", "pinned"},
+		{"<none>", "<none>", "c", "0 B", ""},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestByteSize(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1024: "1.0 KiB", 1000 << 10: "1.0 MiB", 1536 << 20: "1.5 GiB", 5000 << 40: "5000.0 TiB"} {
 		if got := byteSize(n); got != want {

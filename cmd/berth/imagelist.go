@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -41,28 +42,35 @@ func newImage(from *runtimeapi.Image) image {
 }
 
 func newImageListCommand(g *globalFlags) *cobra.Command {
-	var output string
+	var f imageListFlags
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the images of this node",
 		Example: `  berth image ls
+  berth image ls --digests
   berth image ls -o json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" {
-				return fmt.Errorf("--output: %q is not a format: choose json", output)
+			if f.output != "" && f.output != "json" {
+				return fmt.Errorf("--output: %q is not a format: choose json", f.output)
 			}
-			return withImages(g, func(r *imageRuntime) error { return listImages(cmd.Context(), r, output, cmd.OutOrStdout()) })
+			return withImages(g, func(r *imageRuntime) error { return listImages(cmd.Context(), r, f, cmd.OutOrStdout()) })
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	cmd.Flags().BoolVar(&f.digests, "digests", false, "show the digest of each image, by which pods can name it")
 	completeFixed(cmd, "output", "json")
 	return cmd
 }
 
-func listImages(ctx context.Context, r *imageRuntime, output string, out io.Writer) error {
+type imageListFlags struct {
+	output  string
+	digests bool
+}
+
+func listImages(ctx context.Context, r *imageRuntime, f imageListFlags, out io.Writer) error {
 	all, err := r.ListImages(ctx)
 	if err != nil {
 		return err
@@ -74,11 +82,15 @@ func listImages(ctx context.Context, r *imageRuntime, output string, out io.Writ
 	slices.SortFunc(list, func(a, b image) int {
 		return cmp.Or(slices.Compare(a.Names, b.Names), slices.Compare(a.Digests, b.Digests), cmp.Compare(a.ID, b.ID))
 	})
-	if output == "json" {
+	if f.output == "json" {
 		return printJSON(out, list)
 	}
+	rows := imageRows(list)
+	if f.digests {
+		rows = imageDigestRows(list)
+	}
 	var t table
-	for _, l := range t.lines(imageRows(list)) {
+	for _, l := range t.lines(rows) {
 		if _, err := fmt.Fprintln(out, l); err != nil {
 			return err
 		}
@@ -107,6 +119,49 @@ func imageRows(list []image) [][]string {
 		}
 	}
 	return rows
+}
+
+// imageDigestRows has the columns of imageRows, and the digest that an image has in the repository
+// of each of its names. A digest in a repository without tags has a line of its own.
+func imageDigestRows(list []image) [][]string {
+	rows := [][]string{{"IMAGE", "DIGEST", "ID", "SIZE", ""}}
+	for _, i := range list {
+		digests := map[string][]string{} // by repository
+		var untagged []string
+		for _, d := range i.Digests {
+			repository, digest, _ := strings.Cut(d, "@")
+			digests[repository] = append(digests[repository], digest)
+		}
+		for _, repository := range slices.Sorted(maps.Keys(digests)) {
+			if !slices.ContainsFunc(i.Names, func(name string) bool { return repositoryOf(name) == repository }) {
+				untagged = append(untagged, repository)
+			}
+		}
+		names := slices.Concat(i.Names, untagged)
+		if len(names) == 0 {
+			names = []string{"<none>"}
+		}
+		for _, name := range names {
+			row := imageRows([]image{{ID: i.ID, Names: []string{name}, Size: i.Size, Pinned: i.Pinned}})[1]
+			under := digests[repositoryOf(name)]
+			if len(under) == 0 {
+				under = []string{"<none>"}
+			}
+			for _, digest := range under {
+				rows = append(rows, slices.Insert(slices.Clone(row), 1, digest))
+			}
+		}
+	}
+	return rows
+}
+
+// repositoryOf returns the name without tag and digest.
+func repositoryOf(name string) string {
+	ref, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return name
+	}
+	return reference.TrimNamed(ref).String()
 }
 
 // familiar returns the name as people write it: without the registry and the folder that are the

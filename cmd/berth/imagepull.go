@@ -102,6 +102,9 @@ func newImageImportCommand(g *globalFlags) *cobra.Command {
 		Use:   "import FILE...",
 		Short: "Import images from archives",
 		Long: `Import the images of archives, as "docker save" and tools for OCI images write them, under the names that they have there. "-" is standard input.
+An archive may be compressed by gzip or zstd. An image for another platform is refused.
+
+An image of an archive with an OCI layout can be named by its digest, too; archives of docker before 25 have none.
 
 Only the runtime that berth brings along offers it.`,
 		Example: `  berth image import app.tar
@@ -132,13 +135,17 @@ func importImages(ctx context.Context, r *imageRuntime, file string, in io.Reade
 		in = f
 	}
 	bar := newProgressBar(out, file)
-	names, err := r.embedded.Import(ctx, in, bar.show)
+	imported, err := r.embedded.Import(ctx, in, bar.show)
 	bar.clear()
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	for _, name := range names {
-		if _, err := fmt.Fprintf(out, "Imported %s\n", familiar(name)); err != nil {
+	for _, i := range imported {
+		digest := i.Digest
+		if digest == "" {
+			digest = "without a digest: the archive is of docker's old format"
+		}
+		if _, err := fmt.Fprintf(out, "Imported %s (%s)\n", familiar(i.Name), digest); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	"github.com/containerd/containerd/api/types"
@@ -110,9 +111,26 @@ func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Cr
 // unnamed is the repository of imported images that their archive names by a tag alone.
 const unnamed = "localhost/imported"
 
+// Imported is an image that was imported.
+type Imported struct {
+	Name string
+	// Digest is that of its manifest, by which it can be named as well; "" if the archive has
+	// docker's format without OCI layout, which has no manifests of a registry.
+	Digest string
+}
+
 // Import imports the images of an OCI or docker archive under the names that they have in it, and
-// returns those. progress is as for Pull.
-func (i *Images) Import(ctx context.Context, archive io.Reader, progress func(Progress)) ([]string, error) {
+// returns those. An image of an OCI archive gets its name by digest, too, like one that was pulled.
+// An archive with an image that cannot run on this platform is refused. progress is as for Pull.
+func (i *Images) Import(ctx context.Context, archive io.Reader, progress func(Progress)) ([]Imported, error) {
+	imported, err := i.importArchive(ctx, archive, progress)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	return imported, nil
+}
+
+func (i *Images) importArchive(ctx context.Context, archive io.Reader, progress func(Progress)) ([]Imported, error) {
 	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	destination, err := packed(&transfertypes.ImageStore{
 		Platforms:       []*types.Platform{platform},
@@ -122,43 +140,98 @@ func (i *Images) Import(ctx context.Context, archive io.Reader, progress func(Pr
 	if err != nil {
 		return nil, err
 	}
+	content, err := openArchive(archive)
+	if err != nil {
+		return nil, err
+	}
+	defer content.close()
+	var imported []Imported
 	var names []string
 	err = leased(ctx, i.conn, func(ctx context.Context) error {
-		ctx, cancel := context.WithCancel(inPods(ctx))
-		defer cancel()
-		name := rand.Text()
-		source, err := packed(&transfertypes.ImageImportStream{Stream: name})
+		imported, err = i.receive(ctx, content, destination, progress)
+		if err == nil && len(imported) == 0 {
+			err = errors.New("no image of the archive has a name (save it by its name and tag, not by its id)")
+		}
 		if err != nil {
 			return err
 		}
-		stream, err := openStream(ctx, i.conn, name)
-		if err != nil {
-			return err
-		}
-		sent := make(chan error, 1)
-		go func() { sent <- sendStream(stream, archive) }()
-		err = i.transfer(ctx, source, destination, func(p Progress) {
-			if p.Event == "saved" {
-				names = append(names, p.Name)
+		for k := range imported {
+			names = append(names, imported[k].Name)
+			if !content.contents.layout {
+				imported[k].Digest = "" // of a manifest that containerd made
+			} else if by, err := i.nameByDigest(ctx, imported[k]); err != nil {
+				return err
+			} else if by != "" {
+				names = append(names, by)
 			}
-			progress(p)
-		})
-		// containerd may have read all that it needs before all was sent.
-		cancel()
-		if serr := <-sent; err != nil && status.Code(serr) != codes.Canceled {
-			err = errors.Join(err, serr)
 		}
-		return err
+		return nil
 	})
 	for _, name := range names {
 		if err == nil {
 			err = awaitEntered(ctx, i.conn, name, "")
 		}
 	}
+	return imported, err
+}
+
+// receive has containerd receive an archive.
+func (i *Images) receive(ctx context.Context, archive *archiveReader, destination *anypb.Any, progress func(Progress)) ([]Imported, error) {
+	ctx, cancel := context.WithCancelCause(inPods(ctx))
+	defer cancel(nil)
+	name := rand.Text()
+	source, err := packed(&transfertypes.ImageImportStream{Stream: name})
 	if err != nil {
-		return nil, fmt.Errorf("import: %w", err)
+		return nil, err
 	}
-	return names, nil
+	stream, err := openStream(ctx, i.conn, name)
+	if err != nil {
+		return nil, err
+	}
+	sent := make(chan error, 1)
+	go func() {
+		err := sendStream(stream, archive)
+		if archive.err != nil && !errors.Is(archive.err, io.EOF) {
+			cancel(archive.err) // containerd waits for the rest
+		}
+		sent <- err
+	}()
+	var imported []Imported
+	err = i.transfer(ctx, source, destination, func(p Progress) {
+		if p.Event == "saved" {
+			imported = append(imported, Imported{Name: p.Name, Digest: p.Digest})
+		}
+		progress(p)
+	})
+	// containerd may have read all that it needs before all was sent.
+	cancel(nil)
+	serr := <-sent
+	if archive.err != nil && !errors.Is(archive.err, io.EOF) {
+		return nil, archive.err
+	}
+	if err != nil && status.Code(serr) != codes.Canceled {
+		err = errors.Join(err, serr)
+	}
+	return imported, err
+}
+
+// nameByDigest gives an image the name by digest that it would have if it had been pulled, and
+// returns it; "" if its name has no repository.
+func (i *Images) nameByDigest(ctx context.Context, image Imported) (string, error) {
+	ref, err := reference.ParseNormalizedNamed(image.Name)
+	if err != nil || image.Digest == "" {
+		return "", nil
+	}
+	name := reference.TrimNamed(ref).String() + "@" + image.Digest
+	images := imagesapi.NewImagesClient(i.conn)
+	got, err := images.Get(inPods(ctx), &imagesapi.GetImageRequest{Name: image.Name})
+	if err == nil {
+		_, err = images.Create(inPods(ctx), &imagesapi.CreateImageRequest{Image: &imagesapi.Image{Name: name, Target: got.Image.GetTarget()}})
+	}
+	if err != nil && status.Code(err) != codes.AlreadyExists {
+		return "", fmt.Errorf("name image %s: %s", name, status.Convert(err).Message())
+	}
+	return name, nil
 }
 
 // transfer runs a transfer and hands over its progress.
