@@ -243,7 +243,7 @@ func (p *Puller) ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 	}
 	if pull = isTrue; r.policy == v1.PullNever {
 		pull = isFalse
-		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
+		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image) + p.otherDigests(ctx, r, img)
 		if img != nil {
 			message = fmt.Sprintf("Container image %q is present, but the pod has no credentials that give access to it, and its pull policy of Never forbids to try others", c.Image)
 		}

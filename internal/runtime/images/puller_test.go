@@ -148,6 +148,7 @@ func saw(err error) {
 
 func TestEnsureByPolicy(t *testing.T) {
 	const app = "registry.example/app:v1"
+	digestOne, digestTwo := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
 	present := map[string]*runtimeapi.Image{app: {Id: "sha256:1"}}
 	tests := map[string]struct {
 		store           *store
@@ -189,6 +190,16 @@ func TestEnsureByPolicy(t *testing.T) {
 			reason: "ErrImageNeverPull", message: `Container image "registry.example/app:v1" is not present with pull policy of Never`,
 			events: []string{
 				`c: Warning ErrImageNeverPull Container image "registry.example/app:v1" is not present with pull policy of Never`,
+				`c: Warning Failed Error: ErrImageNeverPull`,
+			},
+		},
+		"never, other digest": {
+			store: &store{present: map[string]*runtimeapi.Image{app: {Id: "sha256:1", RepoTags: []string{app}, RepoDigests: []string{"registry.example/app@" + digestOne}}}},
+			image: app + "@" + digestTwo, policy: v1.PullNever,
+			reason:  "ErrImageNeverPull",
+			message: `Container image "registry.example/app:v1@` + digestTwo + `" is not present with pull policy of Never: registry.example/app:v1 has digest ` + digestOne + ` on this node`,
+			events: []string{
+				`c: Warning ErrImageNeverPull Container image "registry.example/app:v1@` + digestTwo + `" is not present with pull policy of Never: registry.example/app:v1 has digest ` + digestOne + ` on this node`,
 				`c: Warning Failed Error: ErrImageNeverPull`,
 			},
 		},
