@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
-	"strings"
 )
 
 // plainCalls are the calls whose failures are mostly mistakes of users.
@@ -14,7 +13,7 @@ var plainCalls = map[string]bool{"RunPodSandbox": true, "CreateContainer": true,
 // do.
 type plainText struct {
 	said *regexp.Regexp
-	text string // "$1" stands for what the first brackets match
+	text string // "$1" stands for what the first brackets match, "$2" for the second
 }
 
 // plainTexts are looked through in order; the first that matches counts.
@@ -25,6 +24,9 @@ var plainTexts = []plainText{
 	{regexp.MustCompile(`exec: "([^"]+)": (?:permission denied|is a directory)`), `"$1" is no program that the container may run: it is a folder, or has no right to be run: correct the container's command, or the image`},
 	{regexp.MustCompile(`exec format error`), "the program is made for other processors than this machine's (" + runtime.GOARCH + "), or is a script without #! in its first line: use an image for " + runtime.GOARCH},
 	{regexp.MustCompile(`(?:unable to apply cgroup configuration: mkdir \S+: cannot allocate memory|container init was OOM-killed)`), "the memory limit is too low to start a container at all: raise resources.limits.memory"},
+	// A container that the runtime does not create.
+	{regexp.MustCompile(`path "([^"]+)" is mounted on "([^"]+)" but it is not a shared (?:or slave )?mount`), `mountPropagation of the volume at $1 needs a shared mount on the host: run "mount --make-rshared $2" there`},
+	{regexp.MustCompile(`failed to reserve (sandbox|container) name ".*is reserved for`), "an earlier call to create this $1 still runs in the runtime, as it does while a network plugin or storage hangs: end what hangs; the pod is tried again"},
 	// An image that does not come.
 	{regexp.MustCompile(`"https://([^/"]+)/[^"]*": (?:http: server gave HTTP response to HTTPS client|tls: first record does not look like a TLS handshake)`), "the registry $1 speaks HTTP, not HTTPS: " + registryHint + ` with server = "http://$1"`},
 	{regexp.MustCompile(`"https?://((?:localhost|127\.[0-9.]+|\[::1\])(?::\d+)?)/[^"]*": dial tcp \S+: connect: connection refused`), `there is no registry at $1, and this machine does not have the image: start the registry, or bring the image with "berth image import"`},
@@ -37,11 +39,8 @@ const registryHint = "tell the runtime in a hosts.toml for it (docs/images.md#re
 // plain returns the runtime's words with what they mean before them, if that is known.
 func plain(text string) string {
 	for _, p := range plainTexts {
-		if m := p.said.FindStringSubmatch(text); m != nil {
-			meaning := p.text
-			if len(m) > 1 {
-				meaning = strings.ReplaceAll(meaning, "$1", m[1])
-			}
+		if m := p.said.FindStringSubmatchIndex(text); m != nil {
+			meaning := p.said.ExpandString(nil, p.text, text, m)
 			return fmt.Sprintf("%s (%s)", meaning, text)
 		}
 	}

@@ -51,7 +51,7 @@ type HostQuery struct {
 // CheckHost looks at the host, in the order in which things are needed. It changes nothing.
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
-		checkRoot(), checkKernel(), checkCgroups(), checkKeepersOfHost(), checkOverlay(q.Root), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
+		checkRoot(), checkKernel(), checkCgroups(), checkKeepersOfHost(), checkOverlay(q.Root), checkPropagation(readFile("/proc/self/mountinfo")), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
 		checkForwardPolicy(), checkBridged("/"), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
@@ -145,6 +145,39 @@ func checkOverlay(root string) HostCheck {
 		return warn(name, err.Error(), "each container gets a full copy of its image, slow and large; put the root directory on ext4 or xfs")
 	}
 	return ok(name, "mounts in "+dir)
+}
+
+// checkPropagation reads a table of mounts (proc(5), mountinfo) for how mounts below / propagate.
+func checkPropagation(mountinfo string) HostCheck {
+	const name, remedy = "mount propagation", `; run "mount --make-rshared /"`
+	state := ""
+	for line := range strings.Lines(mountinfo) {
+		before, _, ok := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if !ok || len(fields) < 6 || fields[4] != "/" {
+			continue
+		}
+		state = "private" // of the uppermost mount, which comes last
+		for _, tag := range fields[6:] {
+			switch kind, _, _ := strings.Cut(tag, ":"); kind {
+			case "shared":
+				state = "shared"
+			case "master":
+				if state != "shared" {
+					state = "slave"
+				}
+			}
+		}
+	}
+	switch state {
+	case "shared":
+		return ok(name, "/ is a shared mount")
+	case "slave":
+		return warn(name, "/ is a slave mount", "containers with mountPropagation Bidirectional do not start"+remedy)
+	case "private":
+		return warn(name, "/ is a private mount", "containers with mountPropagation HostToContainer or Bidirectional do not start"+remedy)
+	}
+	return warn(name, "/ is not in /proc/self/mountinfo", "containers with mountPropagation may not start"+remedy)
 }
 
 // existing is the directory, or the nearest one above it that exists.
@@ -301,6 +334,14 @@ func checkPort(port int) HostCheck {
 }
 
 // readLine returns the first line of a small file, and "" if it cannot be read.
+func readFile(name string) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
 func readLine(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {

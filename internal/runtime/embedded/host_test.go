@@ -39,6 +39,28 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
+func TestCheckPropagation(t *testing.T) {
+	const root, other = "22 1 8:1 / / rw,relatime ", "30 22 0:5 / /proc rw - proc proc rw\n"
+	for mounts, want := range map[string]string{
+		root + "shared:1 - ext4 /dev/sda1 rw\n" + other:                          "/ is a shared mount",
+		root + "shared:1 master:2 - ext4 /dev/sda1 rw\n":                         "/ is a shared mount",
+		root + "master:2 shared:1 - ext4 /dev/sda1 rw\n":                         "/ is a shared mount",
+		root + "master:2 - ext4 /dev/sda1 rw\n":                                  "/ is a slave mount",
+		root + "- ext4 /dev/sda1 rw\n" + other:                                   "/ is a private mount",
+		root + "unbindable - ext4 /dev/sda1 rw\n":                                "/ is a private mount",
+		root + "shared:1 - rootfs rootfs rw\n" + root + "- overlay overlay rw\n": "/ is a private mount",
+		"": "/ is not in /proc/self/mountinfo",
+	} {
+		c := checkPropagation(mounts)
+		if c.Found != want || (c.Result == OK) != (want == "/ is a shared mount") {
+			t.Errorf("%q: %+v, want %s", mounts, c, want)
+		}
+		if c.Result != OK && !strings.Contains(c.Consequence, "mount --make-rshared /") {
+			t.Errorf("%q: no remedy in %q", mounts, c.Consequence)
+		}
+	}
+}
+
 func TestCheckHosts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts")
 	if c := checkHosts(file); c.Result != Missing || !strings.Contains(c.Consequence, "no pod starts") {
