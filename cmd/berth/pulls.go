@@ -21,17 +21,23 @@ func pullText(p server.Pull, now time.Time) string {
 		if len(p.Behind.Pods) > 0 {
 			text += " for " + strings.Join(p.Behind.Pods, ", ")
 		}
-		return text + ", under way for " + duration.HumanDuration(now.Sub(p.Behind.Since)) + "."
+		text += ", under way for " + duration.HumanDuration(now.Sub(p.Behind.Since))
+		if p.Behind.Rest > 0 {
+			text += " and for about " + duration.HumanDuration(p.Behind.Rest) + " more"
+		}
+		return text + "."
 	case p.Total > 0:
 		text += fmt.Sprintf(" is being pulled: %s of %s (%d%%)", byteSize(p.Done), byteSize(p.Total), 100*p.Done/p.Total)
 	default:
 		text += " is being pulled"
 	}
-	took := now.Sub(*p.Since)
-	text += " for " + duration.HumanDuration(took)
-	if took >= time.Second && p.Done > 0 {
-		rate := float64(p.Done) / took.Seconds()
-		text += fmt.Sprintf(", at %s/s, so that the rest takes about %s", byteSize(int64(rate)), duration.HumanDuration(time.Duration(float64(p.Total-p.Done)/rate*float64(time.Second))))
+	text += " for " + duration.HumanDuration(now.Sub(*p.Since))
+	switch rest := p.Rest(); {
+	case p.Rate == nil || p.Done >= p.Total:
+	case rest == 0:
+		text += fmt.Sprintf(", but nothing came in the last %s", server.RateWindow)
+	default:
+		text += fmt.Sprintf(", at %s/s over the last %s, so that the rest takes about %s", byteSize(*p.Rate), server.RateWindow, duration.HumanDuration(rest))
 	}
 	return text + "."
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"berth/internal/api/server"
 	"berth/internal/pod"
 )
@@ -19,7 +21,19 @@ func TestPullMarkAndText(t *testing.T) {
 		"none": {},
 		"half": {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20}},
-			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, at 1.1 MiB/s, so that the rest takes about 12s.",
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s.",
+		},
+		"most was there before": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20, Rate: ptr.To(int64(128 << 10))}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, at 128.0 KiB/s over the last 2s, so that the rest takes about 104s.",
+		},
+		"nothing comes": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20, Rate: new(int64)}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, but nothing came in the last 2s.",
+		},
+		"one that waits for another whose rest is known": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Behind: &server.PullAhead{Image: "b:1", Since: began, Rest: 84 * time.Second}}},
+			mark:  " (pull waits)", text: "Image a:1 waits for the pull of b:1, under way for 12s and for about 84s more.",
 		},
 		"one that tells and one that does not yet": {
 			pulls: []server.Pull{{Image: "b:1", Pods: []pod.UID{"1"}, Since: &began}, {Image: "a:1", Pods: []pod.UID{"2", "1"}, Since: &began, Done: 3, Total: 4}},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -27,6 +28,63 @@ type Pull struct {
 	// Done and Total are in bytes; Total 0 is not known: the runtime does not say, or not yet.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
+	// Rate is how many bytes came a second over RateWindow; nil when it was not measured.
+	Rate *int64 `json:"rate,omitempty"`
+}
+
+// RateWindow is the time over which the rate of pulls is measured for an explanation, which takes
+// so much longer while an image is being downloaded.
+const RateWindow = 2 * time.Second
+
+// measuredPulls returns the pulls under way, those whose bytes are known with their rates.
+func measuredPulls(ctx context.Context, list func(context.Context) []Pull) []Pull {
+	before := list(ctx)
+	if !slices.ContainsFunc(before, func(p Pull) bool { return p.Done < p.Total }) {
+		return before
+	}
+	began := time.Now()
+	timer := time.NewTimer(RateWindow)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return before
+	}
+	return computeRates(before, list(ctx), time.Since(began))
+}
+
+// computeRates returns the pulls of now with the rates at which they went on in the time since
+// before. A pull that waits gets what is known of the one that it waits for.
+func computeRates(before, now []Pull, took time.Duration) []Pull {
+	out := slices.Clone(now)
+	for i := range out {
+		p := &out[i]
+		was := slices.IndexFunc(before, func(b Pull) bool { return b.Image == p.Image && b.Total == p.Total })
+		if p.Total > 0 && was >= 0 && took > 0 {
+			rate := int64(float64(max(0, p.Done-before[was].Done)) / took.Seconds())
+			p.Rate = &rate
+		}
+	}
+	for i := range out {
+		if out[i].Behind == nil {
+			continue
+		}
+		first := slices.IndexFunc(out, func(p Pull) bool { return p.Image == out[i].Behind.Image && p.Since != nil })
+		if first >= 0 {
+			behind := *out[i].Behind
+			behind.Rest = out[first].Rest()
+			out[i].Behind = &behind
+		}
+	}
+	return out
+}
+
+// Rest returns how long the rest of the pull takes at its rate; 0 when that is not known.
+func (p Pull) Rest() time.Duration {
+	if p.Rate == nil || *p.Rate == 0 || p.Done >= p.Total {
+		return 0
+	}
+	return time.Duration(float64(p.Total-p.Done) / float64(*p.Rate) * float64(time.Second))
 }
 
 // PullAhead is a pull that others wait for.
@@ -35,6 +93,8 @@ type PullAhead struct {
 	Since time.Time `json:"since"`
 	// Pods are those that it is for, as namespace/name; none when they are gone.
 	Pods []string `json:"pods,omitempty"`
+	// Rest is how long it takes at its rate, in nanoseconds; 0 when that is not known.
+	Rest time.Duration `json:"rest,omitempty"`
 }
 
 // PullsOf returns those of the pulls that are for a pod.
