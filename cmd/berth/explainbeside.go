@@ -3,12 +3,14 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
 )
 
@@ -86,11 +88,26 @@ func (s explainer) aboutImage(container string, w *v1.ContainerStateWaiting) str
 	if _, text, ok := strings.Cut(failure, "ErrImagePull: "); ok {
 		failure = text
 	}
-	failure = strings.TrimSuffix(failure, ".")
+	failure = strings.TrimSuffix(imageFailure(failure), ".")
+	if w.Reason == lifecycle.ErrImageNeverPull && strings.Contains(failure, "is not present") {
+		changed += ` Bring it with "berth image import" or "berth image pull", or set imagePullPolicy: IfNotPresent.`
+	}
 	if pulls := s.aboutPulls(); pulls != "" {
 		return s.says("is waiting for the image of container %q.%s The try before failed: %s.%s", container, pulls, failure, changed)
 	}
 	return s.says("is waiting: the image of container %q, %s, is not available (%s): %s.%s%s", container, image, w.Reason, failure, s.credentialsTried(container), changed)
+}
+
+// What a container runtime puts around the cause of a failed pull, with the name of the image.
+var (
+	pullWrapping = regexp.MustCompile(`(?i)failed to (?:(?:pull(?: and unpack)?|resolve) (?:image|reference) "[^"]*"|resolve image): `)
+	notFoundName = regexp.MustCompile(`(^|\()\S+: not found`)
+)
+
+// imageFailure returns the cause of a failed pull without the name of the image, which is reported
+// beside it.
+func imageFailure(message string) string {
+	return notFoundName.ReplaceAllString(pullWrapping.ReplaceAllString(message, ""), "${1}not found")
 }
 
 // credentialsTried says with what the registry was asked last for the image of the container.
