@@ -3,8 +3,6 @@ package binder
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -83,15 +81,7 @@ func (b *Binder) Sync(ctx context.Context, key store.Key) error {
 
 // get reads an object; the zero value if it is not there.
 func get[T kinds.Object](b *Binder, key store.Key) (T, error) {
-	var none T
-	item, err := b.cfg.Store.Get(key)
-	if errors.Is(err, store.ErrNotFound) {
-		return none, nil
-	}
-	if err != nil {
-		return none, err
-	}
-	return decode[T](item)
+	return controller.Get[T](b.cfg.Store, key)
 }
 
 // list reads the objects of a range, by namespace and name.
@@ -99,23 +89,10 @@ func list[T kinds.Object](b *Binder, r store.Range) (all []T, err error) {
 	var failed error
 	_, err = b.cfg.Store.List(r, func(item store.Item) bool {
 		var o T
-		if o, failed = decode[T](item); failed == nil {
+		if o, failed = controller.Decode[T](item); failed == nil {
 			all = append(all, o)
 		}
 		return failed == nil
 	})
 	return all, cmp.Or(err, failed)
-}
-
-func decode[T kinds.Object](item store.Item) (T, error) {
-	var none T
-	o, err := kinds.Decode(item.Value, item.Revision)
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", item.Key, err)
-	}
-	typed, ok := o.(T)
-	if !ok {
-		return none, fmt.Errorf("%s: it is a %T", item.Key, o)
-	}
-	return typed, nil
 }

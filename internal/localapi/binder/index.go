@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/storage/ephemeral"
 
+	"berth/internal/localapi/controller"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
@@ -77,7 +78,7 @@ func (b *Binder) See(change store.Change, _ time.Time) {
 }
 
 func seen[T kinds.Object](item store.Item, note func(T)) error {
-	o, err := decode[T](item)
+	o, err := controller.Decode[T](item)
 	if err == nil {
 		note(o)
 	}
