@@ -115,6 +115,7 @@ var ranks = map[string]int{
 	"internal/localapi/reads":      3,
 	"internal/localapi/garbage":    3,
 	"internal/localapi/binder":     3,
+	"internal/localapi/scheduler":  3,
 	"internal/localapi/manifests":  3,
 	"internal/localapi/own":        3,
 	"internal/localapi/usage":      2,

@@ -46,7 +46,7 @@ var plugins = []struct {
 	{storageobjectinuseprotection.PluginName, storageobjectinuseprotection.Register},
 	{resize.PluginName, resize.Register},
 	{runtimeclass.PluginName, runtimeclass.Register},
-	{nodeNamePlugin, nil}, // before what looks at the node of a pod
+	{nodeNamePlugin, nil},
 	{podtopologylabels.PluginName, podtopologylabels.Register},
 	{nodedeclaredfeatures.PluginName, nodedeclaredfeatures.Register},
 	{podresize.PluginName, podresize.Register},

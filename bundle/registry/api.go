@@ -133,7 +133,7 @@ func withDocuments(server *genericapiserver.GenericAPIServer) http.Handler {
 
 // install adds the kinds.
 func install(server *genericapiserver.GenericAPIServer, storages storages, node string) error {
-	core, err := storages.core(node)
+	core, err := storages.core()
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	policyv1 "k8s.io/api/policy/v1"
@@ -14,9 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/registry/rest"
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
-	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/kubelet/client"
-	podstorage "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	accountstorage "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
@@ -66,17 +63,6 @@ type neverCalled struct{ serviceaccount.TokenGenerator }
 // Create refuses.
 func (*noTokens) Create(context.Context, string, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error) {
 	return nil, errAgent
-}
-
-// noBinding refuses to bind pods.
-type noBinding struct {
-	*podstorage.BindingREST
-	node string
-}
-
-// Create refuses.
-func (b *noBinding) Create(_ context.Context, name string, _ runtime.Object, _ rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
-	return nil, apierrors.NewForbidden(api.Resource("pods/binding"), name, fmt.Errorf("pods are bound to the node %q when they are created, and no scheduler is needed", b.node))
 }
 
 // noBudgets has no budgets, so that an eviction is the deletion that it asks for.

@@ -124,7 +124,7 @@ func (s storages) groups() (all []group, err error) {
 const eventSeconds = 3600
 
 // core makes the registries of the core group.
-func (s storages) core(node string) (all map[string]rest.Storage, err error) {
+func (s storages) core() (all map[string]rest.Storage, err error) {
 	configMaps := made(configmapstorage.NewREST(s))(&err)
 	secrets := made(secretstorage.NewREST(s))(&err)
 	events := made(eventstorage.NewREST(s, eventSeconds))(&err)
@@ -149,12 +149,12 @@ func (s storages) core(node string) (all map[string]rest.Storage, err error) {
 		"persistentvolumes": volumes, "persistentvolumes/status": volumeStatus,
 		"persistentvolumeclaims": claims, "persistentvolumeclaims/status": claimStatus,
 	}
-	return all, s.addPods(all, node)
+	return all, s.addPods(all)
 }
 
 // addPods adds pods, nodes and service accounts, which need each other. What is the agent's alone is
 // there so that it is in the documents, and refuses.
-func (s storages) addPods(all map[string]rest.Storage, node string) error {
+func (s storages) addPods(all map[string]rest.Storage) error {
 	nodes, err := nodestorage.NewStorage(s, client.KubeletClientConfig{PreferredAddressTypes: []string{"InternalIP"}}, noTransport{})
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (s storages) addPods(all map[string]rest.Storage, node string) error {
 	}
 	for resource, registry := range map[string]rest.Storage{
 		"pods": pods.Pod, "pods/status": pods.Status, "pods/resize": pods.Resize, "pods/ephemeralcontainers": pods.EphemeralContainers,
-		"pods/eviction": pods.Eviction, "pods/binding": &noBinding{BindingREST: pods.Binding, node: node},
+		"pods/eviction": pods.Eviction, "pods/binding": pods.Binding,
 		"pods/log": pods.Log, "pods/exec": pods.Exec, "pods/attach": pods.Attach, "pods/portforward": pods.PortForward,
 		"nodes": nodes.Node, "nodes/status": nodes.Status,
 		"serviceaccounts": accounts, "serviceaccounts/token": &noTokens{accounts.Token},

@@ -20,6 +20,7 @@ import (
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
 	"berth/internal/localapi/registry"
+	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
 )
 
@@ -64,6 +65,7 @@ type Server struct {
 	own       *own.Calls
 	garbage   *garbage.Collector
 	binder    *binder.Binder
+	scheduler *scheduler.Scheduler // nil: only the agent writes pods, and they have their node
 	manifests *manifests.Keeper
 	front     *front // nil: the agent alone reaches it
 }
@@ -91,6 +93,9 @@ func Open(cfg Config) (_ *Server, err error) {
 	judge := http.HandlerFunc(s.front.judge)
 	s.own = own.New(own.Config{Store: s.store, Sign: tokens.Request})
 	s.join(cfg, judge, writer{ownWriter{s.own}, judge}, string(s.front.authority.Certificate()))
+	s.scheduler = scheduler.New(scheduler.Config{
+		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Log: cfg.Log,
+	})
 	if err := createFirst(s.store); err != nil {
 		return nil, err
 	}
@@ -160,7 +165,7 @@ func (s *Server) Health() error {
 	if s.front == nil {
 		return err
 	}
-	return errors.Join(s.front.health(), err)
+	return errors.Join(s.front.health(), s.scheduler.Health(), err)
 }
 
 // SetManifests makes the API have the objects that manifests define now: all of them, each time.
@@ -169,15 +174,15 @@ func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 	return s.manifests.Set(ctx, d)
 }
 
-// Run serves, collects garbage, binds volumes and keeps the objects of manifests, until the context
-// is done. It ends with an error of class ErrDamaged when the file of objects was damaged
-// meanwhile; Open then recovers it.
+// Run serves, collects garbage, binds volumes and pods, and keeps the objects of manifests, until
+// the context is done. It ends with an error of class ErrDamaged when the file of objects was
+// damaged meanwhile; Open then recovers it.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	parts := []func(context.Context) error{s.awaitDamage, s.garbage.Run, s.binder.Run, s.manifests.Run}
 	if s.front != nil {
-		parts = append(parts, s.Serve)
+		parts = append(parts, s.scheduler.Run, s.Serve)
 	}
 	ended := make(chan error, len(parts))
 	for _, run := range parts {

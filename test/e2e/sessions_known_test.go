@@ -4,8 +4,6 @@ package e2e
 
 // sessionDifferences are what the local API is to say otherwise.
 var sessionDifferences = []sessionDifference{
-	{command: `: kubectl (describe|events|get events)`, line: `^-.*default-scheduler +Successfully assigned|^-AGE  Normal  Scheduled  `, reason: "nobody schedules pods: they have their node from the beginning"},
-	{command: `: kubectl run .*--dry-run=server`, line: `^\+  nodeName: `, reason: "pods have their node from the beginning"},
 	{command: `: kubectl .*(--expose|cluster-info)`, line: `^-service/exposed created|^-Kubernetes control plane is running|^[-+]--- standard error|^\+error: .*(Service|"services")`, reason: "there are no Services, of which kubectl makes one, or looks for those of the cluster"},
 	{command: `: kubectl apply -f set --prune -l set=all$`, line: `^[-+]--- standard error|Endpoints`, reason: "kubectl without --prune-allowlist looks for kinds that there are not"},
 	{command: `^auth: kubectl (auth whoami|get pods --as-group)`, line: `kubernetes-admin|root|for berth without`, reason: "the administrator is root"},
@@ -23,6 +21,6 @@ var sessionDifferences = []sessionDifference{
 	{command: `^(get|node): kubectl (get|describe) node`, line: `^[-+] +(pods|memory|ephemeral-storage|hugepages-\w+): `, reason: "a machine takes 1000 pods, and keeps nothing from them"},
 	{command: `^node: kubectl patch node`, line: `^[-+]The Node "|^-\* spec\.podCIDRs`, reason: "the node has no addresses that may not change"},
 	{command: `^get: kubectl get node`, line: `^[-+] +Port: `, reason: "the node's API is behind the local API"},
-	{command: `^get: kubectl get node`, line: `^-  (declaredFeatures:|- [A-Z]\w+)$`, reason: "a scheduler would read which features a node has"},
-	{command: `^node: kubectl describe node s-node-other`, line: `node\.kubernetes\.io/(not-ready|unschedulable)|^\+Taints: `, reason: "there are no controllers of nodes and no scheduler, which taints are for"},
+	{command: `^get: kubectl get node`, line: `^-  (declaredFeatures:|- [A-Z]\w+)$`, reason: "no scheduler reads which features the node has"},
+	{command: `^node: kubectl describe node s-node-other`, line: `node\.kubernetes\.io/(not-ready|unschedulable)|^\+Taints: `, reason: "there are no controllers of nodes, which taint a silent one"},
 }

@@ -97,6 +97,18 @@ func start(t *testing.T, dir string, change ...func(*localapi.Config)) (s *serve
 	return &server{t, api, dir}, stop
 }
 
+// register creates the Node, as the agent does.
+func (s *server) register() {
+	s.Helper()
+	s.must(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+nodeName+`"},"status":{"allocatable":{"cpu":"8","memory":"8Gi","pods":"100"}}}`, []string{"create", "-f", "-"})
+}
+
+// scheduled waits until a pod is bound to the node.
+func (s *server) scheduled(pod string) {
+	s.Helper()
+	s.must("", []string{"wait", "--for=condition=PodScheduled", "pod/" + pod, "--timeout=30s"})
+}
+
 // nodeAPI stands for the agent's: each log is one line.
 func nodeAPI(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "the log of %s\n", r.URL.Path) }
 
@@ -164,11 +176,8 @@ func (s *server) must(in string, args []string, texts ...string) string {
 	return out
 }
 
-// Why the local API does not keep a clause of the contract.
-const (
-	noKind = "the local API has no such kind"
-	bound  = "a pod is bound to the one node there is when it is created"
-)
+// noKind is why the local API does not keep a clause of the contract.
+const noKind = "the local API has no such kind"
 
 // lacks are the clauses of the contract that the local API does not keep.
 var lacks = map[string]string{
@@ -177,8 +186,6 @@ var lacks = map[string]string{
 	"PodCertificateRequestsAreOfANode": noKind,
 	"SlicesAreDeletedBySelector":       noKind,
 	"TrustBundlesAreOfASigner":         noKind,
-	"BindingGivesAPodItsNode":          bound,
-	"UnboundPodGoesAtOnce":             bound,
 	"TablesOfOtherForms":               "the API has version v1 of each group alone",
 	"VersionsAndGroups":                "the group policy has budgets, of which there are none; and kube-apiserver's list of groups is that of its aggregator, which says apiVersion",
 }
@@ -192,7 +199,7 @@ func TestContract(t *testing.T) {
 	stop()
 	s, _ := start(t, dir) // it remembers changes only since it started
 	// Room for resizes is asked of the node.
-	s.must(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+nodeName+`"},"status":{"allocatable":{"cpu":"8","memory":"8Gi","pods":"100"}}}`, []string{"create", "-f", "-"})
+	s.register()
 	t.Run("clauses", func(t *testing.T) {
 		kubetest.RunContract(t, func(*testing.T) kubetest.Target {
 			return kubetest.Target{Config: s.config(), Forgotten: s.forget, Lacks: lacks}
@@ -237,7 +244,7 @@ func TestKubectl(t *testing.T) {
 	s.must("", ready("serviceaccount/default"))
 	s.must("", []string{"auth", "whoami"}, "root", "system:masters")
 
-	// A pod gets its node, and what admission gives it.
+	// A pod gets what admission gives it, and its node.
 	const pod = `apiVersion: v1
 kind: Pod
 metadata: {name: web, labels: {app: web}}
@@ -247,6 +254,10 @@ spec:
 `
 	s.must(pod, []string{"apply", "-f", "-"}, "pod/web created")
 	s.must(pod, []string{"apply", "-f", "-"}, "pod/web unchanged")
+	// It is bound when there is a node.
+	s.must("", []string{"wait", "--for=jsonpath={.status.conditions[0].message}=no nodes available to schedule pods", "pod/web", "--timeout=30s"})
+	s.register()
+	s.scheduled("web")
 	s.must("", []string{"get", "pod", "web", "-o", "jsonpath={.spec.nodeName} {.spec.serviceAccountName} {.spec.volumes[0].projected.sources[1].configMap.name} {.status.phase}"},
 		nodeName+" default kube-root-ca.crt Pending")
 	s.must("", []string{"get", "pods", "-o", "wide"}, "NAME", "READINESS GATES", "web", "0/1", "Pending", nodeName)

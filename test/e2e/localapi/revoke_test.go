@@ -21,6 +21,8 @@ func TestRightsGoWhileRequestsRun(t *testing.T) {
 	s.must("", []string{"wait", "--for=create", "serviceaccount/default", "--timeout=30s"})
 	s.must("", []string{"create", "serviceaccount", "robot"})
 	s.must(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"main","image":"registry.example/web:1"}]}}`, []string{"create", "-f", "-"})
+	s.register()
+	s.scheduled("web")
 	const mayWatch = "rules:\n- {users: ['system:serviceaccount:default:robot'], verbs: [watch, get], resources: [pods"
 	s.rules(mayWatch + ", pods/log]}\n")
 	client := s.bearer(strings.TrimSpace(s.must("", []string{"create", "token", "robot"})))

@@ -6,7 +6,6 @@ package registry
 const (
 	noKind   = "the local API has no such kind"
 	theAgent = "the agent answers it, and does not pass it on"
-	bound    = "a pod is bound to the one node there is when it is created"
 )
 
 // lacks are the clauses of the contract that the program does not keep, and why.
@@ -22,9 +21,6 @@ var lacks = map[string]string{
 	"TokensOfPods":                 theAgent,
 	"TokensOfServiceAccounts":      theAgent,
 	"WhoMay":                       theAgent,
-
-	"BindingGivesAPodItsNode": bound,
-	"UnboundPodGoesAtOnce":    bound,
 
 	"VersionsAndGroups": "the group policy has budgets, of which there are none; and kube-apiserver's list of groups is that of its aggregator, which says apiVersion",
 }

@@ -200,8 +200,8 @@ func TestWrites(t *testing.T) {
 			volumes++
 		}
 	}
-	if pod.Spec.NodeName != node || volumes != 1 || pod.Spec.Priority == nil || len(pod.Spec.Tolerations) != 2 || pod.Spec.ServiceAccountName != "default" {
-		t.Errorf("spec = %+v, want node, volume of a token, priority, tolerations and service account", pod.Spec)
+	if pod.Spec.NodeName != "" || volumes != 1 || pod.Spec.Priority == nil || len(pod.Spec.Tolerations) != 2 || pod.Spec.ServiceAccountName != "default" {
+		t.Errorf("spec = %+v, want no node, a volume of a token, priority, tolerations and service account", pod.Spec)
 	}
 	if len(pod.ManagedFields) != 1 || pod.ManagedFields[0].Manager != "Go-http-client" {
 		t.Errorf("managed fields = %v, want those of this client", pod.ManagedFields)
@@ -229,12 +229,17 @@ func TestWrites(t *testing.T) {
 		t.Error(err)
 	}
 
+	// A scheduler binds the pod, and what the agent answers is refused.
+	binding := func(target string) string {
+		return `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p"},"target":{"kind":"Node","name":"` + target + `"}}`
+	}
+	s.create("/api/v1/namespaces/default/pods/p/binding", binding(node))
 	for path, want := range map[string]string{
-		"/api/v1/namespaces/default/pods/p/binding":    `pods are bound to the node \"here\" when they are created`,
+		"/api/v1/namespaces/default/pods/p/binding":    `pod p is already assigned to node \"here\"`,
 		"/api/v1/namespaces/default/pods/p/exec":       "the agent answers this itself",
 		"/apis/apps/v1/namespaces/default/deployments": "/apis/node.k8s.io/v1", // the paths that there are
 	} {
-		if code, body := s.ask(http.MethodPost, path, `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p"},"target":{"kind":"Node","name":"x"}}`); code < 400 || !strings.Contains(body, want) {
+		if code, body := s.ask(http.MethodPost, path, binding("x")); code < 400 || !strings.Contains(body, want) {
 			t.Errorf("POST %s: %d %s, want %q", path, code, body, want)
 		}
 	}

@@ -1,0 +1,13 @@
+// Package scheduler binds pods without a node to the node of this machine when they fit.
+//
+//	store.Since ──► pods that wait ──► Decider ──► bind, or the condition PodScheduled
+//
+// It does what kube-scheduler does for one node: a pod that does not fit is Pending and
+// Unschedulable until a pod terminates, the node changes or a claim is bound. Pods are bound by
+// priority, then by age; reasons, events and messages are kube-scheduler's. It does not preempt.
+// Pods of another spec.schedulerName are left to that scheduler.
+//
+// Owns: the queue of pods without a node, and a cache of the assigned ones.
+// Reads: the store.
+// Never: binds a pod that has scheduling gates, evicts a pod, polls.
+package scheduler

@@ -1,0 +1,304 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresource "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/klog/v2"
+
+	"berth/internal/host/cgroups"
+	"berth/internal/pod"
+)
+
+// Snapshot is the state that decisions are made for.
+type Snapshot struct {
+	// Node is that of this machine; nil if it is not registered.
+	Node *v1.Node
+	// Pods are assigned to the node and have not terminated.
+	Pods []*v1.Pod
+	// Claim returns a PersistentVolumeClaim, nil if there is none.
+	Claim func(namespace, name string) (*v1.PersistentVolumeClaim, error)
+	// WaitsForConsumer reports whether volumes of a storage class are bound for their first pod.
+	WaitsForConsumer func(class string) (bool, error)
+}
+
+// Decider decides which pods fit. kube-scheduler's framework can take the place of Filters.
+type Decider interface {
+	// Begin returns the decisions for a snapshot.
+	Begin(s Snapshot) Cycle
+}
+
+// Cycle is a series of decisions for one snapshot.
+type Cycle interface {
+	// Decide returns "" if the pod fits, or else the message of its condition PodScheduled.
+	Decide(p *v1.Pod) (unschedulable string, err error)
+	// Assume counts a pod that has been bound as assigned.
+	Assume(p *v1.Pod)
+}
+
+// Filters is a Decider by kube-scheduler's default filters for nodes, taints, ports, resources and
+// claims.
+type Filters struct{}
+
+// Begin is Decider.
+func (Filters) Begin(s Snapshot) Cycle {
+	c := &cycle{Snapshot: s, used: amounts{}}
+	for _, p := range s.Pods {
+		c.Assume(p)
+	}
+	return c
+}
+
+// cycle is a Cycle with what assigned pods use.
+type cycle struct {
+	Snapshot
+	used  amounts
+	ports []v1.ContainerPort
+}
+
+// Assume is Cycle. The allocated resources of a pod count while a resize is not done.
+func (c *cycle) Assume(p *v1.Pod) {
+	for name, amount := range usage(p) {
+		c.used[name] += amount
+	}
+	c.ports = append(c.ports, hostPorts(p)...)
+}
+
+const (
+	notHelpful = "Preemption is not helpful for scheduling"
+	noVictims  = "No preemption victims found for incoming pod"
+)
+
+// Decide is Cycle.
+func (c *cycle) Decide(p *v1.Pod) (string, error) {
+	if c.Node == nil {
+		return "no nodes available to schedule pods", nil
+	}
+	if r, err := computeClaims(p, c.Snapshot); err != nil || r != "" {
+		return r, err
+	}
+	if r := computeUnresolvable(p, c.Node); r != "" {
+		return message(p, notHelpful, r), nil
+	}
+	if computePortsTaken(p, c.ports) {
+		return message(p, noVictims, "node(s) didn't have free ports for the requested pod ports"), nil
+	}
+	insufficient, preemption := computeInsufficient(p, c.Node, c.used)
+	if insufficient == nil {
+		return "", nil
+	}
+	return message(p, preemption, insufficient...), nil
+}
+
+// message is kube-scheduler's for a pod that is filtered out on its only node.
+func message(p *v1.Pod, preemption string, reasons ...string) string {
+	reasons = slices.Clone(reasons)
+	for i := range reasons {
+		reasons[i] = "1 " + reasons[i]
+	}
+	slices.Sort(reasons)
+	text := "0/1 nodes are available: " + strings.Join(reasons, ", ") + ". no new claims to deallocate, preemption: "
+	if policy := p.Spec.PreemptionPolicy; policy != nil && *policy == v1.PreemptNever {
+		return text + "not eligible due to preemptionPolicy=Never."
+	}
+	return text + "0/1 nodes are available: 1 " + preemption + "."
+}
+
+// unfiltered is kube-scheduler's message for a pod that is held before nodes are filtered. Its last
+// words are those of the plugin for dynamic resources, which has no state then.
+func unfiltered(format string, args ...any) string {
+	return "0/1 nodes are available: " + fmt.Sprintf(format, args...) + ". not found"
+}
+
+// computeClaims returns why the claims of a pod hold it. A claim that waits for its first consumer
+// holds no pod: the binder binds it, and the agent waits for that.
+func computeClaims(p *v1.Pod, s Snapshot) (string, error) {
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		var name string
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			name = v.PersistentVolumeClaim.ClaimName
+		case v.Ephemeral != nil:
+			name = ephemeral.VolumeClaimName(p, v)
+		default:
+			continue
+		}
+		claim, err := s.Claim(p.Namespace, name)
+		if err != nil {
+			return "", err
+		}
+		switch {
+		case claim == nil && v.Ephemeral != nil:
+			return unfiltered("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name), nil
+		case claim == nil:
+			return unfiltered("persistentvolumeclaim %q not found", name), nil
+		case v.Ephemeral != nil && ephemeral.VolumeIsForPod(p, claim) != nil:
+			return unfiltered("%v", ephemeral.VolumeIsForPod(p, claim)), nil
+		case claim.Status.Phase == v1.ClaimLost:
+			return unfiltered("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, claim.Spec.VolumeName), nil
+		case claim.DeletionTimestamp != nil:
+			return unfiltered("persistentvolumeclaim %q is being deleted", name), nil
+		case claim.Status.Phase == v1.ClaimBound:
+			continue
+		}
+		waits := false
+		if class := claim.Spec.StorageClassName; class != nil && *class != "" {
+			if waits, err = s.WaitsForConsumer(*class); err != nil {
+				return "", err
+			}
+		}
+		if !waits {
+			return unfiltered("pod has unbound immediate PersistentVolumeClaims"), nil
+		}
+	}
+	return "", nil
+}
+
+// computeUnresolvable returns why the node is not for the pod, whatever other pods it has.
+func computeUnresolvable(p *v1.Pod, n *v1.Node) string {
+	cordon := v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
+	switch match, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n); {
+	case namesOtherNodes(p, n.Name):
+		return "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+	case n.Spec.Unschedulable && !tolerates(p, cordon):
+		return "node(s) were unschedulable"
+	case !tolerates(p, n.Spec.Taints...) || hasPressureFor(p, pressure(n)):
+		return "node(s) had untolerated taint(s)"
+	case !match || err != nil:
+		return "node(s) didn't match Pod's node affinity/selector"
+	}
+	return ""
+}
+
+// namesOtherNodes reports whether each term of the node affinity selects nodes by name, and none of
+// them this node.
+func namesOtherNodes(p *v1.Pod, node string) bool {
+	a := p.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t v1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(t.MatchFields, func(r v1.NodeSelectorRequirement) bool {
+			return r.Key == metav1.ObjectNameField && r.Operator == v1.NodeSelectorOpIn && !slices.Contains(r.Values, node)
+		})
+	})
+}
+
+// pressure returns the conditions of a node in which the agent's admission rejects pods.
+func pressure(n *v1.Node) (out []v1.NodeConditionType) {
+	for _, c := range n.Status.Conditions {
+		switch c.Type {
+		case v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure:
+			if c.Status == v1.ConditionTrue {
+				out = append(out, c.Type)
+			}
+		}
+	}
+	return out
+}
+
+// hasPressureFor reports whether the agent's admission rejects the pod for a condition of the node.
+// kube-controller-manager would give the node a taint for it.
+func hasPressureFor(p *v1.Pod, conditions []v1.NodeConditionType) bool {
+	switch {
+	case len(conditions) == 0 || pod.HasCriticalPriority(p):
+		return false
+	case slices.Equal(conditions, []v1.NodeConditionType{v1.NodeMemoryPressure}):
+		return cgroups.QOSClass(p) == v1.PodQOSBestEffort && !tolerates(p, v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule})
+	}
+	return true
+}
+
+// tolerates reports whether none of the taints holds the pod. PreferNoSchedule holds none.
+func tolerates(p *v1.Pod, taints ...v1.Taint) bool {
+	holds := func(t *v1.Taint) bool { return t.Effect != v1.TaintEffectPreferNoSchedule }
+	// The last argument is the gate TaintTolerationComparisonOperators, off as in admission.
+	_, untolerated := corev1.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, holds, false)
+	return !untolerated
+}
+
+// hostPorts returns the ports of the host that a pod asks for.
+func hostPorts(p *v1.Pod) (out []v1.ContainerPort) {
+	for c := range pod.Containers(&p.Spec) {
+		for _, port := range c.Ports {
+			if port.HostPort != 0 {
+				out = append(out, port)
+			}
+		}
+	}
+	return out
+}
+
+// computePortsTaken reports whether a pod asks for a port of the host that is in use. A port on all
+// addresses conflicts with the same port on any.
+func computePortsTaken(p *v1.Pod, inUse []v1.ContainerPort) bool {
+	all := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
+	return slices.ContainsFunc(hostPorts(p), func(a v1.ContainerPort) bool {
+		return slices.ContainsFunc(inUse, func(b v1.ContainerPort) bool {
+			return a.HostPort == b.HostPort && cmp.Or(a.Protocol, v1.ProtocolTCP) == cmp.Or(b.Protocol, v1.ProtocolTCP) &&
+				(a.HostIP == b.HostIP || all(a.HostIP) || all(b.HostIP))
+		})
+	})
+}
+
+// amounts are resources in their base unit: bytes, pieces, and thousandths of CPUs.
+type amounts map[v1.ResourceName]int64
+
+// computeInsufficient returns the resources of which the node has not enough left, as reasons, and
+// what preemption would do: nothing if the node would be too small without other pods too. A node
+// that reports no allocatable resources is not short of any, as in the agent's admission.
+func computeInsufficient(p *v1.Pod, n *v1.Node, used amounts) (reasons []string, preemption string) {
+	if n.Status.Allocatable == nil {
+		return nil, ""
+	}
+	allocatable := amountsOf(n.Status.Allocatable)
+	preemption = noVictims
+	for name, amount := range computeRequests(p, podresource.PodResourcesOptions{}) {
+		if amount == 0 || amount <= allocatable[name]-used[name] {
+			continue
+		}
+		if amount > allocatable[name] {
+			preemption = notHelpful
+		}
+		if name == v1.ResourcePods {
+			reasons = append(reasons, "Too many pods")
+		} else {
+			reasons = append(reasons, "Insufficient "+string(name))
+		}
+	}
+	return reasons, preemption
+}
+
+// computeRequests returns what a pod requests of the node. A pod is one of its pods.
+func computeRequests(p *v1.Pod, o podresource.PodResourcesOptions) amounts {
+	out := amountsOf(podresource.PodRequests(p, o))
+	out[v1.ResourcePods] = 1
+	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
+		for _, m := range claim.RequestMappings { // served by dynamic resources, as in admission
+			delete(out, v1.ResourceName(m.ResourceName))
+		}
+	}
+	return out
+}
+
+func amountsOf(list v1.ResourceList) amounts {
+	out := amounts{}
+	for name, q := range list {
+		if name == v1.ResourceCPU {
+			out[name] = q.MilliValue()
+		} else {
+			out[name] = q.Value()
+		}
+	}
+	return out
+}
