@@ -64,6 +64,9 @@ func newLocalAPI(b *base) *localAPI {
 	l := &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Confine: confinement(b), Log: b.cfg.Log,
 	}}
+	if b.cfg.RuntimeEndpoint == "" && b.out.DialCRI == nil {
+		l.cfg.RuntimeHandlers = embedded.Handlers()
+	}
 	if told := b.cfg.LocalAPI; told != nil {
 		l.serves, l.documents, l.cfg.Address, l.cfg.Registry = true, told.Documents, told.Address, told.Registry
 	}

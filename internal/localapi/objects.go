@@ -7,12 +7,14 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
 	"berth/internal/localapi/store"
 )
@@ -60,6 +62,18 @@ func first() []firstObject {
 	return out
 }
 
+// runtimeClasses are the RuntimeClasses of the runtime's handlers, by their names. A manifest may
+// replace them.
+func runtimeClasses(handlers []string) []firstObject {
+	var out []firstObject
+	for _, name := range handlers {
+		out = append(out, firstObject{"runtimeclasses.node.k8s.io", &nodev1.RuntimeClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{manifests.DefaultAnnotation: "true"}}, Handler: name,
+		}})
+	}
+	return out
+}
+
 // defaultsOf are the objects that every namespace has, given the certificate of the authority; "":
 // there is none.
 func defaultsOf(authority string) func(namespace string) []kinds.Object {
@@ -82,8 +96,8 @@ func defaultsOf(authority string) func(namespace string) []kinds.Object {
 }
 
 // createFirst makes those of the first objects that are not there.
-func createFirst(s *store.Store) error {
-	for _, o := range first() {
+func createFirst(s *store.Store, objects []firstObject) error {
+	for _, o := range objects {
 		key := store.Key{Resource: o.resource, Name: o.GetName()}
 		if _, err := s.Get(key); err == nil {
 			continue

@@ -40,6 +40,9 @@ type Config struct {
 	NodeName string
 	// Address is that of the HTTPS listener, as 127.0.0.1:6443; port 0 is any. "" is none.
 	Address string
+	// RuntimeHandlers are the runtime's handlers that pods can name by a RuntimeClass without
+	// creating it.
+	RuntimeHandlers []string
 	// Registry is the path of the program that judges what is written; "": Unpack knows it.
 	Registry string
 	// Unpack returns the path of this program, and makes it if it is not there; nil: nothing can be
@@ -96,7 +99,7 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.scheduler = scheduler.New(scheduler.Config{
 		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Log: cfg.Log,
 	})
-	if err := createFirst(s.store); err != nil {
+	if err := createFirst(s.store, append(first(), runtimeClasses(cfg.RuntimeHandlers)...)); err != nil {
 		return nil, err
 	}
 	if err := s.front.listen(); err != nil {
@@ -133,7 +136,7 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	}
 	s.own = own.New(own.Config{Store: s.store, Sign: refuseToken})
 	s.join(cfg, http.HandlerFunc(notThere), writer{ownWriter{s.own}, s.own}, "")
-	if err := createFirst(s.store); err != nil {
+	if err := createFirst(s.store, first()); err != nil {
 		return nil, err // s is closed
 	}
 	return s, nil

@@ -77,6 +77,20 @@ func wantCalls(w *world, want ...string) {
 	}
 }
 
+// A manifest replaces an object that the API has from the beginning.
+func TestDefaultObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "runc", Annotations: map[string]string{manifests.DefaultAnnotation: "true"}}, Handler: "runc"})
+		class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "runc"}, Handler: "crun"}
+		set(t, w.keeper(), defined(class))
+		wantCalls(w, "update runtimeclasses.node.k8s.io/runc")
+		if is := find(w, class); is.Handler != "crun" || is.Annotations[manifests.DefaultAnnotation] != "" || is.Annotations["berth.dev/manifest"] != file {
+			t.Errorf("class = %+v", is)
+		}
+	})
+}
+
 // TestAllKinds has an object of each kind come, stay, and go with its file.
 func TestAllKinds(t *testing.T) {
 	all := []kinds.Object{

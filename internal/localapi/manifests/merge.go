@@ -20,6 +20,12 @@ const (
 	markOf = "berth.dev/manifest-object"
 )
 
+// DefaultAnnotation marks an object that the API has from the beginning. A manifest may replace it.
+const DefaultAnnotation = "berth.dev/default"
+
+// isDefault reports whether an object is as the API has it from the beginning.
+func isDefault(o kinds.Object) bool { return o.GetAnnotations()[DefaultAnnotation] == "true" }
+
 // marked says whether an object is one that a manifest has made.
 func marked(o kinds.Object) bool {
 	a := o.GetAnnotations()

@@ -147,7 +147,7 @@ func refuse(o Object, stored kinds.Object) error {
 	}
 	remove += ")"
 	switch {
-	case !marked(stored):
+	case !marked(stored) && !isDefault(stored):
 		return fmt.Errorf("it is there already, and no manifest has made it: %s, or give the one in the file another name", remove)
 	case stored.GetDeletionTimestamp() != nil:
 		return errors.New("it is being deleted: it is made again when it is gone")
