@@ -214,10 +214,16 @@ func (l *localAPI) Health() error {
 }
 
 // hasPort reports whether clients reach it at a port.
-func (l *localAPI) hasPort() bool {
+func (l *localAPI) hasPort() bool { return l.address() != "" }
+
+// address returns that of the port at which clients reach it, "" without one.
+func (l *localAPI) address() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.serves && l.failed == nil && l.server != nil && l.server.Address() != ""
+	if !l.serves || l.failed != nil || l.server == nil {
+		return ""
+	}
+	return l.server.Address()
 }
 
 // rest is how the agent itself reaches it.

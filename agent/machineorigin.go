@@ -47,7 +47,7 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 		accounts = nil
 	}
 	return origin{
-		objects: handlerNames{all, rt.handlers}, changed: all.Changed(), claims: server, accounts: accounts, csi: c, define: g.api.local.define,
+		objects: &apiService{handlerNames: handlerNames{all, rt.handlers}, address: g.api.local.address, event: g.recorder.Event}, changed: all.Changed(), claims: server, accounts: accounts, csi: c, define: g.api.local.define,
 		run: func(ctx context.Context) error {
 			var both sync.WaitGroup
 			both.Go(func() { _ = claims.Run(ctx) }) // which ends with ctx alone

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/pod"
+)
+
+// apiService is the Service "kubernetes" of the local API, for the environment of containers. Pods of
+// the host network reach it; the API listens on a loopback address.
+type apiService struct {
+	handlerNames
+	// address returns that of the port of the API, "" without one.
+	address func() string
+	event   func(p *v1.Pod, container, eventtype, reason, message string)
+
+	mu       sync.Mutex
+	reported map[pod.UID]bool // guarded by mu; pods with an event
+}
+
+// maxReported bounds the pods that are remembered. After that, a pod may get its event twice.
+const maxReported = 1000
+
+// Services returns the Service, for pods that reach the API. A pod of another network with a service
+// account of its own gets an event.
+func (s *apiService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, error) {
+	address := s.address()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil { // no port
+		return nil, nil
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("address of the local API %s: %w", address, err)
+	}
+	if !p.Spec.HostNetwork {
+		s.report(p, address)
+		return nil, nil
+	}
+	if ip := net.ParseIP(host); ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return []*v1.Service{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"},
+		Spec:       v1.ServiceSpec{ClusterIP: host, Ports: []v1.ServicePort{{Name: "https", Protocol: v1.ProtocolTCP, Port: int32(number)}}},
+	}}, nil
+}
+
+// report writes the event of a pod, once. Nearly every pod has the token of the account "default",
+// and does not use it.
+func (s *apiService) report(p *v1.Pod, address string) {
+	account := p.Spec.ServiceAccountName
+	if account == "" || account == "default" {
+		return
+	}
+	s.mu.Lock()
+	known := s.reported[p.UID]
+	if len(s.reported) >= maxReported || s.reported == nil {
+		s.reported = map[pod.UID]bool{}
+	}
+	s.reported[p.UID] = true
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	s.event(p, "", v1.EventTypeWarning, "APIServerUnreachable", fmt.Sprintf(
+		"the local API listens on %s, which this pod cannot reach from its own network (set spec.hostNetwork to use the service account %q)", address, account))
+}
