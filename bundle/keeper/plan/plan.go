@@ -48,7 +48,7 @@ func New(c Container) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{
-		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: c.Spec.Process.Env, groups: c.Spec.Process.User.AdditionalGids,
+		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: environment(c.Spec.Process.Env), groups: c.Spec.Process.User.AdditionalGids,
 		made: map[string]bool{}, place: UsersOf(c.Keeper),
 	}
 	confined, err := Confine(c.Spec)
@@ -160,7 +160,7 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	if err := refuseProcess(process); err != nil {
 		return nil, err
 	}
-	p := &Plan{argv: process.Args, envp: process.Env, groups: process.User.AdditionalGids, user: confined.user}
+	p := &Plan{argv: process.Args, envp: environment(process.Env), groups: process.User.AdditionalGids, user: confined.user}
 	p.join(cgroups, 0)
 	p.score(process) // by the host's /proc, as the following
 	p.labels(process)
@@ -176,6 +176,24 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	}
 	p.add(opCwd, [4]string{process.Cwd})
 	return p, p.confined(process, confined)
+}
+
+// environment returns the variables as runc does: with the last value of each name alone, since
+// containerd appends those of the container to those of the image, and the C library reads the first; and
+// without an empty HOME, which c/first.c sets.
+func environment(vars []string) []string {
+	last := map[string]int{}
+	for i, v := range vars {
+		name, _, _ := strings.Cut(v, "=")
+		last[name] = i
+	}
+	var out []string
+	for i, v := range vars {
+		if name, value, _ := strings.Cut(v, "="); last[name] == i && (name != "HOME" || value != "") {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 // OnlyCgroup is the cgroup of version 2 where there is no other: the process is made in it.

@@ -93,6 +93,27 @@ func onUnified() Container {
 	return c
 }
 
+// The last value of a variable counts, in a container and in an exec. An empty HOME counts as none.
+func TestEnvironment(t *testing.T) {
+	env := []string{"PATH=/image", "A=1", "B=", "A=2=3", "PATH=/pod", "AB=4", "HOME=/image", "HOME="}
+	want := []string{"B=", "A=2=3", "PATH=/pod", "AB=4"}
+	c := sample()
+	c.Spec.Process.Env = env
+	container, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec, err := NewExec(&specs.Process{Args: []string{"/bin/sh"}, Cwd: "/", Env: env}, nil, Confinement{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]*Plan{"container": container, "exec": exec} {
+		if !slices.Equal(p.envp, want) {
+			t.Errorf("the environment of the %s is %q, want %q", name, p.envp, want)
+		}
+	}
+}
+
 // What is bound to /dev has its own devices.
 func TestDevOfTheHost(t *testing.T) {
 	c := onUnified()
