@@ -53,6 +53,7 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 # - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
 # - Events of containers that could not be handled are tried again. Containerd looks each second, twice, whether there are any. Here a look is due
 #   while there are, as bundle/containerd/events says.
+# - A shim whose container has exited while containerd was away keeps the exit code, as bundle/containerd/shim says.
 # - Network plugins are programs to containerd's library for them, go-cni. Our own is called in containerd's process, as bundle/cni/exec.go says.
 define BUNDLE_CHANGES
 change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
@@ -66,6 +67,7 @@ change internal/cri/store/container/container.go 's/var containers \[\]Container
 change internal/cri/store/sandbox/sandbox.go 's/var sandboxes \[\]Sandbox$$/sandboxes := make([]Sandbox, 0, len(s.sandboxes))/' 'len(s.sandboxes))'; \
 change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))/\tif bare(target) {\n\t\treturn nil\n\t}\n&/' 'bare('; \
 change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
+change core/runtime/v2/shim_load.go 's/^\tif shouldCleanupShim(sgetErr, pidErr, pInfo) {/\tif shouldCleanupShim(sgetErr, pidErr, pInfo) \&\& !exited(ctx, shim) {/' 'exited('; \
 change core/runtime/v2/shim.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'; \
@@ -104,6 +106,7 @@ bundle-build: bundle-needs
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_GOCNI))" "$$work/source/go-cni"; \
 	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
 	cp containerd/server/matching.go "$$work/source/containerd/internal/cri/server/"; \
+	cp containerd/shim/exited.go "$$work/source/containerd/core/runtime/v2/"; \
 	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
 	cp containerd/events/resting.go "$$work/source/containerd/internal/cri/server/events/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \

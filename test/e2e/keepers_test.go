@@ -5,6 +5,7 @@ package e2e
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,17 +17,21 @@ import (
 )
 
 // Pods are run by keepers, if nobody asks for something else, beside those of a RuntimeClass that
-// are not. They live on when containerd is killed, and how a container ended meanwhile is not lost.
+// are not. They live on when containerd is killed, and the exit code of a container that ends
+// meanwhile is not lost, by either.
 func TestKeepers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.flags = append(n.flags, "--runtime-handler=") // the default
 	shim := strings.Replace(manifest("shim", "serve"), "spec:\n", "spec:\n  runtimeClassName: runc\n", 1)
-	for name, text := range map[string]string{"shim": shim, "keeper": manifest("keeper", "serve"), "meanwhile": manifest("meanwhile", "serve")} {
+	names := []string{"shim", "keeper", "meanwhile", "shim-meanwhile"}
+	for name, text := range map[string]string{
+		"shim": shim, "keeper": manifest("keeper", "serve"), "meanwhile": manifest("meanwhile", "serve"), "shim-meanwhile": strings.Replace(shim, "name: shim", "name: shim-meanwhile", 1),
+	} {
 		n.write(name+".yaml", text)
 	}
 	n.start()
-	before := n.awaitReady("shim", "keeper", "meanwhile")
+	before := n.awaitReady(names...)
 	var all []traces
 	for _, p := range before {
 		all = append(all, n.traces(p))
@@ -53,18 +58,23 @@ func TestKeepers(t *testing.T) {
 	if err := unix.Kill(n.containerd(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	n.signal(before.named("meanwhile"), "main", unix.SIGKILL)
-	after := n.await("the container to be restarted", func(p pods) bool {
-		return p.ready("shim", "keeper", "meanwhile") && container(p.named("meanwhile"), "main").RestartCount == 1
+	ended := []string{"meanwhile", "shim-meanwhile"}
+	for _, name := range ended {
+		n.signal(before.named(name), "main", unix.SIGKILL)
+	}
+	after := n.await("the containers to be restarted", func(p pods) bool {
+		return p.ready(names...) && !slices.ContainsFunc(ended, func(name string) bool { return container(p.named(name), "main").RestartCount != 1 })
 	})
-	last := container(after.named("meanwhile"), "main").LastTerminationState.Terminated
-	if last == nil || last.ExitCode != 137 {
-		t.Errorf("the container ended with %+v, want code 137", last)
+	for _, name := range ended {
+		last := container(after.named(name), "main").LastTerminationState.Terminated
+		if last == nil || last.ExitCode != 137 || last.Reason != "Error" {
+			t.Errorf("the container of %s ended with %+v, want code 137, Error", name, last)
+		}
 	}
 	if was, is := containerID(before.named("keeper"), "main"), containerID(after.named("keeper"), "main"); was != is {
 		t.Errorf("the pod that nobody touched has container %s, had %s", is, was)
 	}
-	for _, name := range []string{"shim", "keeper", "meanwhile"} {
+	for _, name := range names {
 		n.remove(name + ".yaml")
 	}
 	n.await("the pods to go", func(p pods) bool { return len(p) == 0 })
