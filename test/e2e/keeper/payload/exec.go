@@ -18,6 +18,27 @@ import (
 func exec(args []string) int {
 	n, _ := strconv.Atoi(args[1])
 	switch args[0] {
+	case "save":
+		if err := os.WriteFile(args[1], []byte(args[2]), 0o644); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		n, _ = strconv.Atoi(args[3])
+		return n
+	case "once":
+		f, err := os.OpenFile(args[1], os.O_CREATE|os.O_EXCL, 0o644)
+		if err == nil {
+			f.Close()
+			n, _ = strconv.Atoi(args[2])
+			return n
+		}
+		if args[3] == "sleep" {
+			sleep()
+		}
+		return 0
+	case "ignore":
+		signal.Ignore(syscall.Signal(n))
+		sleep()
 	case "say":
 		fmt.Fprint(os.Stdout, args[1])
 		fmt.Fprint(os.Stderr, args[2])

@@ -5,7 +5,7 @@
 //	payload exit MS CODE       writes "bye" after MS milliseconds, and ends with CODE
 //	payload lines N CODE       writes N numbered lines and "bye", and ends with CODE
 //	payload write              writes numbered lines until it is killed
-//	payload probe              writes what a process sees of its container, a fact on each line
+//	payload probe [sleep]      writes what a process sees of its container, a fact on each line, and sleeps if asked to
 //	payload say OUT ERR CODE   writes OUT and ERR, and ends with CODE
 //	payload cat                copies its input to its output
 //	payload take               reads a line, and ends with its length
@@ -37,6 +37,9 @@
 //	payload groups             writes to the cgroups that it sees
 //	payload lend SOCKET        gives its output to who borrows, and ends
 //	payload borrow SOCKET      writes to the output of another one as long as it is read
+//	payload save PATH TEXT N   writes the text to a file, and exits with code N
+//	payload once PATH N [sleep]  creates a file and exits with code N; if the file exists, exits with code 0, or sleeps
+//	payload ignore N           ignores a signal, and sleeps
 //	payload hunt MS            tells of processes beside it that have more rights than itself
 package main
 
@@ -86,6 +89,9 @@ func main() {
 		sleep()
 	case "probe":
 		probe()
+		if args[1] == "sleep" {
+			sleep()
+		}
 		return
 	case "read":
 		for _, p := range os.Args[2:] {
@@ -114,7 +120,7 @@ func main() {
 		os.Exit(calls(args[1]))
 	case "hunt":
 		os.Exit(hunt(first))
-	case "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "touch", "look", "tty":
+	case "save", "once", "ignore", "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "touch", "look", "tty":
 		os.Exit(exec(args))
 	case "confined", "masks", "program", "groups", "lend", "borrow":
 		os.Exit(attack(args))

@@ -27,6 +27,7 @@ func probe() {
 	namespaces()
 	devices()
 	files()
+	parameters()
 	accesses()
 	keyring()
 	processes()
@@ -138,9 +139,45 @@ func files() {
 	limits, _ := filepath.Glob("/sys/fs/cgroup/*/*")
 	for _, p := range append(limits, "/sys/fs/cgroup/pids.max") {
 		switch filepath.Base(p) {
-		case "cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control",
-			"memory.swappiness", "pids.max", "cpuset.cpus", "cpuset.mems", "devices.list":
+		case "cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.cfs_burst_us", "cpu.rt_runtime_us", "cpu.idle", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes",
+			"memory.soft_limit_in_bytes", "memory.kmem.limit_in_bytes", "memory.oom_control", "memory.swappiness", "memory.use_hierarchy", "memory.move_charge_at_immigrate",
+			"pids.max", "cpuset.cpus", "cpuset.mems", "cpuset.cpu_exclusive", "cpuset.mem_exclusive", "devices.list", "blkio.weight", "freezer.state", "notify_on_release",
+			"net_cls.classid", "net_prio.ifpriomap":
 			fact("cgroup "+p, read(p))
+		default:
+			if strings.HasPrefix(filepath.Base(p), "hugetlb.") && strings.HasSuffix(p, "limit_in_bytes") {
+				fact("cgroup "+p, read(p))
+			}
+		}
+	}
+	limits, _ = filepath.Glob("/sys/fs/cgroup/*.*") // of version 2
+	for _, p := range limits {
+		switch suffix := filepath.Ext(p); suffix {
+		case ".max", ".min", ".low", ".high", ".weight", ".cpus", ".mems", ".group", ".type", ".idle", ".burst", ".partition", ".freeze", ".subtree_control":
+			fact("cgroup "+p, read(p))
+		}
+	}
+}
+
+// parameters are the kernel's, of the namespaces for network, IPC and host names. Those that count or that a program changes at any time
+// are left out.
+func parameters() {
+	for _, dir := range []string{"/proc/sys/net", "/proc/sys/fs/mqueue", "/proc/sys/kernel", "/proc/sys/user"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			name := filepath.Base(path)
+			switch {
+			case err != nil:
+				fact("parameter "+path, err)
+				return fs.SkipDir
+			case d.IsDir() || dir == "/proc/sys/kernel" && !slices.ContainsFunc([]string{"shm", "msg", "sem", "host", "domain"}, func(p string) bool { return strings.HasPrefix(name, p) }):
+			case strings.Contains(path, "nf_conntrack_") || name == "stable_secret" || name == "flush":
+			default:
+				fact("parameter "+path, read(path))
+			}
+			return nil
+		})
+		if err != nil {
+			fact("parameters of "+dir, err)
 		}
 	}
 }
