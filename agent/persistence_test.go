@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"berth/agent/agenttest"
+	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/observe/health"
 )
 
@@ -27,12 +27,7 @@ func TestUnsavedState(t *testing.T) {
 			return health.State{}
 		}
 		file := filepath.Join(filepath.Dir(w.RunDir()), "root", "statuses.json")
-		if err := os.RemoveAll(file); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Mkdir(file, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		mend := checkpointtest.ReadOnly(t, file)
 		began := time.Now()
 		w.Write("web.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main, image: "+agenttest.Image+"}]}\n"))
 		w.Settle(30 * time.Second)
@@ -42,9 +37,7 @@ func TestUnsavedState(t *testing.T) {
 		if pods := w.Agent.Handlers().Pods(); len(pods) != 1 || pods[0].Status.Phase != "Running" {
 			t.Errorf("the pods are %v", pods)
 		}
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		mend()
 		w.Settle(15 * time.Second)
 		if s := persistence(); s.Error != "" {
 			t.Errorf("when the file can be written again: %q", s.Error)

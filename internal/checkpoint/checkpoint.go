@@ -99,10 +99,17 @@ func stage(c Content, sync func(*os.File) error) error {
 	return nil
 }
 
-// publish gives the file that was staged the name.
+// publish gives the file that was staged the name. A folder that has it, which no file replaces, is
+// set aside.
 func publish(path string) error {
 	temp := unfinished(path)
-	if err := os.Rename(temp, path); err != nil {
+	err := os.Rename(temp, path)
+	if fi, stat := os.Lstat(path); err != nil && stat == nil && fi.IsDir() {
+		if _, err = SetAside(path); err == nil {
+			err = os.Rename(temp, path)
+		}
+	}
+	if err != nil {
 		return failed("write", path, errors.Join(err, os.Remove(temp)))
 	}
 	return nil
@@ -121,7 +128,7 @@ func Remove(paths ...string) error {
 	for _, path := range paths {
 		_, err := allow(path, 0)
 		if err == nil {
-			err = os.Remove(path)
+			err = removeOne(path)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, failed("remove", path, err))
@@ -135,6 +142,14 @@ func Remove(paths ...string) error {
 	return errors.Join(errs...)
 }
 
+// removeOne removes a file; what was set aside may be a folder.
+func removeOne(path string) error {
+	if IsAside(path) {
+		return os.RemoveAll(path)
+	}
+	return os.Remove(path)
+}
+
 // RemoveAll removes the file and all that was set aside or left of it, by earlier versions too.
 func RemoveAll(path string) error {
 	names := []string{path, path + AsideSuffix, unfinished(path)}
@@ -143,7 +158,7 @@ func RemoveAll(path string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := removeOne(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -190,12 +205,13 @@ func UnknownVersion(is, known int) error {
 // SetAside moves a file that cannot be read out of the way, for somebody to look at, and returns
 // its new path. An earlier one is lost.
 func SetAside(path string) (aside string, err error) {
-	for _, suffix := range oldAside {
-		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	aside = path + AsideSuffix
+	// What is set aside may be a folder, and so may what was set aside before.
+	for _, suffix := range append(oldAside, AsideSuffix) {
+		if err := os.RemoveAll(path + suffix); err != nil {
 			return "", failed("set aside", path, err)
 		}
 	}
-	aside = path + AsideSuffix
 	if err := os.Rename(path, aside); err != nil {
 		return "", failed("set aside", path, err)
 	}

@@ -101,3 +101,38 @@ func TestRemove(t *testing.T) {
 		}
 	}
 }
+
+// A folder in the place of a file, which no file replaces, is set aside, whatever was set aside
+// before, and can be removed.
+func TestFolderInTheWay(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for range 2 {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(path, "more"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkpoint.Write(path, 0o600, []byte("new")); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
+			t.Errorf("the file has %q, %v", b, err)
+		}
+		if _, err := os.Stat(filepath.Join(path+checkpoint.AsideSuffix, "more")); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := checkpoint.SetAside(path); err != nil {
+		t.Errorf("a file after a folder: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(path, "more"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := checkpoint.SetAside(path); err != nil {
+		t.Errorf("a folder after a file: %v", err)
+	}
+	if err := checkpoint.Remove(path + checkpoint.AsideSuffix); err != nil {
+		t.Error(err)
+	}
+}

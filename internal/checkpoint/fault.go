@@ -11,22 +11,22 @@ import (
 // many are, and the error of the rest. Size 0 is a step that needs no space, such as a removal.
 type Fault func(size int) (written int, err error)
 
-// faults are those below folders. Folders tell apart the tests of one process, which run side by
-// side.
+// faults are those of files, and of what is below folders. The paths tell apart the tests of one
+// process, which run side by side.
 var faults sync.Map
 
-// Inject makes writes below the folder fail until the returned function is called. It is for
-// package checkpointtest alone.
-func Inject(folder string, f Fault) (mend func()) {
-	faults.Store(folder+"/", f)
-	return func() { faults.Delete(folder + "/") }
+// Inject makes writes of the file, or below the folder, fail until the returned function is called.
+// It is for package checkpointtest alone.
+func Inject(path string, f Fault) (mend func()) {
+	faults.Store(path, f)
+	return func() { faults.Delete(path) }
 }
 
 // allow returns how many of the bytes may be written to the file, and the error of the rest.
 func allow(path string, size int) (written int, err error) {
 	written = size
-	faults.Range(func(folder, f any) bool {
-		if strings.HasPrefix(path, folder.(string)) {
+	faults.Range(func(faulty, f any) bool {
+		if rest, is := strings.CutPrefix(path, faulty.(string)); is && (rest == "" || rest[0] == '/') {
 			written, err = f.(Fault)(size)
 		}
 		return err == nil

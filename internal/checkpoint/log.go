@@ -107,17 +107,14 @@ func (l *WarmLog) Load(replay func(record []byte) error) error {
 		return fmt.Errorf("%s: %w", l.Name, err)
 	}
 	good, err := l.read(replay)
-	var damaged *damagedError
 	switch {
-	case errors.As(err, &damaged):
-		aside, err := SetAside(l.path)
-		if err != nil {
-			return err
+	case err != nil:
+		aside, moved := SetAside(l.path)
+		if moved != nil {
+			return errors.Join(err, moved)
 		}
 		l.Log.Warn("a file cannot be read to its end and is set aside",
-			"path", l.path, "aside", aside, "at", good, "error", damaged)
-	case err != nil:
-		return fmt.Errorf("read %s: %w", l.path, err)
+			"path", l.path, "aside", aside, "at", good, "error", err)
 	case good < l.size:
 		l.Log.Info("the last record was not written to its end and is left out",
 			"path", l.path, "bytes", l.size-good)
@@ -151,8 +148,8 @@ func (l *WarmLog) read(replay func([]byte) error) (good int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if l.size = st.Size(); l.size == 0 {
-		return 0, nil
+	if l.size = st.Size(); l.size == 0 { // none was written so
+		return 0, &damagedError{"it is empty"}
 	}
 	in := bufio.NewReaderSize(f, maxRecord)
 	header := make([]byte, len(l.header()))

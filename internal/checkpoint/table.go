@@ -104,7 +104,10 @@ func (t *WarmTable[K, V]) decode(b []byte) (map[K]V, error) {
 		var c change[K, V]
 		err := in.Decode(&c)
 		switch {
-		case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF): // its agent ended in the last line
+		case errors.Is(err, io.ErrUnexpectedEOF): // its agent ended in the last line
+			t.Log.Info("the last record was not written to its end and is left out", "path", t.Path)
+			return d.Content, nil
+		case err == io.EOF:
 			return d.Content, nil
 		case err != nil:
 			return nil, err

@@ -3,7 +3,7 @@
 //
 // Owns: nothing.
 // Reads: nothing.
-// Never: fails what is outside of the folder that a test names; fails reads.
+// Never: fails what is outside of the path that a test names; fails reads.
 package checkpointtest
 
 import (
@@ -15,18 +15,18 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// ReadOnly makes every write and removal below the folder fail, until mend is called or the test
-// ends.
-func ReadOnly(t testing.TB, folder string) (mend func()) {
-	return inject(t, folder, func(int) (int, error) { return 0, unix.EROFS })
+// ReadOnly makes every write and removal of the file, or below the folder, fail, until mend is
+// called or the test ends.
+func ReadOnly(t testing.TB, path string) (mend func()) {
+	return inject(t, path, func(int) (int, error) { return 0, unix.EROFS })
 }
 
-// Full makes writes below the folder fail when free more bytes were written, until mend is called
-// or the test ends. What still fits of a write is written. Removals work, and free nothing.
-func Full(t testing.TB, folder string, free int64) (mend func()) {
+// Full makes writes of the file, or below the folder, fail when free more bytes were written, until
+// mend is called or the test ends. What still fits of a write is written. Removals work, and free nothing.
+func Full(t testing.TB, path string, free int64) (mend func()) {
 	var left atomic.Int64
 	left.Store(free)
-	return inject(t, folder, func(size int) (int, error) {
+	return inject(t, path, func(size int) (int, error) {
 		after := left.Add(-int64(size))
 		if after >= 0 {
 			return size, nil
@@ -46,8 +46,8 @@ func Each(t *testing.T, test func(t *testing.T, fail func(folder string) (mend f
 	})
 }
 
-func inject(t testing.TB, folder string, f checkpoint.Fault) (mend func()) {
-	mend = checkpoint.Inject(folder, f)
+func inject(t testing.TB, path string, f checkpoint.Fault) (mend func()) {
+	mend = checkpoint.Inject(path, f)
 	t.Cleanup(mend)
 	return mend
 }
