@@ -110,12 +110,13 @@ func (q *Quarantine) Open() error {
 		return fmt.Errorf("quarantine: %w", err)
 	}
 	q.load()
-	inHand, err := q.inHand.open(q.path(slotsFile))
+	var inHand []work
+	err := q.orAnew(slotsFile, func() (err error) { inHand, err = q.inHand.open(q.path(slotsFile)); return err })
 	if err != nil {
-		return fmt.Errorf("quarantine: %w", err)
+		return err
 	}
-	report, err := q.takeReport()
-	if err != nil {
+	var report string
+	if err := q.orAnew(crashFile, func() (err error) { report, err = q.takeReport(); return err }); err != nil {
 		return err
 	}
 	if report != "" {
@@ -123,6 +124,24 @@ func (q *Quarantine) Open() error {
 		q.count(inHand, report)
 	}
 	return q.openReport()
+}
+
+// orAnew does something with a file. One that cannot be used is set aside, and it is done once
+// more: a crash of the last agent is not counted then.
+func (q *Quarantine) orAnew(name string, do func() error) error {
+	err := do()
+	if err == nil {
+		return nil
+	}
+	aside, moved := checkpoint.SetAside(q.path(name))
+	if moved != nil {
+		return fmt.Errorf("quarantine: %w; %w", err, moved)
+	}
+	q.Log.Warn("A file of the quarantine cannot be read and is set aside", "path", q.path(name), "aside", aside, "err", err)
+	if err := do(); err != nil {
+		return fmt.Errorf("quarantine: %w", err)
+	}
+	return nil
 }
 
 // Close ends what Open began.
