@@ -88,6 +88,9 @@ func lock(path string) (*os.File, error) {
 		if errors.Is(err, unix.EROFS) {
 			f, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
 		}
+		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ELOOP) {
+			return nil, fmt.Errorf("lock: %w (remove it, if no agent runs: it must be a file)", err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"berth/internal/checkpoint"
 	"berth/internal/host/inotify"
 	"berth/internal/host/selinux"
 	"berth/internal/pod"
@@ -147,8 +148,8 @@ func (s *socket) follow(ctx context.Context) error {
 	if err := makeFolder(s.Dir); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(s.Dir, deprecationName), []byte(deprecationText), 0o600); err != nil {
-		return err
+	if err := checkpoint.WriteWarm(filepath.Join(s.Dir, deprecationName), 0o600, []byte(deprecationText)); err != nil {
+		s.Log.Warn("Device plugins are not told of the plugin watcher", "err", err)
 	}
 	watch, err := s.Watch()
 	if err == nil {
