@@ -41,6 +41,9 @@ type listener struct {
 func (f *front) open(s *store.Store) (tokens *access.Tokens, err error) {
 	f.store = s
 	dir, found := filepath.Join(f.cfg.RootDir, Dir), objects{s}
+	if err := access.SetAsideDamaged(dir, f.cfg.Log); err != nil {
+		return nil, err
+	}
 	if f.authority, err = access.OpenAuthority(dir); err != nil {
 		return nil, err
 	}
@@ -48,7 +51,7 @@ func (f *front) open(s *store.Store) (tokens *access.Tokens, err error) {
 		return nil, err
 	}
 	f.access = access.New(access.Config{
-		Authority: f.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Log: f.cfg.Log,
+		Authority: f.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Watch: f.cfg.WatchRules, Log: f.cfg.Log,
 	})
 	f.registry, err = registry.New(registry.Config{
 		Program: f.cfg.Registry, Unpack: f.cfg.Unpack, Node: f.cfg.NodeName, Socket: filepath.Join(f.cfg.RunDir, "registry.sock"), Store: s,
@@ -64,7 +67,11 @@ func (f *front) listen() error {
 	if err := errors.Join(removeStale(path), os.RemoveAll(filepath.Join(f.cfg.RunDir, ViewDir))); err != nil {
 		return err
 	}
-	socket, err := net.Listen("unix", path)
+	listen := f.cfg.Listen
+	if listen == nil {
+		listen = net.Listen
+	}
+	socket, err := listen("unix", path)
 	if err != nil {
 		return err
 	}
@@ -73,7 +80,7 @@ func (f *front) listen() error {
 		return err
 	}
 	kubeconfig := filepath.Join(f.cfg.RunDir, Kubeconfig)
-	port, err := net.Listen("tcp", f.cfg.Address)
+	port, err := listen("tcp", f.cfg.Address)
 	if err != nil { // of somebody else; whoever reaches the socket is served
 		f.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
 		return removeStale(kubeconfig)
@@ -94,7 +101,7 @@ func (f *front) address() string {
 
 // health is what keeps clients from being served.
 func (f *front) health() error {
-	return errors.Join(f.portErr, f.access.Health(), f.registry.Health())
+	return errors.Join(f.portErr, f.access.Health(), access.Damaged(filepath.Join(f.cfg.RootDir, Dir)), f.registry.Health())
 }
 
 // serve has the parts answer those who may ask, until the context is done.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"berth/internal/localapi/access"
 	"berth/internal/localapi/binder"
 	"berth/internal/localapi/garbage"
 	"berth/internal/localapi/inmemory"
@@ -57,7 +59,11 @@ type Config struct {
 	// Recovered is called by Open if it has recovered a damaged file of objects; nil: nobody is
 	// notified but the log.
 	Recovered func(*store.Recovery)
-	Log       *slog.Logger
+	// Listen opens the socket and the port; nil is net.Listen.
+	Listen func(network, address string) (net.Listener, error)
+	// WatchRules opens what reports changes of the file of rules; nil is inotify.
+	WatchRules func() (access.Watcher, error)
+	Log        *slog.Logger
 }
 
 // Server is the API. It is made by Open or OpenPrivate, serves in Run, and is ended by Close.

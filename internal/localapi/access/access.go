@@ -22,7 +22,9 @@ type Config struct {
 	Tokens    *Tokens
 	Rules     *RulesFile
 	Objects   Objects
-	Log       *slog.Logger
+	// Watch opens what reports changes of the file of rules; nil is inotify.
+	Watch func() (Watcher, error)
+	Log   *slog.Logger
 	// MaxRequests and MaxWatches are how many requests of one user may be under way, without and
 	// with those that go on until the client ends them: watches, logs that are followed, exec. 0 is
 	// 64 and 512.
@@ -46,6 +48,9 @@ func New(cfg Config) *Access {
 	}
 	if cfg.MaxWatches == 0 {
 		cfg.MaxWatches = 512
+	}
+	if cfg.Watch == nil {
+		cfg.Watch = openInotify
 	}
 	return &Access{cfg: cfg, limits: newLimits(cfg.MaxRequests, cfg.MaxWatches), refused: &refusals{}}
 }

@@ -78,7 +78,7 @@ func (a *Authority) ensureCA(now time.Time) error {
 		return nil
 	}
 	path := filepath.Join(a.dir, "ca.pem")
-	pair, err := readPair(path, "restore it from a backup, or remove it to have a new authority made: kubeconfigs of the old one then end to work")
+	pair, err := readPair(path, newAuthority)
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := newKey()
 		if err != nil {
@@ -89,15 +89,25 @@ func (a *Authority) ensureCA(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	cert, key := pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
-	if !cert.IsCA {
-		return fmt.Errorf("%s: its certificate is not that of an authority; restore the file from a backup, or remove it to have a new authority made", path)
+	if err := checkCA(path, pair); err != nil {
+		return err
 	}
+	cert, key := pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
 	if halfOver(cert, now) {
 		return a.makeCA(path, key, now)
 	}
 	a.setCA(cert, key)
 	return nil
+}
+
+// newAuthority is what helps against a damaged authority.
+const newAuthority = "restore it from a backup, or remove it to have a new authority made: kubeconfigs of the old one then end to work"
+
+func checkCA(path string, pair *tls.Certificate) error {
+	if pair.Leaf.IsCA {
+		return nil
+	}
+	return fmt.Errorf("%s: its certificate is not that of an authority; %s", path, newAuthority)
 }
 
 // halfOver says whether less than half of an authority's life is left.

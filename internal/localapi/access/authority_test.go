@@ -3,7 +3,9 @@ package access_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,6 +80,47 @@ func TestAuthorityStays(t *testing.T) {
 		}
 		if _, err := access.OpenAuthority(dir); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %s", err, c.want)
+		}
+	}
+}
+
+// Damaged keys are set aside for whoever has them made anew, and reported as long as they are kept.
+func TestDamagedKeysAreSetAside(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for _, name := range []string{"ca.pem", "tokens.pem"} {
+		for what, damage := range map[string]func(path string) error{
+			"emptied":  func(path string) error { return os.Truncate(path, 0) },
+			"a folder": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+			"a link":   func(path string) error { return errors.Join(os.Remove(path), os.Symlink(name, path)) },
+		} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "api")
+				open := func() {
+					t.Helper()
+					openAuthority(t, dir)
+					if _, err := access.OpenTokens(access.TokensConfig{Dir: dir}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				open()
+				if err := errors.Join(access.SetAsideDamaged(dir, log), access.Damaged(dir)); err != nil {
+					t.Errorf("good keys: %v", err)
+				}
+				path := filepath.Join(dir, name)
+				if err := errors.Join(damage(path), access.SetAsideDamaged(dir, log)); err != nil {
+					t.Fatal(err)
+				}
+				open()
+				if err := access.Damaged(dir); err == nil || !strings.Contains(err.Error(), path+".corrupt") {
+					t.Errorf("it is not reported: %v", err)
+				}
+				if err := os.RemoveAll(path + ".corrupt"); err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(access.SetAsideDamaged(dir, log), access.Damaged(dir)); err != nil {
+					t.Errorf("new keys: %v", err)
+				}
+			})
 		}
 	}
 }

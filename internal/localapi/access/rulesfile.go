@@ -59,9 +59,20 @@ func (f *RulesFile) Health() error {
 // all of it by then.
 const written = 100 * time.Millisecond
 
-// watch calls changed after each change of the file, until the context is done.
-func (f *RulesFile) watch(ctx context.Context, changed func()) error {
-	w, err := inotify.Open()
+// Watcher reports changes of files in folders.
+type Watcher interface {
+	Add(folder string) error
+	// Events is closed when the watcher can report no more.
+	Events() <-chan inotify.Event
+	Close() error
+}
+
+func openInotify() (Watcher, error) { return inotify.Open() }
+
+// watch calls changed after each change of the file, until the context is done. open opens what
+// reports them.
+func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), changed func()) error {
+	w, err := open()
 	if err != nil {
 		return f.endBlind(ctx, err)
 	}

@@ -164,4 +164,6 @@ func (l *run) stop() {
 }
 
 // Run ends requests whose rights go with a change of the file of rules, until the context is done.
-func (a *Access) Run(ctx context.Context) error { return a.cfg.Rules.watch(ctx, a.recheckAll) }
+func (a *Access) Run(ctx context.Context) error {
+	return a.cfg.Rules.watch(ctx, a.cfg.Watch, a.recheckAll)
+}

@@ -125,7 +125,8 @@ var declared = []Condition{
 		Code: LocalAPI, Title: "The Kubernetes API of this machine, or the agent's own without it, does not do everything.",
 		Help: "The message names the file, the port or the program, and what is wrong with it. " +
 			"Pods go on; with a file that cannot be read those of the API cannot be changed until the " +
-			"agent is started with a good one.",
+			"agent is started with a good one. Of a file that was damaged and recovered, or made anew, it says " +
+			"what is lost, until the damaged file that is kept is removed.",
 	},
 	{
 		Code: APIServer, Title: "The API server cannot be reached.",
