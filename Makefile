@@ -46,7 +46,7 @@ build: $(if $(TAGS),bundle) ## build bin/berth with the runtime inside (TAGS= fo
 	@$(PROGRESS) build env CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
 # Tests of many lives of the whole agent, which take minutes with the race detector. `make walk` lives the same lives, and more.
-LIVES_TESTS := ^TestWalks$$|AtEachStep$$
+LIVES_TESTS := ^TestWalks$$|AtEachStep$$|^TestDamagedFiles$$
 # The rules of this repository have one goroutine, and take a minute with the race detector.
 RULES := ^TestRules$$
 
@@ -61,13 +61,14 @@ test: ## run every test that needs neither root nor a runtime
 race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
 	go test -timeout 20m $(RACE) -run '^TestWalks$$' ./agent
 	go test -timeout 20m $(RACE) -run 'AtEachStep$$' ./agent
+	go test -timeout 20m $(RACE) -run '^TestDamagedFiles$$' ./agent
 
 WALKS ?= 250
 
 .PHONY: walk
-walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), and of who gets devices, CPUs and memory; and the agent killed at each of its own
+walk: ## random steps of pods, runtime, API server and agent in virtual time (WALKS=250 walks of 400), and of who gets devices, CPUs and memory; the agent killed at each of its own, and each of its files damaged
 	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalks$$' -timeout 20m ./agent
-	BERTH_STRIKES=all go test -count 1 -run 'AtEachStep$$' -timeout 20m ./agent
+	BERTH_STRIKES=all go test -count 1 -run 'AtEachStep$$|^TestDamagedFiles$$' -timeout 20m ./agent
 	BERTH_WALKS=$(WALKS) BERTH_WALK_STEPS=400 go test -count 1 -run '^TestWalk$$' -timeout 20m ./internal/resources/containermanager
 
 # How many tests run side by side, of those that can: a test over real containers waits for more than half of its time.

@@ -35,6 +35,7 @@ import (
 	"berth/internal/host/rootlock"
 	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
+	"berth/internal/localapi/access"
 	"berth/internal/observe/oom"
 	"berth/internal/resources/machine"
 	"berth/internal/runtime/containerlogs"
@@ -190,6 +191,10 @@ type Outside struct {
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
+	// ListenAPI opens the socket and the port of the local API; nil is net.Listen.
+	ListenAPI func(network, address string) (net.Listener, error)
+	// WatchRules replaces inotify for the rules of the local API.
+	WatchRules func() (access.Watcher, error)
 	// Metrics is the registry of /metrics and SLIs that of /metrics/slis, each of one agent alone;
 	// nil is a new one.
 	Metrics, SLIs Registry
@@ -290,6 +295,7 @@ func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
 
 // run claims what must be the agent's own, and runs the phases.
 func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
+	defer func() { err = errors.Join(err, a.cri.Close()) }()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
@@ -340,7 +346,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 		a.cfg.Log.Error("the end of all pods was asked for", "error", err)
 		err = nil
 	}
-	return errors.Join(err, a.cri.Close())
+	return err
 }
 
 // makeDirs makes the folders that several components use.

@@ -62,7 +62,8 @@ type localAPI struct {
 
 func newLocalAPI(b *base) *localAPI {
 	l := &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
-		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Confine: confinement(b), Log: b.cfg.Log,
+		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Confine: confinement(b), Listen: b.out.ListenAPI, WatchRules: b.out.WatchRules,
+		Log: b.cfg.Log,
 	}}
 	if b.cfg.RuntimeEndpoint == "" && b.out.DialCRI == nil {
 		l.cfg.RuntimeHandlers = embedded.Handlers()

@@ -12,6 +12,7 @@ package agenttest
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -56,8 +57,13 @@ type World struct {
 	Metrics, SLIs agent.Registry
 	// API is the API server of the cluster that the machine is a member of, nil before Join.
 	API *kubetest.Server
+	// Log is where agents that start log; nil is the log of the test.
+	Log io.Writer
 	// Run is what an agent of berth run is told; agents that start read it.
 	Run *config.KubeletConfiguration
+	// LocalAPI is what an agent of berth run is told of the Kubernetes API of the machine, without
+	// a port; agents that start read it.
+	LocalAPI *agent.LocalAPI
 
 	dir string
 	// keptMounts is what was mounted when the agent was killed.
@@ -68,6 +74,7 @@ type World struct {
 	watch      *watcher
 	gate       *gate
 	stop       func() error // nil while no agent runs
+	ended      chan error   // gets the error of the agent that was started last
 
 	mu     sync.Mutex
 	struck string // guarded by mu; by KillAgentAt or LoseAPIAt
@@ -96,12 +103,24 @@ func (w *World) StartAgent() {
 	w.Agent = w.build(agent.KeepPods)
 	ctx, cancel := context.WithCancel(w.T.Context())
 	done := make(chan error, 1)
+	w.ended = done
 	go func() { done <- w.Agent.Run(ctx) }()
 	w.stop = func() error {
 		cancel()
 		return <-done
 	}
 	w.Settle(0)
+}
+
+// Ended reports whether the agent has ended by itself, and its error.
+func (w *World) Ended() (ended bool, err error) {
+	select {
+	case err := <-w.ended:
+		w.stop = nil
+		return true, err
+	default:
+		return false, nil
+	}
 }
 
 // Drain ends what a stopped agent left behind.
@@ -128,10 +147,14 @@ func (w *World) RunDir() string { return filepath.Join(w.dir, "run") }
 
 func (w *World) build(exit agent.AtExit) *agent.Agent {
 	w.T.Helper()
+	log := w.Log
+	if log == nil {
+		log = testWriter{w.T}
+	}
 	w.watch, w.door = &watcher{events: make(chan inotify.Event, 100)}, bufconn.Listen(1<<16)
 	cfg := agent.Config{
 		RootDir: filepath.Join(w.dir, "root"), RunDir: filepath.Join(w.dir, "run"), PodLogsDir: filepath.Join(w.dir, "logs"),
-		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Run: w.Run, Version: "test", Log: slog.New(slog.NewTextHandler(testWriter{w.T}, nil)),
+		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Run: w.Run, Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.dialPlugin}
 	cfg.Outside = w.outside()
@@ -139,6 +162,10 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 	out.DialCRI, out.DialPlugin, out.Metrics, out.SLIs = w.gate.Dial, w.gate.DialPlugin, w.Metrics, w.SLIs
 	out.Watch = func() (podconfig.Watcher, error) { return w.watch, nil }
 	out.Listen = func() (net.Listener, error) { return w.door, nil }
+	if w.LocalAPI != nil {
+		cfg.LocalAPI = w.LocalAPI
+		out.ListenAPI, out.WatchRules = listenInMemory, watchNothing
+	}
 	if w.API != nil {
 		cfg.Kubelet, out.REST = w.kubelet(), w.API.Config()
 		w.gate.api, out.REST.Transport = out.REST.Transport, w.gate

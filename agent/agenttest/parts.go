@@ -8,7 +8,9 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"berth/agent"
+	"berth/internal/host/inotify"
 	"berth/internal/host/tuning"
+	"berth/internal/localapi/access"
 	"berth/internal/pod"
 	"berth/internal/resources/machine/machinetest"
 	"berth/internal/runtime/containerlogs"
@@ -96,6 +98,15 @@ func (quietLogs) Close() error                       { return nil }
 
 func (quietWatch) Add(string) error { return nil }
 func (quietWatch) Remove(string)    {}
+
+// quietRules is a watch that never tells of a change of rules.
+type quietRules struct{}
+
+func watchNothing() (access.Watcher, error) { return quietRules{}, nil }
+
+func (quietRules) Add(string) error             { return nil }
+func (quietRules) Events() <-chan inotify.Event { return nil }
+func (quietRules) Close() error                 { return nil }
 
 func (quietWatch) Run(ctx context.Context) error {
 	<-ctx.Done()
