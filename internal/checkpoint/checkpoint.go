@@ -128,7 +128,7 @@ func Remove(paths ...string) error {
 	for _, path := range paths {
 		_, err := allow(path, 0)
 		if err == nil {
-			err = removeOne(path)
+			err = os.RemoveAll(path) // a folder may be in its place
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, failed("remove", path, err))
@@ -142,14 +142,6 @@ func Remove(paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// removeOne removes a file; what was set aside may be a folder.
-func removeOne(path string) error {
-	if IsAside(path) {
-		return os.RemoveAll(path)
-	}
-	return os.Remove(path)
-}
-
 // RemoveAll removes the file and all that was set aside or left of it, by earlier versions too.
 func RemoveAll(path string) error {
 	names := []string{path, path + AsideSuffix, unfinished(path)}
@@ -158,7 +150,7 @@ func RemoveAll(path string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		if err := removeOne(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(name); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -337,7 +337,7 @@ func (s *records) prune(there map[string]bool, begun int) error {
 	}
 	for _, f := range files {
 		if !keep[f.Name()] {
-			err = errors.Join(err, os.Remove(filepath.Join(s.dir, pulledDir, f.Name())))
+			err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, pulledDir, f.Name())))
 		}
 	}
 	return err
