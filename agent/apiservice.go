@@ -13,8 +13,8 @@ import (
 	"berth/internal/pod"
 )
 
-// apiService is the Service "kubernetes" of the local API, for the environment of containers. Pods of
-// the host network reach it; the API listens on a loopback address.
+// apiService is the Service "kubernetes" of the local API, for the environment of containers. Pods
+// of the host network reach it; the API listens on a loopback address.
 type apiService struct {
 	handlerNames
 	// address returns that of the port of the API, "" without one.
@@ -28,8 +28,8 @@ type apiService struct {
 // maxReported bounds the pods that are remembered. After that, a pod may get its event twice.
 const maxReported = 1000
 
-// Services returns the Service, for pods that reach the API. A pod of another network with a service
-// account of its own gets an event.
+// Services returns the Service, for pods that reach the API. A pod of another network with a
+// service account of its own gets an event.
 func (s *apiService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, error) {
 	address := s.address()
 	host, port, err := net.SplitHostPort(address)

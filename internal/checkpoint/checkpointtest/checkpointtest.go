@@ -22,7 +22,8 @@ func ReadOnly(t testing.TB, path string) (mend func()) {
 }
 
 // Full makes writes of the file, or below the folder, fail when free more bytes were written, until
-// mend is called or the test ends. What still fits of a write is written. Removals work, and free nothing.
+// mend is called or the test ends. What still fits of a write is written. Removals work, and free
+// nothing.
 func Full(t testing.TB, path string, free int64) (mend func()) {
 	var left atomic.Int64
 	left.Store(free)

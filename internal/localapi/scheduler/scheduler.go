@@ -49,8 +49,8 @@ const (
 	eventsResource  = "events"
 )
 
-// reportInterval is the time between two reports of why a pod is held. It is the longest back-off of
-// kube-scheduler.
+// reportInterval is the time between two reports of why a pod is held. It is the longest back-off
+// of kube-scheduler.
 const reportInterval = 10 * time.Second
 
 // Scheduler binds pods while Run runs. Its Health is the error of a binding that is retried.
@@ -171,8 +171,8 @@ func (s *Scheduler) seePod(key store.Key, item store.Item) (err error) {
 	return nil
 }
 
-// isWaiting reports whether a pod is to be bound by this scheduler. The pod that stands for a refused
-// manifest has no containers.
+// isWaiting reports whether a pod is to be bound by this scheduler. The pod that stands for a
+// refused manifest has no containers.
 func isWaiting(p *v1.Pod) bool {
 	return p.Spec.NodeName == "" && len(p.Spec.Containers) > 0 && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed && p.DeletionTimestamp == nil &&
 		len(p.Spec.SchedulingGates) == 0 && cmp.Or(p.Spec.SchedulerName, v1.DefaultSchedulerName) == v1.DefaultSchedulerName

@@ -159,8 +159,8 @@ func files() {
 	}
 }
 
-// parameters are the kernel's, of the namespaces for network, IPC and host names. Those that count or that a program changes at any time
-// are left out.
+// parameters are the kernel's, of the namespaces for network, IPC and host names. Those that count
+// or that a program changes at any time are left out.
 func parameters() {
 	for _, dir := range []string{"/proc/sys/net", "/proc/sys/fs/mqueue", "/proc/sys/kernel", "/proc/sys/user"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
