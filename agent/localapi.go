@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/cluster/kube"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
@@ -237,7 +238,7 @@ func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	l.mu.Unlock()
 	switch {
 	case failed != nil:
-		return nil, failed
+		return nil, kube.ReportedError{Err: failed}
 	case s == nil:
 		return nil, &net.OpError{Op: "dial", Net: "local", Err: syscall.ECONNREFUSED}
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+
+	"berth/internal/cluster/kube"
 )
 
 // An API that cannot be had is told, is as a server that is away, and ends in good order.
@@ -37,6 +39,8 @@ func TestLocalAPIThatCannotBeOpened(t *testing.T) {
 	if answer, err := l.RoundTrip(r); err == nil {
 		answer.Body.Close()
 		t.Error("it answers")
+	} else if kube.LogLevel(err, slog.LevelWarn) != slog.LevelDebug {
+		t.Errorf("each loop would log %v, which the local API has", err)
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) || err.Error() != context.Canceled.Error() {

@@ -59,6 +59,7 @@ type Watch[P Watchable] struct {
 	mu      sync.Mutex
 	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
 	err     error                      // guarded by mu
+	told    bool                       // guarded by mu; the trouble was logged as a warning
 }
 
 // NewWatch returns a watch that begins with Run. changed is called, from one goroutine, after the
@@ -158,16 +159,17 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return // failed because it was stopped
 	}
+	level := LogLevel(err, slog.LevelWarn)
 	w.mu.Lock()
-	failing := w.err != nil
-	w.err = err
+	told := w.told
+	w.err, w.told = err, err != nil && (told || level == slog.LevelWarn)
 	w.mu.Unlock()
 	switch {
-	case err != nil && !failing:
-		w.log.WarnContext(ctx, "cannot watch, trying again", "error", err)
+	case err != nil && !told:
+		w.log.Log(ctx, level, "cannot watch, trying again", "error", err)
 	case err != nil:
 		w.log.DebugContext(ctx, "still cannot watch", "error", err)
-	case failing:
+	case told:
 		w.log.InfoContext(ctx, "watching again")
 	}
 }

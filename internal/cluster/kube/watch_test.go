@@ -2,10 +2,13 @@ package kube_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -398,6 +401,54 @@ func TestWatchLogsTroubleOnce(t *testing.T) {
 }
 
 // messages keeps the messages that an operator would see.
+// reporting is a transport whose errors its owner has logged, as long as they are.
+type reporting struct {
+	http.RoundTripper
+	err atomic.Pointer[error]
+}
+
+func (f *reporting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := f.err.Load(); err != nil {
+		return nil, *err
+	}
+	return f.RoundTripper.RoundTrip(r)
+}
+
+// What the owner of the transport has logged is not logged again by each watch; what fails after it
+// is.
+func TestWatchLeavesReportedErrorsToTheirOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := kubetest.New(kubetest.WithoutWatchList()), &messages{}
+		cfg := s.Config()
+		f := &reporting{RoundTripper: cfg.Transport}
+		cfg.Transport = f
+		fail := func(err error) { f.err.Store(&err) }
+		c, err := kube.Open(kube.Config{REST: cfg, Log: slog.New(log)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fail(kube.ReportedError{Err: errors.New("damaged")})
+		w := start[*v1.Pod](t, c, kube.Selector{})
+		advance(10 * time.Minute)
+		if err := w.Err(); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("the watch fails with %v", err)
+		}
+		f.err.Store(nil)
+		advance(10 * time.Minute)
+		if got := log.all(); len(got) != 0 || w.Err() != nil {
+			t.Errorf("logged %q; the watch fails with %v", got, w.Err())
+		}
+		fail(kube.ReportedError{Err: errors.New("damaged")})
+		s.Stop()
+		advance(10 * time.Minute)
+		fail(errors.New("away"))
+		advance(10 * time.Minute)
+		if got := log.all(); !slices.Equal(got, []string{"cannot watch, trying again"}) {
+			t.Errorf("logged %q", got)
+		}
+	})
+}
+
 type messages struct {
 	mu   sync.Mutex
 	kept []string

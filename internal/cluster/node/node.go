@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/cluster/kube"
 )
 
 // Nodes is the part of the API server that holds Nodes. Calls are made with a deadline; errors are
@@ -234,16 +236,22 @@ type complaint struct {
 	log  *slog.Logger
 	what string
 	last string // the error that was logged, "" if there is none
+	told bool   // a failure was logged, and not for debugging only
 }
 
 // note takes the outcome of one more try.
 func (c *complaint) note(err error) {
 	switch {
 	case err == nil && c.last != "":
-		c.log.Info(c.what+": succeeds again", "was", c.last)
-		c.last = ""
+		level := slog.LevelDebug
+		if c.told {
+			level = slog.LevelInfo
+		}
+		c.log.Log(context.Background(), level, c.what+": succeeds again", "was", c.last)
+		c.last, c.told = "", false
 	case err != nil && err.Error() != c.last:
-		c.log.Warn(c.what+": fails, and is tried again", "error", err)
-		c.last = err.Error()
+		level := kube.LogLevel(err, slog.LevelWarn)
+		c.log.Log(context.Background(), level, c.what+": fails, and is tried again", "error", err)
+		c.last, c.told = err.Error(), c.told || level == slog.LevelWarn
 	}
 }

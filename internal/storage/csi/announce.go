@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/cluster/kube"
 	"berth/internal/pod"
 )
 
@@ -91,15 +93,19 @@ func (d *Drivers) Run(ctx context.Context) error {
 // volumes must not be sent here.
 func (d *Drivers) Health() error { return d.health.Err() }
 
-// insist tries until it works or ctx is done.
+// insist tries until it works or ctx is done. A cause is logged once, and then for debugging.
 func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
+	last := ""
 	for delay := retries.DelayFunc(); ; {
 		err := try()
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		next := delay()
-		d.Log.Warn(what+": fails, and is tried again", "in", next, "error", err)
+		next, level := delay(), slog.LevelDebug
+		if cause := err.Error(); cause != last {
+			level, last = kube.LogLevel(err, slog.LevelWarn), cause
+		}
+		d.Log.Log(ctx, level, what+": fails, and is tried again", "in", next, "error", err)
 		if !pod.Pause(ctx, next) {
 			return
 		}

@@ -1,16 +1,20 @@
 package csi
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"berth/internal/cluster/kube"
 	"berth/internal/observe/metrics/metricstest"
 )
 
@@ -65,4 +69,21 @@ func TestRefreshDue(t *testing.T) {
 			t.Errorf("at %s: next %s, want %s", step.at, next.Sub(start), step.next)
 		}
 	}
+}
+
+// A cause is logged once, however often it is tried.
+func TestInsistLogsACauseOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		d := &Drivers{Config: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+		tries := []error{errors.New("away"), errors.New("away"), errors.New("away"), errors.New("forbidden"), errors.New("forbidden"), kube.ReportedError{Err: errors.New("damaged")}, nil}
+		d.insist(t.Context(), "announce", func() error {
+			err := tries[0]
+			tries = tries[1:]
+			return err
+		})
+		if got := log.String(); strings.Count(got, "away") != 1 || strings.Count(got, "forbidden") != 1 || strings.Contains(got, "damaged") || len(tries) != 0 {
+			t.Errorf("logged %s; %d tries are left", got, len(tries))
+		}
+	})
 }
