@@ -37,6 +37,7 @@ func (a *Agent) handlers() server.Handlers {
 		Pulls:         a.imagePulls().list,
 		PruneImages:   a.collector.Prune,
 		Waits:         a.waits,
+		Volumes:       a.storage.sources(a.cfg.RootDir),
 		Unreported:    a.patcher.Unwritten,
 		Probes:        probesOf(a.probes),
 		Node:          a.node.Describe,

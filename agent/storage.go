@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/api/server"
 	"berth/internal/storage/csi"
 	"berth/internal/storage/mounts"
 	"berth/internal/storage/plugins"
@@ -77,6 +80,26 @@ func (s *storage) load(log *slog.Logger) func() {
 			}
 		}
 		s.volumes.Load()
+	}
+}
+
+// sources returns what reports the claims and CSI drivers that volumes of pods are made from, nil
+// if no pod has such a volume.
+func (s *storage) sources(rootDir string) func([]*v1.Pod) *server.VolumeSources {
+	external := func(v v1.Volume) bool { return v.CSI != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
+	return func(pods []*v1.Pod) (out *server.VolumeSources) {
+		for _, p := range pods {
+			if !slices.ContainsFunc(p.Spec.Volumes, external) {
+				continue
+			}
+			if out == nil {
+				out = &server.VolumeSources{CSIDrivers: s.drivers.Names(), PluginRegistry: filepath.Join(rootDir, registryDir)}
+			}
+			for _, c := range s.volumes.UnboundClaims(p.UID) {
+				out.UnboundClaims = append(out.UnboundClaims, server.UnboundClaim{Name: c.Name, Phase: cmp.Or(c.Status.Phase, v1.ClaimPending), Spec: c.Spec})
+			}
+		}
+		return out
 	}
 }
 

@@ -89,6 +89,9 @@ type Handlers struct {
 	// Waits returns the calls for a pod that the runtime, or a CSI driver, has not answered yet,
 	// the oldest first. It may be nil.
 	Waits func(uid pod.UID) []Wait
+	// Volumes returns what volumes of pods are made from, nil if they need nothing that may be
+	// missing. It may be nil.
+	Volumes func(pods []*v1.Pod) *VolumeSources
 	// Unreported returns since when the API server does not have the status of a pod as it is; zero
 	// if it has. It may be nil.
 	Unreported func(uid pod.UID) time.Time

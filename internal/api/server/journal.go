@@ -33,6 +33,8 @@ type Explanation struct {
 	Pulls []Pull `json:"pulls,omitempty"`
 	// Waits are the calls for the pods that have not been answered yet.
 	Waits []Wait `json:"waits,omitempty"`
+	// Volumes are what volumes of the pods are made from, as far as it is not there.
+	Volumes *VolumeSources `json:"volumes,omitempty"`
 	// Probes are how those of the pods stand.
 	Probes []Probe `json:"probes,omitempty"`
 	// Unreported says of which pods the API server does not have the status yet, and since when.
@@ -72,6 +74,23 @@ type Wait struct {
 	Since time.Time `json:"since"`
 	// Until is when the answer is given up.
 	Until time.Time `json:"until"`
+}
+
+// VolumeSources are what volumes of pods are made from.
+type VolumeSources struct {
+	// UnboundClaims were not bound to a volume when they were read last.
+	UnboundClaims []UnboundClaim `json:"unboundClaims,omitempty"`
+	// CSIDrivers are the names of the registered CSI drivers.
+	CSIDrivers []string `json:"csiDrivers,omitempty"`
+	// PluginRegistry is the directory where drivers register by a socket.
+	PluginRegistry string `json:"pluginRegistry,omitempty"`
+}
+
+// UnboundClaim is a PersistentVolumeClaim that is not bound.
+type UnboundClaim struct {
+	Name  string                        `json:"name"`
+	Phase v1.PersistentVolumeClaimPhase `json:"phase"`
+	Spec  v1.PersistentVolumeClaimSpec  `json:"spec"`
 }
 
 // Probe is how a probe of a container stands.
@@ -199,6 +218,9 @@ func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns
 			}
 			e.Unreported[p.UID] = since
 		}
+	}
+	if h.Volumes != nil && len(e.Pods) > 0 {
+		e.Volumes = h.Volumes(e.Pods)
 	}
 	if h.Probes != nil {
 		for _, p := range e.Pods {

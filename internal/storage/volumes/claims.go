@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,30 @@ type claims struct {
 	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by
 	// mu.
 	bound map[pod.UID]map[string]bound
+	// unbound are the claims of pods that were not bound when they were read last; guarded by mu.
+	unbound map[pod.UID]map[string]*v1.PersistentVolumeClaim
+}
+
+// noteUnbound records that the claim of the pod's volume is not bound, with nil that it is.
+func (c *claims) noteUnbound(uid pod.UID, volume string, claim *v1.PersistentVolumeClaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if claim == nil {
+		delete(c.unbound[uid], volume)
+		return
+	}
+	if c.unbound[uid] == nil {
+		c.unbound[uid] = map[string]*v1.PersistentVolumeClaim{}
+	}
+	c.unbound[uid][volume] = claim
+}
+
+// UnboundClaims returns the claims of the pod that were not bound when they were read last, by
+// name. They must not be changed.
+func (m *Manager) UnboundClaims(uid pod.UID) []*v1.PersistentVolumeClaim {
+	m.claims.mu.Lock()
+	defer m.claims.mu.Unlock()
+	return slices.SortedFunc(maps.Values(m.claims.unbound[uid]), func(a, b *v1.PersistentVolumeClaim) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // resolve finds what the volume's claim, if it has one, is bound to. A claim that is bound stays
@@ -77,6 +102,7 @@ func (c *claims) resolve(ctx context.Context, v *volume) error {
 	b := had
 	if had == nil || had.failed {
 		var err error
+		c.noteUnbound(v.pod.UID, v.spec.Name, nil)
 		if b, err = c.read(ctx, v, name); err == nil {
 			err = c.hold(v.pod.UID, v.spec.Name, *b)
 		}
@@ -149,6 +175,7 @@ func (c *claims) release(uid pod.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.bound, uid)
+	delete(c.unbound, uid)
 }
 
 // reread returns the claim as it is now.
@@ -173,6 +200,7 @@ func (c *claims) read(ctx context.Context, v *volume, name string) (*bound, erro
 	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection"):
 		return nil, errors.New("PVC is being deleted")
 	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
+		c.noteUnbound(p.UID, v.spec.Name, claim)
 		return nil, errors.New("PVC is not bound")
 	}
 	pv, err := c.api.GetPersistentVolume(ctx, claim.Spec.VolumeName)

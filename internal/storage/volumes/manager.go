@@ -86,7 +86,7 @@ func New(c Config) (*Manager, error) {
 	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(TmpfsKnowsNoswap)}
 	p.reader = &reader{objects: c.Objects, certificates: c.Certificates, allocatable: c.Allocatable}
 	p.disks = newDisks(p.host)
-	p.claims = &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}}
+	p.claims = &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}, unbound: map[pod.UID]map[string]*v1.PersistentVolumeClaim{}}
 	p.drivers = newCSIKind(&csiShared{csi: newCSIState(c.CSI), claims: p.claims, disks: p.disks})
 	m := &Manager{parts: p, subpaths: &subpaths{p.host, c.Journal}, csiStager: p.drivers.stager, kinds: map[string]kind{}, journal: c.Journal, volumeEvent: c.VolumeEvent}
 	for source, r := range kinds {
