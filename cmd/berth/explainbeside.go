@@ -40,6 +40,9 @@ func (s explainer) aboutNode() string {
 func (s explainer) aboutBeside() string {
 	var b strings.Builder
 	for _, cs := range s.pod.Status.EphemeralContainerStatuses {
+		if w := cs.State.Waiting; w != nil && w.Message != "" {
+			fmt.Fprintf(&b, " Ephemeral container %q is not started (%s): %s", cs.Name, w.Reason, sentence(oneLine(w.Message)))
+		}
 		if t := cs.State.Terminated; t != nil {
 			fmt.Fprintf(&b, " Ephemeral container %q %s%s%s; it is not started again.", cs.Name, ending{s}.endOf(cs.Name, ofStatus(t)), s.agoOf(t.FinishedAt.Time), lastWords(t))
 		}

@@ -99,39 +99,13 @@ func (s ending) aboutRunning() string {
 	var running []string
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running != nil {
-			running = append(running, fmt.Sprintf("%q%s", cs.Name, s.hookText(cs.Name)))
+			running = append(running, fmt.Sprintf("%q%s", cs.Name, hooks{s.explainer}.hookText(cs.Name)))
 		}
 	}
 	if len(running) == 0 {
 		return ""
 	}
 	return " Still running: " + strings.Join(running, ", ") + "."
-}
-
-// hookText tells of the preStop hook of the container, if it runs.
-func (s ending) hookText(container string) string {
-	for _, e := range slices.Backward(s.timeline.Entries) {
-		switch {
-		case e.Container != container:
-		case strings.HasPrefix(e.Decision, "wait for the preStop hook"):
-			return fmt.Sprintf(", whose preStop hook runs%s", s.sinceTime(e.Time))
-		case strings.HasPrefix(e.Decision, "preStop hook"):
-			return ""
-		}
-	}
-	return ""
-}
-
-// hookAwaited names the postStart hook that runs, "" for none.
-func (s coming) hookAwaited() string {
-	if len(s.timeline.Entries) == 0 {
-		return ""
-	}
-	last := s.timeline.Entries[len(s.timeline.Entries)-1]
-	if strings.HasPrefix(last.Decision, "wait for the postStart hook") {
-		return fmt.Sprintf("the postStart hook of container %q", last.Container)
-	}
-	return ""
 }
 
 // aboutDeadline says which deadline was over, and since when it ran.
@@ -236,7 +210,7 @@ func (s coming) awaited() (lines []string) {
 	}
 	for _, m := range missing {
 		if named := m.named.FindStringSubmatch(headline); named != nil {
-			lines = append(lines, fmt.Sprintf(m.text, named[1]))
+			lines = append(lines, fmt.Sprintf(m.text, named[1])+sources{s.explainer}.claimAwaited(named[1]))
 		}
 	}
 	return lines

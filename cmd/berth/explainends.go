@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,20 +62,12 @@ func (s ending) aboutStopping() string {
 			if e.Component == "event" && e.Decision == "Killing" && !e.Time.Before(cs.State.Running.StartedAt.Time) {
 				end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
 				why := cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
-				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, s.hookNote(cs.Name))
+				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, hooks{s.explainer}.hookNote(cs.Name))
 			}
 			if strings.HasPrefix(e.Decision, "container stopped") || strings.HasPrefix(e.Decision, "container started") {
 				break
 			}
 		}
-	}
-	return ""
-}
-
-// hookNote is hookText as a sentence.
-func (s ending) hookNote(container string) string {
-	if text := s.hookText(container); text != "" {
-		return fmt.Sprintf(" Container %q%s.", container, strings.Replace(text, ", whose preStop hook", ": its preStop hook", 1))
 	}
 	return ""
 }
@@ -103,6 +97,9 @@ func (s ending) ruleFor(container string, end journal.End) string {
 	c := pod.FindContainer(&s.pod.Spec, container)
 	if c == nil || s.killedFor(end) != "" {
 		return ""
+	}
+	if end.ExitCode == 0 && len(c.RestartPolicyRules) == 0 && lifecycle.RestartPolicy(s.pod, c) == v1.RestartPolicyAlways {
+		return ", which is a success, and restartPolicy: Always restarts containers after a success too"
 	}
 	for i, r := range c.RestartPolicyRules {
 		one := v1.Container{RestartPolicyRules: []v1.ContainerRestartRule{r}}
@@ -151,7 +148,25 @@ func (s ending) failure() string {
 		return ""
 	}
 	text := strings.TrimSuffix(oneLine(joinNonEmpty(": ", st.Reason, st.Message)), ".")
-	return fmt.Sprintf(" %s%s.", text, cmp.Or(s.aboutDeadline(), s.madeRoomFor()))
+	return fmt.Sprintf(" %s%s.", text, cmp.Or(s.aboutDeadline(), s.madeRoomFor(), s.aboutExcess()))
+}
+
+// excess is how an eviction for a limit of local storage ends that names what was used.
+var excess = regexp.MustCompile(`\b(\d+) bytes are used$`)
+
+// aboutExcess says how much local storage was used when it went over a limit, and when that was
+// measured.
+func (s ending) aboutExcess() string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if m := excess.FindStringSubmatch(e.Why); m != nil && e.Component == "eviction" && e.Decision == "evict the pod" {
+			used, err := strconv.ParseInt(m[1], 10, 64)
+			if err != nil {
+				return ""
+			}
+			return fmt.Sprintf(": %s were used when it was measured at %s", byteSize(used), s.at(e.Time))
+		}
+	}
+	return ""
 }
 
 // madeRoomFor names the pod for which the pod had to go.

@@ -140,16 +140,47 @@ func isSaidBy(entries []journal.Entry, event journal.Entry) bool {
 	})
 }
 
+// onceFrom is how long a text is of which a screen says only when it had it before.
+const onceFrom = 40
+
+// whyOnce returns the inputs of an event or a status, without what was said before, in an error or
+// as inputs of another decision; said has the texts so far with their times.
+func (s screen) whyOnce(e *journal.Entry, said map[string]time.Time) string {
+	reason, text, ok := strings.Cut(e.Why, ": ")
+	if !ok || e.Component != "status" {
+		reason, text = "", e.Why
+	}
+	text = strings.TrimPrefix(text, "Pod was rejected: ")
+	if len(text) < onceFrom {
+		return e.Why
+	}
+	if e.Component == "status" {
+		for before, at := range said {
+			if strings.Contains(before, strings.TrimSpace(text)) {
+				return joinNonEmpty(": ", reason, "as at "+s.at(at))
+			}
+		}
+	}
+	if _, again := said[e.Why]; !again {
+		said[e.Why] = e.Time
+	}
+	return e.Why
+}
+
 // errorOnce returns the error of an entry, or when it was last said if it is the same as then. said
 // has the errors so far with their times.
 func (s screen) errorOnce(e *journal.Entry, said map[string]time.Time) string {
 	if e.Error == "" {
 		return ""
 	}
-	first, again := said[e.Error]
-	if !again {
-		said[e.Error] = e.Time
-		return oneLine(e.Error)
+	if first, again := said[e.Error]; again {
+		return fmt.Sprintf("as at %s", s.at(first))
 	}
-	return fmt.Sprintf("as at %s", s.at(first))
+	for before, at := range said {
+		if e.Component == "event" && len(e.Error) >= onceFrom && strings.Contains(before, strings.TrimSpace(e.Error)) {
+			return fmt.Sprintf("as at %s", s.at(at))
+		}
+	}
+	said[e.Error] = e.Time
+	return oneLine(e.Error)
 }

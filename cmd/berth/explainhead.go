@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
-	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/record/journal"
 	"berth/internal/sync/quarantine"
@@ -56,7 +55,7 @@ func (s explainer) headline() string {
 	case p.Status.Phase == v1.PodFailed && ending{s}.aboutRunning() == "":
 		return s.aboutFailed() + ending{s}.aboutFinalizers()
 	case p.DeletionTimestamp != nil || p.Status.Phase == v1.PodFailed || ending{s}.isEnding():
-		return s.says("is ending%s.%s%s%s%s", s.why("end the pod"), ending{s}.failure(), ending{s}.aboutEnd(), ending{s}.aboutRunning(), ending{s}.aboutVolumes())
+		return s.says("is ending%s.%s%s%s%s", s.why("end the pod"), ending{s}.failure(), ending{s}.aboutEnd(), ending{s}.aboutRunning(), ending{s}.aboutVolumes()+ending{s}.aboutFinalizers())
 	}
 	if text := (ending{s}).aboutStopping(); text != "" {
 		return text
@@ -65,9 +64,9 @@ func (s explainer) headline() string {
 		return sentence(text) + s.aboutNode()
 	}
 	if !lifecycle.IsTrue(p, v1.PodReady) {
-		return sentence(s.aboutUnready()) + s.aboutRestarts() + s.aboutNode()
+		return sentence(unready{s}.aboutUnready()) + s.aboutRestarts() + s.aboutNode()
 	}
-	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
+	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + unready{s}.aboutFailing() + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
 }
 
 // aboutCrashes says since when the pod is set aside, for how many crashes, and by which rule.
@@ -142,7 +141,7 @@ func (s explainer) aboutContainers() string {
 		case cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0, lifecycle.HasSidecar(p, cs.Name) && cs.Started != nil && *cs.Started:
 			continue
 		case cs.State.Running != nil && lifecycle.HasSidecar(p, cs.Name):
-			return s.says("is initializing: sidecar %q has not passed its startup probe yet%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "startup"))
+			return s.says("is initializing: sidecar %q has not passed its startup probe yet%s.%s", cs.Name, unready{s}.lastProbe(cs.Name, "startup"), unready{s}.tally(cs.Name, "startup"))
 		case cs.State.Running != nil:
 			return s.says("is initializing: init container %q runs%s, number %d of %d.%s", cs.Name, s.sinceTime(cs.State.Running.StartedAt.Time), i+1, len(p.Spec.InitContainers), s.aboutPulls())
 		}
@@ -215,7 +214,10 @@ func (s explainer) aboutStarting() string {
 		switch {
 		case e.Time.Before(last):
 		case e.Error != "" && e.Component != "event":
-			return s.says("%s The last try failed%s: %s", text, s.agoOf(e.Time), plainError(e.Error))
+			failure := plainError(e.Error)
+			return s.says("%s The last try failed%s: %s%s", text, s.agoOf(e.Time), sentence(failure), sources{s}.aboutVolumeSources(failure))
+		case strings.HasPrefix(e.Decision, "wait for the postStart hook"):
+			return s.says("%s%s", text, hooks{s}.aboutHook())
 		case strings.HasPrefix(e.Decision, "wait for "):
 			return s.says("%s It has to %s%s.%s", text, oneLine(e.Decision), s.waitedFor(e), ending{s}.failedBefore(s.timeline.Entries[:i], last))
 		default:
@@ -252,65 +254,27 @@ func (s explainer) aboutPulls() string {
 	return b.String()
 }
 
-func (s explainer) aboutUnready() string {
-	p := s.pod
-	for _, cs := range p.Status.ContainerStatuses {
-		if cs.Ready {
-			continue
-		}
-		c := pod.FindContainer(&p.Spec, cs.Name)
-		switch {
-		case c != nil && c.StartupProbe != nil && (cs.Started == nil || !*cs.Started):
-			return s.says("runs and is not ready: container %q has not passed its startup probe yet%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "startup"))
-		case c != nil && c.ReadinessProbe != nil:
-			return s.says("runs and is not ready: the readiness probe of container %q does not succeed%s.%s", cs.Name, s.lastProbe(cs.Name), s.tally(cs.Name, "readiness"))
-		}
-		return s.says("runs and is not ready: container %q is not ready.", cs.Name)
-	}
-	for _, g := range p.Spec.ReadinessGates {
-		if !lifecycle.IsTrue(p, g.ConditionType) {
-			return s.says("runs and is not ready: the condition %q of its readiness gates is not true; others than this node set it.", g.ConditionType)
-		}
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == v1.PodReady && c.Status != v1.ConditionTrue && c.Reason != "" {
-			return s.says("is not ready: %s", oneLine(joinNonEmpty(": ", c.Reason, c.Message)))
-		}
-	}
-	return s.aboutStarting()
-}
-
-// lastProbe is what the last event about a failed probe of the container said.
-func (s explainer) lastProbe(container string) string {
-	for _, e := range slices.Backward(s.timeline.Entries) {
-		if e.Component == "event" && e.Container == container && e.Decision == "Unhealthy" {
-			return fmt.Sprintf(" (%s%s)", oneLine(cmp.Or(e.Error, e.Why)), s.agoOf(e.Time))
-		}
-	}
-	return ""
-}
-
-// tally says how often a probe succeeded or failed in a row, and how often it has to until that
-// counts.
-func (s explainer) tally(container, kind string) string {
-	i := slices.IndexFunc(s.e.Probes, func(p server.Probe) bool { return p.Container == container && p.Kind == kind })
-	if i < 0 || s.e.Probes[i].InARow == 0 {
-		return ""
-	}
-	p := s.e.Probes[i]
-	threshold := "failureThreshold"
-	if p.Last == pod.ProbeSuccess.String() {
-		threshold = "successThreshold"
-	}
-	return fmt.Sprintf(" It gave %s %s in a row, with %s %d.", p.Last, times(p.InARow), threshold, p.Needed)
-}
-
 // killedFor says why the agent ended a container, if it did: the event Killing comes before the
 // end.
 func (s ending) killedFor(end journal.End) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
-			return ", killed by the agent" + cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
+			return ", killed by the agent" + cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end)+s.askedForAll(e))
+		}
+	}
+	return ""
+}
+
+// askedForAll says which container asked for the restart of all containers for which one was
+// killed.
+func (s ending) askedForAll(killed journal.Entry) string {
+	if !strings.Contains(killed.Why, "restarted with all containers") {
+		return ""
+	}
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "restart all containers") && !e.Time.After(killed.Time) {
+			why, _, _ := strings.Cut(e.Why, " [")
+			return fmt.Sprintf(" (%s)", oneLine(why))
 		}
 	}
 	return ""

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,7 +52,7 @@ func (s coming) untimed() []string {
 		}
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
 	case lifecycle.IsTrue(p, v1.PodReady):
-		return s.nextResize()
+		return append(s.nextResize(), unready{s.explainer}.nextFailing()...)
 	}
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		c := pod.FindContainer(&p.Spec, cs.Name)
@@ -63,9 +62,9 @@ func (s coming) untimed() []string {
 		started := cs.Started != nil && *cs.Started
 		switch {
 		case c.StartupProbe != nil && !started:
-			return []string{s.probed("startup", c, c.StartupProbe)}
+			return []string{unready{s.explainer}.probed("startup", c, c.StartupProbe)}
 		case c.ReadinessProbe != nil:
-			return []string{s.probed("readiness", c, c.ReadinessProbe)}
+			return []string{unready{s.explainer}.probed("readiness", c, c.ReadinessProbe)}
 		case slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name }):
 			return []string{fmt.Sprintf("as soon as init container %q ends", c.Name)}
 		}
@@ -78,8 +77,8 @@ func (s coming) untimed() []string {
 	if len(s.e.Pulls) > 0 {
 		return []string{"as soon as the image is here: the container is created then"}
 	}
-	if hook := s.hookAwaited(); hook != "" {
-		return []string{"as soon as " + hook + " ends; no limit is known for it"}
+	if hook := (hooks{s.explainer}).hookAwaited(); hook != "" {
+		return []string{hook}
 	}
 	if container := s.startedNow(); container != "" {
 		return []string{fmt.Sprintf("as soon as the container runtime has started container %q, which it is asked to do now", container)}
@@ -143,17 +142,6 @@ func pluginsWanted(p *v1.Pod) (lines []string) {
 		}
 	}
 	return lines
-}
-
-// probed says when a probe is tried again; its period is 10 s unless the container says otherwise.
-func (s coming) probed(kind string, c *v1.Container, probe *v1.Probe) string {
-	text := fmt.Sprintf("the %s probe of container %q is tried again, as every %d s", kind, c.Name, cmp.Or(probe.PeriodSeconds, 10))
-	for _, p := range s.e.Probes {
-		if p.Container == c.Name && p.Kind == kind && !p.Next.IsZero() {
-			return s.dueText(p.Next) + ": " + text
-		}
-	}
-	return text
 }
 
 // dueText says when something happens that has a time.

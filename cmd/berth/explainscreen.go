@@ -24,8 +24,11 @@ const (
 const (
 	// headMost is how many rows of the screen the sentence and what comes next may take.
 	headMost = 12
-	// decisionsMost is how many of the last decisions the screen has.
+	// decisionsMost is how many of the last decisions the screen has, decisionRows how many rows
+	// they get, and cellRows one of them.
 	decisionsMost = 8
+	decisionRows  = 12
+	cellRows      = 3
 )
 
 // part is a part of the screen below the sentence: it has a title, and rows.
@@ -70,7 +73,7 @@ type screen struct{ explainer }
 // lines returns at most screenRows lines, none longer than width.
 func (s screen) lines(width int) []string {
 	out := cutRows(s.head(width), headMost)
-	decisions, log, steps, left := s.decisions(), s.logTail(), 0, screenRows-len(out)
+	decisions, log, steps, left := s.decisions(width), s.logTail(), 0, screenRows-len(out)
 	began := waterfall(s)
 	spans := began.spans()
 	if n := len(spans); n > 0 {
@@ -80,13 +83,13 @@ func (s screen) lines(width int) []string {
 			left-- // the headings of the columns
 		}
 	}
-	for _, rows := range [][]string{decisions, log} {
-		if len(rows) > 0 {
+	for _, rows := range []int{len(decisions), len(log)} {
+		if rows > 0 {
 			left -= 2
 		}
 	}
 	rows := shareRows(left,
-		part{has: len(decisions), least: 4, most: decisionsMost},
+		part{has: rowsOf(decisions), least: 6, most: decisionRows},
 		part{has: len(log), least: 2, most: 5},
 		part{has: steps, least: 4, most: steps})
 	add := func(title string, lines []string) {
@@ -98,7 +101,7 @@ func (s screen) lines(width int) []string {
 		out = append(append(out, ""), start...)
 	}
 	add(s.logTitle(), lastOf(log, rows[1]))
-	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", s.timeline.Subject), lastOf(decisions, rows[0]))
+	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", s.timeline.Subject), lastBlocks(decisions, rows[0]))
 	for i := range out {
 		out[i] = cutTo(out[i], width)
 	}
@@ -106,6 +109,56 @@ func (s screen) lines(width int) []string {
 }
 
 func lastOf(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+
+// rowsOf counts the rows of blocks.
+func rowsOf(blocks [][]string) (n int) {
+	for _, b := range blocks {
+		n += len(b)
+	}
+	return n
+}
+
+// lastBlocks returns the rows of the last blocks that fit as a whole into so many.
+func lastBlocks(blocks [][]string, most int) []string {
+	first := len(blocks)
+	for first > 0 && most >= len(blocks[first-1]) {
+		first--
+		most -= len(blocks[first])
+	}
+	return slices.Concat(blocks[first:]...)
+}
+
+// wrapped returns a row as at most cellRows rows of the width, the last cell of it over all of
+// them. Of a text that is still too long the middle is left out: errors end with their cause.
+func wrapped(row string, cell, width int) []string {
+	indent, text := row, ""
+	if r := []rune(row); len(r) > cell {
+		indent, text = string(r[:cell]), string(r[cell:])
+	}
+	for most := utf8.RuneCountInString(text); ; most -= 8 {
+		var b strings.Builder
+		writeWrapped(&b, cutMiddle(text, most), "", max(width-cell, 20))
+		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+		if len(lines) > cellRows && most > 8 {
+			continue
+		}
+		for i := range lines {
+			lines[i] = indent + lines[i]
+			indent = strings.Repeat(" ", cell)
+		}
+		return lines
+	}
+}
+
+// cutMiddle leaves so many characters of a text, from its beginning and its end.
+func cutMiddle(text string, most int) string {
+	r := []rune(text)
+	if len(r) <= most {
+		return text
+	}
+	head := most / 3
+	return string(r[:head]) + " … " + string(r[len(r)-(most-head):])
+}
 
 // head is how the pod is, why, and what comes next.
 func (s explainer) head(width int) []string {
@@ -142,7 +195,7 @@ func (s screen) logTitle() string {
 
 // decisions are the rows of the last decisions about the pod, oldest first; of what came again and
 // again the last round.
-func (s screen) decisions() []string {
+func (s screen) decisions(width int) (blocks [][]string) {
 	var rows [][]string
 	said := map[string]time.Time{}
 	add := func(at time.Time, cells ...string) { rows = append(rows, append([]string{s.at(at)}, cells...)) }
@@ -152,11 +205,17 @@ func (s screen) decisions() []string {
 		}
 		for i := range f.entries {
 			e := s.plainEntry(f.entries[i])
+			e.Why = s.whyOnce(&e, said)
 			add(e.Time, e.Component, e.Container, s.overtaken(&e)+joinNonEmpty(": ", entryText(e), s.errorOnce(&e, said)))
 		}
 	}
 	var t table
-	return t.lines(rows)
+	lines := t.lines(rows)
+	cell := t.start(3) // of the text
+	for _, l := range lines {
+		blocks = append(blocks, wrapped(l, cell, width))
+	}
+	return blocks
 }
 
 // lastFolds leaves what makes so many rows at most; the heading of rounds is one.

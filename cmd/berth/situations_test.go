@@ -168,7 +168,7 @@ func TestSituationsHaveTheirPoints(t *testing.T) {
 // shownScreen is a screen in docs/explain.md, below the name of its situation.
 var shownScreen = regexp.MustCompile("<!-- situation: ([a-z0-9-]+) -->\n```text\n((?s:.*?))```\n")
 
-// What differs in each run of a test: the folder of its manifests, and the UIDs of its pods.
+// What differs in each run of a test: the folders of the agent, and the UIDs of its pods.
 var (
 	inTest = regexp.MustCompile(`/\S*/manifests/`)
 	uids   = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b`)
@@ -190,6 +190,9 @@ func showToPeople(e *server.Explanation) {
 				}
 			}
 		}
+	}
+	if e.Volumes != nil {
+		e.Volumes.PluginRegistry = "/var/lib/berth/plugins_registry"
 	}
 	for i := range e.Stories {
 		entries := e.Stories[i].Entries

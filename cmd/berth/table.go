@@ -37,6 +37,14 @@ func (t *table) line(row []string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
+// start returns the column that the cell of this index starts in.
+func (t *table) start(cell int) (n int) {
+	for _, w := range t.widths[:min(cell, len(t.widths))] {
+		n += w + columnGap
+	}
+	return n
+}
+
 // lines measures all rows and returns them in columns.
 func (t *table) lines(rows [][]string) []string {
 	for _, r := range rows {
