@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/localapi/access"
 )
@@ -121,6 +123,23 @@ func TestDamagedKeysAreSetAside(t *testing.T) {
 					t.Errorf("new keys: %v", err)
 				}
 			})
+		}
+	}
+}
+
+// Keys that cannot be read now, as on a failing disk, may be good and are left as they are.
+func TestUnreadKeysStay(t *testing.T) {
+	for _, name := range []string{"ca.pem", "tokens.pem"} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, name)
+		if err := os.Symlink("/proc/self/mem", path); err != nil { // reads at its beginning give EIO
+			t.Fatal(err)
+		}
+		if err := access.SetAsideDamaged(dir, slog.New(slog.DiscardHandler)); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want an error of reading", name, err)
+		}
+		if to, err := os.Readlink(path); err != nil || to != "/proc/self/mem" {
+			t.Errorf("%s is %q: %v", name, to, err)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/checkpoint"
 )
 
@@ -40,8 +42,11 @@ func SetAsideDamaged(dir string, log *slog.Logger) error {
 		for _, f := range keyFiles {
 			path := filepath.Join(dir, f.name)
 			err := f.check(path)
-			if err == nil || errors.Is(err, fs.ErrNotExist) {
+			switch {
+			case err == nil || errors.Is(err, fs.ErrNotExist):
 				continue
+			case !isDamage(err):
+				return err
 			}
 			aside, moved := checkpoint.SetAside(path)
 			if moved != nil {
@@ -51,6 +56,14 @@ func SetAsideDamaged(dir string, log *slog.Logger) error {
 		}
 		return nil
 	})
+}
+
+// isDamage reports whether a file of keys that gave the error will never give a key. One that could
+// not be read, for a failing disk or a lack of memory, may be good: with a new authority, all
+// kubeconfigs would be refused for nothing.
+func isDamage(err error) bool {
+	var read *fs.PathError
+	return !errors.As(err, &read) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR)
 }
 
 // Damaged names the damaged files of keys that are kept, and what their loss means; nil if there is
