@@ -58,6 +58,7 @@ type Scheduler struct {
 	*controller.Controller
 	cfg      Config
 	node     *v1.Node
+	arrivals int                    // pods that have waited
 	waiting  map[store.Key]*waiting // pods without a node
 	assigned map[store.Key]*v1.Pod  // pods of this node that have not terminated
 }
@@ -65,6 +66,8 @@ type Scheduler struct {
 // waiting is a pod without a node.
 type waiting struct {
 	pod *v1.Pod
+	// arrival orders pods that were created within the same second.
+	arrival int
 	// due: the pod is decided about in the next cycle. Otherwise it does not fit, and nothing has
 	// changed by which it could fit.
 	due bool
@@ -161,7 +164,8 @@ func (s *Scheduler) seePod(key store.Key, item store.Item) (err error) {
 	}
 	w := s.waiting[key]
 	if w == nil || w.pod.UID != p.UID {
-		w = &waiting{due: true}
+		s.arrivals++
+		w = &waiting{arrival: s.arrivals, due: true}
 		s.waiting[key] = w
 	}
 	w.pod = p
@@ -243,9 +247,9 @@ func (s *Scheduler) order() []store.Key {
 		}
 	}
 	slices.SortFunc(keys, func(a, b store.Key) int {
-		p, q := s.waiting[a].pod, s.waiting[b].pod
-		return cmp.Or(cmp.Compare(corev1.PodPriority(q), corev1.PodPriority(p)), p.CreationTimestamp.Time.Compare(q.CreationTimestamp.Time),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		v, w := s.waiting[a], s.waiting[b]
+		return cmp.Or(cmp.Compare(corev1.PodPriority(w.pod), corev1.PodPriority(v.pod)),
+			v.pod.CreationTimestamp.Time.Compare(w.pod.CreationTimestamp.Time), cmp.Compare(v.arrival, w.arrival))
 	})
 	return keys
 }

@@ -111,6 +111,26 @@ func TestOrderOfArrivals(t *testing.T) {
 	})
 }
 
+// Pods of the same second are bound in the order in which they arrived.
+func TestOrderWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newNode())
+		w.start()
+		w.put(newPod("first", "cpu", "2"))
+		w.expect(bound("first")...)
+		for _, name := range []string{"b", "c", "a"} {
+			if err := w.write(newPod(name, "cpu", "2"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.expect(join(held("b", noCPU), held("c", noCPU), held("a", noCPU))...)
+		for _, names := range [][2]string{{"first", "b"}, {"b", "c"}, {"c", "a"}} {
+			w.editPod(names[0], succeed)
+			w.expect(bound(names[1])...)
+		}
+	})
+}
+
 // Each change of the node by which a pod may fit is noticed, and heartbeats cost no cycle.
 func TestNodeChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
