@@ -91,10 +91,25 @@ func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown 
 			return err
 		}
 		if known {
-			shown[i].Done, shown[i].Total = d.Done, d.Total
+			shown[i].Done, shown[i].Total, shown[i].Rate, shown[i].Last = d.Done, d.Total, d.Rate, &d.Last
 		}
 	}
+	addRests(shown)
 	return nil
+}
+
+// addRests says of pulls that wait for another one how long that one still takes.
+func addRests(pulls []server.Pull) {
+	for _, p := range pulls {
+		if p.Behind == nil {
+			continue
+		}
+		for _, first := range pulls {
+			if first.Image == p.Behind.Image && first.Since != nil {
+				p.Behind.Rest = first.Rest()
+			}
+		}
+	}
 }
 
 // imagePulls returns what knows of pulls.

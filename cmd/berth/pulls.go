@@ -10,6 +10,13 @@ import (
 	"berth/internal/api/server"
 )
 
+// pullStep is how many bytes a runtime stores at a time, and quietPull how long a pull may go on
+// without any before that is reported.
+const (
+	pullStep  = 1 << 20
+	quietPull = 30 * time.Second
+)
+
 // pullText says how far a pull is.
 func pullText(p server.Pull, now time.Time) string {
 	text := "Image " + oneLine(p.Image)
@@ -32,12 +39,15 @@ func pullText(p server.Pull, now time.Time) string {
 		text += " is being pulled"
 	}
 	text += " for " + duration.HumanDuration(now.Sub(*p.Since))
-	switch rest := p.Rest(); {
-	case p.Rate == nil || p.Done >= p.Total:
-	case rest == 0:
-		text += fmt.Sprintf(", but nothing came in the last %s", server.RateWindow)
-	default:
-		text += fmt.Sprintf(", at %s/s over the last %s, so that the rest takes about %s", byteSize(*p.Rate), server.RateWindow, duration.HumanDuration(rest))
+	if rest := p.Rest(); rest > 0 {
+		text += fmt.Sprintf(", at %s/s, so that the rest takes about %s", byteSize(p.Rate), duration.HumanDuration(rest))
+	}
+	if p.Last != nil && p.Done < p.Total {
+		// The runtime may still hold the bytes of one step.
+		step := max(quietPull, 3*time.Duration(float64(pullStep)/float64(max(1, p.Rate))*float64(time.Second)))
+		if quiet := now.Sub(*p.Last); quiet > step {
+			text += fmt.Sprintf("; no progress for %s", duration.HumanDuration(quiet))
+		}
 	}
 	return text + "."
 }

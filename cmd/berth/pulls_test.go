@@ -4,15 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"berth/internal/api/server"
 	"berth/internal/pod"
 )
 
 func TestPullMarkAndText(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	began := now.Add(-12 * time.Second)
+	began, earlier := now.Add(-12*time.Second), now.Add(-5*time.Minute)
 	tests := map[string]struct {
 		pulls []server.Pull
 		mark  string
@@ -24,12 +22,20 @@ func TestPullMarkAndText(t *testing.T) {
 			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s.",
 		},
 		"most was there before": {
-			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20, Rate: ptr.To(int64(128 << 10))}},
-			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, at 128.0 KiB/s over the last 2s, so that the rest takes about 104s.",
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20, Rate: 128 << 10, Last: &began}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, at 128.0 KiB/s, so that the rest takes about 104s.",
 		},
-		"nothing comes": {
-			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20, Rate: new(int64)}},
-			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s, but nothing came in the last 2s.",
+		"nothing comes any more": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &earlier, Done: 13 << 20, Total: 26 << 20, Rate: 128 << 10, Last: &earlier}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 5m, at 128.0 KiB/s, so that the rest takes about 104s; no progress for 5m.",
+		},
+		"nothing has come yet": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &began, Done: 13 << 20, Total: 26 << 20, Last: &began}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 12s.",
+		},
+		"slow steps": {
+			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Since: &earlier, Done: 13 << 20, Total: 26 << 20, Rate: 4 << 10, Last: &earlier}},
+			mark:  " (pulling 50%)", text: "Image a:1 is being pulled: 13.0 MiB of 26.0 MiB (50%) for 5m, at 4.0 KiB/s, so that the rest takes about 55m.",
 		},
 		"one that waits for another whose rest is known": {
 			pulls: []server.Pull{{Image: "a:1", Pods: []pod.UID{"1"}, Behind: &server.PullAhead{Image: "b:1", Since: began, Rest: 84 * time.Second}}},

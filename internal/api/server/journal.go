@@ -199,7 +199,7 @@ func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns
 		}
 	}
 	if h.Pulls != nil && len(e.Pods) > 0 {
-		e.Pulls = slices.DeleteFunc(measuredPulls(ctx, h.Pulls), func(pull Pull) bool {
+		e.Pulls = slices.DeleteFunc(h.Pulls(ctx), func(pull Pull) bool {
 			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
 		})
 	}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -28,63 +27,18 @@ type Pull struct {
 	// Done and Total are in bytes; Total 0 is not known: the runtime does not say, or not yet.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
-	// Rate is how many bytes came a second over RateWindow; nil when it was not measured.
-	Rate *int64 `json:"rate,omitempty"`
-}
-
-// RateWindow is the time over which the rate of pulls is measured for an explanation, which takes
-// so much longer while an image is being downloaded.
-const RateWindow = 2 * time.Second
-
-// measuredPulls returns the pulls under way, those whose bytes are known with their rates.
-func measuredPulls(ctx context.Context, list func(context.Context) []Pull) []Pull {
-	before := list(ctx)
-	if !slices.ContainsFunc(before, func(p Pull) bool { return p.Done < p.Total }) {
-		return before
-	}
-	began := time.Now()
-	timer := time.NewTimer(RateWindow)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return before
-	}
-	return computeRates(before, list(ctx), time.Since(began))
-}
-
-// computeRates returns the pulls of now with the rates at which they went on in the time since
-// before. A pull that waits gets what is known of the one that it waits for.
-func computeRates(before, now []Pull, took time.Duration) []Pull {
-	out := slices.Clone(now)
-	for i := range out {
-		p := &out[i]
-		was := slices.IndexFunc(before, func(b Pull) bool { return b.Image == p.Image && b.Total == p.Total })
-		if p.Total > 0 && was >= 0 && took > 0 {
-			rate := int64(float64(max(0, p.Done-before[was].Done)) / took.Seconds())
-			p.Rate = &rate
-		}
-	}
-	for i := range out {
-		if out[i].Behind == nil {
-			continue
-		}
-		first := slices.IndexFunc(out, func(p Pull) bool { return p.Image == out[i].Behind.Image && p.Since != nil })
-		if first >= 0 {
-			behind := *out[i].Behind
-			behind.Rest = out[first].Rest()
-			out[i].Behind = &behind
-		}
-	}
-	return out
+	// Rate is how many bytes come a second, without those that were present before; 0 is not known.
+	Rate int64 `json:"rate,omitempty"`
+	// Last is when bytes came last, as far as the runtime says.
+	Last *time.Time `json:"last,omitempty"`
 }
 
 // Rest returns how long the rest of the pull takes at its rate; 0 when that is not known.
 func (p Pull) Rest() time.Duration {
-	if p.Rate == nil || *p.Rate == 0 || p.Done >= p.Total {
+	if p.Rate == 0 || p.Done >= p.Total {
 		return 0
 	}
-	return time.Duration(float64(p.Total-p.Done) / float64(*p.Rate) * float64(time.Second))
+	return time.Duration(float64(p.Total-p.Done) / float64(p.Rate) * float64(time.Second))
 }
 
 // PullAhead is a pull that others wait for.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	"github.com/distribution/reference"
@@ -21,16 +22,25 @@ const (
 	maxManifest = 4 << 20
 )
 
-// Download is how far the content of an image is that somebody pulls, in bytes.
+// Download is how far the content of an image is that is being pulled, in bytes.
 type Download struct {
-	Done  int64 `json:"done"`
-	Total int64 `json:"total"`
+	Done, Total int64
+	// Rate is how many bytes come a second, on average since the parts under way began; 0 if it is
+	// not known yet. Last is when the newest bytes were stored: containerd stores 1 MiB at a time.
+	Rate int64
+	Last time.Time
+}
+
+// ingest is content that is being downloaded.
+type ingest struct {
+	offset         int64 // bytes that have come
+	began, updated time.Time
 }
 
 // Downloads are how far the downloads of a runtime are at one moment.
 type Downloads struct {
-	active  map[string]int64 // bytes that have come, by digest
-	there   map[string]int64 // sizes of content, by digest
+	active  map[string]ingest // by digest
+	there   map[string]int64  // sizes of content, by digest
 	sources map[string]map[string][]string
 	read    func(digest string) ([]byte, error)
 }
@@ -39,7 +49,7 @@ type Downloads struct {
 func (i *Images) Downloads(ctx context.Context) (*Downloads, error) {
 	ctx = inPods(ctx)
 	client := contentapi.NewContentClient(i.conn)
-	d := &Downloads{active: map[string]int64{}, there: map[string]int64{}, sources: map[string]map[string][]string{}}
+	d := &Downloads{active: map[string]ingest{}, there: map[string]int64{}, sources: map[string]map[string][]string{}}
 	active, err := client.ListStatuses(ctx, &contentapi.ListStatusesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("downloads of the runtime: %w", err)
@@ -47,7 +57,7 @@ func (i *Images) Downloads(ctx context.Context) (*Downloads, error) {
 	for _, s := range active.Statuses {
 		// What is fetched is called after its kind and digest: "layer-sha256:…".
 		if _, digest, ok := strings.Cut(s.Ref, "-"); ok {
-			d.active[digest] = s.Offset
+			d.active[digest] = ingest{s.Offset, s.StartedAt.AsTime(), s.UpdatedAt.AsTime()}
 		}
 	}
 	stream, err := client.List(ctx, &contentapi.ListContentRequest{})
@@ -135,8 +145,14 @@ func (d *Downloads) computeDownload(manifest []byte) (all Download, under int) {
 		all.Total += p.Size
 		if _, ok := d.there[p.Digest]; ok {
 			all.Done += p.Size
-		} else if done, ok := d.active[p.Digest]; ok {
-			all.Done += min(done, p.Size)
+		} else if a, ok := d.active[p.Digest]; ok {
+			all.Done += min(a.offset, p.Size)
+			if took := a.updated.Sub(a.began); a.offset > 0 && took > 0 {
+				all.Rate += int64(float64(a.offset) / took.Seconds())
+			}
+			if a.updated.After(all.Last) {
+				all.Last = a.updated
+			}
 			under++
 		}
 	}
