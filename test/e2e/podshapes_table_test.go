@@ -242,8 +242,9 @@ func restart(policy v1.RestartPolicy) func(*v1.Pod, *v1.Container) {
 	return onPod(func(s *v1.PodSpec) { s.RestartPolicy = policy })
 }
 
-// deadline ends the pod two seconds after its start.
-var deadline = onPod(func(s *v1.PodSpec) { s.ActiveDeadlineSeconds = ptr.To[int64](2) })
+// deadline ends the pod ten seconds after its start, when its program has begun also on a busy
+// machine: a signal before that has another effect.
+var deadline = onPod(func(s *v1.PodSpec) { s.ActiveDeadlineSeconds = ptr.To[int64](10) })
 
 // States of a pod.
 
