@@ -29,7 +29,7 @@ var groups = []group{
 		"agent_pods_test.go", "hooks_test.go", "stopsignal_test.go", "world_*_test.go", "contract_test.go", "cutoff_test.go",
 		"runtime_class_test.go", "networkplugin_test.go",
 	}},
-	{"embedded runtime", []string{"internal/runtime/embedded", "bundle"}, []string{"embedded_test.go", "keepers_test.go", "podshapes*_test.go", "bandwidth_test.go", "daemons_test.go", "churn_test.go"}},
+	{"embedded runtime", []string{"internal/runtime/embedded", "internal/boltfile", "bundle"}, []string{"embedded_test.go", "keepers_test.go", "podshapes*_test.go", "bandwidth_test.go", "daemons_test.go", "churn_test.go"}},
 	{"podshim", []string{"bundle/keeper"}, []string{"keeper/*_test.go"}},
 	{"images", []string{"internal/runtime/images", "bundle/containerd"}, []string{"images_test.go", "registries_*test.go", "cluster_images_test.go", "subpath_images_test.go"}},
 	{"logs", []string{"internal/runtime/logs", "internal/runtime/containerlogs", "internal/api/nodelogs"}, []string{"container_logs_test.go", "logs_*_test.go", "cluster_api_test.go"}},
@@ -49,7 +49,7 @@ var groups = []group{
 		"cluster_restart_test.go", "cluster_sources_test.go", "cluster_static_test.go", "cluster_traffic_test.go", "cluster_view_test.go", "cluster_workloads_test.go",
 		"controlplane_test.go", "kube_contract_test.go",
 	}},
-	{"local API", []string{"internal/localapi", "bundle/registry"}, []string{
+	{"local API", []string{"internal/localapi", "internal/boltfile", "bundle/registry"}, []string{
 		"a_sessions_test.go", "access_test.go", "agent_localapi_test.go", "differences_test.go", "localapi_*_test.go", "reads_test.go", "localapi/*_test.go", "registry/*_test.go",
 	}},
 	{"kubelet swap", []string{"test/kubelet"}, []string{"swap_*test.go"}},
