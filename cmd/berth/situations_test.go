@@ -89,24 +89,36 @@ func goldenScreen(t *testing.T, path, got string) {
 	}
 }
 
-// sortSeconds sorts the last decisions of a screen within each second.
+// sortSeconds sorts the last decisions of a screen within each second. A decision goes on in the
+// indented lines below its own.
 func sortSeconds(screen string) string {
-	lines := strings.Split(screen, "\n")
-	second := func(line string) string { return line[:min(len(line), len(time.TimeOnly))] }
+	var rows []string
+	second := func(row string) string { return row[:min(len(row), len(time.TimeOnly))] }
 	decisions := false
-	for i := range lines {
-		for j := i; decisions && j > 0 && second(lines[j]) == second(lines[j-1]) && lines[j] < lines[j-1]; j-- {
-			lines[j], lines[j-1] = lines[j-1], lines[j]
+	for line := range strings.SplitSeq(screen, "\n") {
+		if decisions && strings.HasPrefix(line, " ") {
+			rows[len(rows)-1] += "\n" + line
+			continue
 		}
-		decisions = decisions || strings.HasPrefix(lines[i], "The last decisions")
+		rows = append(rows, line)
+		decisions = decisions || strings.HasPrefix(line, "The last decisions")
 	}
-	return strings.Join(lines, "\n")
+	decisions = false
+	for i := range rows {
+		for j := i; decisions && j > 0 && second(rows[j]) == second(rows[j-1]) && rows[j] < rows[j-1]; j-- {
+			rows[j], rows[j-1] = rows[j-1], rows[j]
+		}
+		decisions = decisions || strings.HasPrefix(rows[i], "The last decisions")
+	}
+	return strings.Join(rows, "\n")
 }
 
 func TestSortSeconds(t *testing.T) {
 	const head = "b\na\n\nThe last decisions\n"
 	got := sortSeconds(head + "00:00:01 b\n00:00:01 c\n00:00:01 a\n00:00:02 b\n00:00:01 a\n")
 	golden(t, "screen", head+"00:00:01 a\n00:00:01 b\n00:00:01 c\n00:00:02 b\n00:00:01 a\n", got)
+	got = sortSeconds(head + "00:00:01 b\n         of b\n00:00:01 a\n         of a\n")
+	golden(t, "wrapped", head+"00:00:01 a\n         of a\n00:00:01 b\n         of b\n", got)
 }
 
 // screenFile returns the golden file of a situation's last screen.
