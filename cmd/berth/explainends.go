@@ -62,7 +62,7 @@ func (s ending) aboutStopping() string {
 			if e.Component == "event" && e.Decision == "Killing" && !e.Time.Before(cs.State.Running.StartedAt.Time) {
 				end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
 				why := cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
-				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, hooks{s.explainer}.hookNote(cs.Name))
+				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, hooks(s).hookNote(cs.Name))
 			}
 			if strings.HasPrefix(e.Decision, "container stopped") || strings.HasPrefix(e.Decision, "container started") {
 				break

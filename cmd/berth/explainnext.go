@@ -52,7 +52,7 @@ func (s coming) untimed() []string {
 		}
 		return []string{"nothing: a pod that has ended stays as it is until it is deleted"}
 	case lifecycle.IsTrue(p, v1.PodReady):
-		return append(s.nextResize(), unready{s.explainer}.nextFailing()...)
+		return append(s.nextResize(), unready(s).nextFailing()...)
 	}
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		c := pod.FindContainer(&p.Spec, cs.Name)
@@ -62,9 +62,9 @@ func (s coming) untimed() []string {
 		started := cs.Started != nil && *cs.Started
 		switch {
 		case c.StartupProbe != nil && !started:
-			return []string{unready{s.explainer}.probed("startup", c, c.StartupProbe)}
+			return []string{unready(s).probed("startup", c, c.StartupProbe)}
 		case c.ReadinessProbe != nil:
-			return []string{unready{s.explainer}.probed("readiness", c, c.ReadinessProbe)}
+			return []string{unready(s).probed("readiness", c, c.ReadinessProbe)}
 		case slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name }):
 			return []string{fmt.Sprintf("as soon as init container %q ends", c.Name)}
 		}
@@ -77,7 +77,7 @@ func (s coming) untimed() []string {
 	if len(s.e.Pulls) > 0 {
 		return []string{"as soon as the image is here: the container is created then"}
 	}
-	if hook := (hooks{s.explainer}).hookAwaited(); hook != "" {
+	if hook := hooks(s).hookAwaited(); hook != "" {
 		return []string{hook}
 	}
 	if container := s.startedNow(); container != "" {
