@@ -99,7 +99,7 @@ func (s ending) aboutRunning() string {
 	var running []string
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running != nil {
-			running = append(running, fmt.Sprintf("%q%s", cs.Name, hooks{s.explainer}.hookText(cs.Name)))
+			running = append(running, fmt.Sprintf("%q%s", cs.Name, hooks(s).hookText(cs.Name)))
 		}
 	}
 	if len(running) == 0 {
@@ -210,7 +210,7 @@ func (s coming) awaited() (lines []string) {
 	}
 	for _, m := range missing {
 		if named := m.named.FindStringSubmatch(headline); named != nil {
-			lines = append(lines, fmt.Sprintf(m.text, named[1])+sources{s.explainer}.claimAwaited(named[1]))
+			lines = append(lines, fmt.Sprintf(m.text, named[1])+sources(s).claimAwaited(named[1]))
 		}
 	}
 	return lines
