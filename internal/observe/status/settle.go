@@ -36,8 +36,46 @@ func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
 	for i := range s.Conditions {
 		setTransitionTime(&s.Conditions[i], old.Conditions, now)
 	}
+	keepMessages(&old, &s)
 	normalize(p, &s)
 	return s
+}
+
+// keepMessages keeps the messages of old that s repeats with other IDs, times and the like: a start
+// that fails again and again is reported once. Of another spec nothing is kept, since what looks
+// like an ID may be a name in it, such as the tag of another image.
+func keepMessages(old, s *v1.PodStatus) {
+	if old.ObservedGeneration != s.ObservedGeneration {
+		return
+	}
+	keep := func(before string, now *string) {
+		if pod.IsSameMessage(before, *now) {
+			*now = before
+		}
+	}
+	for _, list := range [][2][]v1.ContainerStatus{
+		{old.InitContainerStatuses, s.InitContainerStatuses},
+		{old.ContainerStatuses, s.ContainerStatuses},
+		{old.EphemeralContainerStatuses, s.EphemeralContainerStatuses},
+	} {
+		for i := range list[1] {
+			now := &list[1][i]
+			before := lifecycle.FindStatus(list[0], now.Name)
+			if before == nil || before.State.Waiting == nil || now.State.Waiting == nil {
+				continue
+			}
+			// The image counts where an API server does not count generations (before 1.33).
+			if before.State.Waiting.Reason == now.State.Waiting.Reason && before.Image == now.Image {
+				keep(before.State.Waiting.Message, &now.State.Waiting.Message)
+			}
+		}
+	}
+	for i := range s.Conditions {
+		now := &s.Conditions[i]
+		if before := findCondition(old.Conditions, now.Type); before != nil && before.Status == now.Status && before.Reason == now.Reason {
+			keep(before.Message, &now.Message)
+		}
+	}
 }
 
 // forceUnready takes the readiness of a pod that is over, which whoever made it terminal may have
