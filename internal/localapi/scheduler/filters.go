@@ -50,7 +50,7 @@ type Filters struct{}
 
 // Begin is Decider.
 func (Filters) Begin(s Snapshot) Cycle {
-	c := &cycle{Snapshot: s, used: amounts{}}
+	c := &cycle{Snapshot: s, used: pod.Amounts{}}
 	for _, p := range s.Pods {
 		c.Assume(p)
 	}
@@ -60,7 +60,7 @@ func (Filters) Begin(s Snapshot) Cycle {
 // cycle is a Cycle with what assigned pods use.
 type cycle struct {
 	Snapshot
-	used  amounts
+	used  pod.Amounts
 	ports []v1.ContainerPort
 }
 
@@ -251,19 +251,16 @@ func computePortsTaken(p *v1.Pod, inUse []v1.ContainerPort) bool {
 	})
 }
 
-// amounts are resources in their base unit: bytes, pieces, and thousandths of CPUs.
-type amounts map[v1.ResourceName]int64
-
 // computeInsufficient returns the resources of which the node has not enough left, as reasons, and
 // what preemption would do: nothing if the node would be too small without other pods too. A node
 // that reports no allocatable resources is not short of any, as in the agent's admission.
-func computeInsufficient(p *v1.Pod, n *v1.Node, used amounts) (reasons []string, preemption string) {
+func computeInsufficient(p *v1.Pod, n *v1.Node, used pod.Amounts) (reasons []string, preemption string) {
 	if n.Status.Allocatable == nil {
 		return nil, ""
 	}
-	allocatable := amountsOf(n.Status.Allocatable)
+	allocatable := pod.AmountsOf(n.Status.Allocatable)
 	preemption = noVictims
-	for name, amount := range computeRequests(p, podresource.PodResourcesOptions{}) {
+	for name, amount := range pod.ComputeRequests(p, podresource.PodResourcesOptions{}) {
 		if amount == 0 || amount <= allocatable[name]-used[name] {
 			continue
 		}
@@ -277,28 +274,4 @@ func computeInsufficient(p *v1.Pod, n *v1.Node, used amounts) (reasons []string,
 		}
 	}
 	return reasons, preemption
-}
-
-// computeRequests returns what a pod requests of the node. A pod is one of its pods.
-func computeRequests(p *v1.Pod, o podresource.PodResourcesOptions) amounts {
-	out := amountsOf(podresource.PodRequests(p, o))
-	out[v1.ResourcePods] = 1
-	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
-		for _, m := range claim.RequestMappings { // served by dynamic resources, as in admission
-			delete(out, v1.ResourceName(m.ResourceName))
-		}
-	}
-	return out
-}
-
-func amountsOf(list v1.ResourceList) amounts {
-	out := amounts{}
-	for name, q := range list {
-		if name == v1.ResourceCPU {
-			out[name] = q.MilliValue()
-		} else {
-			out[name] = q.Value()
-		}
-	}
-	return out
 }

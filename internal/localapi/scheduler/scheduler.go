@@ -22,6 +22,7 @@ import (
 	"berth/internal/localapi/controller"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
+	"berth/internal/pod"
 )
 
 // Writer writes objects unjudged, as the agent does. Its errors are those of the API.
@@ -189,8 +190,8 @@ func isHeld(p *v1.Pod) bool {
 }
 
 // usage returns what an assigned pod uses of the node.
-func usage(p *v1.Pod) amounts {
-	return computeRequests(p, podresource.PodResourcesOptions{UseStatusResources: true})
+func usage(p *v1.Pod) pod.Amounts {
+	return pod.ComputeRequests(p, podresource.PodResourcesOptions{UseStatusResources: true})
 }
 
 // seeNode caches the node. Its heartbeats change nothing that decisions depend on.

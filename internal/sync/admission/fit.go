@@ -7,37 +7,19 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	podresource "k8s.io/component-helpers/resource"
+
+	"berth/internal/pod"
 )
 
-// amounts are resources in their base unit: bytes, pieces, and thousandths of CPUs.
-type amounts map[v1.ResourceName]int64
+// amounts are a pod's or a node's, with arithmetic.
+type amounts pod.Amounts
 
-// requestsOf returns what the pod asks of the node: the sum of containers and sidecars, or the most
-// that a step of its init containers needs, and its overhead; resources at pod level override
-// (Kubernetes documentation, "Resource sharing within containers" of sidecars). A pod is one of
-// pods.
+// requestsOf returns what the pod asks of the node.
 func requestsOf(p *v1.Pod) amounts {
-	out := amountsOf(podresource.PodRequests(p, podresource.PodResourcesOptions{}))
-	out[v1.ResourcePods] = 1
-	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
-		for _, m := range claim.RequestMappings { // which the scheduler has found elsewhere (KEP-5004)
-			delete(out, v1.ResourceName(m.ResourceName))
-		}
-	}
-	return out
+	return amounts(pod.ComputeRequests(p, podresource.PodResourcesOptions{}))
 }
 
-func amountsOf(list v1.ResourceList) amounts {
-	out := amounts{}
-	for name, q := range list {
-		if name == v1.ResourceCPU {
-			out[name] = q.MilliValue()
-		} else {
-			out[name] = q.Value()
-		}
-	}
-	return out
-}
+func amountsOf(list v1.ResourceList) amounts { return amounts(pod.AmountsOf(list)) }
 
 func (a amounts) add(b amounts) {
 	for name, n := range b {
