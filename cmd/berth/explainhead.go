@@ -212,7 +212,7 @@ func (s explainer) aboutStarting() string {
 	for i := len(s.timeline.Entries) - 1; i >= 0; i-- {
 		e := &s.timeline.Entries[i]
 		switch {
-		case e.Time.Before(last):
+		case e.Time.Before(s.underWay(e, last)):
 		case e.Error != "" && e.Component != "event":
 			failure := plainError(e.Error)
 			return s.says("%s The last try failed%s: %s%s", text, s.agoOf(e.Time), sentence(failure), sources{s}.aboutVolumeSources(failure))
@@ -220,22 +220,27 @@ func (s explainer) aboutStarting() string {
 			return s.says("%s%s", text, hooks{s}.aboutHook())
 		case strings.HasPrefix(e.Decision, "wait for "):
 			return s.says("%s It has to %s%s.%s", text, oneLine(e.Decision), s.waitedFor(e), ending{s}.failedBefore(s.timeline.Entries[:i], last))
-		default:
-			continue
 		}
-		break
 	}
 	return s.says("%s", text)
 }
 
+// underWay returns since when an entry is of a step that is not done yet, given when the last step
+// was done. Volumes are set up beside sandbox and images, which may be done between their tries.
+func (s explainer) underWay(e *journal.Entry, last time.Time) time.Time {
+	setUp := func(m journal.Milestone) bool { return m.Step == journal.Volumes }
+	if e.Component == "volume" && !slices.ContainsFunc(s.timeline.Milestones, setUp) {
+		return s.timeline.Seen
+	}
+	return last
+}
+
 // failedBefore says how the try failed that came before the one that is under way, if it was for
-// the same step: after since.
-func (s ending) failedBefore(entries []journal.Entry, since time.Time) string {
-	for _, e := range slices.Backward(entries) {
-		if e.Time.Before(since) {
-			break
-		}
-		if e.Component == "worker" && e.Error != "" {
+// the same step, given when the last step was done.
+func (s ending) failedBefore(entries []journal.Entry, last time.Time) string {
+	for i := len(entries) - 1; i >= 0; i-- {
+		e := &entries[i]
+		if (e.Component == "worker" || e.Component == "volume") && e.Error != "" && !e.Time.Before(s.underWay(e, last)) {
 			return fmt.Sprintf(" The try before failed%s: %s.", s.agoOf(e.Time), strings.TrimSuffix(plainError(e.Error), "."))
 		}
 	}
