@@ -149,6 +149,11 @@ func (i *Images) importArchive(ctx context.Context, archive io.Reader, progress 
 	var names []string
 	err = leased(ctx, i.conn, func(ctx context.Context) error {
 		imported, err = i.receive(ctx, content, destination, progress)
+		if err == nil {
+			// containerd stops at the end of the archive, and its contents are known when the
+			// padding behind it was read, too.
+			_, err = io.Copy(io.Discard, content)
+		}
 		if err == nil && len(imported) == 0 {
 			err = errors.New("no image of the archive has a name (save it by its name and tag, not by its id)")
 		}
