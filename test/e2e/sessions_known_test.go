@@ -12,6 +12,7 @@ var sessionDifferences = []sessionDifference{
 	{command: `^change: kubectl replace -f uid.yaml`, line: `StorageError: invalid object, Code: 4, Key: `, reason: "the key under which the store has an object is its own"},
 	{command: `^describe: kubectl describe namespace`, line: `^-(|No resource quota\.|No LimitRange resource\.)$`, reason: "there are no quotas and LimitRanges"},
 	{command: `^describe: kubectl describe lease`, line: `Lease Duration Seconds: `, reason: "nobody takes pods from a node that is silent"},
+	{command: `^describe: kubectl describe pod`, line: `^\+  Warning  APIServerUnreachable  `, reason: "the API of a machine listens on an address that pods with a network of their own do not reach"},
 	{command: `^wait: kubectl (rollout|scale|autoscale)`, line: `deployment`, reason: "there are no such kinds"},
 	{command: `^explain: kubectl api-(resources|versions)`, line: `^-[a-z]+[a-z0-9./ ,-]*  (true|false)  |^-[a-z0-9.]+/v\d|^-[a-z]+\.[a-z.0-9]+$|^\+.*metrics\.k8s\.io/v1beta1|^\+berth\.dev/v1$`, reason: "there are fewer kinds, the readings of kubectl top, and pods/explain"},
 	{command: `^explain: kubectl (options|config)`, line: `cache-(cluster|local)|berth|root`, reason: "users and contexts of the kubeconfig have other names"},
