@@ -57,10 +57,26 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	wantDisk("before the tests")
 	restore := keepKernelSettings()
 	code := m.Run()
 	restore()
+	wantDisk("after the tests")
 	os.Exit(code)
+}
+
+// wantDisk ends the tests where the disk under the nodes is so full that agents with default
+// thresholds remove images and evict pods (below 15 %): each test of a pod would fail, and none say
+// why.
+func wantDisk(when string) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs("/tmp", &disk); err != nil {
+		panic(err)
+	}
+	if free := 100 * disk.Bavail / disk.Blocks; free < 16 {
+		fmt.Fprintf(os.Stderr, "%s, %d %% of the disk under /tmp is free, and agents evict below 15 %%: free some, for instance by `go clean -cache`\n", when, free)
+		os.Exit(1)
+	}
 }
 
 const helloImage = "berth.local/hello:1"
