@@ -7,14 +7,6 @@ import "regexp"
 // node is ready.
 var LocalAPI = []Known{
 	{
-		Step: regexp.MustCompile(`^POST .*/pods/[^/]*/binding`), Fault: regexp.MustCompile(`.`),
-		Reason: "pods have their node from the beginning: a binding is refused before it is looked at",
-	},
-	{
-		Step: regexp.MustCompile(`/pods`), Fault: regexp.MustCompile(`^\.body\.(items\[\d+\]\.)?spec\.nodeName\n    A: nothing\n    B: "n1"`),
-		Reason: "pods have their node from the beginning",
-	},
-	{
 		Step: regexp.MustCompile(`^(POST|PATCH) .*/pods`), Fault: regexp.MustCompile(`^\.warning \d+\n    A: nothing\n    B: .*spec\.nodeName: nobody starts pods of node`),
 		Reason: "a pod of another node waits for good, which the user is told",
 	},
