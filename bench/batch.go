@@ -56,6 +56,9 @@ func measureAgent(ctx context.Context, m *machine, kind agentKind, r *report) (e
 	if err := a.batch(ctx, r, 20, func(names []string) error { return a.exits(ctx, r, names) }); err != nil {
 		return err
 	}
+	if err := a.read(ctx, r, r.options.pods); err != nil {
+		return err
+	}
 	return a.batch(ctx, r, r.options.pods, func(names []string) error {
 		if err := a.rest(ctx, r, count(r.options.pods), r.options.rest); err != nil {
 			return err
@@ -126,6 +129,52 @@ func (a *agent) batch(ctx context.Context, r *report, n int, with func(names []s
 	say("%s: %d pods end", a.kind.name, n)
 	gone, err := a.removeAll(ctx)
 	r.agent(a.kind, fmt.Sprintf("%d pods: manifests away to all gone", n), gone)
+	return err
+}
+
+// readyWhileRead is the figure of pods whose start somebody watches, by how many pods there are.
+const readyWhileRead = "%d pods, and a reader: all Ready in /pods"
+
+// read takes n pods at once while a reader asks /pods ten times a second, from the first manifest
+// until all are ready, as monitoring does and a user with watch.
+func (a *agent) read(ctx context.Context, r *report, n int) error {
+	say("%s: %d pods at once, and a reader of /pods", a.kind.name, n)
+	before, err := usageOf(a.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-reading.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = a.pods(reading) // whose answer is another's to check
+			}
+		}
+	}()
+	names, began, err := a.write(fmt.Sprintf("read-%d", n), n, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := a.m.events.awaitStarted(ctx, names, began); err != nil {
+		return err
+	}
+	ready, err := a.awaitReady(ctx, names)
+	if err != nil {
+		return err
+	}
+	stop()
+	after, err := usageOf(a.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	r.agent(a.kind, fmt.Sprintf(readyWhileRead, n), ready.Sub(began))
+	r.agent(a.kind, fmt.Sprintf("%d pods, and a reader: CPU of the agent while they start", n), after.CPU-before.CPU)
+	_, err = a.removeAll(ctx)
 	return err
 }
 

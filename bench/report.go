@@ -132,6 +132,10 @@ func (r *report) computeGoals() {
 	itself := func(a, _ float64) float64 { return a }
 	set(fmt.Sprintf("%d pods, manifest to Ready visible: times the floor of %d at a time", n, ratioParallel), "×", 1.10, ratio,
 		"berth", fmt.Sprintf("%d pods: all Ready in /pods", n), "floor", fmt.Sprintf("%d pods, %d at a time", n, ratioParallel))
+	read := fmt.Sprintf(readyWhileRead, n)
+	set(fmt.Sprintf("%s, times the floor of %d at a time", read, ratioParallel), "×", 1.05, ratio,
+		"berth", read, "floor", fmt.Sprintf("%d pods, %d at a time", n, ratioParallel))
+	set(read, "s", 1.5, itself, "berth", read, "", "")
 	set("1 pod, manifest to Ready visible: times the floor", "×", 1.25, ratio,
 		"berth", "1 pod: manifest to Ready in /pods", "floor", "1 pod: sandbox, create, start")
 	set("exit to its replacement started, over the runtime's create and start", "s", 0.12, less,
