@@ -175,6 +175,7 @@ func TestPreStopEndsWithItsContainer(t *testing.T) {
 		withHooks(p, "sidecar-1", nil, execHook("pre"))
 		b.run(p)
 		b.kill(p, 30*time.Second)
+		synctest.Wait() // until the runtime has answered both hooks, of which nobody waits for the answer
 		var ends []string
 		for _, c := range b.fake.Calls() {
 			if c.Method == "ExecSync" {
