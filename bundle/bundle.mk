@@ -51,7 +51,7 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 #   bundle/containerd/mount says: both cost more with each pod.
 # - Whoever copies the output of a container, or of what runs it, has a buffer of 8 KiB, or of 1, for as long as the container lives: 32 before.
 # - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
-# - The input of an attach goes to the container once the output is joined, so that the answer to its first line is not lost.
+# - An attach brings all output of its container, as bundle/containerd/io says.
 # - Events of containers that could not be handled are tried again. Containerd looks each second, twice, whether there are any. Here a look is due
 #   while there are, as bundle/containerd/events says.
 # - A shim whose container has exited while containerd was away keeps the exit code, as bundle/containerd/shim says.
@@ -68,8 +68,10 @@ change internal/cri/store/container/container.go 's/var containers \[\]Container
 change internal/cri/store/sandbox/sandbox.go 's/var sandboxes \[\]Sandbox$$/sandboxes := make([]Sandbox, 0, len(s.sandboxes))/' 'len(s.sandboxes))'; \
 change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))/\tif bare(target) {\n\t\treturn nil\n\t}\n&/' 'bare('; \
 change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
-change internal/cri/io/container_io.go 's/^\tstdinKey := streamKey(c\.id, "attach-"+key, Stdin)/\tjoined := make(chan struct{})\n&/; s/^\t\t\tif _, err := io\.Copy(c\.stdin, stdinStreamRC)/\t\t\t<-joined\n&/' '<-joined'; \
-change internal/cri/io/container_io.go 's/^\twg\.Wait()$$/\tclose(joined)\n&/' 'close(joined)'; \
+change internal/cri/io/container_io.go 's/^\tstdinKey := streamKey(c\.id, "attach-"+key, Stdin)/\toutputs := newOutputs(opts.Stdout != nil, !opts.Tty \&\& opts.Stderr != nil)\n&/' 'newOutputs('; \
+change internal/cri/io/container_io.go 's/^\t\t\tif _, err := io\.Copy(c\.stdin, stdinStreamRC)/\t\t\t<-outputs.joined\n&/' '<-outputs.joined'; \
+change internal/cri/io/container_io.go 's/^\twg\.Wait()$$/\tclose(outputs.joined)\n&/' 'close(outputs.joined)'; \
+change internal/cri/io/container_io.go 's/^\t\tif stdinStreamRC != nil {/\t\tif outputs.end() \&\& stdinStreamRC != nil {/' 'outputs.end()'; \
 change core/runtime/v2/shim_load.go 's/^\tif shouldCleanupShim(sgetErr, pidErr, pInfo) {/\tif shouldCleanupShim(sgetErr, pidErr, pInfo) \&\& !exited(ctx, shim) {/' 'exited('; \
 change core/runtime/v2/shim.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
 change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
@@ -112,6 +114,7 @@ bundle-build: bundle-needs
 	cp containerd/shim/exited.go "$$work/source/containerd/core/runtime/v2/"; \
 	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
 	cp containerd/events/resting.go "$$work/source/containerd/internal/cri/server/events/"; \
+	cp containerd/io/outputs.go "$$work/source/containerd/internal/cri/io/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \

@@ -111,6 +111,17 @@ func TestClusterAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
+	t.Cleanup(func() {
+		if t.Failed() {
+			b, err := os.ReadFile(out.Name())
+			t.Logf("kubectl attach said %q (%v)", b, err)
+			logs, _ := filepath.Glob(c.podLogs() + "/*/*/*.log")
+			for _, file := range logs {
+				b, err := os.ReadFile(file)
+				t.Logf("%s: %q (%v)", file, b, err)
+			}
+		}
+	})
 	cmd := c.kubectlCommand("attach", "-i", "echo")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, out, out
 	if err := cmd.Start(); err != nil {
