@@ -21,6 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/userns"
 )
@@ -183,6 +184,7 @@ func translate(c goldenCase) (map[string]any, *v1.Pod, error) {
 	}
 	out := map[string]any{"sandbox": tree(sandbox)}
 	for _, w := range warnings {
+		messagestest.SawEvent(w.Reason, w.Message)
 		said, _ := out["warnings"].([]any)
 		out["warnings"] = append(said, w.Reason+": "+w.Message)
 	}

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // Images are made by anybody: who they say they run as must not become somebody else on the way to
@@ -91,6 +93,7 @@ func TestRunAsNonRoot(t *testing.T) {
 	} {
 		got := ""
 		if _, err := containerSecurity(Container{Pod: tc.pod, Container: &tc.pod.Spec.Containers[0], User: tc.image}); err != nil {
+			messagestest.SawError(err)
 			got = err.Error()
 		}
 		if got != tc.want {

@@ -136,6 +136,26 @@ func TestRemoveDead(t *testing.T) {
 	})
 }
 
+// A container of which the runtime does not know whether it runs is stopped first, and an event
+// says so.
+func TestRemoveDeadInUnknownState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _, _ := removal(t, false)
+		b.fake.MakeUnknown("a")
+		b.garbage.hasEnded = func(pod.UID) bool { return true }
+		if err := b.RemoveDead(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left := b.names(); len(left) != 0 {
+			t.Errorf("left are %v", left)
+		}
+		want := []string{"Normal Killing a: Container is in unknown state, try killing it before removal"}
+		if diff := cmp.Diff(want, b.events.take()); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestRemoveDeadOfAPodThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _, _ := removal(t, true)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
 	"berth/internal/runtime/cri"
@@ -58,6 +60,8 @@ func (r *remover) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 		}
 	}
 	if cs.State == pod.StateUnknown {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: s.UID, Namespace: s.Namespace, Name: s.Name}}
+		r.killer.events.Event(p, cs.Name, v1.EventTypeNormal, "Killing", "Container is in unknown state, try killing it before removal")
 		if err := r.killer.end(ctx, &stopping{uid: s.UID, container: cs}, minGrace); err != nil {
 			return fail(err)
 		}

@@ -14,8 +14,9 @@ import (
 // once by the node, at the start.
 func TestCheckResolvConf(t *testing.T) {
 	for path, want := range map[string]string{
-		*writeTemp(t, "nameserver 192.0.2.1\n"):                       "",
-		*writeTemp(t, "search"+strings.Repeat(" a.example", 40)+"\n"): "Warning CheckLimitsForResolvConf: ",
+		*writeTemp(t, "nameserver 192.0.2.1\n"):                         "",
+		*writeTemp(t, "search"+strings.Repeat(" a.example", 40)+"\n"):   "Warning CheckLimitsForResolvConf: ",
+		*writeTemp(t, "search "+strings.Repeat("a", 2100)+".example\n"): "Warning CheckLimitsForResolvConf: ",
 		"/nonexistent": "Warning CheckLimitsForResolvConf: resolver of the node: open /nonexistent",
 	} {
 		var told []string

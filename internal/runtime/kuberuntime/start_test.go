@@ -46,6 +46,12 @@ func TestStartErrors(t *testing.T) {
 			lifecycle.CreateContainerConfigError, "container has runAsNonRoot and image will run as root",
 		},
 		{
+			"runAsNonRoot, and a user that is root", func(_ *bench, p *v1.Pod) {
+				p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{RunAsNonRoot: &yes, RunAsUser: new(int64)}
+			},
+			lifecycle.CreateContainerConfigError, "container's runAsUser breaks non-root policy",
+		},
+		{
 			"creation", func(b *bench, _ *v1.Pod) { b.fake.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room")) },
 			lifecycle.CreateContainerError, "no room",
 		},

@@ -13,12 +13,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/host/beneath"
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/userns"
@@ -94,7 +97,10 @@ func TestResolverOfTheSandbox(t *testing.T) {
 		b.resolver.path = writeTemp(t, "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nnameserver 192.0.2.4\nsearch corp.example\n")
 		b.resolver.dns = crispec.DNS{InCluster: true}
 		var node []string
-		b.resolver.node.event = func(eventtype, reason, message string) { node = append(node, eventtype+" "+reason+": "+message) }
+		b.resolver.node.event = func(eventtype, reason, message string) {
+			messagestest.SawEvent(reason, message)
+			node = append(node, eventtype+" "+reason+": "+message)
+		}
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.sync(p)
 		sandboxes := b.sandboxRequests()
@@ -326,6 +332,23 @@ func TestHostResolver(t *testing.T) {
 		p.Spec.DNSPolicy = v1.DNSNone
 		if got, err := b.resolver.of(p); err != nil || got.Servers != nil {
 			t.Errorf("nobody asks: got %v, %v", got, err)
+		}
+	})
+}
+
+// A sandbox of which the runtime does not tell the state, though it has made it, gets no containers,
+// and an event says so.
+func TestStatusOfASandboxThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.fake.Fail("PodSandboxStatus", 1, status.Error(codes.Unknown, "no answer"))
+		p := podOf(v1.RestartPolicyAlways, "a")
+		if _, err := b.trySync(t.Context(), p); err == nil || len(b.names()) != 0 {
+			t.Errorf("the pass ends by %v with the containers %v", err, b.names())
+		}
+		want := []string{"Warning FailedPodSandBoxStatus: Unable to get pod sandbox status: no answer"}
+		if diff := cmp.Diff(want, b.events.take()); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
 		}
 	})
 }
