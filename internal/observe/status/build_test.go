@@ -115,22 +115,7 @@ func generate(p *v1.Pod, o pod.Status, change ...func(*Input)) v1.PodStatus {
 		c(&in)
 	}
 	out := Generate(in)
-	messagestest.Saw("status", out.Reason, out.Message)
-	for _, c := range out.Conditions {
-		messagestest.Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
-	}
-	for _, list := range [][]v1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
-		for _, c := range list {
-			for _, state := range []v1.ContainerState{c.State, c.LastTerminationState} {
-				if state.Terminated != nil {
-					messagestest.Saw("status", state.Terminated.Reason, state.Terminated.Message)
-				}
-				if state.Waiting != nil {
-					messagestest.Saw("waiting", state.Waiting.Reason, state.Waiting.Message)
-				}
-			}
-		}
-	}
+	messagestest.SawStatus(&out)
 	return out
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"fmt"
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
@@ -48,6 +49,25 @@ func podIPs(in Input, hosts []netip.Addr) []netip.Addr {
 		out[0], out[1] = out[1], out[0]
 	}
 	return out
+}
+
+// FamilyMismatch returns what is wrong with the addresses of a pod in the network of its host, ""
+// if nothing: those that were reported stay, and the node now has another primary IP family.
+func FamilyMismatch(p *v1.Pod, s *v1.PodStatus) string {
+	if !p.Spec.HostNetwork || len(s.PodIPs) == 0 || len(s.HostIPs) == 0 {
+		return ""
+	}
+	var ofPod, ofHost []string
+	for _, ip := range s.PodIPs {
+		ofPod = append(ofPod, ip.IP)
+	}
+	for _, ip := range s.HostIPs {
+		ofHost = append(ofHost, ip.IP)
+	}
+	if pods, hosts := parseIPs(ofPod), parseIPs(ofHost); len(pods) == 0 || len(hosts) == 0 || pods[0].Is6() == hosts[0].Is6() {
+		return ""
+	}
+	return fmt.Sprintf("podIPs %s stay as they were reported, and their primary IP family is not that of hostIPs %s: recreate the pod to change them", ofPod, ofHost)
 }
 
 // parseIPs returns the addresses in canonical form without those that are none.

@@ -3,6 +3,7 @@ package podsync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -51,6 +52,35 @@ func TestEventOfAPodPastItsDeadline(t *testing.T) {
 			t.Errorf("events (-want +got):\n%s", d)
 		}
 	})
+}
+
+// A pod in the network of its host keeps its addresses when the node's primary IP family changes,
+// and has one event of it.
+func TestEventOfAnotherFamilyOfTheHost(t *testing.T) {
+	st := &stage{}
+	s := newSyncer(t, st)
+	for _, network := range []bool{true, false} {
+		st.events = nil
+		p := testPod()
+		p.UID, p.Spec.HostNetwork = pod.UID(fmt.Sprint("u", network)), network
+		var podIPs []v1.PodIP
+		for _, hosts := range [][]string{{"192.0.2.1"}, {"192.0.2.1", "2001:db8::1"}, {"2001:db8::1", "192.0.2.1"}, {"2001:db8::1", "192.0.2.1"}} {
+			s.HostIPs = func() []string { return hosts }
+			r := Request{UID: p.UID, Pod: p, Observed: &pod.Status{UID: p.UID, IPs: []string{"198.51.100.1"}, Sandboxes: []pod.SandboxStatus{{ID: "s", Ready: true}}}}
+			if _, err := s.SyncPod(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			got, _ := s.Status.Get(p.UID)
+			podIPs = got.PodIPs
+		}
+		var want []string
+		if network {
+			want = []string{"Warning HostIPsIPFamilyMismatch podIPs [192.0.2.1 2001:db8::1] stay as they were reported, and their primary IP family is not that of hostIPs [2001:db8::1 192.0.2.1]: recreate the pod to change them"}
+		}
+		if d := cmp.Diff(want, st.events); d != "" || len(podIPs) == 0 {
+			t.Errorf("host network %t: podIPs %v, events (-want +got):\n%s", network, podIPs, d)
+		}
+	}
 }
 
 // A resize that fails has one event until it succeeds, and its end has another.

@@ -49,6 +49,9 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 	if st.Reason == lifecycle.DeadlineExceeded && !pod.IsTerminal(old.Phase) {
 		p.event(v1.EventTypeNormal, st.Reason, st.Message)
 	}
+	if mismatch := status.FamilyMismatch(p.Pod, &st); mismatch != "" && status.FamilyMismatch(p.Pod, &old) == "" {
+		p.event(v1.EventTypeWarning, "HostIPsIPFamilyMismatch", mismatch)
+	}
 	p.reportResized(old.Conditions, st.Conditions)
 	if p.StatusFunc != nil {
 		p.StatusFunc(&st)

@@ -199,6 +199,7 @@ func TestVolumesOfAPass(t *testing.T) {
 			}
 			rejected := ""
 			if st, _ := s.Status.Get("u"); st.Phase == v1.PodFailed {
+				messagestest.SawStatus(&st)
 				rejected = st.Reason + ": " + st.Message
 			}
 			if result.Terminal != (tc.rejected != "") || rejected != tc.rejected {

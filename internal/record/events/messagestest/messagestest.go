@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 )
 
 //go:embed messages.txt
@@ -123,6 +124,26 @@ func SawEvent(reason, message string) { Saw("event", reason, message) }
 func SawError(err error) {
 	if err != nil {
 		Saw("error", "-", err.Error())
+	}
+}
+
+// SawStatus records the reasons and messages of a pod's status, of its conditions and its containers.
+func SawStatus(s *v1.PodStatus) {
+	Saw("status", s.Reason, s.Message)
+	for _, c := range s.Conditions {
+		Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
+	}
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for _, c := range list {
+			for _, state := range []v1.ContainerState{c.State, c.LastTerminationState} {
+				if t := state.Terminated; t != nil {
+					Saw("status", t.Reason, t.Message)
+				}
+				if w := state.Waiting; w != nil {
+					Saw("waiting", w.Reason, w.Message)
+				}
+			}
+		}
 	}
 }
 
