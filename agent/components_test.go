@@ -15,6 +15,7 @@ import (
 
 	mount "k8s.io/mount-utils"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
 )
 
@@ -182,6 +183,7 @@ func TestSetupThatFails(t *testing.T) {
 	}
 	var got []string
 	for _, e := range a.events.List() {
+		messagestest.SawEvent(e.Reason, e.Message)
 		got = append(got, e.InvolvedObject.Kind+" "+e.Type+" "+e.Reason+": "+e.Message)
 	}
 	if want := "Node Warning KubeletSetupFailed: images: no room"; !slices.Contains(got, want) {

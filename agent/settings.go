@@ -184,7 +184,8 @@ func kubeletSettings(k *config.Kubelet) settings {
 		admission: admission.Facts{
 			AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(k),
 			OwnCPUs: k.CPUManagerPolicy == cpumanager.Static, OwnMemory: k.MemoryManagerPolicy == memorymanager.Static,
-			PodLevelResizeOff: !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"),
+			PodLevelResourcesOff: !k.FeatureEnabled("PodLevelResources"),
+			PodLevelResizeOff:    !k.FeatureEnabled("InPlacePodLevelResourcesVerticalScaling"),
 		},
 		limitsStorage: *k.LocalStorageCapacityIsolation, isCritical: pod.IsCritical, eviction: evictionSettingsOf(&k.KubeletConfiguration),
 		shutdown:     nodeshutdown.Groups(&k.KubeletConfiguration),

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/host/tuning"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
 )
 
@@ -60,6 +61,7 @@ func TestSwappedMemory(t *testing.T) {
 			t.Errorf("%+v: %d events", c, len(got))
 		}
 		for _, e := range got {
+			messagestest.SawEvent(e.Reason, e.Message)
 			if e.Reason != "PossibleMemoryBackedVolumesOnDisk" || e.Type != "Warning" || e.InvolvedObject.Kind != "Node" {
 				t.Errorf("%+v: the event %s %s of a %s", c, e.Type, e.Reason, e.InvolvedObject.Kind)
 			}
@@ -84,6 +86,7 @@ func TestCgroupV1(t *testing.T) {
 			t.Errorf("version %d: %d events", version, len(got))
 		}
 		for _, e := range got {
+			messagestest.SawEvent(e.Reason, e.Message)
 			if e.Reason != "CgroupV1" || e.Type != "Warning" || e.InvolvedObject.Kind != "Node" || e.Message != cgroupV1 {
 				t.Errorf("version %d: %s %s of a %s: %s", version, e.Type, e.Reason, e.InvolvedObject.Kind, e.Message)
 			}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
 )
 
@@ -111,6 +112,18 @@ func runStory(t *testing.T, file string, a *txtar.Archive, explain Explain) {
 		}
 		s.Settle(0)
 		s.remember()
+		s.recordMessages()
+	}
+}
+
+// recordMessages records what clients read now.
+func (s *story) recordMessages() {
+	h := s.Agent.Handlers()
+	for _, e := range h.Events.List() {
+		messagestest.SawEvent(e.Reason, e.Message)
+	}
+	for _, p := range h.Pods() {
+		messagestest.SawStatus(&p.Status)
 	}
 }
 

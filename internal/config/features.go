@@ -124,7 +124,7 @@ var unheededGates = []string{
 	"KubeletCrashLoopBackOffMax", "KubeletEnsureSecretPulledImages", "KubeletInUserNamespace", "KubeletSeparateDiskGC",
 	"KubeletServiceAccountTokenForCredentialProviders", "LocalStorageCapacityIsolationFSQuotaMonitoring", "LoggingAlphaOptions",
 	"LoggingBetaOptions", "NativeHistograms", "PLEGOnDemandRelist", "PodAndContainerStatsFromCRI", "PodLevelResourceManagers",
-	"PodLevelResources", "PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences",
+	"PodReadyToStartContainersCondition", "PodsAPI", "PreventStaticPodAPIReferences",
 	"ReduceDefaultCrashLoopBackOffDecay", "ReloadKubeletClientCAFile", "ReloadKubeletServerCertificateFile", "ResourceHealthStatusMessage",
 	"TaintTolerationComparisonOperators", "UnlockWhileProcessingFIFO", "UserNamespacesHostNetworkSupport", "WatchListClient",
 }

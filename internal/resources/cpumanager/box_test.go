@@ -193,6 +193,7 @@ func story(m *CPUManager, uid pod.UID) []string {
 
 func asRefusal(err error) string {
 	if r, ok := errors.AsType[*topologymanager.Refusal](err); ok {
+		messagestest.Saw("status", r.Reason, r.Message)
 		return r.Reason
 	}
 	return ""

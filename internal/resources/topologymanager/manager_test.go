@@ -288,6 +288,7 @@ func TestNewErrors(t *testing.T) {
 			tt.cfg.Scope = ContainerScope
 		}
 		_, err := New(tt.cfg)
+		messagestest.SawError(err)
 		if got := fmt.Sprint(err); got != tt.want && (err != nil || tt.want != "") {
 			t.Errorf("%s: %s\nwant %s", tt.name, got, tt.want)
 		}

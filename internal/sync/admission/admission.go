@@ -49,6 +49,9 @@ type Facts struct {
 	// OwnCPUs and OwnMemory: containers of guaranteed pods are given CPUs of their own (the policy
 	// static of cpuManager), and memory of certain NUMA nodes (Static of memoryManager).
 	OwnCPUs, OwnMemory bool
+	// PodLevelResourcesOff: pods as a whole have no resources (the gate PodLevelResources turned
+	// off).
+	PodLevelResourcesOff bool
 	// PodLevelResizeOff: resources of pods as a whole are not resized (the gate
 	// InPlacePodLevelResourcesVerticalScaling turned off).
 	PodLevelResizeOff bool
@@ -85,6 +88,7 @@ func Handlers() []Handler {
 		extendedResources,
 		predicates,
 		appArmor,
+		podLevelResources,
 		declaredFeatures,
 		nodeShutdown,
 	}

@@ -70,10 +70,7 @@ func (b *bench) admit(t *testing.T, p *v1.Pod) Verdict {
 		b.killed[uid] = victim.Done
 		s := v1.PodStatus{Phase: v1.PodRunning}
 		victim.Status(&s)
-		messagestest.Saw("status", s.Reason, s.Message)
-		for _, c := range s.Conditions {
-			messagestest.Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
-		}
+		messagestest.SawStatus(&s)
 		b.statuses[uid] = s
 	}
 	return v

@@ -80,6 +80,29 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
+// A pod with resources of its own is refused where the gate PodLevelResources is off, and nowhere
+// else.
+func TestPodLevelResourcesNotSupported(t *testing.T) {
+	own := func(p *v1.Pod) { p.Spec.Resources = &v1.ResourceRequirements{Requests: resources("cpu", "1")} }
+	const refused = "PodLevelResourcesNotSupported: The pod sets spec.resources, and the feature gate PodLevelResources is off on this node: " +
+		"set the resources of containers, or turn the gate on."
+	for _, tc := range []struct {
+		pod  *v1.Pod
+		off  bool
+		want string
+	}{
+		{newPod("p", own), false, ""},
+		{newPod("p"), true, ""},
+		{newPod("p", own), true, refused},
+		{newPod("p", own, critical), true, refused},
+	} {
+		r := judge(Handlers(), Attributes{Pod: tc.pod, Node: newNode(), Facts: Facts{PodLevelResourcesOff: tc.off}}.beside())
+		if got := told(r); got != tc.want {
+			t.Errorf("off %t: got %q, want %q", tc.off, got, tc.want)
+		}
+	}
+}
+
 func TestOperatingSystem(t *testing.T) {
 	for _, tc := range []struct{ name, label, os, want string }{
 		{name: "any"},

@@ -40,6 +40,17 @@ func nodeShutdown(a Attributes) *Rejection {
 	return &Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
 }
 
+// podLevelResources refuses pods with resources of their own where the gate is off.
+func podLevelResources(a Attributes) *Rejection {
+	if !a.Facts.PodLevelResourcesOff || a.Pod.Spec.Resources == nil {
+		return nil
+	}
+	return &Rejection{
+		Reason:  "PodLevelResourcesNotSupported",
+		Message: "The pod sets spec.resources, and the feature gate PodLevelResources is off on this node: set the resources of containers, or turn the gate on.",
+	}
+}
+
 func tolerates(p *v1.Pod, taints ...v1.Taint) bool {
 	_, untolerated := corev1.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, nil, compareTolerations)
 	return !untolerated

@@ -1,0 +1,11 @@
+package agent
+
+import (
+	"os"
+	"testing"
+
+	"berth/internal/record/events/messagestest"
+)
+
+// The tests of the package produce each of its messages that programs match.
+func TestMain(m *testing.M) { os.Exit(messagestest.Main(m, "agent")) }
