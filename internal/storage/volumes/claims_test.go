@@ -152,7 +152,7 @@ func TestVolumesThatCannotBeMounted(t *testing.T) {
 		"missing":     {v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/no/such"}}, nil, `NewMounter initialization failed for volume "pv-c" : path "/no/such" does not exist`},
 		"not a dir":   {v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/dev/null"}}, nil, `SetUp failed for volume "pv-c" : path "/dev/null": only directory and block device are supported`},
 		"upwards":     {v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/srv/../etc"}}, nil, `must not contain ".."`},
-		"unsupported": {v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{}}, nil, `SetUp failed for volume "pv-c" : persistent volumes of type fc are not supported yet`},
+		"unsupported": {v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{}}, nil, `FindPluginBySpec failed for volume "pv-c" : persistent volumes of type fc are not supported yet`},
 		"a path":      {nfsSource(), func(v *v1.PersistentVolume) { v.Name = "../pv-c" }, "the volume's name is not a file name"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
+	"berth/internal/record/events/messagestest"
 	"berth/internal/storage/csi"
 	"berth/internal/storage/csi/csitest"
 )
@@ -262,6 +263,11 @@ func TestCSIVolumeOfTwoPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.unstageAll() // the second pod has it still
+	err = d.unstageAlone(t.Context(), csiID{driverName, "handle-c"})
+	messagestest.SawError(err)
+	if want := fmt.Sprintf("the device mount path %q is still mounted by other references [%s]", d.staging("c")+"/globalmount", shared.Target); err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
 	d.expectCalls("Stage", "Publish", "Publish", "Unpublish")
 	if err := d.Teardown(t.Context(), "second"); err != nil {
 		t.Fatal(err)
@@ -425,9 +431,14 @@ func TestCSIVolumeOfAPodItself(t *testing.T) {
 		Driver: driverName, ReadOnly: ptr.To(true), VolumeAttributes: map[string]string{"a": "b"}, NodePublishSecretRef: &v1.LocalObjectReference{Name: "s"},
 	}}
 	d.objects.secrets["default/s"] = &v1.Secret{Data: map[string][]byte{"key": []byte("value")}}
-	if _, err := d.setup(t, p); err == nil || !strings.Contains(err.Error(), `volume mode "Ephemeral" not supported by driver csi.example.com (only supports [])`) {
-		t.Fatalf("got %v", err)
+	known := d.objects.drivers[driverName]
+	for driver, why := range map[*storagev1.CSIDriver]string{nil: "no CSIDriver object", known: "only supports []"} {
+		d.objects.drivers[driverName] = driver
+		if _, err := d.setup(t, p); err == nil || !strings.Contains(err.Error(), `volume mode "Ephemeral" not supported by driver csi.example.com (`+why+`)`) {
+			t.Fatalf("got %v", err)
+		}
 	}
+	d.objects.drivers[driverName] = known
 	spec := &d.objects.drivers[driverName].Spec
 	spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
 	spec.PodInfoOnMount, spec.TokenRequests, spec.RequiresRepublish = ptr.To(true), []storagev1.TokenRequest{{Audience: "a"}}, ptr.To(true)
@@ -494,7 +505,9 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesInUse = []v1.UniqueVolumeName{unique}
-	if err := d.attach.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume not attached according to node status" {
+	err := d.attach.missingToAttach(csiID{driverName, "handle-c"})
+	messagestest.SawError(err)
+	if err == nil || err.Error() != "Volume not attached according to node status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: unique}}

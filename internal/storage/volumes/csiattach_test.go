@@ -47,6 +47,7 @@ func TestCSIVolumeThatFindsNoRoom(t *testing.T) {
 				m.csi = newCSIState(CSIConfig{Objects: objects, NodeName: "n", ControllerAttach: true, Exhausted: func(driver string) { told = append(told, driver) }})
 				began := time.Now()
 				_, errs := m.Prepare(t.Context(), podWith(claimVolume("v", "c")))
+				sawFailed(errs)
 				if len(errs) != 1 || errs[0].Error() != tc.want {
 					t.Fatalf("got %v", errs)
 				}

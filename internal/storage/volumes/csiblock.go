@@ -220,7 +220,11 @@ func (c *csiDisks) unstage(ctx context.Context, id csiID, d disk) error {
 			return err
 		}
 		if len(left) > 0 {
-			return fmt.Errorf("the device %q is still referenced from other Pods: %s", d.dir, left[0].Name())
+			names := make([]string, len(left))
+			for i, e := range left {
+				names[i] = e.Name()
+			}
+			return fmt.Errorf("the device %q is still referenced from other Pods %v", d.dir, names)
 		}
 	}
 	driver, err := c.csi.Drivers.Driver(id.driver)

@@ -17,6 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/crispec"
 	"berth/internal/storage/csi/csitest"
 )
@@ -105,6 +106,11 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.unstageAll() // the second pod has it still
+	err := d.unstageAlone(t.Context(), csiID{driverName, "handle-c"})
+	messagestest.SawError(err)
+	if want := fmt.Sprintf("the device %q is still referenced from other Pods [second]", all+"/pv-c"); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
 	d.expectCalls("Stage", "Publish", "Publish", "GetVolumeStats", "Unpublish")
 	if err := d.Teardown(t.Context(), "second"); err != nil {
 		t.Fatal(err)

@@ -213,6 +213,9 @@ func TestCSIVolumeThatDoesNotGrow(t *testing.T) {
 				expectFailed := func() {
 					t.Helper()
 					c := g.storage.claims["c"].Status.Conditions
+					for i := range c {
+						messagestest.Saw("condition", string(c[i].Type)+"/"+c[i].Reason, c[i].Message)
+					}
 					if len(c) != 2 || !strings.HasPrefix(string(c[1].Type)+": "+c[1].Message, failed) {
 						t.Errorf("conditions: %+v", c)
 					}

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/crispec"
 )
 
@@ -346,9 +347,22 @@ func TestNamesThatLeadUp(t *testing.T) {
 	}
 	for _, s := range []crispec.Subpath{{Volume: "../up", Container: "c", Path: "a"}, {Volume: "v", Container: "../../up", Path: "a"}, {Volume: "v", Container: "c", Path: "../up"}} {
 		s.Root = filepath.Join(d.root, "pods")
-		if target, err := d.BindSubpath(t.Context(), podWith(), s); err == nil {
+		target, err := d.BindSubpath(t.Context(), podWith(), s)
+		messagestest.SawError(err)
+		if err == nil {
 			t.Errorf("%+v is bound at %s", s, target)
 		}
+	}
+}
+
+// Where no directory can be made the container is told which one it does not get.
+func TestSubpathThatCannotBeMade(t *testing.T) {
+	m, _ := newManager(t)
+	s := crispec.Subpath{Volume: "v", Container: "c", Path: "new/deep", Root: "/proc/self/fdinfo"}
+	_, err := m.BindSubpath(t.Context(), podWith(hostPath("v", s.Root, "")), s)
+	messagestest.SawError(err)
+	if want := `failed to create subPath directory for volumeMount "v" of container "c"`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

@@ -153,7 +153,7 @@ type refused struct{ plain }
 
 func (refused) setup(_ context.Context, v *volume) (outcome, error) {
 	if v.bound != nil {
-		return outcome{}, fmt.Errorf("persistent volumes of type %s are not supported yet", v.source())
+		return outcome{}, &Error{Step: "FindPluginBySpec", Err: fmt.Errorf("persistent volumes of type %s are not supported yet", v.source())}
 	}
 	return outcome{}, fmt.Errorf("volumes of type %s are not supported yet", v.source())
 }

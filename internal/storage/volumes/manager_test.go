@@ -314,6 +314,7 @@ func TestHostPathTypes(t *testing.T) {
 	for _, tt := range tests {
 		var got string
 		if _, err := ensureHostPath(&v1.HostPathVolumeSource{Path: tt.path, Type: &tt.kind}); err != nil {
+			sawFailed(Errors{failed("v", err)})
 			got = err.Error()
 		}
 		if got != tt.want {

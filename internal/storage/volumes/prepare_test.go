@@ -99,6 +99,7 @@ func resourceFile(path, container, name string) v1.DownwardAPIVolumeFile {
 func prepared(t *testing.T, m *Manager, p *v1.Pod) (map[string]string, string) {
 	t.Helper()
 	in, err := m.Prepare(t.Context(), p)
+	sawFailed(err)
 	if err != nil {
 		return nil, err.Err().Error()
 	}

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/observe/metrics/metricstest"
+	"berth/internal/storage/csi/csitest"
 )
 
 const filePolicy = "system_u:object_r:container_file_t:s0"
@@ -150,10 +152,17 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 	if err := d.Teardown(t.Context(), "first"); err != nil {
 		t.Fatal(err)
 	}
+	if err := csitest.Break(d.driver.Dir, "NodeUnstageVolume", csitest.Fail, codes.Internal); err != nil {
+		t.Fatal(err)
+	}
+	const waits = `waiting for unmount of volume "pv-c", because it is already mounted to a different pod with a different SELinux label: `
+	if _, err := d.setup(t, second); err == nil || !strings.Contains(err.Error(), waits) {
+		t.Errorf("got %v", err)
+	}
 	if _, err := d.setup(t, second); err != nil {
 		t.Fatal(err)
 	}
-	d.expectCalls("Stage", "Publish", "Unpublish", "Unstage", "Stage", "Publish")
+	d.expectCalls("Stage", "Publish", "Unpublish", "Unstage", "Unstage", "Stage", "Publish") // the first Unstage failed
 	expectFlag("s0:c2")
 	if len(pv.Spec.MountOptions) != 1 {
 		t.Errorf("the options of the persistent volume: %q", pv.Spec.MountOptions)
