@@ -69,7 +69,7 @@ func serverObjects(g *ground, api kept.API) objects.Config {
 				})
 			}
 		},
-		API: api, Classes: api, Accounts: api, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log, Metrics: g.out.Metrics,
+		API: api, Classes: api, Accounts: api, Discovery: api, SyncFrequency: k.SyncFrequency.Duration, Log: g.cfg.Log, Metrics: g.out.Metrics,
 		Strategy: objects.Strategy{
 			Name: k.ConfigMapAndSecretChangeDetectionStrategy, Read: api,
 			TTL: func() (time.Duration, bool) { return objectTTL(g.api.current.Node()) },

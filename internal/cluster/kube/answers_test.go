@@ -1,6 +1,9 @@
 package kube_test
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
@@ -48,6 +52,34 @@ var calls = map[string]func(t *testing.T, c *kube.Client) error{
 		return err
 	},
 	"probe of a kind": func(t *testing.T, c *kube.Client) error { return c.ProbeClusterTrustBundles(t.Context()) },
+}
+
+func TestServesTokens(t *testing.T) {
+	const list = `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"serviceaccounts"}`
+	body := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Path != "/api/v1" || body == "" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, body)
+	}))
+	t.Cleanup(server.Close)
+	c := open(t, kube.Config{REST: &rest.Config{Host: server.URL}})
+	for answer, want := range map[string]string{
+		list + `,{"name":"serviceaccounts/token"}]}`: "true ",
+		list + "]}":           "false ",
+		`{"kind":"APIGroup"}`: `false get /api/v1: the server answered with a "APIGroup" instead of an APIResourceList`,
+		`no list of anything`: "false get /api/v1: invalid character 'o' in literal null (expecting 'u')",
+		"":                    "false get /api/v1: the server could not find the requested resource",
+	} {
+		body = answer
+		serves, err := c.ServesTokens(t.Context())
+		if got := fmt.Sprint(serves, " ", text(err)); got != want {
+			t.Errorf("answer %s: got %s, want %s", answer, got, want)
+		}
+	}
 }
 
 func TestAnswersThatAreNoneAreErrors(t *testing.T) {

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -214,6 +216,26 @@ func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount stri
 		return nil, err
 	}
 	return out, nil
+}
+
+// ServesTokens asks whether the server issues tokens of service accounts (TokenRequest).
+func (c *Client) ServesTokens(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
+	defer cancel()
+	const path = "/api/v1"
+	request := c.rest[resourceOf[*v1.ServiceAccount]()].Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON)
+	body, err := request.Do(asCall(ctx, "get")).Raw()
+	if err != nil {
+		return false, fmt.Errorf("get %s: %w", path, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return false, fmt.Errorf("get %s: %w", path, err)
+	}
+	if list.Kind != "APIResourceList" {
+		return false, fmt.Errorf("get %s: the server answered with a %q instead of an APIResourceList", path, list.Kind)
+	}
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "serviceaccounts/token" }), nil
 }
 
 // CreateCertificateSigningRequest asks for a certificate and returns the request as stored. What

@@ -42,6 +42,12 @@ type ClassAPI interface {
 	FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass))
 }
 
+// DiscoveryAPI is what the API server says of itself.
+type DiscoveryAPI interface {
+	// ServesTokens asks whether the server issues tokens of service accounts.
+	ServesTokens(ctx context.Context) (bool, error)
+}
+
 // ReadAPI is the API server as the strategies Cache and Get need it. What does not exist is a
 // NotFound error of the API.
 type ReadAPI interface {
@@ -65,6 +71,9 @@ type Config struct {
 	Classes  ClassAPI
 	Accounts AccountAPI
 	Trust    TrustAPI // nil: no volume shows ClusterTrustBundles
+	// Discovery tells a server without tokens from a service account that does not exist; nil: every
+	// server is taken to have them.
+	Discovery DiscoveryAPI
 	// Certificates are those of pods.
 	Certificates PodCertificates
 	Strategy     Strategy
@@ -128,7 +137,7 @@ func New(cfg Config) (*Objects, error) {
 				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
 			},
 			idle, to, func(*nodev1.RuntimeClass) bool { return false }),
-		tokens:      newTokens(cfg.API.CreateToken, changed, cfg.Log),
+		tokens:      newTokens(issuer{cfg.API, cfg.Discovery}.create, changed, cfg.Log),
 		accounts:    accounts,
 		trust:       newTrustBundles(cfg.Trust, changed),
 		credentials: newCredentials(cfg.Certificates, accounts, changed, cfg.Log),

@@ -114,6 +114,7 @@ func startSigning(t *testing.T) (*signing, *Objects) {
 			Event: func(p *v1.Pod, eventtype, reason, message string) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
+				messagestest.SawEvent(reason, message)
 				s.events = append(s.events, strings.Join([]string{p.Name, eventtype, reason, message}, " "))
 			},
 		},

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -72,6 +74,24 @@ func newTokens(create func(context.Context, string, string, *authenticationv1.To
 		create: create, changed: changed, issued: pod.NewInbox[struct{}](), log: log,
 		cache: map[tokenKey]token{}, wake: map[tokenKey]time.Time{},
 	}
+}
+
+// issuer asks the API server for tokens.
+type issuer struct {
+	api       API
+	discovery DiscoveryAPI // nil: not asked
+}
+
+// create asks for a token. A server that issues none answers NotFound, as it does where the service
+// account does not exist.
+func (i issuer) create(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	issued, err := i.api.CreateToken(ctx, namespace, serviceAccount, request)
+	if i.discovery != nil && apierrors.IsNotFound(err) {
+		if serves, failed := i.discovery.ServesTokens(ctx); failed == nil && !serves {
+			return nil, errors.New("the API server does not have TokenRequest endpoints enabled")
+		}
+	}
+	return issued, err
 }
 
 // get returns a token for a volume.

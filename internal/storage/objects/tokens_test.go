@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/record/events/messagestest"
@@ -154,6 +155,43 @@ func TestATokenBesideAWrongClock(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// discovery is what a server says of itself.
+type discovery struct {
+	serves bool
+	err    error
+}
+
+func (d discovery) ServesTokens(context.Context) (bool, error) { return d.serves, d.err }
+
+// A server without tokens is told from a service account that does not exist.
+func TestServersWithoutTokens(t *testing.T) {
+	missing := apierrors.NewNotFound(v1.Resource("serviceaccounts"), "account")
+	const none = "failed to fetch token: the API server does not have TokenRequest endpoints enabled"
+	for _, tc := range []struct {
+		err       error
+		discovery DiscoveryAPI
+		want      string
+	}{
+		{missing, discovery{}, none},
+		{missing, discovery{serves: true}, `failed to fetch token: serviceaccounts "account" not found`},
+		{missing, discovery{err: errors.New("away")}, `failed to fetch token: serviceaccounts "account" not found`},
+		{missing, nil, `failed to fetch token: serviceaccounts "account" not found`},
+		{errors.New("not now"), discovery{}, "failed to fetch token: not now"},
+	} {
+		s := newServer()
+		s.failTokens(tc.err)
+		o, err := New(Config{API: s, Classes: s, Accounts: s, Discovery: tc.discovery})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = o.Token(t.Context(), podWith("1", nil, nil), &v1.ServiceAccountTokenProjection{})
+		messagestest.SawError(err)
+		if err == nil || err.Error() != tc.want {
+			t.Errorf("%v, %+v: got %v, want %s", tc.err, tc.discovery, err, tc.want)
+		}
 	}
 }
 

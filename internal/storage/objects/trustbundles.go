@@ -155,10 +155,13 @@ func (t *trustBundles) seen(f *followed, all []*certificatesv1beta1.ClusterTrust
 	}
 }
 
+// noTrust are the kubelet's words where there are no bundles at all.
+const noTrust = "ClusterTrustBundle projection is not supported in static kubelet mode"
+
 // get returns the certificates of the source, as of now.
 func (t *trustBundles) get(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	if t.api == nil {
-		return nil, errors.New("ClusterTrustBundles are not shown here: turn on the feature gate ClusterTrustBundleProjection")
+		return nil, errors.New(noTrust + ": turn on the feature gate ClusterTrustBundleProjection")
 	}
 	t.mu.Lock()
 	f := t.follow
@@ -183,8 +186,8 @@ func (t *trustBundles) await(ctx context.Context, p *v1.Pod, f *followed) error 
 	default:
 	}
 	if err := t.api.ProbeClusterTrustBundles(ctx); apierrors.IsNotFound(err) {
-		return fmt.Errorf("the API server has no ClusterTrustBundles: have it serve %s, with its feature gate ClusterTrustBundle: %w",
-			certificatesv1beta1.SchemeGroupVersion, err)
+		return fmt.Errorf("%s: the API server has no ClusterTrustBundles: have it serve %s, with its feature gate ClusterTrustBundle: %w",
+			noTrust, certificatesv1beta1.SchemeGroupVersion, err)
 	}
 	timer := time.NewTimer(trustWait)
 	defer timer.Stop()

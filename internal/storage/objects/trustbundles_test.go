@@ -256,7 +256,10 @@ func TestBundlesThatCannotBeHad(t *testing.T) {
 		}
 		s.absent = true
 		began = time.Now()
-		if _, err := o.TrustBundle(t.Context(), p, src); err == nil || !strings.Contains(err.Error(), "feature gate ClusterTrustBundle") || time.Since(began) != 0 {
+		_, err = o.TrustBundle(t.Context(), p, src)
+		messagestest.SawError(err)
+		const none = "ClusterTrustBundle projection is not supported in static kubelet mode: "
+		if err == nil || !strings.HasPrefix(err.Error(), none) || !strings.Contains(err.Error(), "feature gate ClusterTrustBundle") || time.Since(began) != 0 {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
 		// The pod that gave up is told.
@@ -267,7 +270,8 @@ func TestBundlesThatCannotBeHad(t *testing.T) {
 		}
 		off := start(t, newServer())
 		off.Register(p)
-		if _, err := off.TrustBundle(t.Context(), p, src); err == nil || !strings.Contains(err.Error(), "feature gate ClusterTrustBundleProjection") {
+		_, err = off.TrustBundle(t.Context(), p, src)
+		if err == nil || err.Error() != none+"turn on the feature gate ClusterTrustBundleProjection" {
 			t.Errorf("got %v", err)
 		}
 	})
