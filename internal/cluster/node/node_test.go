@@ -581,7 +581,7 @@ func TestSourcesReachTheStatus(t *testing.T) {
 				return Devices{Capacity: quantities("example.com/gpu", "2"), Allocatable: quantities("example.com/gpu", "1")}
 			}
 			c.Sources.VolumesInUse = func() []v1.UniqueVolumeName { return []v1.UniqueVolumeName{"v"} }
-			c.Sources.Pressure = func() Pressure { return Pressure{Disk: true} }
+			c.Sources.Pressure = func() Pressure { return Pressure{Memory: true, Disk: true, PID: true} }
 			c.Sources.Problems = func() []error { return []error{errors.New("PLEG is not healthy: x")} }
 		})
 		w.start(t)

@@ -497,6 +497,27 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// Each kind of probe tells of each outcome in the same words.
+func TestEventsOfEachKind(t *testing.T) {
+	for kind, title := range map[string]string{"l": "Liveness", "r": "Readiness", "s": "Startup"} {
+		for outcome, want := range map[action.Outcome]string{
+			action.Failure: "web/c Warning Unhealthy " + title + " probe failed: why",
+			action.Warning: "web/c Warning ProbeWarning " + title + " probe warning: why",
+			action.Unknown: "web/c Warning Unhealthy " + title + " probe errored and resulted in unknown state: why",
+		} {
+			bubble(t, kind+" "+outcome.String(), func(t *testing.T, n *node) {
+				n.set(kind, result(outcome, "why"))
+				probes := map[string]*v1.Probe{kind: probeOf(kind)}
+				n.Sync(webPod(probes["l"], probes["r"], probes["s"]), runs("a"))
+				synctest.Wait()
+				if d := cmp.Diff([]string{want}, n.events); d != "" {
+					t.Errorf("events (-want +got):\n%s", d)
+				}
+			})
+		}
+	}
+}
+
 func TestTermination(t *testing.T) {
 	now := func(state pod.ContainerState) *pod.Status {
 		return shows(incarnation("a", "c", state, time.Now()), incarnation("b", "sidecar", state, time.Now()))

@@ -210,6 +210,13 @@ func TestDriversThatAreRefused(t *testing.T) {
 			if _, err := d.Driver("x"); err == nil {
 				t.Error("it is registered all the same")
 			}
+			again := d.ValidatePlugin(tt.driver.Name, "", tt.versions)
+			messagestest.SawError(again)
+			if ofVersions := strings.Contains(tt.want, "failed."); (again != nil) != ofVersions {
+				t.Errorf("before it registers: %v", again)
+			} else if ofVersions && again.Error() != strings.Replace(err.Error(), "RegisterPlugin", "ValidatePlugin", 1) {
+				t.Errorf("before it registers: %v\nwant the same as %v", again, err)
+			}
 		})
 	}
 	c.expectDrivers(storagev1.CSINodeDriver{Name: "a", NodeID: "id-a"})

@@ -160,7 +160,7 @@ func (n *node) NodeEvent(kind, reason, message string) {
 func (n *node) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
 	var s v1.PodStatus
 	status(&s)
-	messagestest.Saw("status", s.Reason, s.Message)
+	messagestest.SawStatus(&s)
 	n.evicted = append(n.evicted, p)
 	n.tell("%s: evicted within %d s: %s %s %s", p.UID, grace, s.Phase, s.Reason, s.Message)
 	n.states.Set(p.UID, pod.Lifecycle{State: pod.Terminating, Evicted: true})

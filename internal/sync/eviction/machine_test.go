@@ -259,6 +259,7 @@ func (m *machine) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), d
 	var s v1.PodStatus
 	if status != nil {
 		status(&s)
+		messagestest.SawStatus(&s)
 		m.tell("%s: evicted within %d s: %s %s %s", p.Name, grace, s.Phase, s.Reason, s.Conditions[0].Reason)
 	} else {
 		m.tell("%s: to end within %d s", p.Name, grace)

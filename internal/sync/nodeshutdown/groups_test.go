@@ -108,7 +108,7 @@ func TestFinalStatus(t *testing.T) {
 		s := v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady}}}
 		set(&s)
 		set(&s) // each report does
-		messagestest.Saw("status", s.Reason, s.Message)
+		messagestest.SawStatus(&s)
 		if s.Phase != want || s.Reason != "Terminated" || s.Message != "Pod was terminated in response to imminent node shutdown." {
 			t.Errorf("%s: %s %s %q", phase, s.Phase, s.Reason, s.Message)
 		}
