@@ -2,6 +2,7 @@ package prober
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,7 +149,7 @@ func TestReportedStatusWithoutAFile(t *testing.T) {
 
 func fileOf(t *testing.T, path string) map[pod.UID]savedPod {
 	t.Helper()
-	k, err := New(Config{Path: path}).file.Load()
+	k, err := New(Config{Path: path, Log: slog.New(slog.DiscardHandler)}).file.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
