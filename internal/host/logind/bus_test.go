@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"berth/internal/record/events/messagestest"
 )
 
 // busConfig is that of a private bus on which everybody may do everything, as on a session's.
@@ -120,6 +122,7 @@ func (h *host) Get(iface, name string) (dbus.Variant, *dbus.Error) {
 func (h *host) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	messagestest.Saw("lock", who, why)
 	if h.begun {
 		return 0, dbus.NewError(errorInProgress, []any{"The operation inhibition has been requested for is already running"})
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/record/events/messagestest"
 )
 
 func TestComputeNames(t *testing.T) {
@@ -62,6 +64,7 @@ fe00::2	ip6-allrouters
 			"# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n",
 		},
 	} {
+		messagestest.Saw("file", "-", tc.got)
 		if d := cmp.Diff(tc.want, tc.got); d != "" {
 			t.Errorf("%s: %s", tc.name, d)
 		}

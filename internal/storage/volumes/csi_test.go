@@ -432,7 +432,11 @@ func TestCSIVolumeOfAPodItself(t *testing.T) {
 	}}
 	d.objects.secrets["default/s"] = &v1.Secret{Data: map[string][]byte{"key": []byte("value")}}
 	known := d.objects.drivers[driverName]
-	for driver, why := range map[*storagev1.CSIDriver]string{nil: "no CSIDriver object", known: "only supports []"} {
+	persistent := known.DeepCopy()
+	persistent.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	for driver, why := range map[*storagev1.CSIDriver]string{
+		nil: "no CSIDriver object", known: "only supports []", persistent: `only supports ["Persistent"]`,
+	} {
 		d.objects.drivers[driverName] = driver
 		if _, err := d.setup(t, p); err == nil || !strings.Contains(err.Error(), `volume mode "Ephemeral" not supported by driver csi.example.com (`+why+`)`) {
 			t.Fatalf("got %v", err)

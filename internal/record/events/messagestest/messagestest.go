@@ -1,7 +1,8 @@
 // Package messagestest holds the list of messages that programs match: events, conditions, status
 // reasons, and errors of gRPC and HTTP that are the kubelet's to the word.
 //
-// Owns: the list, messages.txt, and which of its rows the tests of a package produced.
+// Owns: the list, messages.txt, which of its rows the tests of a package produced, and absent.txt:
+// the kubelet's messages that this agent does not have, each with the reason.
 // Reads: what tests record.
 // Never: is linked into the binary.
 package messagestest
@@ -24,11 +25,14 @@ import (
 //go:embed messages.txt
 var list string
 
+//go:embed absent.txt
+var absentList string
+
 // Row is a message that the tests of a package must produce.
 type Row struct {
 	// Where is how a client reads the message: event, condition, status, waiting (of a container),
-	// grpc, http, probe (the output of one), or error (of the log, of a start of the agent, or
-	// within another message).
+	// grpc, http, probe (the output of one), file (of a container), lock (of a shutdown of the machine),
+	// or error (of the log, of a start of the agent, or within another message).
 	Where string
 	// Reason is that of an event or a condition, or the code of an answer; - is any.
 	Reason string
@@ -45,6 +49,32 @@ type Row struct {
 // Rows returns the list.
 func Rows() ([]Row, error) {
 	var rows []Row
+	err := each("messages.txt", list, func(cells []string) {
+		r := Row{Where: strings.TrimSpace(cells[0]), Reason: strings.TrimSpace(cells[1]), Form: cells[2], Package: strings.TrimSpace(cells[3]), Source: cells[4]}
+		r.form = compile(r.Form)
+		rows = append(rows, r)
+	})
+	return rows, err
+}
+
+// AbsentRow is a message of the kubelet that this agent does not have.
+type AbsentRow struct {
+	Where, Reason, Form string // as those of a Row
+	Why                 string // what there is instead
+	Source              string
+}
+
+// Absent returns the messages that this agent does not have.
+func Absent() ([]AbsentRow, error) {
+	var rows []AbsentRow
+	err := each("absent.txt", absentList, func(cells []string) {
+		rows = append(rows, AbsentRow{Where: cells[0], Reason: cells[1], Form: cells[2], Why: cells[3], Source: cells[4]})
+	})
+	return rows, err
+}
+
+// each calls do with the five cells of each row of a list.
+func each(file, list string, do func(cells []string)) error {
 	seen := map[string]bool{}
 	for number, line := range strings.Split(list, "\n") {
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -52,18 +82,16 @@ func Rows() ([]Row, error) {
 		}
 		cells := strings.Split(line, " | ")
 		if len(cells) != 5 {
-			return nil, fmt.Errorf("messages.txt:%d: %d cells, want 5: where | reason | form | package | source", number+1, len(cells))
+			return fmt.Errorf("%s:%d: %d cells, want 5, as the file's first lines say", file, number+1, len(cells))
 		}
-		r := Row{Where: strings.TrimSpace(cells[0]), Reason: strings.TrimSpace(cells[1]), Form: cells[2], Package: strings.TrimSpace(cells[3]), Source: cells[4]}
-		if key := strings.Join(cells[:4], "|"); seen[key] {
-			return nil, fmt.Errorf("messages.txt:%d: the row is there twice", number+1)
-		} else {
-			seen[key] = true
+		key := strings.Join(cells[:4], "|")
+		if seen[key] {
+			return fmt.Errorf("%s:%d: the row is there twice", file, number+1)
 		}
-		r.form = compile(r.Form)
-		rows = append(rows, r)
+		seen[key] = true
+		do(cells)
 	}
-	return rows, nil
+	return nil
 }
 
 var verb = regexp.MustCompile(`%[sdqv%]`)

@@ -1,11 +1,17 @@
 package messagestest
 
 import (
+	"flag"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
+
+var update = flag.Bool("update", false, "write docs/messages.md")
 
 func TestForms(t *testing.T) {
 	for _, tt := range []struct {
@@ -70,7 +76,7 @@ func TestRows(t *testing.T) {
 	}
 	for _, r := range rows {
 		switch r.Where {
-		case "event", "condition", "status", "waiting", "grpc", "http", "probe", "error":
+		case "event", "condition", "status", "waiting", "grpc", "http", "probe", "file", "lock", "error":
 		default:
 			t.Errorf("%q: the place %q is none", r.Form, r.Where)
 		}
@@ -83,4 +89,124 @@ func TestRows(t *testing.T) {
 			t.Errorf("%q: the tests of %s do not end by messagestest.Main: %v", r.Form, r.Package, err)
 		}
 	}
+}
+
+// A message that this agent has is not in the list of those that it has not.
+func TestAbsent(t *testing.T) {
+	rows, err := Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	for _, r := range rows {
+		has[r.Where+"|"+r.Reason+"|"+r.Form] = true
+	}
+	absent, err := Absent()
+	if err != nil || len(absent) == 0 {
+		t.Fatal(len(absent), err)
+	}
+	for _, r := range absent {
+		if has[r.Where+"|"+r.Reason+"|"+r.Form] || r.Why == "" || r.Source == "" {
+			t.Errorf("%+v: a test produces it, or a cell is empty", r)
+		}
+	}
+	// What has no text of its own is looked for by its reason.
+	words := map[string]AbsentRow{}
+	for _, r := range absent {
+		word := longest(r.Form)
+		if word == "" {
+			_, word, _ = strings.Cut("/"+r.Reason, "/")
+			word = word[strings.LastIndex(word, "/")+1:]
+		}
+		words[word] = r
+	}
+	for _, folder := range []string{"agent", "cmd", "internal"} {
+		err := filepath.WalkDir(filepath.Join("../../../..", folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for word, r := range words {
+				if strings.Contains(string(text), `"`+word+`"`) && r.Form == "…" || len(word) > 20 && strings.Contains(string(text), word) && !known[word] {
+					t.Errorf("%s has %q: give it a row of messages.txt in place of that of absent.txt", path, word)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// known are texts that are parts of longer messages, which are there.
+var known = map[string]bool{" already present on machine": true}
+
+// longest returns the longest text of the form between its verbs.
+func longest(form string) string {
+	out := ""
+	for _, part := range regexp.MustCompile(`%[sdqv]|…`).Split(form, -1) {
+		if len(part) > len(out) {
+			out = part
+		}
+	}
+	return out
+}
+
+// docs/messages.md tells users of both lists.
+func TestDoc(t *testing.T) {
+	rows, err := Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent, err := Absent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	packages := map[string]bool{}
+	for _, r := range rows {
+		count[r.Where]++
+		packages[r.Package] = true
+	}
+	var b strings.Builder
+	b.WriteString("# Messages that programs match\n\n<!-- Made by go test ./internal/record/events/messagestest -run TestDoc -update. -->\n\n")
+	fmt.Fprintf(&b, "Events, conditions, statuses and errors that the kubelet has too keep its words. Each is a row of\n"+
+		"[messages.txt](../internal/record/events/messagestest/messages.txt), and a test produces it:\n%d rows, of %d packages.\n\n", len(rows), len(packages))
+	b.WriteString("| where a client reads it | rows |\n|---|---|\n")
+	for _, w := range []struct{ where, what string }{
+		{"event", "event"},
+		{"condition", "condition of a pod, a node or a claim"},
+		{"status", "status of a pod or a terminated container"},
+		{"waiting", "state of a waiting container"},
+		{"probe", "output of a probe, in the event `Unhealthy`"},
+		{"grpc", "error of a gRPC service"},
+		{"http", "body of the kubelet's HTTP API"},
+		{"file", "file in a container"},
+		{"lock", "lock that delays a shutdown of the machine"},
+		{"error", "part of another message, of the log or of an error at the start"},
+	} {
+		fmt.Fprintf(&b, "| %s | %d |\n", w.what, count[w.where])
+	}
+	b.WriteString("\n## Not there\n\nThese messages of the kubelet do not occur.\n\n| where | reason | message | why |\n|---|---|---|---|\n")
+	for _, r := range absent {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.Where, code(r.Reason, "-"), code(r.Form, "…"), r.Why)
+	}
+	const path = "../../../../docs/messages.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != b.String() {
+		t.Errorf("docs/messages.md is out of date: run go test ./internal/record/events/messagestest -run TestDoc -update: %v", err)
+	}
+}
+
+// code returns the text as code, nothing if it stands for any.
+func code(text, whatever string) string {
+	if text == whatever {
+		return ""
+	}
+	return "`" + text + "`"
 }
