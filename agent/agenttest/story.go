@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
 )
@@ -124,6 +125,14 @@ func (s *story) recordMessages() {
 	}
 	for _, p := range h.Pods() {
 		messagestest.SawStatus(&p.Status)
+	}
+	if s.API == nil {
+		return
+	}
+	for _, n := range kubetest.List[*v1.Node](s.API) {
+		for _, c := range n.Status.Conditions {
+			messagestest.Saw("condition", string(c.Type)+"/"+c.Reason, c.Message)
+		}
 	}
 }
 

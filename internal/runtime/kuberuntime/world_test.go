@@ -336,8 +336,8 @@ func TestHostResolver(t *testing.T) {
 	})
 }
 
-// A sandbox of which the runtime does not tell the state, though it has made it, gets no containers,
-// and an event says so.
+// A sandbox of which the runtime does not tell the state, though it has made it, gets no
+// containers, and an event says so.
 func TestStatusOfASandboxThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

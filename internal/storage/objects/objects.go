@@ -71,8 +71,8 @@ type Config struct {
 	Classes  ClassAPI
 	Accounts AccountAPI
 	Trust    TrustAPI // nil: no volume shows ClusterTrustBundles
-	// Discovery tells a server without tokens from a service account that does not exist; nil: every
-	// server is taken to have them.
+	// Discovery tells a server without tokens from a service account that does not exist; nil:
+	// every server is taken to have them.
 	Discovery DiscoveryAPI
 	// Certificates are those of pods.
 	Certificates PodCertificates

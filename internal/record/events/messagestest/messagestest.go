@@ -31,8 +31,8 @@ var absentList string
 // Row is a message that the tests of a package must produce.
 type Row struct {
 	// Where is how a client reads the message: event, condition, status, waiting (of a container),
-	// grpc, http, probe (the output of one), file (of a container), lock (of a shutdown of the machine),
-	// or error (of the log, of a start of the agent, or within another message).
+	// grpc, http, probe (the output of one), file (of a container), lock (of a shutdown of the
+	// machine), or error (of the log, of a start of the agent, or within another message).
 	Where string
 	// Reason is that of an event or a condition, or the code of an answer; - is any.
 	Reason string
@@ -155,7 +155,8 @@ func SawError(err error) {
 	}
 }
 
-// SawStatus records the reasons and messages of a pod's status, of its conditions and its containers.
+// SawStatus records the reasons and messages of a pod's status, of its conditions and of its
+// containers.
 func SawStatus(s *v1.PodStatus) {
 	Saw("status", s.Reason, s.Message)
 	for _, c := range s.Conditions {
