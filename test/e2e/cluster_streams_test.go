@@ -95,7 +95,8 @@ func TestClusterExecResize(t *testing.T) {
 	wantText(t, "the program", said, "is 30 100\r\n", "is 25 80\r\n")
 }
 
-// kubectl attach speaks with the container's own process, to its end.
+// kubectl attach speaks with a container's own process, to its end: nothing of the output is lost,
+// whichever of two outputs ends first.
 func TestClusterAttach(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -103,44 +104,64 @@ func TestClusterAttach(t *testing.T) {
 	p := shell(c.helloPod("echo"), `echo ready; while read line; do echo "got $line"; [ "$line" != enough ] || exit 0; done`)
 	p.Spec.Containers[0].Stdin = true
 	p.Spec.RestartPolicy = v1.RestartPolicyNever
+	first := p.Spec.Containers[0]
+	for i := range 9 {
+		first.Name = fmt.Sprint("echo-", i)
+		p.Spec.Containers = append(p.Spec.Containers, first)
+	}
 	c.create(p)
 	c.awaitAPIReady("echo")
+	errs := make(chan error, len(p.Spec.Containers))
+	for _, container := range p.Spec.Containers {
+		go func() { errs <- c.speakWith("echo", container.Name) }()
+	}
+	for range p.Spec.Containers {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	c.awaitAPI("the pod to succeed", func(p pods) bool { return p.named("echo").Status.Phase == v1.PodSucceeded })
+	for _, container := range p.Spec.Containers {
+		wantText(t, "the log of "+container.Name, c.kubectl("logs", "echo", "-c", container.Name), "ready\n", "got hello\n", "got enough\n")
+	}
+}
+
+// speakWith attaches kubectl to a container that answers each line, and returns when it has ended.
+func (c *cluster) speakWith(pod, container string) error {
 	input, say := io.Pipe()
+	defer say.Close()
 	out, err := os.CreateTemp(c.place.Dir, "attached-")
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer out.Close()
-	t.Cleanup(func() {
-		if t.Failed() {
-			b, err := os.ReadFile(out.Name())
-			t.Logf("kubectl attach said %q (%v)", b, err)
-			logs, _ := filepath.Glob(c.podLogs() + "/*/*/*.log")
-			for _, file := range logs {
-				b, err := os.ReadFile(file)
-				t.Logf("%s: %q (%v)", file, b, err)
-			}
-		}
-	})
-	cmd := c.kubectlCommand("attach", "-i", "echo")
+	cmd := c.kubectlCommand("attach", "-i", pod, "-c", container)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, out, out
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	for _, line := range []string{"hello", "enough"} {
 		if _, err := io.WriteString(say, line+"\n"); err != nil {
-			t.Fatal(err)
+			return err
 		}
-		until(t, "the answer to "+line, func() bool { return strings.Contains(read(t, out.Name()), "got "+line+"\n") })
+		answered := func() bool {
+			b, err := os.ReadFile(out.Name())
+			return err == nil && strings.Contains(string(b), "got "+line+"\n")
+		}
+		for end := time.Now().Add(patience(time.Minute)); !answered(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				b, err := os.ReadFile(out.Name())
+				return fmt.Errorf("container %s did not answer %q: kubectl attach said %q (%v)", container, line, b, err)
+			}
+		}
 	}
 	if err := say.Close(); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("kubectl attach: %v: %s", err, read(t, out.Name()))
+		return fmt.Errorf("kubectl attach -c %s: %w", container, err)
 	}
-	c.awaitAPI("the pod to succeed", func(p pods) bool { return p.named("echo").Status.Phase == v1.PodSucceeded })
-	wantText(t, "the log", c.kubectl("logs", "echo"), "ready\n", "got hello\n", "got enough\n")
+	return nil
 }
 
 // countServer reads from each connection a number and so many bytes, says that it has them, and
