@@ -314,6 +314,7 @@ func shapes(host string) []shape {
 		rights string
 	}{
 		{"own-users", ownUsers, "user read-only-root no-escalation no-capabilities sys-admin seccomp tty limits memory-volume"},
+		{"own-users-shared-pid", func(p *v1.Pod, c *v1.Container) { ownUsers(p, c); sharedPID(p, c) }, "user tty"},
 		{"shared-pid", sharedPID, "user read-only-root no-capabilities sys-admin seccomp privileged tty"},
 		{"host-pid", hostPID, "user sys-admin privileged tty"},
 		{"host-ipc", hostIPC, "user privileged memory-volume"},
@@ -377,6 +378,7 @@ func securityShapes() []shape {
 		ofShape("exec-seccomp", seccompOfNode).byExec(),
 		ofShape("exec-tty", terminal).byExec(),
 		ofShape("exec-own-users", ownUsers, asUser).byExec(),
+		ofShape("exec-own-users-tty", ownUsers, terminal).byExec(),
 		ofShape("exec-shared-pid", sharedPID).byExec(),
 		ofShape("exec-host-namespaces", hostPID, hostIPC, hostNetwork).byExec(),
 		ofShape("exec-limits", resources("cpu=20m", "cpu=100m memory=64Mi")).byExec(),
@@ -560,6 +562,10 @@ func volumeShapes(host string) []shape {
 		ofShape("nested-in-reverse", mounted("/volume/below", emptyDir(v1.StorageMediumMemory, "1Mi")), mounted("/volume", plain)),
 		ofShape("on-etc", mounted("/etc", hostPath(host+"/etc", ""))),
 		ofShape("on-tmp", mounted("/tmp", emptyDir("", ""))),
+		ofShape("on-dev", privileged, mounted("/dev", emptyDir("", ""))),
+		ofShape("on-dev-memory", privileged, terminal, mounted("/dev", emptyDir(v1.StorageMediumMemory, "1Mi")), mounted("/dev/shm", emptyDir(v1.StorageMediumMemory, "1Mi"))),
+		ofShape("on-dev-of-host-and-below", mounted("/dev", hostPath("/dev", v1.HostPathDirectory)), mounted("/dev/shm/volume", emptyDir("", ""))),
+		ofShape("on-dev-of-host-own-users", ownUsers, mounted("/dev", hostPath("/dev", v1.HostPathDirectory))),
 		ofShape("on-shm", mounted("/dev/shm", emptyDir(v1.StorageMediumMemory, "1Mi"))),
 		ofShape("on-hosts", mounted("/etc/hosts", hostPath(host+"/passwd", ""))),
 		ofShape("on-resolv-conf", mounted("/etc/resolv.conf", configMapVolume, subPath("greeting"))),

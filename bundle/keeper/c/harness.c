@@ -399,6 +399,7 @@ int main(int argc, char **argv) {
 	sigprocmask(SIG_BLOCK, &m, 0);
 	signal(SIGPIPE, SIG_IGN);
 	int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); // of a name that the kernel gives
+	users = 1;
 	if (l < 0 || bind(l, (struct sockaddr *)&at, sizeof at.sun_family) || listen(l, 1) || (l != 3 && dup3(l, 3, O_CLOEXEC) != 3)) die("set up");
 	if ((signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) die("set up");
 	for (;;) {

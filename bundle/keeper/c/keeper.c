@@ -12,6 +12,7 @@
 static struct container *containers[PROCESSES];
 static int conn = -1, over;
 static uint32_t self; // the keeper, as the host sees it
+int users;
 static pid_t shared;  // whose PID namespace is that of containers that share one: this process's where it is the host's, else see hold
 static const char *empty; // a folder of the pod
 #define EACH(i, c) for (int i = 0; i < PROCESSES; i++) for (struct container *c = containers[i]; c; c = 0)
@@ -387,7 +388,7 @@ static void owned(int user) {
 static void pod(const char *hostname, const char *shm, int new) {
 	if (new & CLONE_NEWNET && setns(4, CLONE_NEWNET)) die("enter the network namespace of fd 4");
 	close(4);
-	int users = !fcntl(5, F_SETFD, FD_CLOEXEC);
+	users = !fcntl(5, F_SETFD, FD_CLOEXEC);
 	if (users) owned(5);
 	if (unshare((new & ~(users ? CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS : CLONE_NEWNET)) | CLONE_NEWNS)) die("make namespaces");
 	if (new & CLONE_NEWUTS && sethostname(hostname, strlen(hostname))) die("set the host name");

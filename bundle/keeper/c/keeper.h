@@ -83,6 +83,7 @@ enum {
 	WRITE,   // s1 to s0 of /proc: its score of the OOM killer, what the program is confined by
 	KEYRING, // have no keys of the runtime's
 	XATTR,   // give s1 of the container the SELinux label s0
+	PROCFS,  // mount a new procfs, of the PID namespace that a fork is in, on s1 of the container, with flags n0
 	OPS
 };
 // A stream is what a process writes. rest: the beginning of a line whose end has not come yet; sink: the FIFO that gets a copy, open
@@ -99,6 +100,7 @@ struct container {
 	int ending, end, oomed; // the first process has ended, as end says; what EVENTS says then: whether a process was killed
 	int log; dev_t dev; ino_t ino;
 };
+extern int users;  // whether the pod has a user namespace
 int64_t now(void); // nanoseconds since 1970
 void shut(int *fd);
 

@@ -3,7 +3,7 @@
 
 // Which strings each step cannot do without, as bits.
 static const uint8_t needs[OPS] = { [MOUNT] = 2, [INSIDE] = 2, [DIRECTORY] = 6, [NODE] = 6, [LINK] = 7,
-	[MASK] = 2, [READONLY] = 2, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [WRITE] = 3, [XATTR] = 3 };
+	[MASK] = 2, [READONLY] = 2, [CWD] = 1, [ATTACH] = 3, [FILTER] = 1, [MAPPED] = 7, [USER] = 1, [WRITE] = 3, [XATTR] = 3, [PROCFS] = 2 };
 
 const char *text(const struct plan *p, uint32_t offset) { return offset ? (const char *)p + offset : 0; }
 
@@ -122,10 +122,12 @@ static int cover(const char *path, int hide) {
 	return closed(hide ? attach(AT_FDCWD, "/dev/null", 0, fd, ATTR_RDONLY, -1) : attach(fd, "", RECURSIVE | AT_EMPTY_PATH, fd, ATTR_RDONLY, -1));
 }
 
-// null has a file be the container's /dev/null: who has that of the host could change its mode.
+// null has a file be the container's /dev/null: who has that of the host could change its mode. Where a volume at /dev has none, standard
+// input is a pipe that has ended.
 static int null(int at) {
 	struct stat st;
-	int fd = below(rootfd, "/dev/null", O_RDWR, IN_ROOT);
+	int fd = below(rootfd, "/dev/null", O_RDWR, IN_ROOT), p[2];
+	if (fd < 0 && errno == ENOENT && !at) return pipe2(p, O_CLOEXEC) || close(p[1]) || dup2(p[0], at) < 0 || close(p[0]) ? -1 : 0;
 	if (fd < 0 || fstat(fd, &st)) return -1;
 	errno = ENODEV;
 	return done(fd, S_ISCHR(st.st_mode) && st.st_rdev == NULLDEV && dup2(fd, at) >= 0 ? 0 : -1);
@@ -142,9 +144,24 @@ static int give(uid_t uid, gid_t gid) {
 int enteruser(int user) { return setns(user, CLONE_NEWUSER) || setresgid(0, 0, 0) || setresuid(0, 0, 0) ? -1 : 0; }
 
 // user does so with the mounts. The namespace owns a copy of them, none of which it can take apart; the root is a new one for pivot_root.
+// Nothing that was opened outside stays open: the program of another container may be able to see this process.
 static int user(const char *path) {
-	if (fchdir(rootfd) || enteruser(open(path, O_RDONLY | O_CLOEXEC)) || unshare(CLONE_NEWNS)) return -1;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fchdir(rootfd) || close(rootfd) || done(fd, enteruser(fd)) || unshare(CLONE_NEWNS)) return -1;
 	return (rootfd = attach(AT_FDCWD, ".", RECURSIVE, open(".", O_PATH | O_CLOEXEC), 0, -1)) < 0 ? -1 : 0;
+}
+
+// procfs mounts a new procfs of the PID namespace that a fork is in. Only a process in that namespace can make one, and the fork has all
+// rights of this process for that one system call. Who else is in there has none outside of the pod's user namespace, and so can neither
+// trace nor signal the fork, which is not dumpable either; without such a namespace, there is no such step.
+static int procfs(const char *path, uint64_t flags) {
+	int st, fd = users ? inside(path) : (errno = EPERM, -1);
+	if (fd < 0) return -1;
+	pid_t pid = fork();
+	if (!pid) _exit(onto(fd, "proc", "proc", flags, 0) ? errno : 0);
+	if (pid < 0 || waitpid(pid, &st, 0) != pid) return done(fd, -1);
+	errno = WIFEXITED(st) ? WEXITSTATUS(st) : ESRCH; // killed: the namespace has ended
+	return done(fd, errno ? -1 : 0);
 }
 
 // ids gives up capabilities for ever (the bounding set, n2), then becomes user n0 and group n1.
@@ -204,7 +221,7 @@ int run(const struct plan *p, const struct step *s) {
 	switch (s->op) {
 	case JOIN: return a ? putfile(a, "0") : unshare(s->n[0]); // 0 is whoever writes it
 	case MOUNT: return mount(a, b, type, s->n[0], data);
-	case ROOT: return (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
+	case ROOT: return shut(&rootfd), (rootfd = open(text(p, p->root), O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 ? -1 : 0;
 	case INSIDE: return (fd = inside(b)) < 0 ? -1 : onto(fd, a, type, s->n[0], data);
 	case DIRECTORY: case NODE: case LINK: return make(s, a, b, type, 8);
 	case MASK: case READONLY: return cover(b, s->op == MASK);
@@ -227,6 +244,7 @@ int run(const struct plan *p, const struct step *s) {
 	case OWN: return give(s->n[0], s->n[1]) || (setfsgid(s->n[1]), setfsuid(s->n[0]), 0);
 	case MAPPED: return closed(attach(AT_FDCWD, a, s->n[0] ? RECURSIVE : 0, inside(b), ATTR_IDMAP, open(type, O_RDONLY | O_CLOEXEC)));
 	case USER: return user(a);
+	case PROCFS: return procfs(b, s->n[0]);
 	case RLIMIT: return setrlimit(s->n[0], &(struct rlimit){ s->n[1], s->n[2] });
 	}
 	errno = ENOSYS;

@@ -23,7 +23,7 @@ func (h *harness) many(kind byte, seed uint32, b []byte) int {
 
 // The reader of plans looks at nothing outside of them, and who executes one that it lets through does not either.
 func TestManyPlans(t *testing.T) {
-	h, good, plans := start(t), 0, [][]byte{good(t), goodExec(t, process("/bin/true")), shared(t, "/")}
+	h, good, plans := start(t), 0, [][]byte{good(t), goodExec(t, process("/bin/true")), shared(t, "/"), shared(t, "/proc")}
 	for seed := range uint32(30) {
 		good += h.many('c', seed, plans[seed%3])
 	}
@@ -44,6 +44,7 @@ func FuzzManyPlans(f *testing.F) {
 	f.Add(uint32(0), good(f))
 	f.Add(uint32(0), goodExec(f, process("/bin/true")))
 	f.Add(uint32(0), shared(f, "/"))
+	f.Add(uint32(0), shared(f, "/proc"))
 	h := start(f)
 	f.Fuzz(func(t *testing.T, seed uint32, b []byte) {
 		h.t = t

@@ -117,6 +117,8 @@ func TestSharedProcesses(t *testing.T) {
 	for range 3 { // the first has the process made that holds the namespace
 		wantGood(t, h.try('s', shared(t, "")))
 	}
+	// With a procfs that a fork mounts.
+	wantGood(t, h.try('s', shared(t, "/proc")))
 	if r := h.try('s', shared(t, "/"))[0]; r.Err != syscall.ESTALE || r.Step != 1 { // what the harness has there is no /proc
 		t.Errorf("%+v, want step 1 to fail with ESTALE", r)
 	}

@@ -53,6 +53,7 @@ const (
 	opWrite
 	opKeyring
 	opXattr
+	opProcfs
 )
 
 var opNames = map[op]string{
@@ -62,7 +63,7 @@ var opNames = map[op]string{
 	opConsole: "open terminal", opEnter: "enter namespaces", opAttach: "attach mount",
 	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
 	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
-	opWrite: "write", opKeyring: "join new keyring", opXattr: "label",
+	opWrite: "write", opKeyring: "join new keyring", opXattr: "label", opProcfs: "mount procfs of PID namespace",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -133,6 +134,8 @@ func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 		return why.Error()
 	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opEnter && why == syscall.ESTALE:
 		return "the container whose processes are to be shared shows others at its /proc"
+	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opProcfs && (why == syscall.ENOMEM || why == syscall.ESRCH):
+		return "the container whose PID namespace is to be shared has terminated"
 	case p == nil || int(failed) >= len(p.steps):
 		return fmt.Sprintf("step %d: %s", failed, why)
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -55,6 +56,23 @@ func TestDescribeOfAnotherProc(t *testing.T) {
 	const want = "the container whose processes are to be shared shows others at its /proc"
 	if got := p.Describe(int32(at), syscall.ESTALE); got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestDescribeOfATargetThatHasTerminated(t *testing.T) {
+	p, err := New(targetInUserNamespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := int32(slices.IndexFunc(p.steps, func(s step) bool { return s.op == opProcfs }))
+	for why, want := range map[syscall.Errno]string{
+		syscall.ENOMEM: "the container whose PID namespace is to be shared has terminated",
+		syscall.ESRCH:  "the container whose PID namespace is to be shared has terminated",
+		syscall.EPERM:  fmt.Sprintf("step %d: %s: operation not permitted", at, p.steps[at]),
+	} {
+		if got := p.Describe(at, why); got != want {
+			t.Errorf("%s: %q, want %q", why, got, want)
+		}
 	}
 }
 

@@ -159,7 +159,7 @@ func (p *Plan) specMount(c Container, i int) error {
 		return refused(field, "%s", err)
 	case !ok && !(m.Type == "" && bind), m.Type == "bind" && !bind:
 		return refused(field, "is of type %q", m.Type)
-	case bind && !path.IsAbs(m.Source) && (m.Destination != "/dev/shm" || m.Source != "shm"):
+	case bind && !path.IsAbs(m.Source) && (m.Destination != devShm || m.Source != "shm"):
 		return refused(field, "source %q is no absolute path", m.Source)
 	case m.Type == "proc" && c.Proc != "" && o.data != "":
 		return refused(field, "has the options %q, and the processes that it shows are of others", o.data)
@@ -173,13 +173,12 @@ func (p *Plan) specMount(c Container, i int) error {
 	}
 	m.Destination = path.Clean(m.Destination)
 	switch {
-	case m.Destination == "/dev/shm" && m.Source == "shm": // the pod's
-		m.Source, o = path.Join(c.PodFiles, "shm"), options{flags: unix.MS_BIND | unix.MS_REC, said: true}
-		if p.user != nil { // as the kernel has it for who binds it in a user namespace
-			o.flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-		}
+	case m.Destination == devShm && m.Source == "shm":
+		p.shm(c)
+	case m.Type == "proc" && newProcfs(c):
 		p.directories(m.Destination)
-		p.bind(m, o)
+		p.add(opProcfs, [4]string{"", m.Destination}, o.flags)
+		p.forget(m.Destination)
 	case m.Type == "proc" && c.Proc != "":
 		p.directories(m.Destination)
 		p.add(opAttach, [4]string{theirs, m.Destination})
@@ -194,6 +193,10 @@ func (p *Plan) specMount(c Container, i int) error {
 	case bind:
 		p.directories(m.Destination)
 		p.tree(m, o, c.Trees[i])
+		// With a volume at /dev, containerd leaves out its own mounts below /dev, and this one with them.
+		if m.Destination == "/dev" && !slices.ContainsFunc(c.Spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == devShm }) {
+			p.shm(c)
+		}
 	default:
 		o.data = p.context(m.Type, o.data)
 		p.directories(m.Destination)
@@ -205,6 +208,18 @@ func (p *Plan) specMount(c Container, i int) error {
 		p.forget(m.Destination)
 	}
 	return nil
+}
+
+const devShm = "/dev/shm"
+
+// shm mounts the pod's /dev/shm.
+func (p *Plan) shm(c Container) {
+	o := options{flags: unix.MS_BIND | unix.MS_REC, said: true}
+	if p.user != nil { // as the kernel has it for who binds it in a user namespace
+		o.flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	}
+	p.directories(devShm)
+	p.bind(specs.Mount{Destination: devShm, Source: path.Join(c.PodFiles, "shm")}, o)
 }
 
 // tree mounts a path of the host as it was opened. What the host mounts there later comes in and nothing

@@ -24,8 +24,6 @@ func refuseNamespaces(c Container) error {
 			return refused(field, "is of type %q", ns.Type)
 		case ns.Type == specs.PIDNamespace && (ns.Path != "") != c.SharesProcesses:
 			return refused(field, "pid namespace %q is neither the pod's nor of a container in it that runs", ns.Path)
-		case ns.Type == specs.PIDNamespace && c.Proc == "/proc" && HasUsers(c.Spec): // what hides parts of it cannot be taken from it
-			return refused(field, "the other container has users of its own, and its /proc is not to be had from there")
 		case !shared && ns.Type != specs.PIDNamespace && ns.Path != "":
 			return refused(field, "the container shares the %s namespace %q", ns.Type, ns.Path)
 		}
@@ -42,10 +40,18 @@ func refuseNamespaces(c Container) error {
 // theirs is where the first process has the /proc of others, after it has entered: c/first.c, TARGET.
 const theirs = "/proc/self/fd/4"
 
+// newProcfs reports whether the container gets a procfs of its own of the PID namespace that it shares.
+// The target's mounts are locked in a user namespace: the kernel makes no copy of its /proc without
+// what hides parts of it.
+func newProcfs(c Container) bool { return c.Proc == targetProc && HasUsers(c.Spec) }
+
+// targetProc is the Proc of a container that shares the PID namespace of another container.
+const targetProc = "/proc"
+
 // share is the step among the processes of others, which who is forked in the end is.
 func (p *Plan) share(c Container) {
 	switch {
-	case c.SharesProcesses && c.Proc != "":
+	case c.SharesProcesses && c.Proc != "" && !newProcfs(c):
 		p.add(opEnter, [4]string{c.Proc}, unix.CLONE_NEWNS|unix.CLONE_NEWPID)
 	case c.SharesProcesses:
 		p.add(opEnter, [4]string{}, unix.CLONE_NEWPID)

@@ -115,11 +115,13 @@ func (p *Plan) process(c Container, confined Confinement) error {
 	p.labels(spec.Process)
 	if spec.Process.Terminal {
 		p.make(opNode, "", "/dev/console", unix.S_IFREG|0o600)
-		p.console(spec.Process, "/dev/console")
 	}
 	p.rlimits(spec.Process)
 	if p.user != nil {
 		p.add(opUser, [4]string{p.place})
+	}
+	if spec.Process.Terminal { // of the mounts that the process has in the end, so that it has a name there
+		p.console(spec.Process, "/dev/console")
 	}
 	p.add(opPivot, [4]string{})
 	if spec.Root.Readonly {

@@ -123,8 +123,43 @@ func TestDevOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range p.steps {
-		if strings.HasPrefix(s.s[1], "/dev/") {
+		if s.op == opDirectory {
+			s.s[1] += s.s[2]
+		}
+		if strings.HasPrefix(s.s[1], "/dev/") && s.s[1] != devShm {
 			t.Errorf("%s: the devices are not the container's to make", s)
+		}
+	}
+}
+
+// With a volume at /dev, containerd leaves out the pod's /dev/shm. It is mounted over the volume, before
+// volumes below it, unless there is a volume at /dev/shm.
+func TestSharedMemoryOverDev(t *testing.T) {
+	dev := specs.Mount{Destination: "/dev/", Type: "bind", Source: "/srv/dev", Options: []string{"rbind"}}
+	for name, c := range map[string]struct {
+		more []specs.Mount
+		want string
+	}{
+		"alone":        {nil, "/dev/shm of /state/pod/shm"},
+		"volume below": {[]specs.Mount{{Destination: "/dev/shm/a", Source: "/srv/a", Options: []string{"bind"}}}, "/dev/shm of /state/pod/shm, /dev/shm/a of /proc/9/fd/8"},
+		"volume at it": {[]specs.Mount{{Destination: "/dev//shm", Source: "/srv/a", Options: []string{"bind"}}}, "/dev/shm of /proc/9/fd/8"},
+		"the host's":   {[]specs.Mount{{Destination: "/dev/shm", Source: "/dev/shm", Options: []string{"rbind"}}}, "/dev/shm of /proc/9/fd/8"},
+	} {
+		container := bare()
+		container.Spec.Mounts = append([]specs.Mount{dev}, c.more...)
+		container.Trees = map[int]Tree{0: {At: "/proc/9/fd/7"}, 1: {At: "/proc/9/fd/8"}}
+		p, err := New(container)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range p.steps {
+			if path := s.s[1]; (s.op == opInside || s.op == opAttach) && s.s[0] != "" && strings.HasPrefix(path, "/dev/shm") {
+				got = append(got, path+" of "+s.s[0])
+			}
+		}
+		if got := strings.Join(got, ", "); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
 }
@@ -218,7 +253,7 @@ func text(t *testing.T, b []byte) string {
 
 func TestGoldenPlans(t *testing.T) {
 	for name, c := range map[string]Container{
-		"sample": sample(), "bare": bare(), "unified": onUnified(), "shared": shared(), "user": inUserNamespace(), "labels": labelled(),
+		"sample": sample(), "bare": bare(), "unified": onUnified(), "shared": shared(), "user": inUserNamespace(), "target": targetInUserNamespace(), "labels": labelled(),
 	} {
 		p, err := New(c)
 		if err != nil {
@@ -466,7 +501,7 @@ func TestTheSameInC(t *testing.T) {
 	}
 	// The steps in their order, which is their number.
 	at := strings.Index(c, "JOIN = 1,")
-	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY PIVOT CWD IDS CAPS PRCTL CONSOLE ENTER ATTACH PREPARE FILTER RLIMIT OWN MAPPED USER WRITE KEYRING XATTR OPS")
+	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY PIVOT CWD IDS CAPS PRCTL CONSOLE ENTER ATTACH PREPARE FILTER RLIMIT OWN MAPPED USER WRITE KEYRING XATTR PROCFS OPS")
 	for _, name := range names {
 		next := strings.Index(c[at:], "\t"+name+",")
 		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {

@@ -26,6 +26,14 @@ func inUserNamespace() Container {
 	return c
 }
 
+// targetInUserNamespace shares the PID namespace of another container of its pod, with a terminal.
+func targetInUserNamespace() Container {
+	c := inUserNamespace()
+	c.SharesProcesses, c.Proc, c.Spec.Linux.Namespaces[0].Path = true, "/proc", "/proc/50/ns/pid"
+	c.Spec.Process.Terminal, c.Spec.Mounts = true, c.Spec.Mounts[:1]
+	return c
+}
+
 func TestRefusedUserNamespaces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Container)
@@ -44,6 +52,10 @@ func TestRefusedUserNamespaces(t *testing.T) {
 		"no gids":            {func(c *Container) { c.Spec.Mounts[5].GIDMappings = nil }, "mounts[5] (/data//deep/)"},
 		"mapped proc": {func(c *Container) {
 			c.Spec.Mounts[0].UIDMappings, c.Spec.Mounts[0].GIDMappings = ids(200000), ids(300000)
+		}, "mounts[0] (/proc)"},
+		"options of the target's proc": {func(c *Container) {
+			*c = targetInUserNamespace()
+			c.Spec.Mounts[0].Options = []string{"hidepid=2"}
 		}, "mounts[0] (/proc)"},
 		"no such group": {func(c *Container) { c.Spec.Mounts[2].Options[5] = "gid=65536" }, "mounts[2] (/dev/pts)"},
 		"no group":      {func(c *Container) { c.Spec.Mounts[2].Options[5] = "gid=x" }, "mounts[2] (/dev/pts)"},

@@ -33,6 +33,10 @@ var differences = []difference{
 		why: "an exec without input could write to its null device, as a container without input can",
 	},
 	{
+		what: `fd 0`, stock: `/dev/null, mode 20000, flags 100000`, keeper: `N, mode 10000, flags 0`,
+		why: "with a volume at /dev that has no null device, runc gives the host's, and a keeper a pipe that has ended",
+	},
+	{
 		what: `mount /sys/fs/cgroup/systemd`, stock: `/ of systemd of cgroup, .*`, keeper: `/ of cgroup of cgroup, .*`,
 		why: "in a cgroup namespace, runc mounts the hierarchies anew, and names this one", v1: true,
 	},

@@ -149,6 +149,11 @@ func device(host, at, permissions string) func(*place, *cri.ContainerConfig) {
 	})
 }
 
+// hostDev has a container mount the host's /dev.
+var hostDev = set(func(c *cri.ContainerConfig) {
+	c.Mounts = append(c.Mounts, &cri.Mount{HostPath: "/dev", ContainerPath: "/dev"})
+})
+
 func thing(name string) func(*place, *cri.ContainerConfig) {
 	return set(func(c *cri.ContainerConfig) { c.CDIDevices = []*cri.CDIDevice{{Name: "test.example/thing=" + name}} })
 }
@@ -311,5 +316,20 @@ var rows = []row{
 	{name: "users of its own", pod: "users", change: nothing},
 	{name: "exec with users of its own", pod: "users", exec: true, change: nothing},
 	{name: "users of its own among the pod's processes", pod: "shared users", change: nothing},
-	{name: "users of its own among another's processes", pod: "users", refused: "linux.namespaces[0]", change: target},
+	{name: "terminal with users of its own", pod: "users", change: terminal},
+	{name: "terminal of a user of its own users", pod: "users", change: all(terminal, user)},
+	{name: "users of its own among another's processes", pod: "users", change: target},
+	{name: "who mounts among another's processes, with users of its own", pod: "users", change: all(target, capabilities([]string{"ALL"}, nil), withoutAppArmor)},
+	{name: "a user among another's processes, with users of its own", pod: "users", change: all(target, user, rootless, seccomp(cri.SecurityProfile_RuntimeDefault, ""))},
+	{name: "terminal among another's processes, with users of its own", pod: "users", change: all(target, terminal)},
+	{name: "unmasked among another's processes, with users of its own", pod: "users", change: all(target, unmasked)},
+	{name: "exec among another's processes, with users of its own", pod: "users", exec: true, change: target},
+	{name: "another's processes in a pod that shares them, with users of its own", pod: "shared users", change: target},
+
+	{name: "volume on /dev", change: all(unmasked, volume("memory", "/dev"))},
+	{name: "the host's /dev, and a volume in its /dev/shm", change: all(hostDev, volume("plain", "/dev/shm/volume"))},
+	{name: "the host's /dev, and a volume on its /dev/shm", change: all(hostDev, volume("memory", "/dev/shm"))},
+	{name: "the host's /dev", change: hostDev},
+	{name: "the host's /dev with users of its own", pod: "users", change: hostDev},
+	{name: "the host's /dev and IPC", pod: "host ipc", change: hostDev},
 }

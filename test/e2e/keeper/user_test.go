@@ -3,9 +3,11 @@
 package keeper
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,6 +33,45 @@ func inUserNamespace() (func(*cri.PodSandboxConfig), func(*cri.ContainerConfig))
 	}
 	return func(p *cri.PodSandboxConfig) { set(p.Linux.SecurityContext.NamespaceOptions) },
 		func(c *cri.ContainerConfig) { set(c.Linux.SecurityContext.NamespaceOptions) }
+}
+
+// While a container is made that shares the PID namespace of another one, a process of the podshim is in
+// that namespace for a moment. Root of the pod's user namespace, with all capabilities there, gets no hold of it.
+func TestNoHoldOfWhatIsOutsideOfTheUserNamespace(t *testing.T) {
+	r := newRig(t)
+	r.must(os.Chmod(r.dir, 0o711))
+	p := r.place("keeper", "users", "")
+	r.must(p.err)
+	c := p.config("reaches", "reach", strconv.Itoa(6000*int(slower())))
+	c.Linux.SecurityContext.NamespaceOptions = p.sandbox.Linux.SecurityContext.NamespaceOptions
+	all(capabilities([]string{"ALL"}, nil), withoutAppArmor)(p, c)
+	id, err := p.containerIn(p.pod, p.sandbox, c, func() {})
+	r.must(err)
+	p.beside = id
+	made := 0
+	for ; r.status(id).State == cri.ContainerState_CONTAINER_RUNNING; made++ {
+		c := p.config(fmt.Sprintf("debug%d", made), "exit", "0", "0")
+		c.Linux.SecurityContext.NamespaceOptions = p.sandbox.Linux.SecurityContext.NamespaceOptions
+		target(p, c)
+		debug, err := p.containerIn(p.pod, p.sandbox, c, func() {})
+		if err != nil {
+			if r.status(id).State == cri.ContainerState_CONTAINER_RUNNING {
+				t.Error(err)
+			}
+			break
+		}
+		r.exits(debug)
+		ctx, cancel := r.within()
+		_, err = r.rt.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: debug})
+		cancel()
+		r.must(err)
+	}
+	r.exits(id)
+	if said := r.said(p.name, "reaches"); said != "seen: true\n" || made < 5 {
+		t.Errorf("%d containers were made; the container that they share the PID namespace of reports\n%s", made, said)
+	}
+	r.must(r.remove(p.pod))
+	r.wantNothingLeft()
 }
 
 // Containers in user namespaces see, own and may do the same with keepers as with stock shims.

@@ -40,6 +40,7 @@
 //	payload save PATH TEXT N   writes the text to a file, and exits with code N
 //	payload once PATH N [sleep]  creates a file and exits with code N; if the file exists, exits with code 0, or sleeps
 //	payload ignore N           ignores a signal, and sleeps
+//	payload reach MS           reports what it can do to processes of users outside of its user namespace
 //	payload hunt MS            tells of processes beside it that have more rights than itself
 package main
 
@@ -120,6 +121,8 @@ func main() {
 		os.Exit(calls(args[1]))
 	case "hunt":
 		os.Exit(hunt(first))
+	case "reach":
+		os.Exit(reach(first))
 	case "save", "once", "ignore", "say", "cat", "take", "flood", "signal", "reopen", "leave", "kill", "chmod", "touch", "look", "tty":
 		os.Exit(exec(args))
 	case "confined", "masks", "program", "groups", "lend", "borrow":
