@@ -20,7 +20,10 @@ type shape struct {
 	// done reports whether the pod has reached the state that is compared; nil means stopped.
 	done func(*v1.Pod) bool
 	exec bool // the probe program is run by exec in the container main
-	mute bool // the output is not compared
+	// debug: the probe program is run by an ephemeral container that shares the PID namespace of the
+	// container main.
+	debug bool
+	mute  bool // the output is not compared
 }
 
 // The programs of the image.
@@ -281,6 +284,13 @@ func (s shape) byExec() shape {
 	return s
 }
 
+// byDebug makes the container main wait for `berth debug`.
+func (s shape) byDebug() shape {
+	s.debug, s.done = true, shapeReady
+	s.change = append(s.change, command(sleepCommand...))
+	return s
+}
+
 func (s shape) withoutOutput() shape { s.mute = true; return s }
 
 // Changes that are combined with each other.
@@ -381,6 +391,11 @@ func securityShapes() []shape {
 		ofShape("exec-own-users-tty", ownUsers, terminal).byExec(),
 		ofShape("exec-shared-pid", sharedPID).byExec(),
 		ofShape("exec-host-namespaces", hostPID, hostIPC, hostNetwork).byExec(),
+		ofShape("debug-plain").byDebug(),
+		ofShape("debug-own-users", ownUsers).byDebug(),
+		ofShape("debug-own-users-user", ownUsers, asUser, readOnlyRoot).byDebug(),
+		ofShape("debug-own-users-seccomp", ownUsers, seccompOfNode).byDebug(),
+		ofShape("debug-own-users-shared-pid", ownUsers, sharedPID).byDebug(),
 		ofShape("exec-limits", resources("cpu=20m", "cpu=100m memory=64Mi")).byExec(),
 	}
 }

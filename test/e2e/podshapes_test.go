@@ -64,13 +64,20 @@ func TestPodShapes(t *testing.T) {
 	}
 	for batch := range slices.Chunk(all, shapesAtOnce) {
 		now := n.runShapes(batch)
+		if slices.ContainsFunc(batch, func(s shape) bool { return s.debug }) {
+			now = n.debugShapes(batch)
+		}
 		for _, s := range batch {
 			runc, podshim := n.shapeFacts(s, now, shapesByRunc), n.shapeFacts(s, now, shapesByPodshim)
 			compareShapes(t, s.name, runc, podshim, permitted, used)
 		}
 		for _, s := range batch {
 			for _, namespace := range []string{shapesByRunc, shapesByPodshim} {
-				n.remove(namespace + "-" + s.name + ".yaml")
+				if s.debug {
+					n.berth("delete", "pod", s.name, "--run-dir", n.place.Run, "-n", namespace, "--now")
+				} else {
+					n.remove(namespace + "-" + s.name + ".yaml")
+				}
 			}
 		}
 	}
@@ -87,7 +94,15 @@ func (n *node) runShapes(batch []shape) pods {
 	n.t.Helper()
 	for _, s := range batch {
 		for namespace, handler := range map[string]string{shapesByRunc: "runc", shapesByPodshim: "keeper"} {
-			n.write(namespace+"-"+s.name+".yaml", string(encode(n.t, s.pod(namespace, handler))))
+			text := encode(n.t, s.pod(namespace, handler))
+			if s.debug { // a static pod has no ephemeral containers
+				file := filepath.Join(n.place.Dir, namespace+"-"+s.name+".yaml")
+				must(n.t, os.WriteFile(file, text, 0o600))
+				until(n.t, "the namespace to exist", func() bool { return n.command(n.ctx, "get", "namespace", namespace, "--run-dir", n.place.Run).code == 0 })
+				n.berth("apply", "--run-dir", n.place.Run, "-f", file)
+			} else {
+				n.write(namespace+"-"+s.name+".yaml", string(text))
+			}
 		}
 	}
 	var missing []string
@@ -113,6 +128,32 @@ func (n *node) runShapes(batch []shape) pods {
 	})
 }
 
+// debugShapes runs the probe program in an ephemeral container of each pod whose shape says so, and
+// returns the node's pods when these containers have terminated.
+func (n *node) debugShapes(batch []shape) pods {
+	n.t.Helper()
+	each := func(f func(namespace, name string)) {
+		for _, s := range batch {
+			for _, namespace := range []string{shapesByRunc, shapesByPodshim} {
+				if s.debug {
+					f(namespace, s.name)
+				}
+			}
+		}
+	}
+	each(func(namespace, name string) {
+		n.berth(append([]string{"debug", name, "--run-dir", n.place.Run, "-n", namespace, "--image=" + shapeImage, "--image-pull-policy=Never", "--container=debug",
+			"--target=main", "--profile=general", "--quiet", "--"}, probeCommand...)...)
+	})
+	return n.await("the ephemeral containers of a batch to terminate", func(now pods) bool {
+		all := true
+		each(func(namespace, name string) {
+			all = all && ephemeral(now.shaped(namespace, name), "debug").State.Terminated != nil
+		})
+		return all
+	})
+}
+
 func (p pods) shaped(namespace, name string) *v1.Pod {
 	i := slices.IndexFunc(p, func(p *v1.Pod) bool { return p.Namespace == namespace && p.Name == name })
 	if i < 0 {
@@ -127,7 +168,7 @@ func (n *node) shapeFacts(s shape, now pods, namespace string) shapeFacts {
 	n.t.Helper()
 	p := now.shaped(namespace, s.name)
 	f := shapeFacts{}
-	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
 	for _, c := range statuses {
 		if s.exec && c.Name == "main" {
 			var out, stderr bytes.Buffer
@@ -161,6 +202,9 @@ func (n *node) shapeFacts(s shape, now pods, namespace string) shapeFacts {
 		if probes := len(c.Command) >= len(probeCommand) && slices.Equal(c.Command[:len(probeCommand)], probeCommand); probes && t != nil && t.ExitCode == 0 && f[c.Name+": host name"] == "" {
 			n.t.Errorf("%s/%s: container %s has run the probe program, whose output is not in its log", namespace, p.Name, c.Name)
 		}
+	}
+	if s.debug && f["debug: host name"] == "" {
+		n.t.Errorf("%s/%s: the output of the probe program is not in the log of the ephemeral container", namespace, p.Name)
 	}
 	return f.normalize(n, p, statuses)
 }

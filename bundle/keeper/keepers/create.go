@@ -13,6 +13,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/bundle/keeper/plan"
 	"berth/bundle/keeper/wire"
@@ -108,12 +109,24 @@ func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
 		return nil, err
 	}
 	t.pod.mu.Lock()
-	keeper, hostname := t.pod.record.Pid, t.pod.record.Hostname
+	keeper, hostname, config := t.pod.record.Pid, t.pod.record.Hostname, t.pod.record.Config
 	t.pod.mu.Unlock()
+	if err := refuseWithoutUsers(config, q.spec); err != nil {
+		return nil, err
+	}
 	return plan.New(plan.Container{
 		Spec: q.spec, Rootfs: q.Rootfs, Root: filepath.Join(q.Bundle, "rootfs"), Cgroups: groups, Unified: unified(), Log: q.spec.Annotations[plan.LogAnnotation],
 		PodFiles: t.pod.dir, Hostname: hostname, Keeper: keeper, Trees: q.trees, SharesProcesses: q.with.any(), Proc: q.with.proc(),
 	})
+}
+
+// refuseWithoutUsers refuses a container outside of the user namespace of its pod. Such a pod's keeper has a
+// process with all rights among those of its containers for a moment: c/plan.c, procfs.
+func refuseWithoutUsers(pod *runtime.PodSandboxConfig, spec *specs.Spec) error {
+	if ownUsers(pod.GetLinux().GetSecurityContext().GetNamespaceOptions()) && !plan.HasUsers(spec) {
+		return refusal(&plan.Refused{Field: "linux.namespaces", Why: `has none of type "user", and the pod has one`})
+	}
+	return nil
 }
 
 // make has the keeper make the container. If that fails, nothing is left.

@@ -102,6 +102,27 @@ func TestOpenTreesNamesTheMount(t *testing.T) {
 	done()
 }
 
+// Each container of a pod with a user namespace is in that.
+func TestRefuseWithoutUsers(t *testing.T) {
+	users := specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/proc/7/ns/user"}
+	for name, c := range map[string]struct {
+		pod       *runtime.UserNamespace
+		container []specs.LinuxNamespace
+		refused   bool
+	}{
+		"none":    {nil, nil, false},
+		"both":    {&runtime.UserNamespace{Mode: runtime.NamespaceMode_POD}, []specs.LinuxNamespace{users}, false},
+		"the pod": {&runtime.UserNamespace{Mode: runtime.NamespaceMode_POD}, nil, true},
+	} {
+		pod := &runtime.PodSandboxConfig{Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: &runtime.NamespaceOption{UsernsOptions: c.pod}}}}
+		err := refuseWithoutUsers(pod, &specs.Spec{Linux: &specs.Linux{Namespaces: c.container}})
+		var r *plan.Refused
+		if got := errors.As(err, &r); got != c.refused || got && r.Field != "linux.namespaces" {
+			t.Errorf("%s: error %v, refused %t, want %t", name, err, got, c.refused)
+		}
+	}
+}
+
 func TestRefusePod(t *testing.T) {
 	for name, c := range map[string]struct {
 		options *runtime.NamespaceOption
