@@ -20,8 +20,8 @@ type shape struct {
 	// done reports whether the pod has reached the state that is compared; nil means stopped.
 	done func(*v1.Pod) bool
 	exec bool // the probe program is run by exec in the container main
-	// debug: the probe program is run by an ephemeral container that shares the PID namespace of the
-	// container main.
+	// debug: the probe program is run by an ephemeral container that shares the PID namespace of
+	// the container main.
 	debug bool
 	mute  bool // the output is not compared
 }

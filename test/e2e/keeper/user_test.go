@@ -35,8 +35,9 @@ func inUserNamespace() (func(*cri.PodSandboxConfig), func(*cri.ContainerConfig))
 		func(c *cri.ContainerConfig) { set(c.Linux.SecurityContext.NamespaceOptions) }
 }
 
-// While a container is made that shares the PID namespace of another one, a process of the podshim is in
-// that namespace for a moment. Root of the pod's user namespace, with all capabilities there, gets no hold of it.
+// While a container is made that shares the PID namespace of another one, a process of the podshim
+// is in that namespace for a moment. Root of the pod's user namespace, with all capabilities there,
+// gets no hold of it.
 func TestNoHoldOfWhatIsOutsideOfTheUserNamespace(t *testing.T) {
 	r := newRig(t)
 	r.must(os.Chmod(r.dir, 0o711))
