@@ -98,7 +98,9 @@ func (n *node) runShapes(batch []shape) pods {
 			if s.debug { // a static pod has no ephemeral containers
 				file := filepath.Join(n.place.Dir, namespace+"-"+s.name+".yaml")
 				must(n.t, os.WriteFile(file, text, 0o600))
-				until(n.t, "the namespace to exist", func() bool { return n.command(n.ctx, "get", "namespace", namespace, "--run-dir", n.place.Run).code == 0 })
+				until(n.t, "the namespace to exist", func() bool {
+					return n.command(n.ctx, "get", "namespace", namespace, "--run-dir", n.place.Run).code == 0
+				})
 				n.berth("apply", "--run-dir", n.place.Run, "-f", file)
 			} else {
 				n.write(namespace+"-"+s.name+".yaml", string(text))
@@ -142,8 +144,10 @@ func (n *node) debugShapes(batch []shape) pods {
 		}
 	}
 	each(func(namespace, name string) {
-		n.berth(append([]string{"debug", name, "--run-dir", n.place.Run, "-n", namespace, "--image=" + shapeImage, "--image-pull-policy=Never", "--container=debug",
-			"--target=main", "--profile=general", "--quiet", "--"}, probeCommand...)...)
+		n.berth(append([]string{
+			"debug", name, "--run-dir", n.place.Run, "-n", namespace, "--image=" + shapeImage, "--image-pull-policy=Never", "--container=debug",
+			"--target=main", "--profile=general", "--quiet", "--",
+		}, probeCommand...)...)
 	})
 	return n.await("the ephemeral containers of a batch to terminate", func(now pods) bool {
 		all := true
