@@ -287,7 +287,9 @@ func (s shape) byExec() shape {
 // byDebug makes the container main wait for `berth debug`.
 func (s shape) byDebug() shape {
 	s.debug, s.done = true, shapeReady
-	s.change = append(s.change, command(sleepCommand...))
+	// The name of the token's volume has a random suffix.
+	withoutToken := onPod(func(s *v1.PodSpec) { s.AutomountServiceAccountToken = ptr.To(false) })
+	s.change = append(s.change, command(sleepCommand...), withoutToken)
 	return s
 }
 
