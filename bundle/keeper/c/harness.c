@@ -399,7 +399,6 @@ int main(int argc, char **argv) {
 	sigprocmask(SIG_BLOCK, &m, 0);
 	signal(SIGPIPE, SIG_IGN);
 	int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); // of a name that the kernel gives
-	users = 1;
 	if (l < 0 || bind(l, (struct sockaddr *)&at, sizeof at.sun_family) || listen(l, 1) || (l != 3 && dup3(l, 3, O_CLOEXEC) != 3)) die("set up");
 	if ((signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) die("set up");
 	for (;;) {
@@ -407,7 +406,8 @@ int main(int argc, char **argv) {
 		get(&head, sizeof head);
 		if (head.len > sizeof record) return 2;
 		get(record, head.len);
-		if (head.kind == 'p' || head.kind == 's') tryplan(head.len, head.kind == 's' ? SHARE : 0);
+		users = head.kind != 'o';
+		if (head.kind == 'p' || head.kind == 's' || head.kind == 'o') tryplan(head.len, head.kind == 'p' ? 0 : SHARE);
 		else if (head.kind == 'u') { seals = F_SEAL_SHRINK | F_SEAL_GROW; tryplan(head.len, 0); }
 		else if (head.kind == 'x') tryexec(head.len);
 		else if (head.kind == 'n') trycut(head.len);

@@ -119,6 +119,9 @@ func TestSharedProcesses(t *testing.T) {
 	}
 	// With a procfs that a fork mounts.
 	wantGood(t, h.try('s', shared(t, "/proc")))
+	if r := h.try('o', shared(t, "/proc"))[0]; r.Err != syscall.EPERM { // in a pod without a user namespace
+		t.Errorf("%+v, want EPERM", r)
+	}
 	if r := h.try('s', shared(t, "/"))[0]; r.Err != syscall.ESTALE || r.Step != 1 { // what the harness has there is no /proc
 		t.Errorf("%+v, want step 1 to fail with ESTALE", r)
 	}
