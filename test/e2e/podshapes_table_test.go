@@ -608,7 +608,8 @@ func lifecycleShapes() []shape {
 			s.InitContainers[0].VolumeMounts = s.Containers[0].VolumeMounts
 		})),
 		ofShape("sidecar", initially("side", sleepCommand...), asSidecars),
-		ofShape("sidecar-probe", initially("side", append(slices.Clone(probeCommand), "sleep")...), asSidecars),
+		// The sidecar is stopped when the container main has exited: by then, it must have written.
+		ofShape("sidecar-probe", initially("side", append(slices.Clone(probeCommand), "sleep")...), asSidecars, command(payload("exit", "5000", "0")...)),
 		ofShape("sidecar-kills", initially("side", payload("ignore", "15")...), asSidecars, command(ends...)),
 		ofShape("post-start", withHooks(execHook(payload("touch", "/data/mark")...), nil), command(ends...)),
 		ofShape("post-start-fails", withHooks(execHook(payload("exit", "0", "3")...), nil), command(sleepCommand...)),
