@@ -32,6 +32,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	}
 	if a.embedded != nil {
 		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
+		owners[health.RuntimeStore] = a.embedded.StoreHealth
 	}
 	if len(a.atShutdown.Groups) > 0 {
 		owners[health.Shutdown] = a.shutdown.Err

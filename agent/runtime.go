@@ -51,7 +51,8 @@ type containerRuntime struct {
 // default).
 const networkPlugins = "/etc/cni/net.d"
 
-func newContainerRuntime(b *base) (containerRuntime, error) {
+func newContainerRuntime(g *ground) (containerRuntime, error) {
+	b := &g.base
 	cfg, err := &b.cfg, error(nil)
 	rt := containerRuntime{
 		ensured: make(chan struct{}), endpoint: cfg.RuntimeEndpoint, handler: cfg.RuntimeHandler, facts: newRuntimeInfo(b.out.Cgroups), log: cfg.Log,
@@ -62,6 +63,9 @@ func newContainerRuntime(b *base) (containerRuntime, error) {
 			Root: cfg.RootDir, RunDir: cfg.RunDir, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
 			PullProgressDeadline: cfg.ImagePullProgressDeadline, Cgroups: rt.facts, Log: cfg.Log,
 			Assigned: b.settings.mode == memberMode, NetworkChanged: func() { wake(rt.networkChanged) },
+			Recovered: func(done embedded.Recovery) {
+				g.recorder.NodeEvent(v1.EventTypeWarning, "RuntimeStoreDamaged", done.String())
+			},
 		}
 		if !c.Assigned {
 			c.Subnets = splitCIDRs(cfg.PodCIDR)

@@ -128,7 +128,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		return nil, err
 	}
 	g := &a.ground
-	if a.containerRuntime, err = newContainerRuntime(&a.base); err != nil {
+	if a.containerRuntime, err = newContainerRuntime(g); err != nil {
 		return nil, err
 	}
 	if a.resources, err = a.newNodeResources(); err != nil {

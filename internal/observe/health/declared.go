@@ -15,6 +15,7 @@ const (
 	ContainerNetwork   Code = "ContainerNetwork"
 	PLEG               Code = "PLEG"
 	EmbeddedRuntime    Code = "EmbeddedRuntime"
+	RuntimeStore       Code = "RuntimeStore"
 	CSINode            Code = "CSINode"
 	EventStream        Code = "EventStream"
 	Plugins            Code = "Plugins"
@@ -127,6 +128,11 @@ var declared = []Condition{
 			"Pods go on; with a file that cannot be read those of the API cannot be changed until the " +
 			"agent is started with a good one. Of a file that was damaged and recovered, or made anew, it says " +
 			"what is lost, until the damaged file that is kept is removed.",
+	},
+	{
+		Code: RuntimeStore, Title: "Images were lost with a damaged file of the container runtime inside berth.",
+		Help: "The message names the file and the images. Pods pull what a registry has; import " +
+			"again what was imported (berth image import), and then remove the report that the message names.",
 	},
 	{
 		Code: APIServer, Title: "The API server cannot be reached.",

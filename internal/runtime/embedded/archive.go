@@ -171,6 +171,7 @@ type archivePlatform struct {
 
 type archiveDescriptor struct {
 	Digest      string            `json:"digest"`
+	Size        int64             `json:"size"`
 	Platform    *archivePlatform  `json:"platform"`
 	Annotations map[string]string `json:"annotations"`
 }
@@ -178,6 +179,7 @@ type archiveDescriptor struct {
 type archiveIndex struct {
 	Manifests []archiveDescriptor `json:"manifests"`
 	Config    *archiveDescriptor  `json:"config"` // of a manifest
+	Layers    []archiveDescriptor `json:"layers"` // likewise
 }
 
 var errNoArchive = errors.New(`the file is not an image archive: it is no tar archive (make one by "docker save" or "ctr image export")`)

@@ -52,6 +52,9 @@ type Config struct {
 	// NetworkChanged, if set, is called when containerd is given another network for pods. It must
 	// not block.
 	NetworkChanged func()
+	// Recovered, if set, is called when a damaged store of containerd was recovered. It must not
+	// block.
+	Recovered func(Recovery)
 	// Restarted, if set, is called from Run each time that containerd had ended and answers again.
 	Restarted func()
 }

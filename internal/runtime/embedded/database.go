@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"berth/internal/boltfile"
@@ -16,17 +17,22 @@ import (
 // containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or
 // starts and cannot make a container, for ever. What was in it is lost either way, so it is set
 // aside and containerd begins anew. The containers that it no longer knows are ended before, lest
-// they run beside those that take their places.
+// they run beside those that take their places. Images are restored from their content
+// (restore.go).
 
 // start starts containerd and returns when it serves CRI. If its databases are broken, it begins
 // anew.
 func (r *Runtime) start(ctx context.Context) error {
 	why := checkDatabases(r.paths)
+	var damaged damagedImages
+	if why == nil {
+		damaged = r.findDamagedImages()
+	}
 	// A database with a good head may be broken inside, which containerd finds. Once could have
 	// other reasons, such as a disk that fails to read.
 	for try := 1; why == nil && try <= 2; try++ {
 		logged := logSize(r.paths.log())
-		err := r.startWithImages(ctx)
+		err := r.startWithImages(ctx, damaged)
 		if err == nil || ctx.Err() != nil || !panicsOnDatabase(r.paths.log(), logged) {
 			return err
 		}
@@ -40,13 +46,16 @@ func (r *Runtime) start(ctx context.Context) error {
 	if err := r.beginAnew(ctx, why); err != nil {
 		return err
 	}
-	return r.startWithImages(ctx)
+	return r.startWithImages(ctx, damagedImages{})
 }
 
-// startWithImages starts containerd and has it load the images of the bundle that it lacks, which
-// is where a containerd with a database that is broken inside may end.
-func (r *Runtime) startWithImages(ctx context.Context) error {
+// startWithImages starts containerd, and has it forget damaged images and load those that it lacks,
+// which is where a containerd with a database that is broken inside may end.
+func (r *Runtime) startWithImages(ctx context.Context, damaged damagedImages) error {
 	if err := r.startOnce(ctx); err != nil {
+		return err
+	}
+	if err := r.removeDamagedImages(ctx, damaged); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -81,10 +90,15 @@ func checkDatabases(p paths) error {
 	}
 	running, err := filepath.Glob(filepath.Join(p.runc(), podNamespace, "*"))
 	kept, keptErr := p.keptPods()
-	if err := errors.Join(err, keptErr); err != nil || len(running)+len(kept) == 0 {
+	switch err := errors.Join(err, keptErr); {
+	case err != nil:
 		return err
+	case len(running)+len(kept) > 0:
+		return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)
+	case exists(p.imageList()) && !exists(p.salvage()): // else containerd has begun anew already
+		return fmt.Errorf("%s: %w: it is gone, and there were images", p.metadata(), errBroken)
 	}
-	return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)
+	return nil
 }
 
 // checkDatabase returns errBroken if bbolt cannot use a file.
@@ -131,8 +145,8 @@ func panicsOnDatabase(log string, offset int64) bool {
 // containerd does not run.
 func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	p := r.paths
-	r.log.Error("containerd begins anew: all pods are ended and started again, and images are pulled again; "+
-		"what was imported by hand must be imported again", "reason", why, "databasesKeptIn", p.corrupt())
+	r.log.Error("containerd begins anew: all pods are ended and started again, and images are restored from their content",
+		"reason", why, "databasesKeptIn", p.corrupt())
 	err := errors.Join(removeContainers(ctx, p), killAll(ctx, p), removeAttachments(ctx, p), unmountBelow(p.home(), p.state()))
 	if err != nil {
 		return fmt.Errorf("%w; to begin anew: %w", why, err)
@@ -153,16 +167,27 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w; to begin anew: %w", why, err)
 	}
-	gone := []string{p.state(), p.runc(), p.shimSockets(), p.addresses()}
 	// The broken database goes last: as long as it is there, what was cut off here is done again.
 	last := filepath.Dir(p.metadata())
-	err = eachEntry(p.home(), func(path string) {
-		if path != last {
-			gone = append(gone, path)
+	removeBut := func(stays ...string) error {
+		gone := []string{p.state(), p.runc(), p.shimSockets(), p.addresses()}
+		err := eachEntry(p.home(), func(path string) {
+			if !slices.Contains(stays, path) {
+				gone = append(gone, path)
+			}
+		})
+		for _, dir := range gone {
+			err = errors.Join(err, os.RemoveAll(dir))
 		}
-	})
-	for _, dir := range gone {
-		err = errors.Join(err, os.RemoveAll(dir))
+		return err
+	}
+	// Content goes after the rest, which may be what has filled the disk.
+	err = removeBut(last, p.salvage(), p.contentStore())
+	if err == nil {
+		err = r.salvageImages(why)
+	}
+	if err == nil {
+		err = removeBut(last, p.salvage())
 	}
 	if err != nil {
 		return fmt.Errorf("%w; to begin anew: %w", why, err)

@@ -47,6 +47,7 @@ type Runtime struct {
 	stopped  bool       // Stop was called: an end is not a failure
 	podCIDRs wish       // the ranges of the pods
 	pods     podNetwork // what containerd was given for them
+	recovery *Recovery  // of a damaged store; nil if none was
 
 	health health.Latch // why containerd does not answer
 
@@ -124,6 +125,7 @@ func (r *Runtime) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.readRecovery()
 	// First: a disk that takes no more must not cost the containerd that runs with the
 	// configuration of before.
 	if err := writeFile(r.paths.config(), config); err != nil {
@@ -314,7 +316,8 @@ func (r *Runtime) guard() error {
 	return os.Chmod(r.paths.run, 0o711)
 }
 
-// ensureImages loads the images of the bundle that containerd lacks.
+// ensureImages loads the images of the bundle that containerd lacks, and restores those of a store
+// that was damaged.
 func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
@@ -325,14 +328,14 @@ func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
 		return err
 	}
 	if !missing {
-		return nil
+		return r.restoreImages(ctx, s)
 	}
 	began := time.Now()
 	if err := child(ctx, childLoad, r.paths.socket(), filepath.Join(r.paths.bundles(), folderName(s.hash)), s.snapshotter); err != nil {
 		return err
 	}
 	r.log.Info("loaded the images of the bundle", "took", time.Since(began).Round(time.Millisecond))
-	return nil
+	return r.restoreImages(ctx, s)
 }
 
 func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledImage) (bool, error) {

@@ -1,0 +1,215 @@
+package embedded
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// errContent is the class of content that is missing or differs from its digest.
+var errContent = errors.New("the content is damaged")
+
+func (p paths) contentStore() string { return p.home() + "/io.containerd.content.v1.content" }
+
+// blobs is where containerd's content store has the content of images, each named by its hash.
+func (p paths) blobs() blobFolder { return blobFolder(p.contentStore() + "/blobs/sha256") }
+
+// blobFolder is a folder of files that are named by the SHA-256 of their content.
+type blobFolder string
+
+// blob is one of these files.
+type blob struct {
+	file     string
+	digest   string // "sha256:…"
+	size     int64
+	document bool // JSON: an index, a manifest or a configuration
+}
+
+// blobProblem is what is wrong with one of these files.
+type blobProblem struct {
+	blob
+	err error
+}
+
+func (d blobFolder) blob(of archiveDescriptor, document bool) blob {
+	_, hash, _ := strings.Cut(of.Digest, ":")
+	return blob{file: filepath.Join(string(d), filepath.Base(hash)), digest: of.Digest, size: of.Size, document: document}
+}
+
+// check looks whether a file can have its content. That of a document is read, and of another one
+// only the size.
+func (b blob) check() (content []byte, err error) {
+	fail := func(what string) ([]byte, error) { return nil, fmt.Errorf("%w: %s: %s", errContent, b.file, what) }
+	algorithm, hash, _ := strings.Cut(b.digest, ":")
+	if sum, err := hex.DecodeString(hash); algorithm != "sha256" || err != nil || len(sum) != sha256.Size {
+		return fail("the digest " + b.digest + " is not supported")
+	}
+	fi, err := os.Lstat(b.file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fail("it is missing")
+	case err != nil:
+		return fail(err.Error())
+	case !fi.Mode().IsRegular():
+		return fail("it is not a regular file")
+	case fi.Size() != b.size:
+		return fail(fmt.Sprintf("it has %d bytes of %d", fi.Size(), b.size))
+	case !b.document:
+		return nil, nil
+	}
+	if content, err = os.ReadFile(b.file); err != nil {
+		return fail(err.Error())
+	}
+	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != hash {
+		return fail("it does not have its digest")
+	}
+	return content, nil
+}
+
+// image returns the content of an image, as far as it is in the folder, and what is wrong with it.
+// Of an index, the images of other platforms may be missing.
+func (d blobFolder) image(target archiveDescriptor) (all []blob, problems []blobProblem) {
+	return d.walk(target, maxNested)
+}
+
+func (d blobFolder) walk(of archiveDescriptor, depth int) (all []blob, problems []blobProblem) {
+	b := d.blob(of, true)
+	content, err := b.check()
+	var doc archiveIndex
+	if err == nil {
+		if err = json.Unmarshal(content, &doc); err != nil || depth == 0 {
+			err = fmt.Errorf("%w: %s: it is neither an index nor a manifest: %w", errContent, b.file, err)
+		}
+	}
+	if err != nil {
+		return nil, []blobProblem{{b, err}}
+	}
+	all = []blob{b}
+	if doc.Config != nil {
+		parts := []blob{d.blob(*doc.Config, true)}
+		for _, l := range doc.Layers {
+			parts = append(parts, d.blob(l, false))
+		}
+		for _, part := range parts {
+			if _, err := part.check(); err != nil {
+				problems = append(problems, blobProblem{part, err})
+				continue
+			}
+			all = append(all, part)
+		}
+		return all, problems
+	}
+	return d.walkIndex(b, doc, depth)
+}
+
+// walkIndex is walk for an index. One image for this platform is enough: of the others, containerd
+// keeps the manifests alone.
+func (d blobFolder) walkIndex(index blob, doc archiveIndex, depth int) (all []blob, problems []blobProblem) {
+	all = []blob{index}
+	found := false
+	for _, child := range doc.Manifests {
+		if p := child.Platform; p != nil && p.Architecture != "" && (p.OS != "linux" || foreign("", []archivePlatform{*p}, runtime.GOARCH) != nil) {
+			continue
+		}
+		more, wrong := d.walk(child, depth-1)
+		if len(wrong) == 0 {
+			all, found = append(all, more...), true
+		}
+		problems = append(problems, wrong...)
+	}
+	switch {
+	case found:
+		return all, nil
+	case len(problems) == 0:
+		problems = []blobProblem{{index, fmt.Errorf("%w: %s: it has no image for linux/%s", errContent, index.file, runtime.GOARCH)}}
+	}
+	return all, problems
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// writeArchive writes an image as an OCI image layout without a name. Content that differs from its
+// digest is an error of class errContent.
+func writeArchive(to io.Writer, target imageDescriptor, all []blob) error {
+	t := tar.NewWriter(to)
+	write := func(name string, size int64, content io.Reader) error {
+		err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o444})
+		if err == nil {
+			_, err = io.Copy(t, content)
+		}
+		return err
+	}
+	document := func(name string, v any) error {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		return write(name, int64(len(b)), bytes.NewReader(b))
+	}
+	if err := document("oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}); err != nil {
+		return err
+	}
+	written := map[string]bool{}
+	for _, b := range all {
+		if written[b.digest] {
+			continue
+		}
+		written[b.digest] = true
+		if err := b.write(write); err != nil {
+			return err
+		}
+	}
+	err := document("index.json", map[string]any{
+		"schemaVersion": 2, "manifests": []imageDescriptor{{MediaType: target.MediaType, Digest: target.Digest, Size: target.Size}},
+	})
+	return errors.Join(err, t.Close())
+}
+
+// write writes the file to an archive.
+func (b blob) write(write func(name string, size int64, content io.Reader) error) error {
+	f, err := os.Open(b.file)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errContent, err)
+	}
+	defer f.Close()
+	algorithm, hash, _ := strings.Cut(b.digest, ":")
+	sum := sha256.New()
+	content := &readErrors{from: io.TeeReader(io.LimitReader(f, b.size), sum)}
+	err = write("blobs/"+algorithm+"/"+hash, b.size, content)
+	switch {
+	case content.err != nil:
+		return fmt.Errorf("%w: %w", errContent, content.err)
+	case err != nil:
+		return err
+	case hex.EncodeToString(sum.Sum(nil)) != hash:
+		return fmt.Errorf("%w: %s: it does not have its digest", errContent, b.file)
+	}
+	return nil
+}
+
+// readErrors remembers an error of a reader.
+type readErrors struct {
+	from io.Reader
+	err  error
+}
+
+func (r *readErrors) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}

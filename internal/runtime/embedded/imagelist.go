@@ -1,0 +1,175 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/checkpoint"
+)
+
+// containerd records the names of images in its database alone. The list of images, outside of
+// containerd's folder, has the names, too: with it, images survive the loss of the database as long
+// as their content is intact.
+
+// listedImage is one name of an image, and what it names.
+type listedImage struct {
+	Name   string          `json:"name"`
+	Target imageDescriptor `json:"target"`
+}
+
+// imageDescriptor is a content descriptor of the OCI image specification.
+type imageDescriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int64             `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// imageList is the content of the file.
+type imageList struct {
+	Version int           `json:"version"`
+	Images  []listedImage `json:"images"` // by name
+}
+
+const imageListVersion = 1
+
+// imageList is the file with the list of images.
+func (p paths) imageList() string { return p.settings() + "/images.json" }
+
+// readImageList returns the images of a list. A file that does not exist lists none; one that
+// cannot be read is set aside, which the error reports.
+func readImageList(file string) ([]listedImage, error) {
+	var l imageList
+	err := checkpoint.Read(file, "names of images", func(b []byte) error {
+		if err := json.Unmarshal(b, &l); err != nil {
+			return err
+		}
+		if l.Version != imageListVersion {
+			return checkpoint.UnknownVersion(l.Version, imageListVersion)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l.Images, nil
+}
+
+// writeImageList replaces a list, if it differs.
+func writeImageList(file string, images []listedImage) error {
+	return writeJSON(file, imageList{Version: imageListVersion, Images: images})
+}
+
+// listImages returns the names of images that containerd has, without those that CRI gives to each
+// image by its id.
+func listImages(ctx context.Context, conn grpc.ClientConnInterface) ([]listedImage, error) {
+	got, err := imagesapi.NewImagesClient(conn).List(inPods(ctx), &imagesapi.ListImagesRequest{}, grpc.MaxCallRecvMsgSize(maxAnswer))
+	if err != nil {
+		return nil, errors.New("list images: " + status.Convert(err).Message())
+	}
+	var images []listedImage
+	for _, image := range got.GetImages() {
+		if t := image.GetTarget(); !strings.HasPrefix(image.GetName(), "sha256:") {
+			images = append(images, listedImage{image.GetName(), imageDescriptor{t.GetMediaType(), t.GetDigest(), t.GetSize(), t.GetAnnotations()}})
+		}
+	}
+	slices.SortFunc(images, func(a, b listedImage) int { return strings.Compare(a.Name, b.Name) })
+	return images, nil
+}
+
+const (
+	// listDelay is the time from a change of the images to its entry in the list: a pull makes
+	// several changes.
+	listDelay = time.Second
+	// listRetry is the time after which a subscription that broke is renewed.
+	listRetry = time.Second
+)
+
+// followImages writes the list of images when containerd reports a change of them.
+func (r *Runtime) followImages(ctx context.Context) {
+	last := ""
+	for ctx.Err() == nil {
+		err := r.followImagesOnce(ctx)
+		if ctx.Err() == nil && err != nil && err.Error() != last { // once for each cause
+			last = err.Error()
+			r.log.Debug("The list of images is not updated; it is tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(listRetry):
+		}
+	}
+}
+
+// followImagesOnce follows until the subscription ends, as with containerd.
+func (r *Runtime) followImagesOnce(ctx context.Context) error {
+	conn, err := dial(r.paths.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := eventsapi.NewEventsClient(conn).Subscribe(ctx, &eventsapi.SubscribeRequest{
+		Filters: []string{`namespace==` + podNamespace + `,topic~="^/images/"`},
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	changed := make(chan struct{}, 1)
+	changed <- struct{}{} // before the subscription
+	go func() {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(listDelay):
+		}
+		select {
+		case <-changed: // before the list is taken
+		default:
+		}
+		if err := r.updateImageList(ctx, conn); err != nil {
+			return err
+		}
+	}
+}
+
+// updateImageList writes the list of what containerd has now. A start of containerd may replace its
+// database at the same time, and waits.
+func (r *Runtime) updateImageList(ctx context.Context, conn grpc.ClientConnInterface) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	images, err := listImages(ctx, conn)
+	if err != nil {
+		return err
+	}
+	return writeImageList(r.paths.imageList(), images)
+}

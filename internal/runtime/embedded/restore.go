@@ -1,0 +1,368 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/containerd/containerd/api/types"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/checkpoint"
+	"berth/internal/observe/health"
+)
+
+// A containerd that begins anew has no images. Their content is moved aside before, and imported
+// under the names of the list of images afterwards: what was imported by hand, or cannot be pulled
+// any more, is not lost with a database. Content is checked against its digest on the way.
+
+// Recovery is what became of a store of containerd that was damaged.
+type Recovery struct {
+	Version int       `json:"version"`
+	Time    time.Time `json:"time"`
+	// Reason names the file.
+	Reason string `json:"reason"`
+	// Restored counts names of images that containerd has again.
+	Restored int `json:"restored"`
+	// Lost are those that have to be pulled or imported again.
+	Lost []LostImage `json:"lost,omitempty"`
+	// Waiting are those whose content is intact and which containerd does not take yet.
+	Waiting []LostImage `json:"waiting,omitempty"`
+}
+
+// LostImage is an image that was not restored.
+type LostImage struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+const recoveryVersion = 1
+
+// String says what is restored and what is lost.
+func (r Recovery) String() string {
+	s := fmt.Sprintf("%s; %d images are restored", r.Reason, r.Restored)
+	for _, l := range r.Lost {
+		s += fmt.Sprintf("; image %s is lost (%s)", l.Name, l.Why)
+	}
+	for _, l := range r.Waiting {
+		s += fmt.Sprintf("; image %s is not restored yet (%s)", l.Name, l.Why)
+	}
+	return s
+}
+
+// salvaged is what is to be restored, in a file beside the content.
+type salvaged struct {
+	Version int           `json:"version"`
+	Reason  string        `json:"reason"`
+	Images  []listedImage `json:"images"`
+}
+
+// salvage is where the content of images is while containerd begins anew. It is below containerd's
+// own folder, which may be a file system.
+func (p paths) salvage() string { return p.home() + "/berth.salvage" }
+
+func (p paths) salvagedList() string { return p.salvage() + "/images.json" }
+
+// recovery is the file that reports what was lost last.
+func (p paths) recovery() string { return p.corrupt() + "/recovery.json" }
+
+// salvageImages moves the content of images aside. What an interrupted restoration has left there
+// stays.
+func (r *Runtime) salvageImages(why error) error {
+	p := r.paths
+	if err := os.MkdirAll(p.salvage(), 0o700); err != nil {
+		return err
+	}
+	images, err := readImageList(p.imageList())
+	if err != nil {
+		r.log.Warn("The names of images are lost", "err", err)
+	}
+	before, err := readSalvaged(p)
+	if err != nil {
+		r.log.Warn("The names of images are lost", "err", err)
+	}
+	for _, old := range before.Images {
+		if !slices.ContainsFunc(images, func(i listedImage) bool { return i.Name == old.Name }) {
+			images = append(images, old)
+		}
+	}
+	// Names first: content without them is of no use.
+	if err := writeJSON(p.salvagedList(), salvaged{Version: imageListVersion, Reason: why.Error(), Images: images}); err != nil {
+		return err
+	}
+	var errs []error
+	errs = append(errs, eachEntry(string(p.blobs()), func(path string) {
+		if fi, err := os.Lstat(path); err == nil && fi.Mode().IsRegular() {
+			errs = append(errs, os.Rename(path, filepath.Join(p.salvage(), filepath.Base(path))))
+		}
+	}))
+	if err := errors.Join(errs...); err != nil {
+		r.log.Warn("The content of images is lost", "err", err)
+	}
+	return nil
+}
+
+// readSalvaged returns what is to be restored.
+func readSalvaged(p paths) (s salvaged, err error) {
+	err = checkpoint.Read(p.salvagedList(), "names of images", func(b []byte) error { return json.Unmarshal(b, &s) })
+	return s, err
+}
+
+// restoreTimeout bounds the restoration of one image.
+const restoreTimeout = 30 * time.Minute
+
+// restoreImages has containerd import what was salvaged. An image that is not restored is no error,
+// unless containerd has ended: what it has refused is tried again by the next start.
+func (r *Runtime) restoreImages(ctx context.Context, s settings) error {
+	p := r.paths
+	if _, err := os.Lstat(p.salvage()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	from, err := readSalvaged(p)
+	if err != nil {
+		r.log.Warn("The names of images are lost", "err", err)
+	}
+	conn, err := dial(p.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	i := &Images{paths: p, conn: conn, snapshotter: s.snapshotter}
+	done := Recovery{Version: recoveryVersion, Time: time.Now(), Reason: from.Reason}
+	waiting := []listedImage{}
+	for _, image := range from.Images {
+		began := time.Now()
+		fresh, err := i.restore(ctx, blobFolder(p.salvage()), image)
+		switch {
+		case err == nil:
+			if fresh {
+				done.Restored++
+				r.log.Info("Restored an image", "image", image.Name, "took", time.Since(began).Round(time.Millisecond))
+			}
+		case errors.Is(err, errContent):
+			r.log.Error("An image is lost: pull or import it again", "image", image.Name, "err", err)
+			done.Lost = append(done.Lost, LostImage{image.Name, err.Error()})
+		default:
+			if ended := r.answersStill(ctx, conn); ended != nil {
+				return fmt.Errorf("restore image %s: %w", image.Name, errors.Join(err, ended))
+			}
+			r.log.Error("An image is not restored; the next start tries it again", "image", image.Name, "content", p.salvage(), "err", err)
+			done.Waiting, waiting = append(done.Waiting, LostImage{image.Name, err.Error()}), append(waiting, image)
+		}
+	}
+	if len(waiting) > 0 {
+		err = writeJSON(p.salvagedList(), salvaged{Version: imageListVersion, Reason: from.Reason, Images: waiting})
+	} else {
+		err = os.RemoveAll(p.salvage())
+	}
+	if err != nil {
+		r.log.Warn("What was salvaged of the store of containerd is not removed", "folder", p.salvage(), "err", err)
+	}
+	r.recovered(done)
+	return nil
+}
+
+// answersStill returns an error if containerd does not answer.
+func (r *Runtime) answersStill(ctx context.Context, conn *grpc.ClientConn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, adoptTimeout, errors.New("containerd does not answer"))
+	defer cancel()
+	return awaitReady(ctx, conn)
+}
+
+// recovered reports a recovery.
+func (r *Runtime) recovered(done Recovery) {
+	r.log.Warn("The store of containerd was damaged, and is recovered", "recovery", done.String())
+	if err := errors.Join(os.MkdirAll(r.paths.corrupt(), 0o700), writeJSON(r.paths.recovery(), done)); err != nil {
+		r.log.Warn("The report about the store of containerd is not kept", "err", err)
+	}
+	r.mu.Lock()
+	r.recovery = &done
+	r.mu.Unlock()
+	if r.cfg.Recovered != nil {
+		r.cfg.Recovered(done)
+	}
+}
+
+// readRecovery reads the report of an earlier start.
+func (r *Runtime) readRecovery() {
+	var done Recovery
+	switch err := readJSON(r.paths.recovery(), &done); {
+	case err == nil && done.Version == recoveryVersion:
+		r.mu.Lock()
+		r.recovery = &done
+		r.mu.Unlock()
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		r.log.Warn("The report about the store of containerd cannot be read", "err", err)
+	}
+}
+
+// StoreHealth returns which images were lost with a damaged store, as long as the report about it
+// is kept; nil if none was.
+func (r *Runtime) StoreHealth() error {
+	r.mu.Lock()
+	done := r.recovery
+	r.mu.Unlock()
+	if done == nil || len(done.Lost)+len(done.Waiting) == 0 {
+		return nil
+	}
+	if _, err := os.Lstat(r.paths.recovery()); err != nil {
+		return nil //nolint:nilerr // it was removed
+	}
+	return health.Since(fmt.Errorf("%s (when you have pulled or imported what you need, remove %s)", done, r.paths.recovery()), done.Time)
+}
+
+// restore imports one image, unless containerd has one of its name; fresh is that it had none.
+func (i *Images) restore(ctx context.Context, from blobFolder, image listedImage) (fresh bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	images := imagesapi.NewImagesClient(i.conn)
+	_, err = images.Get(inPods(ctx), &imagesapi.GetImageRequest{Name: image.Name})
+	if status.Code(err) != codes.NotFound {
+		return false, err
+	}
+	all, problems := from.image(archiveDescriptor{Digest: image.Target.Digest, Size: image.Target.Size})
+	if len(problems) > 0 {
+		return false, problems[0].err
+	}
+	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	// It has no name, so that nothing is made of the name that the list has.
+	destination, err := packed(&transfertypes.ImageStore{
+		Platforms: []*types.Platform{platform}, ManifestLimit: 1,
+		Unpacks: []*transfertypes.UnpackConfiguration{{Platform: platform, Snapshotter: i.snapshotter}},
+	})
+	if err != nil {
+		return false, err
+	}
+	archive, write := io.Pipe()
+	go func() { _ = write.CloseWithError(writeArchive(write, image.Target, all)) }() // always nil
+	defer archive.Close()
+	content, err := openArchive(archive)
+	if err != nil {
+		return false, err
+	}
+	defer content.close()
+	err = leased(ctx, i.conn, func(ctx context.Context) error {
+		_, err := i.receive(ctx, content, destination, func(Progress) {})
+		if err == nil {
+			_, err = io.Copy(io.Discard, content) // the digest of its last file
+		}
+		if err != nil {
+			return err
+		}
+		_, err = images.Create(inPods(ctx), &imagesapi.CreateImageRequest{Image: &imagesapi.Image{Name: image.Name, Target: &types.Descriptor{
+			MediaType: image.Target.MediaType, Digest: image.Target.Digest, Size: image.Target.Size, Annotations: image.Target.Annotations,
+		}}})
+		if status.Code(err) == codes.AlreadyExists {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	entering, cancelEntering := context.WithTimeout(ctx, time.Minute)
+	defer cancelEntering()
+	return true, awaitEntered(entering, i.conn, image.Name, "")
+}
+
+// damagedImages are images whose index, manifest or configuration is damaged. containerd would take
+// the content for there as long as it has it in its database, however often the image is pulled.
+type damagedImages struct {
+	digests []string // of the content
+	targets map[string]LostImage
+}
+
+// findDamagedImages looks at the content of images before containerd is started. What is damaged is
+// removed. A layer that is damaged is only reported: it was unpacked.
+func (r *Runtime) findDamagedImages() damagedImages {
+	images, err := readImageList(r.paths.imageList())
+	if err != nil {
+		r.log.Warn("A file of the runtime was damaged; it is written anew", "err", err)
+	}
+	found := damagedImages{targets: map[string]LostImage{}}
+	seen := map[string]bool{}
+	for _, image := range images {
+		if seen[image.Target.Digest] {
+			continue
+		}
+		seen[image.Target.Digest] = true
+		_, problems := r.paths.blobs().image(archiveDescriptor{Digest: image.Target.Digest, Size: image.Target.Size})
+		for _, p := range problems {
+			if !p.document {
+				r.log.Warn("A layer of an image is damaged; its containers start from what was unpacked", "image", image.Name, "err", p.err)
+				continue
+			}
+			if err := os.RemoveAll(p.file); err != nil {
+				r.log.Warn("Damaged content of an image is not removed", "image", image.Name, "err", err)
+			}
+			found.digests = append(found.digests, p.digest)
+			found.targets[image.Target.Digest] = LostImage{image.Name, p.err.Error()}
+		}
+	}
+	return found
+}
+
+// removeDamagedImages has containerd forget images and their damaged content, so that they can be
+// pulled, imported or loaded again.
+func (r *Runtime) removeDamagedImages(ctx context.Context, d damagedImages) error {
+	r.mu.Lock()
+	bundled := r.settings.images
+	r.mu.Unlock()
+	if len(d.digests) == 0 {
+		return nil
+	}
+	conn, err := dial(r.paths.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	images := imagesapi.NewImagesClient(conn)
+	got, err := images.List(inPods(ctx), &imagesapi.ListImagesRequest{}, grpc.MaxCallRecvMsgSize(maxAnswer))
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	done := Recovery{Version: recoveryVersion, Time: time.Now()}
+	for _, image := range got.GetImages() {
+		lost, is := d.targets[image.GetTarget().GetDigest()]
+		if !is {
+			continue
+		}
+		if _, err := images.Delete(inPods(ctx), &imagesapi.DeleteImageRequest{Name: image.GetName(), Sync: true}); err != nil && status.Code(err) != codes.NotFound {
+			return fmt.Errorf("remove image %s: %w", image.GetName(), err)
+		}
+		inBundle := slices.ContainsFunc(bundled, func(b bundledImage) bool { return b.Name == image.GetName() })
+		switch {
+		case strings.HasPrefix(image.GetName(), "sha256:"):
+		case inBundle:
+			r.log.Warn("An image is loaded again, as its content is damaged", "image", image.GetName(), "err", lost.Why)
+		default:
+			r.log.Error("An image is removed, as its content is damaged: pull or import it again", "image", image.GetName(), "err", lost.Why)
+			done.Reason = lost.Why
+			done.Lost = append(done.Lost, LostImage{image.GetName(), lost.Why})
+		}
+	}
+	for _, digest := range d.digests {
+		_, err := contentapi.NewContentClient(conn).Delete(inPods(ctx), &contentapi.DeleteContentRequest{Digest: digest})
+		if err != nil && status.Code(err) != codes.NotFound {
+			return fmt.Errorf("remove content %s: %w", digest, err)
+		}
+	}
+	if len(done.Lost) > 0 {
+		r.recovered(done)
+	}
+	return nil
+}
