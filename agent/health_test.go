@@ -97,8 +97,8 @@ func TestOwnersOfConditions(t *testing.T) {
 		flags   map[string]string
 		want    []health.Code
 	}{
-		"run":              {"", nil, append(slices.Clone(alone), health.EmbeddedRuntime)},
-		"local API":        {withLocalAPI, nil, append(slices.Clone(alone), health.EmbeddedRuntime)},
+		"run":              {"", nil, append(slices.Clone(alone), health.EmbeddedRuntime, health.RuntimeStore)},
+		"local API":        {withLocalAPI, nil, append(slices.Clone(alone), health.EmbeddedRuntime, health.RuntimeStore)},
 		"without a server": {"enableServer: false\n", nil, alone},
 		"with shutdowns":   {"enableServer: false\nshutdownGracePeriod: 30s\n", nil, append(slices.Clone(alone), health.Shutdown)},
 		"standalone":       {"authentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n", nil, append(slices.Clone(alone), health.ServingCertificate)},

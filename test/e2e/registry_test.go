@@ -227,9 +227,12 @@ func layerOf(t *testing.T, size int) []byte {
 func blobFile(digest string) string { return "blobs/" + strings.ReplaceAll(digest, ":", "/") }
 
 // helloBlobs are the files of the hello image's archive.
-func helloBlobs(n *node) map[string][]byte {
+func helloBlobs(n *node) map[string][]byte { return bundledBlobs(n, "hello") }
+
+// bundledBlobs are the files of the archive of an image of the bundle.
+func bundledBlobs(n *node, image string) map[string][]byte {
 	n.t.Helper()
-	f, err := os.Open(n.place.Root + "/bundle/current/images/hello.tar")
+	f, err := os.Open(n.place.Root + "/bundle/current/images/" + image + ".tar")
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -80,10 +80,18 @@ func checkDatabases(p paths) error {
 	if err != nil {
 		return err
 	}
+	var wrong error
 	for _, file := range files {
-		if err := checkDatabase(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s: %w", file, err)
+		switch err := checkDatabase(file); {
+		case err == nil || errors.Is(err, fs.ErrNotExist):
+		case wrong == nil:
+			wrong = fmt.Errorf("%s: %w", file, err)
+		default:
+			wrong = fmt.Errorf("%w; %s: %w", wrong, file, err)
 		}
+	}
+	if wrong != nil {
+		return wrong
 	}
 	if _, err := os.Stat(p.metadata()); !errors.Is(err, fs.ErrNotExist) {
 		return err

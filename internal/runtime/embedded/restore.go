@@ -146,7 +146,7 @@ func (r *Runtime) restoreImages(ctx context.Context, s settings) error {
 	waiting := []listedImage{}
 	for _, image := range from.Images {
 		began := time.Now()
-		fresh, err := i.restore(ctx, blobFolder(p.salvage()), image)
+		fresh, err := i.restore(ctx, contentFolder(p.salvage()), image)
 		switch {
 		case err == nil:
 			if fresh {
@@ -226,7 +226,7 @@ func (r *Runtime) StoreHealth() error {
 }
 
 // restore imports one image, unless containerd has one of its name; fresh is that it had none.
-func (i *Images) restore(ctx context.Context, from blobFolder, image listedImage) (fresh bool, err error) {
+func (i *Images) restore(ctx context.Context, from contentFolder, image listedImage) (fresh bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	images := imagesapi.NewImagesClient(i.conn)
@@ -237,6 +237,13 @@ func (i *Images) restore(ctx context.Context, from blobFolder, image listedImage
 	all, problems := from.image(archiveDescriptor{Digest: image.Target.Digest, Size: image.Target.Size})
 	if len(problems) > 0 {
 		return false, problems[0].err
+	}
+	// Before any of it is sent: containerd keeps what it received of an import that was cut off, and
+	// a later one goes on from there.
+	for _, file := range all {
+		if err := file.verify(); err != nil {
+			return false, err
+		}
 	}
 	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	// It has no name, so that nothing is made of the name that the list has.
@@ -258,7 +265,7 @@ func (i *Images) restore(ctx context.Context, from blobFolder, image listedImage
 	err = leased(ctx, i.conn, func(ctx context.Context) error {
 		_, err := i.receive(ctx, content, destination, func(Progress) {})
 		if err == nil {
-			_, err = io.Copy(io.Discard, content) // the digest of its last file
+			_, err = io.Copy(io.Discard, content) // the padding
 		}
 		if err != nil {
 			return err

@@ -22,33 +22,33 @@ var errContent = errors.New("the content is damaged")
 func (p paths) contentStore() string { return p.home() + "/io.containerd.content.v1.content" }
 
 // blobs is where containerd's content store has the content of images, each named by its hash.
-func (p paths) blobs() blobFolder { return blobFolder(p.contentStore() + "/blobs/sha256") }
+func (p paths) blobs() contentFolder { return contentFolder(p.contentStore() + "/blobs/sha256") }
 
-// blobFolder is a folder of files that are named by the SHA-256 of their content.
-type blobFolder string
+// contentFolder is a folder of files that are named by the SHA-256 of their content.
+type contentFolder string
 
-// blob is one of these files.
-type blob struct {
+// contentFile is one of these files.
+type contentFile struct {
 	file     string
 	digest   string // "sha256:…"
 	size     int64
 	document bool // JSON: an index, a manifest or a configuration
 }
 
-// blobProblem is what is wrong with one of these files.
-type blobProblem struct {
-	blob
+// contentProblem is what is wrong with one of these files.
+type contentProblem struct {
+	contentFile
 	err error
 }
 
-func (d blobFolder) blob(of archiveDescriptor, document bool) blob {
+func (d contentFolder) fileOf(of archiveDescriptor, document bool) contentFile {
 	_, hash, _ := strings.Cut(of.Digest, ":")
-	return blob{file: filepath.Join(string(d), filepath.Base(hash)), digest: of.Digest, size: of.Size, document: document}
+	return contentFile{file: filepath.Join(string(d), filepath.Base(hash)), digest: of.Digest, size: of.Size, document: document}
 }
 
 // check looks whether a file can have its content. That of a document is read, and of another one
 // only the size.
-func (b blob) check() (content []byte, err error) {
+func (b contentFile) check() (content []byte, err error) {
 	fail := func(what string) ([]byte, error) { return nil, fmt.Errorf("%w: %s: %s", errContent, b.file, what) }
 	algorithm, hash, _ := strings.Cut(b.digest, ":")
 	if sum, err := hex.DecodeString(hash); algorithm != "sha256" || err != nil || len(sum) != sha256.Size {
@@ -78,12 +78,12 @@ func (b blob) check() (content []byte, err error) {
 
 // image returns the content of an image, as far as it is in the folder, and what is wrong with it.
 // Of an index, the images of other platforms may be missing.
-func (d blobFolder) image(target archiveDescriptor) (all []blob, problems []blobProblem) {
+func (d contentFolder) image(target archiveDescriptor) (all []contentFile, problems []contentProblem) {
 	return d.walk(target, maxNested)
 }
 
-func (d blobFolder) walk(of archiveDescriptor, depth int) (all []blob, problems []blobProblem) {
-	b := d.blob(of, true)
+func (d contentFolder) walk(of archiveDescriptor, depth int) (all []contentFile, problems []contentProblem) {
+	b := d.fileOf(of, true)
 	content, err := b.check()
 	var doc archiveIndex
 	if err == nil {
@@ -92,17 +92,17 @@ func (d blobFolder) walk(of archiveDescriptor, depth int) (all []blob, problems 
 		}
 	}
 	if err != nil {
-		return nil, []blobProblem{{b, err}}
+		return nil, []contentProblem{{b, err}}
 	}
-	all = []blob{b}
+	all = []contentFile{b}
 	if doc.Config != nil {
-		parts := []blob{d.blob(*doc.Config, true)}
+		parts := []contentFile{d.fileOf(*doc.Config, true)}
 		for _, l := range doc.Layers {
-			parts = append(parts, d.blob(l, false))
+			parts = append(parts, d.fileOf(l, false))
 		}
 		for _, part := range parts {
 			if _, err := part.check(); err != nil {
-				problems = append(problems, blobProblem{part, err})
+				problems = append(problems, contentProblem{part, err})
 				continue
 			}
 			all = append(all, part)
@@ -114,8 +114,8 @@ func (d blobFolder) walk(of archiveDescriptor, depth int) (all []blob, problems 
 
 // walkIndex is walk for an index. One image for this platform is enough: of the others, containerd
 // keeps the manifests alone.
-func (d blobFolder) walkIndex(index blob, doc archiveIndex, depth int) (all []blob, problems []blobProblem) {
-	all = []blob{index}
+func (d contentFolder) walkIndex(index contentFile, doc archiveIndex, depth int) (all []contentFile, problems []contentProblem) {
+	all = []contentFile{index}
 	found := false
 	for _, child := range doc.Manifests {
 		if p := child.Platform; p != nil && p.Architecture != "" && (p.OS != "linux" || foreign("", []archivePlatform{*p}, runtime.GOARCH) != nil) {
@@ -131,7 +131,7 @@ func (d blobFolder) walkIndex(index blob, doc archiveIndex, depth int) (all []bl
 	case found:
 		return all, nil
 	case len(problems) == 0:
-		problems = []blobProblem{{index, fmt.Errorf("%w: %s: it has no image for linux/%s", errContent, index.file, runtime.GOARCH)}}
+		problems = []contentProblem{{index, fmt.Errorf("%w: %s: it has no image for linux/%s", errContent, index.file, runtime.GOARCH)}}
 	}
 	return all, problems
 }
@@ -141,9 +141,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// writeArchive writes an image as an OCI image layout without a name. Content that differs from its
-// digest is an error of class errContent.
-func writeArchive(to io.Writer, target imageDescriptor, all []blob) error {
+// writeArchive writes an image as an OCI image layout without a name.
+func writeArchive(to io.Writer, target imageDescriptor, all []contentFile) error {
 	t := tar.NewWriter(to)
 	write := func(name string, size int64, content io.Reader) error {
 		err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o444})
@@ -168,7 +167,12 @@ func writeArchive(to io.Writer, target imageDescriptor, all []blob) error {
 			continue
 		}
 		written[b.digest] = true
-		if err := b.write(write); err != nil {
+		f, err := os.Open(b.file)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errContent, err)
+		}
+		err = write("blobs/"+strings.ReplaceAll(b.digest, ":", "/"), b.size, f)
+		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}
@@ -178,38 +182,19 @@ func writeArchive(to io.Writer, target imageDescriptor, all []blob) error {
 	return errors.Join(err, t.Close())
 }
 
-// write writes the file to an archive.
-func (b blob) write(write func(name string, size int64, content io.Reader) error) error {
+// verify reads the file and compares it with its digest.
+func (b contentFile) verify() error {
 	f, err := os.Open(b.file)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errContent, err)
 	}
 	defer f.Close()
-	algorithm, hash, _ := strings.Cut(b.digest, ":")
 	sum := sha256.New()
-	content := &readErrors{from: io.TeeReader(io.LimitReader(f, b.size), sum)}
-	err = write("blobs/"+algorithm+"/"+hash, b.size, content)
-	switch {
-	case content.err != nil:
-		return fmt.Errorf("%w: %w", errContent, content.err)
-	case err != nil:
-		return err
-	case hex.EncodeToString(sum.Sum(nil)) != hash:
+	if _, err := io.Copy(sum, f); err != nil {
+		return fmt.Errorf("%w: %w", errContent, err)
+	}
+	if _, hash, _ := strings.Cut(b.digest, ":"); hex.EncodeToString(sum.Sum(nil)) != hash {
 		return fmt.Errorf("%w: %s: it does not have its digest", errContent, b.file)
 	}
 	return nil
-}
-
-// readErrors remembers an error of a reader.
-type readErrors struct {
-	from io.Reader
-	err  error
-}
-
-func (r *readErrors) Read(p []byte) (int, error) {
-	n, err := r.from.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.err = err
-	}
-	return n, err
 }
