@@ -297,30 +297,12 @@ func (w *damagedRuntime) pauseConfig() string {
 	return w.home + "/io.containerd.content.v1.content/" + blobFile(m.Config.Digest)
 }
 
-// others damages all the other files that the runtime has, but for those in containers: the pods run
-// afterwards, and new ones, too.
+// others damages all the other files of the runtime: the pods run afterwards, and new ones, too.
 func (w *damagedRuntime) others(damage string, do func(file string) error) {
 	w.t.Helper()
 	w.awaitReady(damagedPods...)
 	images := w.images()
-	var files []string
-	for _, dir := range []string{w.home, w.place.Root + "/runtime", w.place.Run} {
-		must(w.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			switch rel, _ := filepath.Rel(w.place.Dir, path); {
-			case err != nil:
-				return err
-			case d.IsDir() && (d.Name() == "snapshots" || d.Name() == "rootfs" || d.Name() == "blobs" || d.Name() == "merged" || strings.HasSuffix(d.Name(), ".fs")):
-				return filepath.SkipDir
-			case !d.Type().IsRegular() || strings.HasSuffix(path, ".db"):
-			default:
-				w.t.Log(rel)
-				files = append(files, path)
-			}
-			return nil
-		}))
-	}
-	w.restart(do, files...)
-	w.awaitReady(damagedPods...)
+	w.restart(do, w.otherFiles()...)
 	w.write("next.yaml", manifest("next", "serve"))
 	w.awaitReady(append(slices.Clone(damagedPods), "next")...)
 	w.remove("next.yaml")
@@ -328,4 +310,27 @@ func (w *damagedRuntime) others(damage string, do func(file string) error) {
 	if diff := cmp.Diff(images, w.images()); diff != "" {
 		w.t.Errorf("%s: images (-before +after):\n%s", damage, diff)
 	}
+}
+
+// otherFiles are the files of the runtime inside, but for databases, what is in images and
+// containers, and the agent's own files.
+func (w *damagedRuntime) otherFiles() (files []string) {
+	w.t.Helper()
+	for _, dir := range []string{w.home, w.place.Root + "/runtime", w.place.Run} {
+		must(w.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && slices.Contains([]string{"snapshots", "rootfs", "blobs", "netns"}, d.Name()):
+				return filepath.SkipDir
+			case d.Type().IsRegular() && !strings.HasSuffix(path, ".db") && filepath.Dir(path) != w.place.Run:
+				files = append(files, path)
+			}
+			return nil
+		}))
+	}
+	if len(files) < 20 {
+		w.t.Errorf("the runtime has only these other files: %q", files)
+	}
+	return append(files, w.place.Run+"/containerd.json")
 }

@@ -201,7 +201,9 @@ func TestSalvageImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := r.paths
-	put := func(name string) listedImage { return listedImage{Name: name, Target: imageDescriptor{Digest: "sha256:" + name}} }
+	put := func(name string) listedImage {
+		return listedImage{Name: name, Target: imageDescriptor{Digest: "sha256:" + name}}
+	}
 	names := func() (out []string) {
 		s, err := readSalvaged(p)
 		if err != nil {

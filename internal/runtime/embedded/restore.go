@@ -348,7 +348,7 @@ func (r *Runtime) removeDamagedImages(ctx context.Context, d damagedImages) erro
 		if !is {
 			continue
 		}
-		if _, err := images.Delete(inPods(ctx), &imagesapi.DeleteImageRequest{Name: image.GetName(), Sync: true}); err != nil && status.Code(err) != codes.NotFound {
+		if _, err := images.Delete(inPods(ctx), &imagesapi.DeleteImageRequest{Name: image.GetName()}); err != nil && status.Code(err) != codes.NotFound {
 			return fmt.Errorf("remove image %s: %w", image.GetName(), err)
 		}
 		inBundle := slices.ContainsFunc(bundled, func(b bundledImage) bool { return b.Name == image.GetName() })
