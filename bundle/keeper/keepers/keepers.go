@@ -119,7 +119,15 @@ func (k *Keepers) seal() error {
 // kernel gives the lock back when this process ends.
 func (k *Keepers) lock() error {
 	path := filepath.Join(k.dir, "lock")
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	open := func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600) }
+	fd, err := open()
+	if errors.Is(err, unix.EISDIR) { // something has damaged the file system
+		log.L.Warnf("keeper: %s is a folder, and is removed", path)
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+		fd, err = open()
+	}
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -189,13 +197,20 @@ func (k *Keepers) load(id string) error {
 	if errors.Is(err, os.ErrNotExist) { // nobody was told of it
 		return p.undo()
 	}
+	if err == nil && p.record.ID != id {
+		err = fmt.Errorf("%s: %w: it is of pod %q", podFile(p.dir), errDamaged, p.record.ID)
+	}
+	if err == nil {
+		err = p.readTasks()
+	}
+	if errors.Is(err, errDamaged) {
+		log.L.Errorf("keeper: pod %s is ended: %s", id, err)
+		return k.end(context.Background(), id)
+	}
 	if err != nil {
 		return err
 	}
 	selinux.ReserveLabel(p.record.Label)
-	if err := p.readTasks(); err != nil {
-		return err
-	}
 	err = p.connect()
 	if err != nil && !noKeeper(err) {
 		return err
@@ -230,16 +245,18 @@ func (p *pod) undo() error {
 	return os.RemoveAll(p.dir)
 }
 
-// readTasks reads the files of a pod's tasks.
+// readTasks reads the files of a pod's tasks, as far as they can be read.
 func (p *pod) readTasks() error {
 	files, err := filepath.Glob(taskFile(p.dir, "*"))
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, file := range files {
 		t := &task{pod: p, done: make(chan struct{}), execs: map[string]*task{}}
 		if err := readRecord(file, &t.record); err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		if t.record.Deleted {
 			t.state = wire.Stopped
@@ -247,7 +264,7 @@ func (p *pod) readTasks() error {
 		}
 		p.tasks[t.record.ID] = t
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // restore makes a task known again.

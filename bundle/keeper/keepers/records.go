@@ -2,9 +2,11 @@ package keepers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -51,21 +53,27 @@ type taskRecord struct {
 // versioned is what each file has, in each version.
 type versioned struct{ Version int }
 
+// errDamaged is the class of files that are no record. What they were of can only be ended.
+var errDamaged = errors.New("the record is damaged")
+
 // readRecord reads a file into into, which is of this version.
 func readRecord(path string, into any) error {
 	b, err := os.ReadFile(path)
+	if errors.Is(err, syscall.EISDIR) {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
 	if err != nil {
 		return err
 	}
 	var v versioned
 	if err := json.Unmarshal(b, &v); err != nil {
-		return fmt.Errorf("%s: is damaged (%w): stop containerd, kill the pod's keeper and remove the folder", path, err)
+		return fmt.Errorf("%s: %w: %w", path, errDamaged, err)
 	}
 	if v.Version != recordVersion {
 		return fmt.Errorf("%s: is of version %d, and this containerd reads version %d: end the pod by the containerd that started it", path, v.Version, recordVersion)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w: %w", path, errDamaged, err)
 	}
 	return nil
 }

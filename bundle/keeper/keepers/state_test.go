@@ -78,3 +78,45 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 		}
 	}
 }
+
+// A pod whose files cannot be read is ended, and keeps nobody from serving the others.
+func TestDamagedRecordsEndThePod(t *testing.T) {
+	pod := podRecord{Version: recordVersion, ID: "pod"}
+	task := taskRecord{Version: recordVersion, ID: "task", Cgroup: "/keeper-test-no-such"}
+	text := func(s string) func(string) error {
+		return func(file string) error { return os.WriteFile(file, []byte(s), 0o600) }
+	}
+	folder := func(file string) error { return os.MkdirAll(filepath.Join(file, "more"), 0o700) }
+	for name, c := range map[string]struct{ pod, task func(file string) error }{
+		"pod emptied":      {text(""), nil},
+		"pod cut":          {text(`{"Version":1,"ID":"po`), nil},
+		"pod is a folder":  {folder, nil},
+		"pod of another":   {text(`{"Version":1,"ID":"pod2"}`), nil},
+		"pod of odd types": {text(`{"Version":1,"ID":7}`), nil},
+		"task emptied":     {nil, text("")},
+		"task is a folder": {nil, folder},
+	} {
+		k := New("keeper")
+		k.dir = t.TempDir()
+		dir := filepath.Join(k.dir, "pod")
+		write := func(file string, record any, damage func(string) error) {
+			err := os.MkdirAll(dir, 0o700)
+			if err == nil && damage != nil {
+				err = damage(file)
+			} else if err == nil {
+				err = writeRecord(file, record)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(podFile(dir), pod, c.pod)
+		write(taskFile(dir, "task"), task, c.task)
+		if err := k.load("pod"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(dir); err == nil || len(k.pods) > 0 {
+			t.Errorf("%s: the pod is still there: %v, %v", name, err, k.pods)
+		}
+	}
+}

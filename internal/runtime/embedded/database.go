@@ -27,6 +27,7 @@ func (r *Runtime) start(ctx context.Context) error {
 	var damaged damagedImages
 	if why == nil {
 		damaged = r.findDamagedImages()
+		r.reportDamagedRecords()
 	}
 	// A database with a good head may be broken inside, which containerd finds. Once could have
 	// other reasons, such as a disk that fails to read.

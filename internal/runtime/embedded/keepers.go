@@ -2,8 +2,10 @@ package embedded
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,6 +72,26 @@ func parseKeeper(args []string, dir string) string {
 // keptPods lists the folders of the pods that keepers have.
 func (p paths) keptPods() ([]string, error) {
 	return filepath.Glob(filepath.Join(p.keepers(), "*", "shm"))
+}
+
+// reportDamagedRecords names the records of pods that cannot be read. containerd ends such a pod
+// when it starts, and another one takes its place.
+func (r *Runtime) reportDamagedRecords() {
+	for _, pattern := range []string{"pod.json", "task-*.json"} {
+		files, err := filepath.Glob(filepath.Join(r.paths.keepers(), "*", pattern))
+		if err != nil {
+			panic(err) // the pattern is wrong
+		}
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			if err == nil && !json.Valid(b) {
+				err = errors.New("it is not JSON")
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				r.log.Warn("A record of a running pod is damaged: the pod is ended, and started again", "file", file, "err", err)
+			}
+		}
+	}
 }
 
 // endKeepers ends the pods that keepers have, and removes their cgroups and folders. containerd
