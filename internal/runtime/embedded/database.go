@@ -28,6 +28,7 @@ func (r *Runtime) start(ctx context.Context) error {
 	if why == nil {
 		damaged = r.findDamagedImages()
 		r.reportDamagedRecords()
+		why = r.removeDamagedState()
 	}
 	// A database with a good head may be broken inside, which containerd finds. Once could have
 	// other reasons, such as a disk that fails to read.

@@ -1,0 +1,58 @@
+package embedded
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRemoveDamagedState(t *testing.T) {
+	dir := t.TempDir()
+	var log bytes.Buffer
+	r, err := New(Config{Root: dir + "/root", RunDir: "/run/x", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.paths.run = dir + "/run"
+	p := r.paths
+	uuid, status := p.home()+"/io.containerd.grpc.v1.introspection/uuid", p.home()+"/io.containerd.grpc.v1.cri/containers/x/status"
+	bootstrap, last := p.state()+taskDir+"/x/bootstrap.json", p.addresses()+"/"+p.bridge()+"/last_reserved_ip.0"
+	for _, c := range []struct {
+		file, content string
+		stays         bool
+	}{
+		{uuid, "1b4e28ba-2fa1-11d2-883f-0016d3cca427", true},
+		{uuid, "1b4e28ba-2fa", false},
+		{uuid, "", false},
+		{uuid, "FOLDER", false},
+		{status, `{"Version":"v1"}`, true},
+		{status, `{"Version":"v`, false},
+		{status, "FOLDER", false},
+		{bootstrap, `{"version":3}`, true},
+		{bootstrap, "", false},
+		{last, "10.88.0.7", true},
+		{last, "10.8", false},
+		{last, "FOLDER", false},
+		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", "", true},
+	} {
+		log.Reset()
+		err := writeFile(c.file, []byte(c.content))
+		if err == nil && c.content == "FOLDER" {
+			if err = os.Remove(c.file); err == nil {
+				err = os.MkdirAll(filepath.Join(c.file, "more"), 0o755)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.removeDamagedState(); err != nil {
+			t.Fatal(err)
+		}
+		if exists(c.file) != c.stays || strings.Contains(log.String(), c.file) == c.stays {
+			t.Errorf("%s with %q: it is there: %v, want %v; the log is: %s", filepath.Base(c.file), c.content, exists(c.file), c.stays, log.String())
+		}
+	}
+}
