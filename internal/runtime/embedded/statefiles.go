@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,6 @@ func (p paths) stateFiles() map[string]func([]byte) error {
 		},
 		p.home() + "/io.containerd.grpc.v1.cri/containers/*/status": isJSON,
 		p.state() + taskDir + "/*/bootstrap.json":                   isJSON,
-		// A lease itself stays, whatever is in it: the address may be in use.
 		p.addresses() + "/*/last_reserved_ip.*": func(b []byte) error {
 			_, err := netip.ParseAddr(strings.TrimSpace(string(b)))
 			return err
@@ -68,5 +68,41 @@ func (r *Runtime) removeDamagedState() error {
 			}
 		}
 	}
-	return nil
+	return r.restoreLeases()
+}
+
+// restoreLeases gives the leases of addresses that are damaged the content that they had. Without
+// it an address that nothing uses any more would be taken for ever, or one that is in use be given
+// to another pod.
+func (r *Runtime) restoreLeases() error {
+	bridge := r.paths.bridge()
+	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, bridge+"-*"))
+	if err != nil {
+		return err
+	}
+	owners := map[string][]byte{} // what is known of attachments, by their names
+	for _, file := range attachments {
+		if b, err := os.ReadFile(file); err == nil {
+			owners[strings.TrimPrefix(filepath.Base(file), bridge+"-")] = b
+		}
+	}
+	var damaged []string
+	err = eachEntry(filepath.Join(r.paths.addresses(), bridge), func(path string) {
+		if _, err := netip.ParseAddr(filepath.Base(path)); err != nil {
+			return
+		}
+		if id, ifName := lessee(path); !isID(id) || ifName == "" {
+			damaged = append(damaged, path)
+		}
+	})
+	for _, path := range damaged {
+		r.log.Warn("The lease of an address is damaged, and is written anew if the address is in use", "file", path)
+		err = errors.Join(err, os.RemoveAll(path))
+		for name, b := range owners {
+			if id, ifName, _ := strings.Cut(name, "-"); isID(id) && bytes.Contains(b, []byte(`"`+filepath.Base(path)+`/`)) {
+				err = errors.Join(err, os.WriteFile(path, []byte(id+"\r\n"+ifName), 0o600))
+			}
+		}
+	}
+	return err
 }

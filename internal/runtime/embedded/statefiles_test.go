@@ -36,7 +36,9 @@ func TestRemoveDamagedState(t *testing.T) {
 		{last, "10.88.0.7", true},
 		{last, "10.8", false},
 		{last, "FOLDER", false},
-		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", "", true},
+		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", strings.Repeat("0a", 32) + "\r\neth0", true},
+		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", "0a0a0a", false}, // no attachment has it
+		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", "FOLDER", false},
 	} {
 		log.Reset()
 		err := writeFile(c.file, []byte(c.content))
