@@ -29,7 +29,7 @@ var groups = []group{
 		"agent_pods_test.go", "hooks_test.go", "stopsignal_test.go", "world_*_test.go", "contract_test.go", "cutoff_test.go",
 		"runtime_class_test.go", "networkplugin_test.go",
 	}},
-	{"embedded runtime", []string{"internal/runtime/embedded", "internal/boltfile", "bundle"}, []string{"embedded_test.go", "keepers_test.go", "podshapes*_test.go", "bandwidth_test.go", "daemons_test.go", "churn_test.go"}},
+	{"embedded runtime", []string{"internal/runtime/embedded", "internal/boltfile", "bundle"}, []string{"embedded_test.go", "life_damage_test.go", "keepers_test.go", "podshapes*_test.go", "bandwidth_test.go", "daemons_test.go", "churn_test.go"}},
 	{"podshim", []string{"bundle/keeper"}, []string{"keeper/*_test.go"}},
 	{"images", []string{"internal/runtime/images", "bundle/containerd"}, []string{"images_test.go", "registries_*test.go", "cluster_images_test.go", "subpath_images_test.go"}},
 	{"logs", []string{"internal/runtime/logs", "internal/runtime/containerlogs", "internal/api/nodelogs"}, []string{"container_logs_test.go", "logs_*_test.go", "cluster_api_test.go"}},
