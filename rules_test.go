@@ -261,13 +261,14 @@ var exceptions = map[string]map[string]string{
 
 // renamers are the files that replace something by a new name themselves, and what.
 var renamers = map[string]string{
-	"internal/localapi/store/backup.go":   "a file of objects, of any size, which is checked before",
-	"internal/localapi/store/copy.go":     "a copy of all objects, of any size, which is appended to",
-	"internal/localapi/store/recover.go":  "a file of objects, of any size, and a damaged one",
-	"internal/sync/quarantine/crash.go":   "the report of a crash, which the Go runtime writes",
-	"internal/cluster/certs/store.go":     "a link",
-	"internal/runtime/embedded/log.go":    "a log that is full",
-	"internal/runtime/embedded/unpack.go": "a folder, and a link",
+	"internal/localapi/store/backup.go":    "a file of objects, of any size, which is checked before",
+	"internal/localapi/store/copy.go":      "a copy of all objects, of any size, which is appended to",
+	"internal/localapi/store/recover.go":   "a file of objects, of any size, and a damaged one",
+	"internal/sync/quarantine/crash.go":    "the report of a crash, which the Go runtime writes",
+	"internal/cluster/certs/store.go":      "a link",
+	"internal/runtime/embedded/log.go":     "a log that is full",
+	"internal/runtime/embedded/restore.go": "content of images, of any size",
+	"internal/runtime/embedded/unpack.go":  "a folder, and a link",
 }
 
 // rule is one thing that holds everywhere in the repository. check returns what breaks it, as

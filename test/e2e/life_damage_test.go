@@ -62,9 +62,9 @@ func flipBits(b []byte) []byte {
 	return b
 }
 
-// Files of the runtime inside are damaged while neither it nor an agent runs: the next agent serves,
-// names the files, and runs the pods. An image whose content is intact is not lost, though no
-// registry has it any more; one whose content is damaged is named, and can be imported again.
+// Files of the runtime inside are damaged while neither it nor an agent runs: the next agent
+// serves, names the files, and runs the pods. An image whose content is intact is not lost, though
+// no registry has it any more; one whose content is damaged is named, and can be imported again.
 func TestDamagedRuntimeFiles(t *testing.T) {
 	t.Parallel()
 	n := newNodeFor(t, 3*testLimit)

@@ -41,9 +41,16 @@ type contentProblem struct {
 	err error
 }
 
-func (d contentFolder) fileOf(of archiveDescriptor, document bool) contentFile {
+// document is fileOf for an index, a manifest or a configuration.
+func (d contentFolder) document(of archiveDescriptor) contentFile {
+	f := d.fileOf(of)
+	f.document = true
+	return f
+}
+
+func (d contentFolder) fileOf(of archiveDescriptor) contentFile {
 	_, hash, _ := strings.Cut(of.Digest, ":")
-	return contentFile{file: filepath.Join(string(d), filepath.Base(hash)), digest: of.Digest, size: of.Size, document: document}
+	return contentFile{file: filepath.Join(string(d), filepath.Base(hash)), digest: of.Digest, size: of.Size}
 }
 
 // check looks whether a file can have its content. That of a document is read, and of another one
@@ -83,7 +90,7 @@ func (d contentFolder) image(target archiveDescriptor) (all []contentFile, probl
 }
 
 func (d contentFolder) walk(of archiveDescriptor, depth int) (all []contentFile, problems []contentProblem) {
-	b := d.fileOf(of, true)
+	b := d.document(of)
 	content, err := b.check()
 	var doc archiveIndex
 	if err == nil {
@@ -96,9 +103,9 @@ func (d contentFolder) walk(of archiveDescriptor, depth int) (all []contentFile,
 	}
 	all = []contentFile{b}
 	if doc.Config != nil {
-		parts := []contentFile{d.fileOf(*doc.Config, true)}
+		parts := []contentFile{d.document(*doc.Config)}
 		for _, l := range doc.Layers {
-			parts = append(parts, d.fileOf(l, false))
+			parts = append(parts, d.fileOf(l))
 		}
 		for _, part := range parts {
 			if _, err := part.check(); err != nil {

@@ -176,7 +176,7 @@ func TestWriteArchive(t *testing.T) {
 func TestVerifyContent(t *testing.T) {
 	s := storeOfImages{t, contentFolder(t.TempDir())}
 	_, _, layer := s.image(runtime.GOARCH, "some layer")
-	file := s.dir.fileOf(layer, false)
+	file := s.dir.fileOf(layer)
 	if err := file.verify(); err != nil {
 		t.Error(err)
 	}
@@ -230,7 +230,7 @@ func TestSalvageImages(t *testing.T) {
 	if err := writeImageList(p.imageList(), []listedImage{put("one"), put("two")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.salvageImages(errBroken); err != nil {
+	if err := r.images.salvage(errBroken); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(); !slices.Equal(got, []string{"one=sha256:one", "two=sha256:two"}) {
@@ -241,7 +241,7 @@ func TestSalvageImages(t *testing.T) {
 	if err := writeImageList(p.imageList(), []listedImage{put("three"), {Name: "two", Target: imageDescriptor{Digest: "sha256:new"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.salvageImages(errBroken); err != nil {
+	if err := r.images.salvage(errBroken); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(); !slices.Equal(got, []string{"one=sha256:one", "three=sha256:three", "two=sha256:new"}) {
@@ -259,7 +259,7 @@ func TestSalvageImages(t *testing.T) {
 	if err := os.WriteFile(p.imageList(), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.salvageImages(errBroken); err != nil || len(names()) != 3 {
+	if err := r.images.salvage(errBroken); err != nil || len(names()) != 3 {
 		t.Errorf("with a damaged list: %v, %q", err, names())
 	}
 }

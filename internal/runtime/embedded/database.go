@@ -26,9 +26,9 @@ func (r *Runtime) start(ctx context.Context) error {
 	why := checkDatabases(r.paths)
 	var damaged damagedImages
 	if why == nil {
-		damaged = r.findDamagedImages()
-		r.reportDamagedRecords()
-		why = r.removeDamagedState()
+		damaged = r.images.findDamaged()
+		reportDamagedRecords(r.paths, r.log)
+		why = removeDamagedState(r.paths, r.log)
 	}
 	// A database with a good head may be broken inside, which containerd finds. Once could have
 	// other reasons, such as a disk that fails to read.
@@ -57,12 +57,12 @@ func (r *Runtime) startWithImages(ctx context.Context, damaged damagedImages) er
 	if err := r.startOnce(ctx); err != nil {
 		return err
 	}
-	if err := r.removeDamagedImages(ctx, damaged); err != nil {
-		return err
-	}
 	r.mu.Lock()
 	s := r.settings
 	r.mu.Unlock()
+	if err := r.images.removeDamaged(ctx, damaged, s.images); err != nil {
+		return err
+	}
 	return r.ensureImages(ctx, s)
 }
 
@@ -194,7 +194,7 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	// Content goes after the rest, which may be what has filled the disk.
 	err = removeBut(last, p.salvage(), p.contentStore())
 	if err == nil {
-		err = r.salvageImages(why)
+		err = r.images.salvage(why)
 	}
 	if err == nil {
 		err = removeBut(last, p.salvage())

@@ -3,8 +3,8 @@
 //
 // Owns: the folders of the bundle and of containerd under the root and run directories,
 // containerd's life, its configuration and log, the pod network's configuration and range, the
-// images of the bundle; the list of images beside containerd's database, and their restoration; what
-// there is on the host of sandboxes and containers that containerd does not know.
+// images of the bundle; the list of images beside containerd's database, and their restoration;
+// what there is on the host of sandboxes and containers that containerd does not know.
 // Reads: the bundle in the binary, /proc, /sys, the host's interfaces and routes.
 // Never: speaks CRI beyond asking whether it is served and what it knows, touches pods or volumes,
 // ends containerd because the agent ends.

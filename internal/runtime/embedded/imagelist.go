@@ -94,11 +94,17 @@ const (
 	listRetry = time.Second
 )
 
-// followImages writes the list of images when containerd reports a change of them.
-func (r *Runtime) followImages(ctx context.Context) {
+// gate lets nothing start containerd between acquire and release.
+type gate interface {
+	acquire(ctx context.Context) error
+	release()
+}
+
+// follow writes the list of images when containerd reports a change of them.
+func (r *imageStore) follow(ctx context.Context, starts gate) {
 	last := ""
 	for ctx.Err() == nil {
-		err := r.followImagesOnce(ctx)
+		err := r.followOnce(ctx, starts)
 		if ctx.Err() == nil && err != nil && err.Error() != last { // once for each cause
 			last = err.Error()
 			r.log.Debug("The list of images is not updated; it is tried again", "err", err)
@@ -110,8 +116,8 @@ func (r *Runtime) followImages(ctx context.Context) {
 	}
 }
 
-// followImagesOnce follows until the subscription ends, as with containerd.
-func (r *Runtime) followImagesOnce(ctx context.Context) error {
+// followOnce follows until the subscription ends, as with containerd.
+func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
 		return err
@@ -154,19 +160,19 @@ func (r *Runtime) followImagesOnce(ctx context.Context) error {
 		case <-changed: // before the list is taken
 		default:
 		}
-		if err := r.updateImageList(ctx, conn); err != nil {
+		if err := r.update(ctx, conn, starts); err != nil {
 			return err
 		}
 	}
 }
 
-// updateImageList writes the list of what containerd has now. A start of containerd may replace its
+// update writes the list of what containerd has now. A start of containerd may replace its
 // database at the same time, and waits.
-func (r *Runtime) updateImageList(ctx context.Context, conn grpc.ClientConnInterface) error {
-	if err := r.acquire(ctx); err != nil {
+func (r *imageStore) update(ctx context.Context, conn grpc.ClientConnInterface, starts gate) error {
+	if err := starts.acquire(ctx); err != nil {
 		return err
 	}
-	defer r.release()
+	defer starts.release()
 	images, err := listImages(ctx, conn)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,16 +77,16 @@ func (p paths) keptPods() ([]string, error) {
 
 // reportDamagedRecords names the records of pods that cannot be read. containerd ends such a pod
 // when it starts, and another one takes its place.
-func (r *Runtime) reportDamagedRecords() {
+func reportDamagedRecords(p paths, log *slog.Logger) {
 	for _, pattern := range []string{"pod.json", "task-*.json"} {
-		files, _ := filepath.Glob(filepath.Join(r.paths.keepers(), "*", pattern)) // the pattern is right
+		files, _ := filepath.Glob(filepath.Join(p.keepers(), "*", pattern)) // the pattern is right
 		for _, file := range files {
 			b, err := os.ReadFile(file)
 			if err == nil && !json.Valid(b) {
 				err = errors.New("it is not JSON")
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				r.log.Warn("A record of a running pod is damaged: the pod is ended, and started again", "file", file, "err", err)
+				log.Warn("A record of a running pod is damaged: the pod is ended, and started again", "file", file, "err", err)
 			}
 		}
 	}

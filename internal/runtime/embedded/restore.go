@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
@@ -80,9 +82,19 @@ func (p paths) salvagedList() string { return p.salvage() + "/images.json" }
 // recovery is the file that reports what was lost last.
 func (p paths) recovery() string { return p.corrupt() + "/recovery.json" }
 
-// salvageImages moves the content of images aside. What an interrupted restoration has left there
+// imageStore restores the images of a store of containerd that was damaged.
+type imageStore struct {
+	paths  paths
+	log    *slog.Logger
+	notify func(Recovery) // may be nil
+
+	mu       sync.Mutex
+	recovery *Recovery // guarded by mu; the last one, nil if there was none
+}
+
+// salvage moves the content of images aside. What an interrupted restoration has left there
 // stays.
-func (r *Runtime) salvageImages(why error) error {
+func (r *imageStore) salvage(why error) error {
 	p := r.paths
 	if err := os.MkdirAll(p.salvage(), 0o700); err != nil {
 		return err
@@ -125,9 +137,9 @@ func readSalvaged(p paths) (s salvaged, err error) {
 // restoreTimeout bounds the restoration of one image.
 const restoreTimeout = 30 * time.Minute
 
-// restoreImages has containerd import what was salvaged. An image that is not restored is no error,
+// restore has containerd import what was salvaged. An image that is not restored is no error,
 // unless containerd has ended: what it has refused is tried again by the next start.
-func (r *Runtime) restoreImages(ctx context.Context, s settings) error {
+func (r *imageStore) restore(ctx context.Context, snapshotter string) error {
 	p := r.paths
 	if _, err := os.Lstat(p.salvage()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -141,7 +153,7 @@ func (r *Runtime) restoreImages(ctx context.Context, s settings) error {
 		return err
 	}
 	defer conn.Close()
-	i := &Images{paths: p, conn: conn, snapshotter: s.snapshotter}
+	i := &Images{paths: p, conn: conn, snapshotter: snapshotter}
 	done := Recovery{Version: recoveryVersion, Time: time.Now(), Reason: from.Reason}
 	waiting := []listedImage{}
 	for _, image := range from.Images {
@@ -177,14 +189,14 @@ func (r *Runtime) restoreImages(ctx context.Context, s settings) error {
 }
 
 // answersStill returns an error if containerd does not answer.
-func (r *Runtime) answersStill(ctx context.Context, conn *grpc.ClientConn) error {
+func (r *imageStore) answersStill(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, adoptTimeout, errors.New("containerd does not answer"))
 	defer cancel()
 	return awaitReady(ctx, conn)
 }
 
 // recovered reports a recovery.
-func (r *Runtime) recovered(done Recovery) {
+func (r *imageStore) recovered(done Recovery) {
 	r.log.Warn("The store of containerd was damaged, and is recovered", "recovery", done.String())
 	if err := errors.Join(os.MkdirAll(r.paths.corrupt(), 0o700), writeJSON(r.paths.recovery(), done)); err != nil {
 		r.log.Warn("The report about the store of containerd is not kept", "err", err)
@@ -192,13 +204,13 @@ func (r *Runtime) recovered(done Recovery) {
 	r.mu.Lock()
 	r.recovery = &done
 	r.mu.Unlock()
-	if r.cfg.Recovered != nil {
-		r.cfg.Recovered(done)
+	if r.notify != nil {
+		r.notify(done)
 	}
 }
 
 // readRecovery reads the report of an earlier start.
-func (r *Runtime) readRecovery() {
+func (r *imageStore) readRecovery() {
 	var done Recovery
 	switch err := readJSON(r.paths.recovery(), &done); {
 	case err == nil && done.Version == recoveryVersion:
@@ -210,9 +222,9 @@ func (r *Runtime) readRecovery() {
 	}
 }
 
-// StoreHealth returns which images were lost with a damaged store, as long as the report about it
-// is kept; nil if none was.
-func (r *Runtime) StoreHealth() error {
+// health returns which images were lost with a damaged store, as long as the report about it is
+// kept; nil if none was.
+func (r *imageStore) health() error {
 	r.mu.Lock()
 	done := r.recovery
 	r.mu.Unlock()
@@ -238,8 +250,8 @@ func (i *Images) restore(ctx context.Context, from contentFolder, image listedIm
 	if len(problems) > 0 {
 		return false, problems[0].err
 	}
-	// Before any of it is sent: containerd keeps what it received of an import that was cut off, and
-	// a later one goes on from there.
+	// Before any of it is sent: containerd keeps what it received of an import that was cut off,
+	// and a later one goes on from there.
 	for _, file := range all {
 		if err := file.verify(); err != nil {
 			return false, err
@@ -293,9 +305,9 @@ type damagedImages struct {
 	targets map[string]LostImage
 }
 
-// findDamagedImages looks at the content of images before containerd is started. What is damaged is
+// findDamaged looks at the content of images before containerd is started. What is damaged is
 // removed. A layer that is damaged is only reported: it was unpacked.
-func (r *Runtime) findDamagedImages() damagedImages {
+func (r *imageStore) findDamaged() damagedImages {
 	images, err := readImageList(r.paths.imageList())
 	if err != nil {
 		r.log.Warn("A file of the runtime was damaged; it is written anew", "err", err)
@@ -323,12 +335,9 @@ func (r *Runtime) findDamagedImages() damagedImages {
 	return found
 }
 
-// removeDamagedImages has containerd forget images and their damaged content, so that they can be
+// removeDamaged has containerd forget images and their damaged content, so that they can be
 // pulled, imported or loaded again.
-func (r *Runtime) removeDamagedImages(ctx context.Context, d damagedImages) error {
-	r.mu.Lock()
-	bundled := r.settings.images
-	r.mu.Unlock()
+func (r *imageStore) removeDamaged(ctx context.Context, d damagedImages, bundled []bundledImage) error {
 	if len(d.digests) == 0 {
 		return nil
 	}

@@ -47,9 +47,10 @@ type Runtime struct {
 	stopped  bool       // Stop was called: an end is not a failure
 	podCIDRs wish       // the ranges of the pods
 	pods     podNetwork // what containerd was given for them
-	recovery *Recovery  // of a damaged store; nil if none was
 
 	health health.Latch // why containerd does not answer
+
+	images *imageStore
 
 	// one lets one of Ensure, Stop and a restart act at a time; it holds one token.
 	one chan struct{}
@@ -76,6 +77,7 @@ func New(cfg Config) (*Runtime, error) {
 		cfg.Log = slog.Default()
 	}
 	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now(), claims: claimsDir, pluginPrograms: pluginPrograms}
+	r.images = &imageStore{paths: r.paths, log: r.log, notify: cfg.Recovered}
 	r.podCIDRs.assigned = cfg.Assigned
 	r.podCIDRs.subnets, _ = parseSubnets(cfg.Subnets) // which were checked
 	r.health.Set(errNotStarted)
@@ -90,6 +92,10 @@ func (r *Runtime) Endpoint() string { return EndpointIn(r.cfg.RunDir) }
 
 // Health returns nil while containerd answers, and else why it does not.
 func (r *Runtime) Health() error { return r.health.Err() }
+
+// StoreHealth returns which images were lost with a damaged file of containerd, as long as the
+// report about it is kept; nil if none was.
+func (r *Runtime) StoreHealth() error { return r.images.health() }
 
 // Ensure makes the runtime run with the bundle and configuration of this agent, and returns its
 // endpoint when it serves CRI and has the bundle's images. It adopts a containerd that runs with
@@ -125,7 +131,7 @@ func (r *Runtime) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.readRecovery()
+	r.images.readRecovery()
 	// First: a disk that takes no more must not cost the containerd that runs with the
 	// configuration of before.
 	if err := writeFile(r.paths.config(), config); err != nil {
@@ -301,19 +307,19 @@ func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) 
 	if err := awaitReady(ctx, conn); err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	return errors.Join(r.guard(), conn.Close())
+	return errors.Join(guard(r.paths), conn.Close())
 }
 
 // guard leaves containerd's sockets to root alone. The folder that they lie in can then be passed
 // through, though not read: the root users of user namespaces must get to the root filesystems of
 // their containers.
-func (r *Runtime) guard() error {
-	for _, socket := range []string{r.paths.socket(), r.paths.ttrpcSocket()} {
+func guard(p paths) error {
+	for _, socket := range []string{p.socket(), p.ttrpcSocket()} {
 		if err := os.Chmod(socket, 0o600); err != nil {
 			return err
 		}
 	}
-	return os.Chmod(r.paths.run, 0o711)
+	return os.Chmod(p.run, 0o711)
 }
 
 // ensureImages loads the images of the bundle that containerd lacks, and restores those of a store
@@ -328,14 +334,14 @@ func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
 		return err
 	}
 	if !missing {
-		return r.restoreImages(ctx, s)
+		return r.images.restore(ctx, s.snapshotter)
 	}
 	began := time.Now()
 	if err := child(ctx, childLoad, r.paths.socket(), filepath.Join(r.paths.bundles(), folderName(s.hash)), s.snapshotter); err != nil {
 		return err
 	}
 	r.log.Info("loaded the images of the bundle", "took", time.Since(began).Round(time.Millisecond))
-	return r.restoreImages(ctx, s)
+	return r.images.restore(ctx, s.snapshotter)
 }
 
 func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledImage) (bool, error) {

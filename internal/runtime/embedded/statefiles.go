@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -45,8 +46,8 @@ func (p paths) stateFiles() map[string]func([]byte) error {
 var uuidText = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\s*$`)
 
 // removeDamagedState removes damaged files. containerd does not run.
-func (r *Runtime) removeDamagedState() error {
-	for pattern, check := range r.paths.stateFiles() {
+func removeDamagedState(p paths, log *slog.Logger) error {
+	for pattern, check := range p.stateFiles() {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			return err
@@ -62,20 +63,20 @@ func (r *Runtime) removeDamagedState() error {
 			if err == nil {
 				continue
 			}
-			r.log.Warn("A file of containerd is damaged, and is removed", "file", file, "err", err)
+			log.Warn("A file of containerd is damaged, and is removed", "file", file, "err", err)
 			if err := os.RemoveAll(file); err != nil {
 				return fmt.Errorf("remove a damaged file: %w", err)
 			}
 		}
 	}
-	return r.restoreLeases()
+	return restoreLeases(p, log)
 }
 
 // restoreLeases gives the leases of addresses that are damaged the content that they had. Without
 // it an address that nothing uses any more would be taken for ever, or one that is in use be given
 // to another pod.
-func (r *Runtime) restoreLeases() error {
-	bridge := r.paths.bridge()
+func restoreLeases(p paths, log *slog.Logger) error {
+	bridge := p.bridge()
 	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, bridge+"-*"))
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (r *Runtime) restoreLeases() error {
 		}
 	}
 	var damaged []string
-	err = eachEntry(filepath.Join(r.paths.addresses(), bridge), func(path string) {
+	err = eachEntry(filepath.Join(p.addresses(), bridge), func(path string) {
 		if _, err := netip.ParseAddr(filepath.Base(path)); err != nil {
 			return
 		}
@@ -96,7 +97,7 @@ func (r *Runtime) restoreLeases() error {
 		}
 	})
 	for _, path := range damaged {
-		r.log.Warn("The lease of an address is damaged, and is written anew if the address is in use", "file", path)
+		log.Warn("The lease of an address is damaged, and is written anew if the address is in use", "file", path)
 		err = errors.Join(err, os.RemoveAll(path))
 		for name, b := range owners {
 			if id, ifName, _ := strings.Cut(name, "-"); isID(id) && bytes.Contains(b, []byte(`"`+filepath.Base(path)+`/`)) {

@@ -16,8 +16,7 @@ func TestRemoveDamagedState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.paths.run = dir + "/run"
-	p := r.paths
+	p := paths{root: dir + "/root", run: dir + "/run"}
 	uuid, status := p.home()+"/io.containerd.grpc.v1.introspection/uuid", p.home()+"/io.containerd.grpc.v1.cri/containers/x/status"
 	bootstrap, last := p.state()+taskDir+"/x/bootstrap.json", p.addresses()+"/"+p.bridge()+"/last_reserved_ip.0"
 	for _, c := range []struct {
@@ -50,7 +49,7 @@ func TestRemoveDamagedState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.removeDamagedState(); err != nil {
+		if err := removeDamagedState(p, r.log); err != nil {
 			t.Fatal(err)
 		}
 		if exists(c.file) != c.stays || strings.Contains(log.String(), c.file) == c.stays {

@@ -23,7 +23,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.supervise(ctx) })
 	g.Go(func() error { r.runUpkeep(ctx); return nil })
-	g.Go(func() error { r.followImages(ctx); return nil })
+	g.Go(func() error { r.images.follow(ctx, r); return nil })
 	if r.cfg.NetworkPlugins != "" {
 		g.Go(func() error { r.followPlugins(ctx); return nil })
 	}
