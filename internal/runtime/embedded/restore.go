@@ -222,6 +222,10 @@ func (r *imageStore) readRecovery() {
 	}
 }
 
+// StoreHealth returns which images were lost with a damaged file of containerd, as long as the
+// report about it is kept; nil if none was.
+func (r *Runtime) StoreHealth() error { return r.images.health() }
+
 // health returns which images were lost with a damaged store, as long as the report about it is
 // kept; nil if none was.
 func (r *imageStore) health() error {

@@ -93,10 +93,6 @@ func (r *Runtime) Endpoint() string { return EndpointIn(r.cfg.RunDir) }
 // Health returns nil while containerd answers, and else why it does not.
 func (r *Runtime) Health() error { return r.health.Err() }
 
-// StoreHealth returns which images were lost with a damaged file of containerd, as long as the
-// report about it is kept; nil if none was.
-func (r *Runtime) StoreHealth() error { return r.images.health() }
-
 // Ensure makes the runtime run with the bundle and configuration of this agent, and returns its
 // endpoint when it serves CRI and has the bundle's images. It adopts a containerd that runs with
 // the same, replaces one that runs with others, and starts one if none runs. It is idempotent.
