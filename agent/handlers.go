@@ -50,6 +50,9 @@ func (a *Agent) handlers() server.Handlers {
 		Settings:      a.listSettings,
 		OpenView:      a.openView,
 	}
+	if a.api.local != nil {
+		h.Scheduler = a.api.local
+	}
 	return h
 }
 

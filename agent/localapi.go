@@ -23,6 +23,7 @@ import (
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/registry"
+	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
 	"berth/internal/record/events"
 	"berth/internal/runtime/embedded"
@@ -226,6 +227,42 @@ func (l *localAPI) address() string {
 		return ""
 	}
 	return l.server.Address()
+}
+
+// Explain is server.Scheduler.
+func (l *localAPI) Explain(namespace, name string) *scheduler.Unbound {
+	s := l.serving()
+	if s == nil {
+		return nil
+	}
+	u, err := s.Explain(namespace, name)
+	if err != nil {
+		l.cfg.Log.Warn("Failed to explain a pod without a node", "pod", namespace+"/"+name, "err", err)
+	}
+	return u
+}
+
+// Unbound is server.Scheduler.
+func (l *localAPI) Unbound() []*v1.Pod {
+	s := l.serving()
+	if s == nil {
+		return nil
+	}
+	pods, err := s.Unbound()
+	if err != nil {
+		l.cfg.Log.Warn("Failed to list the pods without a node", "err", err)
+	}
+	return pods
+}
+
+// serving returns the API, nil while it does not serve.
+func (l *localAPI) serving() *localapi.Server {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed != nil {
+		return nil
+	}
+	return l.server
 }
 
 // rest is how the agent itself reaches it.

@@ -21,6 +21,8 @@ import (
 //	csi-driver NAME            a CSI driver comes; the agent starts again and finds it
 //	csi hangs METHOD           the driver's next call of METHOD is not answered
 //	crash POD                  the agent dies of a panic with the pod in hand, and starts again
+//	local-api FILE…            an agent with the Kubernetes API of the machine takes the agent's place, and finds the objects there, made a
+//	                           second one after the other
 //	nodes N                    the machine has so many NUMA nodes, each with two cores of one thread and 4 GiB; agents that start from now on find it so
 func (s *story) doDriver(verb string, args []string) error {
 	switch {
@@ -45,6 +47,8 @@ func (s *story) doDriver(verb string, args []string) error {
 			return err
 		}
 		s.shape = machinetest.Shape{Sockets: n, Cores: 2, Memory: 4 << 30}
+	case verb == "local-api":
+		return s.openLocalAPI(args)
 	default:
 		return s.doMounts(verb, args)
 	}

@@ -47,6 +47,8 @@ func (s explainer) headline() string {
 		return s.aboutManifest()
 	case p == nil:
 		return s.aboutGone()
+	case s.isUnbound():
+		return unbound{s}.aboutUnbound()
 	case s.e.Quarantined[p.UID] != "":
 		return s.says("is set aside%s. Its containers go on, and nothing is done for it until its spec changes or `berth release %s/%s` lets go of it. The crash: %s",
 			s.aboutCrashes(), p.Namespace, p.Name, oneLine(s.e.Quarantined[p.UID]))

@@ -18,6 +18,9 @@ type coming struct{ explainer }
 
 // next says what happens without any further event, and when.
 func (s coming) next() []string {
+	if s.isUnbound() {
+		return unbound(s).nextUnbound()
+	}
 	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())
 	for _, n := range slices.SortedStableFunc(slices.Values(s.timeline.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What

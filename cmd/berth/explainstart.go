@@ -17,6 +17,9 @@ import (
 // barWidth is the longest bar of a start.
 const barWidth = 30
 
+// stepBound is the step before the first one of the journal: the pod gets a node.
+const stepBound = "bound"
+
 // stepCompleted is the end of an init container, of which the journal has the end and no mark.
 const stepCompleted = "completed"
 
@@ -36,6 +39,8 @@ func (s span) String() string {
 		return fmt.Sprintf("the end of init container %q", s.container)
 	case s.step == journal.Ready.String():
 		return "it to be ready"
+	case s.step == stepBound:
+		return "it to be bound"
 	case s.step == journal.Created.String(), s.step == journal.Started.String():
 		return fmt.Sprintf("container %q to be %s", s.container, s.step)
 	case s.container != "":
@@ -120,6 +125,9 @@ func (s waterfall) isStarting() bool {
 func (s waterfall) underWay(done []span) (step, container string) {
 	missing := func(step journal.Step, container string) bool {
 		return !slices.ContainsFunc(done, func(d span) bool { return d.step == step.String() && d.container == container })
+	}
+	if s.isUnbound() {
+		return stepBound, ""
 	}
 	if s.sandboxFails() {
 		return journal.Sandbox.String(), ""

@@ -183,6 +183,22 @@ func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 	return s.manifests.Set(ctx, d)
 }
 
+// Explain returns what holds a pod without a node; nil if there is no such pod.
+func (s *Server) Explain(namespace, name string) (*scheduler.Unbound, error) {
+	if s.scheduler == nil {
+		return nil, nil
+	}
+	return s.scheduler.Explain(namespace, name)
+}
+
+// Unbound returns the pods that have no node and have not terminated.
+func (s *Server) Unbound() ([]*v1.Pod, error) {
+	if s.scheduler == nil {
+		return nil, nil
+	}
+	return s.scheduler.Unbound()
+}
+
 // Run serves, collects garbage, binds volumes and pods, and keeps the objects of manifests, until
 // the context is done. It ends with an error of class ErrDamaged when the file of objects was
 // damaged meanwhile; Open then recovers it.

@@ -97,6 +97,8 @@ type Handlers struct {
 	Unreported func(uid pod.UID) time.Time
 	// Probes returns how the probes of a pod stand. It may be nil.
 	Probes func(uid pod.UID) []Probe
+	// Scheduler explains the pods of the local API that have no node. It may be nil.
+	Scheduler Scheduler
 
 	// Node returns the Node, with its kind: the newest that the API server showed, or this
 	// machine's own description where there is none. It may be nil; then the path does not exist.

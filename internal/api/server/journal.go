@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/localapi/scheduler"
 	"berth/internal/observe/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
@@ -37,6 +38,8 @@ type Explanation struct {
 	Volumes *VolumeSources `json:"volumes,omitempty"`
 	// Probes are how those of the pods stand.
 	Probes []Probe `json:"probes,omitempty"`
+	// Unbound is what holds a pod that has no node yet; nil if there is none.
+	Unbound *scheduler.Unbound `json:"unbound,omitempty"`
 	// Unreported says of which pods the API server does not have the status yet, and since when.
 	Unreported map[pod.UID]time.Time `json:"unreported,omitempty"`
 	// Node are the conditions of the agent that hold and for which nothing can be relied on, and
@@ -190,6 +193,7 @@ func (h *Handlers) ExplainPod(ctx context.Context, namespace, name string) (Expl
 
 func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns func(manifest.Problem) bool) Explanation {
 	e := Explanation{Stories: h.Journal.Stories(namespace, name)}
+	h.addUnbound(&e, namespace, name)
 	if len(e.Stories) == 0 {
 		return e
 	}
@@ -323,7 +327,7 @@ func (j journalHandlers) getSubjects(w http.ResponseWriter, r *http.Request) {
 		j.writeEntries(w, r, j.h.Journal.Read("", name))
 		return
 	}
-	j.writeJSON(w, r, j.h.Journal.Subjects())
+	j.writeJSON(w, r, append(j.h.Journal.Subjects(), j.h.unboundSubjects()...))
 }
 
 func (j journalHandlers) getJournal(w http.ResponseWriter, r *http.Request) {

@@ -5,6 +5,7 @@
 // It does what kube-scheduler does for one node: a pod that does not fit is Pending and
 // Unschedulable until a pod terminates, the node changes or a claim is bound. Pods are bound by
 // priority, then by age; reasons, events and messages are kube-scheduler's. It does not preempt.
+// Explain says for a pod without a node which values hold it now, and which pods have them.
 // Pods of another spec.schedulerName are left to that scheduler.
 //
 // Owns: the queue of pods without a node, and a cache of the assigned ones.

@@ -82,13 +82,13 @@ func (c *cycle) Decide(p *v1.Pod) (string, error) {
 	if c.Node == nil {
 		return "no nodes available to schedule pods", nil
 	}
-	if r, err := computeClaims(p, c.Snapshot); err != nil || r != "" {
-		return r, err
+	if r, err := computeClaims(p, c.Snapshot); err != nil || r.message != "" {
+		return r.message, err
 	}
 	if r := computeUnresolvable(p, c.Node); r != "" {
 		return message(p, notHelpful, r), nil
 	}
-	if computePortsTaken(p, c.ports) {
+	if _, taken := computePortsTaken(p, c.ports); taken {
 		return message(p, noVictims, "node(s) didn't have free ports for the requested pod ports"), nil
 	}
 	insufficient, preemption := computeInsufficient(p, c.Node, c.used)
@@ -118,9 +118,16 @@ func unfiltered(format string, args ...any) string {
 	return "0/1 nodes are available: " + fmt.Sprintf(format, args...) + ". not found"
 }
 
+// heldClaim is a claim that holds its pod.
+type heldClaim struct {
+	name    string
+	claim   *v1.PersistentVolumeClaim // nil if it does not exist
+	message string                    // of the condition of the pod; "" for no claim
+}
+
 // computeClaims returns why the claims of a pod hold it. A claim that waits for its first consumer
 // holds no pod: the binder binds it, and the agent waits for that.
-func computeClaims(p *v1.Pod, s Snapshot) (string, error) {
+func computeClaims(p *v1.Pod, s Snapshot) (heldClaim, error) {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		var name string
@@ -134,33 +141,36 @@ func computeClaims(p *v1.Pod, s Snapshot) (string, error) {
 		}
 		claim, err := s.Claim(p.Namespace, name)
 		if err != nil {
-			return "", err
+			return heldClaim{}, err
+		}
+		held := func(format string, args ...any) (heldClaim, error) {
+			return heldClaim{name, claim, unfiltered(format, args...)}, nil
 		}
 		switch {
 		case claim == nil && v.Ephemeral != nil:
-			return unfiltered("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name), nil
+			return held("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
 		case claim == nil:
-			return unfiltered("persistentvolumeclaim %q not found", name), nil
+			return held("persistentvolumeclaim %q not found", name)
 		case v.Ephemeral != nil && ephemeral.VolumeIsForPod(p, claim) != nil:
-			return unfiltered("%v", ephemeral.VolumeIsForPod(p, claim)), nil
+			return held("%v", ephemeral.VolumeIsForPod(p, claim))
 		case claim.Status.Phase == v1.ClaimLost:
-			return unfiltered("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, claim.Spec.VolumeName), nil
+			return held("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, claim.Spec.VolumeName)
 		case claim.DeletionTimestamp != nil:
-			return unfiltered("persistentvolumeclaim %q is being deleted", name), nil
+			return held("persistentvolumeclaim %q is being deleted", name)
 		case claim.Status.Phase == v1.ClaimBound:
 			continue
 		}
 		waits := false
 		if class := claim.Spec.StorageClassName; class != nil && *class != "" {
 			if waits, err = s.WaitsForConsumer(*class); err != nil {
-				return "", err
+				return heldClaim{}, err
 			}
 		}
 		if !waits {
-			return unfiltered("pod has unbound immediate PersistentVolumeClaims"), nil
+			return held("pod has unbound immediate PersistentVolumeClaims")
 		}
 	}
-	return "", nil
+	return heldClaim{}, nil
 }
 
 // computeUnresolvable returns why the node is not for the pod, whatever other pods it has.
@@ -182,11 +192,7 @@ func computeUnresolvable(p *v1.Pod, n *v1.Node) string {
 // namesOtherNodes reports whether each term of the node affinity selects nodes by name, and none of
 // them this node.
 func namesOtherNodes(p *v1.Pod, node string) bool {
-	a := p.Spec.Affinity
-	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return false
-	}
-	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	terms := requiredTerms(p)
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t v1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(t.MatchFields, func(r v1.NodeSelectorRequirement) bool {
 			return r.Key == metav1.ObjectNameField && r.Operator == v1.NodeSelectorOpIn && !slices.Contains(r.Values, node)
@@ -221,10 +227,15 @@ func hasPressureFor(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 
 // tolerates reports whether none of the taints holds the pod. PreferNoSchedule holds none.
 func tolerates(p *v1.Pod, taints ...v1.Taint) bool {
+	_, untolerated := findUntolerated(p, taints)
+	return !untolerated
+}
+
+// findUntolerated returns the first taint that holds the pod, and false if none does.
+func findUntolerated(p *v1.Pod, taints []v1.Taint) (v1.Taint, bool) {
 	holds := func(t *v1.Taint) bool { return t.Effect != v1.TaintEffectPreferNoSchedule }
 	// The last argument is the gate TaintTolerationComparisonOperators, off as in admission.
-	_, untolerated := corev1.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, holds, false)
-	return !untolerated
+	return corev1.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, holds, false)
 }
 
 // hostPorts returns the ports of the host that a pod asks for.
@@ -239,16 +250,19 @@ func hostPorts(p *v1.Pod) (out []v1.ContainerPort) {
 	return out
 }
 
-// computePortsTaken reports whether a pod asks for a port of the host that is in use. A port on all
-// addresses conflicts with the same port on any.
-func computePortsTaken(p *v1.Pod, inUse []v1.ContainerPort) bool {
+// computePortsTaken returns the first port of the host in use that a pod asks for, and false if
+// there is none. A port on all addresses conflicts with the same port on any.
+func computePortsTaken(p *v1.Pod, inUse []v1.ContainerPort) (v1.ContainerPort, bool) {
 	all := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
-	return slices.ContainsFunc(hostPorts(p), func(a v1.ContainerPort) bool {
-		return slices.ContainsFunc(inUse, func(b v1.ContainerPort) bool {
+	for _, a := range hostPorts(p) {
+		if slices.ContainsFunc(inUse, func(b v1.ContainerPort) bool {
 			return a.HostPort == b.HostPort && cmp.Or(a.Protocol, v1.ProtocolTCP) == cmp.Or(b.Protocol, v1.ProtocolTCP) &&
 				(a.HostIP == b.HostIP || all(a.HostIP) || all(b.HostIP))
-		})
-	})
+		}) {
+			return a, true
+		}
+	}
+	return v1.ContainerPort{}, false
 }
 
 // computeInsufficient returns the resources of which the node has not enough left, as reasons, and

@@ -221,6 +221,15 @@ func TestFilters(t *testing.T) {
 			if err != nil || got != test.want {
 				t.Errorf("got %q, %v\nwant %q", got, err, test.want)
 			}
+			reasons, err := scheduler.Filters{}.Explain(s, test.pod)
+			if err != nil || (len(reasons) > 0) != (test.want != "") {
+				t.Errorf("explained as %+v, %v", reasons, err)
+			}
+			for _, r := range reasons {
+				if r.Rule == "" || (r.Detail == "") == (r.Shortage == nil) || r.Shortage == nil && r.Awaited == "" {
+					t.Errorf("a reason lacks its values: %+v", r)
+				}
+			}
 		})
 	}
 }

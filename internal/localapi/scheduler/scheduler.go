@@ -151,7 +151,7 @@ func (s *Scheduler) seePod(key store.Key, item store.Item) (err error) {
 	if item.Value != nil {
 		p, err = controller.Decode[*v1.Pod](item)
 	}
-	uses := p != nil && p.Spec.NodeName == s.cfg.NodeName && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed
+	uses := p != nil && s.isAssigned(p)
 	if before := s.assigned[key]; before != nil && !(uses && reflect.DeepEqual(usage(before), usage(p))) {
 		s.decideAll()
 	}
@@ -176,10 +176,15 @@ func (s *Scheduler) seePod(key store.Key, item store.Item) (err error) {
 	return nil
 }
 
+// isAssigned reports whether a pod uses the node.
+func (s *Scheduler) isAssigned(p *v1.Pod) bool {
+	return p.Spec.NodeName == s.cfg.NodeName && !pod.IsTerminal(p.Status.Phase)
+}
+
 // isWaiting reports whether a pod is to be bound by this scheduler. The pod that stands for a
 // refused manifest has no containers.
 func isWaiting(p *v1.Pod) bool {
-	return p.Spec.NodeName == "" && len(p.Spec.Containers) > 0 && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed && p.DeletionTimestamp == nil &&
+	return p.Spec.NodeName == "" && len(p.Spec.Containers) > 0 && !pod.IsTerminal(p.Status.Phase) && p.DeletionTimestamp == nil &&
 		len(p.Spec.SchedulingGates) == 0 && cmp.Or(p.Spec.SchedulerName, v1.DefaultSchedulerName) == v1.DefaultSchedulerName
 }
 

@@ -25,7 +25,7 @@ func (s Subject) String() string {
 type Entry struct {
 	Time      time.Time     `json:"time"`
 	Subject   Subject       `json:"subject"`
-	Component string        `json:"component"`           // who decided: config, admission, eviction, worker, runtime, image, volume, status, logs, shutdown; event, quarantine
+	Component string        `json:"component"`           // who decided: config, admission, eviction, worker, runtime, image, volume, status, logs, shutdown, scheduler; event, quarantine
 	Decision  string        `json:"decision"`            // what was decided, one line
 	Why       string        `json:"why,omitempty"`       // the inputs that led to it
 	Took      time.Duration `json:"took,omitempty"`      // nanoseconds; 0 when nothing was waited for

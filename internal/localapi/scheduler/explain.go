@@ -1,0 +1,342 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	podresource "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1"
+
+	"berth/internal/localapi/controller"
+	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/store"
+	"berth/internal/pod"
+)
+
+// Unbound is a pod without a node, and what holds it.
+type Unbound struct {
+	Pod *v1.Pod `json:"-"`
+	// UID is that of the pod.
+	UID pod.UID `json:"uid"`
+	// Reasons hold the pod now. Without any, it is bound in the next cycle.
+	Reasons []Reason `json:"reasons,omitempty"`
+	// Ahead are the waiting pods that are decided about before it: those of a higher priority, and
+	// older ones of the same.
+	Ahead []string `json:"ahead,omitempty"`
+	// Events are those about its scheduling, oldest first.
+	Events []*v1.Event `json:"events,omitempty"`
+}
+
+// Rules that are no plugins of kube-scheduler which filter nodes.
+const (
+	RuleGates          = "SchedulingGates"
+	RuleOtherScheduler = "schedulerName"
+)
+
+// Reason is what holds a pod.
+type Reason struct {
+	// Rule is the plugin of kube-scheduler that has the rule, such as NodeResourcesFit, or a
+	// constant above.
+	Rule string `json:"rule"`
+	// Detail is a sentence with the values, empty with a Shortage.
+	Detail   string    `json:"detail,omitempty"`
+	Shortage *Shortage `json:"shortage,omitempty"`
+	// Awaited continues "as soon as"; empty if nothing but another pod or another node helps.
+	Awaited string `json:"awaited,omitempty"`
+}
+
+// Shortage is a resource of which less is free than a pod requests. The amounts are in the least
+// unit: thousandths of CPUs, bytes, pieces.
+type Shortage struct {
+	Resource    v1.ResourceName `json:"resource"`
+	Requested   int64           `json:"requested"`
+	Used        int64           `json:"used"`
+	Allocatable int64           `json:"allocatable"`
+	// Users are the pods that use the resource, those that use most first.
+	Users []User `json:"users,omitempty"`
+}
+
+// User is a pod that uses a resource.
+type User struct {
+	Pod    string `json:"pod"`
+	Amount int64  `json:"amount"`
+	// Until is when its grace period is over if it is being deleted.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// Explain returns what holds a pod of the store now; nil if there is no such pod, or it has a node
+// or has terminated. It is safe for concurrent use.
+func (s *Scheduler) Explain(namespace, name string) (*Unbound, error) {
+	p, err := controller.Get[*v1.Pod](s.cfg.Store, store.Key{Resource: podsResource, Namespace: namespace, Name: name})
+	if err != nil || p == nil || !isUnbound(p) {
+		return nil, err
+	}
+	u := &Unbound{Pod: p, UID: p.UID}
+	node, err := controller.Get[*v1.Node](s.cfg.Store, store.Key{Resource: nodesResource, Name: s.cfg.NodeName})
+	if err != nil {
+		return nil, err
+	}
+	snapshot := Snapshot{Node: node, Claim: s.claim, WaitsForConsumer: s.waitsForConsumer}
+	if err := each(s.cfg.Store, podsResource, func(other *v1.Pod) {
+		switch {
+		case s.isAssigned(other):
+			snapshot.Pods = append(snapshot.Pods, other)
+		case isWaiting(other) && isAhead(other, p):
+			u.Ahead = append(u.Ahead, other.Namespace+"/"+other.Name)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	if err := each(s.cfg.Store, eventsResource, func(e *v1.Event) {
+		if e.InvolvedObject.UID == p.UID && e.Reason == failedScheduling {
+			u.Events = append(u.Events, e)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(u.Events, func(a, b *v1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
+	u.Reasons, err = Filters{}.Explain(snapshot, p)
+	return u, err
+}
+
+func isUnbound(p *v1.Pod) bool {
+	return p.Spec.NodeName == "" && len(p.Spec.Containers) > 0 && !pod.IsTerminal(p.Status.Phase)
+}
+
+// Unbound returns the pods of the store that have no node and have not terminated. It is safe for
+// concurrent use.
+func (s *Scheduler) Unbound() (pods []*v1.Pod, err error) {
+	err = each(s.cfg.Store, podsResource, func(p *v1.Pod) {
+		if isUnbound(p) {
+			pods = append(pods, p)
+		}
+	})
+	return pods, err
+}
+
+// each calls yield with the objects of a resource that can be decoded.
+func each[T kinds.Object](s controller.Store, resource string, yield func(T)) error {
+	_, err := s.List(store.Range{Resource: resource}, func(item store.Item) bool {
+		if o, err := controller.Decode[T](item); err == nil {
+			yield(o)
+		}
+		return true
+	})
+	return err
+}
+
+// isAhead reports whether a is decided about before b.
+func isAhead(a, b *v1.Pod) bool {
+	return cmp.Or(cmp.Compare(corev1.PodPriority(b), corev1.PodPriority(a)), a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time)) < 0
+}
+
+// Explain returns what holds a pod by the first filter that it does not pass, with the values.
+func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]Reason, error) {
+	c := f.Begin(s).(*cycle)
+	switch {
+	case p.DeletionTimestamp != nil:
+		return one("Deletion", fmt.Sprintf("it is deleted, and its finalizers keep it: %s", strings.Join(p.Finalizers, ", ")), ""), nil
+	case len(p.Spec.SchedulingGates) > 0:
+		var names []string
+		for _, g := range p.Spec.SchedulingGates {
+			names = append(names, g.Name)
+		}
+		gates := strings.Join(names, ", ")
+		return one(RuleGates, "it has the scheduling gates "+gates, "its scheduling gates are removed ("+gates+"), which their controllers do"), nil
+	case !isWaiting(p):
+		return one(RuleOtherScheduler, fmt.Sprintf("its schedulerName is %q, and this node has %q alone", p.Spec.SchedulerName, v1.DefaultSchedulerName),
+			fmt.Sprintf("scheduler %q binds it", p.Spec.SchedulerName)), nil
+	case c.Node == nil:
+		return one("Node", "the Node of this machine is not registered", "the Node is registered"), nil
+	}
+	if held, err := computeClaims(p, s); err != nil || held.message != "" {
+		return []Reason{claimReason(held)}, err
+	}
+	if r, held := computeNodeReason(p, c.Node); held {
+		return []Reason{r}, nil
+	}
+	if port, taken := computePortsTaken(p, c.ports); taken {
+		return []Reason{portReason(port, c.Pods)}, nil
+	}
+	insufficient, _ := computeInsufficient(p, c.Node, c.used)
+	if insufficient == nil {
+		return nil, nil
+	}
+	return computeShortages(p, c), nil
+}
+
+func one(rule, detail, awaited string) []Reason {
+	return []Reason{{Rule: rule, Detail: detail, Awaited: awaited}}
+}
+
+// claimReason says how a claim is that holds its pod.
+func claimReason(held heldClaim) Reason {
+	r := Reason{Rule: "VolumeBinding"}
+	claim := held.claim
+	switch {
+	case claim == nil:
+		r.Detail = fmt.Sprintf("PersistentVolumeClaim %q does not exist", held.name)
+		r.Awaited = fmt.Sprintf("the PersistentVolumeClaim %q exists", held.name)
+		return r
+	case claim.Status.Phase == v1.ClaimLost:
+		r.Detail = fmt.Sprintf("PersistentVolumeClaim %q is Lost: PersistentVolume %q is gone", held.name, claim.Spec.VolumeName)
+		r.Awaited = fmt.Sprintf("the PersistentVolumeClaim %q is deleted, created again and bound", held.name)
+		return r
+	case claim.DeletionTimestamp != nil:
+		r.Detail = fmt.Sprintf("PersistentVolumeClaim %q is being deleted", held.name)
+		r.Awaited = "it is gone, created again and bound"
+		return r
+	case claim.Status.Phase == v1.ClaimBound:
+		r.Detail = "the claim is not its own: " + held.message
+		r.Awaited = fmt.Sprintf("the PersistentVolumeClaim %q is deleted: a claim of the pod's own is created then", held.name)
+		return r
+	}
+	size, class := claim.Spec.Resources.Requests[v1.ResourceStorage], "no StorageClass"
+	if name := claim.Spec.StorageClassName; name != nil && *name != "" {
+		class = fmt.Sprintf("StorageClass %q (volumeBindingMode Immediate)", *name)
+	}
+	var modes []string
+	for _, m := range claim.Spec.AccessModes {
+		modes = append(modes, string(m))
+	}
+	r.Detail = fmt.Sprintf("PersistentVolumeClaim %q is %s: it asks for %s, %s, of %s", held.name, cmp.Or(claim.Status.Phase, v1.ClaimPending), size.String(), strings.Join(modes, " and "), class)
+	r.Awaited = fmt.Sprintf("the PersistentVolumeClaim %q is bound: by a provisioner, or to a PersistentVolume of that class, size and access mode", held.name)
+	return r
+}
+
+// computeNodeReason is computeUnresolvable with the values.
+func computeNodeReason(p *v1.Pod, n *v1.Node) (r Reason, held bool) {
+	words := computeUnresolvable(p, n)
+	switch {
+	case words == "":
+		return r, false
+	case strings.Contains(words, "unschedulable"):
+		return Reason{Rule: "NodeUnschedulable", Detail: fmt.Sprintf("node %s is cordoned (spec.unschedulable)", n.Name), Awaited: "the node is uncordoned (kubectl uncordon " + n.Name + ")"}, true
+	case strings.Contains(words, "taint"):
+		return taintReason(p, n), true
+	}
+	return Reason{
+		Rule: "NodeAffinity", Detail: fmt.Sprintf("it wants a node with %s; node %s has %s", describeAffinity(p), n.Name, describeLabels(p, n)),
+		Awaited: "the node has such labels",
+	}, true
+}
+
+func taintReason(p *v1.Pod, n *v1.Node) Reason {
+	r := Reason{Rule: "TaintToleration"}
+	if t, untolerated := findUntolerated(p, n.Spec.Taints); untolerated {
+		r.Detail = fmt.Sprintf("node %s has the taint %s, which the pod does not tolerate", n.Name, t.ToString())
+		r.Awaited = "the taint is removed, or the pod gets a toleration for it"
+		return r
+	}
+	var parts []string
+	for _, c := range n.Status.Conditions {
+		if slices.Contains(pressure(n), c.Type) {
+			parts = append(parts, fmt.Sprintf("%s since %s", c.Type, c.LastTransitionTime.UTC().Format(time.RFC3339)))
+		}
+	}
+	r.Detail = fmt.Sprintf("node %s has %s, which the pod does not tolerate", n.Name, strings.Join(parts, " and "))
+	r.Awaited = "the pressure is over"
+	return r
+}
+
+// describeAffinity writes the node selector and the required node affinity of a pod.
+func describeAffinity(p *v1.Pod) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(p.Spec.NodeSelector)) {
+		parts = append(parts, key+"="+p.Spec.NodeSelector[key])
+	}
+	if terms := requiredTerms(p); len(terms) > 0 {
+		var either []string
+		for _, t := range terms {
+			var all []string
+			for _, r := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+				text := r.Key + " " + string(r.Operator)
+				if len(r.Values) > 0 {
+					text += " (" + strings.Join(r.Values, ", ") + ")"
+				}
+				all = append(all, text)
+			}
+			either = append(either, strings.Join(all, " and "))
+		}
+		parts = append(parts, strings.Join(either, ", or "))
+	}
+	return strings.Join(parts, " and ")
+}
+
+func requiredTerms(p *v1.Pod) []v1.NodeSelectorTerm {
+	a := p.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+}
+
+// describeLabels writes the labels of a node by which a pod selects nodes.
+func describeLabels(p *v1.Pod, n *v1.Node) string {
+	var keys, parts []string
+	for key := range p.Spec.NodeSelector {
+		keys = append(keys, key)
+	}
+	for _, t := range requiredTerms(p) {
+		for _, r := range t.MatchExpressions {
+			keys = append(keys, r.Key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range slices.Compact(keys) {
+		if value, ok := n.Labels[key]; ok {
+			parts = append(parts, key+"="+value)
+		} else {
+			parts = append(parts, "no label "+key)
+		}
+	}
+	if len(parts) == 0 {
+		return "another name"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// portReason names the pod that has a port of the host.
+func portReason(port v1.ContainerPort, assigned []*v1.Pod) Reason {
+	text := fmt.Sprintf("host port %d/%s", port.HostPort, cmp.Or(port.Protocol, v1.ProtocolTCP))
+	wants := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Ports: []v1.ContainerPort{port}}}}}
+	for _, other := range assigned {
+		if _, taken := computePortsTaken(wants, hostPorts(other)); taken {
+			r := Reason{Rule: "NodePorts", Detail: fmt.Sprintf("pod %s/%s has %s", other.Namespace, other.Name, text)}
+			r.Awaited = fmt.Sprintf("pod %s/%s has ended", other.Namespace, other.Name)
+			if other.DeletionTimestamp != nil {
+				r.Awaited += fmt.Sprintf(", which is being deleted, by %s at the latest", other.DeletionTimestamp.UTC().Format(time.RFC3339))
+			}
+			return r
+		}
+	}
+	return Reason{Rule: "NodePorts", Detail: text + " is in use", Awaited: text + " is free"}
+}
+
+// computeShortages returns computeInsufficient with the numbers, by the name of the resource.
+func computeShortages(p *v1.Pod, c *cycle) (reasons []Reason) {
+	allocatable, requested := pod.AmountsOf(c.Node.Status.Allocatable), pod.ComputeRequests(p, podresource.PodResourcesOptions{})
+	for _, name := range slices.Sorted(maps.Keys(requested)) {
+		if requested[name] == 0 || requested[name] <= allocatable[name]-c.used[name] {
+			continue
+		}
+		s := &Shortage{Resource: name, Requested: requested[name], Used: c.used[name], Allocatable: allocatable[name]}
+		for _, other := range c.Pods {
+			if amount := usage(other)[name]; amount > 0 && name != v1.ResourcePods {
+				u := User{Pod: other.Namespace + "/" + other.Name, Amount: amount}
+				if other.DeletionTimestamp != nil {
+					u.Until = other.DeletionTimestamp.Time
+				}
+				s.Users = append(s.Users, u)
+			}
+		}
+		slices.SortFunc(s.Users, func(a, b User) int { return cmp.Or(cmp.Compare(b.Amount, a.Amount), cmp.Compare(a.Pod, b.Pod)) })
+		reasons = append(reasons, Reason{Rule: "NodeResourcesFit", Shortage: s})
+	}
+	return reasons
+}
