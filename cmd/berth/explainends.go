@@ -148,7 +148,31 @@ func (s ending) failure() string {
 		return ""
 	}
 	text := strings.TrimSuffix(oneLine(joinNonEmpty(": ", st.Reason, st.Message)), ".")
-	return fmt.Sprintf(" %s%s.", text, cmp.Or(s.aboutDeadline(), s.madeRoomFor(), s.aboutExcess()))
+	return fmt.Sprintf(" %s%s.", text, cmp.Or(s.aboutDeadline(), s.madeRoomFor(), s.aboutExcess())) + s.aboutChoice()
+}
+
+// choice is how an eviction for want of a resource of the node ends: with the threshold at its
+// begin.
+var choice = regexp.MustCompile(`^(\S+<\S+): .*Chosen: (.*)\. Read at (\S+)\.(?: Met since (\S+), for its grace period of (\S+)\.)?$`)
+
+// aboutChoice says which threshold was met when, and why this pod was evicted for it.
+func (s ending) aboutChoice() string {
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		m := choice.FindStringSubmatch(oneLine(e.Why))
+		if m == nil || e.Component != "eviction" || e.Decision != "evict the pod" {
+			continue
+		}
+		read, err := time.Parse(time.RFC3339, m[3])
+		if err != nil {
+			return ""
+		}
+		kind := "The hard threshold"
+		if since, err := time.Parse(time.RFC3339, m[4]); err == nil {
+			kind = fmt.Sprintf("For its grace period of %s, since %s, the soft threshold", m[5], s.at(since))
+		}
+		return fmt.Sprintf(" %s %s was met, read at %s. This pod was chosen: %s.", kind, m[1], s.at(read), m[2])
+	}
+	return ""
 }
 
 // excess is how an eviction for a limit of local storage ends that names what was used.

@@ -32,6 +32,7 @@ func (p past) clone() past {
 type met struct {
 	Threshold
 	amount stats.Amount
+	read   time.Time // of the amount
 	since  time.Time
 }
 
@@ -82,7 +83,7 @@ func judge(before past, ts []Threshold, left observed, transition time.Duration,
 		}
 		after.Since[key] = since
 		after.Seen[t.Signal.condition()], v.conditions[t.Signal.condition()] = now, true
-		m := met{t, room, since}
+		m := met{t, room, now, since}
 		v.met = append(v.met, m)
 		if due := since.Add(t.Grace); due.After(now) {
 			wake(due)

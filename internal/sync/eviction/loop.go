@@ -194,7 +194,8 @@ func (l *loop) relieve(ctx context.Context, v *verdict, m *met, read time.Time) 
 			return false, nil
 		}
 		if room, told := left[m.Signal]; told {
-			m.amount, read = room, time.Now()
+			read = time.Now()
+			m.amount, m.read = room, read
 		}
 	}
 	if l.unended { // one pod may be deaf; who asks a runtime that is down loses all
@@ -253,7 +254,7 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	reason, annotations := generateMessage(m, &pods[victim])
 	o := &order{
 		signal: m.Signal, grace: computeGrace(&m.Threshold, p, l.MaxGrace), message: reason + generateRanking(what, pods, victim, mostRanked), annotations: annotations,
-		why: m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, mostExplained),
+		why: generateExplanation(m, reason, pods, victim),
 		condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(time.Now()),
 			Reason: v1.PodReasonTerminationByKubelet, Message: reason,

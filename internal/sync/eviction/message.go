@@ -3,7 +3,9 @@ package eviction
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -97,6 +99,60 @@ func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) s
 		left = fmt.Sprintf(", and %d more", n)
 	}
 	return "Pods by rank: " + strings.Join(lines, ", ") + left + ". "
+}
+
+// mostBytes is how much of an explanation the journal keeps.
+const mostBytes = 2000
+
+// generateExplanation returns the message of an eviction for the journal: with the threshold, more
+// of the ranking, why this pod was chosen, and when the amount was read.
+func generateExplanation(m *met, reason string, pods []candidate, victim int) string {
+	what := m.Signal.resource()
+	choice := fmt.Sprintf("Chosen: %s. Read at %s.", generateChoice(what, pods, victim), m.read.UTC().Format(time.RFC3339))
+	if !m.isHard() {
+		choice += fmt.Sprintf(" Met since %s, for its grace period of %s.", m.since.UTC().Format(time.RFC3339), m.Grace)
+	}
+	for most := mostExplained; ; most-- {
+		text := m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, most) + choice
+		if most == 1 || len(text) <= mostBytes {
+			return text
+		}
+	}
+}
+
+// generateChoice returns by which rule of the ranking the pod goes, and not the next one.
+func generateChoice(what v1.ResourceName, pods []candidate, victim int) string {
+	c := &pods[victim]
+	i := slices.IndexFunc(pods[victim+1:], func(other candidate) bool { return !other.critical && !other.leaving })
+	if c.leaving {
+		return "it is being evicted already, and its grace period is shortened"
+	}
+	if i < 0 {
+		return "no other pod can be evicted"
+	}
+	next := &pods[victim+1+i]
+	other := next.pod.Namespace + "/" + next.pod.Name
+	switch {
+	case !c.measured && next.measured:
+		return fmt.Sprintf("nothing of it runs, and of %s something does", other)
+	case c.class(what) != next.class(what):
+		return fmt.Sprintf("it uses more than it requests, which goes before priority, and %s does not", other)
+	case c.priority != next.priority:
+		return fmt.Sprintf("its priority is %d, that of %s %d", c.priority, other, next.priority)
+	case what == pids && c.used != next.used:
+		return fmt.Sprintf("of the same priority it has most tasks, %s, and %s %s", quantity(what, c.used), other, quantity(what, next.used))
+	case c.over() != next.over():
+		return fmt.Sprintf("of the same priority its use is the most beyond its request, by %s, that of %s by %s", difference(what, c.over()), other, difference(what, next.over()))
+	}
+	return fmt.Sprintf("of those that are equal it is the youngest, or the first by UID; the next is %s", other)
+}
+
+// difference spells an amount that may be negative.
+func difference(what v1.ResourceName, n int64) string {
+	if n < 0 {
+		return "-" + quantity(what, uint64(-n))
+	}
+	return quantity(what, uint64(n))
 }
 
 // facts are what decided about the rank of the pod.

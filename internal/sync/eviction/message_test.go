@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -122,6 +123,55 @@ func TestGenerateRanking(t *testing.T) {
 	}
 	if n := strings.Count(generateRanking(memory, many, 0, mostExplained), "default/"); n != mostExplained {
 		t.Errorf("%d pods of 5,009 in the journal, want %d", n, mostExplained)
+	}
+}
+
+func TestGenerateChoice(t *testing.T) {
+	at := func(name string, used, request uint64, priority int32) candidate {
+		return candidate{pod: named(name), measured: true, used: used, request: request, priority: priority}
+	}
+	leaving, critical := at("a", 9, 0, 0), at("b", 9, 0, 0)
+	leaving.leaving, critical.critical = true, true
+	for _, tt := range []struct {
+		name   string
+		what   v1.ResourceName
+		pods   []candidate
+		victim int
+		want   string
+	}{
+		{"alone", memory, []candidate{at("a", 9, 0, 0)}, 0, "no other pod can be evicted"},
+		{"the others are critical", memory, []candidate{critical, at("a", 9, 0, 0), critical}, 1, "no other pod can be evicted"},
+		{"leaves already", memory, []candidate{leaving, at("b", 9, 0, 0)}, 0, "it is being evicted already, and its grace period is shortened"},
+		{"nothing runs", memory, []candidate{{pod: named("a")}, at("b", 9, 0, 0)}, 0, "nothing of it runs, and of default/b something does"},
+		{"above its request", memory, []candidate{at("a", 9, 8, 5), at("b", 8, 8, 0)}, 0, "it uses more than it requests, which goes before priority, and default/b does not"},
+		{"priority", storage, []candidate{at("a", 9, 8, 0), critical, at("c", 99, 8, 5)}, 0, "its priority is 0, that of default/c 5"},
+		{"tasks", pids, []candidate{at("a", 9, 0, 0), at("b", 8, 0, 0)}, 0, "of the same priority it has most tasks, 9, and default/b 8"},
+		{
+			"beyond the request", memory,
+			[]candidate{at("a", 3<<20, 5<<20, 0), at("b", 0, 4<<20, 0)},
+			0,
+			"of the same priority its use is the most beyond its request, by -2Mi, that of default/b by -4Mi",
+		},
+		{"equal", inodes, []candidate{at("a", 9, 0, 0), at("b", 9, 0, 0)}, 0, "of those that are equal it is the youngest, or the first by UID; the next is default/b"},
+	} {
+		if diff := cmp.Diff(tt.want, generateChoice(tt.what, tt.pods, tt.victim)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// The journal keeps why a pod was chosen, also of a node with many pods.
+func TestExplanationFitsTheJournal(t *testing.T) {
+	m := &met{Threshold: Threshold{Signal: MemoryAvailable, Value: quantityOf(t, "1Gi"), Grace: time.Minute}}
+	m.read, m.since = time.Unix(100, 0), time.Unix(40, 0)
+	var many []candidate
+	for i := range 30 {
+		many = append(many, candidate{pod: named(strings.Repeat("x", 200) + fmt.Sprint(i)), measured: true, used: uint64(100 - i)})
+	}
+	got := generateExplanation(m, "Short. ", many, 0)
+	end := ". Read at 1970-01-01T00:01:40Z. Met since 1970-01-01T00:00:40Z, for its grace period of 1m0s."
+	if len(got) > 2048 || !strings.HasPrefix(got, "memory.available<1Gi: Short. Pods by rank: ") || !strings.HasSuffix(got, end) {
+		t.Errorf("%d bytes: %s", len(got), got)
 	}
 }
 
