@@ -38,7 +38,8 @@ import (
 //	fill POD/VOLUME SIZE       a container writes a file of this size into its emptyDir
 //	slow METHOD DURATION       calls of the runtime take so long
 //	hang METHOD TIMES          the runtime's next calls are not answered
-//	registry IMAGE after DURATION | fails TEXT   a registry has the image, which takes so long to pull, or it cannot be pulled
+//	registry IMAGE after DURATION | fails TEXT | user NAME   a registry has the image, which takes so long to pull, or it cannot be pulled,
+//	                           or its processes run as the user
 //	lose-pod POD               somebody removes all of the pod from the runtime
 //	host listens ADDRESS:PORT  a program of the machine listens on the TCP port; host closes: none does any more
 //	disk-used PERCENT          so much of the disk of images is in use
@@ -194,10 +195,12 @@ func (s *story) registry(args []string) error {
 			return err
 		}
 		i.Latency = d
+	case "user":
+		i.Username = args[2]
 	case "fails":
 		i.Err = status.Error(codes.Unknown, strings.Join(args[2:], " "))
 	default:
-		return errors.New("a pull comes after a duration, or fails")
+		return errors.New("a pull comes after a duration, or fails, or the image is that of a user")
 	}
 	s.Runtime.AddToRegistry(i)
 	return nil

@@ -136,7 +136,7 @@ func (s explainer) secretsMissing(container string) string {
 func (s explainer) waitedFor(wait *journal.Entry) string {
 	switch wait.Decision {
 	case waitForRoom:
-		return s.why("end other pods to make room")
+		return s.inUnits(s.why("end other pods to make room"))
 	case waitForName:
 		for _, e := range s.timeline.Entries {
 			if i := strings.Index(e.Why, " changed ("); i >= 0 && e.Decision == "accepted" {
@@ -158,6 +158,19 @@ const (
 	waitForName = "wait for the pod of the same name to end"
 )
 
+// victim is a pod that ends to make room, and until when at the latest.
+var victim = regexp.MustCompile(`(\S+) \([A-Za-z]+, priority -?\d+\), which has \d+ s to end, until ([0-9T:-]+Z)`)
+
+// victimsEnd says when the pods are killed that end to make room.
+func (s coming) victimsEnd() (lines []string) {
+	for _, m := range victim.FindAllStringSubmatch(s.why("end other pods to make room"), -1) {
+		if until, err := time.Parse(time.RFC3339, m[2]); err == nil && until.After(s.now) {
+			lines = append(lines, fmt.Sprintf("%s: pod %s is killed, if it has not ended before", s.dueText(until), m[1]))
+		}
+	}
+	return lines
+}
+
 // nextAwaited says what ends the wait that the worker or a volume noted last.
 func (s coming) nextAwaited() (lines []string) {
 	if len(s.timeline.Entries) == 0 {
@@ -166,7 +179,7 @@ func (s coming) nextAwaited() (lines []string) {
 	last := s.timeline.Entries[len(s.timeline.Entries)-1]
 	switch {
 	case last.Decision == waitForRoom:
-		return []string{"as soon as the room is there: the pod is admitted then"}
+		return append(s.victimsEnd(), "as soon as the room is there: the pod is admitted then")
 	case last.Decision == waitForName:
 		lines = append(lines, "as soon as the pod of the same name has ended")
 		for _, other := range s.e.Stories {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -172,6 +173,21 @@ func shortageOf(refusal string) (n [3]int64, ok bool) {
 		}
 	}
 	return n, true
+}
+
+// stamps are times that the agent writes into its decisions.
+var stamps = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
+
+// inUnits writes times and shortages in a text as people do.
+func (s explainer) inUnits(text string) string {
+	text = stamps.ReplaceAllStringFunc(text, func(stamp string) string {
+		t, err := time.Parse(time.RFC3339, stamp)
+		if err != nil {
+			return stamp
+		}
+		return s.at(t)
+	})
+	return shortage.ReplaceAllStringFunc(strings.ReplaceAll(text, "Node didn't have enough", "didn't have enough"), shortOf)
 }
 
 // where is how errors of passes begin: with the pod, and the step.

@@ -51,6 +51,18 @@ func (s ending) aboutEnd() string {
 // aboutStopping tells of a container of a pod that goes on which the agent is stopping, "" if there
 // is none.
 func (s ending) aboutStopping() string {
+	cs, e := s.stopping()
+	if e == nil {
+		return ""
+	}
+	end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
+	why := cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end)+s.askedForAll(*e))
+	return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, hooks(s).hookNote(cs.Name))
+}
+
+// stopping returns a container that the agent is stopping, and the event of that; nil if there is
+// none.
+func (s ending) stopping() (v1.ContainerStatus, *journal.Entry) {
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running == nil {
 			continue
@@ -60,16 +72,25 @@ func (s ending) aboutStopping() string {
 				continue
 			}
 			if e.Component == "event" && e.Decision == "Killing" && !e.Time.Before(cs.State.Running.StartedAt.Time) {
-				end := journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now}
-				why := cmp.Or(s.sandboxReplaced(e.Time), ": "+oneLine(e.Why)+s.ledTo(end))
-				return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, hooks(s).hookNote(cs.Name))
+				return cs, &e
 			}
 			if strings.HasPrefix(e.Decision, "container stopped") || strings.HasPrefix(e.Decision, "container started") {
 				break
 			}
 		}
 	}
-	return ""
+	return v1.ContainerStatus{}, nil
+}
+
+// nextRestartAll says what follows when all containers have stopped that are restarted together.
+func (s ending) nextRestartAll() []string {
+	if s.pod == nil || s.pod.DeletionTimestamp != nil {
+		return nil
+	}
+	if _, e := s.stopping(); e == nil || s.askedForAll(*e) == "" {
+		return nil
+	}
+	return []string{"as soon as all containers have stopped: they are removed, init containers too, and started from the first one on"}
 }
 
 // sandboxReplaced says for what a container was stopped then, if its sandbox was replaced.
@@ -195,7 +216,7 @@ func (s ending) aboutExcess() string {
 
 // madeRoomFor names the pod for which the pod had to go.
 func (s ending) madeRoomFor() string {
-	return strings.Replace(s.why("end the pod to make room"), ": critical pod", "", 1)
+	return s.inUnits(strings.Replace(s.why("end the pod to make room"), ": critical pod", "", 1))
 }
 
 // aboutFinalizers names what keeps a deleted pod at the API server that has ended here.

@@ -186,7 +186,20 @@ func (s explainer) aboutContainer(cs v1.ContainerStatus) string {
 	case lifecycle.ErrImagePull, lifecycle.ImagePullBackOff, lifecycle.ErrImageNeverPull, lifecycle.InvalidImageName, lifecycle.ImageInspectError:
 		return s.aboutImage(cs.Name, w)
 	}
-	return s.says("is waiting: container %q cannot be started (%s): %s", cs.Name, w.Reason, oneLine(w.Message))
+	return s.says("is waiting: container %q cannot be started (%s): %s", cs.Name, w.Reason, oneLine(w.Message)) + ending{s}.aboutRoot(cs.Name, w.Message)
+}
+
+// aboutRoot says for which user a container was refused that must not run as root.
+func (s ending) aboutRoot(container, message string) string {
+	if !strings.Contains(message, "non-root") && !strings.Contains(message, "runAsNonRoot") {
+		return ""
+	}
+	for _, e := range slices.Backward(s.timeline.Entries) {
+		if e.Component == "runtime" && e.Decision == "refuse to run as root" && e.Container == container {
+			return ": " + oneLine(e.Why)
+		}
+	}
+	return ""
 }
 
 // notYet says of a step of a start that it is not done.

@@ -29,6 +29,7 @@ func (s coming) next() []string {
 		}
 		lines = append(lines, fmt.Sprintf("%s: %s", s.dueText(n.Time), joinNonEmpty(": ", text, n.Rule)))
 	}
+	lines = append(lines, ending(s).nextRestartAll()...)
 	if retry, ok := s.nextRetry(); ok {
 		lines = append(lines, retry)
 	}

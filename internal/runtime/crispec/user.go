@@ -21,6 +21,43 @@ var (
 	ErrImageRunAsRoot = errors.New("container has runAsNonRoot and image will run as root")
 )
 
+// imageUserNameError is the name of a user of an image that may be root's.
+type imageUserNameError string
+
+func (name imageUserNameError) Error() string {
+	return fmt.Sprintf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", string(name))
+}
+
+// ExplainNonRoot returns the values for which ContainerConfig refused a container that must not run
+// as root, and which field to set; "" for any other error.
+func ExplainNonRoot(in Container, err error) string {
+	p, c := in.Pod, in.Container
+	asker, setter := "pod", "pod"
+	if sc := c.SecurityContext; sc != nil && sc.RunAsNonRoot != nil {
+		asker = "container"
+	}
+	if sc := c.SecurityContext; sc != nil && sc.RunAsUser != nil {
+		setter = "container"
+	}
+	rule := fmt.Sprintf("runAsNonRoot is true in the securityContext of the %s", asker)
+	const set = "set securityContext.runAsUser to a uid other than 0"
+	var name imageUserNameError
+	switch {
+	case errors.Is(err, ErrRunAsRoot):
+		return fmt.Sprintf("runAsUser is 0 in the securityContext of the %s, and %s: %s", setter, rule, set)
+	case errors.As(err, &name):
+		return fmt.Sprintf("image %q runs as user %q, which is no number and may be root's, and %s: set securityContext.runAsUser to the uid that %s has in the image, or build it with a numeric USER",
+			c.Image, string(name), rule, string(name))
+	case !errors.Is(err, ErrImageRunAsRoot):
+		return ""
+	case in.User.UID != nil:
+		return fmt.Sprintf("image %q runs as uid %d, and %s: %s, or build the image with such a USER", c.Image, *in.User.UID, rule, set)
+	case runAsGroup(p, c) != nil:
+		return fmt.Sprintf("image %q has no USER, runAsGroup needs one, and that is uid 0; %s: %s", c.Image, rule, set)
+	}
+	return fmt.Sprintf("image %q has no USER, which is uid 0, and %s: %s, or build the image with such a USER", c.Image, rule, set)
+}
+
 const (
 	// maxUID is the highest user id that Kubernetes and the runtimes take. Higher ones could come
 	// out as another user, even root, where they are cut to 32 bits.
@@ -72,7 +109,7 @@ func setUser(in Container, out *runtimeapi.LinuxContainerSecurityContext) error 
 	if runAsNonRoot(p, c) {
 		switch {
 		case u.UID == nil && u.Name != "":
-			return aboutUser(p, c, fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", u.Name))
+			return aboutUser(p, c, imageUserNameError(u.Name))
 		case u.UID == nil, *u.UID == 0:
 			return aboutUser(p, c, ErrImageRunAsRoot)
 		}

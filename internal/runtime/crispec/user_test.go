@@ -101,3 +101,46 @@ func TestRunAsNonRoot(t *testing.T) {
 		}
 	}
 }
+
+// What has a container refused that must not run as root is explained by its values.
+func TestExplainNonRoot(t *testing.T) {
+	yes, zero := true, int64(0)
+	newContainer := func(pod, own *v1.SecurityContext, image ImageUser) Container {
+		p := newPod(func(p *v1.Pod) {
+			p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: pod.RunAsNonRoot, RunAsUser: pod.RunAsUser, RunAsGroup: pod.RunAsGroup}
+			p.Spec.Containers[0].SecurityContext, p.Spec.Containers[0].Image = own, "i"
+		})
+		return Container{Pod: p, Container: &p.Spec.Containers[0], User: image}
+	}
+	must := &v1.SecurityContext{RunAsNonRoot: &yes}
+	const set = ": set securityContext.runAsUser to a uid other than 0"
+	const ofPod = "runAsNonRoot is true in the securityContext of the pod"
+	for name, tc := range map[string]struct {
+		in   Container
+		want string
+	}{
+		"root by the pod": {
+			newContainer(&v1.SecurityContext{RunAsUser: &zero}, must, ImageUser{}),
+			"runAsUser is 0 in the securityContext of the pod, and runAsNonRoot is true in the securityContext of the container" + set,
+		},
+		"root by the container": {
+			newContainer(must, &v1.SecurityContext{RunAsUser: &zero}, ImageUser{}), "runAsUser is 0 in the securityContext of the container, and " + ofPod + set,
+		},
+		"image of root":      {newContainer(must, nil, ImageUser{UID: &zero}), `image "i" runs as uid 0, and ` + ofPod + set + ", or build the image with such a USER"},
+		"image without user": {newContainer(must, nil, ImageUser{}), `image "i" has no USER, which is uid 0, and ` + ofPod + set + ", or build the image with such a USER"},
+		"group without user": {
+			newContainer(&v1.SecurityContext{RunAsNonRoot: &yes, RunAsGroup: &zero}, nil, ImageUser{}), `image "i" has no USER, runAsGroup needs one, and that is uid 0; ` + ofPod + set,
+		},
+		"named": {
+			newContainer(must, nil, ImageUser{Name: "www"}),
+			`image "i" runs as user "www", which is no number and may be root's, and ` + ofPod +
+				": set securityContext.runAsUser to the uid that www has in the image, or build it with a numeric USER",
+		},
+		"no user at all": {newContainer(must, nil, ImageUser{Name: "a:b"}), ""},
+	} {
+		_, err := containerSecurity(tc.in)
+		if got := ExplainNonRoot(tc.in, err); got != tc.want || err == nil {
+			t.Errorf("%s: %v: got %q, want %q", name, err, got, tc.want)
+		}
+	}
+}

@@ -172,6 +172,9 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 	for last := spec.Attempt + 1; ; spec.Attempt++ {
 		cfg, err := crispec.ContainerConfig(spec)
 		if err != nil {
+			if why := crispec.ExplainNonRoot(spec, err); why != "" {
+				t.note(decision{pod: s.req.Pod, container: s.container.Name, what: "refuse to run as root", why: why})
+			}
 			return "", nil, t.failed(ctx, s, lifecycle.CreateContainerConfigError, err)
 		}
 		t.backOffs.annotate(cfg, s.req.Pod, s.container, s.req.Observed)

@@ -10,7 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
+	"berth/internal/host/cgroups"
 	"berth/internal/pod"
 	"berth/internal/pod/allocation"
 	"berth/internal/pod/lifecycle"
@@ -174,7 +176,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 			for _, s := range r.shortages {
 				c.metrics.preempted(s.resource)
 			}
-			return c.preempt(p, victims), nil
+			return c.preempt(p, victims, r.shortages), nil
 		}
 		r = &Rejection{
 			Reason:  "UnexpectedAdmissionError",
@@ -291,16 +293,17 @@ func (c *Chain) preemptionUnderWay() <-chan struct{} {
 }
 
 // preempt returns the verdict that the pod waits for the end of the victims.
-func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) Verdict {
-	var names []string
+func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod, shortages []shortage) Verdict {
+	var names, lacks []string
 	for _, v := range victims {
-		name := v.Namespace + "/" + v.Name
-		if grace := v.Spec.TerminationGracePeriodSeconds; grace != nil {
-			name += fmt.Sprintf(", which has %d s to end", *grace)
-		}
-		names = append(names, name)
+		grace := time.Duration(ptr.Deref(v.Spec.TerminationGracePeriodSeconds, v1.DefaultTerminationGracePeriodSeconds)) * time.Second
+		names = append(names, fmt.Sprintf("%s/%s (%s, priority %d), which has %d s to end, until %s",
+			v.Namespace, v.Name, cgroups.QOSClass(v), priorityOf(v), grace/time.Second, time.Now().Add(grace).UTC().Format(time.RFC3339)))
 	}
-	c.note(p, "end other pods to make room", strings.Join(names, "; "), nil)
+	for _, s := range shortages {
+		lacks = append(lacks, s.rejection().Message)
+	}
+	c.note(p, "end other pods to make room", fmt.Sprintf("%s; its own priority is %d, and %s", strings.Join(names, "; "), priorityOf(p), strings.Join(lacks, "; ")), nil)
 	var verdict Verdict
 	for _, v := range victims {
 		done := make(chan struct{})
@@ -308,7 +311,8 @@ func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod) Verdict {
 		c.victims = append(c.victims, done)
 		c.mu.Unlock()
 		c.cfg.Event(v, "", v1.EventTypeWarning, lifecycle.Preempting, preemptingMessage)
-		c.note(v, "end the pod to make room", fmt.Sprintf("critical pod %s/%s", p.Namespace, p.Name), nil)
+		c.note(v, "end the pod to make room", fmt.Sprintf("critical pod %s/%s, whose priority is %d, that of this %s pod %d: %s",
+			p.Namespace, p.Name, priorityOf(p), cgroups.QOSClass(v), priorityOf(v), strings.Join(lacks, "; ")), nil)
 		verdict.Victims = append(verdict.Victims, Victim{Pod: v, Status: preemptedStatus(v), Done: done})
 	}
 	c.mu.Lock()

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -99,6 +100,37 @@ func TestPodLevelResourcesNotSupported(t *testing.T) {
 		r := judge(Handlers(), Attributes{Pod: tc.pod, Node: newNode(), Facts: Facts{PodLevelResourcesOff: tc.off}}.beside())
 		if got := told(r); got != tc.want {
 			t.Errorf("off %t: got %q, want %q", tc.off, got, tc.want)
+		}
+	}
+}
+
+// What refuses a sysctl is explained: by which rule, with the values, and what allows it.
+func TestSysctlsAreExplained(t *testing.T) {
+	const allow = "; berth kubelet allows it by --allowed-unsafe-sysctls=%[1]s, or by allowedUnsafeSysctls of its KubeletConfiguration; berth run allows safe ones alone"
+	hostNetwork := func(p *v1.Pod) { p.Spec.HostNetwork = true }
+	for name, tc := range map[string]struct {
+		pod     *v1.Pod
+		allowed []string
+		want    string
+	}{
+		"kernel/msgmax": {newPod("p", withSysctl("kernel/msgmax")), nil, "it is none of the safe sysctls, and allowedUnsafeSysctls has none" + fmt.Sprintf(allow, "kernel.msgmax")},
+		"kernel.sem":    {newPod("p", withSysctl("kernel.sem")), []string{"net.*", "kernel.msgmax"}, "it is none of the safe sysctls, and allowedUnsafeSysctls has net.*, kernel.msgmax" + fmt.Sprintf(allow, "kernel.sem")},
+		"net.ipv4.tcp_rmem": {
+			newPod("p", withSysctl("net.ipv4.tcp_rmem")), nil,
+			"it is safe since Linux 4.15, and the node has 4.14.336+, and allowedUnsafeSysctls has none" + fmt.Sprintf(allow, "net.ipv4.tcp_rmem"),
+		},
+		"vm.swappiness": {
+			newPod("p", withSysctl("vm.swappiness")), nil,
+			"it belongs to no namespace that a pod has, so that only the administrator can set it, by sysctl on the node; remove it from securityContext.sysctls",
+		},
+		"net.ipv4.tcp_syncookies": {
+			newPod("p", withSysctl("net.ipv4.tcp_syncookies"), hostNetwork), nil,
+			"the pod has hostNetwork: true, and would change the node; remove one of both",
+		},
+	} {
+		r := sysctls(Attributes{Pod: tc.pod, Facts: Facts{Kernel: "4.14.336+", AllowedUnsafeSysctls: tc.allowed}})
+		if r == nil || r.Detail != r.Message+": "+tc.want {
+			t.Errorf("%s: got %+v, want %q", name, r, tc.want)
 		}
 	}
 }

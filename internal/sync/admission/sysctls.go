@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,7 +37,8 @@ func sysctls(a Attributes) *Rejection {
 	}
 	for _, s := range sc.Sysctls {
 		if why := forbidden(a, s.Name); why != "" {
-			return &Rejection{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q %s", s.Name, why)}
+			message := fmt.Sprintf("forbidden sysctl: %q %s", s.Name, why)
+			return &Rejection{Reason: "SysctlForbidden", Message: message, Detail: message + ": " + explainForbidden(a, s.Name)}
 		}
 	}
 	return nil
@@ -56,6 +58,32 @@ func forbidden(a Attributes, name string) string {
 		return "not allowed with host net enabled"
 	}
 	return ""
+}
+
+// explainForbidden returns by which rule the pod may not set the sysctl, and what allows it.
+func explainForbidden(a Attributes, name string) string {
+	name = sysctl.NormalizeName(name)
+	namespace, _, _ := sysctl.GetNamespace(name)
+	switch {
+	case namespace == sysctl.UnknownNamespace:
+		return "it belongs to no namespace that a pod has, so that only the administrator can set it, by sysctl on the node; remove it from securityContext.sysctls"
+	case isSafe(name, a.Facts.Kernel) || isAllowed(name, a.Facts.AllowedUnsafeSysctls):
+		field := "hostIPC"
+		if namespace == sysctl.NetNamespace {
+			field = "hostNetwork"
+		}
+		return fmt.Sprintf("the pod has %s: true, and would change the node; remove one of both", field)
+	}
+	why := "it is none of the safe sysctls"
+	if since := safeSysctls[name]; since != "" {
+		why = fmt.Sprintf("it is safe since Linux %s, and the node has %s", since, cmp.Or(a.Facts.Kernel, "an unknown version"))
+	}
+	allowed := "none"
+	if len(a.Facts.AllowedUnsafeSysctls) > 0 {
+		allowed = strings.Join(a.Facts.AllowedUnsafeSysctls, ", ")
+	}
+	return fmt.Sprintf("%s, and allowedUnsafeSysctls has %s; berth kubelet allows it by --allowed-unsafe-sysctls=%s, or by allowedUnsafeSysctls of its KubeletConfiguration; berth run allows safe ones alone",
+		why, allowed, name)
 }
 
 func isSafe(name, kernel string) bool {
