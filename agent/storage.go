@@ -89,7 +89,7 @@ func (s *storage) sources(rootDir string) func([]*v1.Pod) *server.VolumeSources 
 	external := func(v v1.Volume) bool { return v.CSI != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
 	return func(pods []*v1.Pod) (out *server.VolumeSources) {
 		for _, p := range pods {
-			if !slices.ContainsFunc(p.Spec.Volumes, external) {
+			if !slices.ContainsFunc(p.Spec.Volumes, external) && len(p.Spec.ResourceClaims) == 0 {
 				continue
 			}
 			if out == nil {

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -57,6 +58,8 @@ func (s *story) api(args []string) error {
 		if !kubetest.Delete[*v1.Pod](s.API, v1.NamespaceDefault, args[1], o) {
 			return errors.New("there is no such pod")
 		}
+	case "taint":
+		return s.taint(args[1:])
 	case "finish", "condition":
 		return s.changeStatus(args[0], args[1:])
 	case "down":
@@ -70,6 +73,17 @@ func (s *story) api(args []string) error {
 	default:
 		return errors.New("clients create, change and delete pods, and put other objects; the API server goes down and up")
 	}
+	return nil
+}
+
+// taint gives the Node a taint at the API server.
+func (s *story) taint(args []string) error {
+	n, ok := kubetest.Get[*v1.Node](s.API, "", NodeName)
+	if !ok || len(args) != 3 {
+		return errors.New("the Node, and a key, a value and an effect are needed")
+	}
+	n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: args[0], Value: args[1], Effect: v1.TaintEffect(args[2])})
+	kubetest.Put(s.API, n)
 	return nil
 }
 
@@ -88,6 +102,8 @@ func (s *story) putObject(text []byte) error {
 		return put(s.API, text, &v1.Secret{})
 	case "RuntimeClass":
 		return put(s.API, text, &nodev1.RuntimeClass{})
+	case "ResourceClaim":
+		return put(s.API, text, &resourcev1.ResourceClaim{})
 	case "PersistentVolume":
 		return put(s.API, text, &v1.PersistentVolume{})
 	case "PersistentVolumeClaim":

@@ -49,6 +49,7 @@ import (
 //	api create|change FILE     a client gives the API server the manifest's pod, bound to this node, or another version of it
 //	api delete POD [SECONDS]   a client deletes the pod, with the grace period of its spec or the seconds given; 0 is by force
 //	api finish POD PHASE       somebody else writes the phase into the pod's status, as controllers do with pods of nodes that are gone
+//	api taint KEY VALUE EFFECT somebody gives the Node a taint
 //	api condition POD TYPE STATUS   somebody else sets a condition of the pod
 //	api down | up              the API server is gone; it is back, with all that it knew
 //	api breaks-watches         connections end

@@ -40,6 +40,7 @@ import (
 //	hang METHOD TIMES          the runtime's next calls are not answered
 //	registry IMAGE after DURATION | fails TEXT | user NAME   a registry has the image, which takes so long to pull, or it cannot be pulled,
 //	                           or its processes run as the user
+//	network down REASON MESSAGE | up   the runtime has no network for pods; it has one again
 //	lose-pod POD               somebody removes all of the pod from the runtime
 //	host listens ADDRESS:PORT  a program of the machine listens on the TCP port; host closes: none does any more
 //	disk-used PERCENT          so much of the disk of images is in use
@@ -97,6 +98,8 @@ func (s *story) doOutside(verb string, args []string) error {
 		s.Runtime.Hang(args[0], times)
 	case "registry":
 		return s.registry(args)
+	case "network":
+		s.Runtime.SetCondition(runtimeapi.NetworkReady, args[0] == "up", strings.Join(args[1:min(2, len(args))], ""), strings.Join(args[min(2, len(args)):], " "))
 	case "lose-pod":
 		return s.Runtime.RemoveBehindBack(args[0])
 	case "host":

@@ -26,6 +26,9 @@ func (s explainer) apiAway() (health.State, bool) {
 
 // withoutAPI says what of the pod goes on without the API server.
 func (s explainer) withoutAPI(c health.State) string {
+	if c.Code == health.ContainerNetwork && s.pod != nil && !s.pod.Spec.HostNetwork {
+		return ". Pods with hostNetwork: true start without it"
+	}
 	if c.Code != health.APIServer || s.pod == nil {
 		return ""
 	}

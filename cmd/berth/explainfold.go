@@ -89,7 +89,7 @@ func withoutEchoes(entries []journal.Entry) []journal.Entry {
 // plainEntry is an entry without what everybody knows who asked about the pod, and without what the
 // sentence says.
 func (s screen) plainEntry(e journal.Entry) journal.Entry {
-	if e.Component == "eviction" || e.Component == "admission" {
+	if e.Component == "eviction" || e.Component == "admission" || e.Component == "claims" {
 		e.Why = s.inUnits(e.Why)
 	}
 	switch {

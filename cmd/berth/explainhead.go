@@ -220,7 +220,9 @@ func (s explainer) aboutStarting() string {
 		}
 	}
 	waits := "its containers are being started"
-	if spans := (waterfall{s}).spans(); len(spans) > 0 && spans[len(spans)-1].open {
+	if (claims{s}).failsNow() {
+		waits = "its resource claims are not prepared yet"
+	} else if spans := (waterfall{s}).spans(); len(spans) > 0 && spans[len(spans)-1].open {
 		waits = cmp.Or(notYet[spans[len(spans)-1].step], waits)
 	}
 	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.timeline.Seen), waits) + s.aboutPulls()
@@ -230,7 +232,7 @@ func (s explainer) aboutStarting() string {
 		case e.Time.Before(s.underWay(e, last)):
 		case e.Error != "" && e.Component != "event":
 			failure := plainError(e.Error)
-			return s.says("%s The last try failed%s: %s%s", text, s.agoOf(e.Time), sentence(failure), sources{s}.aboutVolumeSources(failure))
+			return s.says("%s The last try failed%s: %s%s", text, s.agoOf(e.Time), sentence(failure), sources{s}.aboutVolumeSources(failure)+claims{s}.rule())
 		case strings.HasPrefix(e.Decision, "wait for the postStart hook"):
 			return s.says("%s%s", text, hooks{s}.aboutHook())
 		case strings.HasPrefix(e.Decision, "wait for "):

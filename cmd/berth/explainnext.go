@@ -21,6 +21,9 @@ func (s coming) next() []string {
 	if s.isUnbound() {
 		return unbound(s).nextUnbound()
 	}
+	if lines := (claims{s.explainer}).next(); len(lines) > 0 {
+		return append(lines, s.nextAPI()...)
+	}
 	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())
 	for _, n := range slices.SortedStableFunc(slices.Values(s.timeline.Next), func(a, b journal.Next) int { return a.Time.Compare(b.Time) }) {
 		text := n.What
@@ -103,9 +106,17 @@ func (s coming) startedNow() string {
 	return ""
 }
 
-// nextResize says what a resize waits for that was deferred.
+// nextResize says what becomes of a resize that is not done.
 func (s coming) nextResize() []string {
 	for _, c := range s.pod.Status.Conditions {
+		switch {
+		case c.Status != v1.ConditionTrue:
+			continue
+		case c.Type == v1.PodResizeInProgress && c.Reason == v1.PodReasonError:
+			return []string{"within 10 s: the resize is tried again, as every 10 s until it can be done or is taken back"}
+		case c.Type == v1.PodResizePending && c.Reason == v1.PodReasonInfeasible:
+			return []string{"nothing: this node never does such a resize; it can be taken back, or the pod created again with these resources"}
+		}
 		if c.Type != v1.PodResizePending || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonDeferred {
 			continue
 		}

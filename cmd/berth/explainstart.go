@@ -129,6 +129,9 @@ func (s waterfall) underWay(done []span) (step, container string) {
 	if s.isUnbound() {
 		return stepBound, ""
 	}
+	if (claims{s.explainer}).failsNow() {
+		return stepClaims, ""
+	}
 	if s.sandboxFails() {
 		return journal.Sandbox.String(), ""
 	}

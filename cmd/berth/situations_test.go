@@ -253,6 +253,8 @@ func isAfter(a, b *journal.Entry) bool {
 		return first(a.Decision) == first(b.Decision) && a.Container > b.Container
 	case sandbox(b):
 		return a.Component == "image" || a.Component == "volume" || a.Decision == "FailedToRetrieveImagePullSecret"
+	case b.Decision == "MissingClusterDNS": // it is of the sandbox
+		return a.Component == "image" || a.Component == "volume"
 	case b.Component == "image":
 		return a.Component == "event" && a.Decision == "FailedCreatePodSandBox"
 	case b.Component == "runtime" && (strings.HasPrefix(b.Decision, "container stopped") || strings.HasPrefix(b.Decision, "sandbox stopped")):

@@ -85,7 +85,8 @@ type VolumeSources struct {
 	UnboundClaims []UnboundClaim `json:"unboundClaims,omitempty"`
 	// CSIDrivers are the names of the registered CSI drivers.
 	CSIDrivers []string `json:"csiDrivers,omitempty"`
-	// PluginRegistry is the directory where drivers register by a socket.
+	// PluginRegistry is the directory where drivers register by a socket, also those of
+	// ResourceClaims.
 	PluginRegistry string `json:"pluginRegistry,omitempty"`
 }
 

@@ -42,16 +42,18 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 		err = fmt.Errorf("prepare dynamic resources: %w", err)
 	}
 	m.metrics.operated(prepareOperation, time.Since(began), err)
-	m.record(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Entry{
-		Decision: "prepare claims", Why: describe(wants, made), Took: time.Since(began), Error: journal.Error(err),
-	})
+	why := describe(wants, made)
 	switch {
 	case err == nil:
 		m.waits.over(p.UID)
 	case ctx.Err() == nil:
-		m.waits.failed(p.UID, causes, time.Now())
+		due := m.waits.failed(p.UID, causes, time.Now())
+		why += "; next try at " + due.UTC().Format(time.RFC3339)
 		m.wakeUp()
 	}
+	m.record(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Entry{
+		Decision: "prepare claims", Why: why, Took: time.Since(began), Error: journal.Error(err),
+	})
 	return err
 }
 

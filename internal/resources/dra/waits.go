@@ -39,8 +39,8 @@ type waits struct {
 	pods map[pod.UID]*wait // guarded by mu
 }
 
-// failed notes a try that failed.
-func (w *waits) failed(uid pod.UID, causes []string, now time.Time) {
+// failed notes a try that failed, and returns when the next one is due.
+func (w *waits) failed(uid pod.UID, causes []string, now time.Time) (due time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := w.pods[uid]
@@ -50,6 +50,7 @@ func (w *waits) failed(uid pod.UID, causes []string, now time.Time) {
 	}
 	v.causes, v.delay = causes, nextDelay(v.delay)
 	v.due = now.Add(v.delay)
+	return v.due
 }
 
 // over says that the pod waits no more.

@@ -1,12 +1,15 @@
 package admission
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/nodedeclaredfeatures"
 	"k8s.io/component-helpers/nodedeclaredfeatures/features"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/pod"
 )
@@ -15,32 +18,38 @@ import (
 // in once stays.
 func appArmor(a Attributes) *Rejection {
 	phase := a.Pod.Status.Phase
-	if a.Facts.AppArmor || phase != v1.PodPending && phase != "" || !wantsAppArmor(a.Pod) {
+	asks := findAppArmor(a.Pod)
+	if a.Facts.AppArmor || phase != v1.PodPending && phase != "" || asks == "" {
 		return nil
 	}
-	return &Rejection{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
+	const message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+	return &Rejection{Reason: "AppArmor", Message: message, Detail: message + ": " + asks +
+		", and /sys/module/apparmor/parameters/enabled is not Y; boot the node with the kernel parameters apparmor=1 security=apparmor, or set the profile to Unconfined"}
 }
 
-// wantsAppArmor reports whether a container has a profile other than unconfined: by its field, by
-// the pod's, or by the annotation of old.
-func wantsAppArmor(p *v1.Pod) bool {
+// findAppArmor returns the field that asks for a profile other than unconfined, with its value:
+// that of the pod, of a container, or the annotation of old; "" if there is none.
+func findAppArmor(p *v1.Pod) string {
 	confined := func(profile *v1.AppArmorProfile) bool {
 		return profile != nil && profile.Type != v1.AppArmorProfileTypeUnconfined
 	}
+	field := func(of string, profile *v1.AppArmorProfile) string {
+		return fmt.Sprintf("%ssecurityContext.appArmorProfile is %s", of, strings.Join(slices.DeleteFunc([]string{string(profile.Type), ptr.Deref(profile.LocalhostProfile, "")}, func(s string) bool { return s == "" }), " "))
+	}
 	if sc := p.Spec.SecurityContext; sc != nil && confined(sc.AppArmorProfile) {
-		return true
+		return field("", sc.AppArmorProfile)
 	}
 	for c := range pod.Containers(&p.Spec) {
 		if sc := c.SecurityContext; sc != nil && confined(sc.AppArmorProfile) {
-			return true
+			return field(fmt.Sprintf("containers[%s].", c.Name), sc.AppArmorProfile)
 		}
 	}
-	for name, profile := range p.Annotations {
-		if strings.HasPrefix(name, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && profile != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
-			return true
+	for _, name := range slices.Sorted(maps.Keys(p.Annotations)) {
+		if profile := p.Annotations[name]; strings.HasPrefix(name, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && profile != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+			return fmt.Sprintf("the annotation %s is %s", name, profile)
 		}
 	}
-	return false
+	return ""
 }
 
 // declaredFeatures refuses pods that need a feature which the node does not declare (KEP-5328).
