@@ -38,10 +38,33 @@ func TestLocalAPIFullDisk(t *testing.T) {
 
 	large := strings.Repeat("x", 1<<19)
 	var full error
+	var acknowledged []string
 	until(t, "a write to fail", func() bool {
-		_, full = client.ConfigMaps("default").Create(n.ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "large-" + rand.String(8)}, Data: map[string]string{"a": large}}, metav1.CreateOptions{})
+		name := "large-" + rand.String(8)
+		_, full = client.ConfigMaps("default").Create(n.ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": large}}, metav1.CreateOptions{})
+		if full == nil {
+			acknowledged = append(acknowledged, name)
+		}
 		return full != nil
 	})
+	wantAcknowledged := func(when string) {
+		t.Helper()
+		for _, name := range acknowledged {
+			if c, err := client.ConfigMaps("default").Get(n.ctx, name, metav1.GetOptions{}); err != nil || !strings.HasPrefix(large, c.Data["a"]) || len(c.Data["a"]) < 1<<12 {
+				t.Errorf("%s: the object %s that was acknowledged is lost: %v", when, name, err)
+			}
+		}
+	}
+	// Smaller ones may still have room.
+	for failed := 0; failed < 3; {
+		name := "small-" + rand.String(8)
+		if _, err := client.ConfigMaps("default").Create(n.ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": large[:1<<12]}}, metav1.CreateOptions{}); err != nil {
+			failed++
+			continue
+		}
+		acknowledged, failed = append(acknowledged, name), 0
+	}
+	wantAcknowledged("on the full disk")
 	wantText(t, "the answer", full.Error(), "no space left on device")
 	until(t, "berth check to tell of it", func() bool {
 		said := n.command(n.ctx, "check").String()
@@ -77,6 +100,7 @@ func TestLocalAPIFullDisk(t *testing.T) {
 	if p, err := client.Pods("default").Get(n.ctx, "web", metav1.GetOptions{}); err != nil || p.UID != before.UID {
 		t.Errorf("reads on the full disk: %v", err)
 	}
+	wantAcknowledged("after the next agent's start")
 
 	empty()
 	until(t, "the API to have what became of web", func() bool {
@@ -84,6 +108,7 @@ func TestLocalAPIFullDisk(t *testing.T) {
 		return err == nil && container(p, "web").RestartCount == 1 && container(p, "web").ContainerID == container(now.named("web"), "web").ContainerID && isReady(p)
 	})
 	until(t, "the local API to be well", func() bool { return localAPIFine.MatchString(n.command(n.ctx, "check").String()) })
+	wantAcknowledged("with room again")
 	n.kubectl("create", "configmap", "small")
 	wantText(t, "berth backup", n.berth("backup", filepath.Join(n.place.Dir, "backup")), "Wrote ")
 	n.kubectl("delete", "pod", "web")

@@ -84,6 +84,22 @@ func TestCheckDatabases(t *testing.T) {
 	if err := checkDatabases(p); err != nil {
 		t.Errorf("before the first start: %v", err)
 	}
+	// There were images, so that it is not the first start; unless it has begun anew already.
+	if err := writeImageList(p.imageList(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDatabases(p); !errors.Is(err, errBroken) {
+		t.Errorf("with a list of images and no database: %v, want it broken", err)
+	}
+	if err := os.MkdirAll(p.salvage(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDatabases(p); err != nil {
+		t.Errorf("with images to restore: %v", err)
+	}
+	if err := os.RemoveAll(p.root); err != nil {
+		t.Fatal(err)
+	}
 	for what, dir := range map[string]string{"a container": p.runc() + "/k8s.io/x", "a keeper": p.keepers() + "/x/shm"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
