@@ -133,7 +133,10 @@ func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 	}
 	changed := make(chan struct{}, 1)
 	changed <- struct{}{} // before the subscription
+	ended := make(chan struct{})
+	defer func() { cancel(nil); <-ended }()
 	go func() {
+		defer close(ended)
 		for {
 			if _, err := stream.Recv(); err != nil {
 				cancel(err)
