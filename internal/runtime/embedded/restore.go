@@ -356,14 +356,13 @@ func (r *imageStore) removeDamaged(ctx context.Context, d damagedImages, bundled
 		return fmt.Errorf("list images: %w", err)
 	}
 	done := Recovery{Version: recoveryVersion, Time: time.Now()}
+	var names []string
 	for _, image := range got.GetImages() {
 		lost, is := d.targets[image.GetTarget().GetDigest()]
 		if !is {
 			continue
 		}
-		if _, err := images.Delete(inPods(ctx), &imagesapi.DeleteImageRequest{Name: image.GetName()}); err != nil && status.Code(err) != codes.NotFound {
-			return fmt.Errorf("remove image %s: %w", image.GetName(), err)
-		}
+		names = append(names, image.GetName())
 		inBundle := slices.ContainsFunc(bundled, func(b bundledImage) bool { return b.Name == image.GetName() })
 		switch {
 		case strings.HasPrefix(image.GetName(), "sha256:"):
@@ -379,6 +378,15 @@ func (r *imageStore) removeDamaged(ctx context.Context, d damagedImages, bundled
 		_, err := contentapi.NewContentClient(conn).Delete(inPods(ctx), &contentapi.DeleteContentRequest{Digest: digest})
 		if err != nil && status.Code(err) != codes.NotFound {
 			return fmt.Errorf("remove content %s: %w", digest, err)
+		}
+	}
+	for k, name := range names {
+		// The last one waits until content is gone that nothing refers to: there may be damaged
+		// layers.
+		last := k == len(names)-1
+		_, err := images.Delete(inPods(ctx), &imagesapi.DeleteImageRequest{Name: name, Sync: last})
+		if err != nil && status.Code(err) != codes.NotFound {
+			return fmt.Errorf("remove image %s: %w", name, err)
 		}
 	}
 	if len(done.Lost) > 0 {
