@@ -626,7 +626,7 @@ func lifecycleShapes() []shape {
 		ofShape("readiness", command(sleepCommand...), onContainer(func(c *v1.Container) { c.ReadinessProbe = execProbe(payload("look", "/etc/passwd")...) })).until(shapeReady),
 		ofShape("startup-fails", command(sleepCommand...), onContainer(func(c *v1.Container) { c.StartupProbe = execProbe(payload("exit", "0", "3")...) })),
 		ofShape("liveness-fails", command(sleepCommand...), onContainer(func(c *v1.Container) { c.LivenessProbe = execProbe(payload("exit", "0", "3")...) })),
-		ofShape("liveness-absent", command(sleepCommand...), onContainer(func(c *v1.Container) { c.LivenessProbe = execProbe("/absent") })),
+		ofShape("liveness-absent", command(sleepCommand...), onContainer(func(c *v1.Container) { c.LivenessProbe = execProbe("/absent") })).until(shapeReady),
 		ofShape("liveness-times-out", command(sleepCommand...), onContainer(func(c *v1.Container) { c.LivenessProbe = execProbe(sleepCommand...) })),
 		ofShape("restart-on-failure", restart(v1.RestartPolicyOnFailure), mounted("/volume", emptyDir("", "")), command(payload("once", "/volume/mark", "6")...)),
 		ofShape("restart-always", restart(v1.RestartPolicyAlways), mounted("/volume", emptyDir("", "")), command(payload("once", "/volume/mark", "0", "sleep")...)).until(restarted),
