@@ -7,6 +7,7 @@ import (
 	"path"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -29,6 +30,10 @@ func (m *Manager) call(ctx context.Context, driver, method string, do func(conte
 	began := time.Now()
 	err = do(ctx, e.client)
 	m.metrics.called(driver, method, time.Since(began), err)
+	if status.Code(err) == codes.DeadlineExceeded && time.Since(began) > callTimeout-time.Second {
+		// In the same words whichever end of the connection sees it first.
+		err = status.FromContextError(context.DeadlineExceeded).Err()
+	}
 	if err != nil {
 		return fmt.Errorf("DRA driver %s: %s: %w", driver, path.Base(method), shorten(err))
 	}
