@@ -164,7 +164,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := r.makeFolders(); err != nil {
+	if err := errors.Join(r.makeFolders(), setAsideFolders(r.paths, r.log)); err != nil {
 		return fail(err)
 	}
 	began := time.Now()

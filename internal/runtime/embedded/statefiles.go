@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"berth/internal/checkpoint"
 )
 
 // Beside its databases containerd has small files, and so has the pods' network. With one that is
@@ -106,4 +108,19 @@ func restoreLeases(p paths, log *slog.Logger) error {
 		}
 	}
 	return err
+}
+
+// setAsideFolders moves folders out of the way that are in the places of files of ours.
+func setAsideFolders(p paths, log *slog.Logger) error {
+	for _, file := range []string{p.config(), p.conflist(), p.network(), p.log(), p.record(), p.imageList()} {
+		if fi, err := os.Lstat(file); err != nil || !fi.IsDir() {
+			continue
+		}
+		aside, err := checkpoint.SetAside(file)
+		if err != nil {
+			return err
+		}
+		log.Warn("A folder is in the place of a file of the runtime, and is set aside", "file", file, "kept", aside)
+	}
+	return nil
 }

@@ -57,3 +57,23 @@ func TestRemoveDamagedState(t *testing.T) {
 		}
 	}
 }
+
+func TestSetAsideFolders(t *testing.T) {
+	p := paths{root: t.TempDir(), run: t.TempDir()}
+	for _, dir := range []string{p.config(), p.log()} {
+		if err := os.MkdirAll(dir+"/more", 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writeFile(p.network(), []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if err := setAsideFolders(p, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]bool{p.config(): false, p.log(): false, p.network(): true, p.config() + ".corrupt/more": true} {
+		if exists(file) != want {
+			t.Errorf("%s: it is there: %v", file, !want)
+		}
+	}
+}
