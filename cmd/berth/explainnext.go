@@ -21,7 +21,7 @@ func (s coming) next() []string {
 	if s.isUnbound() {
 		return unbound(s).nextUnbound()
 	}
-	if lines := (claims{s.explainer}).next(); len(lines) > 0 {
+	if lines := claims(s).next(); len(lines) > 0 {
 		return append(lines, s.nextAPI()...)
 	}
 	lines := slices.Concat(s.waits(), pluginsWanted(s.pod), s.awaited(), s.nextAwaited())

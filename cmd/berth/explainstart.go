@@ -129,7 +129,7 @@ func (s waterfall) underWay(done []span) (step, container string) {
 	if s.isUnbound() {
 		return stepBound, ""
 	}
-	if (claims{s.explainer}).failsNow() {
+	if claims(s).failsNow() {
 		return stepClaims, ""
 	}
 	if s.sandboxFails() {
