@@ -132,8 +132,11 @@ func (a *agent) batch(ctx context.Context, r *report, n int, with func(names []s
 	return err
 }
 
-// readyWhileRead is the figure of pods whose start somebody watches, by how many pods there are.
-const readyWhileRead = "%d pods, and a reader: all Ready in /pods"
+// Figures of pods whose start somebody watches, by how many pods there are.
+const (
+	readyWhileRead = "%d pods, and a reader: all Ready in /pods"
+	cpuWhileRead   = "%d pods, and a reader: CPU of the agent while they start"
+)
 
 // read takes n pods at once while a reader asks /pods ten times a second, from the first manifest
 // until all are ready, as monitoring does and a user with watch.
@@ -173,7 +176,7 @@ func (a *agent) read(ctx context.Context, r *report, n int) error {
 		return err
 	}
 	r.agent(a.kind, fmt.Sprintf(readyWhileRead, n), ready.Sub(began))
-	r.agent(a.kind, fmt.Sprintf("%d pods, and a reader: CPU of the agent while they start", n), after.CPU-before.CPU)
+	r.agent(a.kind, fmt.Sprintf(cpuWhileRead, n), after.CPU-before.CPU)
 	_, err = a.removeAll(ctx)
 	return err
 }

@@ -135,7 +135,7 @@ func (r *report) computeGoals() {
 	read := fmt.Sprintf(readyWhileRead, n)
 	set(fmt.Sprintf("%s, times the floor of %d at a time", read, ratioParallel), "×", 1.05, ratio,
 		"berth", read, "floor", fmt.Sprintf("%d pods, %d at a time", n, ratioParallel))
-	set(read, "s", 1.5, itself, "berth", read, "", "")
+	set(fmt.Sprintf(cpuWhileRead, n), "s", 1.5, itself, "berth", fmt.Sprintf(cpuWhileRead, n), "", "")
 	set("1 pod, manifest to Ready visible: times the floor", "×", 1.25, ratio,
 		"berth", "1 pod: manifest to Ready in /pods", "floor", "1 pod: sandbox, create, start")
 	set("exit to its replacement started, over the runtime's create and start", "s", 0.12, less,
