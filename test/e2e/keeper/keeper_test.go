@@ -148,8 +148,6 @@ func TestTheStartIsRefused(t *testing.T) {
 	r.kill()
 	r.must(os.WriteFile(file, []byte(strings.Replace(string(good), `"Version":1`, `"Version":7`, 1)), 0o600))
 	r.wantRefused(file, "version 7", "version 1")
-	r.must(os.WriteFile(file, good[:10], 0o600))
-	r.wantRefused(file, "damaged")
 	r.must(os.WriteFile(file, good, 0o600))
 	r.start()
 	if s := r.status(id); s.State != cri.ContainerState_CONTAINER_RUNNING {
@@ -157,6 +155,33 @@ func TestTheStartIsRefused(t *testing.T) {
 	}
 	r.wantModes(pod)
 	r.must(r.remove(pod))
+	r.wantNothingLeft()
+}
+
+// A pod whose file is damaged is ended at containerd's start, which goes on, as do other pods.
+func TestDamagedPodIsEnded(t *testing.T) {
+	r := newRig(t)
+	damaged, gone := r.runs("damaged", "sleep")
+	other, stays := r.runs("other", "sleep")
+	r.kill()
+	file := r.path("state", "keepers", damaged, "pod.json")
+	good, err := os.ReadFile(file)
+	r.must(err)
+	r.must(os.WriteFile(file, good[:10], 0o600))
+	r.start()
+	log, err := os.ReadFile(r.path("log"))
+	r.must(err)
+	if !strings.Contains(string(log), "pod "+damaged+" is ended") || !strings.Contains(string(log), file) {
+		t.Error("the log does not say that the pod is ended")
+	}
+	if s := r.status(gone); s.State != cri.ContainerState_CONTAINER_EXITED {
+		t.Errorf("the container of the damaged pod: %v", s)
+	}
+	if s := r.status(stays); s.State != cri.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("the container of the other pod: %v", s)
+	}
+	r.must(r.remove(damaged))
+	r.must(r.remove(other))
 	r.wantNothingLeft()
 }
 

@@ -46,9 +46,17 @@ func identity() {
 	interfaces, err := net.Interfaces()
 	var names []string
 	for _, i := range interfaces {
-		names = append(names, i.Name)
+		if !isOfAnAgent(i.Name) {
+			names = append(names, i.Name)
+		}
 	}
 	fact("interfaces", fmt.Sprint(names, failure(err)))
+}
+
+// isOfAnAgent reports whether the interface is one that an agent makes on the host for its pods: it
+// comes and goes with pods of others.
+func isOfAnAgent(name string) bool {
+	return strings.HasPrefix(name, "veth") || strings.HasPrefix(name, "berth")
 }
 
 // status is what /proc/self/status tells that does not differ from run to run.
@@ -134,7 +142,7 @@ func files() {
 		fact("file "+p, read(p))
 	}
 	for _, dir := range []string{"/", "/sys/fs/cgroup", "/sys/class/net", "/volume", "/image"} {
-		fact("folder "+dir, strings.Join(names(dir), " "))
+		fact("folder "+dir, strings.Join(slices.DeleteFunc(names(dir), isOfAnAgent), " "))
 	}
 	limits, _ := filepath.Glob("/sys/fs/cgroup/*/*")
 	for _, p := range append(limits, "/sys/fs/cgroup/pids.max") {
@@ -168,6 +176,8 @@ func parameters() {
 			switch {
 			case err != nil:
 				fact("parameter "+path, err)
+				return fs.SkipDir
+			case d.IsDir() && isOfAnAgent(name):
 				return fs.SkipDir
 			case d.IsDir() || dir == "/proc/sys/kernel" && !slices.ContainsFunc([]string{"shm", "msg", "sem", "host", "domain"}, func(p string) bool { return strings.HasPrefix(name, p) }):
 			case strings.Contains(path, "nf_conntrack_") || name == "stable_secret" || name == "flush":
