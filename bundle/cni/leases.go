@@ -36,7 +36,7 @@ func openLeases(c *config) (*leases, error) {
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return nil, fail(types.ErrIOFailure, "leases of addresses: %v", err)
 	}
-	f, err := os.OpenFile(filepath.Join(l.dir, "lock"), os.O_CREATE|os.O_RDONLY, 0o600)
+	f, err := l.openLock()
 	if err == nil {
 		for {
 			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -50,6 +50,30 @@ func openLeases(c *config) (*leases, error) {
 	}
 	l.lock = f
 	return l, nil
+}
+
+// openLock opens the file that is locked. A folder in its place is removed: with it no pod would
+// ever start or end. Who finds the folder at the same time must not remove the file that another
+// call has made since: the slash makes the rename fail for what is no folder.
+func (l *leases) openLock() (*os.File, error) {
+	name := filepath.Join(l.dir, "lock")
+	for {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o600)
+		if !errors.Is(err, unix.EISDIR) {
+			return f, err
+		}
+		aside, err := os.MkdirTemp(l.dir, ".damaged-")
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Rename(name+"/", aside)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			err = nil // another call was faster
+		}
+		if err = errors.Join(err, os.RemoveAll(aside)); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // close unlocks the leases. It may be called again.
@@ -68,7 +92,7 @@ func (l *leases) list() (map[netip.Addr]attachment, error) {
 			continue // the lock, and the addresses given last
 		}
 		owner, err := l.owner(a)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) { // a folder is no lease, but take takes no address that has one
 			continue
 		}
 		if err != nil {
@@ -127,6 +151,9 @@ func (a attachment) of(all map[netip.Addr]attachment) []netip.Addr {
 func (l *leases) lease(set rangeSet, number int, to attachment) (netip.Addr, addressRange, error) {
 	lastFile := filepath.Join(l.dir, lastPrefix+strconv.Itoa(number))
 	text, err := os.ReadFile(lastFile)
+	if errors.Is(err, unix.EISDIR) { // it could not be written either
+		err = os.RemoveAll(lastFile)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return netip.Addr{}, addressRange{}, fail(types.ErrIOFailure, "the address given last: %v", err)
 	}

@@ -6,9 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -367,4 +369,83 @@ func TestEmptyLease(t *testing.T) {
 	p := h.pod("a", nil)
 	p.must("DEL")
 	p.must("ADD")
+}
+
+// A folder in the place of a file of the leases keeps no pod from its network: neither from its
+// end, nor a new one from its start. An address whose lease is a folder may be a pod's.
+func TestFolderInPlaceOfLeases(t *testing.T) {
+	bothWays(t, ours(range4), testFolderInPlaceOfLeases)
+}
+
+func testFolderInPlaceOfLeases(t *testing.T, h *host) {
+	first, second := h.pod("first", all), h.pod("second", nil)
+	first.must("ADD")
+	second.must("ADD")
+	replace := func(name string) {
+		t.Helper()
+		file := filepath.Join(h.dir, "leases/net", name)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(file, "more"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace("lock")
+	replace(lastPrefix + "0")
+	replace(second.ip(false).String())
+	first.must("DEL")
+	if _, told := h.call("berth-cni", h.plugins(h, nil)[0], "CNI_COMMAND=STATUS"); told != nil {
+		t.Errorf("STATUS: %v", told)
+	}
+	for i := range 3 {
+		p := h.pod(fmt.Sprint("next", i), nil)
+		p.must("ADD")
+		if p.ip(false).Equal(second.ip(false)) {
+			t.Errorf("%s is given to another pod", p.ip(false))
+		}
+		p.must("DEL")
+	}
+	second.must("DEL")
+	if left, want := h.traces(), []string{"lease " + second.ip(false).String()}; !slices.Equal(left, want) {
+		t.Errorf("left behind: %v, want %v", left, want)
+	}
+	for _, name := range []string{"lock", lastPrefix + "0"} {
+		if fi, err := os.Lstat(filepath.Join(h.dir, "leases/net", name)); err != nil || !fi.Mode().IsRegular() {
+			t.Errorf("%s is no file again: %v, %v", name, fi, err)
+		}
+	}
+}
+
+// Calls that find the folder at the same time lock the same file.
+func TestFolderInPlaceOfLockAtOnce(t *testing.T) {
+	c := &config{DataDir: t.TempDir()}
+	c.Name = "net"
+	for range 200 {
+		lock := filepath.Join(c.DataDir, c.Name, "lock")
+		if err := os.RemoveAll(lock); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(lock, "more"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var inside atomic.Int32
+		var group sync.WaitGroup
+		for range 4 {
+			group.Go(func() {
+				l, err := openLeases(c)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d have the lock", n)
+				}
+				runtime.Gosched()
+				inside.Add(-1)
+				l.close()
+			})
+		}
+		group.Wait()
+	}
 }
