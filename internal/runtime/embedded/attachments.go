@@ -46,18 +46,33 @@ func removeAttachments(ctx context.Context, p paths) error {
 
 // removeAttachment takes a pod's network down and forgets it.
 func removeAttachment(ctx context.Context, p paths, file string) error {
-	var a attachment
-	err := readJSON(file, &a)
+	a, err := readAttachment(p, file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := detach(ctx, p, a); err != nil {
-		return fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err)
+	if a.Config != nil {
+		if err := detach(ctx, p, a); err != nil {
+			return fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err)
+		}
 	}
-	return removeFile(file)
+	return os.RemoveAll(file)
+}
+
+// readAttachment reads an attachment. Of one that is damaged it returns what the name of the file
+// tells, with the network that is remembered; without a Config if none is.
+func readAttachment(p paths, file string) (attachment, error) {
+	id, ifName, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), p.bridge()+"-"), "-")
+	var a attachment
+	err := readJSON(file, &a)
+	var list conflist
+	if err == nil && a.ContainerID == id && a.IfName == ifName && json.Unmarshal(a.Config, &list) == nil && list.Name == p.bridge() || errors.Is(err, fs.ErrNotExist) {
+		return a, err
+	}
+	config, err := rememberedConflist(p)
+	return attachment{ContainerID: id, IfName: ifName, Config: config}, err
 }
 
 // conflist is the configuration of a network (CNI specification 1.0, section 1).
@@ -136,7 +151,7 @@ func endLeases(ctx context.Context, p paths, o orphan) error {
 			err = errors.Join(err, detach(ctx, p, attachment{ContainerID: id, IfName: ifName, Config: config}))
 		}
 		if id, _ := lessee(path); id == o.id {
-			err = errors.Join(err, removeFile(path))
+			err = errors.Join(err, os.RemoveAll(path))
 		}
 	}
 	return err

@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -65,6 +67,65 @@ func TestEndLeases(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "fd00:88::2" {
 		t.Errorf("leases left: %v %v, want that of another", left, err)
+	}
+}
+
+// The network of a pod is taken down by the name of its attachment where the file is damaged.
+func TestRemoveDamagedAttachments(t *testing.T) {
+	p, calls := pluginWorld(t, nftables)
+	id := strings.Repeat("a", 64)
+	file := filepath.Join(t.TempDir(), p.bridge()+"-"+id+"-eth0")
+	config, err := rememberedConflist(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := attachment{ContainerID: id, IfName: "eth0", NetNS: "/run/netns/x", Config: config}
+	text, err := json.Marshal(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := whole
+	other.ContainerID = strings.Repeat("b", 64)
+	changed, err := json.Marshal(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other = whole
+	other.Config = []byte(`{"plugins":[{"typ`)
+	half, err := json.Marshal(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for name, content := range map[string][]byte{"whole": text, "cut": text[:len(text)/3], "emptied": nil, "of another": changed, "without a network": []byte("{}"), "half a network": half, "folder": nil} {
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
+		if name == "folder" {
+			err = os.MkdirAll(file+"/more", 0o755)
+		} else {
+			err = os.WriteFile(file, content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := removeAttachment(t.Context(), p, file); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if exists(file) {
+			t.Errorf("%s: it is still there", name)
+		}
+		want = append(want, `DEL `+id+` eth0 "cniVersion":"1.0.0"`)
+	}
+	if diff := cmp.Diff(want, calls()); diff != "" {
+		t.Errorf("calls of the plugin (-want +got):\n%s", diff)
+	}
+	// Without a network that is remembered nothing can be taken down.
+	if err := errors.Join(os.Remove(p.network()), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeAttachment(t.Context(), p, file); err != nil || exists(file) || len(calls()) != len(want) {
+		t.Errorf("without a network: %v, it is there: %v, calls: %q", err, exists(file), calls())
 	}
 }
 

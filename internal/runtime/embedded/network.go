@@ -215,11 +215,13 @@ func removeIdleBridges(p paths, which func(name string) bool) error {
 	return errors.Join(errs...)
 }
 
-// claim records that the ranges are owner's, and no others.
+// claim records that the ranges are owner's, and no others. What is in the place of a claim is
+// removed: no other agent has the range.
 func claim(claims string, subnets []netip.Prefix, owner string) error {
 	errs := []error{unclaim(claims, owner)}
 	for _, p := range subnets {
-		errs = append(errs, os.Symlink(owner, filepath.Join(claims, claimName(p))))
+		file := filepath.Join(claims, claimName(p))
+		errs = append(errs, os.RemoveAll(file), os.Symlink(owner, file))
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -187,6 +188,27 @@ func TestEnsureNetworkCorrupt(t *testing.T) {
 	}
 	if aside, err := os.ReadFile(p.network() + ".corrupt"); err != nil || string(aside) != "{" {
 		t.Errorf("the corrupt file was not set aside: %q, %v", aside, err)
+	}
+}
+
+// A folder in the place of the claim of a range keeps nobody from the range.
+func TestEnsureNetworkWithAFolderInPlaceOfItsClaim(t *testing.T) {
+	p, claims := paths{root: t.TempDir()}, t.TempDir()
+	choose := func() (network, error) { return ensureNetwork(p, wish{}, claims, func() string { return iptables }) }
+	before, err := choose()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(claims, claimName(before.Subnets[0]))
+	if err := errors.Join(os.Remove(file), os.MkdirAll(file+"/more", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := choose()
+	if err != nil || !slices.Equal(after.Subnets, before.Subnets) {
+		t.Errorf("network %+v, error %v; want that of before: %+v", after, err, before)
+	}
+	if owner, err := os.Readlink(file); err != nil || owner != p.network() {
+		t.Errorf("the claim is of %q, error %v", owner, err)
 	}
 }
 

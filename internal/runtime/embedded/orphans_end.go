@@ -219,7 +219,7 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 		}
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	return errors.Join(append(errs, removeFile(r.paths.shimSocket(o.id)))...)
+	return errors.Join(append(errs, os.RemoveAll(r.paths.shimSocket(o.id)))...)
 }
 
 // endTask has containerd kill and delete a task, with its shim.
@@ -261,13 +261,5 @@ func removeNamespace(file string) error {
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unmount %s: %w", file, err)
 	}
-	return removeFile(file)
-}
-
-// removeFile removes a file that may be gone already.
-func removeFile(name string) error {
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return os.RemoveAll(file)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -386,7 +385,7 @@ func (r *Runtime) stop(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.Remove(r.paths.record()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(r.paths.record()); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(r.paths.bridges(), func(name string) bool { return bridgePorts(name) > 0 }) {

@@ -42,6 +42,7 @@ func (p paths) stateFiles() map[string]func([]byte) error {
 			_, err := netip.ParseAddr(strings.TrimSpace(string(b)))
 			return err
 		},
+		p.addresses() + "/*/lock": func([]byte) error { return nil }, // it has none; a folder is no lock
 	}
 }
 
@@ -112,7 +113,10 @@ func restoreLeases(p paths, log *slog.Logger) error {
 
 // setAsideFolders moves folders out of the way that are in the places of files of ours.
 func setAsideFolders(p paths, log *slog.Logger) error {
-	for _, file := range []string{p.config(), p.conflist(), p.network(), p.log(), p.record(), p.imageList()} {
+	for _, file := range []string{
+		p.config(), p.conflist(), p.network(), p.log(), p.log() + ".1", p.log() + ".next", p.record(), p.imageList(),
+		p.current(), p.current() + ".next", p.socket(), p.ttrpcSocket(),
+	} {
 		if fi, err := os.Lstat(file); err != nil || !fi.IsDir() {
 			continue
 		}

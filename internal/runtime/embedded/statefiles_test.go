@@ -18,7 +18,8 @@ func TestRemoveDamagedState(t *testing.T) {
 	}
 	p := paths{root: dir + "/root", run: dir + "/run"}
 	uuid, status := p.home()+"/io.containerd.grpc.v1.introspection/uuid", p.home()+"/io.containerd.grpc.v1.cri/containers/x/status"
-	bootstrap, last := p.state()+taskDir+"/x/bootstrap.json", p.addresses()+"/"+p.bridge()+"/last_reserved_ip.0"
+	bootstrap, leases := p.state()+taskDir+"/x/bootstrap.json", p.addresses()+"/"+p.bridge()
+	last, lock := leases+"/last_reserved_ip.0", leases+"/lock"
 	for _, c := range []struct {
 		file, content string
 		stays         bool
@@ -35,9 +36,11 @@ func TestRemoveDamagedState(t *testing.T) {
 		{last, "10.88.0.7", true},
 		{last, "10.8", false},
 		{last, "FOLDER", false},
-		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", strings.Repeat("0a", 32) + "\r\neth0", true},
-		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", "0a0a0a", false}, // no attachment has it
-		{p.addresses() + "/" + p.bridge() + "/10.88.0.7", "FOLDER", false},
+		{lock, "", true},
+		{lock, "FOLDER", false},
+		{leases + "/10.88.0.7", strings.Repeat("0a", 32) + "\r\neth0", true},
+		{leases + "/10.88.0.7", "0a0a0a", false}, // no attachment has it
+		{leases + "/10.88.0.7", "FOLDER", false},
 	} {
 		log.Reset()
 		err := writeFile(c.file, []byte(c.content))
@@ -60,7 +63,8 @@ func TestRemoveDamagedState(t *testing.T) {
 
 func TestSetAsideFolders(t *testing.T) {
 	p := paths{root: t.TempDir(), run: t.TempDir()}
-	for _, dir := range []string{p.config(), p.log()} {
+	folders := []string{p.config(), p.log(), p.log() + ".1", p.log() + ".next", p.current(), p.current() + ".next", p.socket(), p.ttrpcSocket()}
+	for _, dir := range folders {
 		if err := os.MkdirAll(dir+"/more", 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -71,9 +75,12 @@ func TestSetAsideFolders(t *testing.T) {
 	if err := setAsideFolders(p, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	for file, want := range map[string]bool{p.config(): false, p.log(): false, p.network(): true, p.config() + ".corrupt/more": true} {
-		if exists(file) != want {
-			t.Errorf("%s: it is there: %v", file, !want)
+	for _, file := range folders {
+		if exists(file) || !exists(file+".corrupt/more") {
+			t.Errorf("%s is not set aside", file)
 		}
+	}
+	if !exists(p.network()) {
+		t.Errorf("%s is gone", p.network())
 	}
 }
