@@ -49,7 +49,7 @@ func (k *Keepers) end(ctx context.Context, id string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		log.L.Warnf("keeper: pod %s: %s", id, err)
 	}
-	err = p.connect()
+	err = p.reconnect()
 	var other *wire.VersionError
 	if errors.As(err, &other) {
 		p.killProcess(p.record.Pid, fmt.Sprintf("speaks version %d", other.Theirs))

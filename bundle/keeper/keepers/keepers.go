@@ -144,7 +144,7 @@ func (k *Keepers) socket() string { return filepath.Join(k.dir, "task.sock") }
 func (k *Keepers) address() string { return "ttrpc+unix://" + k.socket() }
 
 func (k *Keepers) listen() error {
-	if err := os.Remove(k.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.RemoveAll(k.socket()); err != nil { // a folder may be in its place
 		return err
 	}
 	l, err := net.Listen("unix", k.socket())
@@ -203,6 +203,9 @@ func (k *Keepers) load(id string) error {
 	if err == nil {
 		err = p.readTasks()
 	}
+	if err == nil {
+		err = p.checkFiles()
+	}
 	if errors.Is(err, errDamaged) {
 		log.L.Errorf("keeper: pod %s is ended: %s", id, err)
 		return k.end(context.Background(), id)
@@ -211,7 +214,7 @@ func (k *Keepers) load(id string) error {
 		return err
 	}
 	selinux.ReserveLabel(p.record.Label)
-	err = p.connect()
+	err = p.reconnect()
 	if err != nil && !noKeeper(err) {
 		return err
 	}
@@ -235,7 +238,7 @@ func noKeeper(err error) bool {
 
 // undo takes a pod away whose start was cut off.
 func (p *pod) undo() error {
-	err := p.connect()
+	err := p.reconnect()
 	if err == nil {
 		err = p.stop()
 	}

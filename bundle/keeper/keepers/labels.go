@@ -56,7 +56,7 @@ func (p *pod) labelFiles() error {
 	if p.mountLabel == "" {
 		return nil
 	}
-	for _, file := range []string{"hostname", "hosts", "resolv.conf"} {
+	for _, file := range givenFiles {
 		if err := selinux.SetFileLabel(filepath.Join(p.dir, file), p.mountLabel); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -117,6 +118,26 @@ func (p *pod) connect() error {
 	p.mu.Unlock()
 	fds <- fd
 	return nil
+}
+
+// reconnect connects to a keeper that another containerd has started. One whose socket is gone
+// cannot be reached by anybody, and is killed.
+func (p *pod) reconnect() error {
+	err := p.connect()
+	var st unix.Stat_t
+	if err == nil || !noKeeper(err) || unix.Lstat(filepath.Join(p.dir, "socket"), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+		return err // nobody listens: it has ended
+	}
+	processes, listErr := os.ReadDir("/proc")
+	if listErr != nil {
+		return listErr
+	}
+	for _, e := range processes {
+		if pid, notOne := strconv.ParseUint(e.Name(), 10, 32); notOne == nil {
+			p.killProcess(uint32(pid), "has no socket any more")
+		}
+	}
+	return err
 }
 
 // thaw lets the containers end that are paused: their keeper has.
@@ -276,7 +297,7 @@ func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
 	p.killProcess(pid, "does not answer")
 }
 
-// killProcess ends a keeper that is known by the pid in its pod's file alone: the process must be one of this pod.
+// killProcess ends a keeper that is known by its pid alone: the process must be one of this pod.
 func (p *pod) killProcess(pid uint32, why string) {
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {

@@ -14,6 +14,9 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// givenFiles are those that the pod's containers are given.
+var givenFiles = []string{"hostname", "hosts", "resolv.conf"}
+
 // prepare makes the pod's folder: the mount point of its /dev/shm, and the files that its containers
 // are given. These are for all in the container to read; the folder is not for others on the host.
 func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
@@ -34,6 +37,19 @@ func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
 		}
 	}
 	return p.labelFiles()
+}
+
+// checkFiles returns errDamaged if a container of the pod could not be given its files.
+func (p *pod) checkFiles() error {
+	for _, name := range givenFiles {
+		switch fi, err := os.Lstat(filepath.Join(p.dir, name)); {
+		case err != nil:
+			return fmt.Errorf("%w: %w", errDamaged, err)
+		case !fi.Mode().IsRegular():
+			return fmt.Errorf("%w: %s is not a regular file", errDamaged, filepath.Join(p.dir, name))
+		}
+	}
+	return nil
 }
 
 // resolvConf is the pod's resolv.conf: the host's if the pod asks for nothing.

@@ -1,13 +1,17 @@
 package keepers
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Who comes before containerd makes its state directory as containerd does, and keeps its own folder
@@ -43,6 +47,7 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 	if err := writeRecord(podFile(dir), podRecord{Version: recordVersion, ID: "pod"}); err != nil {
 		t.Fatal(err)
 	}
+	giveFiles(t, dir)
 	found := filepath.Join(k.dir, "found")
 	if err := os.Mkdir(found, 0o700); err != nil {
 		t.Fatal(err)
@@ -79,6 +84,16 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 	}
 }
 
+// giveFiles makes the files that the containers of a pod are given.
+func giveFiles(t *testing.T, dir string) {
+	t.Helper()
+	for _, name := range givenFiles {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A pod whose files cannot be read is ended, and keeps nobody from serving the others.
 func TestDamagedRecordsEndThePod(t *testing.T) {
 	pod := podRecord{Version: recordVersion, ID: "pod"}
@@ -87,14 +102,16 @@ func TestDamagedRecordsEndThePod(t *testing.T) {
 		return func(file string) error { return os.WriteFile(file, []byte(s), 0o600) }
 	}
 	folder := func(file string) error { return os.MkdirAll(filepath.Join(file, "more"), 0o700) }
-	for name, c := range map[string]struct{ pod, task func(file string) error }{
-		"pod emptied":      {text(""), nil},
-		"pod cut":          {text(`{"Version":1,"ID":"po`), nil},
-		"pod is a folder":  {folder, nil},
-		"pod of another":   {text(`{"Version":1,"ID":"pod2"}`), nil},
-		"pod of odd types": {text(`{"Version":1,"ID":7}`), nil},
-		"task emptied":     {nil, text("")},
-		"task is a folder": {nil, folder},
+	for name, c := range map[string]struct{ pod, task, hosts func(file string) error }{
+		"pod emptied":       {pod: text("")},
+		"pod cut":           {pod: text(`{"Version":1,"ID":"po`)},
+		"pod is a folder":   {pod: folder},
+		"pod of another":    {pod: text(`{"Version":1,"ID":"pod2"}`)},
+		"pod of odd types":  {pod: text(`{"Version":1,"ID":7}`)},
+		"task emptied":      {task: text("")},
+		"task is a folder":  {task: folder},
+		"hosts is a folder": {hosts: func(file string) error { return errors.Join(os.Remove(file), folder(file)) }},
+		"hosts is gone":     {hosts: os.Remove},
 	} {
 		k := New("keeper")
 		k.dir = t.TempDir()
@@ -112,11 +129,89 @@ func TestDamagedRecordsEndThePod(t *testing.T) {
 		}
 		write(podFile(dir), pod, c.pod)
 		write(taskFile(dir, "task"), task, c.task)
+		giveFiles(t, dir)
+		if c.hosts != nil {
+			if err := c.hosts(filepath.Join(dir, "hosts")); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := k.load("pod"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(dir); err == nil || len(k.pods) > 0 {
 			t.Errorf("%s: the pod is still there: %v, %v", name, err, k.pods)
 		}
+	}
+}
+
+// A keeper that cannot be reached, as its socket is gone, is killed: its pod is taken for ended, and
+// another one started in its place. No other process is.
+func TestKeeperWithoutASocket(t *testing.T) {
+	for name, damage := range map[string]func(socket string) error{
+		"gone":     func(string) error { return nil },
+		"a folder": func(socket string) error { return os.MkdirAll(filepath.Join(socket, "more"), 0o700) },
+		"a file":   func(socket string) error { return os.WriteFile(socket, nil, 0o600) },
+	} {
+		for _, record := range []string{"whole", "damaged", "gone"} {
+			k := New("keeper")
+			k.dir = t.TempDir()
+			dir := filepath.Join(k.dir, "pod")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			giveFiles(t, dir)
+			keeper, other := startAs(t, filepath.Join(dir, "shm")), startAs(t, filepath.Join(k.dir, "pod2", "shm"))
+			err := damage(filepath.Join(dir, "socket"))
+			switch record {
+			case "whole":
+				err = errors.Join(err, writeRecord(podFile(dir), podRecord{Version: recordVersion, ID: "pod", Pid: uint32(keeper.Process.Pid)}))
+			case "damaged":
+				err = errors.Join(err, os.WriteFile(podFile(dir), nil, 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := k.load("pod"); err != nil {
+				t.Errorf("the socket is %s, the record %s: %v", name, record, err)
+			}
+			if p := k.pods["pod"]; (p != nil) != (record == "whole") || p != nil && p.alive() {
+				t.Errorf("the socket is %s, the record %s: the pod is %v", name, record, p)
+			}
+			for of, cmd := range map[string]*exec.Cmd{"keeper": keeper, "other": other} {
+				var end unix.WaitStatus
+				pid, err := unix.Wait4(cmd.Process.Pid, &end, unix.WNOHANG, nil)
+				if killed := pid == cmd.Process.Pid && end.Signal() == unix.SIGKILL; err != nil || killed != (of == "keeper") {
+					t.Errorf("the socket is %s, the record %s: %s was killed: %v, %v", name, record, of, killed, err)
+				}
+			}
+		}
+	}
+}
+
+// startAs starts a process with the arguments of a keeper, which ends with the test.
+func startAs(t *testing.T, shm string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("cat", "-", shm)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(in.Close(), cmd.Wait()) }) // it may have been killed
+	return cmd
+}
+
+// A folder in the place of the task service's socket is removed.
+func TestServeOverAFolderInPlaceOfItsSocket(t *testing.T) {
+	state := t.TempDir()
+	k := New("keeper")
+	k.dir = filepath.Join(state, "keepers")
+	if err := os.MkdirAll(filepath.Join(k.socket(), "more"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Serve(state); err != nil {
+		t.Fatal(err)
 	}
 }
