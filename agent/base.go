@@ -67,7 +67,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	}
 	g.records = newRecords(&g.base, &g.api)
 	if g.api.local != nil {
-		g.api.local.cfg.Recovered = reportRecovery(g.recorder)
+		g.api.local.cfg.Recovered, g.api.local.cfg.ShuttingDown = reportRecovery(g.recorder), g.shutdown.Began
 	}
 	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
 		return g, err

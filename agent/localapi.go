@@ -242,6 +242,13 @@ func (l *localAPI) Explain(namespace, name string) *scheduler.Unbound {
 	return u
 }
 
+// shutdownChanged notifies the scheduler that a shutdown of the machine begins or is cancelled.
+func (l *localAPI) shutdownChanged() {
+	if s := l.serving(); s != nil {
+		s.ShutdownChanged()
+	}
+}
+
 // Unbound is server.Scheduler.
 func (l *localAPI) Unbound() []*v1.Pod {
 	s := l.serving()

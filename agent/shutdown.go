@@ -46,9 +46,13 @@ func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patc
 			return c, nil
 		}
 	}
+	changed := nodeChanged
+	if g.api.local != nil {
+		changed = wakeEach(g.api.local.shutdownChanged, nodeChanged)
+	}
 	return nodeshutdown.New(nodeshutdown.Config{
 		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.pods, workers) }, Known: known, Lifecycles: g.states,
-		Killer: shutdownKiller{workers}, Publish: tell, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: nodeChanged,
+		Killer: shutdownKiller{workers}, Publish: tell, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: changed,
 		Path: filepath.Join(g.cfg.RootDir, shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -59,6 +60,8 @@ type Config struct {
 	// Recovered is called by Open if it has recovered a damaged file of objects; nil: nobody is
 	// notified but the log.
 	Recovered func(*store.Recovery)
+	// ShuttingDown is that of scheduler.Config.
+	ShuttingDown func() time.Time
 	// Listen opens the socket and the port; nil is net.Listen.
 	Listen func(network, address string) (net.Listener, error)
 	// WatchRules opens what reports changes of the file of rules; nil is inotify.
@@ -103,7 +106,7 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.own = own.New(own.Config{Store: s.store, Sign: tokens.Request})
 	s.join(cfg, judge, writer{ownWriter{s.own}, judge}, string(s.front.authority.Certificate()))
 	s.scheduler = scheduler.New(scheduler.Config{
-		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Log: cfg.Log,
+		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, ShuttingDown: cfg.ShuttingDown, Log: cfg.Log,
 	})
 	if err := createFirst(s.store, append(first(), runtimeClasses(cfg.RuntimeHandlers)...)); err != nil {
 		return nil, err
@@ -181,6 +184,13 @@ func (s *Server) Health() error {
 // The error names those that it cannot have, which are tried again while Run runs.
 func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 	return s.manifests.Set(ctx, d)
+}
+
+// ShutdownChanged notifies the scheduler that Config.ShuttingDown has changed.
+func (s *Server) ShutdownChanged() {
+	if s.scheduler != nil {
+		s.scheduler.Wake()
+	}
 }
 
 // Explain returns what holds a pod without a node; nil if there is no such pod.

@@ -58,15 +58,17 @@ const (
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Controller looks at objects while Run runs. All but Health is for its Logic alone.
+// Controller looks at objects while Run runs. All but Health and Wake is for its Logic alone.
 type Controller struct {
 	cfg   Config
 	logic Logic
 	queue map[store.Key]bool
 	retry map[store.Key]retry
 
-	mu      sync.Mutex
-	failure error // guarded by mu; of the last look that failed, nil when all are done
+	mu        sync.Mutex
+	failure   error  // guarded by mu; of the last look that failed, nil when all are done
+	woken     bool   // guarded by mu; Wake was called since the last Due
+	interrupt func() // guarded by mu; ends the wait for changes
 }
 
 // retry is when an object is looked at again.
@@ -84,6 +86,32 @@ func (c *Controller) Health() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failure
+}
+
+// Wake calls Due of the Logic: what it depends on besides the store has changed. It is safe for
+// concurrent use.
+func (c *Controller) Wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.woken = true
+	if c.interrupt != nil {
+		c.interrupt()
+	}
+}
+
+// waiting returns the context of a wait for changes, which Wake ends; until is zero for no limit.
+func (c *Controller) waiting(ctx context.Context, until time.Time) (context.Context, context.CancelFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if until.IsZero() {
+		ctx, c.interrupt = context.WithCancel(ctx)
+	} else {
+		ctx, c.interrupt = context.WithDeadline(ctx, until)
+	}
+	if c.woken {
+		c.interrupt()
+	}
+	return ctx, c.interrupt
 }
 
 // Queue has objects be looked at.
@@ -150,13 +178,11 @@ func (c *Controller) follow(ctx context.Context, revision uint64) error {
 		if c.work(ctx) {
 			continue // what it has put off is due some time, too
 		}
-		waiting, cancel := ctx, context.CancelFunc(func() {})
-		if !next.IsZero() {
-			waiting, cancel = context.WithDeadline(ctx, next)
-		}
+		waiting, cancel := c.waiting(ctx, next)
 		changes, err := c.cfg.Store.Since(waiting, revision)
 		cancel()
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+		ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		if err != nil && (ctx.Err() != nil || !ended) {
 			return err
 		}
 		now := time.Now()
@@ -170,6 +196,9 @@ func (c *Controller) follow(ctx context.Context, revision uint64) error {
 
 // due queues what is due, and returns when something is next; zero for never.
 func (c *Controller) due(now time.Time) (next time.Time) {
+	c.mu.Lock()
+	c.woken = false
+	c.mu.Unlock()
 	next = c.logic.Due(now)
 	for key, r := range c.retry {
 		switch {

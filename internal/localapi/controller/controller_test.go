@@ -163,6 +163,24 @@ func TestLooks(t *testing.T) {
 	})
 }
 
+// Wake has Due asked at once, and what that queues is looked at.
+func TestWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &logic{}
+		run(t, l, store.Config{})
+		l.expect(t)
+		for range 2 {
+			l.mu.Lock()
+			l.dueAt = time.Now()
+			l.mu.Unlock()
+			time.Sleep(time.Minute)
+			l.expect(t)
+			l.Wake()
+			l.expect(t, time.Since(l.start).String()+" due")
+		}
+	})
+}
+
 // A look that fails is tried again, later each time, until it works or the object is gone. A
 // conflict is, too, and is no failure.
 func TestLooksThatFail(t *testing.T) {

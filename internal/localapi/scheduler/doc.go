@@ -3,12 +3,13 @@
 //	store.Since ──► pods that wait ──► Decider ──► bind, or the condition PodScheduled
 //
 // It does what kube-scheduler does for one node: a pod that does not fit is Pending and
-// Unschedulable until a pod terminates, the node changes or a claim is bound. Pods are bound by
-// priority, then by age; reasons, events and messages are kube-scheduler's. It does not preempt.
+// Unschedulable until a pod terminates, the node changes or a claim is bound. A shutdown of the
+// machine holds all pods, since the agent would reject them. Pods are bound by priority, then by
+// age; reasons, events and messages are kube-scheduler's. It does not preempt.
 // Explain says for a pod without a node which values hold it now, and which pods have them.
 // Pods of another spec.schedulerName are left to that scheduler.
 //
 // Owns: the queue of pods without a node, and a cache of the assigned ones.
-// Reads: the store.
+// Reads: the store; whether the machine is being shut down.
 // Never: binds a pod that has scheduling gates, evicts a pod, polls.
 package scheduler

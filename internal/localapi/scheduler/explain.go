@@ -36,6 +36,7 @@ type Unbound struct {
 const (
 	RuleGates          = "SchedulingGates"
 	RuleOtherScheduler = "schedulerName"
+	RuleShutdown       = "NodeShutdown"
 )
 
 // Reason is what holds a pod.
@@ -81,7 +82,7 @@ func (s *Scheduler) Explain(namespace, name string) (*Unbound, error) {
 	if err != nil {
 		return nil, err
 	}
-	snapshot := Snapshot{Node: node, Claim: s.claim, WaitsForConsumer: s.waitsForConsumer}
+	snapshot := Snapshot{Node: node, ShuttingDown: s.cfg.ShuttingDown(), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer}
 	if err := each(s.cfg.Store, podsResource, func(other *v1.Pod) {
 		switch {
 		case s.isAssigned(other):
@@ -157,7 +158,7 @@ func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]Reason, error) {
 	if held, err := computeClaims(p, s); err != nil || held.message != "" {
 		return []Reason{claimReason(held)}, err
 	}
-	if r, held := computeNodeReason(p, c.Node); held {
+	if r, held := computeNodeReason(p, s); held {
 		return []Reason{r}, nil
 	}
 	if port, taken := computePortsTaken(p, c.ports); taken {
@@ -210,15 +211,15 @@ func claimReason(held heldClaim) Reason {
 }
 
 // computeNodeReason is computeUnresolvable with the values.
-func computeNodeReason(p *v1.Pod, n *v1.Node) (r Reason, held bool) {
-	words := computeUnresolvable(p, n)
+func computeNodeReason(p *v1.Pod, s Snapshot) (r Reason, held bool) {
+	n, words := s.Node, computeUnresolvable(p, s)
 	switch {
 	case words == "":
 		return r, false
 	case strings.Contains(words, "unschedulable"):
 		return Reason{Rule: "NodeUnschedulable", Detail: fmt.Sprintf("node %s is cordoned (spec.unschedulable)", n.Name), Awaited: "the node is uncordoned (kubectl uncordon " + n.Name + ")"}, true
 	case strings.Contains(words, "taint"):
-		return taintReason(p, n), true
+		return taintReason(p, s), true
 	}
 	return Reason{
 		Rule: "NodeAffinity", Detail: fmt.Sprintf("it wants a node with %s; node %s has %s", describeAffinity(p), n.Name, describeLabels(p, n)),
@@ -226,8 +227,14 @@ func computeNodeReason(p *v1.Pod, n *v1.Node) (r Reason, held bool) {
 	}, true
 }
 
-func taintReason(p *v1.Pod, n *v1.Node) Reason {
-	r := Reason{Rule: "TaintToleration"}
+func taintReason(p *v1.Pod, s Snapshot) Reason {
+	n, r := s.Node, Reason{Rule: "TaintToleration"}
+	if !s.ShuttingDown.IsZero() {
+		return Reason{
+			Rule: RuleShutdown, Detail: fmt.Sprintf("node %s is shutting down since %s, and its agent rejects pods", n.Name, s.ShuttingDown.UTC().Format(time.RFC3339)),
+			Awaited: "the shutdown is cancelled, or the machine has started again",
+		}
+	}
 	if t, untolerated := findUntolerated(p, n.Spec.Taints); untolerated {
 		r.Detail = fmt.Sprintf("node %s has the taint %s, which the pod does not tolerate", n.Name, t.ToString())
 		r.Awaited = "the taint is removed, or the pod gets a toleration for it"

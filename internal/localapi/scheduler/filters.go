@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,8 @@ import (
 type Snapshot struct {
 	// Node is that of this machine; nil if it is not registered.
 	Node *v1.Node
+	// ShuttingDown is when the shutdown of the machine has begun, zero if there is none.
+	ShuttingDown time.Time
 	// Pods are assigned to the node and have not terminated.
 	Pods []*v1.Pod
 	// Claim returns a PersistentVolumeClaim, nil if there is none.
@@ -85,7 +88,7 @@ func (c *cycle) Decide(p *v1.Pod) (string, error) {
 	if r, err := computeClaims(p, c.Snapshot); err != nil || r.message != "" {
 		return r.message, err
 	}
-	if r := computeUnresolvable(p, c.Node); r != "" {
+	if r := computeUnresolvable(p, c.Snapshot); r != "" {
 		return message(p, notHelpful, r), nil
 	}
 	if _, taken := computePortsTaken(p, c.ports); taken {
@@ -174,14 +177,15 @@ func computeClaims(p *v1.Pod, s Snapshot) (heldClaim, error) {
 }
 
 // computeUnresolvable returns why the node is not for the pod, whatever other pods it has.
-func computeUnresolvable(p *v1.Pod, n *v1.Node) string {
-	cordon := v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
+// A shutdown holds a pod with any tolerations: the agent rejects them all.
+func computeUnresolvable(p *v1.Pod, s Snapshot) string {
+	n, cordon := s.Node, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
 	switch match, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n); {
 	case namesOtherNodes(p, n.Name):
 		return "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 	case n.Spec.Unschedulable && !tolerates(p, cordon):
 		return "node(s) were unschedulable"
-	case !tolerates(p, n.Spec.Taints...) || hasPressureFor(p, pressure(n)):
+	case !s.ShuttingDown.IsZero() || !tolerates(p, n.Spec.Taints...) || hasPressureFor(p, pressure(n)):
 		return "node(s) had untolerated taint(s)"
 	case !match || err != nil:
 		return "node(s) didn't match Pod's node affinity/selector"

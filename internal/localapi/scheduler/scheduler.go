@@ -38,7 +38,10 @@ type Config struct {
 	Writer   Writer
 	Decider  Decider
 	NodeName string
-	Log      *slog.Logger
+	// ShuttingDown returns when the shutdown of the machine has begun, zero if there is none: the
+	// agent rejects pods meanwhile. Call Wake when it changes. nil: there is never one.
+	ShuttingDown func() time.Time
+	Log          *slog.Logger
 }
 
 // The resources that matter here, as the store has them.
@@ -62,6 +65,7 @@ type Scheduler struct {
 	arrivals int                    // pods that have waited
 	waiting  map[store.Key]*waiting // pods without a node
 	assigned map[store.Key]*v1.Pod  // pods of this node that have not terminated
+	shutdown time.Time              // the beginning of the shutdown that pods are decided with
 }
 
 // waiting is a pod without a node.
@@ -82,6 +86,9 @@ type waiting struct {
 
 // New returns a scheduler, which Run has work.
 func New(cfg Config) *Scheduler {
+	if cfg.ShuttingDown == nil {
+		cfg.ShuttingDown = func() time.Time { return time.Time{} }
+	}
 	s := &Scheduler{cfg: cfg}
 	s.Controller = controller.New(controller.Config{
 		Name: "scheduler", Store: cfg.Store, Resources: []string{nodesResource, podsResource}, Log: cfg.Log,
@@ -94,8 +101,13 @@ func (s *Scheduler) Begin() {
 	s.node, s.waiting, s.assigned = nil, map[store.Key]*waiting{}, map[store.Key]*v1.Pod{}
 }
 
-// Due is controller.Logic: pods whose report is late are decided about again.
+// Due is controller.Logic: pods whose report is late are decided about again, and all of them when
+// a shutdown begins or is cancelled.
 func (s *Scheduler) Due(now time.Time) (next time.Time) {
+	if began := s.cfg.ShuttingDown(); !began.Equal(s.shutdown) {
+		s.shutdown = began
+		s.decideAll()
+	}
 	for _, w := range s.waiting {
 		at := w.reported.Add(reportInterval)
 		switch {
@@ -233,7 +245,7 @@ func (s *Scheduler) seeEventDeleted(item store.Item) error {
 // bound counts for those behind it; one that does not fit lets others pass.
 func (s *Scheduler) Sync(ctx context.Context, _ store.Key) error {
 	cycle := s.cfg.Decider.Begin(Snapshot{
-		Node: s.node, Pods: slices.Collect(maps.Values(s.assigned)), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer,
+		Node: s.node, ShuttingDown: s.cfg.ShuttingDown(), Pods: slices.Collect(maps.Values(s.assigned)), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer,
 	})
 	var errs []error
 	for _, key := range s.order() {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
 )
 
@@ -168,6 +169,32 @@ func TestNodeChanges(t *testing.T) {
 			w.expect(bound(test.name)...)
 			w.editPod(test.name, succeed)
 		}
+	})
+}
+
+// A shutdown of the machine holds pods also when there is room for them, whatever they tolerate,
+// and they are bound when it is cancelled.
+func TestShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newNode())
+		s, _ := w.start()
+		w.put(newPod("first", "cpu", "2"))
+		w.put(newPod("waiting", "cpu", "1"))
+		w.expect(join(bound("first"), held("waiting", noCPU))...)
+		time.Sleep(time.Minute)
+		w.shutDown(s, time.Now())
+		w.expect(held("waiting", untol)...)
+		w.editPod("first", succeed)
+		w.put(with(newPod("tolerant"), tolerating(v1.Toleration{Operator: v1.TolerationOpExists})))
+		w.expect(held("tolerant", untol)...)
+		u, err := s.Explain("default", "waiting")
+		if err != nil || len(u.Reasons) != 1 || u.Reasons[0].Rule != scheduler.RuleShutdown {
+			t.Errorf("explained by %+v, %v", u.Reasons, err)
+		}
+		time.Sleep(time.Hour)
+		w.expect()
+		w.shutDown(s, time.Time{})
+		w.expect(join(bound("waiting"), bound("tolerant"))...)
 	})
 }
 

@@ -34,6 +34,7 @@ type world struct {
 	uids  int                     // guarded by mu
 	calls []string                // guarded by mu; writes of the scheduler
 	fail  func(call string) error // guarded by mu; called before a write of the scheduler
+	began time.Time               // guarded by mu; of the shutdown of the machine
 }
 
 func newWorld(t *testing.T, objects ...kinds.Object) *world {
@@ -57,7 +58,7 @@ func newWorld(t *testing.T, objects ...kinds.Object) *world {
 // start runs a scheduler until stop or the end of the test, and waits until it is idle.
 func (w *world) start() (s *scheduler.Scheduler, stop func()) {
 	s = scheduler.New(scheduler.Config{
-		Store: w.store, Writer: w, Decider: scheduler.Filters{}, NodeName: node, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Store: w.store, Writer: w, Decider: scheduler.Filters{}, NodeName: node, ShuttingDown: w.shuttingDown, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -110,6 +111,20 @@ func (w *world) expect(want ...string) {
 		w.Errorf("writes (-want +got):\n%s", diff)
 	}
 	w.calls = nil
+}
+
+func (w *world) shuttingDown() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.began
+}
+
+// shutDown begins a shutdown of the machine, or cancels it: zero.
+func (w *world) shutDown(s *scheduler.Scheduler, began time.Time) {
+	w.mu.Lock()
+	w.began = began
+	w.mu.Unlock()
+	s.Wake()
 }
 
 func (w *world) failing(fail func(call string) error) {

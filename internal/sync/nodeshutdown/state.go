@@ -33,6 +33,13 @@ func (s *State) Err() error {
 	return health.Since(errShuttingDown, s.began)
 }
 
+// Began returns when the shutdown began, zero if there is none.
+func (s *State) Began() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.began
+}
+
 func (s *State) set(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
