@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/kubernetes/pkg/kubelet/client"
+	noderest "k8s.io/kubernetes/pkg/registry/core/node/rest"
 	accountstorage "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
@@ -48,7 +49,15 @@ func (noKubelet) GetConnectionInfo(context.Context, types.NodeName) (*client.Con
 	return nil, errAgent
 }
 
-// noTransport refuses what is sent to pods and nodes.
+// noNodeProxy refuses what is sent to nodes: its registry would connect to their addresses.
+type noNodeProxy struct{ *noderest.ProxyREST }
+
+// Connect refuses.
+func (*noNodeProxy) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
+	return nil, errAgent
+}
+
+// noTransport refuses what is sent to pods.
 type noTransport struct{}
 
 // RoundTrip refuses.

@@ -171,7 +171,7 @@ func (s storages) addPods(all map[string]rest.Storage) error {
 		"pods": pods.Pod, "pods/status": pods.Status, "pods/resize": pods.Resize, "pods/ephemeralcontainers": pods.EphemeralContainers,
 		"pods/eviction": pods.Eviction, "pods/binding": pods.Binding,
 		"pods/log": pods.Log, "pods/exec": pods.Exec, "pods/attach": pods.Attach, "pods/portforward": pods.PortForward,
-		"nodes": nodes.Node, "nodes/status": nodes.Status,
+		"nodes": nodes.Node, "nodes/status": nodes.Status, "nodes/proxy": &noNodeProxy{nodes.Proxy},
 		"serviceaccounts": accounts, "serviceaccounts/token": &noTokens{accounts.Token},
 	} {
 		all[resource] = registry

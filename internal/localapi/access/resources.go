@@ -49,7 +49,7 @@ var others = []struct {
 }{
 	{"", "users", nil},
 	{"", "groups", nil},
-	{"", "nodes", []string{"checkpoint", "configz", "healthz", "log", "metrics", "pods", "proxy", "stats", "statusz"}},
+	{"", "nodes", []string{"checkpoint", "configz", "healthz", "log", "metrics", "pods", "stats", "statusz"}},
 	{"authentication.k8s.io", "uids", nil},
 	{"authentication.k8s.io", "userextras", []string{all}},
 	{"authentication.k8s.io", "selfsubjectreviews", nil},

@@ -88,7 +88,7 @@ var All = func() []Kind {
 		stored,
 		global(kind[v1.PersistentVolume](v1.SchemeGroupVersion, "PersistentVolume", "persistentvolumes", "status")),
 		selectable(global(kind[v1.Namespace](v1.SchemeGroupVersion, "Namespace", "namespaces", "finalize", "status")), namespaceFields, namespaceValues),
-		selectable(global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "status")), nodeFields, nodeValues),
+		selectable(global(kind[v1.Node](v1.SchemeGroupVersion, "Node", "nodes", "proxy", "status")), nodeFields, nodeValues),
 		kind[coordinationv1.Lease](coordinationv1.SchemeGroupVersion, "Lease", "leases"),
 		event,
 		global(kind[nodev1.RuntimeClass](nodev1.SchemeGroupVersion, "RuntimeClass", "runtimeclasses")),

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -237,6 +238,7 @@ func TestWrites(t *testing.T) {
 	for path, want := range map[string]string{
 		"/api/v1/namespaces/default/pods/p/binding":    `pod p is already assigned to node \"here\"`,
 		"/api/v1/namespaces/default/pods/p/exec":       "the agent answers this itself",
+		"/api/v1/nodes/here/proxy/pods":                "the agent answers this itself",
 		"/apis/apps/v1/namespaces/default/deployments": "/apis/node.k8s.io/v1", // the paths that there are
 	} {
 		if code, body := s.ask(http.MethodPost, path, binding("x")); code < 400 || !strings.Contains(body, want) {
@@ -277,6 +279,24 @@ func TestDiscoveryHasAllKinds(t *testing.T) {
 				t.Errorf("%s: the agent does not know the subresource %s", k.GroupVersionKind, sub)
 			}
 		}
+	}
+}
+
+// TestDiscoveryHasNodeProxy compares nodes/proxy in discovery with what kube-apiserver lists.
+func TestDiscoveryHasNodeProxy(t *testing.T) {
+	s := newServer(t)
+	code, body := s.ask(http.MethodGet, "/api/v1", "")
+	if code != http.StatusOK {
+		t.Fatalf("%d %s", code, body)
+	}
+	resources := decode[metav1.APIResourceList](s, body).APIResources
+	want := metav1.APIResource{Name: "nodes/proxy", Kind: "NodeProxyOptions", Verbs: metav1.Verbs{"create", "delete", "get", "patch", "update"}}
+	at := slices.IndexFunc(resources, func(r metav1.APIResource) bool { return r.Name == want.Name })
+	if at < 0 {
+		t.Fatalf("no %s in %s", want.Name, body)
+	}
+	if diff := cmp.Diff(want, resources[at]); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", want.Name, diff)
 	}
 }
 
