@@ -182,6 +182,7 @@ func TestResizeIsInfeasible(t *testing.T) {
 			why := ""
 			if s := r.cfg.Allocations.Resize("p"); s.Pending != nil {
 				why = s.Pending.Message
+				messagestest.Saw("condition", string(v1.PodResizePending)+"/"+s.Pending.Reason, s.Pending.Message)
 			}
 			r.check("because", why, tc.why)
 		})
