@@ -38,7 +38,6 @@ func (a *Agent) handlers() server.Handlers {
 		PruneImages:   a.collector.Prune,
 		Waits:         a.waits,
 		Volumes:       a.storage.sources(a.cfg.RootDir),
-		Unreported:    a.patcher.Unwritten,
 		Probes:        probesOf(a.probes),
 		Node:          a.node.Describe,
 		Streaming:     a.cri,
@@ -49,6 +48,9 @@ func (a *Agent) handlers() server.Handlers {
 		Stats:         a.stats,
 		Settings:      a.listSettings,
 		OpenView:      a.openView,
+	}
+	if a.patcher != nil {
+		h.Unreported = a.patcher.Unwritten
 	}
 	if a.api.local != nil {
 		h.Scheduler = a.api.local

@@ -14,7 +14,7 @@ func (a *Agent) phases() []phase {
 			component{name: "problems", run: a.followProblems},
 			component{name: "refused manifests", run: showRefused(a.source, a.api.local), absent: a.api.local == nil},
 			component{name: "idle", run: func(ctx context.Context) error { return followIdle(ctx, a.status, a.cfg.AtRest) }},
-			component{name: "status patches", run: a.patcher.Run},
+			component{name: "status patches", run: a.patcher.Run, absent: a.patcher == nil},
 			component{name: "mirror pods", run: a.mirrors.Run},
 		),
 		newPhase("server",

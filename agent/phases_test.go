@@ -32,7 +32,7 @@ func TestAllocationsAreReadFirst(t *testing.T) {
 	}
 }
 
-// A member of a cluster has the API server elsewhere; all the rest is the same.
+// A member of a cluster has the API server elsewhere, which hears of pods; all the rest is the same.
 func TestPhasesOfEachMode(t *testing.T) {
 	kubelet := func(kubeconfig string) func(*Config, *Outside) {
 		return func(c *Config, out *Outside) {
@@ -56,7 +56,7 @@ func TestPhasesOfEachMode(t *testing.T) {
 		{
 			"member", kubelet("/does/not/exist"),
 			[]string{"local API", "refused manifests"},
-			[]string{"chains of iptables", "claims", "changes of claims", "ranges of pods", "event sender"},
+			[]string{"chains of iptables", "claims", "changes of claims", "ranges of pods", "event sender", "status patches"},
 		},
 	} {
 		known := map[string]bool{}

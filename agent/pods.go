@@ -148,6 +148,9 @@ func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
 
 // reporting is what tells the API server of pods.
 type reporting struct {
+	// patcher and compare are nil where nobody but the agent reaches the API server: no part of it
+	// reads the status of a pod, and each one written is a tenth of what a pod's start costs the
+	// agent.
 	patcher *status.Patcher
 	mirrors *status.Mirrors
 	// followNode follows the Node at the API server.
@@ -159,19 +162,20 @@ type reporting struct {
 // newReporting builds what tells the API server of pods, and what follows the Node there. known
 // reports whether it is known which pods are wanted.
 func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
-	told, before := g.journal, func(ctx context.Context) { // only this agent knows it of static pods
-		l.probes.Write(ctx)
-		g.statusRecords.Write(ctx)
+	var r reporting
+	published := func(pod.UID) {}
+	if !g.api.isPrivate() {
+		r.patcher = status.NewPatcher(status.PatcherConfig{
+			API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
+			BeforePatch: func(ctx context.Context) { // only this agent knows it of static pods
+				l.probes.Write(ctx)
+				g.statusRecords.Write(ctx)
+			},
+		})
+		r.compare, published = r.patcher.Compare, r.patcher.Recheck
 	}
-	if g.api.isPrivate() { // what nobody sees, the next agent may tell otherwise
-		told, before = nil, func(context.Context) {}
-	}
-	patcher := status.NewPatcher(status.PatcherConfig{
-		API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: told, Log: g.cfg.Log,
-		BeforePatch: before,
-	})
 	nodeChanged := make(chan struct{}, 1)
-	mirrors := status.NewMirrors(status.MirrorsConfig{
+	r.mirrors = status.NewMirrors(status.MirrorsConfig{
 		API: g.api.client, Pods: g.pods, Changed: g.api.static, NodeChanged: nodeChanged,
 		Node: func() (string, pod.UID) { return g.cfg.NodeName, g.api.current.UID() },
 		Ending: func(n pod.FullName) bool {
@@ -180,9 +184,9 @@ func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, 
 			_, ending := l.workers.Ending(first)
 			return ok && (!wanted || p.UID != first || ending)
 		},
-		Complete: known, Published: patcher.Recheck, Event: podEvents(g.recorder), Log: g.cfg.Log,
+		Complete: known, Published: published, Event: podEvents(g.recorder), Log: g.cfg.Log,
 	})
-	follow := func(ctx context.Context) error {
+	r.followNode = func(ctx context.Context) error {
 		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {
 			g.api.current.Observe(n)
 			l.admit.NodeChanged()
@@ -192,7 +196,7 @@ func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, 
 		})
 		return ctx.Err()
 	}
-	return reporting{patcher: patcher, mirrors: mirrors, followNode: follow, compare: patcher.Compare}
+	return r
 }
 
 // lifeInputs are what the life of pods is built on.

@@ -29,8 +29,8 @@ func (k shutdownKiller) ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodS
 	})
 }
 
-// newShutdown builds what ends pods before the machine is turned off; patcher is nil without an API
-// server.
+// newShutdown builds what ends pods before the machine is turned off; patcher is nil where nobody
+// reads statuses at the API server.
 func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patcher, known <-chan struct{}, nodeChanged func()) *nodeshutdown.Manager {
 	var tell func(context.Context, []pod.UID) error
 	if patcher != nil {
