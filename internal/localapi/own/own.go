@@ -258,8 +258,11 @@ func ends(o kinds.Object) bool {
 	return o.GetDeletionTimestamp() != nil && (grace == nil || *grace == 0) && len(o.GetFinalizers()) == 0
 }
 
-// appliers are what each kind of patch makes of an object of a type.
-var appliers = map[types.PatchType]func(map[string]any, patch.Patch, reflect.Type) (map[string]any, error){
+// applier makes of an object of a type what a patch says.
+type applier func(object map[string]any, p patch.Patch, t reflect.Type) (map[string]any, error)
+
+// appliers are those of each kind of patch.
+var appliers = map[types.PatchType]applier{
 	types.StrategicMergePatchType: patch.Apply,
 	types.MergePatchType: func(object map[string]any, p patch.Patch, _ reflect.Type) (map[string]any, error) {
 		return patch.Merge(object, p), nil
@@ -279,6 +282,9 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return x.change(func(old kinds.Object) (kinds.Object, error) {
+		if x.Subresource == "status" {
+			return patchStatus(old, p, apply)
+		}
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 		if err != nil {
 			return nil, err
@@ -288,13 +294,9 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
-		if x.Subresource == "status" {
-			fields["metadata"], fields["status"] = preconditions(fields, patched), patched["status"]
-			patched = fields
+		if status := fields["status"]; status != nil {
+			patched["status"] = status
 		} else {
-			patched["status"] = fields["status"]
-		}
-		if patched["status"] == nil {
 			delete(patched, "status")
 		}
 		o := x.kind.New()
@@ -305,16 +307,38 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 	})
 }
 
-// preconditions are the metadata of an object with the UID and the version that a patch asks for.
-func preconditions(object, patched map[string]any) map[string]any {
-	out := object["metadata"].(map[string]any)
-	asked, _ := patched["metadata"].(map[string]any)
-	for _, name := range []string{"uid", "resourceVersion"} {
-		if v, ok := asked[name]; ok {
-			out[name] = v
-		}
+// patchStatus returns the object with its status patched, and with the UID and the version that the
+// patch asks for. The rest of the object, which is most of it, is only copied: statuses are what
+// the agent writes most.
+func patchStatus(old kinds.Object, p patch.Patch, apply applier) (kinds.Object, error) {
+	o := old.DeepCopyObject().(kinds.Object)
+	status := reflect.ValueOf(o).Elem().FieldByName("Status")
+	if !status.IsValid() {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%T has no status", o))
 	}
-	return out
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status.Addr().Interface())
+	if err != nil {
+		return nil, err
+	}
+	patched, err := apply(map[string]any{"status": fields}, p, reflect.TypeOf(old))
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	asked, _ := patched["metadata"].(map[string]any)
+	version, _ := asked["resourceVersion"].(string) // only that of the patch counts
+	o.SetResourceVersion(version)
+	if uid, ok := asked["uid"].(string); ok {
+		o.SetUID(types.UID(uid))
+	}
+	status.SetZero()
+	if fields, ok := patched["status"].(map[string]any); ok {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, status.Addr().Interface()); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	} else if patched["status"] != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("status: %T is no object", patched["status"]))
+	}
+	return o, nil
 }
 
 // delete removes the object at once, whatever grace it has: the agent knows that nothing of it is

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -295,5 +297,39 @@ func TestRefused(t *testing.T) {
 		if err := json.Unmarshal(out.Body.Bytes(), &s); err != nil || out.Code != c.code || int(s.Code) != c.code || s.Status != metav1.StatusFailure || s.Message == "" {
 			t.Errorf("%s %s: %d %s, want %d", c.method, c.path, out.Code, out.Body, c.code)
 		}
+	}
+}
+
+// BenchmarkPodStatus is one status of a pod, as it is written at each step of its start.
+func BenchmarkPodStatus(b *testing.B) {
+	s, err := store.Open(store.Config{Path: filepath.Join(b.TempDir(), "api.db"), NoSync: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	calls := New(Config{Store: s})
+	do := func(method, path, contentType, body string) {
+		r := httptest.NewRequest(method, "/api/v1/namespaces/default"+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", contentType)
+		w := httptest.NewRecorder()
+		if calls.ServeHTTP(w, r); w.Code >= http.StatusBadRequest {
+			b.Fatal(w.Body)
+		}
+	}
+	p, err := json.Marshal(&v1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app": "web"}},
+		Spec: v1.PodSpec{NodeName: "n", Containers: []v1.Container{
+			{Name: "main", Image: "example.com/main:1", Args: []string{"serve"}, Ports: []v1.ContainerPort{{ContainerPort: 80}}, Env: []v1.EnvVar{{Name: "A", Value: "b"}}},
+			{Name: "side", Image: "example.com/side:1"},
+		}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	do(http.MethodPost, "/pods", "application/json", string(p))
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		do(http.MethodPatch, "/pods/p/status", "application/strategic-merge-patch+json", fmt.Sprintf(
+			`{"status":{"phase":"Running","podIP":"10.0.0.%d","conditions":[{"type":"Ready","status":"True","message":"%d"}],"$setElementOrder/conditions":[{"type":"Ready"}]}}`, i%250, i))
 	}
 }

@@ -164,3 +164,15 @@ func TestOwnWritesAreNotForeign(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkNoPatch is what most comparisons with the API server find: nothing to change.
+func BenchmarkNoPatch(b *testing.B) {
+	ours := statuses()[3]
+	api := ours.DeepCopy()
+	b.ReportAllocs()
+	for b.Loop() {
+		if p, err := generatePatch("u", api, &ours); p != nil || err != nil {
+			b.Fatal(string(p), err)
+		}
+	}
+}
