@@ -35,8 +35,8 @@ type kubeletPods struct {
 	log  *slog.Logger
 
 	mu   sync.Mutex
-	uids map[pod.UID]pod.UID      // guarded by mu; the kubelet's UID by ours; nil before the file was read
-	last map[pod.FullName]pod.UID // guarded by mu; ours, that was asked about last
+	uids map[pod.UID]pod.UID  // guarded by mu; the kubelet's UID by ours; nil before the file was read
+	ours map[pod.UID]struct{} // guarded by mu; those that were asked about
 }
 
 // running returns the UID that a kubelet gave the pod of the manifest, or own. A pod is asked about
@@ -48,17 +48,18 @@ func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.
 	if k.uids == nil {
 		k.load()
 	}
-	before := k.last[pod.FullNameOf(p)]
-	k.last[pod.FullNameOf(p)] = own
+	k.ours[own] = struct{}{}
 	if uid, ok := k.uids[own]; ok {
 		return uid
 	}
 	uid, began := k.newest(p)
-	if uid == "" || uid == own || !changedAt(from.Path).Before(began) {
+	if uid == "" || !changedAt(from.Path).Before(began) {
 		return own
 	}
-	// Files may be old, and in a folder that took the place of another.
-	if taken := slices.Collect(maps.Values(k.uids)); uid == before || slices.Contains(taken, uid) {
+	// The newest logs may be of a pod that we began, also while its manifest was changed, or from a
+	// folder whose place another one took.
+	_, isOurs := k.ours[uid]
+	if taken := slices.Collect(maps.Values(k.uids)); isOurs || slices.Contains(taken, uid) {
 		return own
 	}
 	k.log.Info("a static pod of a kubelet runs on under its UID", "manifest", from.Path, "pod", pod.FullNameOf(p), "uid", uid)
@@ -121,7 +122,7 @@ func changedAt(path string) (last time.Time) {
 
 // load reads the file. k.mu is held.
 func (k *kubeletPods) load() {
-	k.uids, k.last = map[pod.UID]pod.UID{}, map[pod.FullName]pod.UID{}
+	k.uids, k.ours = map[pod.UID]pod.UID{}, map[pod.UID]struct{}{}
 	if k.file == "" {
 		return
 	}

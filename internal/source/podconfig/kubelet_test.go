@@ -160,8 +160,10 @@ func TestFolderInPlaceOfAKubelets(t *testing.T) {
 		if got := k.running(p, manifest.Origin{Path: path}, first); got != runs {
 			t.Errorf("the pod that runs as %s has the UID %s", runs, got)
 		}
-		if got := k.running(p, manifest.Origin{Path: path}, second); got != second {
-			t.Errorf("over a pod that runs as %s, that of the other folder has the UID %s", runs, got)
+		for range 2 { // a manifest may be read again
+			if got := k.running(p, manifest.Origin{Path: path}, second); got != second {
+				t.Errorf("over a pod that runs as %s, that of the other folder has the UID %s", runs, got)
+			}
 		}
 	}
 }
