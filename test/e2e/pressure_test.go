@@ -86,6 +86,41 @@ func TestDiskPressure(t *testing.T) {
 	n.awaitEvents("", "EvictionThresholdMet", "Attempting to reclaim ephemeral-storage")
 }
 
+// A pod that fills the disk faster than anybody looks is evicted from the full disk, on which neither
+// the agent nor the runtime can write, and the node has enough again.
+func TestFullDiskPressure(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.newRootDisk(448)
+	n.flags = append(n.flags, "--pod-logs-dir", n.place.Root+"/logs", "--container-log-max-size", "1Gi",
+		"--eviction-hard", "nodefs.available<50Mi,imagefs.available<0%,nodefs.inodesFree<0%,imagefs.inodesFree<0%", "--eviction-pressure-transition-period", "4s")
+	n.put(n.act("calm", v1.RestartPolicyAlways, nil, actor("main", "stay")))
+	n.start()
+	calm := n.awaitReady("calm").named("calm")
+	// The file system gives a file more than it needs, and takes that back: small files have the rest.
+	fill := func(dir string) string {
+		return `trap "exit 0" TERM; say began; cat /dev/zero > ` + dir + `/big; i=0; while :; do i=$((i+1)); echo more > ` + dir + `/$i || sleep 0.1; done`
+	}
+	for _, writer := range []*v1.Pod{
+		n.act("layer", v1.RestartPolicyAlways, nil, actor("main", fill(""))),
+		withLimitedVolume(n.act("volume", v1.RestartPolicyAlways, nil, actor("main", fill("/data"))), "2Gi"),
+		n.act("logs", v1.RestartPolicyAlways, nil, actor("main", `trap "exit 0" TERM; say began; while :; do head -c 400000000 /dev/zero | /usr/bin/base64; done`)),
+	} {
+		n.put(writer)
+		p := n.awaitEvicted(writer.Name, "The node was low on resource: ephemeral-storage. Threshold quantity: 50Mi, available: ")
+		until(t, "the node to have enough again", func() bool { return n.condition(v1.NodeDiskPressure) == v1.ConditionFalse })
+		until(t, "nothing of "+writer.Name+" to run", func() bool {
+			sandboxes, containers := n.running(p)
+			return sandboxes+containers == 0
+		})
+		n.remove(writer.Name + ".yaml")
+		n.awaitGone(p.UID)
+	}
+	if now := n.awaitReady("calm").named("calm"); containerID(now, "main") != containerID(calm, "main") {
+		t.Errorf("the pod that writes nothing is %+v", now.Status)
+	}
+}
+
 // A disk without inodes has the pod evicted that has taken them.
 func TestInodePressure(t *testing.T) {
 	t.Parallel()

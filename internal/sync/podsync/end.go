@@ -23,9 +23,13 @@ func (p *pass) endProbes(context.Context) error {
 	return nil
 }
 
+// checkpointLimit is how long the end of an evicted pod waits for the status to be on disk.
+const checkpointLimit = 2 * time.Second
+
 // reportEnding reports that the pod ends. That it is evicted, and with which grace period, is on
 // disk before anything of it is stopped: to the next agent its containers would just have ended,
-// and be started again, or be given the time that a pod has which is not evicted.
+// and be started again, or be given the time that a pod has which is not evicted. A disk that
+// is too slow for it is not waited for: the pod may be filling it.
 func (p *pass) reportEnding(ctx context.Context) error {
 	if p.Pod == nil {
 		return nil
@@ -35,7 +39,9 @@ func (p *pass) reportEnding(ctx context.Context) error {
 	}
 	p.report(ctx, stillRunning)
 	if p.Evicted {
-		p.syncer.Checkpoint(ctx)
+		limited, cancel := context.WithTimeout(ctx, checkpointLimit)
+		defer cancel()
+		p.syncer.Checkpoint(limited)
 	}
 	return nil
 }

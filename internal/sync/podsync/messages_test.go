@@ -35,6 +35,23 @@ func TestEventOfAPodThatCannotBeKilled(t *testing.T) {
 	}
 }
 
+// An evicted pod is ended although its status cannot be written: it may be filling the disk.
+func TestEvictionOverASlowDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &stage{killErr: errors.New("it was asked to end")}
+		s := newSyncer(t, st)
+		asked := false
+		s.Checkpoint = func(ctx context.Context) { asked = true; <-ctx.Done() }
+		running := &pod.Status{UID: "u", Containers: []pod.ContainerStatus{{ID: "1", Name: "c", State: pod.StateRunning}}}
+		s.Observe = func(context.Context, pod.UID) (*pod.Status, error) { return running, nil }
+		began := time.Now()
+		err := s.SyncTerminatingPod(t.Context(), Request{UID: "u", Pod: testPod(), Observed: running, Evicted: true})
+		if !errors.Is(err, st.killErr) || !asked || time.Since(began) != checkpointLimit {
+			t.Errorf("after %v: %v; the status was to be written: %t", time.Since(began), err, asked)
+		}
+	})
+}
+
 func TestEventOfAPodPastItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &stage{}
