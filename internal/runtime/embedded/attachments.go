@@ -44,35 +44,47 @@ func removeAttachments(ctx context.Context, p paths) error {
 	return errors.Join(errs...)
 }
 
-// removeAttachment takes a pod's network down and forgets it.
+// removeAttachment takes a pod's network down and forgets it. Where what the file says does not do,
+// as it may be damaged, its name does, with the network that is remembered.
 func removeAttachment(ctx context.Context, p paths, file string) error {
-	a, err := readAttachment(p, file)
-	if errors.Is(err, fs.ErrNotExist) {
+	id, ifName, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), p.bridge()+"-"), "-")
+	a, damaged := readAttachment(file, id, ifName)
+	if errors.Is(damaged, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	err := damaged
+	if err == nil {
+		err = detach(ctx, p, a)
 	}
-	if a.Config != nil {
-		if err := detach(ctx, p, a); err != nil {
-			return fmt.Errorf("network of sandbox %s: %w", a.ContainerID, err)
-		}
+	if err == nil {
+		return os.RemoveAll(file)
+	}
+	config, failed := rememberedConflist(p)
+	if config != nil {
+		failed = detach(ctx, p, attachment{ContainerID: id, IfName: ifName, Config: config})
+	}
+	if failed != nil || config == nil && damaged == nil {
+		return fmt.Errorf("network of sandbox %s: %w", id, errors.Join(err, failed))
 	}
 	return os.RemoveAll(file)
 }
 
-// readAttachment reads an attachment. Of one that is damaged it returns what the name of the file
-// tells, with the network that is remembered; without a Config if none is.
-func readAttachment(p paths, file string) (attachment, error) {
-	id, ifName, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), p.bridge()+"-"), "-")
-	var a attachment
-	err := readJSON(file, &a)
-	var list conflist
-	if err == nil && a.ContainerID == id && a.IfName == ifName && json.Unmarshal(a.Config, &list) == nil && list.Name == p.bridge() || errors.Is(err, fs.ErrNotExist) {
+// readAttachment reads the attachment of a sandbox and interface.
+func readAttachment(file, id, ifName string) (a attachment, err error) {
+	if err := readJSON(file, &a); err != nil {
 		return a, err
 	}
-	config, err := rememberedConflist(p)
-	return attachment{ContainerID: id, IfName: ifName, Config: config}, err
+	if a.ContainerID != id || a.IfName != ifName {
+		return a, fmt.Errorf("%s: it is of sandbox %s and interface %s", file, a.ContainerID, a.IfName)
+	}
+	var list conflist
+	if err := json.Unmarshal(a.Config, &list); err != nil {
+		return a, fmt.Errorf("%s: network configuration: %w", file, err)
+	}
+	if len(list.Plugins) == 0 {
+		return a, fmt.Errorf("%s: network configuration: it has no plugins", file)
+	}
+	return a, nil
 }
 
 // conflist is the configuration of a network (CNI specification 1.0, section 1).

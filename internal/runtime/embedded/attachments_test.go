@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -96,8 +97,13 @@ func TestRemoveDamagedAttachments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	other.Config = bytes.Replace(config, []byte(ownPlugin), []byte("bfrth-cni"), 1)
+	unknown, err := json.Marshal(other)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var want []string
-	for name, content := range map[string][]byte{"whole": text, "cut": text[:len(text)/3], "emptied": nil, "of another": changed, "without a network": []byte("{}"), "half a network": half, "folder": nil} {
+	for name, content := range map[string][]byte{"whole": text, "cut": text[:len(text)/3], "emptied": nil, "of another": changed, "without a network": []byte("{}"), "half a network": half, "no such plugin": unknown, "folder": nil} {
 		if err := os.RemoveAll(file); err != nil {
 			t.Fatal(err)
 		}
