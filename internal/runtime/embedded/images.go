@@ -147,7 +147,7 @@ func (i *Images) importArchive(ctx context.Context, archive io.Reader, progress 
 	defer content.close()
 	var imported []Imported
 	var names []string
-	err = leased(ctx, i.conn, func(ctx context.Context) error {
+	err = leasedImport(ctx, i.conn, func(ctx context.Context) error {
 		imported, err = i.receive(ctx, content, destination, progress)
 		if err == nil {
 			// containerd stops at the end of the archive, and its contents are known when the

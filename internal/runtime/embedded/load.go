@@ -18,7 +18,9 @@ import (
 	"github.com/containerd/containerd/api/types"
 	transfertypes "github.com/containerd/containerd/api/types/transfer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -50,7 +52,9 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 			// containerd brings its records to disk, and of the layers only what happens to be
 			// written: after a power cut it would know an image whose files are empty, and no pod
 			// would start any more.
-			err = importLeased(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
+			err = leasedImport(ctx, conn, func(ctx context.Context) error {
+				return importArchive(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
+			})
 			if err == nil {
 				err = syncFilesystem(bundle)
 			}
@@ -83,23 +87,69 @@ func awaitEntered(ctx context.Context, conn *grpc.ClientConn, name, digest strin
 	}
 }
 
-// importLeased imports under a lease.
-func importLeased(ctx context.Context, conn *grpc.ClientConn, archive string, image bundledImage, snapshotter string) error {
-	return leased(ctx, conn, func(ctx context.Context) error { return importArchive(ctx, conn, archive, image, snapshotter) })
-}
-
 // leased calls f under a lease. Without one containerd's garbage collection, which runs soon after
 // its start, takes a stream away between its announcement and the transfer.
-func leased(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context) error) error {
+func leased(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx context.Context) error) error {
+	return lease{conn: conn}.hold(ctx, f)
+}
+
+// leasedImport is leased for the import of an archive. Of an import that is cut off, containerd keeps
+// what it has received, and a later import of files with the same names would go on from there,
+// whatever is in them: it is removed with the lease, or here, if it is of a process that was killed.
+func leasedImport(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx context.Context) error) error {
 	leases := leasesapi.NewLeasesClient(conn)
-	made, err := leases.Create(inPods(ctx), &leasesapi.CreateRequest{Labels: map[string]string{
+	all, err := leases.List(inPods(ctx), &leasesapi.ListRequest{})
+	if err != nil {
+		return fmt.Errorf("list leases: %w", err)
+	}
+	for _, l := range all.GetLeases() {
+		if of := l.GetLabels()[leaseImporter]; of == "" || runsStill(of) {
+			continue
+		}
+		_, err := leases.Delete(inPods(ctx), &leasesapi.DeleteRequest{ID: l.GetID(), Sync: true})
+		if err != nil && status.Code(err) != codes.NotFound {
+			return fmt.Errorf("remove what is left of an import: %w", err)
+		}
+	}
+	self, err := startTime("/proc", os.Getpid())
+	if err != nil {
+		return err
+	}
+	return lease{conn: conn, importer: fmt.Sprintf("%d %d", os.Getpid(), self)}.hold(ctx, f)
+}
+
+// runsStill reports whether an importer's process has not ended.
+func runsStill(importer string) bool {
+	var pid int
+	var began uint64
+	if _, err := fmt.Sscan(importer, &pid, &began); err != nil {
+		return false
+	}
+	start, err := startTime("/proc", pid)
+	return err == nil && start == began
+}
+
+// lease is one that is made.
+type lease struct {
+	conn     grpc.ClientConnInterface
+	importer string // the process that imports an archive, by its number and when it began; else ""
+}
+
+func (l lease) hold(ctx context.Context, f func(ctx context.Context) error) error {
+	leases := leasesapi.NewLeasesClient(l.conn)
+	labels := map[string]string{
 		leaseExpiry: time.Now().Add(leaseTime).UTC().Format(time.RFC3339), // if this process ends before it can give it back
-	}})
+	}
+	if l.importer != "" {
+		labels[leaseImporter] = l.importer
+	}
+	made, err := leases.Create(inPods(ctx), &leasesapi.CreateRequest{Labels: labels})
 	if err != nil {
 		return fmt.Errorf("make a lease: %w", err)
 	}
 	err = f(metadata.AppendToOutgoingContext(ctx, leaseHeader, made.Lease.ID))
-	if _, gone := leases.Delete(inPods(context.WithoutCancel(ctx)), &leasesapi.DeleteRequest{ID: made.Lease.ID}); gone != nil {
+	back := &leasesapi.DeleteRequest{ID: made.Lease.ID, Sync: err != nil && l.importer != ""}
+	if _, gone := leases.Delete(inPods(context.WithoutCancel(ctx)), back); gone != nil {
 		err = errors.Join(err, fmt.Errorf("give the lease back: %w", gone))
 	}
 	return err
@@ -107,9 +157,10 @@ func leased(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Conte
 
 // How a lease is made and named (containerd documentation, "Garbage Collection").
 const (
-	leaseExpiry = "containerd.io/gc.expire"
-	leaseHeader = "containerd-lease"
-	leaseTime   = time.Hour
+	leaseExpiry   = "containerd.io/gc.expire"
+	leaseImporter = "berth.dev/importer"
+	leaseHeader   = "containerd-lease"
+	leaseTime     = time.Hour
 )
 
 // importArchive sends an OCI archive to containerd's transfer service, which stores and unpacks the
