@@ -28,7 +28,7 @@ func (r *Runtime) start(ctx context.Context) error {
 	if why == nil {
 		damaged = r.images.findDamaged()
 		reportDamagedRecords(r.paths, r.log)
-		why = removeDamagedState(r.paths, r.log)
+		why = errors.Join(endDamagedContainers(ctx, r.paths, r.log), removeDamagedState(r.paths, r.log))
 	}
 	// A database with a good head may be broken inside, which containerd finds. Once could have
 	// other reasons, such as a disk that fails to read.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -75,19 +74,39 @@ func (p paths) keptPods() ([]string, error) {
 	return filepath.Glob(filepath.Join(p.keepers(), "*", "shm"))
 }
 
-// reportDamagedRecords names the records of pods that cannot be read. containerd ends such a pod
-// when it starts, and another one takes its place.
+// podFiles are the files that the containers of a pod are given.
+var podFiles = []string{"hostname", "hosts", "resolv.conf"}
+
+// checkPodFile returns what keeps a container from being given a file.
+func checkPodFile(file string) error {
+	fi, err := os.Lstat(file)
+	if err == nil && !fi.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	return err
+}
+
+// reportDamagedRecords names the files of pods that cannot be used. containerd ends such a pod when
+// it starts, and another one takes its place.
 func reportDamagedRecords(p paths, log *slog.Logger) {
-	for _, pattern := range []string{"pod.json", "task-*.json"} {
-		files, _ := filepath.Glob(filepath.Join(p.keepers(), "*", pattern)) // the pattern is right
-		for _, file := range files {
-			b, err := os.ReadFile(file)
-			if err == nil && !json.Valid(b) {
-				err = errors.New("it is not JSON")
-			}
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				log.Warn("A record of a running pod is damaged: the pod is ended, and started again", "file", file, "err", err)
-			}
+	pods, _ := filepath.Glob(p.keepers() + "/*/pod.json") // the pattern is right
+	tasks, _ := filepath.Glob(p.keepers() + "/*/task-*.json")
+	report := func(file string, err error) {
+		if err != nil {
+			log.Warn("A record of a running pod is damaged: the pod is ended, and started again", "file", file, "err", err)
+		}
+	}
+	for _, file := range append(tasks, pods...) {
+		b, err := os.ReadFile(file)
+		if err == nil && !json.Valid(b) {
+			err = errors.New("it is not JSON")
+		}
+		report(file, err)
+	}
+	for _, pod := range pods {
+		for _, name := range podFiles {
+			file := filepath.Join(filepath.Dir(pod), name)
+			report(file, checkPodFile(file))
 		}
 	}
 }

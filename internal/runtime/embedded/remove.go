@@ -2,12 +2,15 @@ package embedded
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -96,12 +99,58 @@ func removeContainers(ctx context.Context, p paths) error {
 func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	var errs []error
 	for _, dir := range folders {
+		if damagedState(dir) != nil {
+			errs = append(errs, killContainer(ctx, filepath.Base(dir)), os.RemoveAll(dir))
+			continue
+		}
 		cmd := exec.CommandContext(ctx, p.current()+"/bin/runc", "--root", filepath.Dir(dir), "delete", "--force", filepath.Base(dir))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("container %s: runc delete: %w: %s", filepath.Base(dir), err, strings.TrimSpace(string(out))))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// damagedState returns what is wrong with what runc keeps of a container in a folder; nil if nothing
+// is. runc can neither signal nor delete a container whose state it cannot read.
+func damagedState(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && !json.Valid(b):
+		return errors.New("it is not JSON")
+	}
+	return err
+}
+
+// killContainer kills the processes in the cgroup of a sandbox or container.
+func killContainer(ctx context.Context, id string) error {
+	if !isID(id) {
+		return nil
+	}
+	all, err := pids("/proc")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, pid := range all {
+		one, err := openProcess(pid, func() (bool, error) { return inCgroupOf("/proc", pid, id) })
+		if one != nil {
+			err = errors.Join(one.end(ctx, 0), one.close())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// inCgroupOf reports whether a process is in the cgroup of a sandbox or container, or in one below.
+func inCgroupOf(proc string, pid int, id string) (bool, error) {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
+	if gone(err) {
+		return false, nil
+	}
+	return strings.Contains(string(b), id), err
 }
 
 // killAll kills the processes that run programs of our bundles, shims above all, and keepers, and

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,37 @@ func removeDamagedState(p paths, log *slog.Logger) error {
 		}
 	}
 	return restoreLeases(p, log)
+}
+
+// endDamagedContainers ends containers and sandboxes of runc of which a file cannot be used: runc
+// could not end them, or start another container in their pod. containerd does not run, and finds
+// them ended.
+func endDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error {
+	report := func(file string, err error) {
+		log.Warn("A file of a container is damaged: the container is ended, and its pod started again", "file", file, "err", err)
+	}
+	states, err := filepath.Glob(filepath.Join(p.runc(), podNamespace, "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range states {
+		if err := damagedState(dir); err != nil {
+			report(filepath.Join(dir, "state.json"), err)
+			errs = append(errs, deleteContainers(ctx, p, []string{dir}))
+		}
+	}
+	for _, name := range podFiles {
+		files, err := filepath.Glob(filepath.Join(p.home()+sandboxDir, "*", name))
+		errs = append(errs, err)
+		for _, file := range files {
+			if err := checkPodFile(file); err != nil {
+				report(file, err)
+				errs = append(errs, killContainer(ctx, filepath.Base(filepath.Dir(file))))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // restoreLeases gives the leases of addresses that are damaged the content that they had. Without

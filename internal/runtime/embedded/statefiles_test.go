@@ -2,6 +2,8 @@ package embedded
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -82,5 +84,85 @@ func TestSetAsideFolders(t *testing.T) {
 	}
 	if !exists(p.network()) {
 		t.Errorf("%s is gone", p.network())
+	}
+}
+
+// What runc or the podshim cannot read of a container is named, and what runc has of it removed: it
+// could never be ended.
+func TestEndDamagedContainers(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for _, c := range []struct {
+		file, content string
+		whole         bool
+	}{
+		{"state.json", `{"id":"x"}`, true},
+		{"state.json", `{"id"`, false},
+		{"state.json", "", false},
+		{"state.json", "FOLDER", false},
+		{"hosts", "", true}, // a pod may have none
+		{"hosts", "FOLDER", false},
+		{"resolv.conf", "FOLDER", false},
+		{"pod.json", "{}", true},
+		{"pod.json", "", false},
+		{"pod.json", "FOLDER", false},
+		{"task-x.json", "FOLDER", false},
+		{"hostname", "FOLDER", false},
+	} {
+		p := paths{root: t.TempDir(), run: t.TempDir()}
+		folders := []string{filepath.Join(p.runc(), podNamespace, id), p.home() + sandboxDir + "/" + id, filepath.Join(p.keepers(), id)}
+		for k, dir := range folders {
+			names := podFiles
+			if k == 0 {
+				names = []string{"state.json"}
+			} else if k == 2 {
+				names = append([]string{"pod.json", "task-x.json"}, names...)
+			}
+			for _, name := range names {
+				file, content := filepath.Join(dir, name), "{}"
+				if name == c.file {
+					content = c.content
+				}
+				err := writeFile(file, []byte(content))
+				if content == "FOLDER" {
+					err = errors.Join(err, os.Remove(file), os.MkdirAll(file+"/more", 0o755))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var said bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		if err := endDamagedContainers(t.Context(), p, log); err != nil {
+			t.Errorf("%s with %q: %v", c.file, c.content, err)
+		}
+		reportDamagedRecords(p, log)
+		if whole := said.Len() == 0; whole != c.whole || !whole && !strings.Contains(said.String(), "/"+c.file) {
+			t.Errorf("%s with %q: the log is %q", c.file, c.content, said.String())
+		}
+		if left := exists(folders[0]); left != (c.whole || c.file != "state.json") {
+			t.Errorf("%s with %q: what runc has is there: %v", c.file, c.content, left)
+		}
+	}
+}
+
+// The processes of a container are those in its cgroup, by either driver, and below it.
+func TestInCgroupOf(t *testing.T) {
+	proc, id := t.TempDir(), strings.Repeat("0a", 32)
+	for pid, group := range map[int]string{
+		1: "0::/kubepods/pod7/" + id,
+		2: "0::/kubepods.slice/kubepods-pod7.slice/cri-containerd-" + id + ".scope/below",
+		3: "0::/kubepods/pod7/" + strings.Repeat("0b", 32),
+		4: "0::/",
+	} {
+		if err := writeFile(filepath.Join(proc, fmt.Sprint(pid), "cgroup"), []byte(group+"\n")); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := inCgroupOf(proc, pid, id); err != nil || got != (pid < 3) {
+			t.Errorf("%s: %v, %v", group, got, err)
+		}
+	}
+	if got, err := inCgroupOf(proc, 5, id); got || err != nil {
+		t.Errorf("a process that is gone: %v, %v", got, err)
 	}
 }
