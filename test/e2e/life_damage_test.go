@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,12 +27,14 @@ var runtimeDamages = []struct {
 	name string
 	// quiet: content that was changed and can still be read is not always detected.
 	quiet bool
-	do    func(file string) error
+	// which of the files that are no regular ones are damaged, too.
+	special fs.FileMode
+	do      func(file string) error
 }{
-	{"cut", false, func(file string) error { return rewriteFile(file, func(b []byte) []byte { return b[:len(b)/3] }) }},
-	{"emptied", false, func(file string) error { return os.Truncate(file, 0) }},
-	{"bits flipped", true, func(file string) error { return rewriteFile(file, flipBits) }},
-	{"a folder in its place", false, func(file string) error {
+	{"cut", false, 0, func(file string) error { return rewriteFile(file, func(b []byte) []byte { return b[:len(b)/3] }) }},
+	{"emptied", false, 0, func(file string) error { return os.Truncate(file, 0) }},
+	{"bits flipped", true, 0, func(file string) error { return rewriteFile(file, flipBits) }},
+	{"a folder in its place", false, fs.ModeSocket | fs.ModeNamedPipe, func(file string) error {
 		if err := os.Remove(file); err != nil {
 			return err
 		}
@@ -76,9 +79,46 @@ func TestDamagedRuntimeFiles(t *testing.T) {
 	for _, d := range runtimeDamages {
 		w.content(d.name, d.do)
 	}
-	for _, d := range runtimeDamages[:3] { // folders in the places of all these at once take too long
-		w.others(d.name, d.do)
+	for _, d := range runtimeDamages {
+		w.others(d.name, d.special, d.do)
 	}
+}
+
+// An import whose archive is damaged and ends in the middle, or whose program is killed there, keeps
+// nobody from importing the image again.
+func TestImportAfterOneThatWasCutOff(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	w := &damagedRuntime{node: n, agent: n.start()}
+	file, parts := w.archive(importedImage)
+	whole, err := os.ReadFile(file)
+	must(t, err)
+	layer := bytes.Index(whole, []byte(blobFile(parts["layer"]))) + 512 // behind its header
+	half := slices.Clone(whole[:layer+1<<19])
+	half[layer] ^= 1
+	cut := n.place.Dir + "/cut.tar"
+	must(t, os.WriteFile(cut, half, 0o644))
+	if got := n.command(n.ctx, "image", "import", cut); got.code == 0 || !strings.Contains(got.errOut, "truncated") {
+		t.Errorf("imported an archive that ends in the middle: %v", got)
+	}
+	wantText(t, "berth image import", n.berth("image", "import", file), importedImage)
+
+	n.berth("image", "rm", importedImage)
+	killed := exec.Command(n.binary, "image", "import", "-", "--run-dir", n.place.Run)
+	in, err := killed.StdinPipe()
+	must(t, err)
+	must(t, killed.Start())
+	_, err = in.Write(half)
+	must(t, err)
+	until(t, "containerd to receive half of the layer", func() bool {
+		return slices.ContainsFunc(glob(n.place.Root+"/containerd/io.containerd.content.v1.content/ingest/*/data"), func(file string) bool {
+			fi, err := os.Stat(file)
+			return err == nil && fi.Size() > 1<<18
+		})
+	})
+	must(t, killed.Process.Kill())
+	_ = killed.Wait() // it was killed
+	wantText(t, "berth image import", n.berth("image", "import", file), importedImage)
 }
 
 // damagedRuntime is a node whose runtime has files that are damaged.
@@ -298,11 +338,11 @@ func (w *damagedRuntime) pauseConfig() string {
 }
 
 // others damages all the other files of the runtime: the pods run afterwards, and new ones, too.
-func (w *damagedRuntime) others(damage string, do func(file string) error) {
+func (w *damagedRuntime) others(damage string, special fs.FileMode, do func(file string) error) {
 	w.t.Helper()
 	w.awaitReady(damagedPods...)
 	images := w.images()
-	w.restart(do, w.otherFiles()...)
+	w.restart(do, w.otherFiles(special)...)
 	w.write("next.yaml", manifest("next", "serve"))
 	w.awaitReady(append(slices.Clone(damagedPods), "next")...)
 	w.remove("next.yaml")
@@ -312,9 +352,9 @@ func (w *damagedRuntime) others(damage string, do func(file string) error) {
 	}
 }
 
-// otherFiles are the files of the runtime inside, but for databases, what is in images and
-// containers, and the agent's own files.
-func (w *damagedRuntime) otherFiles() (files []string) {
+// otherFiles are the files of the runtime inside and of the pods' network, but for databases, what is
+// in images and containers, and the agent's own files; with those of the special types.
+func (w *damagedRuntime) otherFiles(special fs.FileMode) (files []string) {
 	w.t.Helper()
 	for _, dir := range []string{w.home, w.place.Root + "/runtime", w.place.Run} {
 		must(w.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -323,13 +363,19 @@ func (w *damagedRuntime) otherFiles() (files []string) {
 				return err
 			case d.IsDir() && slices.Contains([]string{"snapshots", "rootfs", "blobs", "netns"}, d.Name()):
 				return filepath.SkipDir
-			case d.Type().IsRegular() && !strings.HasSuffix(path, ".db") && filepath.Dir(path) != w.place.Run:
+			case d.Type().IsRegular() && !strings.HasSuffix(path, ".db") && filepath.Dir(path) != w.place.Run,
+				d.Type()&special != 0 && (filepath.Dir(path) != w.place.Run || strings.Contains(path, "/containerd.sock")):
 				files = append(files, path)
 			}
 			return nil
 		}))
 	}
-	if len(files) < 20 {
+	var attachments []string
+	for _, leases := range glob(w.place.Run + "/addresses/*") {
+		attachments = append(attachments, glob("/var/lib/cni/results/"+filepath.Base(leases)+"-*")...)
+	}
+	files = append(files, attachments...)
+	if len(files) < 20 || len(attachments) < len(damagedPods) {
 		w.t.Errorf("the runtime has only these other files: %q", files)
 	}
 	return append(files, w.place.Run+"/containerd.json")
