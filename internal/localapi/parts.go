@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/localapi/kinds"
@@ -50,6 +52,10 @@ var readable = []string{"", "ephemeralcontainers", "resize", "status"}
 // reviews are the groups that have resources and no kinds: what is created in them is not kept.
 var reviews = []string{"authentication.k8s.io", "authorization.k8s.io"}
 
+// metricsPath is where kube-apiserver has metrics of itself. No child is started to say that there
+// are none: who scrapes the path would keep it from ending.
+const metricsPath = "/metrics"
+
 func isRead(q kinds.Request) bool { return slices.Contains([]string{"get", "list", "watch"}, q.Verb) }
 
 func isNodeProxy(r *http.Request) bool {
@@ -63,6 +69,8 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
+	case q.Path == metricsPath:
+		kinds.Fail(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
 	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
 		p.usage.ServeHTTP(w, r)
 	case q.Path == kinds.Berth.Path() || strings.HasPrefix(q.Path, kinds.Berth.Path()+"/"):

@@ -73,6 +73,9 @@ func TestKubectlStartsNoChild(t *testing.T) {
 	s.must("", []string{"explain", "pod.spec.nodeName"}, "FIELD: nodeName <string>")
 	s.must("", []string{"version"}, "Server Version: v1.")
 	s.must("", []string{"get", "serviceaccount", "default", "-o", "yaml"}, "name: default")
+	if got := s.document(documentQuestion{path: "/metrics", accept: "text/plain"}); got.code != http.StatusNotFound {
+		t.Errorf("/metrics is answered %d %s", got.code, got.body)
+	}
 	if got := n.Load(); got != 0 {
 		t.Errorf("%d children were started", got)
 	}
