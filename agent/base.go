@@ -67,7 +67,8 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	}
 	g.records = newRecords(&g.base, &g.api)
 	if g.api.local != nil {
-		g.api.local.cfg.Recovered, g.api.local.cfg.ShuttingDown = reportRecovery(g.recorder), g.shutdown.Began
+		c := &g.api.local.cfg
+		c.Recovered, c.Journal, c.ShuttingDown = reportRecovery(g.recorder), g.journal, g.shutdown.Began
 	}
 	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
 		return g, err

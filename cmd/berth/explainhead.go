@@ -213,8 +213,11 @@ var notYet = map[string]string{
 
 // aboutStarting tells which step of the start the pod is at.
 func (s explainer) aboutStarting() string {
-	last := s.timeline.Seen
+	began, last := s.timeline.Seen, s.timeline.Seen
 	for _, m := range s.timeline.Milestones {
+		if m.Step == journal.Bound {
+			began = m.Time
+		}
 		if m.Time.After(last) {
 			last = m.Time
 		}
@@ -225,7 +228,7 @@ func (s explainer) aboutStarting() string {
 	} else if spans := (waterfall{s}).spans(); len(spans) > 0 && spans[len(spans)-1].open {
 		waits = cmp.Or(notYet[spans[len(spans)-1].step], waits)
 	}
-	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(s.timeline.Seen), waits) + s.aboutPulls()
+	text := fmt.Sprintf("is starting%s: %s.", s.sinceTime(began), waits) + s.aboutPulls()
 	for i := len(s.timeline.Entries) - 1; i >= 0; i-- {
 		e := &s.timeline.Entries[i]
 		switch {

@@ -17,9 +17,6 @@ import (
 // barWidth is the longest bar of a start.
 const barWidth = 30
 
-// stepBound is the step before the first one of the journal: the pod gets a node.
-const stepBound = "bound"
-
 // stepCompleted is the end of an init container, of which the journal has the end and no mark.
 const stepCompleted = "completed"
 
@@ -39,7 +36,7 @@ func (s span) String() string {
 		return fmt.Sprintf("the end of init container %q", s.container)
 	case s.step == journal.Ready.String():
 		return "it to be ready"
-	case s.step == stepBound:
+	case s.step == journal.Bound.String():
 		return "it to be bound"
 	case s.step == journal.Created.String(), s.step == journal.Started.String():
 		return fmt.Sprintf("container %q to be %s", s.container, s.step)
@@ -127,7 +124,7 @@ func (s waterfall) underWay(done []span) (step, container string) {
 		return !slices.ContainsFunc(done, func(d span) bool { return d.step == step.String() && d.container == container })
 	}
 	if s.isUnbound() {
-		return stepBound, ""
+		return journal.Bound.String(), ""
 	}
 	if claims(s).failsNow() {
 		return stepClaims, ""

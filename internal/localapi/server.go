@@ -25,6 +25,7 @@ import (
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
+	"berth/internal/record/journal"
 )
 
 // What is in the root directory: the folder of objects, certificates and tokens, and the file that
@@ -60,6 +61,8 @@ type Config struct {
 	// Recovered is called by Open if it has recovered a damaged file of objects; nil: nobody is
 	// notified but the log.
 	Recovered func(*store.Recovery)
+	// Journal is that of scheduler.Config.
+	Journal *journal.Journal
 	// ShuttingDown is that of scheduler.Config.
 	ShuttingDown func() time.Time
 	// Listen opens the socket and the port; nil is net.Listen.
@@ -106,7 +109,7 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.own = own.New(own.Config{Store: s.store, Sign: tokens.Request})
 	s.join(cfg, judge, writer{ownWriter{s.own}, judge}, string(s.front.authority.Certificate()))
 	s.scheduler = scheduler.New(scheduler.Config{
-		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, ShuttingDown: cfg.ShuttingDown, Log: cfg.Log,
+		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Journal: cfg.Journal, ShuttingDown: cfg.ShuttingDown, Log: cfg.Log,
 	})
 	if err := createFirst(s.store, append(first(), runtimeClasses(cfg.RuntimeHandlers)...)); err != nil {
 		return nil, err

@@ -1,10 +1,12 @@
 package server
 
 import (
-	"berth/internal/localapi/scheduler"
-	"berth/internal/record/journal"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"berth/internal/localapi/scheduler"
+	"berth/internal/record/journal"
 )
 
 // Scheduler explains pods without a node.
@@ -15,8 +17,8 @@ type Scheduler interface {
 	Unbound() []*v1.Pod
 }
 
-// addUnbound adds the pod of that name that has no node yet, if there is one. The journal has
-// nothing of it: its story is what was reported about its scheduling.
+// addUnbound adds the pod of that name that has no node yet, if there is one, with its story at the
+// end. The journal has none of a pod that was never tried, such as one with scheduling gates.
 func (h *Handlers) addUnbound(e *Explanation, namespace, name string) {
 	if h.Scheduler == nil || namespace == "" {
 		return
@@ -27,21 +29,22 @@ func (h *Handlers) addUnbound(e *Explanation, namespace, name string) {
 	}
 	e.Unbound, e.Pods = u, append(e.Pods, u.Pod)
 	story := journal.Timeline{Subject: subjectOf(u.Pod), Seen: u.Pod.CreationTimestamp.Time, Entries: []journal.Entry{}}
-	for _, event := range u.Events {
-		story.Entries = append(story.Entries, journal.Entry{
-			Time: event.EventTime.Time, Subject: story.Subject, Component: "scheduler", Decision: event.Reason, Why: event.Message,
-		})
+	if i := slices.IndexFunc(e.Stories, func(t journal.Timeline) bool { return t.Subject.UID == u.UID }); i >= 0 {
+		story.Milestones, story.Entries = e.Stories[i].Milestones, e.Stories[i].Entries
+		e.Stories = slices.Delete(e.Stories, i, i+1)
 	}
 	e.Stories = append(e.Stories, story)
 }
 
-// unboundSubjects returns the pods that can be explained without a journal.
+// unboundSubjects returns the pods that can be explained though the journal has nothing of them.
 func (h *Handlers) unboundSubjects() (subjects []journal.Subject) {
 	if h.Scheduler == nil {
 		return nil
 	}
 	for _, p := range h.Scheduler.Unbound() {
-		subjects = append(subjects, subjectOf(p))
+		if _, known := h.Journal.SubjectOf(p.UID); !known {
+			subjects = append(subjects, subjectOf(p))
+		}
 	}
 	return subjects
 }

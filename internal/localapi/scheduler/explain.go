@@ -28,8 +28,6 @@ type Unbound struct {
 	// Ahead are the waiting pods that are decided about before it: those of a higher priority, and
 	// older ones of the same.
 	Ahead []string `json:"ahead,omitempty"`
-	// Events are those about its scheduling, oldest first.
-	Events []*v1.Event `json:"events,omitempty"`
 }
 
 // Rules that are no plugins of kube-scheduler which filter nodes.
@@ -93,14 +91,6 @@ func (s *Scheduler) Explain(namespace, name string) (*Unbound, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := each(s.cfg.Store, eventsResource, func(e *v1.Event) {
-		if e.InvolvedObject.UID == p.UID && e.Reason == failedScheduling {
-			u.Events = append(u.Events, e)
-		}
-	}); err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(u.Events, func(a, b *v1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
 	u.Reasons, err = Filters{}.Explain(snapshot, p)
 	return u, err
 }

@@ -23,6 +23,7 @@ import (
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 )
 
 // Writer writes objects unjudged, as the agent does. Its errors are those of the API.
@@ -38,6 +39,9 @@ type Config struct {
 	Writer   Writer
 	Decider  Decider
 	NodeName string
+	// Journal gets why a pod waits, each time that the reason changes, and that its wait is over. nil:
+	// nothing is recorded.
+	Journal *journal.Journal
 	// ShuttingDown returns when the shutdown of the machine has begun, zero if there is none: the
 	// agent rejects pods meanwhile. Call Wake when it changes. nil: there is never one.
 	ShuttingDown func() time.Time
@@ -88,6 +92,9 @@ type waiting struct {
 func New(cfg Config) *Scheduler {
 	if cfg.ShuttingDown == nil {
 		cfg.ShuttingDown = func() time.Time { return time.Time{} }
+	}
+	if cfg.Journal == nil {
+		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
 	}
 	s := &Scheduler{cfg: cfg}
 	s.Controller = controller.New(controller.Config{
@@ -303,6 +310,10 @@ func (s *Scheduler) bind(ctx context.Context, key store.Key, p *v1.Pod) error {
 		}
 	}
 	setCondition(bound, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
+	if conditionOf(p) != nil { // the agent admits the pod at once when it is bound
+		s.record(p, "bind to node "+s.cfg.NodeName, "it fits now")
+		s.cfg.Journal.Reach(subjectOf(p), journal.Bound, "")
+	}
 	if err := s.cfg.Writer.Update(ctx, bound); err != nil {
 		return err
 	}
@@ -332,12 +343,21 @@ func (s *Scheduler) hold(ctx context.Context, w *waiting, message string) error 
 		if err := s.cfg.Writer.Update(ctx, held); err != nil {
 			return err
 		}
+		s.record(w.pod, failedScheduling, message)
 	} else if !w.silent {
 		return nil
 	}
 	w.reported, w.silent = now, false
 	s.report(ctx, w.pod, v1.Event{Type: v1.EventTypeWarning, Reason: failedScheduling, Action: "Scheduling", Message: message})
 	return nil
+}
+
+func subjectOf(p *v1.Pod) journal.Subject {
+	return journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
+}
+
+func (s *Scheduler) record(p *v1.Pod, decision, why string) {
+	s.cfg.Journal.Record(journal.Entry{Subject: subjectOf(p), Component: "scheduler", Decision: decision, Why: why})
 }
 
 func conditionOf(p *v1.Pod) *v1.PodCondition {

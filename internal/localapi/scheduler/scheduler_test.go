@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
+	"berth/internal/record/journal"
 )
 
 const (
@@ -168,6 +169,58 @@ func TestNodeChanges(t *testing.T) {
 			w.editNode(test.release)
 			w.expect(bound(test.name)...)
 			w.editPod(test.name, succeed)
+		}
+	})
+}
+
+// records returns what the journal has of a pod: the seconds since a time, and the decision.
+func (w *world) records(name string, since time.Time) (out []string) {
+	for _, e := range w.journal.Read("default", name) {
+		out = append(out, fmt.Sprintf("%d %s %s: %s x%d", int(e.Time.Sub(since).Seconds()), e.Component, e.Decision, e.Why, max(e.Count, 1)))
+	}
+	return out
+}
+
+// The journal has each reason of a wait once, however often the pod is tried, over a restart too,
+// and its end. Of a pod that did not wait it has nothing.
+func TestJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newNode())
+		_, stop := w.start()
+		w.put(newPod("first", "cpu", "2"))
+		w.put(newPod("small"))
+		w.put(newPod("waiting", "cpu", "1"))
+		start := time.Now()
+		for range 3 {
+			time.Sleep(time.Minute)
+			w.editPod("small", func(p *v1.Pod) {
+				p.Spec.Containers[0].Resources.Requests = quantities("memory", fmt.Sprint(time.Now().Unix()))
+			})
+		}
+		stop()
+		time.Sleep(time.Minute)
+		w.start()
+		time.Sleep(time.Hour)
+		w.remove(w.events("waiting")[0])
+		w.editNode(cordoned)
+		time.Sleep(time.Minute)
+		w.editPod("first", succeed)
+		w.editNode(func(n *v1.Node) { n.Spec.Unschedulable = false })
+		synctest.Wait()
+		want := []string{
+			"0 scheduler FailedScheduling: " + noCPU + " x1", "3840 scheduler FailedScheduling: " + unsched + " x1", "3900 scheduler bind to node n1: it fits now x1",
+		}
+		if diff := cmp.Diff(want, w.records("waiting", start)); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+		for _, name := range []string{"first", "small"} {
+			if got := w.records(name, start); got != nil {
+				t.Errorf("records of %s: %v", name, got)
+			}
+		}
+		story := w.journal.Stories("default", "waiting")[0]
+		if len(story.Milestones) != 1 || story.Milestones[0].Step != journal.Bound || int(story.Milestones[0].Time.Sub(start).Seconds()) != 3900 {
+			t.Errorf("milestones: %+v", story.Milestones)
 		}
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
+	"berth/internal/record/journal"
 )
 
 const node = "n1"
@@ -28,7 +29,8 @@ const node = "n1"
 // world is a store, and the writer of a scheduler over it.
 type world struct {
 	*testing.T
-	store *store.Store
+	store   *store.Store
+	journal *journal.Journal
 
 	mu    sync.Mutex
 	uids  int                     // guarded by mu
@@ -48,7 +50,7 @@ func newWorld(t *testing.T, objects ...kinds.Object) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{T: t, store: s}
+	w := &world{T: t, store: s, journal: journal.New(slog.New(slog.DiscardHandler))}
 	for _, o := range objects {
 		w.put(o)
 	}
@@ -58,7 +60,7 @@ func newWorld(t *testing.T, objects ...kinds.Object) *world {
 // start runs a scheduler until stop or the end of the test, and waits until it is idle.
 func (w *world) start() (s *scheduler.Scheduler, stop func()) {
 	s = scheduler.New(scheduler.Config{
-		Store: w.store, Writer: w, Decider: scheduler.Filters{}, NodeName: node, ShuttingDown: w.shuttingDown, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Store: w.store, Writer: w, Decider: scheduler.Filters{}, NodeName: node, Journal: w.journal, ShuttingDown: w.shuttingDown, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -51,16 +51,25 @@ const (
 	Ready                // the pod is ready for the first time
 	Hook                 // a container's postStart hook has ended well
 	Startup              // a container has passed its startup probe
+	Bound                // it has a node, for which it waited
 	steps                // new steps come before it: the numbers are on disk
 )
 
-var stepNames = [steps]string{"seen", "admitted", "cgroup", "volumes", "sandbox", "image", "created", "started", "ready", "postStart hook", "startup probe"}
+var stepNames = [steps]string{"seen", "admitted", "cgroup", "volumes", "sandbox", "image", "created", "started", "ready", "postStart hook", "startup probe", "bound"}
 
 func (s Step) String() string {
 	if s >= steps {
 		return fmt.Sprintf("step %d", uint8(s))
 	}
 	return stepNames[s]
+}
+
+// rank orders steps that were done at once. Bound comes before those with smaller numbers.
+func (s Step) rank() Step {
+	if s == Bound {
+		return Seen
+	}
+	return s
 }
 
 // MarshalText returns the step's name.

@@ -203,7 +203,7 @@ func (r *ring) timeline() Timeline {
 		s.Milestones = append(s.Milestones, Milestone{Step: m.step, Container: m.container, Time: time.Unix(0, m.at)})
 	}
 	slices.SortStableFunc(s.Milestones, func(a, b Milestone) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Step, b.Step))
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Step.rank(), b.Step.rank()))
 	})
 	return s
 }

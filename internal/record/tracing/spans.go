@@ -31,7 +31,7 @@ const rootName = "pod start"
 var spanNames = map[journal.Step]string{
 	journal.Admitted: "admission", journal.Cgroup: "cgroup", journal.Volumes: "volumes", journal.Sandbox: "sandbox", journal.Image: "image",
 	journal.Created: "create container", journal.Started: "start container", journal.Ready: "become ready",
-	journal.Hook: "postStart hook", journal.Startup: "startup probe",
+	journal.Hook: "postStart hook", journal.Startup: "startup probe", journal.Bound: "scheduling",
 }
 
 // computeSpans returns the spans of a pod's first start: one for all of it, and below it one for
@@ -68,7 +68,8 @@ func computeSpans(s *journal.Timeline, end outcome) []*tracepb.Span {
 // waitsFor are the steps that each step comes after; those of a container wait for its own, and for
 // those of the pod.
 var waitsFor = map[journal.Step][]journal.Step{
-	journal.Admitted: nil,
+	journal.Bound:    nil,
+	journal.Admitted: {journal.Bound},
 	journal.Cgroup:   {journal.Admitted},
 	journal.Volumes:  {journal.Admitted, journal.Cgroup},
 	journal.Sandbox:  {journal.Admitted, journal.Cgroup},
