@@ -580,6 +580,7 @@ func volumeShapes(host string) []shape {
 		ofShape("on-etc", mounted("/etc", hostPath(host+"/etc", ""))),
 		ofShape("on-tmp", mounted("/tmp", emptyDir("", ""))),
 		ofShape("on-dev", privileged, mounted("/dev", emptyDir("", ""))),
+		ofShape("on-dev-masked", mounted("/dev", emptyDir("", "")), command(payload("exit", "0", "3")...)).withoutOutput(),
 		ofShape("on-dev-memory", privileged, terminal, mounted("/dev", emptyDir(v1.StorageMediumMemory, "1Mi")), mounted("/dev/shm", emptyDir(v1.StorageMediumMemory, "1Mi"))),
 		ofShape("on-dev-of-host-and-below", mounted("/dev", hostPath("/dev", v1.HostPathDirectory)), mounted("/dev/shm/volume", emptyDir("", ""))),
 		ofShape("on-dev-of-host-own-users", ownUsers, mounted("/dev", hostPath("/dev", v1.HostPathDirectory))),
