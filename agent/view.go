@@ -25,12 +25,11 @@ type podView struct {
 	since   time.Time // the agent's start
 }
 
-// getPod returns the pod with its newest status. A pod that is no longer wanted but still ends is
-// shown as being deleted.
+// getPod returns the pod with its newest status, which is shared and must not be changed. A pod that
+// is no longer wanted but still ends is shown as being deleted.
 func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
 	uid = v.desired.TranslateUID(uid) // clients of the API know a static pod by its mirror
 	p, wanted := v.desired.Get(uid)
-	st, reported := v.status.Published(uid)
 	if !wanted {
 		last, ok := v.status.Pod(uid)
 		if !ok { // this agent has said nothing of it yet
@@ -41,24 +40,23 @@ func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
 		}
 		p = last
 	}
+	p = v.status.WithStatus(p)
+	if wanted || p.DeletionTimestamp != nil {
+		return p, true
+	}
 	out := *p
-	if reported {
-		out.Status = st
-	}
-	if !wanted && out.DeletionTimestamp == nil {
-		out.DeletionTimestamp = &metav1.Time{Time: v.since}
-		out.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
-	}
+	out.DeletionTimestamp = &metav1.Time{Time: v.since}
+	out.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
 	return &out, true
 }
 
-// listPods returns all pods, ordered by namespace and name.
+// listPods returns all pods as getPod does, ordered by namespace and name.
 func (v podView) listPods() []*v1.Pod {
 	uids := map[pod.UID]bool{}
 	for _, p := range v.desired.List() {
 		uids[p.UID] = true
 	}
-	for uid := range v.status.List() {
+	for _, uid := range v.status.UIDs() {
 		uids[uid] = true
 	}
 	for _, uid := range v.workers.AllEnding() {

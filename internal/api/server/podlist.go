@@ -37,6 +37,10 @@ type encodedPod struct {
 	json []byte
 }
 
+// listBuffers are for lists that are written: the server's own buffer has 4 KiB, and each flush of
+// it is a call of the kernel.
+var listBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 64<<10) }}
+
 // write writes a v1.PodList. The pods must not be changed afterwards. A client that reads slowly
 // holds up nobody else.
 func (e *podEncoder) write(w io.Writer, pods []*v1.Pod) error {
@@ -44,7 +48,12 @@ func (e *podEncoder) write(w io.Writer, pods []*v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	b := bufio.NewWriterSize(w, 64<<10) // the server's own buffer is 4 KiB, and each flush of it a call of the kernel
+	b := listBuffers.Get().(*bufio.Writer)
+	b.Reset(w)
+	defer func() {
+		b.Reset(nil) // without the client
+		listBuffers.Put(b)
+	}()
 	_, _ = b.WriteString(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`)
 	for i, item := range items {
 		if i > 0 {
@@ -63,10 +72,10 @@ func (e *podEncoder) encode(pods []*v1.Pod) ([][]byte, error) {
 	now := make(map[pod.UID]encodedPod, len(pods))
 	items := make([][]byte, 0, len(pods))
 	for _, p := range pods {
-		// Versions of a pod share what they have in common, and the comparison looks at nothing
-		// that is shared.
+		// A pod that has not changed is nearly always the same object; if not, what it has in
+		// common with the one before is shared, and the comparison looks at nothing of that.
 		known := e.encoded[p.UID]
-		if known.pod == nil || !reflect.DeepEqual(known.pod, p) {
+		if known.pod == nil || known.pod != p && !reflect.DeepEqual(known.pod, p) {
 			b, err := json.Marshal(p)
 			if err != nil {
 				return nil, fmt.Errorf("encode pod %s/%s: %w", p.Namespace, p.Name, err)

@@ -2,6 +2,8 @@ package status
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +35,7 @@ type Manager struct {
 type entry struct {
 	pod      *v1.Pod // as of the newest status
 	status   v1.PodStatus
+	shown    *v1.Pod   // the pod with that status; nil until somebody reads it
 	began    time.Time // see Manager.Began
 	finished bool
 }
@@ -75,17 +78,33 @@ func (m *Manager) Began(uid pod.UID) time.Time {
 	return time.Time{}
 }
 
-// Published returns the pod's newest status as readers are told it, and whether there is one. Of
-// what an earlier agent kept these are the ends of pods alone: of a pod that ran then, this agent
-// says nothing before it has looked.
-func (m *Manager) Published(uid pod.UID) (v1.PodStatus, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if e, ok := m.entries[uid]; ok {
-		return e.status, true
+// WithStatus returns the pod with its newest status as readers are told it; without one it returns
+// the pod itself. Of what an earlier agent kept these are the ends of pods alone: of a pod that ran
+// then, this agent says nothing before it has looked. What is returned is shared and must not be
+// changed: as long as pod and status are the same, so is it.
+func (m *Manager) WithStatus(p *v1.Pod) *v1.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.entries[p.UID]
+	switch {
+	case !ok:
+		if s := m.restored[p.UID]; pod.IsTerminal(s.Phase) {
+			return withStatus(p, s)
+		}
+		return p
+	case e.pod != p:
+		return withStatus(p, e.status)
+	case e.shown == nil:
+		e.shown = withStatus(p, e.status)
+		m.entries[p.UID] = e
 	}
-	s := m.restored[uid]
-	return s, pod.IsTerminal(s.Phase)
+	return e.shown
+}
+
+func withStatus(p *v1.Pod, s v1.PodStatus) *v1.Pod {
+	out := *p
+	out.Status = s
+	return &out
 }
 
 // seen returns the pod's newest status if it is of this agent: what an earlier one kept says what
@@ -105,15 +124,11 @@ func (m *Manager) Finished(uid pod.UID) bool {
 	return m.entries[uid].finished
 }
 
-// List returns the newest status of every pod. The statuses are shared and must not be changed.
-func (m *Manager) List() map[pod.UID]v1.PodStatus {
+// UIDs returns the pods that have a status.
+func (m *Manager) UIDs() []pod.UID {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	out := make(map[pod.UID]v1.PodStatus, len(m.entries))
-	for uid, e := range m.entries {
-		out[uid] = e.status
-	}
-	return out
+	return slices.Collect(maps.Keys(m.entries))
 }
 
 // Count returns how many pods there are, and how many of them are ready.
@@ -199,8 +214,11 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 			before.status = s
 		}
 	}
-	before.pod = p
+	if before.pod != p {
+		before.pod, before.shown = p, nil
+	}
 	after := before
+	after.shown = nil
 	err := change(&after)
 	if !known && err == nil {
 		after.began = onClockOf(time.Now(), after.status.StartTime.Time)

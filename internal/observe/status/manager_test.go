@@ -287,16 +287,36 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-func TestList(t *testing.T) {
+func TestWithStatus(t *testing.T) {
 	m := newRig()
-	for _, uid := range []pod.UID{"u1", "u2"} {
-		p := webPod(v1.RestartPolicyAlways)
-		p.UID = uid
-		m.Set(p, withApp(v1.PodPending, v1.ConditionFalse, waits))
+	p := webPod(v1.RestartPolicyAlways)
+	if got := m.WithStatus(p); got != p {
+		t.Errorf("without a status it is another pod: %v", got)
 	}
-	list := m.List()
-	if len(list) != 2 || list["u1"].Phase != v1.PodPending || list["u2"].Phase != v1.PodPending {
-		t.Errorf("list is %v", list)
+	m.Set(p, withApp(v1.PodPending, v1.ConditionFalse, waits))
+	if got := m.UIDs(); !slices.Equal(got, []pod.UID{p.UID}) {
+		t.Errorf("pods with a status: %v", got)
+	}
+	first := m.WithStatus(p)
+	if first.Status.Phase != v1.PodPending || first.Name != p.Name || p.Status.Phase != "" {
+		t.Errorf("shown with phase %q, the pod itself has %q", first.Status.Phase, p.Status.Phase)
+	}
+	m.Set(p, withApp(v1.PodPending, v1.ConditionFalse, waits))
+	if m.WithStatus(p) != first {
+		t.Error("a status that changes nothing makes another pod")
+	}
+	m.Set(p, withApp(v1.PodRunning, v1.ConditionTrue, runs))
+	second := m.WithStatus(p)
+	if second.Status.Phase != v1.PodRunning || first.Status.Phase != v1.PodPending {
+		t.Errorf("after another status: phase %q, and the pod shown before has %q", second.Status.Phase, first.Status.Phase)
+	}
+	changed := p.DeepCopy()
+	changed.Labels = map[string]string{"new": ""}
+	for range 2 {
+		if got := m.WithStatus(changed); got.Labels == nil || got.Status.Phase != v1.PodRunning {
+			t.Errorf("of a pod that has changed: labels %v, phase %q", got.Labels, got.Status.Phase)
+		}
+		m.Set(changed, withApp(v1.PodRunning, v1.ConditionTrue, runs)) // the same status, of the changed pod
 	}
 }
 

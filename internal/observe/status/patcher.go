@@ -159,9 +159,7 @@ func (p *Patcher) Run(ctx context.Context) error {
 			}
 		}
 	}
-	for uid := range p.Manager.List() {
-		begin([]pod.UID{uid})
-	}
+	begin(p.Manager.UIDs())
 	for {
 		select {
 		case <-ctx.Done():

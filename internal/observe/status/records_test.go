@@ -83,8 +83,8 @@ func TestKept(t *testing.T) {
 		stop()
 
 		m, stop = agentOf(t, path)
-		if len(m.List()) > 0 {
-			t.Errorf("left: %v", m.List())
+		if len(m.UIDs()) > 0 {
+			t.Errorf("left: %v", m.UIDs())
 		}
 		if _, ok := m.Get("static"); ok {
 			t.Error("the status of a pod that was removed was kept")
