@@ -6,8 +6,9 @@
 // Unschedulable until a pod terminates, the node changes or a claim is bound. A shutdown of the
 // machine holds all pods, since the agent would reject them. Pods are bound by priority, then by
 // age; reasons, events and messages are kube-scheduler's. It does not preempt.
-// The journal has why a pod waited also when it is bound. Explain says for a pod without a node which values hold it now, and which pods have them.
-// Pods of another spec.schedulerName are left to that scheduler.
+// The journal has why a pod waited also when it is bound. Explain says for a pod without a node
+// which values hold it now, and which pods have them. Pods of another spec.schedulerName are left
+// to that scheduler.
 //
 // Owns: the queue of pods without a node, and a cache of the assigned ones.
 // Reads: the store; whether the machine is being shut down.
