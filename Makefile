@@ -23,6 +23,8 @@ LDFLAGS  = -s -w -X main.version=$(VERSION) $(if $(TAGS),$(BUNDLE_LDFLAGS))
 # of ThreadSanitizer, or a fault in it): goroutines of a bubble (testing/synctest) run timers that are due at once each where it is, and all of them in
 # the bubble's one context of the detector. Packages run side by side all the same.
 RACE    ?= $(if $(filter 1,$(shell go env CGO_ENABLED)),-race -cpu 1)
+# One set of flags for all that needs no race detector, that of bin/berth: what is compiled for one serves the others too.
+SHARED   = CGO_ENABLED=0 GOFLAGS='$(strip $(shell go env GOFLAGS) -trimpath)'
 # Runs go test on packages, with flags, and retries each failed test once, alone: $(RETRY) PACKAGES FLAGS...
 RETRY   := $(CURDIR)/test/retry.sh
 TOOL    := go tool -modfile=$(CURDIR)/tools/go.mod
@@ -50,12 +52,12 @@ LIVES_TESTS := ^TestWalks$$|AtEachStep$$|^TestDamagedFiles$$
 # The rules of this repository have one goroutine, and take a minute with the race detector.
 RULES := ^TestRules$$
 
-# LIVES=no leaves out the lives of the whole agent, for whoever runs `make walk` besides.
+# LIVES=no leaves out the lives of the whole agent, for whoever runs `make walk` besides. `make lint` vets the tests, and with more checks than go test has.
 .PHONY: test
 test: ## run every test that needs neither root nor a runtime
-	@failed=0; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; $(PROGRESS) test $(RETRY) ./... -timeout 8m -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)') || failed=1; done; exit $$failed
-	@$(PROGRESS) rules $(RETRY) . -timeout 8m -run '$(RULES)'
-	@$(if $(filter no,$(LIVES)),,$(PROGRESS) lives $(RETRY) ./agent -timeout 8m -run '$(LIVES_TESTS)')
+	@failed=0; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; $(PROGRESS) test $(RETRY) ./... -timeout 8m -vet=off -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)') || failed=1; done; exit $$failed
+	@$(PROGRESS) rules env $(SHARED) $(RETRY) . -timeout 8m -vet=off -run '$(RULES)'
+	@$(if $(filter no,$(LIVES)),,$(PROGRESS) lives env $(SHARED) $(RETRY) ./agent -timeout 8m -vet=off -run '$(LIVES_TESTS)')
 
 .PHONY: race
 race: ## the lives of the whole agent, which `make test` runs without the race detector, with it, one part after the other
@@ -83,8 +85,8 @@ payload: keeper-needs
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(PAYLOAD)/payload ./test/e2e/keeper/payload
 	@$(KEEPER_CC) $(KEEPER_CFLAGS) -o $(PAYLOAD)/before test/e2e/keeper/payload/before/before.c
 
-E2E       = $(if $(RUN),FORMAT=standard-verbose) BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' PAYLOAD='$(CURDIR)/$(PAYLOAD)' $(RETRY)
-E2E_FLAGS = -tags e2e,bundle -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m
+E2E       = $(SHARED) $(if $(RUN),FORMAT=standard-verbose) BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' PAYLOAD='$(CURDIR)/$(PAYLOAD)' $(RETRY)
+E2E_FLAGS = -tags e2e,bundle -vet=off -ldflags '-w $(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m
 
 .PHONY: e2e
 e2e: need-root build controlplane registry payload ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell; RUNTIME=handler: pods by that handler of the runtime)
@@ -93,7 +95,7 @@ e2e: need-root build controlplane registry payload ## run the tests over real co
 # What BASE (a commit) leaves to choose: test/selection says which, and why.
 .PHONY: e2e-changed
 e2e-changed: need-root build controlplane registry payload ## run the chosen tests of e2e: those that always run, and those nearest to what changed since BASE=a commit (as root)
-	@set -e; chosen=$$(BASE='$(BASE)' go run ./test/selection); test -n "$$chosen"; \
+	@set -e; chosen=$$($(SHARED) BASE='$(BASE)' go run ./test/selection); test -n "$$chosen"; \
 	failed=0; while read -r package run; do $(PROGRESS) e2e env $(E2E) "$$package" $(E2E_FLAGS) -run "$$run" </dev/null || failed=1; done <<<"$$chosen"; exit $$failed
 
 .PHONY: nightly
@@ -136,11 +138,16 @@ benchmarks: ## run the benchmarks of every package that has some
 	if [ -z "$$packages" ]; then echo 'benchmarks: no package has a benchmark'; exit 0; fi; \
 	set -x; go test -run '^$$' -bench . -benchmem $$packages
 
+LINT_TAGS := e2e,vm,kubelet,metricsserver,keeper
+
+# Without cgo, and then with it what is for cgo alone.
 .PHONY: lint
 lint: ## gofumpt, vet and staticcheck, in every module
-	@unformatted=$$($(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
+	@unformatted=$$($(SHARED) $(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
 		printf 'lint: not as gofumpt has it (make fmt):\n%s\n' "$$unformatted" >&2; exit 1; fi
-	@set -e; for module in $(CODE); do (set -x; cd $$module; go vet -tags e2e,vm,kubelet,metricsserver,keeper ./...; $(TOOL) staticcheck -tags e2e,vm,kubelet,metricsserver,keeper ./...); done
+	@set -e; export $(SHARED); for module in $(CODE); do (set -x; cd $$module; go vet -tags $(LINT_TAGS) ./...; $(TOOL) staticcheck -tags $(LINT_TAGS) ./...); done
+	@set -e; for folder in $$(grep -rl --include='*.go' '^//go:build .*\bcgo\b' . | xargs -r dirname | sort -u); do \
+		(set -x; cd $$folder; go vet -tags $(LINT_TAGS) .; $(TOOL) staticcheck -tags $(LINT_TAGS) .); done
 
 .PHONY: fmt
 fmt: ## format every Go file

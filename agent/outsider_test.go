@@ -10,7 +10,8 @@ import (
 )
 
 // A program of another module embeds an agent, and tests itself over a machine in memory. Go finds
-// everything in its caches: nothing is downloaded.
+// everything in its caches: nothing is downloaded, and what bin/berth is made of is not compiled
+// with other flags.
 func TestAnotherModule(t *testing.T) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -33,7 +34,7 @@ func TestAnotherModule(t *testing.T) {
 	}
 	cmd := exec.Command("go", "test", "-vet=off", "-ldflags=-w", ".")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod -trimpath", "GOPROXY=off", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
