@@ -32,7 +32,8 @@ func TestAllocationsAreReadFirst(t *testing.T) {
 	}
 }
 
-// A member of a cluster has the API server elsewhere, which hears of pods; all the rest is the same.
+// A member of a cluster has the API server elsewhere, and tells it of pods; all the rest is the
+// same.
 func TestPhasesOfEachMode(t *testing.T) {
 	kubelet := func(kubeconfig string) func(*Config, *Outside) {
 		return func(c *Config, out *Outside) {

@@ -149,7 +149,7 @@ func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
 // reporting is what tells the API server of pods.
 type reporting struct {
 	// patcher and compare are nil where nobody but the agent reaches the API server: no part of it
-	// reads the status of a pod, and to write them takes as many allocations as all else of a start.
+	// reads the status of a pod, and to write it takes as many allocations as all else of a start.
 	patcher *status.Patcher
 	mirrors *status.Mirrors
 	// followNode follows the Node at the API server.

@@ -25,7 +25,7 @@ type podView struct {
 	since   time.Time // the agent's start
 }
 
-// getPod returns the pod with its newest status, which is shared and must not be changed. A pod that
+// getPod returns the pod with its newest status; it is shared and must not be changed. A pod that
 // is no longer wanted but still ends is shown as being deleted.
 func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
 	uid = v.desired.TranslateUID(uid) // clients of the API know a static pod by its mirror
