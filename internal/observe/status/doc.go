@@ -8,7 +8,7 @@
 // Never: asks the runtime, lets the API server hold up a pod, moves a pod out of a terminal phase.
 //
 //	observation ──┐
-//	probes ───────┼─► Generate ──► Manager.Set ──► Get, List, subscribers
+//	probes ───────┼─► Generate ──► Manager.Set ──► Get, WithStatus, subscribers
 //	start errors ─┘      ▲              │
 //	                     └─── Old ◄─────┘
 package status
