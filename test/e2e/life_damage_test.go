@@ -110,14 +110,14 @@ func TestImportAfterOneThatWasCutOff(t *testing.T) {
 	must(t, killed.Start())
 	_, err = in.Write(half)
 	must(t, err)
-	until(t, "containerd to receive half of the layer", func() bool {
+	must(t, killed.Process.Kill())
+	_ = killed.Wait() // it was killed
+	until(t, "containerd to keep half of the layer", func() bool {
 		return slices.ContainsFunc(glob(n.place.Root+"/containerd/io.containerd.content.v1.content/ingest/*/data"), func(file string) bool {
 			fi, err := os.Stat(file)
 			return err == nil && fi.Size() > 1<<18
 		})
 	})
-	must(t, killed.Process.Kill())
-	_ = killed.Wait() // it was killed
 	wantText(t, "berth image import", n.berth("image", "import", file), importedImage)
 }
 
