@@ -277,7 +277,12 @@ func (c *controller) Shutdown(_ context.Context, id string) error {
 	}
 	p.mu.Unlock()
 	for _, g := range groups {
-		if err := removeCgroup(g); err != nil {
+		err := removeCgroup(g)
+		if err != nil && p.unwanted { // its record may be damaged
+			log.L.Warnf("keeper: pod %s: %s", id, err)
+			err = nil
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -257,7 +257,11 @@ func (p *pod) readTasks() error {
 	var errs []error
 	for _, file := range files {
 		t := &task{pod: p, done: make(chan struct{}), execs: map[string]*task{}}
-		if err := readRecord(file, &t.record); err != nil {
+		err := readRecord(file, &t.record)
+		if err == nil && (taskFile(p.dir, t.record.ID) != file || t.record.Cgroup == "") {
+			err = fmt.Errorf("%s: %w: it is of task %q in cgroup %q", file, errDamaged, t.record.ID, t.record.Cgroup)
+		}
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}

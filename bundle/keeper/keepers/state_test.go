@@ -103,15 +103,18 @@ func TestDamagedRecordsEndThePod(t *testing.T) {
 	}
 	folder := func(file string) error { return os.MkdirAll(filepath.Join(file, "more"), 0o700) }
 	for name, c := range map[string]struct{ pod, task, hosts func(file string) error }{
-		"pod emptied":       {pod: text("")},
-		"pod cut":           {pod: text(`{"Version":1,"ID":"po`)},
-		"pod is a folder":   {pod: folder},
-		"pod of another":    {pod: text(`{"Version":1,"ID":"pod2"}`)},
-		"pod of odd types":  {pod: text(`{"Version":1,"ID":7}`)},
-		"task emptied":      {task: text("")},
-		"task is a folder":  {task: folder},
-		"hosts is a folder": {hosts: func(file string) error { return errors.Join(os.Remove(file), folder(file)) }},
-		"hosts is gone":     {hosts: os.Remove},
+		"pod emptied":           {pod: text("")},
+		"pod cut":               {pod: text(`{"Version":1,"ID":"po`)},
+		"pod is a folder":       {pod: folder},
+		"pod of another":        {pod: text(`{"Version":1,"ID":"pod2"}`)},
+		"pod of odd types":      {pod: text(`{"Version":1,"ID":7}`)},
+		"task emptied":          {task: text("")},
+		"task is a folder":      {task: folder},
+		"task of another":       {task: text(`{"Version":1,"ID":"task2","Cgroup":"/keeper-test-no-such"}`)},
+		"task without a cgroup": {task: text(`{"Version":1,"ID":"task","bgroup":"/keeper-test-no-such"}`)},
+		"task of an odd cgroup": {pod: text(""), task: text(`{"Version":1,"ID":"task","Cgroup":"a:b:c"}`)},
+		"hosts is a folder":     {hosts: func(file string) error { return errors.Join(os.Remove(file), folder(file)) }},
+		"hosts is gone":         {hosts: os.Remove},
 	} {
 		k := New("keeper")
 		k.dir = t.TempDir()
