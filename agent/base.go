@@ -68,7 +68,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	g.records = newRecords(&g.base, &g.api)
 	if g.api.local != nil {
 		c := &g.api.local.cfg
-		c.Recovered, c.Journal, c.ShuttingDown = reportRecovery(g.recorder), g.journal, g.shutdown.Began
+		c.Recovered, c.Journal, c.Shutdown = reportRecovery(g.recorder), g.journal, g.shutdown
 	}
 	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
 		return g, err

@@ -25,9 +25,9 @@ const situations = "testdata/situations/*.txtar"
 
 // TestSituations checks the screen that berth explain prints in situations that users ask about:
 // the cause, the rule, the input values and the next event. The last screen of each situation is a
-// golden file below testdata/screens; BERTH_UPDATE_GOLDEN writes them. A situation may say "# golden:
-// without COMPONENT, REASON", whose decisions its screens then lack, and "# golden: any PATTERN,
-// REASON", for whose matches its golden file has "…".
+// golden file below testdata/screens; BERTH_UPDATE_GOLDEN writes them. A situation may say
+// "# golden: without COMPONENT, REASON", whose decisions its screens then lack, and "# golden: any
+// PATTERN, REASON", for whose matches its golden file has "…".
 func TestSituations(t *testing.T) {
 	files, err := filepath.Glob(situations)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -63,8 +62,8 @@ type Config struct {
 	Recovered func(*store.Recovery)
 	// Journal is that of scheduler.Config.
 	Journal *journal.Journal
-	// ShuttingDown is that of scheduler.Config.
-	ShuttingDown func() time.Time
+	// Shutdown is that of scheduler.Config.
+	Shutdown scheduler.Shutdown
 	// Listen opens the socket and the port; nil is net.Listen.
 	Listen func(network, address string) (net.Listener, error)
 	// WatchRules opens what reports changes of the file of rules; nil is inotify.
@@ -109,7 +108,7 @@ func Open(cfg Config) (_ *Server, err error) {
 	s.own = own.New(own.Config{Store: s.store, Sign: tokens.Request})
 	s.join(cfg, judge, writer{ownWriter{s.own}, judge}, string(s.front.authority.Certificate()))
 	s.scheduler = scheduler.New(scheduler.Config{
-		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Journal: cfg.Journal, ShuttingDown: cfg.ShuttingDown, Log: cfg.Log,
+		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Journal: cfg.Journal, Shutdown: cfg.Shutdown, Log: cfg.Log,
 	})
 	if err := createFirst(s.store, append(first(), runtimeClasses(cfg.RuntimeHandlers)...)); err != nil {
 		return nil, err
@@ -189,7 +188,7 @@ func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 	return s.manifests.Set(ctx, d)
 }
 
-// ShutdownChanged notifies the scheduler that Config.ShuttingDown has changed.
+// ShutdownChanged notifies the scheduler that Config.Shutdown has changed.
 func (s *Server) ShutdownChanged() {
 	if s.scheduler != nil {
 		s.scheduler.Wake()

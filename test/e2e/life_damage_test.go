@@ -84,8 +84,8 @@ func TestDamagedRuntimeFiles(t *testing.T) {
 	}
 }
 
-// An import whose archive is damaged and ends in the middle, or whose program is killed there, keeps
-// nobody from importing the image again.
+// An import whose archive is damaged and ends in the middle, or whose program is killed there,
+// keeps nobody from importing the image again.
 func TestImportAfterOneThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -352,8 +352,8 @@ func (w *damagedRuntime) others(damage string, special fs.FileMode, do func(file
 	}
 }
 
-// otherFiles are the files of the runtime inside and of the pods' network, but for databases, what is
-// in images and containers, and the agent's own files; with those of the special types.
+// otherFiles are the files of the runtime inside and of the pods' network, but for databases, what
+// is in images and containers, and the agent's own files; with those of the special types.
 func (w *damagedRuntime) otherFiles(special fs.FileMode) (files []string) {
 	w.t.Helper()
 	for _, dir := range []string{w.home, w.place.Root + "/runtime", w.place.Run} {

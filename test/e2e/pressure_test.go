@@ -86,8 +86,8 @@ func TestDiskPressure(t *testing.T) {
 	n.awaitEvents("", "EvictionThresholdMet", "Attempting to reclaim ephemeral-storage")
 }
 
-// A pod that fills the disk faster than anybody looks is evicted from the full disk, on which neither
-// the agent nor the runtime can write, and the node has enough again.
+// A pod that fills the disk faster than anybody looks is evicted from the full disk, on which
+// neither the agent nor the runtime can write, and the node has enough again.
 func TestFullDiskPressure(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -97,7 +97,7 @@ func TestFullDiskPressure(t *testing.T) {
 	n.put(n.act("calm", v1.RestartPolicyAlways, nil, actor("main", "stay")))
 	n.start()
 	calm := n.awaitReady("calm").named("calm")
-	// The file system gives a file more than it needs, and takes that back: small files have the rest.
+	// The file system gives a large file more than it needs: small ones take the rest.
 	fill := func(dir string) string {
 		return `trap "exit 0" TERM; say began; cat /dev/zero > ` + dir + `/big; i=0; while :; do i=$((i+1)); echo more > ` + dir + `/$i || sleep 0.1; done`
 	}

@@ -80,7 +80,7 @@ func (s *Scheduler) Explain(namespace, name string) (*Unbound, error) {
 	if err != nil {
 		return nil, err
 	}
-	snapshot := Snapshot{Node: node, ShuttingDown: s.cfg.ShuttingDown(), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer}
+	snapshot := Snapshot{Node: node, ShuttingDown: s.shutdownBegan(), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer}
 	if err := each(s.cfg.Store, podsResource, func(other *v1.Pod) {
 		switch {
 		case s.isAssigned(other):

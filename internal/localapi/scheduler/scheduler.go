@@ -39,13 +39,12 @@ type Config struct {
 	Writer   Writer
 	Decider  Decider
 	NodeName string
-	// Journal gets why a pod waits, each time that the reason changes, and that its wait is over. nil:
-	// nothing is recorded.
+	// Journal gets why a pod waits, each time that the reason changes, and that its wait is over.
+	// nil: nothing is recorded.
 	Journal *journal.Journal
-	// ShuttingDown returns when the shutdown of the machine has begun, zero if there is none: the
-	// agent rejects pods meanwhile. Call Wake when it changes. nil: there is never one.
-	ShuttingDown func() time.Time
-	Log          *slog.Logger
+	// Shutdown is that of the machine. Call Wake when it changes. nil: there is never one.
+	Shutdown Shutdown
+	Log      *slog.Logger
 }
 
 // The resources that matter here, as the store has them.
@@ -90,9 +89,6 @@ type waiting struct {
 
 // New returns a scheduler, which Run has work.
 func New(cfg Config) *Scheduler {
-	if cfg.ShuttingDown == nil {
-		cfg.ShuttingDown = func() time.Time { return time.Time{} }
-	}
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
 	}
@@ -111,7 +107,7 @@ func (s *Scheduler) Begin() {
 // Due is controller.Logic: pods whose report is late are decided about again, and all of them when
 // a shutdown begins or is cancelled.
 func (s *Scheduler) Due(now time.Time) (next time.Time) {
-	if began := s.cfg.ShuttingDown(); !began.Equal(s.shutdown) {
+	if began := s.shutdownBegan(); !began.Equal(s.shutdown) {
 		s.shutdown = began
 		s.decideAll()
 	}
@@ -252,7 +248,7 @@ func (s *Scheduler) seeEventDeleted(item store.Item) error {
 // bound counts for those behind it; one that does not fit lets others pass.
 func (s *Scheduler) Sync(ctx context.Context, _ store.Key) error {
 	cycle := s.cfg.Decider.Begin(Snapshot{
-		Node: s.node, ShuttingDown: s.cfg.ShuttingDown(), Pods: slices.Collect(maps.Values(s.assigned)), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer,
+		Node: s.node, ShuttingDown: s.shutdownBegan(), Pods: slices.Collect(maps.Values(s.assigned)), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer,
 	})
 	var errs []error
 	for _, key := range s.order() {
@@ -350,14 +346,6 @@ func (s *Scheduler) hold(ctx context.Context, w *waiting, message string) error 
 	w.reported, w.silent = now, false
 	s.report(ctx, w.pod, v1.Event{Type: v1.EventTypeWarning, Reason: failedScheduling, Action: "Scheduling", Message: message})
 	return nil
-}
-
-func subjectOf(p *v1.Pod) journal.Subject {
-	return journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
-}
-
-func (s *Scheduler) record(p *v1.Pod, decision, why string) {
-	s.cfg.Journal.Record(journal.Entry{Subject: subjectOf(p), Component: "scheduler", Decision: decision, Why: why})
 }
 
 func conditionOf(p *v1.Pod) *v1.PodCondition {

@@ -60,7 +60,7 @@ func newWorld(t *testing.T, objects ...kinds.Object) *world {
 // start runs a scheduler until stop or the end of the test, and waits until it is idle.
 func (w *world) start() (s *scheduler.Scheduler, stop func()) {
 	s = scheduler.New(scheduler.Config{
-		Store: w.store, Writer: w, Decider: scheduler.Filters{}, NodeName: node, Journal: w.journal, ShuttingDown: w.shuttingDown, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Store: w.store, Writer: w, Decider: scheduler.Filters{}, NodeName: node, Journal: w.journal, Shutdown: w, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -115,7 +115,8 @@ func (w *world) expect(want ...string) {
 	w.calls = nil
 }
 
-func (w *world) shuttingDown() time.Time {
+// Began is scheduler.Shutdown.
+func (w *world) Began() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.began

@@ -93,9 +93,10 @@ func leased(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx conte
 	return lease{conn: conn}.hold(ctx, f)
 }
 
-// leasedImport is leased for the import of an archive. Of an import that is cut off, containerd keeps
-// what it has received, and a later import of files with the same names would go on from there,
-// whatever is in them: it is removed with the lease, or here, if it is of a process that was killed.
+// leasedImport is leased for the import of an archive. Of an import that is cut off, containerd
+// keeps what it has received, and a later import of files with the same names would go on from
+// there, whatever is in them: it is removed with the lease, or here, if it is of a process that was
+// killed.
 func leasedImport(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx context.Context) error) error {
 	leases := leasesapi.NewLeasesClient(conn)
 	all, err := leases.List(inPods(ctx), &leasesapi.ListRequest{})

@@ -111,8 +111,8 @@ func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	return errors.Join(errs...)
 }
 
-// damagedState returns what is wrong with what runc keeps of a container in a folder; nil if nothing
-// is. runc can neither signal nor delete a container whose state it cannot read.
+// damagedState returns what is wrong with what runc keeps of a container in a folder; nil if
+// nothing is. runc can neither signal nor delete a container whose state it cannot read.
 func damagedState(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	switch {
