@@ -202,13 +202,14 @@ func TestJournal(t *testing.T) {
 		w.start()
 		time.Sleep(time.Hour)
 		w.remove(w.events("waiting")[0])
+		time.Sleep(time.Minute)
 		w.editNode(cordoned)
 		time.Sleep(time.Minute)
 		w.editPod("first", succeed)
 		w.editNode(func(n *v1.Node) { n.Spec.Unschedulable = false })
 		synctest.Wait()
 		want := []string{
-			"0 scheduler FailedScheduling: " + noCPU + " x1", "3840 scheduler FailedScheduling: " + unsched + " x1", "3900 scheduler bind to node n1: it fits now x1",
+			"0 scheduler FailedScheduling: " + noCPU + " x1", "3900 scheduler FailedScheduling: " + unsched + " x1", "3960 scheduler bind to node n1: it fits now x1",
 		}
 		if diff := cmp.Diff(want, w.records("waiting", start)); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)
@@ -219,7 +220,7 @@ func TestJournal(t *testing.T) {
 			}
 		}
 		story := w.journal.Stories("default", "waiting")[0]
-		if len(story.Milestones) != 1 || story.Milestones[0].Step != journal.Bound || int(story.Milestones[0].Time.Sub(start).Seconds()) != 3900 {
+		if len(story.Milestones) != 1 || story.Milestones[0].Step != journal.Bound || int(story.Milestones[0].Time.Sub(start).Seconds()) != 3960 {
 			t.Errorf("milestones: %+v", story.Milestones)
 		}
 	})
