@@ -54,6 +54,7 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 # - An attach brings all output of its container, as bundle/containerd/io says.
 # - Events of containers that could not be handled are tried again. Containerd looks each second, twice, whether there are any. Here a look is due
 #   while there are, as bundle/containerd/events says.
+# - The end of a container is known on a full disk, too, as bundle/containerd/container says.
 # - A shim whose container has exited while containerd was away keeps the exit code, as bundle/containerd/shim says.
 # - Network plugins are programs to containerd's library for them, go-cni. Our own is called in containerd's process, as bundle/cni/exec.go says.
 define BUNDLE_CHANGES
@@ -66,6 +67,7 @@ change internal/cri/server/container_list.go 's/^\tfor _, container := range con
 change internal/cri/server/sandbox_list.go 's/^\tfor _, sandboxInStore := range sandboxesInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(sandboxInStore.ID, "", sandboxInStore.Config.GetLabels(), f.GetId(), "", f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
 change internal/cri/store/container/container.go 's/var containers \[\]Container$$/containers := make([]Container, 0, len(s.containers))/' 'len(s.containers))'; \
 change internal/cri/store/sandbox/sandbox.go 's/var sandboxes \[\]Sandbox$$/sandboxes := make([]Sandbox, 0, len(s.sandboxes))/' 'len(s.sandboxes))'; \
+change internal/cri/store/container/status.go 's/AtomicWriteFile(s\.path, data, 0600); err != nil {/AtomicWriteFile(s.path, data, 0600); err != nil \&\& !isKnown(newStatus.FinishedAt, err) {/' 'isKnown('; \
 change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))/\tif bare(target) {\n\t\treturn nil\n\t}\n&/' 'bare('; \
 change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
 change internal/cri/io/container_io.go 's/^\tstdinKey := streamKey(c\.id, "attach-"+key, Stdin)/\toutputs := newOutputs(opts.Stdout != nil, !opts.Tty \&\& opts.Stderr != nil)\n&/' 'newOutputs('; \
@@ -115,6 +117,7 @@ bundle-build: bundle-needs
 	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
 	cp containerd/events/resting.go "$$work/source/containerd/internal/cri/server/events/"; \
 	cp containerd/io/outputs.go "$$work/source/containerd/internal/cri/io/"; \
+	cp containerd/container/room.go "$$work/source/containerd/internal/cri/store/container/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \
