@@ -11,8 +11,8 @@ import (
 )
 
 // isKnown reports whether a status counts that could not be written: that of a container that has
-// ended, for want of room alone. A containerd that is started before there is room takes its exit
-// code for unknown.
+// ended, for want of room alone. It is not written later: a containerd that is started afterwards
+// takes its exit code for unknown.
 func isKnown(finishedAt int64, err error) bool {
 	return finishedAt != 0 && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT))
 }
