@@ -67,7 +67,7 @@ change internal/cri/server/container_list.go 's/^\tfor _, container := range con
 change internal/cri/server/sandbox_list.go 's/^\tfor _, sandboxInStore := range sandboxesInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(sandboxInStore.ID, "", sandboxInStore.Config.GetLabels(), f.GetId(), "", f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
 change internal/cri/store/container/container.go 's/var containers \[\]Container$$/containers := make([]Container, 0, len(s.containers))/' 'len(s.containers))'; \
 change internal/cri/store/sandbox/sandbox.go 's/var sandboxes \[\]Sandbox$$/sandboxes := make([]Sandbox, 0, len(s.sandboxes))/' 'len(s.sandboxes))'; \
-change internal/cri/store/container/status.go 's/AtomicWriteFile(s\.path, data, 0600); err != nil {/AtomicWriteFile(s.path, data, 0600); err != nil \&\& !isKnown(newStatus.FinishedAt, err) {/' 'isKnown('; \
+change internal/cri/store/container/status.go 's/AtomicWriteFile(s\.path, data, 0600); err != nil {/AtomicWriteFile(s.path, data, 0600); err != nil \&\& !isKnown(newStatus.FinishedAt, err, func() error {\n\t\treturn s.UpdateSync(func(kept Status) (Status, error) { return kept, nil })\n\t}) {/' 'isKnown('; \
 change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))/\tif bare(target) {\n\t\treturn nil\n\t}\n&/' 'bare('; \
 change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
 change internal/cri/io/container_io.go 's/^\tstdinKey := streamKey(c\.id, "attach-"+key, Stdin)/\toutputs := newOutputs(opts.Stdout != nil, !opts.Tty \&\& opts.Stderr != nil)\n&/' 'newOutputs('; \

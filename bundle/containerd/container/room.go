@@ -6,13 +6,22 @@ package container
 
 import (
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// roomPause is between two tries to write the end of a container.
+const roomPause = 10 * time.Second
+
 // isKnown reports whether a status counts that could not be written: that of a container that has
-// ended, for want of room alone. It is not written later: a containerd that is started afterwards
-// takes its exit code for unknown.
-func isKnown(finishedAt int64, err error) bool {
-	return finishedAt != 0 && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT))
+// ended, for want of room alone. Then write is called in a while, which writes the status that the
+// container has by then and comes here again if it cannot: a containerd that starts before that takes
+// the exit code for unknown. Nothing is written for a container that was removed, as its folder is gone.
+func isKnown(finishedAt int64, err error, write func() error) bool {
+	if finishedAt == 0 || !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return false
+	}
+	time.AfterFunc(roomPause, func() { _ = write() }) // what fails for another reason fails for good
+	return true
 }

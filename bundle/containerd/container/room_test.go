@@ -5,27 +5,69 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+func failed(err error) error {
+	return fmt.Errorf("checkpoint: %w", &os.PathError{Op: "write", Path: "status", Err: err})
+}
+
 func TestIsKnown(t *testing.T) {
-	write := func(err error) error {
-		return fmt.Errorf("checkpoint: %w", &os.PathError{Op: "write", Path: "status", Err: err})
-	}
 	for _, c := range []struct {
 		finishedAt int64
 		err        error
 		want       bool
 	}{
-		{1, write(unix.ENOSPC), true},
-		{1, write(unix.EDQUOT), true},
-		{1, write(unix.EROFS), false},
+		{1, failed(unix.ENOSPC), true},
+		{1, failed(unix.EDQUOT), true},
+		{1, failed(unix.EROFS), false},
 		{1, errors.New("no space left on device"), false},
-		{0, write(unix.ENOSPC), false}, // it may be started with another try
+		{0, failed(unix.ENOSPC), false}, // it may be started with another try
 	} {
-		if got := isKnown(c.finishedAt, c.err); got != c.want {
-			t.Errorf("finished at %d, %v: %v", c.finishedAt, c.err, got)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			writes := 0
+			if got := isKnown(c.finishedAt, c.err, func() error { writes++; return nil }); got != c.want {
+				t.Errorf("finished at %d, %v: %v", c.finishedAt, c.err, got)
+			}
+			time.Sleep(time.Hour)
+			if got := writes == 1; got != c.want {
+				t.Errorf("finished at %d, %v: written %d times", c.finishedAt, c.err, writes)
+			}
+		})
+	}
+}
+
+// A status is written as soon as there is room, and no more is tried afterwards, nor once its folder
+// is gone.
+func TestWrittenWhenThereIsRoom(t *testing.T) {
+	for _, last := range []error{nil, failed(unix.ENOENT)} {
+		synctest.Test(t, func(t *testing.T) {
+			tries := 0
+			var write func() error
+			write = func() error { // as UpdateSync does
+				var err error = failed(unix.ENOSPC)
+				if tries++; tries == 4 {
+					err = last
+				}
+				if err != nil && !isKnown(1, err, write) {
+					return err
+				}
+				return nil
+			}
+			if err := write(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3*roomPause - 1)
+			if tries != 3 {
+				t.Errorf("%d tries while there is no room", tries)
+			}
+			time.Sleep(time.Hour)
+			if tries != 4 {
+				t.Errorf("%d tries, the last of which ends with %v", tries, last)
+			}
+		})
 	}
 }
