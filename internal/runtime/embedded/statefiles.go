@@ -118,29 +118,47 @@ func restoreLeases(p paths, log *slog.Logger) error {
 	}
 	owners := map[string][]byte{} // what is known of attachments, by their names
 	for _, file := range attachments {
-		if b, err := os.ReadFile(file); err == nil {
-			owners[strings.TrimPrefix(filepath.Base(file), bridge+"-")] = b
-		}
+		b, _ := os.ReadFile(file) // without its content the name tells something
+		owners[strings.TrimPrefix(filepath.Base(file), bridge+"-")] = b
 	}
-	var damaged []string
+	var leases []string
 	err = eachEntry(filepath.Join(p.addresses(), bridge), func(path string) {
-		if _, err := netip.ParseAddr(filepath.Base(path)); err != nil {
-			return
-		}
-		if id, ifName := lessee(path); !isID(id) || ifName == "" {
-			damaged = append(damaged, path)
+		if _, err := netip.ParseAddr(filepath.Base(path)); err == nil {
+			leases = append(leases, path)
 		}
 	})
-	for _, path := range damaged {
+	for _, path := range leases {
+		id, ifName := lessee(path)
+		if _, known := owners[id+"-"+ifName]; known {
+			continue
+		}
+		owner := lesseeByAttachments(owners, filepath.Base(path), id)
+		if owner == "" && isID(id) && ifName != "" {
+			continue // of a pod whose network was being made: it is taken down as an orphan
+		}
 		log.Warn("The lease of an address is damaged, and is written anew if the address is in use", "file", path)
 		err = errors.Join(err, os.RemoveAll(path))
-		for name, b := range owners {
-			if id, ifName, _ := strings.Cut(name, "-"); isID(id) && bytes.Contains(b, []byte(`"`+filepath.Base(path)+`/`)) {
-				err = errors.Join(err, os.WriteFile(path, []byte(id+"\r\n"+ifName), 0o600))
-			}
+		if id, ifName, found := strings.Cut(owner, "-"); found {
+			err = errors.Join(err, os.WriteFile(path, []byte(id+"\r\n"+ifName), 0o600))
 		}
 	}
 	return err
+}
+
+// lesseeByAttachments is the name of the attachment that has an address, "" if none is known: one
+// whose content has it, or else one of the sandbox that the lease is of.
+func lesseeByAttachments(owners map[string][]byte, address, sandbox string) (owner string) {
+	for name, b := range owners {
+		id, _, _ := strings.Cut(name, "-")
+		switch {
+		case !isID(id):
+		case bytes.Contains(b, []byte(`"`+address+`/`)):
+			return name
+		case id == sandbox:
+			owner = name
+		}
+	}
+	return owner
 }
 
 // setAsideFolders moves folders out of the way that are in the places of files of ours.

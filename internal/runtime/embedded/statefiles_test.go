@@ -63,6 +63,29 @@ func TestRemoveDamagedState(t *testing.T) {
 	}
 }
 
+// A lease whose owner has changed by a bit is given back to the pod that has the address, by what the
+// CNI library remembers.
+func TestLesseeByAttachments(t *testing.T) {
+	a, b := strings.Repeat("0a", 32), strings.Repeat("0b", 32)
+	owners := map[string][]byte{
+		a + "-eth0": []byte(`{"result":{"ips":[{"address":"10.88.0.7/16"}]}}`),
+		b + "-eth0": nil, // it cannot be read
+		"0c-eth0":   []byte(`{"result":{"ips":[{"address":"10.88.0.9/16"}]}}`),
+	}
+	for _, c := range []struct{ address, sandbox, want string }{
+		{"10.88.0.7", strings.Repeat("1a", 32), a + "-eth0"},
+		{"10.88.0.7", b, a + "-eth0"}, // what is in use is not given to another
+		{"10.88.0.8", b, b + "-eth0"},
+		{"10.88.0.8", strings.Repeat("1a", 32), ""},
+		{"10.88.0.9", "0c", ""}, // no ID of a sandbox
+		{"10.88.0.7", "", a + "-eth0"},
+	} {
+		if got := lesseeByAttachments(owners, c.address, c.sandbox); got != c.want {
+			t.Errorf("the lease of %s, of %q: %q, want %q", c.address, c.sandbox, got, c.want)
+		}
+	}
+}
+
 func TestSetAsideFolders(t *testing.T) {
 	p := paths{root: t.TempDir(), run: t.TempDir()}
 	folders := []string{p.config(), p.log(), p.log() + ".1", p.log() + ".next", p.current(), p.current() + ".next", p.socket(), p.ttrpcSocket()}
