@@ -18,30 +18,45 @@ func (s *Store) openCopy(cfg Config, info copyInfo) (err error) {
 		}
 		s.history = newHistory(cfg, known.Revision+restoredAhead)
 	}
-	s.copy = &copyWriter{path: cfg.Path + copySuffix}
+	known.Generation, known.Revision = max(known.Generation, 1), s.Revision()
+	s.commit.Lock()
+	defer s.commit.Unlock()
+	s.copy, s.unwritten = &copyWriter{path: cfg.Path + copySuffix}, &known
 	if info.complete && info.last == s.Revision() {
 		s.copy.f, err = os.OpenFile(s.copy.path, os.O_WRONLY|os.O_APPEND, 0)
 		s.copy.changes = info.size
-	} else {
-		if info.exists && !s.recovered && cfg.Warn != nil && !info.complete {
-			cfg.Warn(fmt.Errorf("%s was damaged or incomplete, and is written anew; no object is lost", s.copy.path))
-		}
-		err = s.copy.rewrite(s.db)
+	} else if info.exists && !s.recovered && cfg.Warn != nil && !info.complete {
+		cfg.Warn(fmt.Errorf("%s was damaged or incomplete, and is written anew; no object is lost", s.copy.path))
+	}
+	if err == nil {
+		err = s.beginCopy()
 	}
 	s.copyFailed(err)
-	known.Generation, known.Revision = max(known.Generation, 1), s.Revision()
-	if err := writeState(cfg.Path+stateSuffix, known); err != nil {
-		s.copyFailed(err)
+	return nil
+}
+
+// beginCopy writes what is not written of the copy and of the state. commit is held.
+func (s *Store) beginCopy() error {
+	if s.copy.f == nil {
+		if err := s.noteDamage(guard(func() error { return s.copy.rewrite(s.db) })); err != nil {
+			return err
+		}
+	}
+	if s.unwritten != nil {
+		if err := writeState(s.path+stateSuffix, *s.unwritten); err != nil {
+			return err
+		}
+		s.unwritten = nil
 	}
 	return nil
 }
 
-// copyFailed notes that the copy is not kept, nil: that it is. commit is held, or the store is
-// being opened.
+// copyFailed notes that the copy is not kept, and has it tried again; nil: that it is. commit is
+// held.
 func (s *Store) copyFailed(err error) {
 	if err != nil {
 		_ = s.copy.close() // what failed is tried again with a new one
-		s.copyRetry = time.Now().Add(copyRetryAfter)
+		s.retryLater()
 		err = fmt.Errorf("the copy %s is not kept: %w (free space on its file system, and make it writable)", s.copy.path, err)
 	}
 	s.mu.Lock()
@@ -49,20 +64,61 @@ func (s *Store) copyFailed(err error) {
 	s.mu.Unlock()
 }
 
-// copyRetryAfter is the time after which a copy that could not be written is tried again, by the
-// next write.
-const copyRetryAfter = 10 * time.Second
+// failed notes what a transaction failed with, and has another one tried; nil: that it did not
+// fail. commit is held.
+func (s *Store) failed(err error) {
+	if err != nil {
+		s.retryLater()
+	}
+	s.mu.Lock()
+	s.failure = err
+	s.mu.Unlock()
+}
+
+// retryAfter is the time after which what could not be written is tried again. It waits for no
+// write, as there may be none for long, and Health would go on telling of a disk that is well.
+const retryAfter = 10 * time.Second
+
+// retryLater has a retry come. commit is held.
+func (s *Store) retryLater() {
+	if s.retry == nil {
+		s.retry = time.AfterFunc(retryAfter, s.tryAgain)
+	}
+}
+
+func (s *Store) tryAgain() {
+	s.commit.Lock()
+	defer s.commit.Unlock()
+	if s.closed || s.Damage() != nil {
+		return
+	}
+	s.retry = nil
+	s.mu.Lock()
+	failure := s.failure
+	s.mu.Unlock()
+	if failure != nil {
+		s.failed(s.update(func(tx *bolt.Tx) error { return putMeta(tx, s.Revision()) }))
+	}
+	if s.copy != nil && s.copy.f == nil {
+		s.copyFailed(s.beginCopy())
+	}
+}
+
+// endRetries ends what goes on in the background. commit is held.
+func (s *Store) endRetries() {
+	s.closed = true
+	if s.retry != nil {
+		s.retry.Stop()
+	}
+}
 
 // keepCopy brings the copy up to date. commit is held.
 func (s *Store) keepCopy(changes []Change) {
-	if s.copy == nil || s.copy.f == nil && time.Now().Before(s.copyRetry) {
+	if s.copy == nil || s.copy.f == nil { // the next copy has them
 		return
 	}
-	var err error
-	if s.copy.f != nil {
-		err = s.copy.append(changes)
-	}
-	if err == nil && (s.copy.f == nil || s.copy.isLong()) {
+	err := s.copy.append(changes)
+	if err == nil && s.copy.isLong() {
 		err = s.noteDamage(guard(func() error { return s.copy.rewrite(s.db) }))
 	}
 	s.copyFailed(err)

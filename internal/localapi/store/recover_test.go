@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"berth/internal/checkpoint/checkpointtest"
 	"berth/internal/localapi/store"
@@ -258,6 +260,62 @@ func TestObjectThatDoesNotDecode(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A copy that the disk does not take, when the store is opened or later, is made when the disk takes
+// it, though nothing more is written; and so is the state beside it. The store is well again, too,
+// when it was a write of an object that failed.
+func TestWellAgainWithoutAWrite(t *testing.T) {
+	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
+		for _, early := range []bool{true, false} {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "objects.db")
+			want, _ := several(t, path)
+			if err := errors.Join(os.Remove(path+".copy"), os.Remove(path+".json")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				var mend func()
+				if early {
+					mend = fail(dir)
+				}
+				s := openCopied(t, path)
+				if !early {
+					mend = fail(dir)
+					for i := range 3 { // they may fail
+						_, _ = s.Write(pod(fmt.Sprintf("full%d", i)), 0, []byte("value of pods/default/full"+fmt.Sprint(i)))
+					}
+				}
+				for range 3 {
+					time.Sleep(time.Minute)
+					if err := s.Health(); err == nil || early && !strings.Contains(err.Error(), path+".copy is not kept") {
+						t.Errorf("early: %v: on a bad disk its health is %v", early, err)
+					}
+				}
+				mend()
+				time.Sleep(time.Minute)
+				if err := s.Health(); err != nil {
+					t.Errorf("early: %v: %v", early, err)
+				}
+				for _, suffix := range []string{".copy", ".json"} {
+					if _, err := os.Stat(path + suffix); err != nil {
+						t.Error(err)
+					}
+				}
+				want, _ = list(t, s, store.Range{Resource: "pods"})
+				if err := errors.Join(s.Close(), os.Truncate(path, 100)); err != nil {
+					t.Fatal(err)
+				}
+				s = openCopied(t, path)
+				if got, _ := list(t, s, store.Range{Resource: "pods"}); len(got) < 100 || !slices.Equal(got, want) {
+					t.Errorf("early: %v: %d objects are in the copy, want %d", early, len(got), len(want))
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
 }
 
 // A copy that the disk does not take costs no write; it is made when the disk takes it.

@@ -91,8 +91,12 @@ type Store struct {
 
 	// copy is nil without a copy. Guarded by commit.
 	copy *copyWriter
-	// copyRetry is when a copy that failed is tried again. Guarded by commit.
-	copyRetry time.Time
+	// retry is due when what could not be written is tried again, nil if all was; closed keeps it from
+	// the database. Guarded by commit.
+	retry  *time.Timer
+	closed bool
+	// unwritten is the state that could not be written, nil if it was. Guarded by commit.
+	unwritten *state
 
 	// commit is held by the one who writes what has gathered, as bbolt has one writer at a time.
 	commit sync.Mutex
@@ -167,6 +171,7 @@ func open(cfg Config) (*Store, error) {
 func (s *Store) Close() error {
 	s.commit.Lock()
 	defer s.commit.Unlock()
+	s.endRetries()
 	err := s.copy.close()
 	if s.Damage() != nil {
 		// bbolt may hold its own locks for ever; its memory stays mapped for those who read it, and

@@ -109,9 +109,7 @@ func (s *Store) commitTogether(writes []*pending) {
 	if errors.Is(err, errNothing) {
 		return
 	}
-	s.mu.Lock()
-	s.failure = err
-	s.mu.Unlock()
+	s.failed(err)
 	if err == nil {
 		s.history.add(changes)
 	}
