@@ -98,6 +98,9 @@ const claimsDir = "/run/berth-subnets"
 // choice.
 func ensureNetwork(p paths, w wish, claims string, firewall func() string) (network, error) {
 	before, err := readNetwork(p.network())
+	if err == nil {
+		err = before.check(p.bridges())
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// Set aside for whoever wants to know what was in it; the choice can be made again.
 		if _, err := checkpoint.SetAside(p.network()); err != nil {
@@ -122,6 +125,9 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 		return network{}, err
 	}
 	before.inUse = isUp(n.Bridge)
+	if before.inUse && !before.Assigned {
+		before.Subnets = rangesInUse(before.Subnets, rangesOn(n.Bridge))
+	}
 	if n.Subnets, err = computeSubnets(w, before, taken); err != nil {
 		return network{}, err
 	}
@@ -140,6 +146,37 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 		return network{}, err
 	}
 	return n, claim(claims, n.Subnets, p.network())
+}
+
+// check finds what cannot have been written: the file is damaged.
+func (n network) check(bridges []string) error {
+	if n.Bridge != "" && !slices.Contains(bridges, n.Bridge) && !isUp(n.Bridge) {
+		return fmt.Errorf("bridge %q is none of this agent's (%s)", n.Bridge, strings.Join(bridges, ", "))
+	}
+	if !slices.Contains([]string{"", nftables, iptables}, n.Firewall) {
+		return fmt.Errorf("firewall %q is neither %s nor %s", n.Firewall, nftables, iptables)
+	}
+	return nil
+}
+
+// rangesInUse are the remembered ranges if the bridge has them, and else those that the bridge has,
+// one of each family: what is remembered is lost or damaged, and pods that run have addresses of the
+// bridge's.
+func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
+	damaged := len(remembered) == 0
+	for _, p := range remembered {
+		damaged = damaged || !slices.Contains(bridge, p)
+	}
+	if !damaged || len(bridge) == 0 {
+		return remembered
+	}
+	var out []netip.Prefix
+	for _, p := range bridge {
+		if !slices.ContainsFunc(out, func(q netip.Prefix) bool { return p.Addr().Is4() == q.Addr().Is4() }) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // computeBridge returns the bridge of a network whose ranges are others than those of pods that

@@ -312,3 +312,48 @@ func TestNetworkThatIsUpAndForgotten(t *testing.T) {
 		t.Errorf("the bridge is %s, and %v is left; want another bridge than lo, and its range", n.Bridge, n.left)
 	}
 }
+
+// What a flipped bit makes of the file is no choice of a bridge or a firewall.
+func TestNetworkIsChecked(t *testing.T) {
+	bridges := []string{"berth0123", "berth0123-2"}
+	for _, c := range []struct {
+		bridge, firewall, want string
+	}{
+		{"", "", ""},
+		{"berth0123-2", nftables, ""},
+		{"berth0123", iptables, ""},
+		{"lo", iptables, ""}, // it is there
+		{"berth0133", nftables, `bridge "berth0133" is none of this agent's`},
+		{"berth0123", "nftablds", `firewall "nftablds" is neither`},
+	} {
+		err := network{Bridge: c.bridge, Firewall: c.firewall}.check(bridges)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("bridge %q, firewall %q: %v, want %q", c.bridge, c.firewall, err, c.want)
+		}
+	}
+}
+
+// Ranges that the file has lost, or that a flipped bit has changed, are those of the bridge with the
+// pods that run.
+func TestRangesInUse(t *testing.T) {
+	for _, c := range []struct{ remembered, bridge, want string }{
+		{"10.88.0.0/16", "10.88.0.0/16", "10.88.0.0/16"},
+		{"10.88.0.0/16", "", "10.88.0.0/16"}, // no pod runs
+		{"", "10.88.0.0/16", "10.88.0.0/16"},
+		{"10.88.0.0/17", "10.88.0.0/16", "10.88.0.0/16"},
+		{"10.89.0.0/16", "10.88.0.0/16 fd00::/64", "10.88.0.0/16 fd00::/64"},
+		{"10.88.0.0/16", "10.88.0.0/16 fd00::/64", "10.88.0.0/16"}, // IPv6 of a configuration before
+		{"10.88.0.0/16 fd01::/64", "10.88.0.0/16 fd00::/64 fd02::/64", "10.88.0.0/16 fd00::/64"},
+		{"", "", ""},
+	} {
+		var ranges [3][]netip.Prefix
+		for i, text := range []string{c.remembered, c.bridge, c.want} {
+			for _, p := range strings.Fields(text) {
+				ranges[i] = append(ranges[i], netip.MustParsePrefix(p))
+			}
+		}
+		if got := rangesInUse(ranges[0], ranges[1]); !slices.Equal(got, ranges[2]) {
+			t.Errorf("remembered %q, on the bridge %q: %v, want %q", c.remembered, c.bridge, got, c.want)
+		}
+	}
+}
