@@ -102,6 +102,7 @@ func contractTarget(t *testing.T, endpoint string) critest.Target {
 		Handler:       handler,
 		LogAnnotation: annotation,
 		Keepers:       annotation != "", // what writes the logs is what runs the containers
+		ExitsKept:     true,             // by keepers, and by shims that wait for containerd
 		KillContainer: func(t *testing.T, id string) func() {
 			resp, err := runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 			return killer(t, resp.GetInfo(), err)

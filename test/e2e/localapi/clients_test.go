@@ -122,6 +122,7 @@ func TestTailOfManyPods(t *testing.T) {
 	t.Parallel()
 	node := newLogs()
 	s, _ := start(t, folder(t), func(cfg *localapi.Config) { cfg.Node = node })
+	s.register()
 	s.must("", []string{"wait", "--for=create", "serviceaccount/default", "--timeout=30s"})
 	client, agent := clientset(t, s.config()), clientset(t, s.REST())
 	tailed := &tail{client: client, out: make(chan string), ends: map[types.UID]context.CancelFunc{}}
@@ -141,8 +142,10 @@ func TestTailOfManyPods(t *testing.T) {
 		for _, c := range containers {
 			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: c, Image: "registry.example/web:1"})
 		}
-		p, err := client.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{})
-		if err != nil {
+		_, err := client.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{})
+		s.scheduled(name)
+		p, errGet := client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err := errors.Join(err, errGet); err != nil {
 			t.Fatal(err)
 		}
 		p.Status.Phase = v1.PodRunning // as the agent says

@@ -33,9 +33,11 @@ type Target struct {
 	// writes the log and not the runtime.
 	LogAnnotation string
 	// Keepers says that the process that KillSandbox ends takes all containers with it, not only
-	// those of its process namespace, and that it keeps how they ended while the runtime was down.
-	// CRI asks for neither.
+	// those of its process namespace. CRI does not ask for it.
 	Keepers bool
+	// ExitsKept says that the runtime knows how containers ended while it was down. CRI does not ask
+	// for it.
+	ExitsKept bool
 	// LogDir is a folder that suite and runtime both see under this path.
 	LogDir string
 	// CgroupParent is the cgroup below which the pods' are made; empty means the runtime's default.
@@ -337,7 +339,7 @@ func (c *contract) exited(id string) *runtimeapi.ContainerStatus {
 
 // killedMeanwhile is what is told of a container that was killed while the runtime was down.
 func (c *contract) killedMeanwhile() (code int32, reason string) {
-	if c.Keepers {
+	if c.ExitsKept {
 		return killedCode, "Error"
 	}
 	return unknownCode, "Unknown"
