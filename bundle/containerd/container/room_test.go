@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ func failed(err error) error {
 }
 
 func TestIsKnown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "status")
 	for _, c := range []struct {
 		finishedAt int64
 		err        error
@@ -29,7 +31,7 @@ func TestIsKnown(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			writes := 0
-			if got := isKnown(c.finishedAt, c.err, func() error { writes++; return nil }); got != c.want {
+			if got := isKnown(path, c.finishedAt, c.err, func() error { writes++; return nil }); got != c.want {
 				t.Errorf("finished at %d, %v: %v", c.finishedAt, c.err, got)
 			}
 			time.Sleep(time.Hour)
@@ -45,14 +47,16 @@ func TestIsKnown(t *testing.T) {
 func TestWrittenWhenThereIsRoom(t *testing.T) {
 	for _, last := range []error{nil, failed(unix.ENOENT)} {
 		synctest.Test(t, func(t *testing.T) {
-			tries := 0
+			tries, path := 0, filepath.Join(t.TempDir(), "status")
 			var write func() error
 			write = func() error { // as UpdateSync does
 				var err error = failed(unix.ENOSPC)
 				if tries++; tries == 4 {
 					err = last
+				} else if err := os.WriteFile(fmt.Sprintf("%s/.tmp-status%d", filepath.Dir(path), tries), nil, 0o600); err != nil {
+					t.Error(err)
 				}
-				if err != nil && !isKnown(1, err, write) {
+				if err != nil && !isKnown(path, 1, err, write) {
 					return err
 				}
 				return nil
@@ -65,6 +69,9 @@ func TestWrittenWhenThereIsRoom(t *testing.T) {
 				t.Errorf("%d tries while there is no room", tries)
 			}
 			time.Sleep(time.Hour)
+			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
+				t.Errorf("%v are left, %v", left, err)
+			}
 			if tries != 4 {
 				t.Errorf("%d tries, the last of which ends with %v", tries, last)
 			}

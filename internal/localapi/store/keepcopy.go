@@ -28,27 +28,32 @@ func (s *Store) openCopy(cfg Config, info copyInfo) (err error) {
 	} else if info.exists && !s.recovered && cfg.Warn != nil && !info.complete {
 		cfg.Warn(fmt.Errorf("%s was damaged or incomplete, and is written anew; no object is lost", s.copy.path))
 	}
-	if err == nil {
-		err = s.beginCopy()
+	if err != nil {
+		s.copyFailed(err)
 	}
-	s.copyFailed(err)
+	s.beginCopy()
 	return nil
 }
 
-// beginCopy writes what is not written of the copy and of the state. commit is held.
-func (s *Store) beginCopy() error {
+// beginCopy writes the copy if there is none that is kept, and the state if it could not be written.
+// commit is held.
+func (s *Store) beginCopy() {
 	if s.copy.f == nil {
-		if err := s.noteDamage(guard(func() error { return s.copy.rewrite(s.db) })); err != nil {
-			return err
-		}
+		s.copyFailed(s.noteDamage(guard(func() error { return s.copy.rewrite(s.db) })))
 	}
-	if s.unwritten != nil {
-		if err := writeState(s.path+stateSuffix, *s.unwritten); err != nil {
-			return err
-		}
+	if s.unwritten == nil {
+		return
+	}
+	err := writeState(s.path+stateSuffix, *s.unwritten)
+	if err == nil {
 		s.unwritten = nil
+	} else {
+		s.retryLater()
+		err = fmt.Errorf("the revision of the objects is not kept: %w", err)
 	}
-	return nil
+	s.mu.Lock()
+	s.keeping = err
+	s.mu.Unlock()
 }
 
 // copyFailed notes that the copy is not kept, and has it tried again; nil: that it is. commit is
@@ -97,11 +102,21 @@ func (s *Store) tryAgain() {
 	failure := s.failure
 	s.mu.Unlock()
 	if failure != nil {
-		s.failed(s.update(func(tx *bolt.Tx) error { return putMeta(tx, s.Revision()) }))
+		s.failed(s.update(rewriteMeta))
 	}
-	if s.copy != nil && s.copy.f == nil {
-		s.copyFailed(s.beginCopy())
+	if s.copy != nil && s.Damage() == nil {
+		s.beginCopy()
 	}
+}
+
+// rewriteMeta changes nothing. What failed may be in the file nevertheless, with a revision that the
+// history has not.
+func rewriteMeta(tx *bolt.Tx) error {
+	revision, err := number(tx.Bucket(metaBucket), revisionKey)
+	if err != nil {
+		return err
+	}
+	return putMeta(tx, revision)
 }
 
 // endRetries ends what goes on in the background. commit is held.

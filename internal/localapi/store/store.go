@@ -105,6 +105,7 @@ type Store struct {
 	waiting []*pending // guarded by mu
 	failure error      // guarded by mu; of the last transaction
 	copying error      // guarded by mu; of the copy
+	keeping error      // guarded by mu; of the state
 	damage  error      // guarded by mu; the file was damaged while it was open
 }
 
@@ -185,7 +186,7 @@ func (s *Store) Close() error {
 func (s *Store) Health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.damage, errors.Join(s.failure, s.copying))
+	return cmp.Or(s.damage, errors.Join(s.failure, s.copying, s.keeping))
 }
 
 // Recovery returns what was done about a damaged file, the last time, and whether it was by this

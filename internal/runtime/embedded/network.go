@@ -99,7 +99,7 @@ const claimsDir = "/run/berth-subnets"
 func ensureNetwork(p paths, w wish, claims string, firewall func() string) (network, error) {
 	before, err := readNetwork(p.network())
 	if err == nil {
-		err = before.check(p.bridges())
+		err = before.check()
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// Set aside for whoever wants to know what was in it; the choice can be made again.
@@ -107,6 +107,9 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 			return network{}, err
 		}
 		before = network{}
+	}
+	if !slices.Contains(p.bridges(), before.Bridge) && !isUp(before.Bridge) {
+		before.Bridge = "" // of another root directory, or damaged
 	}
 	n := network{Version: 2, Assigned: w.assigned, Bridge: cmp.Or(before.Bridge, p.bridge()), Firewall: before.Firewall}
 	if n.Firewall == "" {
@@ -149,30 +152,29 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 }
 
 // check finds what cannot have been written: the file is damaged.
-func (n network) check(bridges []string) error {
-	if n.Bridge != "" && !slices.Contains(bridges, n.Bridge) && !isUp(n.Bridge) {
-		return fmt.Errorf("bridge %q is none of this agent's (%s)", n.Bridge, strings.Join(bridges, ", "))
-	}
+func (n network) check() error {
 	if !slices.Contains([]string{"", nftables, iptables}, n.Firewall) {
 		return fmt.Errorf("firewall %q is neither %s nor %s", n.Firewall, nftables, iptables)
 	}
 	return nil
 }
 
-// rangesInUse are the remembered ranges if the bridge has them, and else those that the bridge has,
-// one of each family: what is remembered is lost or damaged, and pods that run have addresses of the
-// bridge's.
+// rangesInUse are the remembered ranges, or else, if these are lost or damaged, those that the bridge
+// has, one of each family: pods that run have addresses of them. A bridge that has another range of
+// IPv4 than the remembered one shows the damage, as it never has two; one of IPv6 it gets with the
+// next pod.
 func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
+	is4 := func(p netip.Prefix) bool { return p.Addr().Is4() }
 	damaged := len(remembered) == 0
 	for _, p := range remembered {
-		damaged = damaged || !slices.Contains(bridge, p)
+		damaged = damaged || is4(p) && slices.ContainsFunc(bridge, is4) && !slices.Contains(bridge, p)
 	}
 	if !damaged || len(bridge) == 0 {
 		return remembered
 	}
 	var out []netip.Prefix
 	for _, p := range bridge {
-		if !slices.ContainsFunc(out, func(q netip.Prefix) bool { return p.Addr().Is4() == q.Addr().Is4() }) {
+		if !slices.ContainsFunc(out, func(q netip.Prefix) bool { return is4(p) == is4(q) }) {
 			out = append(out, p)
 		}
 	}

@@ -313,23 +313,25 @@ func TestNetworkThatIsUpAndForgotten(t *testing.T) {
 	}
 }
 
-// What a flipped bit makes of the file is no choice of a bridge or a firewall.
+// What a flipped bit makes of the file is no choice of a firewall.
 func TestNetworkIsChecked(t *testing.T) {
-	bridges := []string{"berth0123", "berth0123-2"}
-	for _, c := range []struct {
-		bridge, firewall, want string
-	}{
-		{"", "", ""},
-		{"berth0123-2", nftables, ""},
-		{"berth0123", iptables, ""},
-		{"lo", iptables, ""}, // it is there
-		{"berth0133", nftables, `bridge "berth0133" is none of this agent's`},
-		{"berth0123", "nftablds", `firewall "nftablds" is neither`},
-	} {
-		err := network{Bridge: c.bridge, Firewall: c.firewall}.check(bridges)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("bridge %q, firewall %q: %v, want %q", c.bridge, c.firewall, err, c.want)
+	for firewall, fine := range map[string]bool{"": true, nftables: true, iptables: true, "nftablds": false} {
+		if err := (network{Firewall: firewall}).check(); (err == nil) != fine {
+			t.Errorf("firewall %q: %v", firewall, err)
 		}
+	}
+}
+
+// A bridge of another root directory, or of a flipped bit, is not made; the range stays.
+func TestBridgeOfAnotherRoot(t *testing.T) {
+	p := paths{root: t.TempDir()}
+	subnets := []netip.Prefix{netip.MustParsePrefix("10.201.7.0/24")}
+	if err := writeJSON(p.network(), network{Version: 2, Subnets: subnets, Bridge: "berth0000nine", Firewall: nftables}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := ensureNetwork(p, wish{}, t.TempDir(), nil)
+	if err != nil || n.Bridge != p.bridge() || !slices.Equal(n.Subnets, subnets) {
+		t.Errorf("the bridge is %s, the ranges are %v, %v; want %s, %v", n.Bridge, n.Subnets, err, p.bridge(), subnets)
 	}
 }
 
@@ -342,8 +344,11 @@ func TestRangesInUse(t *testing.T) {
 		{"", "10.88.0.0/16", "10.88.0.0/16"},
 		{"10.88.0.0/17", "10.88.0.0/16", "10.88.0.0/16"},
 		{"10.89.0.0/16", "10.88.0.0/16 fd00::/64", "10.88.0.0/16 fd00::/64"},
-		{"10.88.0.0/16", "10.88.0.0/16 fd00::/64", "10.88.0.0/16"}, // IPv6 of a configuration before
-		{"10.88.0.0/16 fd01::/64", "10.88.0.0/16 fd00::/64 fd02::/64", "10.88.0.0/16 fd00::/64"},
+		{"10.88.0.0/16", "10.88.0.0/16 fd00::/64", "10.88.0.0/16"},           // IPv6 of a configuration before
+		{"10.88.0.0/16 fd01::/64", "10.88.0.0/16", "10.88.0.0/16 fd01::/64"}, // the next pod gets both
+		{"10.88.0.0/16", "fd00::/64", "10.88.0.0/16"},
+		{"fd01::/64", "fd00::/64", "fd01::/64"},
+		{"", "10.88.0.0/16 fd00::/64 fd02::/64", "10.88.0.0/16 fd00::/64"},
 		{"", "", ""},
 	} {
 		var ranges [3][]netip.Prefix

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"berth/internal/checkpoint"
@@ -152,13 +153,27 @@ func lesseeByAttachments(owners map[string][]byte, address, sandbox string) (own
 		id, _, _ := strings.Cut(name, "-")
 		switch {
 		case !isID(id):
-		case bytes.Contains(b, []byte(`"`+address+`/`)):
+		case hasAddress(b, address):
 			return name
 		case id == sandbox:
 			owner = name
 		}
 	}
 	return owner
+}
+
+// hasAddress reports whether an attachment has an address, also if it can only be read in part:
+// annotations of the pod, which it has too, can name any address.
+func hasAddress(content []byte, address string) bool {
+	var a struct {
+		Result struct {
+			IPs []struct{ Address string }
+		}
+	}
+	if json.Unmarshal(content, &a) != nil {
+		return bytes.Contains(content, []byte(`"`+address+`/`))
+	}
+	return slices.ContainsFunc(a.Result.IPs, func(ip struct{ Address string }) bool { return strings.HasPrefix(ip.Address, address+"/") })
 }
 
 // setAsideFolders moves folders out of the way that are in the places of files of ours.

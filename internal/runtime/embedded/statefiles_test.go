@@ -67,21 +67,25 @@ func TestRemoveDamagedState(t *testing.T) {
 // CNI library remembers.
 func TestLesseeByAttachments(t *testing.T) {
 	a, b := strings.Repeat("0a", 32), strings.Repeat("0b", 32)
+	c := strings.Repeat("0c", 32)
 	owners := map[string][]byte{
-		a + "-eth0": []byte(`{"result":{"ips":[{"address":"10.88.0.7/16"}]}}`),
-		b + "-eth0": nil, // it cannot be read
+		a + "-eth0": []byte(`{"result":{"ips":[{"address":"10.88.0.7/16"}]},"note":"10.88.0.6/32"}`),
+		b + "-eth0": nil,                                                   // it cannot be read
+		c + "-eth0": []byte(`{"result":{"ips":[{"address":"10.88.0.5/16"`), // cut off
 		"0c-eth0":   []byte(`{"result":{"ips":[{"address":"10.88.0.9/16"}]}}`),
 	}
-	for _, c := range []struct{ address, sandbox, want string }{
+	for _, l := range []struct{ address, sandbox, want string }{
 		{"10.88.0.7", strings.Repeat("1a", 32), a + "-eth0"},
 		{"10.88.0.7", b, a + "-eth0"}, // what is in use is not given to another
 		{"10.88.0.8", b, b + "-eth0"},
 		{"10.88.0.8", strings.Repeat("1a", 32), ""},
 		{"10.88.0.9", "0c", ""}, // no ID of a sandbox
 		{"10.88.0.7", "", a + "-eth0"},
+		{"10.88.0.6", "", ""}, // an annotation's
+		{"10.88.0.5", "", c + "-eth0"},
 	} {
-		if got := lesseeByAttachments(owners, c.address, c.sandbox); got != c.want {
-			t.Errorf("the lease of %s, of %q: %q, want %q", c.address, c.sandbox, got, c.want)
+		if got := lesseeByAttachments(owners, l.address, l.sandbox); got != l.want {
+			t.Errorf("the lease of %s, of %q: %q, want %q", l.address, l.sandbox, got, l.want)
 		}
 	}
 }
