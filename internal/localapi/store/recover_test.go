@@ -270,7 +270,7 @@ func TestWellAgainWithoutAWrite(t *testing.T) {
 		for _, early := range []bool{true, false} {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "objects.db")
-			want, _ := several(t, path)
+			several(t, path)
 			if err := errors.Join(os.Remove(path+".copy"), os.Remove(path+".json")); err != nil {
 				t.Fatal(err)
 			}
@@ -302,7 +302,7 @@ func TestWellAgainWithoutAWrite(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				want, _ = list(t, s, store.Range{Resource: "pods"})
+				want, _ := list(t, s, store.Range{Resource: "pods"})
 				if err := errors.Join(s.Close(), os.Truncate(path, 100)); err != nil {
 					t.Fatal(err)
 				}
