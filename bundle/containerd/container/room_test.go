@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,13 +31,13 @@ func TestIsKnown(t *testing.T) {
 		{0, failed(unix.ENOSPC), false}, // it may be started with another try
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			writes := 0
-			if got := isKnown(path, c.finishedAt, c.err, func() error { writes++; return nil }); got != c.want {
+			var writes atomic.Int32
+			if got := isKnown(path, c.finishedAt, c.err, func() error { writes.Add(1); return nil }); got != c.want {
 				t.Errorf("finished at %d, %v: %v", c.finishedAt, c.err, got)
 			}
 			time.Sleep(time.Hour)
-			if got := writes == 1; got != c.want {
-				t.Errorf("finished at %d, %v: written %d times", c.finishedAt, c.err, writes)
+			if got := writes.Load() == 1; got != c.want {
+				t.Errorf("finished at %d, %v: written %d times", c.finishedAt, c.err, writes.Load())
 			}
 		})
 	}
@@ -47,13 +48,15 @@ func TestIsKnown(t *testing.T) {
 func TestWrittenWhenThereIsRoom(t *testing.T) {
 	for _, last := range []error{nil, failed(unix.ENOENT)} {
 		synctest.Test(t, func(t *testing.T) {
-			tries, path := 0, filepath.Join(t.TempDir(), "status")
+			var tries atomic.Int32
+			path := filepath.Join(t.TempDir(), "status")
 			var write func() error
 			write = func() error { // as UpdateSync does
-				var err error = failed(unix.ENOSPC)
-				if tries++; tries == 4 {
+				err := failed(unix.ENOSPC)
+				n := tries.Add(1)
+				if n == 4 {
 					err = last
-				} else if err := os.WriteFile(fmt.Sprintf("%s/.tmp-status%d", filepath.Dir(path), tries), nil, 0o600); err != nil {
+				} else if err := os.WriteFile(fmt.Sprintf("%s/.tmp-status%d", filepath.Dir(path), n), nil, 0o600); err != nil {
 					t.Error(err)
 				}
 				if err != nil && !isKnown(path, 1, err, write) {
@@ -65,15 +68,15 @@ func TestWrittenWhenThereIsRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(3*roomPause - 1)
-			if tries != 3 {
-				t.Errorf("%d tries while there is no room", tries)
+			if tries.Load() != 3 {
+				t.Errorf("%d tries while there is no room", tries.Load())
 			}
 			time.Sleep(time.Hour)
 			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
 				t.Errorf("%v are left, %v", left, err)
 			}
-			if tries != 4 {
-				t.Errorf("%d tries, the last of which ends with %v", tries, last)
+			if tries.Load() != 4 {
+				t.Errorf("%d tries, the last of which ends with %v", tries.Load(), last)
 			}
 		})
 	}
