@@ -45,7 +45,8 @@ func TestLifeAgentKilledWhileSandboxesAreMade(t *testing.T) {
 	n.start()
 	n.awaitReady("stays")
 	n.awaitNoOrphans("after 30 agents")
-	// The pods that came last may have run: the agent ends them, and then removes what the runtime knows of them.
+	// The pods that came last may have run: the agent ends them, and then removes what the runtime
+	// knows of them.
 	until(t, "the runtime to have one sandbox with one container", func() bool {
 		has, err := n.possessions()
 		return err == nil && len(has.sandboxes) == 1 && len(has.containers) == 1

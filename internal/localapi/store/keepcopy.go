@@ -35,8 +35,8 @@ func (s *Store) openCopy(cfg Config, info copyInfo) (err error) {
 	return nil
 }
 
-// beginCopy writes the copy if there is none that is kept, and the state if it could not be written.
-// commit is held.
+// beginCopy writes the copy if there is none that is kept, and the state if it could not be
+// written. commit is held.
 func (s *Store) beginCopy() {
 	if s.copy.f == nil {
 		s.copyFailed(s.noteDamage(guard(func() error { return s.copy.rewrite(s.db) })))
@@ -109,8 +109,8 @@ func (s *Store) tryAgain() {
 	}
 }
 
-// rewriteMeta changes nothing. What failed may be in the file nevertheless, with a revision that the
-// history has not.
+// rewriteMeta changes nothing. What failed may be in the file nevertheless, with a revision that
+// the history has not.
 func rewriteMeta(tx *bolt.Tx) error {
 	revision, err := number(tx.Bucket(metaBucket), revisionKey)
 	if err != nil {

@@ -262,9 +262,9 @@ func TestObjectThatDoesNotDecode(t *testing.T) {
 	}
 }
 
-// A copy that the disk does not take, when the store is opened or later, is made when the disk takes
-// it, though nothing more is written; and so is the state beside it. The store is well again, too,
-// when it was a write of an object that failed.
+// A copy that the disk does not take, when the store is opened or later, is made when the disk
+// takes it, though nothing more is written; and so is the state beside it. The store is well again,
+// too, when it was a write of an object that failed.
 func TestWellAgainWithoutAWrite(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		for _, early := range []bool{true, false} {

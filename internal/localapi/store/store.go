@@ -91,8 +91,8 @@ type Store struct {
 
 	// copy is nil without a copy. Guarded by commit.
 	copy *copyWriter
-	// retry is due when what could not be written is tried again, nil if all was; closed keeps it from
-	// the database. Guarded by commit.
+	// retry is due when what could not be written is tried again, nil if all was; closed keeps it
+	// from the database. Guarded by commit.
 	retry  *time.Timer
 	closed bool
 	// unwritten is the state that could not be written, nil if it was. Guarded by commit.

@@ -159,10 +159,10 @@ func (n network) check() error {
 	return nil
 }
 
-// rangesInUse are the remembered ranges, or else, if these are lost or damaged, those that the bridge
-// has, one of each family: pods that run have addresses of them. A bridge that has another range of
-// IPv4 than the remembered one shows the damage, as it never has two; one of IPv6 it gets with the
-// next pod.
+// rangesInUse are the remembered ranges, or else, if these are lost or damaged, those that the
+// bridge has, one of each family: pods that run have addresses of them. A bridge that has another
+// range of IPv4 than the remembered one shows the damage, as it never has two; one of IPv6 it gets
+// with the next pod.
 func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
 	is4 := func(p netip.Prefix) bool { return p.Addr().Is4() }
 	damaged := len(remembered) == 0

@@ -335,8 +335,8 @@ func TestBridgeOfAnotherRoot(t *testing.T) {
 	}
 }
 
-// Ranges that the file has lost, or that a flipped bit has changed, are those of the bridge with the
-// pods that run.
+// Ranges that the file has lost, or that a flipped bit has changed, are those of the bridge with
+// the pods that run.
 func TestRangesInUse(t *testing.T) {
 	for _, c := range []struct{ remembered, bridge, want string }{
 		{"10.88.0.0/16", "10.88.0.0/16", "10.88.0.0/16"},

@@ -63,8 +63,8 @@ func TestRemoveDamagedState(t *testing.T) {
 	}
 }
 
-// A lease whose owner has changed by a bit is given back to the pod that has the address, by what the
-// CNI library remembers.
+// A lease whose owner has changed by a bit is given back to the pod that has the address, by what
+// the CNI library remembers.
 func TestLesseeByAttachments(t *testing.T) {
 	a, b := strings.Repeat("0a", 32), strings.Repeat("0b", 32)
 	c := strings.Repeat("0c", 32)

@@ -35,8 +35,8 @@ type Target struct {
 	// Keepers says that the process that KillSandbox ends takes all containers with it, not only
 	// those of its process namespace. CRI does not ask for it.
 	Keepers bool
-	// ExitsKept says that the runtime knows how containers ended while it was down. CRI does not ask
-	// for it.
+	// ExitsKept says that the runtime knows how containers ended while it was down. CRI does not
+	// ask for it.
 	ExitsKept bool
 	// LogDir is a folder that suite and runtime both see under this path.
 	LogDir string
