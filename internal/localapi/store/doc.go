@@ -1,9 +1,10 @@
 // Package store keeps the objects of the local API: bytes under keys, each with the revision of its
 // last change, in one file of bbolt.
 //
-// Owns: the file, revisions, and the history of the last changes.
+// Owns: the file, the copy and the state beside it, revisions, and the history of the last changes.
 // Reads: nothing.
-// Never: looks into a value, starts a goroutine, answers a write before it is on the disk.
+// Never: looks into a value, answers a write before it is on the disk, does anything by itself but
+// try again what could not be written.
 //
 // A revision counts the changes of all objects. Write changes one object if its revision is the one
 // that the caller has seen. Those who write at the same time share one transaction and its fsync.

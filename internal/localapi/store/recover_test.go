@@ -318,6 +318,30 @@ func TestWellAgainWithoutAWrite(t *testing.T) {
 	})
 }
 
+// A transaction that failed and is in the file nevertheless has its revision for good: no other
+// change gets it.
+func TestRevisionOfAFailedSync(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "objects.db")
+	synctest.Test(t, func(t *testing.T) {
+		s := openCopied(t, path)
+		write(t, s, pod("a"), 0, "value of pods/default/a")
+		unseen, err := s.FailAfterCommit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := s.Health(); err != nil {
+			t.Error(err)
+		}
+		if got := write(t, s, pod("b"), 0, "value of pods/default/b"); got <= unseen {
+			t.Errorf("the next change has revision %d, and the one that failed has %d", got, unseen)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A copy that the disk does not take costs no write; it is made when the disk takes it.
 func TestCopyOnABadDisk(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
