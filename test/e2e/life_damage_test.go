@@ -74,12 +74,14 @@ func TestDamagedRuntimeFiles(t *testing.T) {
 	w := &damagedRuntime{node: n, home: n.place.Root + "/containerd"}
 	w.live()
 	for _, d := range runtimeDamages {
+		w.renew() // or each damage waits longer for the back-off of those before
 		w.databases(d.name, d.quiet, d.do)
 	}
 	for _, d := range runtimeDamages {
 		w.content(d.name, d.do)
 	}
 	for _, d := range runtimeDamages {
+		w.renew()
 		w.others(d.name, d.special, d.do)
 	}
 }
@@ -127,6 +129,8 @@ type damagedRuntime struct {
 	agent *agent
 	home  string // containerd's folder
 
+	running map[string]string // manifests of the pods, by file
+
 	spare string            // an archive
 	parts map[string]string // files of the spare image, by what they are
 }
@@ -147,12 +151,25 @@ func (w *damagedRuntime) live() {
 		w.parts[what] = w.home + "/io.containerd.content.v1.content/blobs/sha256/" + strings.TrimPrefix(digest, "sha256:")
 	}
 	w.berth("image", "import", w.spare)
-	w.write("web.yaml", manifest("web", "serve"))
-	w.write("pulled.yaml", puller("pulled", pulled, "IfNotPresent"))
-	w.write("imported.yaml", puller("imported", importedImage, "Never"))
-	w.awaitReady(damagedPods...)
+	w.running = map[string]string{
+		"web.yaml": manifest("web", "serve"), "pulled.yaml": puller("pulled", pulled, "IfNotPresent"), "imported.yaml": puller("imported", importedImage, "Never"),
+	}
+	w.renew()
 	r.server.Close()
 	w.awaitListed(pulled, importedImage, spareImage)
+}
+
+// renew replaces the pods, if they run, by ones that have never ended.
+func (w *damagedRuntime) renew() {
+	w.t.Helper()
+	for file := range w.running {
+		must(w.t, os.RemoveAll(filepath.Join(w.manifests(), file))) // at first there is none
+	}
+	w.awaitOnly(nil)
+	for file, content := range w.running {
+		w.write(file, content)
+	}
+	w.awaitReady(damagedPods...)
 }
 
 var damagedPods = []string{"web", "pulled", "imported"}
