@@ -178,6 +178,8 @@ type Outside struct {
 	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's
 	// addresses; the zero value asks this machine.
 	Machine func() (node.Machine, error)
+	// Random spreads what the node tells the API server, by numbers in [0,1); nil is math/rand.
+	Random func() float64
 	// Tuning replaces the kernel's settings and the limits of the agent's process.
 	Tuning tuning.Machine
 	// Chains replaces iptables.

@@ -82,6 +82,6 @@ func newNode(g *ground, sources node.Sources) (*node.Node, error) {
 		LeaseDuration: time.Duration(k.NodeLeaseDurationSeconds) * time.Second,
 		RootDir:       g.cfg.RootDir, LabelsFile: filepath.Join(g.cfg.RootDir, "node_labels.json"),
 		CloseIdleConnections: heartbeat.CloseConnections, Metrics: g.out.Metrics,
-		Booted: stats.BootTime("/proc"), Started: g.started,
+		Random: g.out.Random, Booted: stats.BootTime("/proc"), Started: g.started,
 	})
 }
