@@ -44,6 +44,7 @@ BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_
 # - Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
 #   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
 # - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.
+# - A pull goes on from what an earlier one left only as long as that is of use, as bundle/containerd/remotes says.
 # - Who is shown a password is said in bundle/containerd/docker.
 # - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
 #   node reaches. They are not asked; the registry is.
@@ -62,6 +63,7 @@ change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause :=
 change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
 change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
 change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
+change core/remotes/handlers.go 's/^func Fetch\((ctx .*\)/func Fetch\1\n\treturn again(ctx, ingester, MakeRefKey(ctx, desc), func() error { return fetchOnce(ctx, ingester, fetcher, desc) })\n}\n\nfunc fetchOnce\1/' 'func fetchOnce('; \
 change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'; \
 change internal/cri/server/container_list.go 's/^\tfor _, container := range containersInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(container.ID, container.SandboxID, container.Config.GetLabels(), f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
 change internal/cri/server/sandbox_list.go 's/^\tfor _, sandboxInStore := range sandboxesInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(sandboxInStore.ID, "", sandboxInStore.Config.GetLabels(), f.GetId(), "", f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
@@ -118,6 +120,7 @@ bundle-build: bundle-needs
 	cp containerd/events/resting.go "$$work/source/containerd/internal/cri/server/events/"; \
 	cp containerd/io/outputs.go "$$work/source/containerd/internal/cri/io/"; \
 	cp containerd/container/room.go "$$work/source/containerd/internal/cri/store/container/"; \
+	cp containerd/remotes/again.go "$$work/source/containerd/core/remotes/"; \
 	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
 	change() { \
 		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \

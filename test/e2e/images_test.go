@@ -387,28 +387,7 @@ func TestImagesProgress(t *testing.T) {
 	n.start()
 	r := newRegistry(t, httptest.NewServer)
 	image, _ := r.pushLarge(n, "slow", 4<<20)
-	half, rest := make(chan struct{}), make(chan struct{})
-	var once, release sync.Once
-	goOn := func() { release.Do(func() { close(rest) }) }
-	t.Cleanup(goOn) // before the registry waits for its answers
-	r.fault("slow", func(w http.ResponseWriter, req *http.Request) bool {
-		answer := httptest.NewRecorder()
-		if req.Method != http.MethodGet || !strings.Contains(req.URL.Path, "/blobs/") {
-			return false
-		}
-		r.inner.ServeHTTP(answer, req)
-		body := answer.Body.Bytes()
-		if len(body) < 4<<20 {
-			return false // not the layer
-		}
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		_, _ = w.Write(body[:len(body)/2])
-		w.(http.Flusher).Flush()
-		once.Do(func() { close(half) })
-		<-rest
-		_, _ = w.Write(body[len(body)/2:])
-		return true
-	})
+	half, goOn := r.hold("slow", 4<<20)
 	n.write("slow.yaml", puller("slow", image, "IfNotPresent"))
 	<-half
 	shown := regexp.MustCompile(`slow +0/1 +ContainerCreating \(pulling [1-9][0-9]?%\)`)

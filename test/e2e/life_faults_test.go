@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -190,4 +191,42 @@ func (n *node) endContainerd() {
 		_, err := os.Readlink("/proc/" + pid + "/exe") // a zombie has none
 		return err != nil
 	})
+}
+
+// A machine loses power while an image is being pulled: the image is pulled by the next try though
+// the part that had come is damaged, or the registry cannot send the rest alone.
+func TestLifePullsThatWereCutOff(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := n.start()
+	r := newRegistry(t, httptest.NewServer)
+	const size = 4 << 20
+	for _, repository := range []string{"damaged", "whole"} {
+		image, _ := r.pushLarge(n, repository, size)
+		half, goOn := r.hold(repository, size)
+		n.write(repository+".yaml", puller(repository, image, "IfNotPresent"))
+		<-half
+		var part string
+		until(t, "containerd to keep a part of the layer", func() bool {
+			for _, file := range glob(n.place.Root + "/containerd/io.containerd.content.v1.content/ingest/*/data") {
+				if fi, err := os.Stat(file); err == nil && fi.Size() > size/4 {
+					part = file
+				}
+			}
+			return part != ""
+		})
+		a.kill()
+		n.endContainerd()
+		if repository == "damaged" {
+			must(t, rewriteFile(part, flipBits))
+		} else {
+			r.fault(repository, nil) // the registry of the tests sends no open ranges
+		}
+		goOn()
+		a = n.start()
+		n.awaitReady(repository)
+		if said := n.berth("explain", "--all", repository); strings.Contains(said, "ErrImagePull") {
+			t.Errorf("%s: the next try failed:\n%s", repository, said)
+		}
+	}
 }

@@ -18,9 +18,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 )
@@ -121,6 +123,40 @@ func (r *imageRegistry) fault(repository string, f func(http.ResponseWriter, *ht
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults[repository] = f
+}
+
+// hold sends half of the blob of at least so many bytes, and the rest once goOn was called: then,
+// also the part that is asked for.
+func (r *imageRegistry) hold(repository string, size int) (half <-chan struct{}, goOn func()) {
+	sent, rest := make(chan struct{}), make(chan struct{})
+	var once, release sync.Once
+	goOn = func() { release.Do(func() { close(rest) }) }
+	r.t.Cleanup(goOn) // before the registry waits for its answers
+	r.fault(repository, func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method != http.MethodGet || !strings.Contains(req.URL.Path, "/blobs/") {
+			return false
+		}
+		answer := httptest.NewRecorder()
+		r.inner.ServeHTTP(answer, httptest.NewRequest(req.Method, req.URL.Path, nil))
+		body := answer.Body.Bytes()
+		if len(body) < size {
+			return false
+		}
+		select {
+		case <-rest:
+			http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(body))
+			return true
+		default:
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = w.Write(body[:len(body)/2])
+		w.(http.Flusher).Flush()
+		once.Do(func() { close(sent) })
+		<-rest
+		_, _ = w.Write(body[len(body)/2:])
+		return true
+	})
+	return sent, goOn
 }
 
 // do sends a request to the registry, past its guards.
