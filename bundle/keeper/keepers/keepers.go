@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/core/events"
@@ -115,6 +116,10 @@ func (k *Keepers) seal() error {
 	return nil
 }
 
+// lockPatience is how long a held lock is waited for: one of a containerd that was killed is given
+// back a moment later if it, or a process that it had just forked, is still ending.
+const lockPatience = 3 * time.Second
+
 // lock keeps a second containerd with the same state away: a keeper heeds who connects last. The
 // kernel gives the lock back when this process ends.
 func (k *Keepers) lock() error {
@@ -131,11 +136,16 @@ func (k *Keepers) lock() error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		unix.Close(fd)
-		return fmt.Errorf("%s: another containerd serves the pods of this state directory: %w", path, err)
+	for limit := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(limit) {
+			unix.Close(fd)
+			return fmt.Errorf("%s: another containerd serves the pods of this state directory: %w", path, err)
+		}
 	}
-	return nil
 }
 
 func (k *Keepers) socket() string { return filepath.Join(k.dir, "task.sock") }
