@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"berth/internal/cluster/node"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/source/manifest"
 )
 

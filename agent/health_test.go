@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/config"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/source/manifest"
 )
 

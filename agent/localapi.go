@@ -18,12 +18,12 @@ import (
 
 	"berth/internal/cluster/kube"
 	"berth/internal/config"
+	"berth/internal/explain"
 	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/registry"
-	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
 	"berth/internal/record/events"
 	"berth/internal/runtime/embedded"
@@ -230,7 +230,7 @@ func (l *localAPI) address() string {
 }
 
 // Explain is server.Scheduler.
-func (l *localAPI) Explain(namespace, name string) *scheduler.Unbound {
+func (l *localAPI) Explain(namespace, name string) *explain.Unbound {
 	s := l.serving()
 	if s == nil {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"context"
 
 	"berth/internal/host/cgroups"
-	"berth/internal/host/nodeallocatable"
+	"berth/internal/resources/nodeallocatable"
 	"berth/internal/sync/admission"
 )
 

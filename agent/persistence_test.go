@@ -9,7 +9,7 @@ import (
 
 	"berth/agent/agenttest"
 	"berth/internal/checkpoint/checkpointtest"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 // A file that cannot be written shows in the agent's health until it can be written again. Pods go

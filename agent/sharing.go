@@ -10,7 +10,7 @@ import (
 
 	"berth/internal/cluster/node"
 	"berth/internal/config"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/observe/pleg"
 	"berth/internal/pod"
 	"berth/internal/record/journal"

@@ -10,10 +10,10 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
+	"berth/internal/health"
 	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
 	"berth/internal/localapi"
-	"berth/internal/observe/health"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
 	"berth/internal/observe/pleg"
@@ -21,6 +21,7 @@ import (
 	"berth/internal/record/tracing"
 	"berth/internal/resources/podresources"
 	"berth/internal/runtime/containerlogs"
+	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
 	"berth/internal/sync/drain"
 	"berth/internal/sync/nodeshutdown"
@@ -135,7 +136,7 @@ func wire(cfg Config, out Outside) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.tuner = newTuner(&a.base)
-	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, cfg.Log)
+	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, embedded.BridgePrefix, cfg.Log)
 	a.node = nodeSource{a.api.current}
 	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {
 		return nil, err

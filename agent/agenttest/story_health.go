@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 // health compares a condition of the agent's health.

@@ -96,7 +96,7 @@ func explainBySocket(ctx context.Context, c *client, arg, namespace string) (ser
 	if err != nil {
 		return server.Explanation{}, err
 	}
-	return explain(ctx, c, subject)
+	return fetchExplanation(ctx, c, subject)
 }
 
 // findSubject returns what the argument names: a manifest's file, or a pod, which may be gone. A
@@ -148,9 +148,9 @@ func chooseSubject(subjects []journal.Subject, arg, namespace string) (journal.S
 	}
 }
 
-// explain asks the agent for all that it has of a pod, or of a manifest when the subject has no
-// namespace.
-func explain(ctx context.Context, c *client, s journal.Subject) (server.Explanation, error) {
+// fetchExplanation asks the agent for all that it has of a pod, or of a manifest when the subject
+// has no namespace.
+func fetchExplanation(ctx context.Context, c *client, s journal.Subject) (server.Explanation, error) {
 	path, query := server.PathExplain+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
 	if s.Namespace == "" {
 		path, query = server.PathExplain, url.Values{"subject": {s.Name}}

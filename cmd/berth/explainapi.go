@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/pod"
 )
 

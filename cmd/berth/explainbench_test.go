@@ -53,7 +53,7 @@ func BenchmarkExplain(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		e, err := explain(ctx, c, subject)
+		e, err := fetchExplanation(ctx, c, subject)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1"
 
-	"berth/internal/localapi/scheduler"
+	"berth/internal/explain"
 )
 
 // unbound tells of a pod that no node has yet.
@@ -40,7 +40,7 @@ func (s unbound) aboutUnbound() string {
 }
 
 // usersText says which pods use most of what a pod is short of.
-func (s unbound) usersText(sh *scheduler.Shortage) string {
+func (s unbound) usersText(sh *explain.Shortage) string {
 	const most = 3
 	var users []string
 	for i, u := range sh.Users {
@@ -81,7 +81,7 @@ func unitText(name v1.ResourceName, n int64) string {
 }
 
 // shortageText says what a pod asks for, and how much of it is free.
-func shortageText(sh *scheduler.Shortage) string {
+func shortageText(sh *explain.Shortage) string {
 	asks := amountText(sh.Resource, sh.Requested) + unitText(sh.Resource, sh.Requested)
 	if sh.Resource == v1.ResourcePods {
 		asks = "a place for a pod"
@@ -113,9 +113,9 @@ func (s unbound) nextUnbound() []string {
 	}
 	then := ": the pod is bound then" + s.turn()
 	switch reasons[0].Rule {
-	case scheduler.RuleOtherScheduler:
+	case explain.RuleSchedulerName:
 		then = ""
-	case scheduler.RuleGates:
+	case explain.RuleSchedulingGates:
 		then = ": the pod is bound then, if it fits" + s.turn()
 	}
 	return append(s.ends(), "as soon as "+strings.Join(awaited, " and ")+then)

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
-	"berth/internal/localapi/scheduler"
+	"berth/internal/explain"
 	"berth/internal/record/journal"
 )
 
@@ -17,16 +17,16 @@ func TestUnboundWaitsForAnEnd(t *testing.T) {
 	now := time.Date(2000, 1, 1, 0, 0, 10, 0, time.UTC)
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1", CreationTimestamp: metav1.NewTime(now.Add(-5 * time.Second))}}
 	p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available."}}
-	users := []scheduler.User{
+	users := []explain.ResourceUser{
 		{Pod: "default/a", Amount: 2 << 30, Until: now.Add(20 * time.Second)}, {Pod: "default/b", Amount: 1 << 30}, {Pod: "default/c", Amount: 1}, {Pod: "default/d", Amount: 1},
 	}
 	e := server.Explanation{
 		Pods:    []*v1.Pod{p},
 		Stories: []journal.Timeline{{Subject: journal.Subject{UID: "1", Namespace: "default", Name: "web"}, Seen: p.CreationTimestamp.Time}},
-		Unbound: &scheduler.Unbound{UID: "1", Ahead: []string{"default/1", "default/2", "default/3", "default/4"}, Reasons: []scheduler.Reason{
-			{Rule: "NodeResourcesFit", Shortage: &scheduler.Shortage{Resource: v1.ResourceMemory, Requested: 2 << 30, Used: 3<<30 + 2, Allocatable: 4 << 30, Users: users}},
-			{Rule: "NodeResourcesFit", Shortage: &scheduler.Shortage{Resource: "example.com/gpu", Requested: 2, Used: 1, Allocatable: 2}},
-			{Rule: "NodeResourcesFit", Shortage: &scheduler.Shortage{Resource: v1.ResourcePods, Requested: 1, Used: 110, Allocatable: 110}},
+		Unbound: &explain.Unbound{UID: "1", Ahead: []string{"default/1", "default/2", "default/3", "default/4"}, Reasons: []explain.SchedulingReason{
+			{Rule: "NodeResourcesFit", Shortage: &explain.Shortage{Resource: v1.ResourceMemory, Requested: 2 << 30, Used: 3<<30 + 2, Allocatable: 4 << 30, Users: users}},
+			{Rule: "NodeResourcesFit", Shortage: &explain.Shortage{Resource: "example.com/gpu", Requested: 2, Used: 1, Allocatable: 2}},
+			{Rule: "NodeResourcesFit", Shortage: &explain.Shortage{Resource: v1.ResourcePods, Requested: 1, Used: 110, Allocatable: 110}},
 		}},
 	}
 	s := newExplainer(e, now, time.UTC)

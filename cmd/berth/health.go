@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/runtime/embedded"
 )
 

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/events"
 	"berth/internal/record/journal"

@@ -35,7 +35,7 @@ func explainAs(dial func(context.Context) (net.Conn, error), subject string, sho
 	if err != nil {
 		return out, err
 	}
-	e, err := explain(context.Background(), c, s)
+	e, err := fetchExplanation(context.Background(), c, s)
 	if err != nil {
 		return out, err
 	}

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 
+	"berth/internal/health"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
-	"berth/internal/observe/health"
 )
 
 // ErrDamaged is the class of errors of a file of objects that was damaged while it was in use.

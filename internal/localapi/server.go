@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"berth/internal/explain"
 	"berth/internal/localapi/access"
 	"berth/internal/localapi/binder"
 	"berth/internal/localapi/garbage"
@@ -196,7 +197,7 @@ func (s *Server) ShutdownChanged() {
 }
 
 // Explain returns what holds a pod without a node; nil if there is no such pod.
-func (s *Server) Explain(namespace, name string) (*scheduler.Unbound, error) {
+func (s *Server) Explain(namespace, name string) (*explain.Unbound, error) {
 	if s.scheduler == nil {
 		return nil, nil
 	}

@@ -34,7 +34,7 @@ var groups = []group{
 	{"images", []string{"internal/runtime/images", "bundle/containerd"}, []string{"images_test.go", "registries_*test.go", "cluster_images_test.go", "subpath_images_test.go"}},
 	{"logs", []string{"internal/runtime/logs", "internal/runtime/containerlogs", "internal/api/nodelogs"}, []string{"container_logs_test.go", "logs_*_test.go", "cluster_api_test.go"}},
 	{"streams", []string{"internal/api"}, []string{"attach_test.go", "exec_test.go", "cluster_kubectl_test.go", "cluster_streams_test.go", "streams_leak_test.go"}},
-	{"cgroups", []string{"internal/host/cgroups", "internal/host/cgroupstat", "internal/host/nodeallocatable"}, []string{"cgroups_test.go", "cgroups_life_test.go", "forkbomb_test.go"}},
+	{"cgroups", []string{"internal/host/cgroups", "internal/host/cgroupstat", "internal/resources/nodeallocatable"}, []string{"cgroups_test.go", "cgroups_life_test.go", "forkbomb_test.go"}},
 	{"host", []string{"internal/host"}, []string{"hostports_test.go", "utilchains_test.go", "podcidr_test.go", "pressurewatch_test.go", "tuning_test.go"}},
 	{"resources", []string{"internal/resources"}, []string{"cpus_test.go", "resources_test.go", "resize_test.go", "cluster_devices_test.go", "cluster_dra_test.go"}},
 	{"volumes", []string{"internal/storage", "internal/host/beneath"}, []string{

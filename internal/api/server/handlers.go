@@ -9,7 +9,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/api/streams"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
 	"berth/internal/record/journal"

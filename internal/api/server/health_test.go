@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/api/server"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 func TestHealth(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/localapi/scheduler"
-	"berth/internal/observe/health"
+	"berth/internal/explain"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -39,7 +39,7 @@ type Explanation struct {
 	// Probes are how those of the pods stand.
 	Probes []Probe `json:"probes,omitempty"`
 	// Unbound is what holds a pod that has no node yet; nil if there is none.
-	Unbound *scheduler.Unbound `json:"unbound,omitempty"`
+	Unbound *explain.Unbound `json:"unbound,omitempty"`
 	// Unreported says of which pods the API server does not have the status yet, and since when.
 	Unreported map[pod.UID]time.Time `json:"unreported,omitempty"`
 	// Node are the conditions of the agent that hold and for which nothing can be relied on, and

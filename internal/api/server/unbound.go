@@ -5,14 +5,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/localapi/scheduler"
+	"berth/internal/explain"
 	"berth/internal/record/journal"
 )
 
 // Scheduler explains pods without a node.
 type Scheduler interface {
 	// Explain returns what holds a pod; nil if there is no pod of that name without a node.
-	Explain(namespace, name string) *scheduler.Unbound
+	Explain(namespace, name string) *explain.Unbound
 	// Unbound returns the pods that have no node and have not terminated.
 	Unbound() []*v1.Pod
 }

@@ -18,7 +18,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 const (

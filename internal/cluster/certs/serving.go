@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 // ServingConfig says where the serving certificate comes from.

@@ -16,7 +16,7 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/config"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 )

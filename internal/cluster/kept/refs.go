@@ -12,7 +12,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"berth/internal/pod"
-	"berth/internal/storage/objects"
 )
 
 // kind is what a record is of.
@@ -121,11 +120,11 @@ func refsOfPod(p *v1.Pod) []ref {
 			out[ref{k, namespace, name}] = true
 		}
 	}
-	maps, hidden := objects.References(p)
-	for _, name := range maps {
+	maps, hidden := pod.References(p)
+	for name := range maps {
 		add(configMaps, p.Namespace, name)
 	}
-	for _, name := range hidden {
+	for name := range hidden {
 		add(secrets, p.Namespace, name)
 	}
 	out[ref{Kind: services, Namespace: p.Namespace}] = true

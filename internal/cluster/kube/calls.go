@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/cluster/patch"
+	"berth/internal/pod/strategicpatch"
 )
 
 // GetPod reads a pod.
@@ -66,7 +66,7 @@ func (c *Client) CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error) {
 // and returns the node as stored. It is refused, and IsOtherUID holds for the error, when the node
 // with that name has another UID than old. Without a difference it returns old and makes no call.
 func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
-	p, err := patch.Generate(old, changed, patch.WithoutStatus)
+	p, err := strategicpatch.Generate(old, changed, strategicpatch.WithoutStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node
 // replaced as a whole when any differs: two of them may have the same type, by which they would be
 // merged. Otherwise it is like PatchNode.
 func (c *Client) PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
-	p, err := patch.Generate(old, changed, patch.OnlyStatus, "addresses")
+	p, err := strategicpatch.Generate(old, changed, strategicpatch.OnlyStatus, "addresses")
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.Pers
 // returns the claim as stored. It is refused, and IsOtherUID holds for the error, when the claim
 // with that name has another UID than old.
 func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	p, err := patch.Generate(old, changed, patch.OnlyStatus)
+	p, err := strategicpatch.Generate(old, changed, strategicpatch.OnlyStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error
 // PatchEvent writes what differs between old and changed: the count and time of an event that
 // happened again. An event that has expired is NotFound.
 func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error) {
-	p, err := patch.Generate(old, changed, patch.WithoutStatus)
+	p, err := strategicpatch.Generate(old, changed, strategicpatch.WithoutStatus)
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"berth/internal/cluster/patch"
-	"berth/internal/observe/health"
+	"berth/internal/health"
+	"berth/internal/pod/strategicpatch"
 )
 
 // ContentTypeProtobuf is the wire format that costs least. Every kube-apiserver knows it.
@@ -292,7 +292,7 @@ func update[P object](ctx context.Context, c *Client, obj P) (P, error) {
 }
 
 // patchObject sends the patch for old; an empty one is not sent and gives old.
-func patchObject[P object](ctx context.Context, c *Client, old P, subresource string, p patch.Patch) (P, error) {
+func patchObject[P object](ctx context.Context, c *Client, old P, subresource string, p strategicpatch.Patch) (P, error) {
 	if len(p) == 0 {
 		return old, nil
 	}

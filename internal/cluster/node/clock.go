@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 const (

@@ -9,27 +9,27 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"berth/internal/runtime/embedded"
 )
 
 // HostIPs are the addresses of the node that its pods show as status.hostIPs, as they were found
 // last.
 type HostIPs struct {
-	settings *Settings // nil: there is no Node
-	network  Network
-	log      *slog.Logger
-	found    atomic.Pointer[[]string]
+	settings   *Settings // nil: there is no Node
+	network    Network
+	podBridges string // prefix of their names; empty: none
+	log        *slog.Logger
+	found      atomic.Pointer[[]string]
 }
 
 // NewHostIPs finds the addresses. With settings they are those that the Node of these settings
-// shows, by the same rules. Where others find those, and with nil, it is the one address that
-// others can reach. The zero Network is this machine's.
-func NewHostIPs(settings *Settings, n Network, log *slog.Logger) *HostIPs {
+// shows, by the same rules. Where a cloud provider finds those, and with nil, it is the one address
+// that other machines can reach. Interfaces whose names begin with podBridges are ignored, if that
+// is not empty: they are bridges of pods. The zero Network is this machine's.
+func NewHostIPs(settings *Settings, n Network, podBridges string, log *slog.Logger) *HostIPs {
 	if n.Interfaces == nil {
 		n = HostNetwork()
 	}
-	h := &HostIPs{settings: settings, network: n, log: log}
+	h := &HostIPs{settings: settings, network: n, podBridges: podBridges, log: log}
 	h.refresh()
 	return h
 }
@@ -101,7 +101,7 @@ func (h *HostIPs) Follow(ctx context.Context, changed func()) error {
 
 func (h *HostIPs) find() []string {
 	if h.settings == nil {
-		return reachableIPs(h.network, h.log)
+		return h.reachableIPs()
 	}
 	var out []string
 	for _, ip := range slices.DeleteFunc(slices.Clone(h.settings.NodeIPs), netip.Addr.IsUnspecified) {
@@ -117,22 +117,22 @@ func (h *HostIPs) find() []string {
 	if len(out) > 0 {
 		return out
 	}
-	return reachableIPs(h.network, h.log)
+	return h.reachableIPs()
 }
 
 // reachableIPs returns the address of the default route, or the first of an interface where there
 // is no such route, or nothing. Bridges of pods have addresses, too, that nobody else can reach.
-func reachableIPs(n Network, log *slog.Logger) []string {
-	if ip, err := n.DefaultRoute(netip.IPv4Unspecified()); err == nil {
+func (h *HostIPs) reachableIPs() []string {
+	if ip, err := h.network.DefaultRoute(netip.IPv4Unspecified()); err == nil {
 		return []string{ip.String()}
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
-		log.Warn("addresses of the node not found", "error", err)
+		h.log.Warn("addresses of the node not found", "error", err)
 		return nil
 	}
 	for _, i := range interfaces {
-		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || strings.HasPrefix(i.Name, embedded.BridgePrefix) {
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || h.podBridges != "" && strings.HasPrefix(i.Name, h.podBridges) {
 			continue
 		}
 		addrs, err := i.Addrs()

@@ -36,12 +36,12 @@ func TestHostIPs(t *testing.T) {
 		{"by the name, of the family that is preferred", []netip.Addr{netip.IPv6Unspecified()}, network, []string{"2001:db8::10"}},
 		{"by the default route", nil, unknown, []string{"192.0.2.15"}},
 	} {
-		h := NewHostIPs(&Settings{Name: "box", NodeIPs: c.nodeIPs}, c.network, slog.New(slog.DiscardHandler))
+		h := NewHostIPs(&Settings{Name: "box", NodeIPs: c.nodeIPs}, c.network, "berth", slog.New(slog.DiscardHandler))
 		if diff := cmp.Diff(c.want, h.Current()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
-	if diff := cmp.Diff([]string{"192.0.2.15"}, NewHostIPs(nil, network, slog.New(slog.DiscardHandler)).Current()); diff != "" {
+	if diff := cmp.Diff([]string{"192.0.2.15"}, NewHostIPs(nil, network, "berth", slog.New(slog.DiscardHandler)).Current()); diff != "" {
 		t.Errorf("without a Node (-want +got):\n%s", diff)
 	}
 }
@@ -53,7 +53,7 @@ func TestHostIPsOfCertificates(t *testing.T) {
 		Interfaces:   func() ([]netip.Addr, error) { return []netip.Addr{address}, nil },
 		Lookup:       func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{address}, nil },
 		DefaultRoute: func(netip.Addr) (netip.Addr, error) { return address, nil },
-	}, slog.New(slog.DiscardHandler))
+	}, "berth", slog.New(slog.DiscardHandler))
 	for _, want := range []string{"192.0.2.10", "192.0.2.77"} {
 		address = netip.MustParseAddr(want)
 		h.refresh()
@@ -78,7 +78,7 @@ func TestFollowHostIPs(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			},
-		}, slog.New(slog.DiscardHandler))
+		}, "berth", slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		published := 0

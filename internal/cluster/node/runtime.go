@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 const (

@@ -24,9 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"berth/internal/cluster/patch"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
+	"berth/internal/pod/strategicpatch"
 )
 
 // maxBody is how long a body may be, in bytes: what kube-apiserver takes.
@@ -259,13 +259,13 @@ func ends(o kinds.Object) bool {
 }
 
 // applier makes of an object of a type what a patch says.
-type applier func(object map[string]any, p patch.Patch, t reflect.Type) (map[string]any, error)
+type applier func(object map[string]any, p strategicpatch.Patch, t reflect.Type) (map[string]any, error)
 
 // appliers are those of each kind of patch.
 var appliers = map[types.PatchType]applier{
-	types.StrategicMergePatchType: patch.Apply,
-	types.MergePatchType: func(object map[string]any, p patch.Patch, _ reflect.Type) (map[string]any, error) {
-		return patch.Merge(object, p), nil
+	types.StrategicMergePatchType: strategicpatch.Apply,
+	types.MergePatchType: func(object map[string]any, p strategicpatch.Patch, _ reflect.Type) (map[string]any, error) {
+		return strategicpatch.Merge(object, p), nil
 	},
 }
 
@@ -277,7 +277,7 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, x.Verb, x.kind.Resource(), x.Name,
 			fmt.Sprintf("the agent patches by %s or %s, not by %q", types.StrategicMergePatchType, types.MergePatchType, contentType), 0, true)
 	}
-	var p patch.Patch
+	var p strategicpatch.Patch
 	if err := utiljson.Unmarshal(x.body, (*map[string]any)(&p)); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
@@ -310,7 +310,7 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 // patchStatus returns the object with its status patched, and with the UID and the version that the
 // patch asks for. The rest of the object, which is most of it, is only copied: statuses are what
 // the agent writes most.
-func patchStatus(old kinds.Object, p patch.Patch, apply applier) (kinds.Object, error) {
+func patchStatus(old kinds.Object, p strategicpatch.Patch, apply applier) (kinds.Object, error) {
 	o := old.DeepCopyObject().(kinds.Object)
 	status := reflect.ValueOf(o).Elem().FieldByName("Status")
 	if !status.IsValid() {

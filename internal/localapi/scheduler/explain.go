@@ -12,70 +12,21 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1"
 
+	"berth/internal/explain"
 	"berth/internal/localapi/controller"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 	"berth/internal/pod"
 )
 
-// Unbound is a pod without a node, and what holds it.
-type Unbound struct {
-	Pod *v1.Pod `json:"-"`
-	// UID is that of the pod.
-	UID pod.UID `json:"uid"`
-	// Reasons hold the pod now. Without any, it is bound in the next cycle.
-	Reasons []Reason `json:"reasons,omitempty"`
-	// Ahead are the waiting pods that are decided about before it: those of a higher priority, and
-	// older ones of the same.
-	Ahead []string `json:"ahead,omitempty"`
-}
-
-// Rules that are no plugins of kube-scheduler which filter nodes.
-const (
-	RuleGates          = "SchedulingGates"
-	RuleOtherScheduler = "schedulerName"
-	RuleShutdown       = "NodeShutdown"
-)
-
-// Reason is what holds a pod.
-type Reason struct {
-	// Rule is the plugin of kube-scheduler that has the rule, such as NodeResourcesFit, or a
-	// constant above.
-	Rule string `json:"rule"`
-	// Detail is a sentence with the values, empty with a Shortage.
-	Detail   string    `json:"detail,omitempty"`
-	Shortage *Shortage `json:"shortage,omitempty"`
-	// Awaited continues "as soon as"; empty if nothing but another pod or another node helps.
-	Awaited string `json:"awaited,omitempty"`
-}
-
-// Shortage is a resource of which less is free than a pod requests. The amounts are in the least
-// unit: thousandths of CPUs, bytes, pieces.
-type Shortage struct {
-	Resource    v1.ResourceName `json:"resource"`
-	Requested   int64           `json:"requested"`
-	Used        int64           `json:"used"`
-	Allocatable int64           `json:"allocatable"`
-	// Users are the pods that use the resource, those that use most first.
-	Users []User `json:"users,omitempty"`
-}
-
-// User is a pod that uses a resource.
-type User struct {
-	Pod    string `json:"pod"`
-	Amount int64  `json:"amount"`
-	// Until is when its grace period is over if it is being deleted.
-	Until time.Time `json:"until,omitzero"`
-}
-
 // Explain returns what holds a pod of the store now; nil if there is no such pod, or it has a node
 // or has terminated. It is safe for concurrent use.
-func (s *Scheduler) Explain(namespace, name string) (*Unbound, error) {
+func (s *Scheduler) Explain(namespace, name string) (*explain.Unbound, error) {
 	p, err := controller.Get[*v1.Pod](s.cfg.Store, store.Key{Resource: podsResource, Namespace: namespace, Name: name})
 	if err != nil || p == nil || !isUnbound(p) {
 		return nil, err
 	}
-	u := &Unbound{Pod: p, UID: p.UID}
+	u := &explain.Unbound{Pod: p, UID: p.UID}
 	node, err := controller.Get[*v1.Node](s.cfg.Store, store.Key{Resource: nodesResource, Name: s.cfg.NodeName})
 	if err != nil {
 		return nil, err
@@ -127,7 +78,7 @@ func isAhead(a, b *v1.Pod) bool {
 }
 
 // Explain returns what holds a pod by the first filter that it does not pass, with the values.
-func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]Reason, error) {
+func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]explain.SchedulingReason, error) {
 	c := f.Begin(s).(*cycle)
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -138,21 +89,21 @@ func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]Reason, error) {
 			names = append(names, g.Name)
 		}
 		gates := strings.Join(names, ", ")
-		return one(RuleGates, "it has the scheduling gates "+gates, "its scheduling gates are removed ("+gates+"), which their controllers do"), nil
+		return one(explain.RuleSchedulingGates, "it has the scheduling gates "+gates, "its scheduling gates are removed ("+gates+"), which their controllers do"), nil
 	case !isWaiting(p):
-		return one(RuleOtherScheduler, fmt.Sprintf("its schedulerName is %q, and this node has %q alone", p.Spec.SchedulerName, v1.DefaultSchedulerName),
+		return one(explain.RuleSchedulerName, fmt.Sprintf("its schedulerName is %q, and this node has %q alone", p.Spec.SchedulerName, v1.DefaultSchedulerName),
 			fmt.Sprintf("scheduler %q binds it", p.Spec.SchedulerName)), nil
 	case c.Node == nil:
 		return one("Node", "the Node of this machine is not registered", "the Node is registered"), nil
 	}
 	if held, err := computeClaims(p, s); err != nil || held.message != "" {
-		return []Reason{claimReason(held)}, err
+		return []explain.SchedulingReason{claimReason(held)}, err
 	}
 	if r, held := computeNodeReason(p, s); held {
-		return []Reason{r}, nil
+		return []explain.SchedulingReason{r}, nil
 	}
 	if port, taken := computePortsTaken(p, c.ports); taken {
-		return []Reason{portReason(port, c.Pods)}, nil
+		return []explain.SchedulingReason{portReason(port, c.Pods)}, nil
 	}
 	insufficient, _ := computeInsufficient(p, c.Node, c.used)
 	if insufficient == nil {
@@ -161,13 +112,13 @@ func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]Reason, error) {
 	return computeShortages(p, c), nil
 }
 
-func one(rule, detail, awaited string) []Reason {
-	return []Reason{{Rule: rule, Detail: detail, Awaited: awaited}}
+func one(rule, detail, awaited string) []explain.SchedulingReason {
+	return []explain.SchedulingReason{{Rule: rule, Detail: detail, Awaited: awaited}}
 }
 
 // claimReason says how a claim is that holds its pod.
-func claimReason(held heldClaim) Reason {
-	r := Reason{Rule: "VolumeBinding"}
+func claimReason(held heldClaim) explain.SchedulingReason {
+	r := explain.SchedulingReason{Rule: "VolumeBinding"}
 	claim := held.claim
 	switch {
 	case claim == nil:
@@ -201,27 +152,27 @@ func claimReason(held heldClaim) Reason {
 }
 
 // computeNodeReason is computeUnresolvable with the values.
-func computeNodeReason(p *v1.Pod, s Snapshot) (r Reason, held bool) {
+func computeNodeReason(p *v1.Pod, s Snapshot) (r explain.SchedulingReason, held bool) {
 	n, words := s.Node, computeUnresolvable(p, s)
 	switch {
 	case words == "":
 		return r, false
 	case strings.Contains(words, "unschedulable"):
-		return Reason{Rule: "NodeUnschedulable", Detail: fmt.Sprintf("node %s is cordoned (spec.unschedulable)", n.Name), Awaited: "the node is uncordoned (kubectl uncordon " + n.Name + ")"}, true
+		return explain.SchedulingReason{Rule: "NodeUnschedulable", Detail: fmt.Sprintf("node %s is cordoned (spec.unschedulable)", n.Name), Awaited: "the node is uncordoned (kubectl uncordon " + n.Name + ")"}, true
 	case strings.Contains(words, "taint"):
 		return taintReason(p, s), true
 	}
-	return Reason{
+	return explain.SchedulingReason{
 		Rule: "NodeAffinity", Detail: fmt.Sprintf("it wants a node with %s; node %s has %s", describeAffinity(p), n.Name, describeLabels(p, n)),
 		Awaited: "the node has such labels",
 	}, true
 }
 
-func taintReason(p *v1.Pod, s Snapshot) Reason {
-	n, r := s.Node, Reason{Rule: "TaintToleration"}
+func taintReason(p *v1.Pod, s Snapshot) explain.SchedulingReason {
+	n, r := s.Node, explain.SchedulingReason{Rule: "TaintToleration"}
 	if !s.ShuttingDown.IsZero() {
-		return Reason{
-			Rule: RuleShutdown, Detail: fmt.Sprintf("node %s is shutting down since %s, and its agent rejects pods", n.Name, s.ShuttingDown.UTC().Format(time.RFC3339)),
+		return explain.SchedulingReason{
+			Rule: explain.RuleNodeShutdown, Detail: fmt.Sprintf("node %s is shutting down since %s, and its agent rejects pods", n.Name, s.ShuttingDown.UTC().Format(time.RFC3339)),
 			Awaited: "the shutdown is cancelled, or the machine has started again",
 		}
 	}
@@ -299,12 +250,12 @@ func describeLabels(p *v1.Pod, n *v1.Node) string {
 }
 
 // portReason names the pod that has a port of the host.
-func portReason(port v1.ContainerPort, assigned []*v1.Pod) Reason {
+func portReason(port v1.ContainerPort, assigned []*v1.Pod) explain.SchedulingReason {
 	text := fmt.Sprintf("host port %d/%s", port.HostPort, cmp.Or(port.Protocol, v1.ProtocolTCP))
 	wants := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Ports: []v1.ContainerPort{port}}}}}
 	for _, other := range assigned {
 		if _, taken := computePortsTaken(wants, hostPorts(other)); taken {
-			r := Reason{Rule: "NodePorts", Detail: fmt.Sprintf("pod %s/%s has %s", other.Namespace, other.Name, text)}
+			r := explain.SchedulingReason{Rule: "NodePorts", Detail: fmt.Sprintf("pod %s/%s has %s", other.Namespace, other.Name, text)}
 			r.Awaited = fmt.Sprintf("pod %s/%s has ended", other.Namespace, other.Name)
 			if other.DeletionTimestamp != nil {
 				r.Awaited += fmt.Sprintf(", which is being deleted, by %s at the latest", other.DeletionTimestamp.UTC().Format(time.RFC3339))
@@ -312,28 +263,30 @@ func portReason(port v1.ContainerPort, assigned []*v1.Pod) Reason {
 			return r
 		}
 	}
-	return Reason{Rule: "NodePorts", Detail: text + " is in use", Awaited: text + " is free"}
+	return explain.SchedulingReason{Rule: "NodePorts", Detail: text + " is in use", Awaited: text + " is free"}
 }
 
 // computeShortages returns computeInsufficient with the numbers, by the name of the resource.
-func computeShortages(p *v1.Pod, c *cycle) (reasons []Reason) {
+func computeShortages(p *v1.Pod, c *cycle) (reasons []explain.SchedulingReason) {
 	allocatable, requested := pod.AmountsOf(c.Node.Status.Allocatable), pod.ComputeRequests(p, podresource.PodResourcesOptions{})
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
 		if requested[name] == 0 || requested[name] <= allocatable[name]-c.used[name] {
 			continue
 		}
-		s := &Shortage{Resource: name, Requested: requested[name], Used: c.used[name], Allocatable: allocatable[name]}
+		s := &explain.Shortage{Resource: name, Requested: requested[name], Used: c.used[name], Allocatable: allocatable[name]}
 		for _, other := range c.Pods {
 			if amount := usage(other)[name]; amount > 0 && name != v1.ResourcePods {
-				u := User{Pod: other.Namespace + "/" + other.Name, Amount: amount}
+				u := explain.ResourceUser{Pod: other.Namespace + "/" + other.Name, Amount: amount}
 				if other.DeletionTimestamp != nil {
 					u.Until = other.DeletionTimestamp.Time
 				}
 				s.Users = append(s.Users, u)
 			}
 		}
-		slices.SortFunc(s.Users, func(a, b User) int { return cmp.Or(cmp.Compare(b.Amount, a.Amount), cmp.Compare(a.Pod, b.Pod)) })
-		reasons = append(reasons, Reason{Rule: "NodeResourcesFit", Shortage: s})
+		slices.SortFunc(s.Users, func(a, b explain.ResourceUser) int {
+			return cmp.Or(cmp.Compare(b.Amount, a.Amount), cmp.Compare(a.Pod, b.Pod))
+		})
+		reasons = append(reasons, explain.SchedulingReason{Rule: "NodeResourcesFit", Shortage: s})
 	}
 	return reasons
 }

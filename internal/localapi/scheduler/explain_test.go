@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/explain"
 	"berth/internal/localapi/scheduler"
 )
 
@@ -27,8 +28,8 @@ func TestExplain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []scheduler.Reason{{Rule: "NodeResourcesFit", Shortage: &scheduler.Shortage{
-			Resource: v1.ResourceCPU, Requested: 1000, Used: 1500, Allocatable: 2000, Users: []scheduler.User{{Pod: "default/first", Amount: 1500}},
+		want := []explain.SchedulingReason{{Rule: "NodeResourcesFit", Shortage: &explain.Shortage{
+			Resource: v1.ResourceCPU, Requested: 1000, Used: 1500, Allocatable: 2000, Users: []explain.ResourceUser{{Pod: "default/first", Amount: 1500}},
 		}}}
 		if diff := cmp.Diff(want, u.Reasons); diff != "" {
 			t.Errorf("reasons (-want +got):\n%s", diff)
@@ -65,42 +66,42 @@ func TestExplainDetails(t *testing.T) {
 		node   *v1.Node
 		pods   []*v1.Pod
 		claims []*v1.PersistentVolumeClaim
-		want   scheduler.Reason
+		want   explain.SchedulingReason
 	}{
-		"no node": {pod: newPod("p"), want: scheduler.Reason{Rule: "Node", Detail: "the Node of this machine is not registered", Awaited: "the Node is registered"}},
+		"no node": {pod: newPod("p"), want: explain.SchedulingReason{Rule: "Node", Detail: "the Node of this machine is not registered", Awaited: "the Node is registered"}},
 		"gates": {
 			pod:  with(newPod("p"), func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "a"}, {Name: "b"}} }),
-			want: scheduler.Reason{Rule: "SchedulingGates", Detail: "it has the scheduling gates a, b", Awaited: "its scheduling gates are removed (a, b), which their controllers do"},
+			want: explain.SchedulingReason{Rule: "SchedulingGates", Detail: "it has the scheduling gates a, b", Awaited: "its scheduling gates are removed (a, b), which their controllers do"},
 		},
 		"another scheduler": {
 			pod:  with(newPod("p"), func(p *v1.Pod) { p.Spec.SchedulerName = "mine" }),
-			want: scheduler.Reason{Rule: "schedulerName", Detail: `its schedulerName is "mine", and this node has "default-scheduler" alone`, Awaited: `scheduler "mine" binds it`},
+			want: explain.SchedulingReason{Rule: "schedulerName", Detail: `its schedulerName is "mine", and this node has "default-scheduler" alone`, Awaited: `scheduler "mine" binds it`},
 		},
 		"deleted": {
 			pod:  with(newPod("p"), ending, func(p *v1.Pod) { p.Finalizers = []string{"a.b/c"} }),
-			want: scheduler.Reason{Rule: "Deletion", Detail: "it is deleted, and its finalizers keep it: a.b/c"},
+			want: explain.SchedulingReason{Rule: "Deletion", Detail: "it is deleted, and its finalizers keep it: a.b/c"},
 		},
 		"pod that ends": {
 			pod: newPod("p", "cpu", "1"), node: newNode(), pods: []*v1.Pod{newPod("small", "cpu", "500m"), with(newPod("big", "cpu", "1"), ending)},
-			want: scheduler.Reason{Rule: "NodeResourcesFit", Shortage: &scheduler.Shortage{
+			want: explain.SchedulingReason{Rule: "NodeResourcesFit", Shortage: &explain.Shortage{
 				Resource: v1.ResourceCPU, Requested: 1000, Used: 1500, Allocatable: 2000,
-				Users: []scheduler.User{{Pod: "default/big", Amount: 1000, Until: end.Time}, {Pod: "default/small", Amount: 500}},
+				Users: []explain.ResourceUser{{Pod: "default/big", Amount: 1000, Until: end.Time}, {Pod: "default/small", Amount: 500}},
 			}},
 		},
 		"cordoned": {
 			pod: newPod("p"), node: newNode(cordoned),
-			want: scheduler.Reason{Rule: "NodeUnschedulable", Detail: "node n1 is cordoned (spec.unschedulable)", Awaited: "the node is uncordoned (kubectl uncordon n1)"},
+			want: explain.SchedulingReason{Rule: "NodeUnschedulable", Detail: "node n1 is cordoned (spec.unschedulable)", Awaited: "the node is uncordoned (kubectl uncordon n1)"},
 		},
 		"taint": {
 			pod: newPod("p"), node: newNode(tainted(v1.Taint{Key: "a", Value: "b", Effect: v1.TaintEffectNoSchedule})),
-			want: scheduler.Reason{
+			want: explain.SchedulingReason{
 				Rule: "TaintToleration", Detail: "node n1 has the taint a=b:NoSchedule, which the pod does not tolerate",
 				Awaited: "the taint is removed, or the pod gets a toleration for it",
 			},
 		},
 		"pressure": {
 			pod: newPod("p"), node: newNode(pressed(v1.NodeDiskPressure), since),
-			want: scheduler.Reason{
+			want: explain.SchedulingReason{
 				Rule: "TaintToleration", Detail: "node n1 has DiskPressure since 2000-01-01T00:00:30Z, which the pod does not tolerate", Awaited: "the pressure is over",
 			},
 		},
@@ -109,21 +110,21 @@ func TestExplainDetails(t *testing.T) {
 			node: newNode(func(n *v1.Node) {
 				n.Labels["zone"] = "c"
 			}),
-			want: scheduler.Reason{
+			want: explain.SchedulingReason{
 				Rule: "NodeAffinity", Detail: "it wants a node with disk=ssd and zone In (a); node n1 has no label disk, zone=c", Awaited: "the node has such labels",
 			},
 		},
 		"port": {
 			pod: with(newPod("p"), web), node: newNode(), pods: []*v1.Pod{with(newPod("o"), web)},
-			want: scheduler.Reason{Rule: "NodePorts", Detail: "pod default/o has host port 80/TCP", Awaited: "pod default/o has ended"},
+			want: explain.SchedulingReason{Rule: "NodePorts", Detail: "pod default/o has host port 80/TCP", Awaited: "pod default/o has ended"},
 		},
 		"no claim": {
 			pod: with(newPod("p"), claimed("v")), node: newNode(),
-			want: scheduler.Reason{Rule: "VolumeBinding", Detail: `PersistentVolumeClaim "v" does not exist`, Awaited: `the PersistentVolumeClaim "v" exists`},
+			want: explain.SchedulingReason{Rule: "VolumeBinding", Detail: `PersistentVolumeClaim "v" does not exist`, Awaited: `the PersistentVolumeClaim "v" exists`},
 		},
 		"lost claim": {
 			pod: with(newPod("p"), claimed("v")), node: newNode(), claims: []*v1.PersistentVolumeClaim{newClaim("v", "", v1.ClaimLost)},
-			want: scheduler.Reason{
+			want: explain.SchedulingReason{
 				Rule: "VolumeBinding", Detail: `PersistentVolumeClaim "v" is Lost: PersistentVolume "gone" is gone`,
 				Awaited: `the PersistentVolumeClaim "v" is deleted, created again and bound`,
 			},
@@ -139,7 +140,7 @@ func TestExplainDetails(t *testing.T) {
 				return nil, nil
 			}
 			got, err := scheduler.Filters{}.Explain(scheduler.Snapshot{Node: test.node, Pods: test.pods, Claim: claim}, test.pod)
-			if diff := cmp.Diff([]scheduler.Reason{test.want}, got); diff != "" || err != nil {
+			if diff := cmp.Diff([]explain.SchedulingReason{test.want}, got); diff != "" || err != nil {
 				t.Errorf("reasons: %v (-want +got):\n%s", err, diff)
 			}
 		})

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"berth/internal/localapi/scheduler"
+	"berth/internal/explain"
 	"berth/internal/localapi/store"
 	"berth/internal/record/journal"
 )
@@ -242,7 +242,7 @@ func TestShutdown(t *testing.T) {
 		w.put(with(newPod("tolerant"), tolerating(v1.Toleration{Operator: v1.TolerationOpExists})))
 		w.expect(held("tolerant", untol)...)
 		u, err := s.Explain("default", "waiting")
-		if err != nil || len(u.Reasons) != 1 || u.Reasons[0].Rule != scheduler.RuleShutdown {
+		if err != nil || len(u.Reasons) != 1 || u.Reasons[0].Rule != explain.RuleNodeShutdown {
 			t.Errorf("explained by %+v, %v", u.Reasons, err)
 		}
 		time.Sleep(time.Hour)

@@ -25,7 +25,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/cri"

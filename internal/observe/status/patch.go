@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/cluster/patch"
 	"berth/internal/pod"
+	"berth/internal/pod/strategicpatch"
 )
 
 // generatePatch returns the strategic merge patch that turns the status old into s, with the pod's
@@ -20,11 +20,11 @@ func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
 	if same, err := sameJSON(old, s); same || err != nil { // half of the time, and found sooner than a difference
 		return nil, err
 	}
-	p, err := patch.Generate(old, s, patch.All, "podIPs", "hostIPs")
+	p, err := strategicpatch.Generate(old, s, strategicpatch.All, "podIPs", "hostIPs")
 	if err != nil || len(p) == 0 {
 		return nil, err
 	}
-	return patch.Patch{"status": map[string]any(p)}.Encode(uid)
+	return strategicpatch.Patch{"status": map[string]any(p)}.Encode(uid)
 }
 
 // sameJSON reports whether the API has the same of both: times that are not whole seconds, and

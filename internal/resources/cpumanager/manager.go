@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/cpuset"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/resources/machine"

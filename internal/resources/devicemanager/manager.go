@@ -12,8 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"berth/internal/health"
 	"berth/internal/host/inotify"
-	"berth/internal/observe/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/resources/topologymanager"

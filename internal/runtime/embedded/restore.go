@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/checkpoint"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 // A containerd that begins anew has no images. Their content is moved aside before, and imported

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 	"berth/internal/pod"
 )
 

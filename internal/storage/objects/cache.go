@@ -47,7 +47,7 @@ type cache[T any] struct {
 
 // item is one object that pods refer to. Its fields are guarded by the cache's mu.
 type item[T any] struct {
-	pods   map[pod.UID]use
+	pods   map[pod.UID]pod.ReferenceUse
 	watch  *watching     // nil: none runs
 	synced chan struct{} // closed when read
 	read   bool          // object is what the server has
@@ -70,7 +70,7 @@ func newCache[T any](resource string, follow func(context.Context, string, strin
 }
 
 // register makes the pod's references those in uses, by name.
-func (c *cache[T]) register(uid pod.UID, _, namespace string, uses map[string]use) {
+func (c *cache[T]) register(uid pod.UID, _, namespace string, uses map[string]pod.ReferenceUse) {
 	var unwatched []key
 	var stopped []*watching
 	c.mu.Lock()
@@ -79,7 +79,7 @@ func (c *cache[T]) register(uid pod.UID, _, namespace string, uses map[string]us
 		k := key{namespace, name}
 		it := c.items[k]
 		if it == nil {
-			it = &item[T]{pods: map[pod.UID]use{}, synced: make(chan struct{}), used: time.Now()}
+			it = &item[T]{pods: map[pod.UID]pod.ReferenceUse{}, synced: make(chan struct{}), used: time.Now()}
 			c.items[k] = it
 		}
 		if it.watch == nil && !it.frozen {
@@ -279,7 +279,7 @@ func (c *cache[T]) endIdle(now time.Time) (next time.Time) {
 
 func (it *item[T]) live() bool {
 	for _, u := range it.pods {
-		if u == live {
+		if u == pod.Mounted {
 			return true
 		}
 	}

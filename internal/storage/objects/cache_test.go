@@ -254,11 +254,11 @@ func TestReferences(t *testing.T) {
 			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{}},
 		}}}},
 	)
-	configMaps, secrets := references(p)
-	if d := cmp.Diff(map[string]use{"shown": live, "both": live, "env": atStart, "debug": atStart, "projected": live}, configMaps); d != "" {
+	configMaps, secrets := pod.References(p)
+	if d := cmp.Diff(map[string]pod.ReferenceUse{"shown": pod.Mounted, "both": pod.Mounted, "env": pod.ReadAtStart, "debug": pod.ReadAtStart, "projected": pod.Mounted}, configMaps); d != "" {
 		t.Errorf("config maps: %s", d)
 	}
-	want := map[string]use{"pull": atStart, "key": atStart, "debug": atStart, "volume": live, "publish": atStart, "azure": atStart, "projected": live}
+	want := map[string]pod.ReferenceUse{"pull": pod.ReadAtStart, "key": pod.ReadAtStart, "debug": pod.ReadAtStart, "volume": pod.Mounted, "publish": pod.ReadAtStart, "azure": pod.ReadAtStart, "projected": pod.Mounted}
 	if d := cmp.Diff(want, secrets); d != "" {
 		t.Errorf("secrets: %s", d)
 	}

@@ -152,7 +152,7 @@ func New(cfg Config) (*Objects, error) {
 // refer to.
 type store[T any] interface {
 	// register makes the references of the pod, in this version of it, those in uses, by name.
-	register(uid pod.UID, version, namespace string, uses map[string]use)
+	register(uid pod.UID, version, namespace string, uses map[string]pod.ReferenceUse)
 	// get returns a registered object.
 	get(ctx context.Context, namespace, name string) (*T, error)
 	// run keeps what is known up to date until ctx is done.
@@ -208,7 +208,7 @@ func (o *Objects) Changed() *pod.Inbox[pod.UID] { return o.changed }
 // Register makes the pod's references those of p: what is new is followed from now on, what nobody
 // refers to any more is forgotten.
 func (o *Objects) Register(p *v1.Pod) {
-	configMaps, secrets := references(p)
+	configMaps, secrets := pod.References(p)
 	o.configMaps.register(p.UID, p.ResourceVersion, p.Namespace, configMaps)
 	o.secrets.register(p.UID, p.ResourceVersion, p.Namespace, secrets)
 	o.classes.register(p.UID, "", "", classOf(p))
@@ -306,4 +306,13 @@ func (o *Objects) seenServices(services []*v1.Service) {
 	for uid := range missed {
 		o.changed.Put(uid)
 	}
+}
+
+// classOf returns the name of the pod's RuntimeClass, if it names one. A pod whose class is missing
+// is told when it comes.
+func classOf(p *v1.Pod) map[string]pod.ReferenceUse {
+	if name := p.Spec.RuntimeClassName; name != nil && *name != "" {
+		return map[string]pod.ReferenceUse{*name: pod.ReadAtStart}
+	}
+	return nil
 }

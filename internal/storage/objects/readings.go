@@ -67,7 +67,7 @@ func newReadings[T any](resource string, read func(context.Context, string, stri
 // register makes the pod's references those in uses, by name. The copies of what a pod refers to
 // that is new, or another version of itself, are too old for it: who made it may have changed them
 // just before.
-func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[string]use) {
+func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[string]pod.ReferenceUse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mine := r.pods[uid]
@@ -87,7 +87,7 @@ func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[
 			c.wanted++
 		}
 		c.pods[uid], mine.keys[k] = true, true
-		follows = follows || u == live
+		follows = follows || u == pod.Mounted
 	}
 	for k := range mine.keys {
 		if _, ok := uses[k.name]; ok && k.namespace == namespace {

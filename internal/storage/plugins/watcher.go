@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"berth/internal/health"
 	"berth/internal/host/inotify"
 	"berth/internal/host/selinux"
-	"berth/internal/observe/health"
 	"berth/internal/pod"
 )
 

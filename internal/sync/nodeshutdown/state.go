@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"berth/internal/checkpoint"
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 // errShuttingDown is why the Node is not ready.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 // fails is a check that always fails.

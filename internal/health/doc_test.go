@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/observe/health"
+	"berth/internal/health"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/health.md")
@@ -37,7 +37,7 @@ func docTable() string {
 
 // The page says what the declaration says.
 func TestDoc(t *testing.T) {
-	const page, begin = "../../../docs/health.md", "<!-- made from internal/observe/health by go test ./internal/observe/health -update -->\n"
+	const page, begin = "../../docs/health.md", "<!-- made from internal/health by go test ./internal/health -update -->\n"
 	content, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +53,6 @@ func TestDoc(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(docTable(), table); diff != "" {
-		t.Errorf("run: go test ./internal/observe/health -update\n(-want +got):\n%s", diff)
+		t.Errorf("run: go test ./internal/health -update\n(-want +got):\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-package patch
+package strategicpatch
 
 import (
 	"encoding/json"

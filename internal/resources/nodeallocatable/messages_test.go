@@ -8,4 +8,4 @@ import (
 )
 
 // The tests of the package produce each of its messages that programs match.
-func TestMain(m *testing.M) { os.Exit(messagestest.Main(m, "internal/host/nodeallocatable")) }
+func TestMain(m *testing.M) { os.Exit(messagestest.Main(m, "internal/resources/nodeallocatable")) }

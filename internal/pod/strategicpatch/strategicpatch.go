@@ -1,11 +1,11 @@
-// Package patch generates strategic merge patches (Kubernetes documentation, "Update API Objects in
-// Place Using kubectl patch"). The library's generator, strategicpatch, gives the same, but links
-// the parsers of OpenAPI.
+// Package strategicpatch generates and applies strategic merge patches (Kubernetes documentation,
+// "Update API Objects in Place Using kubectl patch"). The library
+// apimachinery/pkg/util/strategicpatch gives the same results, but links the parsers of OpenAPI.
 //
 // Owns: nothing.
 // Reads: the tags patchStrategy and patchMergeKey of API types.
 // Never: calls the API server.
-package patch
+package strategicpatch
 
 import (
 	"encoding/json"
