@@ -35,9 +35,7 @@ func TestLifeContainerdStandsStill(t *testing.T) {
 	}
 	n.start()
 	before := n.awaitReady("steady", "leaving")
-	if !n.signalContainerd(unix.SIGSTOP) {
-		t.Fatal("containerd does not run")
-	}
+	n.stopContainerd()
 	n.write("fresh.yaml", manifest("fresh", "serve"))
 	n.remove("leaving.yaml")
 	for pod, says := range map[string]string{"fresh": "the container runtime does not answer", "leaving": "is ending"} {
@@ -70,9 +68,7 @@ func TestLifeContainerdStandsStillForTheNextAgent(t *testing.T) {
 	a := n.start()
 	before := n.awaitReady("steady")
 	a.kill()
-	if !n.signalContainerd(unix.SIGSTOP) {
-		t.Fatal("containerd does not run")
-	}
+	n.stopContainerd()
 	n.write("fresh.yaml", manifest("fresh", "serve"))
 	n.start()
 	after := n.awaitReady("steady", "fresh")

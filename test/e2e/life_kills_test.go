@@ -138,6 +138,25 @@ func (n *node) killContainerd() {
 	n.signalContainerd(unix.SIGKILL)
 }
 
+// stopContainerd stops the node's runtime with SIGSTOP, and waits until all its threads stand: the
+// kernel stops each at the next chance, and one that still runs may answer a call.
+func (n *node) stopContainerd() {
+	n.t.Helper()
+	if !n.signalContainerd(unix.SIGSTOP) {
+		n.t.Fatal("containerd does not run")
+	}
+	until(n.t, "all threads of containerd to stop", func() bool {
+		states, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.containerd()))
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return !slices.ContainsFunc(states, func(path string) bool {
+			text, err := os.ReadFile(path)
+			return err == nil && !strings.Contains(string(text), ") T ")
+		})
+	})
+}
+
 // signalContainerd sends the node's runtime a signal, and reports whether it runs.
 func (n *node) signalContainerd(signal unix.Signal) bool {
 	n.t.Helper()
