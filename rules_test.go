@@ -49,7 +49,7 @@ var ranks = map[string]int{
 	"internal/resources/podresources":     4,
 	"internal/resources/containermanager": 4,
 
-	"internal/cluster/kept": 4,
+	"internal/cluster/offlinecache": 4,
 
 	"internal/storage/csi":             2,
 	"internal/storage/objects":         3,

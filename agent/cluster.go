@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/cluster/certs"
-	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
+	"berth/internal/cluster/offlinecache"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
 	"berth/internal/pod"
@@ -30,7 +30,7 @@ type apiServer struct {
 	// known names the server and whom it is known by.
 	known string
 	// kept keeps what the server says, for a start without it.
-	kept     *kept.Keeper
+	kept     *offlinecache.Keeper
 	identity *certs.Client  // nil where the kubeconfig suffices
 	sender   *events.Sender // nil where nobody reads them there
 	// current is the Node as the API server shows it.
@@ -101,8 +101,8 @@ func nameServer(rc *rest.Config) (string, error) {
 }
 
 // newKeeper returns what keeps what the API server says.
-func newKeeper(b *base, s *apiServer, j *journal.Journal) (*kept.Keeper, error) {
-	return kept.New(kept.Config{
+func newKeeper(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Keeper, error) {
+	return offlinecache.New(offlinecache.Config{
 		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
 		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
 	})
@@ -112,8 +112,8 @@ func newKeeper(b *base, s *apiServer, j *journal.Journal) (*kept.Keeper, error) 
 const keptDir = "kept"
 
 // objects is the API server for those who read what pods refer to.
-func (s *apiServer) objects(node string) kept.API {
-	return kept.API{Follower: kube.Follower{Client: s.client, Node: node}, Keeper: s.kept}
+func (s *apiServer) objects(node string) offlinecache.API {
+	return offlinecache.API{Follower: kube.Follower{Client: s.client, Node: node}, Keeper: s.kept}
 }
 
 // allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of

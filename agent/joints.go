@@ -5,9 +5,9 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/cluster/certs"
-	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
+	"berth/internal/cluster/offlinecache"
 	"berth/internal/host/cgroups"
 	"berth/internal/host/inotify"
 	"berth/internal/host/logind"
@@ -77,7 +77,7 @@ var (
 	_ cpumanager.Alignment     = topologymanager.Alignment{}
 	_ plugins.Handler          = (*devicemanager.Manager)(nil)
 	_ plugins.Handler          = (*dra.Manager)(nil)
-	_ dra.API                  = kept.API{}
+	_ dra.API                  = offlinecache.API{}
 	_ podresources.Pods        = activePods{}
 	_ podresources.Devices     = deviceAnswers{}
 	_ podresources.CPUs        = (*cpumanager.CPUManager)(nil)
@@ -125,29 +125,29 @@ var (
 	_ replica.Events           = (*events.Store)(nil)
 
 	// These are for what asks the API server.
-	_ status.API             = (*kube.Client)(nil)
-	_ status.MirrorAPI       = (*kube.Client)(nil)
-	_ events.API             = (*kube.Client)(nil)
-	_ node.Nodes             = (*kube.Client)(nil)
-	_ node.Leases            = (*kube.Client)(nil)
-	_ node.Recorder          = nodeRecorder{}
-	_ node.Runtime           = (*cri.Client)(nil)
-	_ csi.Nodes              = (*kube.Client)(nil)
-	_ csi.CSINodes           = (*kube.Client)(nil)
-	_ volumes.StorageObjects = storageAPI{}
-	_ objects.API            = kept.API{}
-	_ objects.ClassAPI       = kept.API{}
-	_ objects.AccountAPI     = kept.API{}
-	_ objects.ReadAPI        = kept.API{}
-	_ objects.TrustAPI       = kept.API{}
-	_ objects.CertificateAPI = kept.API{}
-	_ volumes.Claims         = kept.API{}
-	_ kept.ServerPods        = (*kube.Watch[*v1.Pod])(nil)
-	_ server.TokenReviewer   = (*kube.Client)(nil)
-	_ server.AccessReviewer  = (*kube.Client)(nil)
-	_ server.Streaming       = (*cri.Client)(nil)
-	_ certs.Signer           = kube.Follower{}
-	_ certs.API              = kube.Follower{}
-	_ kube.Certificate       = (*certs.Client)(nil)
-	_ podconfig.PodWatch     = (*kept.PodWatch)(nil)
+	_ status.API              = (*kube.Client)(nil)
+	_ status.MirrorAPI        = (*kube.Client)(nil)
+	_ events.API              = (*kube.Client)(nil)
+	_ node.Nodes              = (*kube.Client)(nil)
+	_ node.Leases             = (*kube.Client)(nil)
+	_ node.Recorder           = nodeRecorder{}
+	_ node.Runtime            = (*cri.Client)(nil)
+	_ csi.Nodes               = (*kube.Client)(nil)
+	_ csi.CSINodes            = (*kube.Client)(nil)
+	_ volumes.StorageObjects  = storageAPI{}
+	_ objects.API             = offlinecache.API{}
+	_ objects.ClassAPI        = offlinecache.API{}
+	_ objects.AccountAPI      = offlinecache.API{}
+	_ objects.ReadAPI         = offlinecache.API{}
+	_ objects.TrustAPI        = offlinecache.API{}
+	_ objects.CertificateAPI  = offlinecache.API{}
+	_ volumes.Claims          = offlinecache.API{}
+	_ offlinecache.ServerPods = (*kube.Watch[*v1.Pod])(nil)
+	_ server.TokenReviewer    = (*kube.Client)(nil)
+	_ server.AccessReviewer   = (*kube.Client)(nil)
+	_ server.Streaming        = (*cri.Client)(nil)
+	_ certs.Signer            = kube.Follower{}
+	_ certs.API               = kube.Follower{}
+	_ kube.Certificate        = (*certs.Client)(nil)
+	_ podconfig.PodWatch      = (*offlinecache.PodWatch)(nil)
 )

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
+	"berth/internal/cluster/offlinecache"
 	"berth/internal/runtime/images"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
@@ -107,7 +107,7 @@ func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func
 }
 
 // withoutServices is an API server that has none, and never will.
-type withoutServices struct{ kept.API }
+type withoutServices struct{ offlinecache.API }
 
 // FollowServices hands over no Service.
 func (a withoutServices) FollowServices(ctx context.Context, seen func([]*v1.Service)) {

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"berth/internal/cluster/kept"
+	"berth/internal/cluster/offlinecache"
 	"berth/internal/host/selinux"
 	"berth/internal/pod"
 	"berth/internal/record/events"
@@ -59,7 +59,7 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 }
 
 // serverObjects are the settings of what keeps the objects of an API server.
-func serverObjects(g *ground, api kept.API) objects.Config {
+func serverObjects(g *ground, api offlinecache.API) objects.Config {
 	k := g.member
 	return objects.Config{
 		Noted: func(uid pod.UID, why string) {
@@ -133,7 +133,7 @@ func objectTTL(n *v1.Node) (time.Duration, bool) {
 // storageAPI are the objects of the API server that volumes of CSI drivers need.
 type storageAPI struct {
 	server  *apiServer
-	kept    kept.API
+	kept    offlinecache.API
 	objects *objects.Objects
 }
 

@@ -6,9 +6,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/node"
+	"berth/internal/cluster/offlinecache"
 	"berth/internal/host/hostports"
 	"berth/internal/host/inotify"
 	"berth/internal/observe/pleg"
@@ -116,7 +116,7 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 		c.KubeletLogs = g.cfg.PodLogsDir
 	}
 	c.API = func(changed func()) podconfig.PodWatch {
-		return g.api.kept.Watch(func(changed func()) kept.ServerPods {
+		return g.api.kept.Watch(func(changed func()) offlinecache.ServerPods {
 			return kube.NewWatchOf[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), func() []pod.UID { return expectPods(g, syncer) }, changed)
 		}, changed)
 	}

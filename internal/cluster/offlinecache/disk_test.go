@@ -1,4 +1,4 @@
-package kept_test
+package offlinecache_test
 
 import (
 	"maps"

@@ -1,4 +1,4 @@
-package kept_test
+package offlinecache_test
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/cluster/kept"
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
+	"berth/internal/cluster/offlinecache"
 	"berth/internal/config"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
@@ -35,9 +35,9 @@ type node struct {
 	keep   config.KeepObjects
 	name   string // of the cluster
 
-	*kept.Keeper
-	api   kept.API
-	watch *kept.PodWatch
+	*offlinecache.Keeper
+	api   offlinecache.API
+	watch *offlinecache.PodWatch
 	ctx   context.Context // the agent's
 	stop  func()
 }
@@ -57,15 +57,15 @@ func (n *node) begin() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	n.Keeper, err = kept.New(kept.Config{
+	n.Keeper, err = offlinecache.New(offlinecache.Config{
 		Dir: n.dir, Keep: n.keep, Node: "node", Server: n.name, Reached: client.Health, Journal: journal.New(log), Log: log,
 		WasAdmitted: func(uid pod.UID) bool { return uid != "never" },
 	})
 	if err != nil {
 		n.Fatal(err)
 	}
-	n.api = kept.API{Follower: kube.Follower{Client: client, Node: "node"}, Keeper: n.Keeper}
-	n.watch = n.Watch(func(changed func()) kept.ServerPods {
+	n.api = offlinecache.API{Follower: kube.Follower{Client: client, Node: "node"}, Keeper: n.Keeper}
+	n.watch = n.Watch(func(changed func()) offlinecache.ServerPods {
 		return kube.NewWatch[*v1.Pod](client, kube.OfNode("node"), changed)
 	}, func() {})
 	ctx, cancel := context.WithCancel(n.Context())
