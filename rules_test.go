@@ -97,7 +97,7 @@ var ranks = map[string]int{
 	"internal/resources/devicemanager/checkpoint": 0,
 
 	"internal/resources/machine":   0,
-	"internal/host/beneath":        0,
+	"internal/host/safepath":        0,
 	"internal/pod":                 0,
 	"internal/explain":             1,
 	"internal/config":              0,
@@ -124,7 +124,7 @@ var ranks = map[string]int{
 	"internal/localapi/controller": 2,
 	"internal/localapi/podcalls":   2,
 	"internal/localapi/nodeproxy":  2,
-	"internal/localapi/inmemory":   0,
+	"internal/localapi/loopback":   0,
 }
 
 // testSupport are the packages that exist for tests, each beside what it fakes. They are not linked
@@ -216,7 +216,7 @@ var cgroupfsReaders = map[string]string{
 }
 
 // podFolderPackages are those whose code reaches what is in folders of pods, and only through
-// package beneath.
+// package safepath.
 var podFolderPackages = []string{"internal/storage/volumes", "internal/sync/podsync", "internal/runtime/userns"}
 
 // pathUsers are the files in them that may use paths, and of what.

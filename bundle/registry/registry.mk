@@ -19,7 +19,7 @@ REGISTRY_DOCUMENTS := bin/registry.documents
 
 # What is shared with the agent is among the sources.
 REGISTRY_SOURCES := $(addprefix bundle/registry/,go.mod go.sum registry.mk) go.mod go.sum \
-	$(sort $(filter-out %_test.go,$(wildcard bundle/registry/*.go bundle/registry/*/*.go internal/localapi/inmemory/*.go internal/localapi/kinds/*.go internal/localapi/registry/*.go internal/localapi/store/*.go)))
+	$(sort $(filter-out %_test.go,$(wildcard bundle/registry/*.go bundle/registry/*/*.go internal/localapi/loopback/*.go internal/localapi/kinds/*.go internal/localapi/registry/*.go internal/localapi/store/*.go)))
 REGISTRY_KEY      = $(shell { go env GOVERSION GOARCH; cat $(REGISTRY_SOURCES); } | sha256sum | cut -c1-16)
 
 # What clients are told at /version; the program would know only v0.0.0.

@@ -19,7 +19,7 @@ import (
 	"berth/internal/localapi/access"
 	"berth/internal/localapi/binder"
 	"berth/internal/localapi/garbage"
-	"berth/internal/localapi/inmemory"
+	"berth/internal/localapi/loopback"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
 	"berth/internal/localapi/registry"
@@ -171,7 +171,7 @@ func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority
 
 // REST reaches the API as the agent itself does: in memory, and trusted.
 func (s *Server) REST() *rest.Config {
-	return &rest.Config{Host: "http://local", Transport: inmemory.Transport{Handler: http.HandlerFunc(s.serveAgent)}}
+	return &rest.Config{Host: "http://local", Transport: loopback.Transport{Handler: http.HandlerFunc(s.serveAgent)}}
 }
 
 // Health is what keeps the API from serving or storing.

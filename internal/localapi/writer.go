@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/localapi/garbage"
-	"berth/internal/localapi/inmemory"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/loopback"
 )
 
 // ownWriter writes as the agent does: what is trusted, without a child that judges it.
@@ -126,7 +126,7 @@ func (c call) do(ctx context.Context, body []byte) error {
 	}
 	r.Header.Set("Content-Type", c.contentType)
 	r.Header.Set("Accept", runtime.ContentTypeJSON)
-	answer, err := inmemory.Transport{Handler: c.to}.RoundTrip(r)
+	answer, err := loopback.Transport{Handler: c.to}.RoundTrip(r)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ var groups = []group{
 	{"cgroups", []string{"internal/host/cgroups", "internal/host/cgroupstat", "internal/resources/nodeallocatable"}, []string{"cgroups_test.go", "cgroups_life_test.go", "forkbomb_test.go"}},
 	{"host", []string{"internal/host"}, []string{"hostports_test.go", "utilchains_test.go", "podcidr_test.go", "pressurewatch_test.go", "tuning_test.go"}},
 	{"resources", []string{"internal/resources"}, []string{"cpus_test.go", "resources_test.go", "resize_test.go", "cluster_devices_test.go", "cluster_dra_test.go"}},
-	{"volumes", []string{"internal/storage", "internal/host/beneath"}, []string{
+	{"volumes", []string{"internal/storage", "internal/host/safepath"}, []string{
 		"claims_test.go", "csi_test.go", "cluster_csi_test.go", "cluster_claims_test.go", "cluster_objects_test.go", "limits_test.go", "mounts_test.go",
 		"payload_volumes_test.go", "rawdisk_test.go", "subpath_*test.go", "volumes_*test.go",
 	}},

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/localapi/inmemory"
+	"berth/internal/localapi/loopback"
 )
 
 // Documents are what the program says of itself (discovery, OpenAPI, its version), kept in a file,
@@ -123,7 +123,7 @@ type keeper struct {
 // KeepDocuments asks an API for all documents that it has, and writes them. made is the time that
 // they say they were made at.
 func KeepDocuments(ctx context.Context, api http.Handler, made time.Time, to io.Writer) error {
-	k := &keeper{client: http.Client{Transport: inmemory.Transport{Handler: api}}, to: zip.NewWriter(to), made: made.UTC(), files: map[string]string{}}
+	k := &keeper{client: http.Client{Transport: loopback.Transport{Handler: api}}, to: zip.NewWriter(to), made: made.UTC(), files: map[string]string{}}
 	k.to.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
 	paths, err := k.documentPaths(ctx)
 	for _, path := range paths {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // Collector answers what pods and the node use. It is safe for concurrent use.
@@ -33,7 +33,7 @@ func New(cfg Config) *Collector {
 		cfg.Proc = "/proc"
 	}
 	c := &Collector{
-		Config: cfg, folders: folders{beneath.Root(cfg.RootDir), cfg.PodLogsDir}, proc: procFS(cfg.Proc),
+		Config: cfg, folders: folders{safepath.Root(cfg.RootDir), cfg.PodLogsDir}, proc: procFS(cfg.Proc),
 		lock: make(chan struct{}, 1),
 	}
 	c.cgroups = newCgroupReader(&c.Config)

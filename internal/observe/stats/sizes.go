@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 )
 
@@ -24,7 +24,7 @@ const (
 
 // folders are the agent's root and the logs of pods.
 type folders struct {
-	root beneath.Root // a container may have been given its pod's folder, or all of them
+	root safepath.Root // a container may have been given its pod's folder, or all of them
 	logs string
 }
 
@@ -56,7 +56,7 @@ func (d folders) walk(ctx context.Context, path string) (Size, error) {
 	}
 	defer dir.Close()
 	linked := map[inode]bool{}
-	err = beneath.Walk(ctx, dir, func(st *unix.Stat_t) {
+	err = safepath.Walk(ctx, dir, func(st *unix.Stat_t) {
 		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 			i := inode{st.Dev, st.Ino}
 			if linked[i] {
@@ -83,7 +83,7 @@ func (d folders) open(path string, flags int) (*os.File, error) {
 // logsIn adds up the files that are directly in a directory of logs; nothing when it is not there.
 func (d folders) logsIn(path string) Size {
 	var s Size
-	dir, err := beneath.Root(filepath.Dir(d.logs)).Open(path)
+	dir, err := safepath.Root(filepath.Dir(d.logs)).Open(path)
 	if err != nil {
 		return s
 	}

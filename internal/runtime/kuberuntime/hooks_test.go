@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/runtime/cri"
@@ -389,7 +389,7 @@ func TestPreStopAnnotationThatIsBroken(t *testing.T) {
 // What is noted of a container's hooks goes with its pod's folder, and takes one file per
 // container.
 func TestPreStopNote(t *testing.T) {
-	files := podFiles{beneath.Root(t.TempDir())}
+	files := podFiles{safepath.Root(t.TempDir())}
 	isFirst := func(id pod.ContainerID) bool {
 		t.Helper()
 		first, err := files.notePreStop("u1", &pod.ContainerStatus{ID: id, Name: "a"})

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/runtime/crispec"
 )
 
@@ -51,7 +51,7 @@ func (h *hostsFiles) write(p *v1.Pod, ips []string) (string, error) {
 // ensureContent writes the file in its place, which is mounted into containers already: another
 // file of the name would not be seen by them. What is as it should be is not touched, so that
 // nobody finds it empty. Containers may have written to it, as much as they liked.
-func ensureContent(files beneath.Root, path string, content []byte) (err error) {
+func ensureContent(files safepath.Root, path string, content []byte) (err error) {
 	f, err := files.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err

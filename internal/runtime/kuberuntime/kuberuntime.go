@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/pod/allocation"
 	"berth/internal/pod/lifecycle"
@@ -168,7 +168,7 @@ func New(cfg Config) *Runtime {
 		reporter: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, metrics: newMetrics(cfg.Metrics), allocations: cfg.Allocations,
 		images: imageFetcher{cfg.Images}, users: &userNamespaces{cfg.Sandboxes.UserNamespaces},
 	}
-	files := podFiles{beneath.Root(cfg.Folders.Root)}
+	files := podFiles{safepath.Root(cfg.Folders.Root)}
 	r.logs = &podLogs{dir: cfg.Folders.PodLogs, linkDir: cfg.Folders.ContainerLogs, log: cfg.Log}
 	r.messages = &messages{files: files, texts: map[pod.ContainerID]string{}}
 	r.backOffs = newBackOffs(cfg.Recorder, cfg.MaxRestartPeriod)

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/runtime/cri"
@@ -85,7 +85,7 @@ func (m *messages) forget(id pod.ContainerID) {
 // readTail returns the last n bytes of a file; a file that is missing or cannot be read is no
 // message. A container may have changed the file: if it is a link now, it is not followed, and only
 // a regular file is read, for others may hang or have no end.
-func readTail(files beneath.Root, path string, n int64) []byte {
+func readTail(files safepath.Root, path string, n int64) []byte {
 	if path == "" {
 		return nil
 	}

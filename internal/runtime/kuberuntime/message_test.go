@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/runtime/cri"
@@ -22,7 +22,7 @@ import (
 
 // A file that a container left is read only if it is what was made for it.
 func TestReadTail(t *testing.T) {
-	files := beneath.Root(t.TempDir())
+	files := safepath.Root(t.TempDir())
 	dir := filepath.Join(string(files), "pods/one")
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestTerminationMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			m := &messages{files: podFiles{beneath.Root(root)}, texts: map[pod.ContainerID]string{}}
+			m := &messages{files: podFiles{safepath.Root(root)}, texts: map[pod.ContainerID]string{}}
 			s := &pod.Status{Containers: []pod.ContainerStatus{cs}}
 			got := m.with(t.Context(), s).Containers[0].Message
 			if want := tc.want; got != want && (want != "" || got != tc.runtime) {

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/crispec"
 )
@@ -72,7 +72,7 @@ func readEnvFiles(c *v1.Container, volumes map[string]crispec.Volume) (map[crisp
 		if !ok {
 			return nil, fmt.Errorf("cannot find volume %q to take variables of container %q from", f.Volume, c.Name)
 		}
-		content, err := beneath.ReadFile(vol.HostPath, f.Path, crispec.EnvFileLimit)
+		content, err := safepath.ReadFile(vol.HostPath, f.Path, crispec.EnvFileLimit)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

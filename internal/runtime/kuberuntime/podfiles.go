@@ -10,13 +10,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 )
 
 // podFiles are the files of pods below the agent's root. A container may have been given its pod's
 // folder, or all of them.
-type podFiles struct{ beneath.Root }
+type podFiles struct{ safepath.Root }
 
 func (f podFiles) dir(uid pod.UID) string { return filepath.Join(string(f.Root), "pods", string(uid)) }
 

@@ -13,7 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/logs"
@@ -31,8 +31,8 @@ type podLogs struct {
 
 // files are the logs of containers, linkFiles the links to them: a container may have been given
 // all logs of the machine.
-func (l *podLogs) files() beneath.Root     { return logs.Files(l.dir) }
-func (l *podLogs) linkFiles() beneath.Root { return logs.Files(l.linkDir) }
+func (l *podLogs) files() safepath.Root     { return logs.Files(l.dir) }
+func (l *podLogs) linkFiles() safepath.Root { return logs.Files(l.linkDir) }
 
 // of returns the log folder of a pod.
 func (l *podLogs) of(p *v1.Pod) string {
@@ -148,7 +148,7 @@ func (l *podLogs) removeLinksInto(dir string) error {
 		if !strings.HasPrefix(e.Name(), name) || !strings.Contains(e.Name(), namespace) {
 			continue
 		}
-		target, err := os.Readlink(filepath.Join(beneath.Self(int(links.Fd())), e.Name()))
+		target, err := os.Readlink(filepath.Join(safepath.Self(int(links.Fd())), e.Name()))
 		if err != nil || !strings.HasPrefix(target, dir+string(filepath.Separator)) {
 			continue // no link, or another pod's
 		}

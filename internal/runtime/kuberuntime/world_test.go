@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
@@ -245,7 +245,7 @@ func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
 // The hosts file is written in its place, as running containers have it mounted, and only when it
 // is not as it should be.
 func TestHostsFileStaysInItsPlace(t *testing.T) {
-	files := beneath.Root(t.TempDir())
+	files := safepath.Root(t.TempDir())
 	dir := filepath.Join(string(files), "pods/one")
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		t.Fatal(err)

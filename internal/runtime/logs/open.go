@@ -9,16 +9,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // Files returns how to reach the logs in a directory of all pods' logs: through no link, for pods
 // that have been given the machine's logs may put links there.
-func Files(podLogsDir string) beneath.Root { return beneath.Root(filepath.Dir(podLogsDir)) }
+func Files(podLogsDir string) safepath.Root { return safepath.Root(filepath.Dir(podLogsDir)) }
 
 // FilesOf returns how to reach what is beside the log of a container, whose path is as CRI has it:
 // <podLogsDir>/<pod>/<container>/<restartCount>.log.
-func FilesOf(path string) beneath.Root { return Files(filepath.Dir(filepath.Dir(filepath.Dir(path)))) }
+func FilesOf(path string) safepath.Root { return Files(filepath.Dir(filepath.Dir(filepath.Dir(path)))) }
 
 // dockerLog is what the logs of Docker are called, to which those of its pods are links.
 var dockerLog = regexp.MustCompile(`^/.*/containers/([0-9a-f]{64})/([0-9a-f]{64})-json\.log$`)
@@ -30,7 +30,7 @@ func Open(path string) (*os.File, error) {
 	f, err := files.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, unix.ELOOP) {
 		if target := linkOf(files, path); target != "" {
-			f, err = beneath.OpenReal(target, os.O_RDONLY)
+			f, err = safepath.OpenReal(target, os.O_RDONLY)
 		}
 	}
 	if err != nil {
@@ -43,10 +43,10 @@ func Open(path string) (*os.File, error) {
 }
 
 // linkOf returns where a link of Docker's leads, "" for anything else.
-func linkOf(files beneath.Root, path string) string {
+func linkOf(files safepath.Root, path string) string {
 	var target string
 	err := files.In(path, func(dir int, name string) (err error) {
-		target, err = os.Readlink(filepath.Join(beneath.Self(dir), name))
+		target, err = os.Readlink(filepath.Join(safepath.Self(dir), name))
 		return err
 	})
 	if m := dockerLog.FindStringSubmatch(target); err != nil || m == nil || m[1] != m[2] {

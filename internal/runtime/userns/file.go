@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/checkpoint"
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 )
 
@@ -106,7 +106,7 @@ func (a *Allocator) writeFile(path string, r Range) error {
 
 // removeFile removes the file and what can lie beside it.
 func (a *Allocator) removeFile(path string) error {
-	for _, name := range []string{path + beneath.NewSuffix, path + checkpoint.AsideSuffix, path} {
+	for _, name := range []string{path + safepath.NewSuffix, path + checkpoint.AsideSuffix, path} {
 		if err := a.files().Unlink(name); err != nil {
 			return err
 		}
@@ -115,4 +115,4 @@ func (a *Allocator) removeFile(path string) error {
 }
 
 // files are those of pods: a container may have been given its pod's folder, or all of them.
-func (a *Allocator) files() beneath.Root { return beneath.Root(a.Root) }
+func (a *Allocator) files() safepath.Root { return safepath.Root(a.Root) }

@@ -1,7 +1,7 @@
 // Package mounts mounts filesystems in folders that containers may change, and unmounts them.
 //
 // Owns: what of mount(8) the agent needs: on which directory a filesystem comes, which is known by
-// its descriptor (package beneath), and how long a server may take to answer.
+// its descriptor (package safepath), and how long a server may take to answer.
 // Reads: the mount table, through k8s.io/mount-utils.
 // Never: mounts or unmounts where a link leads, or hands an option to a shell.
 package mounts
@@ -19,21 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // Mounter mounts in the folders of pods and plugins. Its paths are absolute ones there; a link in
 // one, below the folder of all pods or plugins, is an error.
 type Mounter struct {
 	mount.Interface // reads the mount table
-	files           beneath.Root
+	files           safepath.Root
 	// passage is where a program mounts what is then moved to its place.
 	passage string
 }
 
 // New returns a Mounter for the agent with these directories. It does nothing yet.
 func New(rootDir, runDir string) *Mounter {
-	return &Mounter{Interface: mount.New(""), files: beneath.Root(filepath.Clean(rootDir)), passage: filepath.Join(runDir, "mounts")}
+	return &Mounter{Interface: mount.New(""), files: safepath.Root(filepath.Clean(rootDir)), passage: filepath.Join(runDir, "mounts")}
 }
 
 // Mount mounts the source at the target, an existing directory, or file where a file is bound, with
@@ -93,8 +93,8 @@ func (m *Mounter) attach(tree int, target string, o options) error {
 		return nil
 	}
 	// What is bound comes with the flags of where it comes from.
-	if err := unix.Mount("", beneath.Self(tree), "", unix.MS_REMOUNT|unix.MS_BIND|o.flags, ""); err != nil {
-		return errors.Join(fmt.Errorf("set flags: %w", err), unix.Unmount(beneath.Self(tree), unix.MNT_DETACH))
+	if err := unix.Mount("", safepath.Self(tree), "", unix.MS_REMOUNT|unix.MS_BIND|o.flags, ""); err != nil {
+		return errors.Join(fmt.Errorf("set flags: %w", err), unix.Unmount(safepath.Self(tree), unix.MNT_DETACH))
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (m *Mounter) Unmount(target string) error {
 
 // unmountAt unmounts what is mounted on the name in the directory.
 func unmountAt(parent int, name string, flags int) error {
-	err := unix.Unmount(filepath.Join(beneath.Self(parent), name), flags|unix.UMOUNT_NOFOLLOW)
+	err := unix.Unmount(filepath.Join(safepath.Self(parent), name), flags|unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EINVAL) { // it is no mount
 		return nil
 	}

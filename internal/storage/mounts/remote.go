@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 const (
@@ -160,7 +160,7 @@ func child(limit time.Duration, parent int, command, name string) error {
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(dir), beneath.Self(dir))
+	f := os.NewFile(uintptr(dir), safepath.Self(dir))
 	defer f.Close()
 	// The link is the program that runs, even if the file of its name was replaced or removed
 	// meanwhile.

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // Names that an atomic writer keeps beside the files of the volume. No path of a payload begins
@@ -82,7 +82,7 @@ func writeAtomically(dir *os.File, files payload, group *int64, log *slog.Logger
 
 func newAtomicWriter(dir *os.File, files payload, group *int64, log *slog.Logger) (*atomicWriter, error) {
 	fd := int(dir.Fd())
-	root, err := os.OpenRoot(beneath.Self(fd))
+	root, err := os.OpenRoot(safepath.Self(fd))
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (w *atomicWriter) finish() []writeStep {
 // modes, in a directory of the writer's own.
 func (w *atomicWriter) isCurrent() bool {
 	name, err := w.root.Readlink(dataLink)
-	if err != nil || !beneath.IsElement(name) || !strings.HasPrefix(name, reservedPrefix) {
+	if err != nil || !safepath.IsElement(name) || !strings.HasPrefix(name, reservedPrefix) {
 		return false
 	}
 	data, err := w.openData(name)
@@ -133,12 +133,12 @@ func (w *atomicWriter) isCurrent() bool {
 
 // openData opens a directory of the volume that is neither a link nor a mount.
 func (w *atomicWriter) openData(name string) (*os.Root, error) {
-	fd, err := beneath.Enter(w.dir, name)
+	fd, err := safepath.Enter(w.dir, name)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: filepath.Join(w.path, name), Err: err}
 	}
 	defer unix.Close(fd)
-	return os.OpenRoot(beneath.Self(fd))
+	return os.OpenRoot(safepath.Self(fd))
 }
 
 // matches reports whether the file has the content and its mode.
@@ -296,7 +296,7 @@ func (w *atomicWriter) replaceLink() error {
 
 // remove removes what is at the name in the volume's root, but nothing to which that leads.
 func (w *atomicWriter) remove(name string) error {
-	return beneath.RemoveAt(w.dir, name, filepath.Join(w.path, name))
+	return safepath.RemoveAt(w.dir, name, filepath.Join(w.path, name))
 }
 
 // firstElements returns the names by which the payload is seen in the volume's root.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // csiDataFile says, beside what a driver mounts, what that is. Its name and form are the kubelet's.
@@ -44,7 +44,7 @@ func (c *csiShared) readCSIData(dir string) (csiData, error) {
 	if err := json.Unmarshal(b, &d); err != nil {
 		return d, fmt.Errorf("%s: %w", filepath.Join(dir, csiDataFile), err)
 	}
-	if !beneath.IsElement(d.DriverName) || d.VolumeHandle == "" {
+	if !safepath.IsElement(d.DriverName) || d.VolumeHandle == "" {
 		return d, fmt.Errorf("%s: it names no volume", filepath.Join(dir, csiDataFile))
 	}
 	return d, nil
@@ -88,10 +88,10 @@ func (c *csiShared) removeMounted(dir, name string) error {
 	if mounted {
 		return fmt.Errorf("%s is still mounted, though the driver says that it is not", path)
 	}
-	if err := beneath.RemoveEmptyAt(int(f.Fd()), name, path); err != nil {
+	if err := safepath.RemoveEmptyAt(int(f.Fd()), name, path); err != nil {
 		return err
 	}
-	for _, file := range []string{csiDataFile + beneath.NewSuffix, csiDataFile} {
+	for _, file := range []string{csiDataFile + safepath.NewSuffix, csiDataFile} {
 		if err := unix.Unlinkat(int(f.Fd()), file, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return &fs.PathError{Op: "unlink", Path: filepath.Join(dir, file), Err: err}
 		}
@@ -101,5 +101,5 @@ func (c *csiShared) removeMounted(dir, name string) error {
 		return err
 	}
 	defer parent.Close()
-	return beneath.RemoveEmptyAt(int(parent.Fd()), filepath.Base(dir), dir)
+	return safepath.RemoveEmptyAt(int(parent.Fd()), filepath.Base(dir), dir)
 }

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/runtime/crispec"
 )
@@ -83,7 +83,7 @@ func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 // setup has the driver stage the volume, unless it is, and publish it for the pod.
 func (c *csiKind) setup(ctx context.Context, of *volume) (outcome, error) {
 	v := csiOf(of)
-	if !beneath.IsElement(v.driver) || !beneath.IsElement(v.specName) {
+	if !safepath.IsElement(v.driver) || !safepath.IsElement(v.specName) {
 		return outcome{}, errors.New("the names of driver and volume must be file names")
 	}
 	give, err := c.csi.take(ctx, v.csiID)

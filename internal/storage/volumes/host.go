@@ -14,7 +14,7 @@ import (
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 )
 
@@ -22,7 +22,7 @@ import (
 // whom to tell.
 type host struct {
 	root    string
-	files   beneath.Root // the same
+	files   safepath.Root // the same
 	mounter mount.Interface
 	exec    utilexec.Interface
 	log     *slog.Logger
@@ -32,7 +32,7 @@ type host struct {
 }
 
 func (h *host) podDir(uid pod.UID) (string, error) {
-	if !beneath.IsElement(string(uid)) {
+	if !safepath.IsElement(string(uid)) {
 		return "", fmt.Errorf("pod UID %q is not a file name", uid)
 	}
 	return filepath.Join(h.root, "pods", string(uid)), nil

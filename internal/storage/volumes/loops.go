@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel
@@ -20,7 +20,7 @@ import (
 // holdDisk holds the disk, unless it is held, and reports whether there was something to do. root
 // is "/".
 func holdDisk(root string, disk *os.File) (fresh bool, err error) {
-	shown, err := os.Readlink(beneath.Self(int(disk.Fd())))
+	shown, err := os.Readlink(safepath.Self(int(disk.Fd())))
 	if err != nil {
 		return false, err
 	}

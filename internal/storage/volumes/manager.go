@@ -15,7 +15,7 @@ import (
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/crispec"
@@ -81,7 +81,7 @@ func New(c Config) (*Manager, error) {
 	}
 	root := filepath.Clean(c.Root)
 	p := parts{host: &host{
-		root: root, files: beneath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, metrics: newMetrics(c.Metrics),
+		root: root, files: safepath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, metrics: newMetrics(c.Metrics),
 	}}
 	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(TmpfsKnowsNoswap)}
 	p.reader = &reader{objects: c.Objects, certificates: c.Certificates, allocatable: c.Allocatable}
@@ -233,7 +233,7 @@ func (m *Manager) setupOne(ctx context.Context, v *volume) (outcome, error) {
 	switch {
 	case ctx.Err() != nil:
 		return outcome{}, context.Cause(ctx)
-	case !beneath.IsElement(v.name()):
+	case !safepath.IsElement(v.name()):
 		return outcome{}, errors.New("the volume's name is not a file name")
 	case claim != "" && v.bound == nil:
 		return outcome{}, fmt.Errorf("claim %q was not read before", claim)

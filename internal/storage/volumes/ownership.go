@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 )
 
 // What an fsGroup gets: files can be read and written, directories searched, too, and hand the
@@ -103,13 +103,13 @@ func (o *owner) ownDirectory(dir int) error {
 	defer f.Close()
 	var errs []error
 	for {
-		names, err := f.Readdirnames(beneath.Batch)
+		names, err := f.Readdirnames(safepath.Batch)
 		for _, name := range names {
 			if err := o.ownEntry(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
-		if errors.Is(err, io.EOF) || len(errs) >= beneath.Batch { // nobody reads more
+		if errors.Is(err, io.EOF) || len(errs) >= safepath.Batch { // nobody reads more
 			break
 		}
 		if err != nil {
@@ -157,7 +157,7 @@ func (o *owner) ownFile(fd int) error {
 	case unix.S_IFDIR:
 		mode |= groupDir
 	}
-	return unix.Chmod(beneath.Self(fd), mode)
+	return unix.Chmod(safepath.Self(fd), mode)
 }
 
 func fsGroup(p *v1.Pod) *int64 {

@@ -12,7 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/runtime/crispec"
 )
 
@@ -134,7 +134,7 @@ func makeMountPoints(dir *os.File, points []string, files payload) error {
 	if len(points) == 0 {
 		return nil
 	}
-	root, err := os.OpenRoot(beneath.Self(int(dir.Fd())))
+	root, err := os.OpenRoot(safepath.Self(int(dir.Fd())))
 	if err != nil {
 		return err
 	}

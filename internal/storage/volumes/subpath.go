@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/crispec"
 )
@@ -37,8 +37,8 @@ type SubpathError struct {
 
 func (e *SubpathError) Error() string {
 	text := fmt.Sprintf("failed to %s for volumeMount %q of container %q", e.Step, e.Volume, e.Container)
-	if errors.Is(e.Err, beneath.ErrNoOpenat2) {
-		text += ": " + beneath.ErrNoOpenat2.Error()
+	if errors.Is(e.Err, safepath.ErrNoOpenat2) {
+		text += ": " + safepath.ErrNoOpenat2.Error()
 	}
 	return text
 }
@@ -82,21 +82,21 @@ func (sp *subpaths) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpat
 	if err != nil {
 		return fail(prepareSubpath, err)
 	}
-	if !beneath.IsElement(s.Volume) || !beneath.IsElement(s.Container) {
+	if !safepath.IsElement(s.Volume) || !safepath.IsElement(s.Container) {
 		return fail(prepareSubpath, errors.New("the names of volume and container must be file names"))
 	}
-	root, err := beneath.OpenRoot(s.Root)
+	root, err := safepath.OpenRoot(s.Root)
 	if err != nil {
 		return fail(prepareSubpath, err)
 	}
 	defer unix.Close(root)
 	// What is bound comes out of this lookup and no other, also where directories were made for it.
-	part, err := beneath.Lookup(root, s.Path, unix.O_PATH)
-	for try := 0; try < beneath.LookupTries && errors.Is(err, unix.ENOENT); try++ {
-		if err := beneath.MakeDirs(root, s.Path); err != nil {
+	part, err := safepath.Lookup(root, s.Path, unix.O_PATH)
+	for try := 0; try < safepath.LookupTries && errors.Is(err, unix.ENOENT); try++ {
+		if err := safepath.MakeDirs(root, s.Path); err != nil {
 			return fail(createSubpath, err)
 		}
-		part, err = beneath.Lookup(root, s.Path, unix.O_PATH)
+		part, err = safepath.Lookup(root, s.Path, unix.O_PATH)
 	}
 	if err != nil {
 		return fail(prepareSubpath, err)
@@ -135,7 +135,7 @@ func (sp *subpaths) bindAt(part int, target string, propagation runtimeapi.Mount
 		return nil
 	}
 	// Mounts of the host still come in; nothing that happens here reaches the host.
-	if err := unix.Mount("", beneath.Self(tree), "", unix.MS_SLAVE, ""); err != nil {
+	if err := unix.Mount("", safepath.Self(tree), "", unix.MS_SLAVE, ""); err != nil {
 		return errors.Join(fmt.Errorf("make the mount on %s a slave: %w", target, err), detach(dir, name, target))
 	}
 	return nil
@@ -203,14 +203,14 @@ func detachTop(fd int) (mounted bool, err error) {
 	}
 	// First apart from its peers: else the host would lose each mount below that it shares with
 	// this one.
-	err = unix.Mount("", beneath.Self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
+	err = unix.Mount("", safepath.Self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
 	if errors.Is(err, unix.EINVAL) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("separate it from its peers: %w", err)
 	}
-	return true, unix.Unmount(beneath.Self(fd), unix.MNT_DETACH)
+	return true, unix.Unmount(safepath.Self(fd), unix.MNT_DETACH)
 }
 
 // unbind unmounts the parts of volumes that the pod's containers were given, by whatever agent, and

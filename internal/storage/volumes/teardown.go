@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 )
 
@@ -86,7 +86,7 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os.DirEntry, spent map[string]time.Duration) error {
 	path := filepath.Join(volumes.Name(), plugin.Name())
 	if !plugin.IsDir() {
-		return beneath.RemoveAt(int(volumes.Fd()), plugin.Name(), path) // a link that a container has put there
+		return safepath.RemoveAt(int(volumes.Fd()), plugin.Name(), path) // a link that a container has put there
 	}
 	dir, err := m.files.Open(path)
 	if err != nil {
@@ -104,9 +104,9 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 		}
 		path, began := filepath.Join(path, e.Name()), time.Now()
 		if own {
-			err = beneath.RemoveAt(int(dir.Fd()), e.Name(), path)
+			err = safepath.RemoveAt(int(dir.Fd()), e.Name(), path)
 		} else {
-			err = beneath.RemoveEmptyAt(int(dir.Fd()), e.Name(), path)
+			err = safepath.RemoveEmptyAt(int(dir.Fd()), e.Name(), path)
 		}
 		if plugin.Name() != csiPlugin { // those are counted where their drivers are called
 			m.operated(ctx, pluginName(plugin.Name()), unmountVolume, spent[e.Name()]+time.Since(began), err)
@@ -115,7 +115,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 			return err
 		}
 	}
-	return beneath.RemoveEmptyAt(int(volumes.Fd()), plugin.Name(), path)
+	return safepath.RemoveEmptyAt(int(volumes.Fd()), plugin.Name(), path)
 }
 
 // ownsAll reports whether everything in folders of the plugin is the agent's.

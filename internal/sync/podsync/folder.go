@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/host/beneath"
+	"berth/internal/host/safepath"
 	"berth/internal/pod"
 )
 
@@ -62,6 +62,6 @@ func (s *Syncer) OnDisk() ([]pod.UID, error) {
 }
 
 // files are those of pods: a container may have been given its pod's folder, or all of them.
-func (s *Syncer) files() beneath.Root { return beneath.Root(s.RootDir) }
+func (s *Syncer) files() safepath.Root { return safepath.Root(s.RootDir) }
 
 func (s *Syncer) podDir(uid pod.UID) string { return filepath.Join(s.RootDir, "pods", string(uid)) }

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"syscall"
 
-	"berth/internal/localapi/inmemory"
+	"berth/internal/localapi/loopback"
 )
 
 // transport calls the server without a socket, so that it works in a testing/synctest bubble.
@@ -16,7 +16,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.server.isStopped() {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
-	return inmemory.Transport{Handler: abortable{t.server}}.RoundTrip(r)
+	return loopback.Transport{Handler: abortable{t.server}}.RoundTrip(r)
 }
 
 // abortable breaks a connection off where a handler aborts, as a server over sockets does.

@@ -1,4 +1,4 @@
-package beneath
+package safepath
 
 import (
 	"fmt"

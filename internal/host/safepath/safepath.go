@@ -1,4 +1,4 @@
-// Package beneath reaches files and folders that lie where containers may change them: in a volume,
+// Package safepath reaches files and folders that lie where containers may change them: in a volume,
 // or in the agent's own folder of a pod or plugin, which a container may have been given by a
 // hostPath.
 //
@@ -7,7 +7,7 @@
 // Reads: what is on the disk.
 // Never: follows a link in the agent's own folders, leaves a volume, or enters a mount to remove
 // what is in it.
-package beneath
+package safepath
 
 import (
 	"errors"
