@@ -114,7 +114,7 @@ var ranks = map[string]int{
 	"internal/localapi/registry":   2,
 	"internal/localapi/access":     2,
 	"internal/localapi/reads":      3,
-	"internal/localapi/garbage":    3,
+	"internal/localapi/gc":    3,
 	"internal/localapi/binder":     3,
 	"internal/localapi/scheduler":  3,
 	"internal/localapi/manifests":  3,

@@ -18,7 +18,7 @@ import (
 	"berth/internal/explain"
 	"berth/internal/localapi/access"
 	"berth/internal/localapi/binder"
-	"berth/internal/localapi/garbage"
+	"berth/internal/localapi/gc"
 	"berth/internal/localapi/loopback"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
@@ -78,7 +78,7 @@ type Server struct {
 	oddities  *oddities
 	parts     parts
 	own       *own.Calls
-	garbage   *garbage.Collector
+	garbage   *gc.Collector
 	binder    *binder.Binder
 	scheduler *scheduler.Scheduler // nil: only the agent writes pods, and they have their node
 	manifests *manifests.Keeper
@@ -164,7 +164,7 @@ var errNoTokens = errors.New("service account tokens need an API server, and thi
 // join makes the parts that read and write the store.
 func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority string) {
 	s.parts = newParts(cfg.Answers, cfg.NodeName, s.store, judge, s.oddities)
-	s.garbage = garbage.New(garbage.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
+	s.garbage = gc.New(gc.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
 	s.binder = binder.New(binder.Config{Store: s.store, Writer: collects.ownWriter, NodeName: cfg.NodeName, Log: cfg.Log})
 	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: collects.ownWriter, Log: cfg.Log})
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/localapi/garbage"
+	"berth/internal/localapi/gc"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/loopback"
 )
@@ -35,7 +35,7 @@ func (w ownWriter) Update(ctx context.Context, o kinds.Object) error {
 // Delete deletes this very version of an object, once its finalizers are gone.
 func (w ownWriter) Delete(ctx context.Context, o kinds.Object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
-	return remove(ctx, w.own, garbage.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
+	return remove(ctx, w.own, gc.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 }
 
@@ -49,10 +49,10 @@ func (w ownWriter) send(ctx context.Context, method string, o kinds.Object, name
 	if err != nil {
 		return err
 	}
-	return call{w.own, method, path(garbage.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: name}, ""), runtime.ContentTypeJSON}.do(ctx, body)
+	return call{w.own, method, path(gc.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: name}, ""), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
-func remove(ctx context.Context, to http.Handler, o garbage.Ref, how metav1.DeleteOptions) error {
+func remove(ctx context.Context, to http.Handler, o gc.Ref, how metav1.DeleteOptions) error {
 	how.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}
 	body, err := json.Marshal(how)
 	if err != nil {
@@ -70,7 +70,7 @@ type writer struct {
 }
 
 // Delete deletes an object as the options say.
-func (w writer) Delete(ctx context.Context, o garbage.Ref, how metav1.DeleteOptions) error {
+func (w writer) Delete(ctx context.Context, o gc.Ref, how metav1.DeleteOptions) error {
 	to := w.judge
 	if o.Kind.Stored == "events" {
 		to = w.own
@@ -79,7 +79,7 @@ func (w writer) Delete(ctx context.Context, o garbage.Ref, how metav1.DeleteOpti
 }
 
 // Patch carries out a JSON merge patch.
-func (w writer) Patch(ctx context.Context, o garbage.Ref, subresource string, patch []byte) error {
+func (w writer) Patch(ctx context.Context, o gc.Ref, subresource string, patch []byte) error {
 	return call{w.judge, http.MethodPatch, path(o, subresource), string(types.MergePatchType)}.do(ctx, patch)
 }
 
@@ -91,11 +91,11 @@ func (w writer) Finalize(ctx context.Context, ns *v1.Namespace) error {
 	if err != nil {
 		return err
 	}
-	return call{w.judge, http.MethodPut, path(garbage.Ref{Kind: kinds.Find("", "v1", "namespaces"), Name: ns.Name}, "finalize"), runtime.ContentTypeJSON}.do(ctx, body)
+	return call{w.judge, http.MethodPut, path(gc.Ref{Kind: kinds.Find("", "v1", "namespaces"), Name: ns.Name}, "finalize"), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
 // path is that of an object, or of all of its kind where it has no name.
-func path(o garbage.Ref, subresource string) string {
+func path(o gc.Ref, subresource string) string {
 	p := "/apis/" + o.Kind.GroupVersion().String()
 	if o.Kind.Group == "" {
 		p = "/api/" + o.Kind.Version

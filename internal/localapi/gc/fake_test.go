@@ -1,4 +1,4 @@
-package garbage_test
+package gc_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/localapi/garbage"
+	"berth/internal/localapi/gc"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
@@ -202,11 +202,11 @@ func (a *api) Create(_ context.Context, o kinds.Object) error {
 	return nil
 }
 
-func keyTo(r garbage.Ref) store.Key {
+func keyTo(r gc.Ref) store.Key {
 	return store.Key{Resource: r.Kind.Stored, Namespace: r.Namespace, Name: r.Name}
 }
 
-func (a *api) Delete(_ context.Context, r garbage.Ref, how metav1.DeleteOptions) error {
+func (a *api) Delete(_ context.Context, r gc.Ref, how metav1.DeleteOptions) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.called("delete " + keyTo(r).String() + " " + string(*how.PropagationPolicy)); err != nil {
@@ -266,7 +266,7 @@ func (a *api) settle(key store.Key, o kinds.Object) {
 	a.change(key, o)
 }
 
-func (a *api) Patch(_ context.Context, r garbage.Ref, subresource string, patch []byte) error {
+func (a *api) Patch(_ context.Context, r gc.Ref, subresource string, patch []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	key := keyTo(r)
@@ -354,8 +354,8 @@ func (a *api) take() []string {
 }
 
 // start has a collector run in the bubble until the test ends, and waits until it rests.
-func (a *api) start(defaults func(string) []kinds.Object) *garbage.Collector {
-	c := garbage.New(garbage.Config{Store: a, Writer: a, Defaults: defaults, Log: slog.New(slog.DiscardHandler)})
+func (a *api) start(defaults func(string) []kinds.Object) *gc.Collector {
+	c := gc.New(gc.Config{Store: a, Writer: a, Defaults: defaults, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()

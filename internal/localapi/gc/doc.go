@@ -1,4 +1,4 @@
-// Package garbage takes away what nothing needs any more: objects whose owners are gone, the
+// Package gc takes away what nothing needs any more: objects whose owners are gone, the
 // content of namespaces that are deleted, finalizers that protect what nobody uses, and old events.
 // New namespaces get the objects that each has.
 //
@@ -14,4 +14,4 @@
 // Reads: the store. Each decision is made of what it has at that moment, and each write has the uid
 // and the resourceVersion that it was made of.
 // Never: polls, deletes an object that has an owner that lives or that cannot be known.
-package garbage
+package gc

@@ -1,4 +1,4 @@
-package garbage_test
+package gc_test
 
 import (
 	"errors"
