@@ -115,7 +115,7 @@ var ranks = map[string]int{
 	"internal/localapi/access":     2,
 	"internal/localapi/reads":      3,
 	"internal/localapi/gc":    3,
-	"internal/localapi/binder":     3,
+	"internal/localapi/pvbinder":     3,
 	"internal/localapi/scheduler":  3,
 	"internal/localapi/manifests":  3,
 	"internal/localapi/own":        3,

@@ -17,11 +17,11 @@ import (
 
 	"berth/internal/explain"
 	"berth/internal/localapi/access"
-	"berth/internal/localapi/binder"
 	"berth/internal/localapi/gc"
 	"berth/internal/localapi/loopback"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/own"
+	"berth/internal/localapi/pvbinder"
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
@@ -79,7 +79,7 @@ type Server struct {
 	parts     parts
 	own       *own.Calls
 	garbage   *gc.Collector
-	binder    *binder.Binder
+	binder    *pvbinder.Binder
 	scheduler *scheduler.Scheduler // nil: only the agent writes pods, and they have their node
 	manifests *manifests.Keeper
 	front     *front // nil: the agent alone reaches it
@@ -165,7 +165,7 @@ var errNoTokens = errors.New("service account tokens need an API server, and thi
 func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority string) {
 	s.parts = newParts(cfg.Answers, cfg.NodeName, s.store, judge, s.oddities)
 	s.garbage = gc.New(gc.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
-	s.binder = binder.New(binder.Config{Store: s.store, Writer: collects.ownWriter, NodeName: cfg.NodeName, Log: cfg.Log})
+	s.binder = pvbinder.New(pvbinder.Config{Store: s.store, Writer: collects.ownWriter, NodeName: cfg.NodeName, Log: cfg.Log})
 	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: collects.ownWriter, Log: cfg.Log})
 }
 

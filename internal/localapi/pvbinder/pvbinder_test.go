@@ -1,4 +1,4 @@
-package binder_test
+package pvbinder_test
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package binder
+package pvbinder
 
 import (
 	"context"

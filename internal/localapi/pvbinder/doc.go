@@ -1,4 +1,4 @@
-// Package binder binds PersistentVolumeClaims to PersistentVolumes, makes the claims of generic
+// Package pvbinder binds PersistentVolumeClaims to PersistentVolumes, makes the claims of generic
 // ephemeral volumes, and says what becomes of a volume whose claim is gone.
 //
 //	store.Since ──► what changed ──► whom may that concern? ──► look at those ──► create, update
@@ -18,4 +18,4 @@
 // Reads: the store. Each decision is made of what it has at that moment, and each write has the uid
 // and the resourceVersion that it was made of.
 // Never: polls, takes a volume from a claim that lives, makes or deletes what is in a volume.
-package binder
+package pvbinder

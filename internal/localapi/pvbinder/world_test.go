@@ -1,4 +1,4 @@
-package binder_test
+package pvbinder_test
 
 import (
 	"cmp"
@@ -23,8 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/localapi/binder"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/pvbinder"
 	"berth/internal/localapi/store"
 )
 
@@ -59,8 +59,8 @@ func newWorld(t *testing.T) *world {
 }
 
 // start has a binder run until stop or the end of the test, and waits until it rests.
-func (w *world) start() (b *binder.Binder, stop func()) {
-	b = binder.New(binder.Config{Store: w.store, Writer: w, NodeName: node, Log: slog.New(slog.DiscardHandler)})
+func (w *world) start() (b *pvbinder.Binder, stop func()) {
+	b = pvbinder.New(pvbinder.Config{Store: w.store, Writer: w, NodeName: node, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
