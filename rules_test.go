@@ -119,7 +119,7 @@ var ranks = map[string]int{
 	"internal/localapi/scheduler":  3,
 	"internal/localapi/manifests":  3,
 	"internal/localapi/own":        3,
-	"internal/localapi/usage":      2,
+	"internal/localapi/podmetrics":      2,
 	"internal/localapi/replica":    2,
 	"internal/localapi/controller": 2,
 	"internal/localapi/podcalls":   2,

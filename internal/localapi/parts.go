@@ -14,9 +14,9 @@ import (
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/nodeproxy"
 	"berth/internal/localapi/podcalls"
+	"berth/internal/localapi/podmetrics"
 	"berth/internal/localapi/reads"
 	"berth/internal/localapi/store"
-	"berth/internal/localapi/usage"
 )
 
 // Answers is what of an answer comes from the agent, and not from objects.
@@ -42,7 +42,7 @@ type parts struct{ reads, pods, nodes, usage, explain, judge http.Handler }
 func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *oddities) parts {
 	return parts{
 		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podcalls.New(s, a.Node),
-		nodes: nodeproxy.New(s, node, a.NodeProxy), usage: usage.New(s, a.Usage), explain: explainer(a.Explain), judge: judge,
+		nodes: nodeproxy.New(s, node, a.NodeProxy), usage: podmetrics.New(s, a.Usage), explain: explainer(a.Explain), judge: judge,
 	}
 }
 
@@ -71,7 +71,7 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
 	case q.Path == metricsPath:
 		kinds.Fail(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
-	case q.Path == usage.Prefix || strings.HasPrefix(q.Path, usage.Prefix+"/"):
+	case q.Path == podmetrics.Prefix || strings.HasPrefix(q.Path, podmetrics.Prefix+"/"):
 		p.usage.ServeHTTP(w, r)
 	case q.Path == kinds.Berth.Path() || strings.HasPrefix(q.Path, kinds.Berth.Path()+"/"):
 		p.explain.ServeHTTP(w, r)

@@ -16,7 +16,7 @@ type Virtual struct {
 	All []metav1.APIResource
 }
 
-// Metrics are readings (internal/localapi/usage).
+// Metrics are readings (internal/localapi/podmetrics).
 var Metrics = Virtual{metricsv1beta1.SchemeGroupVersion, []metav1.APIResource{
 	{Name: "nodes", Kind: "NodeMetrics", Verbs: metav1.Verbs{"get", "list"}},
 	{Name: "pods", Kind: "PodMetrics", Namespaced: true, Verbs: metav1.Verbs{"get", "list"}},
