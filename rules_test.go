@@ -122,7 +122,7 @@ var ranks = map[string]int{
 	"internal/localapi/podmetrics":      2,
 	"internal/localapi/replica":    2,
 	"internal/localapi/controller": 2,
-	"internal/localapi/podcalls":   2,
+	"internal/localapi/podproxy":   2,
 	"internal/localapi/nodeproxy":  2,
 	"internal/localapi/loopback":   0,
 }

@@ -13,7 +13,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/localapi/kinds"
-	"berth/internal/localapi/podcalls"
+	"berth/internal/localapi/podproxy"
 )
 
 // shownKinds are the resources that a view has, with the short names that kubectl knows them by.
@@ -78,7 +78,7 @@ func resourcesOf(k *kinds.Kind) []metav1.APIResource {
 	}
 	r.Categories = []string{"all"}
 	all := []metav1.APIResource{r}
-	for _, sub := range podcalls.Subresources {
+	for _, sub := range podproxy.Subresources {
 		call := metav1.APIResource{Name: k.Plural + "/" + sub, Namespaced: true, Kind: streamOptions[sub], Verbs: metav1.Verbs{"create", "get"}}
 		if sub == "log" {
 			call.Kind, call.Verbs = k.Kind, metav1.Verbs{"get"}

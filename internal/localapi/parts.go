@@ -13,8 +13,8 @@ import (
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/nodeproxy"
-	"berth/internal/localapi/podcalls"
 	"berth/internal/localapi/podmetrics"
+	"berth/internal/localapi/podproxy"
 	"berth/internal/localapi/reads"
 	"berth/internal/localapi/store"
 )
@@ -41,7 +41,7 @@ type parts struct{ reads, pods, nodes, usage, explain, judge http.Handler }
 // newParts returns the parts over a store, on a node. judge answers what is no read.
 func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *oddities) parts {
 	return parts{
-		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podcalls.New(s, a.Node),
+		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podproxy.New(s, a.Node),
 		nodes: nodeproxy.New(s, node, a.NodeProxy), usage: podmetrics.New(s, a.Usage), explain: explainer(a.Explain), judge: judge,
 	}
 }
@@ -79,7 +79,7 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.reads.ServeHTTP(w, r) // it is not there, and no child need say so
 	case q.Kind() == nil:
 		p.judge.ServeHTTP(w, r)
-	case q.Resource == "pods" && slices.Contains(podcalls.Subresources, q.Subresource):
+	case q.Resource == "pods" && slices.Contains(podproxy.Subresources, q.Subresource):
 		p.pods.ServeHTTP(w, r)
 	case isNodeProxy(r):
 		p.nodes.ServeHTTP(w, r)

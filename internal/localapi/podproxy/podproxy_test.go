@@ -1,4 +1,4 @@
-package podcalls
+package podproxy
 
 import (
 	"encoding/json"

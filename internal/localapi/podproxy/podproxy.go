@@ -1,4 +1,4 @@
-package podcalls
+package podproxy
 
 import (
 	"bytes"
