@@ -120,7 +120,7 @@ var ranks = map[string]int{
 	"internal/localapi/manifests":  3,
 	"internal/localapi/own":        3,
 	"internal/localapi/podmetrics":      2,
-	"internal/localapi/replica":    2,
+	"internal/localapi/nodeview":    2,
 	"internal/localapi/controller": 2,
 	"internal/localapi/podproxy":   2,
 	"internal/localapi/nodeproxy":  2,

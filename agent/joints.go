@@ -12,7 +12,7 @@ import (
 	"berth/internal/host/inotify"
 	"berth/internal/host/logind"
 	"berth/internal/host/tuning"
-	"berth/internal/localapi/replica"
+	"berth/internal/localapi/nodeview"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
 	"berth/internal/observe/pleg"
@@ -122,7 +122,7 @@ var (
 	_ embedded.Cgroups         = (*runtimeInfo)(nil)
 	_ ContainerManager         = (*runtimeInfo)(nil)
 	_ ContainerManager         = noCgroups{}
-	_ replica.Events           = (*events.Store)(nil)
+	_ nodeview.Events          = (*events.Store)(nil)
 
 	// These are for what asks the API server.
 	_ status.API              = (*kube.Client)(nil)

@@ -12,8 +12,8 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/localapi"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/nodeview"
 	"berth/internal/localapi/registry"
-	"berth/internal/localapi/replica"
 	"berth/internal/observe/stats"
 	"berth/internal/runtime/embedded"
 )
@@ -33,7 +33,7 @@ func newNodeView(a *Agent) *localapi.View {
 	}
 	return localapi.NewView(localapi.ViewConfig{
 		RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Write: write, BesideAPI: a.cfg.LocalAPI != nil, Answers: a.answers(),
-		Source: replica.Source{
+		Source: nodeview.Source{
 			Pods: a.view.listPods, Pod: a.view.getPod, Subscribe: a.status.Subscribe, Events: a.events,
 			Refused: func() (pods []*v1.Pod) {
 				for _, o := range refusedPods(a.source.Problems()) {

@@ -19,8 +19,8 @@ import (
 
 	"berth/internal/localapi/access"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/nodeview"
 	"berth/internal/localapi/registry"
-	"berth/internal/localapi/replica"
 	"berth/internal/localapi/store"
 )
 
@@ -30,7 +30,7 @@ type openView struct {
 	log       *slog.Logger
 	used      use
 	store     *store.Store
-	replica   *replica.Replica
+	replica   *nodeview.Replica
 	documents *registry.Documents // nil: there are none
 	discovery map[string]runtime.Object
 	parts     parts
@@ -61,7 +61,7 @@ func (v *View) open() (_ *openView, err error) {
 	if o.store, err = store.Open(store.Config{Path: filepath.Join(dir, "objects.db"), MaxHistoryBytes: shortHistory, NoSync: true}); err != nil {
 		return nil, err
 	}
-	o.replica = replica.New(v.cfg.Source, o.store, v.cfg.Log)
+	o.replica = nodeview.New(v.cfg.Source, o.store, v.cfg.Log)
 	if err := o.replica.Fill(); err != nil {
 		return nil, err
 	}

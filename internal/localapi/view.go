@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/localapi/nodeview"
 	"berth/internal/localapi/registry"
-	"berth/internal/localapi/replica"
 )
 
 // ViewDir is the folder, in the run directory, of a view that is open. ViewKubeconfig in it is the
@@ -35,7 +35,7 @@ type ViewConfig struct {
 	// BesideAPI says that there is a local API, which has a kubeconfig of its own when it serves.
 	BesideAPI bool
 	// Source is what is shown.
-	Source replica.Source
+	Source nodeview.Source
 	Answers
 	// Documents returns those of OpenAPI; nil: there are none.
 	Documents func() (*registry.Documents, error)

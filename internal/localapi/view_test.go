@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"berth/internal/localapi/nodeview"
 	"berth/internal/localapi/registry"
-	"berth/internal/localapi/replica"
 	"berth/internal/pod"
 	"berth/internal/record/events"
 )
@@ -49,7 +49,7 @@ func newViewed(t *testing.T) *viewed {
 	n := &viewed{T: t, runDir: t.TempDir(), events: events.NewStore("kubelet", "n"), pod: viewedPod(v1.PodPending)}
 	n.view = NewView(ViewConfig{
 		RunDir: n.runDir, NodeName: "n", Write: "write elsewhere", Log: slog.New(slog.DiscardHandler),
-		Source: replica.Source{
+		Source: nodeview.Source{
 			Pods: n.pods, Subscribe: n.changed.Subscribe, Refused: func() []*v1.Pod { return nil }, Events: n.events,
 			Pod: func(uid pod.UID) (*v1.Pod, bool) {
 				all := n.pods()

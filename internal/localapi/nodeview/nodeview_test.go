@@ -1,4 +1,4 @@
-package replica_test
+package nodeview_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/localapi/kinds"
-	"berth/internal/localapi/replica"
+	"berth/internal/localapi/nodeview"
 	"berth/internal/localapi/store"
 	"berth/internal/pod"
 	"berth/internal/record/events"
@@ -55,8 +55,8 @@ func node(version string) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"version": version}}}
 }
 
-func (a *agent) source() replica.Source {
-	return replica.Source{
+func (a *agent) source() nodeview.Source {
+	return nodeview.Source{
 		Pods: func() (all []*v1.Pod) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -92,7 +92,7 @@ func (a *agent) source() replica.Source {
 // start fills the store and follows the changes, until the test ends.
 func (a *agent) start() {
 	a.Helper()
-	r := replica.New(a.source(), a.store, slog.New(slog.DiscardHandler))
+	r := nodeview.New(a.source(), a.store, slog.New(slog.DiscardHandler))
 	if err := r.Fill(); err != nil {
 		a.Fatal(err)
 	}

@@ -1,8 +1,8 @@
-// Package replica keeps a store of objects like what an agent has in memory: its pods as it reports
+// Package nodeview keeps a store of objects like what an agent has in memory: its pods as it reports
 // them, the Node, its events, and the namespaces that these are in. It is for an agent whose
 // objects are elsewhere, at the API server of a cluster, or nowhere (ADR 12).
 //
 // Owns: what is in the store, which has no other writer.
 // Reads: what its Source hands out; it changes none of that.
 // Never: polls. What has changed it is told by inboxes, and it looks at the newest then.
-package replica
+package nodeview
