@@ -113,7 +113,7 @@ var ranks = map[string]int{
 	"internal/localapi/kinds":      0,
 	"internal/localapi/registry":   2,
 	"internal/localapi/access":     2,
-	"internal/localapi/reads":      3,
+	"internal/localapi/read":      3,
 	"internal/localapi/gc":    3,
 	"internal/localapi/pvbinder":     3,
 	"internal/localapi/scheduler":  3,

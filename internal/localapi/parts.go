@@ -15,7 +15,7 @@ import (
 	"berth/internal/localapi/nodeproxy"
 	"berth/internal/localapi/podmetrics"
 	"berth/internal/localapi/podproxy"
-	"berth/internal/localapi/reads"
+	"berth/internal/localapi/read"
 	"berth/internal/localapi/store"
 )
 
@@ -31,7 +31,7 @@ type Answers struct {
 	// Explain returns what is known of the pods of a name and why they are so, as something that
 	// JSON can be made of; false: nothing is.
 	Explain func(ctx context.Context, namespace, name string) (any, bool)
-	// Pulls is reads.Config.Pulls.
+	// Pulls is read.Config.Pulls.
 	Pulls func(context.Context) func(*v1.Pod) string
 }
 
@@ -41,7 +41,7 @@ type parts struct{ reads, pods, nodes, usage, explain, judge http.Handler }
 // newParts returns the parts over a store, on a node. judge answers what is no read.
 func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *oddities) parts {
 	return parts{
-		reads: reads.New(reads.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podproxy.New(s, a.Node),
+		reads: read.New(read.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podproxy.New(s, a.Node),
 		nodes: nodeproxy.New(s, node, a.NodeProxy), usage: podmetrics.New(s, a.Usage), explain: explainer(a.Explain), judge: judge,
 	}
 }

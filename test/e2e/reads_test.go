@@ -29,7 +29,7 @@ import (
 
 	"berth/internal/cluster/kube"
 	"berth/internal/localapi/kinds"
-	"berth/internal/localapi/reads"
+	"berth/internal/localapi/read"
 	"berth/internal/localapi/store"
 )
 
@@ -49,7 +49,7 @@ func TestReadsAsAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := copyReadsObjects(t, config, s)
-	server := httptest.NewServer(reads.New(reads.Config{Store: s, Next: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)}))
+	server := httptest.NewServer(read.New(read.Config{Store: s, Next: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)}))
 	t.Cleanup(func() {
 		server.Close()
 		if err := s.Close(); err != nil {

@@ -1,4 +1,4 @@
-// Package reads answers what is read of the local API (ADR 12): get, list and watch of its kinds,
+// Package read answers what is read of the local API (ADR 12): get, list and watch of its kinds,
 // as kube-apiserver answers them.
 //
 // Owns: nothing; a watch is a revision and the goroutine of its request.
@@ -13,4 +13,4 @@
 // A list goes out page by page. One that the history of the store leaves behind while its client is
 // slow breaks off, which both JSON and protobuf show to the client: it lists again. A list with a
 // limit is held, encoded, as it says first how it goes on.
-package reads
+package read

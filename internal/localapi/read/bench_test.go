@@ -1,4 +1,4 @@
-package reads_test
+package read_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"berth/internal/localapi/reads"
+	"berth/internal/localapi/read"
 	"berth/internal/localapi/store"
 )
 
@@ -68,7 +68,7 @@ func BenchmarkList(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	h := reads.New(reads.Config{Store: s})
+	h := read.New(read.Config{Store: s})
 	for name, accept := range map[string]string{
 		"json": runtime.ContentTypeJSON, "protobuf": runtime.ContentTypeProtobuf,
 		"table": "application/json;as=Table;g=meta.k8s.io;v=v1", "metadata": runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",

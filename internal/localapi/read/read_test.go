@@ -1,4 +1,4 @@
-package reads_test
+package read_test
 
 import (
 	"bufio"
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"berth/internal/localapi/kinds"
-	"berth/internal/localapi/reads"
+	"berth/internal/localapi/read"
 	"berth/internal/localapi/store"
 )
 
@@ -46,7 +46,7 @@ func newMachine(t *testing.T, cfg store.Config) *machine {
 	})
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	m := &machine{T: t, store: s, undecodable: map[string]int{}}
-	m.handler = reads.New(reads.Config{
+	m.handler = read.New(read.Config{
 		Store: s, Next: next, Log: slog.New(slog.DiscardHandler),
 		Undecodable: func(key store.Key, _ error) { m.undecodable[key.String()]++ },
 	})

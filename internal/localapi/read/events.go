@@ -1,4 +1,4 @@
-package reads
+package read
 
 import (
 	v1 "k8s.io/api/core/v1"

@@ -1,4 +1,4 @@
-package reads_test
+package read_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package reads
+package read
 
 import (
 	"encoding/base64"

@@ -1,4 +1,4 @@
-package reads_test
+package read_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/localapi/reads"
+	"berth/internal/localapi/read"
 	"berth/internal/localapi/store"
 )
 
@@ -27,7 +27,7 @@ type pulling struct {
 func newPulling(t *testing.T) *pulling {
 	t.Helper()
 	p := &pulling{machine: newMachine(t, store.Config{}), mark: " (pulling 3%)"}
-	p.handler = reads.New(reads.Config{
+	p.handler = read.New(read.Config{
 		Store: p.store, Next: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 		Pulls: func(context.Context) func(*v1.Pod) string {
 			p.asked++
