@@ -118,7 +118,7 @@ var ranks = map[string]int{
 	"internal/localapi/pvbinder":     3,
 	"internal/localapi/scheduler":  3,
 	"internal/localapi/manifests":  3,
-	"internal/localapi/own":        3,
+	"internal/localapi/trusted":        3,
 	"internal/localapi/podmetrics":      2,
 	"internal/localapi/nodeview":    2,
 	"internal/localapi/controller": 2,

@@ -15,8 +15,8 @@ import (
 
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
-	"berth/internal/localapi/own"
 	"berth/internal/localapi/store"
+	"berth/internal/localapi/trusted"
 )
 
 // objects are those of the store, for who looks one up.
@@ -44,7 +44,7 @@ type firstObject struct {
 func first() []firstObject {
 	var out []firstObject
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, v1.NamespaceNodeLease} {
-		out = append(out, firstObject{"namespaces", own.NewNamespace(name)})
+		out = append(out, firstObject{"namespaces", trusted.NewNamespace(name)})
 	}
 	lower := v1.PreemptLowerPriority
 	for _, c := range []struct {

@@ -20,11 +20,11 @@ import (
 	"berth/internal/localapi/gc"
 	"berth/internal/localapi/loopback"
 	"berth/internal/localapi/manifests"
-	"berth/internal/localapi/own"
 	"berth/internal/localapi/pvbinder"
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
+	"berth/internal/localapi/trusted"
 	"berth/internal/record/journal"
 )
 
@@ -77,7 +77,7 @@ type Server struct {
 	store     *store.Store
 	oddities  *oddities
 	parts     parts
-	own       *own.Calls
+	own       *trusted.Calls
 	garbage   *gc.Collector
 	binder    *pvbinder.Binder
 	scheduler *scheduler.Scheduler // nil: only the agent writes pods, and they have their node
@@ -106,7 +106,7 @@ func Open(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	judge := http.HandlerFunc(s.front.judge)
-	s.own = own.New(own.Config{Store: s.store, Sign: tokens.Request})
+	s.own = trusted.New(trusted.Config{Store: s.store, Sign: tokens.Request})
 	s.join(cfg, judge, writer{ownWriter{s.own}, judge}, string(s.front.authority.Certificate()))
 	s.scheduler = scheduler.New(scheduler.Config{
 		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Journal: cfg.Journal, Shutdown: cfg.Shutdown, Log: cfg.Log,
@@ -146,7 +146,7 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	if err := os.Remove(path); err != nil { // what is open goes with the agent, however that ends
 		return nil, err
 	}
-	s.own = own.New(own.Config{Store: s.store, Sign: refuseToken})
+	s.own = trusted.New(trusted.Config{Store: s.store, Sign: refuseToken})
 	s.join(cfg, http.HandlerFunc(notThere), writer{ownWriter{s.own}, s.own}, "")
 	if err := createFirst(s.store, first()); err != nil {
 		return nil, err // s is closed

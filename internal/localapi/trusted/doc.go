@@ -1,4 +1,4 @@
-// Package own carries out what the agent itself writes to the local API: the status of pods, the
+// Package trusted carries out what the agent itself writes to the local API: the status of pods, the
 // Node, leases, events, mirror pods, and what manifests define. What others write goes another way
 // (internal/localapi/registry).
 //
@@ -6,4 +6,4 @@
 // Reads: the store.
 // Never: judges an object. What the agent writes is trusted, so that it can be written while
 // nothing runs that could judge it.
-package own
+package trusted
