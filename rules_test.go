@@ -112,7 +112,7 @@ var ranks = map[string]int{
 	"internal/localapi/store":      1,
 	"internal/localapi/kinds":      0,
 	"internal/localapi/registry":   2,
-	"internal/localapi/access":     2,
+	"internal/localapi/auth":     2,
 	"internal/localapi/read":      3,
 	"internal/localapi/gc":    3,
 	"internal/localapi/pvbinder":     3,

@@ -35,7 +35,7 @@ import (
 	"berth/internal/host/rootlock"
 	"berth/internal/host/systemd"
 	"berth/internal/host/tuning"
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 	"berth/internal/observe/oom"
 	"berth/internal/resources/machine"
 	"berth/internal/runtime/containerlogs"
@@ -196,7 +196,7 @@ type Outside struct {
 	// ListenAPI opens the socket and the port of the local API; nil is net.Listen.
 	ListenAPI func(network, address string) (net.Listener, error)
 	// WatchRules replaces inotify for the rules of the local API.
-	WatchRules func() (access.Watcher, error)
+	WatchRules func() (auth.Watcher, error)
 	// Metrics is the registry of /metrics and SLIs that of /metrics/slis, each of one agent alone;
 	// nil is a new one.
 	Metrics, SLIs Registry

@@ -10,7 +10,7 @@ import (
 	"berth/agent"
 	"berth/internal/host/inotify"
 	"berth/internal/host/tuning"
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 	"berth/internal/pod"
 	"berth/internal/resources/machine/machinetest"
 	"berth/internal/runtime/containerlogs"
@@ -103,7 +103,7 @@ func (quietWatch) Remove(string)    {}
 // quietRules is a watch that never tells of a change of rules.
 type quietRules struct{}
 
-func watchNothing() (access.Watcher, error) { return quietRules{}, nil }
+func watchNothing() (auth.Watcher, error) { return quietRules{}, nil }
 
 func (quietRules) Add(string) error             { return nil }
 func (quietRules) Events() <-chan inotify.Event { return nil }

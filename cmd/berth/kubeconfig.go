@@ -16,7 +16,7 @@ import (
 	"berth/agent"
 	"berth/internal/checkpoint"
 	"berth/internal/localapi"
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 )
 
 // kubeconfigFlags are those of berth kubeconfig.
@@ -129,12 +129,12 @@ func (f kubeconfigFlags) make(cmd *cobra.Command, rootDir, runDir string) error 
 	if err != nil {
 		return err
 	}
-	authority, err := access.OpenAuthority(filepath.Join(rootDir, localapi.Dir))
+	authority, err := auth.OpenAuthority(filepath.Join(rootDir, localapi.Dir))
 	if err != nil {
 		return onlyRoot(err)
 	}
-	content, err := access.Kubeconfig(authority, filepath.Join(rootDir, localapi.RulesFile), access.Grant{
-		Rule: access.Rule{Users: []string{f.user}, Groups: f.groups, Verbs: f.verbs, Resources: f.resources, Namespaces: f.namespaces},
+	content, err := auth.Kubeconfig(authority, filepath.Join(rootDir, localapi.RulesFile), auth.Grant{
+		Rule: auth.Rule{Users: []string{f.user}, Groups: f.groups, Verbs: f.verbs, Resources: f.resources, Namespaces: f.namespaces},
 		Life: f.expires, Server: server, Token: token,
 	})
 	if err != nil {
@@ -189,7 +189,7 @@ func (f kubeconfigFlags) url(runDir string) (string, error) {
 
 func (f kubeconfigFlags) removeUser(cmd *cobra.Command, rootDir string) error {
 	path := filepath.Join(rootDir, localapi.RulesFile)
-	named, err := access.RemoveUser(path, f.user)
+	named, err := auth.RemoveUser(path, f.user)
 	if err != nil {
 		return onlyRoot(err)
 	}

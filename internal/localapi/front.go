@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 	"berth/internal/localapi/registry"
 	"berth/internal/localapi/store"
 )
@@ -22,8 +22,8 @@ import (
 type front struct {
 	cfg       Config
 	store     *store.Store
-	authority *access.Authority
-	access    *access.Access
+	authority *auth.Authority
+	access    *auth.Access
 	registry  *registry.Registry
 	listeners []listener
 	// portErr is why nobody is served at the port; nil: somebody is, or there is to be none.
@@ -38,20 +38,20 @@ type listener struct {
 }
 
 // open opens all but the listeners, and returns what makes the tokens of service accounts.
-func (f *front) open(s *store.Store) (tokens *access.Tokens, err error) {
+func (f *front) open(s *store.Store) (tokens *auth.Tokens, err error) {
 	f.store = s
 	dir, found := filepath.Join(f.cfg.RootDir, Dir), objects{s}
-	if err := access.SetAsideDamaged(dir, f.cfg.Log); err != nil {
+	if err := auth.SetAsideDamaged(dir, f.cfg.Log); err != nil {
 		return nil, err
 	}
-	if f.authority, err = access.OpenAuthority(dir); err != nil {
+	if f.authority, err = auth.OpenAuthority(dir); err != nil {
 		return nil, err
 	}
-	if tokens, err = access.OpenTokens(access.TokensConfig{Dir: dir, Objects: found}); err != nil {
+	if tokens, err = auth.OpenTokens(auth.TokensConfig{Dir: dir, Objects: found}); err != nil {
 		return nil, err
 	}
-	f.access = access.New(access.Config{
-		Authority: f.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Watch: f.cfg.WatchRules, Log: f.cfg.Log,
+	f.access = auth.New(auth.Config{
+		Authority: f.authority, Tokens: tokens, Rules: auth.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Watch: f.cfg.WatchRules, Log: f.cfg.Log,
 	})
 	f.registry, err = registry.New(registry.Config{
 		Program: f.cfg.Registry, Unpack: f.cfg.Unpack, Node: f.cfg.NodeName, Socket: filepath.Join(f.cfg.RunDir, "registry.sock"), Store: s,
@@ -85,8 +85,8 @@ func (f *front) listen() error {
 		f.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
 		return removeStale(kubeconfig)
 	}
-	f.listeners = append(f.listeners, listener{name: "port", Listener: access.Bounded(port), tls: f.authority.TLS()})
-	return access.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), f.authority)
+	f.listeners = append(f.listeners, listener{name: "port", Listener: auth.Bounded(port), tls: f.authority.TLS()})
+	return auth.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), f.authority)
 }
 
 // address is that of the HTTPS listener, "" without one.
@@ -101,7 +101,7 @@ func (f *front) address() string {
 
 // health is what keeps clients from being served.
 func (f *front) health() error {
-	return errors.Join(f.portErr, f.access.Health(), access.Damaged(filepath.Join(f.cfg.RootDir, Dir)), f.registry.Health())
+	return errors.Join(f.portErr, f.access.Health(), auth.Damaged(filepath.Join(f.cfg.RootDir, Dir)), f.registry.Health())
 }
 
 // serve has the parts answer those who may ask, until the context is done.
@@ -155,7 +155,7 @@ func (f *front) close() error {
 // judge has the registry answer, which is told who asks.
 func (f *front) judge(w http.ResponseWriter, r *http.Request) {
 	who := registry.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
-	if u := access.UserOf(r.Context()); u != nil {
+	if u := auth.UserOf(r.Context()); u != nil {
 		who = registry.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
 	}
 	f.registry.ServeHTTP(w, r.WithContext(registry.WithIdentity(r.Context(), who)))
@@ -164,12 +164,12 @@ func (f *front) judge(w http.ResponseWriter, r *http.Request) {
 // newHTTPServer returns a server of a listener, whose requests know by their context when it ends.
 func newHTTPServer(ctx context.Context, h http.Handler, t *tls.Config, log *slog.Logger) *http.Server {
 	s := &http.Server{
-		Handler: h, TLSConfig: t, ConnContext: access.ConnContext,
+		Handler: h, TLSConfig: t, ConnContext: auth.ConnContext,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		// Whoever can reach the port can break off handshakes.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	access.Bound(s)
+	auth.Bound(s)
 	return s
 }
 

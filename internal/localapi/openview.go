@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/nodeview"
 	"berth/internal/localapi/registry"
@@ -34,8 +34,8 @@ type openView struct {
 	documents *registry.Documents // nil: there are none
 	discovery map[string]runtime.Object
 	parts     parts
-	access    *access.Access
-	authority *access.Authority
+	access    *auth.Access
+	authority *auth.Authority
 	port      net.Listener
 }
 
@@ -71,15 +71,15 @@ func (v *View) open() (_ *openView, err error) {
 		}
 	}
 	found := objects{o.store}
-	if o.authority, err = access.OpenAuthority(dir); err != nil {
+	if o.authority, err = auth.OpenAuthority(dir); err != nil {
 		return nil, err
 	}
-	tokens, err := access.OpenTokens(access.TokensConfig{Dir: dir, Objects: found})
+	tokens, err := auth.OpenTokens(auth.TokensConfig{Dir: dir, Objects: found})
 	if err != nil {
 		return nil, err
 	}
-	o.access = access.New(access.Config{
-		Authority: o.authority, Tokens: tokens, Rules: access.NewRulesFile(filepath.Join(dir, RulesFile), v.cfg.Log), Objects: found, Log: v.cfg.Log,
+	o.access = auth.New(auth.Config{
+		Authority: o.authority, Tokens: tokens, Rules: auth.NewRulesFile(filepath.Join(dir, RulesFile), v.cfg.Log), Objects: found, Log: v.cfg.Log,
 		ReadOnly: fmt.Sprintf("what the agent of node %s serves here can only be read: %s", v.cfg.NodeName, v.cfg.Write),
 	})
 	o.discovery = discoveryOfView()
@@ -87,7 +87,7 @@ func (v *View) open() (_ *openView, err error) {
 	if o.port, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
-	return o, access.WriteAdmin(filepath.Join(dir, ViewKubeconfig), "https://"+o.port.Addr().String(), o.authority)
+	return o, auth.WriteAdmin(filepath.Join(dir, ViewKubeconfig), "https://"+o.port.Addr().String(), o.authority)
 }
 
 // run serves, and follows what changes, until the context is done.
@@ -96,7 +96,7 @@ func (o *openView) run(ctx context.Context) error {
 	defer stop()
 	h := newHTTPServer(ctx, o.access.Handler(http.HandlerFunc(o.serve)), o.authority.TLS(), o.log)
 	served, followed := make(chan error, 1), make(chan error, 1)
-	go func() { served <- h.ServeTLS(access.Bounded(o.port), "", "") }()
+	go func() { served <- h.ServeTLS(auth.Bounded(o.port), "", "") }()
 	go func() { followed <- o.replica.Run(ctx) }()
 	var err error
 	select {

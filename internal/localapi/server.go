@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/explain"
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 	"berth/internal/localapi/gc"
 	"berth/internal/localapi/loopback"
 	"berth/internal/localapi/manifests"
@@ -68,7 +68,7 @@ type Config struct {
 	// Listen opens the socket and the port; nil is net.Listen.
 	Listen func(network, address string) (net.Listener, error)
 	// WatchRules opens what reports changes of the file of rules; nil is inotify.
-	WatchRules func() (access.Watcher, error)
+	WatchRules func() (auth.Watcher, error)
 	Log        *slog.Logger
 }
 

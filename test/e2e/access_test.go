@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"berth/internal/localapi/access"
+	"berth/internal/localapi/auth"
 	"berth/internal/localapi/kinds"
 )
 
@@ -315,20 +315,20 @@ func localAccess(t *testing.T, account *v1.ServiceAccount) *rest.Config {
 		t.Fatal(err)
 	}
 	objects := knownObjects{account}
-	authority, err := access.OpenAuthority(dir + "/api")
+	authority, err := auth.OpenAuthority(dir + "/api")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := access.OpenTokens(access.TokensConfig{Dir: dir + "/api", Objects: objects})
+	tokens, err := auth.OpenTokens(auth.TokensConfig{Dir: dir + "/api", Objects: objects})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	door := access.New(access.Config{Authority: authority, Tokens: tokens, Objects: objects, Log: log, Rules: access.NewRulesFile(dir+"/access.yaml", log)})
+	door := auth.New(auth.Config{Authority: authority, Tokens: tokens, Objects: objects, Log: log, Rules: auth.NewRulesFile(dir+"/access.yaml", log)})
 	server := &http.Server{TLSConfig: authority.TLS(), Handler: door.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(metav1.Status{Message: "it came through"})
 	}))}
-	access.Bound(server)
+	auth.Bound(server)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -339,8 +339,8 @@ func localAccess(t *testing.T, account *v1.ServiceAccount) *rest.Config {
 		_ = server.Close()
 		<-served
 	})
-	content, err := access.Kubeconfig(authority, dir+"/access.yaml", access.Grant{
-		Rule: access.Rule{Users: []string{"kubernetes-admin"}, Groups: []string{"system:masters"}}, Life: time.Hour, Server: "https://" + l.Addr().String(),
+	content, err := auth.Kubeconfig(authority, dir+"/access.yaml", auth.Grant{
+		Rule: auth.Rule{Users: []string{"kubernetes-admin"}, Groups: []string{"system:masters"}}, Life: time.Hour, Server: "https://" + l.Addr().String(),
 	})
 	if err != nil {
 		t.Fatal(err)

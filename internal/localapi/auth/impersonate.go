@@ -1,0 +1,138 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"berth/internal/localapi/kinds"
+)
+
+// impersonate returns whom a request is for: by the headers Impersonate-… somebody else, if the
+// user may. An error is a Status of the API.
+func (a *Access) impersonate(u *User, h http.Header) (*User, error) {
+	name, groups, uid, extra := h.Get("Impersonate-User"), h.Values("Impersonate-Group"), h.Get("Impersonate-Uid"), impersonatedExtra(h)
+	if name == "" {
+		if len(groups) > 0 || uid != "" || len(extra) > 0 {
+			return nil, apierrors.NewInternalError(fmt.Errorf("requested %v without impersonating a user", asked(groups, uid, extra)))
+		}
+		return u, nil
+	}
+	whom := &User{Name: name, UID: uid, Groups: slices.Clone(groups), Extra: extra, By: u}
+	rules := a.cfg.Rules.Rules()
+	for _, q := range impersonations(whom) {
+		if _, ok := rules.Allows(u, q); !ok {
+			return nil, forbidden(u, q, "")
+		}
+	}
+	if namespace, _, ok := splitServiceAccount(name); ok && len(groups) == 0 {
+		whom.Groups = serviceAccountGroups(namespace)
+	}
+	switch {
+	case name != anonymousUser:
+		whom.Groups = authenticated(whom.Groups)
+	case !whom.in(unauthenticatedGroup):
+		whom.Groups = append(whom.Groups, unauthenticatedGroup)
+	}
+	return whom, nil
+}
+
+// asked names what is asked for without a user.
+func asked(groups []string, uid string, extra map[string]authenticationv1.ExtraValue) string {
+	var list []string
+	for _, g := range groups {
+		list = append(list, "group "+g)
+	}
+	if uid != "" {
+		list = append(list, "uid "+uid)
+	}
+	for key := range extra {
+		list = append(list, "extra "+key)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// impersonations are the rights that somebody needs to act for a user.
+func impersonations(whom *User) []kinds.Request {
+	core := schema.GroupVersion{Version: "v1"}
+	authn := authenticationv1.SchemeGroupVersion
+	ask := func(gv schema.GroupVersion, resource, name string) kinds.Request {
+		return kinds.Request{Verb: "impersonate", GroupVersion: gv, Resource: resource, Name: name}
+	}
+	user := ask(core, "users", whom.Name)
+	if namespace, name, ok := splitServiceAccount(whom.Name); ok {
+		user = ask(core, "serviceaccounts", name)
+		user.Namespace = namespace
+	}
+	list := []kinds.Request{user}
+	for _, g := range whom.Groups {
+		list = append(list, ask(core, "groups", g))
+	}
+	for key, values := range whom.Extra {
+		for _, v := range values {
+			q := ask(authn, "userextras", v)
+			q.Subresource = key
+			list = append(list, q)
+		}
+	}
+	if whom.UID != "" {
+		list = append(list, ask(authn, "uids", whom.UID))
+	}
+	return list
+}
+
+const extraHeader = "Impersonate-Extra-"
+
+// impersonatedExtra are the values of Impersonate-Extra-KEY; keys are percent-encoded and in lower
+// case.
+func impersonatedExtra(h http.Header) map[string]authenticationv1.ExtraValue {
+	var extra map[string]authenticationv1.ExtraValue
+	for name, values := range h {
+		key, ok := strings.CutPrefix(name, extraHeader)
+		if !ok {
+			continue
+		}
+		if decoded, err := url.PathUnescape(key); err == nil {
+			key = decoded
+		}
+		if extra == nil {
+			extra = map[string]authenticationv1.ExtraValue{}
+		}
+		key = strings.ToLower(key)
+		extra[key] = append(extra[key], values...)
+	}
+	return extra
+}
+
+// forbidden is kube-apiserver's answer to a user that may not do what it asks; reason is "" if no
+// rule lets it.
+func forbidden(u *User, q kinds.Request, reason string) *apierrors.StatusError {
+	text := cannot(u, q)
+	if reason != "" {
+		text += ": " + reason
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New(text))
+}
+
+func cannot(u *User, q kinds.Request) string {
+	if !q.NamesResource() {
+		return fmt.Sprintf("User %q cannot %s path %q", u.Name, q.Verb, q.Path)
+	}
+	resource := q.Resource
+	if q.Subresource != "" {
+		resource += "/" + q.Subresource
+	}
+	where := "at the cluster scope"
+	if q.Namespace != "" {
+		where = fmt.Sprintf("in the namespace %q", q.Namespace)
+	}
+	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", u.Name, q.Verb, resource, q.Group, where)
+}

@@ -1,0 +1,166 @@
+package auth
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/munnerz/goautoneg"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"berth/internal/localapi/kinds"
+)
+
+// mediaTypes are those of the API.
+func mediaTypes() []string {
+	var types []string
+	for _, info := range kinds.Codecs().SupportedMediaTypes() {
+		types = append(types, info.MediaType)
+	}
+	return types
+}
+
+// decode reads the body of a request into an object of one kind.
+func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind schema.GroupVersionKind) error {
+	body, err := io.ReadAll(r.Body)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return tooLarge()
+	case err != nil:
+		return apierrors.NewBadRequest("read the body: " + err.Error())
+	}
+	mediaType := runtime.ContentTypeJSON
+	if header := r.Header.Get("Content-Type"); header != "" {
+		if mediaType, _, err = mime.ParseMediaType(header); err != nil {
+			mediaType = header
+		}
+	}
+	info, ok := runtime.SerializerInfoForMediaType(kinds.Codecs().SupportedMediaTypes(), mediaType)
+	if !ok {
+		return failure(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+			"the body of the request was in an unknown format - accepted media types include: "+strings.Join(mediaTypes(), ", "))
+	}
+	decoder := info.StrictSerializer
+	level := r.URL.Query().Get("fieldValidation")
+	if level == metav1.FieldValidationIgnore || decoder == nil {
+		decoder = info.Serializer
+	}
+	_, got, err := decoder.Decode(body, &kind, into)
+	switch {
+	case runtime.IsStrictDecodingError(err) && level != metav1.FieldValidationStrict:
+		warn(w, err)
+	case err == nil && *got != kind:
+		err = errors.New("it is of another kind")
+	}
+	switch {
+	case err == nil || runtime.IsStrictDecodingError(err) && level != metav1.FieldValidationStrict:
+		return nil
+	case got == nil || got.Kind == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", kind.Kind, err, summarize(body)))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, kind.Kind, err))
+}
+
+// summarize shows the beginning of a body: as text if it may be JSON.
+func summarize(body []byte) string {
+	const most = 30
+	end := ""
+	if len(body) > most {
+		body, end = body[:most], " ..."
+	}
+	switch {
+	case len(body) == 0:
+		return "<empty>"
+	case body[0] == '{':
+		return string(body) + end
+	}
+	return hex.EncodeToString(body) + end
+}
+
+// warn tells a client of fields that are not known or there twice.
+func warn(w http.ResponseWriter, err error) {
+	strict, ok := runtime.AsStrictDecodingError(err)
+	if !ok {
+		return
+	}
+	for _, e := range strict.Errors() {
+		w.Header().Add("Warning", "299 - "+strconv.QuoteToASCII(e.Error()))
+	}
+}
+
+// write answers with an object, in the form that the client accepts.
+func write(w http.ResponseWriter, r *http.Request, code int, o runtime.Object) {
+	info, err := accepted(r)
+	if err != nil {
+		writeError(w, r, err)
+		return
+	}
+	writeAs(w, info, code, o)
+}
+
+func writeAs(w http.ResponseWriter, info runtime.SerializerInfo, code int, o runtime.Object) {
+	gvks, _, err := kinds.Scheme().ObjectKinds(o)
+	var body []byte
+	if err == nil {
+		body, err = runtime.Encode(kinds.Codecs().EncoderForVersion(info.Serializer, gvks[0].GroupVersion()), o)
+	}
+	if err != nil {
+		http.Error(w, "encode the answer: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", info.MediaType)
+	h.Set("Cache-Control", "no-cache, private")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // the client has gone
+}
+
+// accepted is the first form that a client accepts and the API has.
+func accepted(r *http.Request) (runtime.SerializerInfo, error) {
+	types := kinds.Codecs().SupportedMediaTypes()
+	header := r.Header.Get("Accept")
+	if header == "" {
+		return types[0], nil
+	}
+	for _, clause := range goautoneg.ParseAccept(header) {
+		for _, info := range types {
+			if (clause.Type == "*" || clause.Type == info.MediaTypeType) && (clause.SubType == "*" || clause.SubType == info.MediaTypeSubType) &&
+				clause.Params["as"] == "" {
+				return info, nil
+			}
+		}
+	}
+	return types[0], failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		"only the following media types are accepted: "+strings.Join(mediaTypes(), ", "))
+}
+
+// writeError answers with a Status: that of the error, or one of an internal error.
+func writeError(w http.ResponseWriter, r *http.Request, err error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		status = apierrors.NewInternalError(err)
+	}
+	s := status.Status()
+	if retry, ok := apierrors.SuggestsClientDelay(err); ok {
+		w.Header().Set("Retry-After", strconv.Itoa(retry))
+	}
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		w.Header().Set("Connection", "close") // it is told at once, without waiting for a body that nobody reads
+	}
+	info, _ := accepted(r) // an error is told in JSON to who accepts nothing
+	writeAs(w, info, int(s.Code), &s)
+}
+
+func failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}

@@ -1,0 +1,232 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"berth/internal/checkpoint"
+	"berth/internal/host/inotify"
+)
+
+// RulesFile is the file of rules. It is looked at when it is used, which costs two microseconds: a
+// change holds from the next request on. For the requests that are under way, its folder is watched
+// (watch).
+type RulesFile struct {
+	path string
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	rules Rules       // guarded by mu; the last that were good
+	seen  os.FileInfo // guarded by mu; of what was read last; nil is to be read again
+	read  bool        // guarded by mu
+	err   error       // guarded by mu; of what was read last
+	blind error       // guarded by mu; why nothing tells of changes
+}
+
+// NewRulesFile returns the rules of a file, which need not be there: then there are none but those
+// that are built in.
+func NewRulesFile(path string, log *slog.Logger) *RulesFile { return &RulesFile{path: path, log: log} }
+
+// settled is how old a change of a file must be until its time tells it from the next change.
+const settled = time.Second
+
+// Rules returns those that hold: what the file has or, if that is broken, the last that were good.
+func (f *RulesFile) Rules() Rules {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refresh()
+	return f.rules
+}
+
+// Health is what is wrong with the file; nil if nothing is.
+func (f *RulesFile) Health() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refresh()
+	return errors.Join(f.err, f.blind)
+}
+
+// written is how long after a change the file is looked at: whoever writes it in place has written
+// all of it by then.
+const written = 100 * time.Millisecond
+
+// Watcher reports changes of files in folders.
+type Watcher interface {
+	Add(folder string) error
+	// Events is closed when the watcher can report no more.
+	Events() <-chan inotify.Event
+	Close() error
+}
+
+func openInotify() (Watcher, error) { return inotify.Open() }
+
+// watch calls changed after each change of the file, until the context is done. open opens what
+// reports them.
+func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), changed func()) error {
+	w, err := open()
+	if err != nil {
+		return f.endBlind(ctx, err)
+	}
+	defer func() { _ = w.Close() }()
+	dir := filepath.Dir(f.path)
+	path := filepath.Join(dir, filepath.Base(f.path))
+	if err := w.Add(dir); err != nil {
+		return f.endBlind(ctx, err)
+	}
+	changed() // what there was before, nobody has told
+	timer := time.NewTimer(written)
+	defer timer.Stop()
+	for {
+		select {
+		case e, ok := <-w.Events():
+			switch {
+			case !ok || e.Path == dir && (e.Deleted || e.Moved):
+				return f.endBlind(ctx, fmt.Errorf("the folder %s is no longer watched", dir))
+			case e.Path == path || e.Err != nil:
+				timer.Reset(written)
+			}
+		case <-timer.C:
+			changed()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// endBlind waits for the end, as nothing tells of changes any more. Health says so.
+func (f *RulesFile) endBlind(ctx context.Context, err error) error {
+	err = fmt.Errorf("rules of the local API: requests under way go on when %s takes their right away, until Berth is restarted: %w", f.path, err)
+	f.log.Error("the rules of the local API are not watched", "error", err)
+	f.mu.Lock()
+	f.blind = err
+	f.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// refresh reads the file if it has changed. mu is held.
+func (f *RulesFile) refresh() {
+	now, err := os.Stat(f.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if f.read && f.seen == nil && f.err == nil && f.rules == nil {
+			return
+		}
+		now = nil
+	case err == nil && f.seen != nil && os.SameFile(f.seen, now) && f.seen.ModTime().Equal(now.ModTime()) && f.seen.Size() == now.Size():
+		return
+	}
+	rules, err := readRules(f.path)
+	before := f.err
+	f.err, f.seen = err, nil
+	if now != nil && time.Since(now.ModTime()).Abs() > settled {
+		f.seen = now
+	}
+	switch {
+	case err == nil:
+		if f.read && !slices.EqualFunc(f.rules, rules, Rule.same) || before != nil {
+			f.log.Info("rules of the local API read again", "file", f.path, "rules", len(rules))
+		}
+		f.rules, f.read = rules, true
+	case before == nil || before.Error() != err.Error():
+		f.log.Warn("rules of the local API not read; the last good ones stay in force", "error", err)
+	}
+}
+
+// readRules reads the file; one that is not there has no rules.
+func readRules(path string) (Rules, error) {
+	content, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rules of the local API: %w", err)
+	}
+	return parseRules(path, content)
+}
+
+// same says whether two rules are the same, wherever they stand.
+func (r Rule) same(other Rule) bool {
+	for _, field := range ruleFields {
+		if !slices.Equal(*r.values(field), *other.values(field)) {
+			return false
+		}
+	}
+	return true
+}
+
+// addRule writes one more rule to the file, unless it is there. Comments of the file stay.
+func addRule(path string, r Rule) error {
+	return changeRules(path, func(content []byte, rules Rules) ([]byte, error) {
+		if slices.ContainsFunc(rules, r.same) {
+			return content, nil
+		}
+		return withRule(content, r)
+	})
+}
+
+// RemoveUser takes a user out of the file of rules: rules that are for nobody else go, with their
+// comments. It returns how many rules named the user. What its groups may, it may still.
+func RemoveUser(rulesPath, user string) (named int, err error) {
+	err = changeRules(rulesPath, func(content []byte, _ Rules) (changed []byte, err error) {
+		changed, named, err = withoutUser(content, user)
+		return changed, err
+	})
+	return named, err
+}
+
+// changeRules replaces the content of the file by what change makes of it, unless that is the same.
+// Who does so at the same time by this program waits; where somebody has edited the file meanwhile,
+// change is called again.
+func changeRules(path string, change func(content []byte, rules Rules) ([]byte, error)) error {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real // a link stays one
+	}
+	return locked(filepath.Dir(path), func() error {
+		for {
+			before, err := readIfThere(path)
+			if err != nil {
+				return err
+			}
+			rules, err := parseRules(path, before)
+			if err != nil {
+				return err
+			}
+			after, err := change(before, rules)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			if bytes.Equal(before, after) {
+				return nil
+			}
+			if _, err := parseRules(path, after); err != nil {
+				return fmt.Errorf("the changed rules: %w", err)
+			}
+			now, err := readIfThere(path)
+			if err != nil {
+				return err
+			}
+			if bytes.Equal(before, now) {
+				return checkpoint.Write(path, 0o600, after)
+			}
+		}
+	})
+}
+
+// readIfThere is the content of the file, which is empty if there is none.
+func readIfThere(path string) ([]byte, error) {
+	content, err := readBounded(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("rules of the local API: %w", err)
+	}
+	return content, nil
+}
