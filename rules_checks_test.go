@@ -232,14 +232,14 @@ func checkPodFolders(t tree) []string {
 	return found
 }
 
-// takesDescriptor reports whether a call is told by a descriptor where to look: beneath.Self(fd),
+// takesDescriptor reports whether a call is told by a descriptor where to look: safepath.Self(fd),
 // or unix.Openat(fd, …, unix.O_NOFOLLOW|…).
 func takesDescriptor(call *ast.CallExpr) bool {
 	found := false
 	for _, arg := range call.Args {
 		ast.Inspect(arg, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok {
-				found = found || isSelector(sel, "beneath", "Self") || isSelector(sel, "unix", "O_NOFOLLOW") || isSelector(sel, "unix", "O_EXCL")
+				found = found || isSelector(sel, "safepath", "Self") || isSelector(sel, "unix", "O_NOFOLLOW") || isSelector(sel, "unix", "O_EXCL")
 			}
 			return true
 		})

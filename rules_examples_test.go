@@ -156,7 +156,7 @@ var examples = map[string][]example{
 			"internal/sync/podsync/a.go:6: filepath.Glob follows links",
 		}},
 		{files: map[string]string{
-			"internal/sync/podsync/a.go":           "package podsync\n\nfunc f() {\n\tos.OpenRoot(beneath.Self(fd))\n\tunix.Openat(fd, name, unix.O_NOFOLLOW, 0)\n\tfiles.RemoveAll(x)\n}\n",
+			"internal/sync/podsync/a.go":           "package podsync\n\nfunc f() {\n\tos.OpenRoot(safepath.Self(fd))\n\tunix.Openat(fd, name, unix.O_NOFOLLOW, 0)\n\tfiles.RemoveAll(x)\n}\n",
 			"internal/sync/podsync/a_test.go":      "package podsync\n\nfunc f() { os.RemoveAll(dir) }\n",
 			"internal/storage/volumes/hostpath.go": "package volumes\n\nfunc f() { os.Stat(path) }\n",
 			"internal/runtime/images/a.go":         "package images\n\nfunc f() { os.Stat(path) }\n",

@@ -50,7 +50,7 @@ func (n *node) follow(args ...string) *follower {
 func (f *follower) awaitText(pattern string) {
 	f.n.t.Helper()
 	re := regexp.MustCompile(pattern)
-	until(f.n.t, fmt.Sprintf("%q to print %s", f.cmd.Args, pattern), func() bool { return re.MatchString(read(f.n.t, f.out)) })
+	until(f.n.t, fmt.Sprintf("%q to print %s", f.cmd.Args, pattern), func() bool { return re.MatchString(readText(f.n.t, f.out)) })
 }
 
 // awaitEnd waits until the command has ended by itself.
@@ -67,7 +67,7 @@ func (f *follower) wait() {
 	f.n.t.Helper()
 	f.awaitEnd()
 	if code := f.cmd.ProcessState.ExitCode(); code != 0 {
-		f.n.t.Errorf("%q ended with code %d, want 0:\n%s", f.cmd.Args, code, read(f.n.t, f.out))
+		f.n.t.Errorf("%q ended with code %d, want 0:\n%s", f.cmd.Args, code, readText(f.n.t, f.out))
 	}
 }
 
@@ -142,7 +142,7 @@ func TestLogs(t *testing.T) {
 	following.awaitText(`GET /healthz 200`)
 	n.signal(web, "main", unix.SIGTERM)
 	following.wait() // it follows one incarnation
-	wantText(t, "logs -f", read(t, following.out), "bye")
+	wantText(t, "logs -f", readText(t, following.out), "bye")
 	n.await("the container to be restarted", func(p pods) bool {
 		return p.ready("web") && container(p.named("web"), "main").RestartCount == 1
 	})
@@ -158,7 +158,7 @@ func TestLogs(t *testing.T) {
 	ending.awaitText(`once listening on`)
 	n.signal(once, "main", unix.SIGTERM)
 	ending.wait()
-	wantText(t, "logs -f of a pod that ended", read(t, ending.out), "bye")
+	wantText(t, "logs -f of a pod that ended", readText(t, ending.out), "bye")
 	deleted := n.follow("logs", "-f", "web")
 	deleted.awaitText(`web listening on`)
 	n.remove("web.yaml")

@@ -41,7 +41,7 @@ func TestRefusedManifestsAreExplained(t *testing.T) {
 		until(t, "berth get pods to have "+r.file, func() bool { return row.MatchString(n.command(n.ctx, "get", "pods", r.file, "--no-headers").out) })
 		wantMatch(t, "berth describe pod "+r.file, n.berth("describe", "pod", r.file), r.says)
 		line := regexp.MustCompile(`(?m)^.*` + regexp.QuoteMeta(r.file) + `.*` + r.says)
-		if log := read(t, a.log); !line.MatchString(log) {
+		if log := readText(t, a.log); !line.MatchString(log) {
 			t.Errorf("the log does not say of %s what matches %s:\n%s", r.file, r.says, log)
 		}
 		if said := n.berth("explain", "--all", r.file); !regexp.MustCompile(`manifest refused`).MatchString(said) || !regexp.MustCompile(r.says).MatchString(said) {
@@ -81,7 +81,7 @@ func TestUnknownImageIsExplained(t *testing.T) {
 		}
 	}
 	n.awaitRows(nil, `(?m)^wrong +0/1 +(ErrImagePull|ImagePullBackOff) +0 `, `(?m)^never +0/1 +ErrImageNeverPull +0 `, `(?m)^steady +1/1 +Running +0 `)
-	if log := read(t, a.log); !regexp.MustCompile(`(?m)^.*wrong.*` + regexp.QuoteMeta(unknownImage)).MatchString(log) {
+	if log := readText(t, a.log); !regexp.MustCompile(`(?m)^.*wrong.*` + regexp.QuoteMeta(unknownImage)).MatchString(log) {
 		t.Errorf("the log has no line on the image of pod wrong:\n%s", log)
 	}
 	wantText(t, "berth explain wrong", n.berth("explain", "--all", "wrong"), unknownImage, "connection refused")
@@ -102,7 +102,7 @@ func wantUntouched(t *testing.T, n *node, before *v1.Pod) {
 	}
 }
 
-func read(t *testing.T, name string) string {
+func readText(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -144,14 +144,14 @@ func TestTerminal(t *testing.T) {
 	a.run()
 
 	until(t, "the terminal to show the pod", func() bool {
-		text := read(t, a.out)
+		text := readText(t, a.out)
 		return strings.Contains(text, "web ") && strings.Contains(text, "Running") && strings.Contains(text, "1/1")
 	})
 	web := n.awaitReady("web").named("web")
-	if text := read(t, a.out); strings.Contains(text, "level=") {
+	if text := readText(t, a.out); strings.Contains(text, "level=") {
 		t.Errorf("the log is in the way of the table:\n%q", text)
 	}
-	wantText(t, "the log file", read(t, a.log), "containerd")
+	wantText(t, "the log file", readText(t, a.log), "containerd")
 	if _, err := person.WriteString("\x03"); err != nil { // Ctrl-C
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestTerminal(t *testing.T) {
 	}
 	const hideCursor, showCursor = "\x1b[?25l", "\x1b[?25h"
 	until(t, "the cursor to be shown again", func() bool {
-		text := read(t, a.out)
+		text := readText(t, a.out)
 		return strings.LastIndex(text, showCursor) > strings.LastIndex(text, hideCursor)
 	})
 	wantText(t, "the pod after Ctrl-C", answers(t, "http://"+web.Status.PodIP+":8080/"), "Hello from web")

@@ -85,7 +85,7 @@ func TestAttach(t *testing.T) {
 		if _, err := in.Write([]byte("one\n")); err != nil {
 			t.Fatal(err)
 		}
-		return strings.Contains(read(t, watcher.out), "got one\n") && strings.Contains(read(t, watcher.out), "lost one\n")
+		return strings.Contains(readText(t, watcher.out), "got one\n") && strings.Contains(readText(t, watcher.out), "lost one\n")
 	})
 	if err := <-seen; err != nil {
 		t.Error(err)
@@ -100,6 +100,6 @@ func TestAttach(t *testing.T) {
 	n.remove("lines.yaml")
 	watcher.wait()
 	if code := watcher.cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("exit code %d after the program's end:\n%s", code, read(t, watcher.out))
+		t.Errorf("exit code %d after the program's end:\n%s", code, readText(t, watcher.out))
 	}
 }

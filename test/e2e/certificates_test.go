@@ -275,7 +275,7 @@ func TestPodCertificates(t *testing.T) {
 	if other := pair("chain.pem", "key.pem"); !other.Equal(leaf) || leaf.Subject.CommonName != "certified" || leaf.CheckSignatureFrom(ca.cert) != nil {
 		t.Errorf("certificates of %q and %q", leaf.Subject.CommonName, other.Subject.CommonName)
 	}
-	if got := anchorNames(read(t, filepath.Join(volume, "chain.pem"))); got != "ca certified" {
+	if got := anchorNames(readText(t, filepath.Join(volume, "chain.pem"))); got != "ca certified" {
 		t.Errorf("the chain is of %q", got)
 	}
 	if st, err := os.Stat(filepath.Join(volume, "key.pem")); err != nil || st.Mode().Perm() != 0o640 {

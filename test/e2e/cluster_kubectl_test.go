@@ -43,7 +43,7 @@ func TestClusterLogs(t *testing.T) {
 	first.awaitText(`GET /second 404`)
 	c.signal(web, "main", unix.SIGTERM)
 	first.wait() // with the container
-	wantText(t, "what was followed", read(t, first.out), "listening on", "bye")
+	wantText(t, "what was followed", readText(t, first.out), "listening on", "bye")
 
 	c.awaitAPI("the container to be restarted", func(p pods) bool {
 		return p.ready("web") && container(p.named("web"), "main").RestartCount == 1
@@ -165,7 +165,7 @@ func TestClusterDelete(t *testing.T) {
 	c.kubectl("delete", "pod", "polite")
 	gone("polite")
 	polite.wait()
-	wantText(t, "the log of the pod that was asked to end", read(t, polite.out), "bye")
+	wantText(t, "the log of the pod that was asked to end", readText(t, polite.out), "bye")
 
 	began := time.Now()
 	c.kubectl("delete", "pod", "stubborn", "--wait=false")
@@ -183,7 +183,7 @@ func TestClusterDelete(t *testing.T) {
 	}
 	gone("stubborn")
 	stubborn.wait()
-	wantText(t, "the log of the pod that was killed", read(t, stubborn.out), "asked")
+	wantText(t, "the log of the pod that was killed", readText(t, stubborn.out), "asked")
 
 	// A second deletion may make the time shorter.
 	c.kubectl("delete", "pod", "shortened", "--wait=false")

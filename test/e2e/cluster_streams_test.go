@@ -229,7 +229,7 @@ func TestClusterPortForward(t *testing.T) {
 	forward := c.followKubectl("port-forward", "pod/count", ":9000")
 	const pattern = `Forwarding from (127\.0\.0\.1:\d+) -> 9000`
 	forward.awaitText(pattern)
-	address := regexp.MustCompile(pattern).FindStringSubmatch(read(t, forward.out))[1]
+	address := regexp.MustCompile(pattern).FindStringSubmatch(readText(t, forward.out))[1]
 
 	const connections = 10
 	g, ctx := errgroup.WithContext(c.ctx)
@@ -251,7 +251,7 @@ func TestClusterPortForward(t *testing.T) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, read(t, forward.out))
+		t.Errorf("%v\n%s", err, readText(t, forward.out))
 	}
 	if err := forward.cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestClusterCopy(t *testing.T) {
 	c.kubectl("cp", "web:/there", here+"-back")
 	c.kubectl("cp", "web:/there/a.bin", here+"-one")
 	for back, name := range map[string]string{here + "-back/a.bin": "a.bin", here + "-back/deep/er/b.bin": "deep/er/b.bin", here + "-back/empty": "empty", here + "-one": "a.bin"} {
-		if read(t, back) != read(t, filepath.Join(here, name)) {
+		if readText(t, back) != readText(t, filepath.Join(here, name)) {
 			t.Errorf("%s came back as something else", name)
 		}
 	}

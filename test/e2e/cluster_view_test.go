@@ -112,12 +112,12 @@ func TestStandaloneView(t *testing.T) {
 	}
 
 	// A view that an agent was killed with is nothing to the next one.
-	old := read(t, n.place.Run+"/view/kubeconfig")
+	old := readText(t, n.place.Run+"/view/kubeconfig")
 	a.kill()
 	n.startKubelet("")
 	until(t, "the old view to go", func() bool { _, err := os.Stat(n.place.Run + "/view"); return os.IsNotExist(err) })
 	wantText(t, "get pods", n.look("get", "pods"), name)
-	if read(t, n.place.Run+"/view/kubeconfig") == old {
+	if readText(t, n.place.Run+"/view/kubeconfig") == old {
 		t.Error("the new agent knows those that the old one knew")
 	}
 }

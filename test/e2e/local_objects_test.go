@@ -170,7 +170,7 @@ func TestLocalObjects(t *testing.T) {
 	}
 	wantHost := func() {
 		t.Helper()
-		if entries, err := os.ReadDir(host); err != nil || len(entries) != 1 || read(t, filepath.Join(host, "page")) != "precious" {
+		if entries, err := os.ReadDir(host); err != nil || len(entries) != 1 || readText(t, filepath.Join(host, "page")) != "precious" {
 			t.Errorf("the host's folder: %v, %v", entries, err)
 		}
 	}

@@ -22,7 +22,7 @@ func (f *follower) localPort(remote int) string {
 	f.n.t.Helper()
 	line := fmt.Sprintf(`Forwarding from 127\.0\.0\.1:(\d+) -> %d\n`, remote)
 	f.awaitText(line)
-	return regexp.MustCompile(line).FindStringSubmatch(read(f.n.t, f.out))[1]
+	return regexp.MustCompile(line).FindStringSubmatch(readText(f.n.t, f.out))[1]
 }
 
 func TestPortForwardCommand(t *testing.T) {
@@ -46,7 +46,7 @@ func TestPortForwardCommand(t *testing.T) {
 		conns = append(conns, conn.(*net.TCPConn))
 	}
 	until(t, "all connections to be noticed", func() bool {
-		return strings.Count(read(t, forward.out), "Handling connection for "+port+"\n") >= 10
+		return strings.Count(readText(t, forward.out), "Handling connection for "+port+"\n") >= 10
 	})
 	var all sync.WaitGroup
 	for i, conn := range conns {
@@ -75,10 +75,10 @@ func TestPortForwardCommand(t *testing.T) {
 		if code := f.cmd.ProcessState.ExitCode(); code != 1 {
 			t.Errorf("exit code %d, want 1", code)
 		}
-		wantText(t, "what it said at last", read(t, f.out), "error: lost connection to pod\n")
+		wantText(t, "what it said at last", readText(t, f.out), "error: lost connection to pod\n")
 	}
 	wantEnd(forward)
-	wantMatch(t, "what it said", read(t, forward.out), `an error occurred forwarding `+nobody+` -> 8124: .*connection refused`)
+	wantMatch(t, "what it said", readText(t, forward.out), `an error occurred forwarding `+nobody+` -> 8124: .*connection refused`)
 
 	// It ends with the pod.
 	forward = n.follow("port-forward", "--address", "127.0.0.1", "pod/web", ":http")
@@ -111,7 +111,7 @@ func TestPortForwardInterrupted(t *testing.T) {
 	}
 	forward.wait()
 	if code := forward.cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("exit code %d after Ctrl-C, want 0:\n%s", code, read(t, forward.out))
+		t.Errorf("exit code %d after Ctrl-C, want 0:\n%s", code, readText(t, forward.out))
 	}
 	if conn, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
 		conn.Close()

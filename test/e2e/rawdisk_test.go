@@ -125,7 +125,7 @@ func TestClaimOfARawDisk(t *testing.T) {
 		return err == nil && len(left) == 0
 	})
 	n.wantHeld(disks)
-	if mounts := read(t, "/proc/self/mountinfo"); strings.Contains(mounts, disks) {
+	if mounts := readText(t, "/proc/self/mountinfo"); strings.Contains(mounts, disks) {
 		t.Error("the disk is still mounted")
 	}
 }
@@ -289,7 +289,7 @@ func TestRawDiskThatOthersHold(t *testing.T) {
 	wantGone := func() {
 		t.Helper()
 		n.wantHeld(disks)
-		if left, err := filepath.Glob(disks + "/*"); err != nil || len(left) > 0 || strings.Contains(read(t, "/proc/self/mountinfo"), disks) {
+		if left, err := filepath.Glob(disks + "/*"); err != nil || len(left) > 0 || strings.Contains(readText(t, "/proc/self/mountinfo"), disks) {
 			t.Errorf("left: %v, %v", left, err)
 		}
 	}

@@ -150,7 +150,7 @@ func TestVolumesAgentKilledAtEachStep(t *testing.T) {
 				n.remove("pod.yaml")
 				ending := n.awaitOrKilled(&a, x, func(p pods) bool { return len(p) == 0 })
 				n.wantNothingOf(p, ending)
-				if got := read(t, filepath.Join(data, "kept")); got != name {
+				if got := readText(t, filepath.Join(data, "kept")); got != name {
 					t.Errorf("killed %s: the host's file is %q", ending, got)
 				}
 				t.Logf("killed %q and %q", starting, ending)
@@ -169,7 +169,7 @@ func (n *node) wantVolumes(p *v1.Pod, where string) {
 			n.t.Errorf("the agent was killed %s: %s is %q, %v", where, file, got, err)
 		}
 	}
-	mounts := read(n.t, fmt.Sprintf("/proc/%d/mountinfo", n.pid(containerID(p, "main"))))
+	mounts := readText(n.t, fmt.Sprintf("/proc/%d/mountinfo", n.pid(containerID(p, "main"))))
 	for _, point := range []string{"/disk", "/memory", "/host", "/claim", "/part", "/image"} {
 		if strings.Count(mounts, " "+point+" ") != 1 {
 			n.t.Errorf("the agent was killed %s: %s is mounted %d times", where, point, strings.Count(mounts, " "+point+" "))

@@ -1,10 +1,11 @@
-// Package offlinecache is what a node keeps on disk of its API server, to start again without it: the pods
-// that were bound to it last, and the objects that they refer to. API and PodWatch stand between
-// the API server and those who ask it. They keep what it says, and hand over what was kept when an
-// agent has started and the server is away; from its first list of pods on, only what it says.
+// Package offlinecache caches objects of the API server on disk, so that a node can start while the
+// server is unavailable: the pods that are bound to the node, and the objects that they refer to.
+// API and PodWatch wrap the client of the API server. They cache its answers, and serve cached
+// answers after a start while the server is unavailable. After its first list of pods, they serve
+// only answers of the server.
 //
-//	waiting ──5 s without the first list──► lending what was kept ──the first list──► over
-//	   └───────────────────────────the first list─────────────────────────────────────►
+//	waiting ──5 s without the first list──► serving cached objects ──the first list──► disabled
+//	   └───────────────────────────the first list──────────────────────────────────────►
 //
 // Owns: <root>/kept: one file for each pod and object, durable and for root alone; those of Secrets
 // and tokens encrypted, and the key.

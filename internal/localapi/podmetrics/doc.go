@@ -1,6 +1,6 @@
-// Package podmetrics answers metrics.k8s.io/v1beta1, which kubectl top asks: what pods and the node use
-// now. A cluster has a metrics server for that, which asks every node all the time; here somebody
-// who asks has it measured.
+// Package podmetrics serves metrics.k8s.io/v1beta1, which kubectl top requests: the CPU and memory
+// usage of pods and of the node. A cluster has a metrics server that scrapes every node
+// periodically; this package reads the usage when a client requests it.
 //
 // Owns: the newest reading, for a few seconds.
 // Reads: the summary of the agent's statistics, the labels of pods.

@@ -1,6 +1,6 @@
-// Package trusted carries out what the agent itself writes to the local API: the status of pods, the
-// Node, leases, events, mirror pods, and what manifests define. What others write goes another way
-// (internal/localapi/registry).
+// Package trusted executes the agent's own writes to the local API: pod statuses, the Node, leases,
+// events, mirror pods, and objects of manifests. Writes of other clients are validated and admitted
+// by internal/localapi/registry.
 //
 // Owns: nothing.
 // Reads: the store.
