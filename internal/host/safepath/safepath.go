@@ -1,5 +1,5 @@
-// Package safepath opens files and directories in places that containers can change: in a volume, or
-// in the agent's directory of a pod or plugin, which a container may have mounted by a hostPath.
+// Package safepath opens files and directories in places that containers can change: in a volume,
+// or in the agent's directory of a pod or plugin, which a container may have mounted by a hostPath.
 //
 // Owns: every lookup of a path there. The kernel does each in one step (openat2(2)), and from there
 // on a file is known by its descriptor alone.
