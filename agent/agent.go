@@ -345,7 +345,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
 		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start
 		// us, and the pods, again.
-		a.cfg.Log.Error("the end of all pods was asked for", "error", err)
+		a.cfg.Log.Error("Pods are still running after stop --all", "error", err)
 		err = nil
 	}
 	return err

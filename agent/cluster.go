@@ -108,7 +108,7 @@ func newKeeper(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Keeper,
 	})
 }
 
-// keptDir is the folder, below the root directory, of what is kept of the API server.
+// keptDir is the folder, below the root directory, of the offline cache.
 const keptDir = "kept"
 
 // objects is the API server for those who read what pods refer to.

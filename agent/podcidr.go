@@ -88,7 +88,7 @@ func (c *podCIDRs) Run(ctx context.Context) error {
 			default:
 				if err.Error() != complaint {
 					complaint = err.Error()
-					c.log.Warn("the container runtime does not take the range of the pods' addresses, and is told again", "podCIDRs", want, "error", err)
+					c.log.Warn("Failed to set the pod CIDR in the container runtime, will retry", "podCIDRs", want, "error", err)
 				}
 				again = time.After(podCIDRRetry)
 			}

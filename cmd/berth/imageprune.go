@@ -21,8 +21,8 @@ func newImagePruneCommand(g *globalFlags) *cobra.Command {
 	var o images.PruneOptions
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove the images that nobody uses",
-		Long: `Remove the images that nobody uses, at once.
+		Short: "Remove unused images",
+		Long: `Remove unused images, at once.
 
 An image stays that a container was made from, running or not, or that is mounted as a volume; that the runtime needs for every pod; or that the
 agent has fetched ahead for a pod that starts. Images that no agent pulled stay too ("berth image pull" and "import"), unless --all is given.

@@ -11,7 +11,7 @@ import (
 
 // errLockWanted is the cause of an end because somebody else opened the lock file
 // (--exit-on-lock-contention).
-var errLockWanted = errors.New("somebody else wants the lock of --lock-file")
+var errLockWanted = errors.New("another process waits for the lock of --lock-file")
 
 // lockFile waits for the lock on the file, which ends with the process: an agent that is to take
 // over from another one starts when that has ended.

@@ -58,7 +58,7 @@ func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []embedded.HostChe
 	if !offline.IsEmpty() {
 		checks = append(checks, embedded.HostCheck{
 			Name: "CPUs offline", Found: offline.String(),
-			Consequence: "nobody is given them; policies go by the CPUs that are online when the agent starts",
+			Consequence: "they are not assigned to containers; the policies use the CPUs that are online when the agent starts",
 		})
 	}
 	for _, n := range m.Nodes {

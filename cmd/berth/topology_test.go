@@ -17,7 +17,7 @@ const (
 	oneNode = "topology policies change nothing here but for devices: there is one NUMA node"
 	pairs   = "cpuManagerPolicyOptions full-pcpus-only gives CPUs in pairs, and refuses pods that ask for other numbers"
 	align   = "cpuManagerPolicyOptions prefer-align-cpus-by-uncorecache keeps a container on as few of them as it can"
-	stay    = "nobody is given them; policies go by the CPUs that are online when the agent starts"
+	stay    = "they are not assigned to containers; the policies use the CPUs that are online when the agent starts"
 )
 
 func TestCheckTopology(t *testing.T) {

@@ -24,9 +24,9 @@ var deviations = []deviation{
 		reason: "containers are moved to other CPUs when something changes, and not each period",
 		fields: []string{"cpuManagerReconcilePeriod"},
 	},
-	{reason: "no memory is kept from pods of lower classes", fields: []string{"qosReserved"}},
+	{reason: "no memory is reserved from pods of lower QoS classes", fields: []string{"qosReserved"}},
 	{
-		reason: "nobody attaches volumes to the node: pods wait for those that need it",
+		reason: "the agent attaches no volumes: pods wait for those that need it",
 		fields: []string{"enableControllerAttachDetach"},
 	},
 	{

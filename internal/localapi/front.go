@@ -82,7 +82,7 @@ func (f *front) listen() error {
 	kubeconfig := filepath.Join(f.cfg.RunDir, Kubeconfig)
 	port, err := listen("tcp", f.cfg.Address)
 	if err != nil { // of somebody else; whoever reaches the socket is served
-		f.portErr = fmt.Errorf("nobody is served at the port: %w: end who has it, or choose another one", err)
+		f.portErr = fmt.Errorf("%w (stop the process that holds the port, or set --local-api-address)", err)
 		return removeStale(kubeconfig)
 	}
 	f.listeners = append(f.listeners, listener{name: "port", Listener: auth.Bounded(port), tls: f.authority.TLS()})

@@ -69,7 +69,7 @@ func (l boundedListener) Accept() (net.Conn, error) {
 		_ = leaves.Conn.Close() // how that went does not matter
 	}
 	if closed > 0 {
-		l.all.log.Warn(l.all.name+": connections are closed to make room: too many are open that nobody was let in by",
+		l.all.log.Warn(l.all.name+": too many unauthenticated connections are open, closing some",
 			"limit", l.all.limits.strangers, "closed", closed, "from", leaves.origin)
 	}
 	return c, nil

@@ -83,13 +83,13 @@ func TestSilentConnections(t *testing.T) {
 		if got := closed(silent); got != 400-128+1 { // two have come since, of which one has the place of the other
 			t.Errorf("%d silent connections of 400 were closed", got)
 		}
-		if n := strings.Count(log.String(), "connections are closed to make room"); n != 1 || !strings.Contains(log.String(), "from=10.0.0.1") {
+		if n := strings.Count(log.String(), "too many unauthenticated connections are open"); n != 1 || !strings.Contains(log.String(), "from=10.0.0.1") {
 			t.Errorf("it was told %d times:\n%s", n, log.String())
 		}
 		time.Sleep(time.Minute)
 		flood(t, k.secure, 200, "10.0.0.1")
 		synctest.Wait()
-		if n := strings.Count(log.String(), "connections are closed to make room"); n != 2 {
+		if n := strings.Count(log.String(), "too many unauthenticated connections are open"); n != 2 {
 			t.Errorf("a minute later it was told %d times", n)
 		}
 	})

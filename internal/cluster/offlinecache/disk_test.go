@@ -162,7 +162,7 @@ func TestWhatCannotBeKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
-		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "no Secret and no token is kept: the key ") {
+		if err := n.Health(); err == nil || !strings.Contains(err.Error(), "no Secret and no token is cached: the key ") {
 			t.Errorf("with the key of everybody: %v", err)
 		}
 		if c := len(n.files("secrets")); c != 0 {

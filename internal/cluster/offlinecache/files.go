@@ -70,7 +70,7 @@ func (f *files) write(r ref, object []byte) error {
 	rec := record{identity: identity{recordVersion, r, f.node, f.server, time.Now().Round(0).UTC()}}
 	if r.Kind.isSecret() {
 		if err := f.vault.ready(); err != nil {
-			return fmt.Errorf("no Secret and no token is kept: %w", err)
+			return fmt.Errorf("no Secret and no token is cached: %w", err)
 		}
 		bound, err := json.Marshal(rec.identity)
 		if err != nil {

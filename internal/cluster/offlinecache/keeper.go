@@ -96,11 +96,11 @@ type loaned struct {
 func New(cfg Config) (*Keeper, error) {
 	switch {
 	case cfg.Journal == nil || cfg.Log == nil:
-		return nil, errors.New("kept: a journal and a logger are needed")
+		return nil, errors.New("offline cache: a journal and a logger are needed")
 	case cfg.Reached == nil:
-		return nil, errors.New("kept: nobody says whether the API server is there")
+		return nil, errors.New("offline cache: Config.Reached is nil")
 	case !cfg.Keep.IsValid():
-		return nil, fmt.Errorf("kept: %q is no choice of objects", cfg.Keep)
+		return nil, fmt.Errorf("offline cache: %q is no choice of objects", cfg.Keep)
 	}
 	k := &Keeper{
 		Config: cfg, files: newFiles(cfg.Dir, cfg.Node, cfg.Server), dirty: pod.NewInbox[ref](),
@@ -209,7 +209,7 @@ func (k *Keeper) begin() []*v1.Pod {
 	if len(pods) == 0 {
 		return nil
 	}
-	k.Log.Warn("the API server has not listed the pods of this node: those that were kept start", "pods", len(pods), "objects", len(lent), "error", why)
+	k.Log.Warn("The API server has not listed the pods of this node, starting cached pods", "pods", len(pods), "objects", len(lent), "error", why)
 	k.mu.Lock()
 	k.lent, k.since = lent, time.Now()
 	k.mu.Unlock()

@@ -28,7 +28,7 @@ type Machine interface {
 }
 
 // ErrNoEvents says that the kernel tells nothing of the tables: those of iptables-legacy.
-var ErrNoEvents = errors.New("the kernel tells no changes of these tables")
+var ErrNoEvents = errors.New("no change notifications for iptables-legacy")
 
 // The chains.
 const (

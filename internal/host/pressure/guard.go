@@ -108,7 +108,7 @@ func (g *guard) failed(l *line, err error) {
 	switch {
 	case err == nil || isGone(err):
 	case errors.Is(err, errForeign):
-		g.log.Info("memory.high of the pods' cgroup is set by somebody else: the kernel does not tell beforehand that pods use up memory", "cgroup", l.name)
+		g.log.Info("Another program has set memory.high of the pods' cgroup: no early memory notifications from the kernel", "cgroup", l.name)
 	case l.ended:
 		g.log.Warn("the kernel does not tell beforehand that memory is used up", "cgroup", l.name, "failures", l.failures, "error", err)
 	default:

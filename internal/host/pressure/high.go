@@ -21,10 +21,10 @@ const (
 )
 
 var (
-	errForeign = errors.New("memory.high is set by somebody else")
+	errForeign = errors.New("memory.high is set by another program")
 	// errReplaced is no failure: systemd resets what it does not know of a slice when it makes
 	// another one below.
-	errReplaced = errors.New("memory.high was reset by somebody else")
+	errReplaced = errors.New("memory.high was reset by another program")
 )
 
 // high is the wire of version 2: memory.high of the pods' cgroup.

@@ -102,7 +102,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err := w.serve(ctx); err != nil && ctx.Err() == nil {
-		w.cfg.Log.Warn("the kernel no longer tells when memory becomes short: it is seen by the clock alone", "error", err)
+		w.cfg.Log.Warn("No memory notifications from the kernel, falling back to periodic checks", "error", err)
 	}
 	<-ctx.Done()
 	return ctx.Err()

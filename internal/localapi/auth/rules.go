@@ -71,7 +71,7 @@ func (r *Rule) prepare() *fieldError {
 	}
 	switch {
 	case len(r.Users)+len(r.Groups) == 0:
-		return wrong("", "the rule is nobody's: add users or groups")
+		return wrong("", "the rule has no subject: add users or groups")
 	case len(r.Verbs) == 0:
 		return wrong("", "the rule allows nothing: add verbs")
 	case len(r.Resources) == 0 && len(r.NonResourceURLs) == 0:

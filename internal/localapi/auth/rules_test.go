@@ -47,7 +47,7 @@ func TestRulesThatAreBroken(t *testing.T) {
 		{head + "  verbs: [list]\n  nonResourceURLs: [/x]", `"list" is no verb: use get, head,`},
 		{head + "  verbs: [get]", "line 2: rules[0]: the rule is about nothing"},
 		{head + "  resources: [pods]", "line 2: rules[0]: the rule allows nothing"},
-		{"rules:\n- verbs: [get]\n  resources: [pods]", "line 2: rules[0]: the rule is nobody's"},
+		{"rules:\n- verbs: [get]\n  resources: [pods]", "line 2: rules[0]: the rule has no subject"},
 		{head + "  verbs: [get]\n  resources: [pod]", `line 4: rules[0].resources[0]: the local API has no resource "pod": use one of configmaps,`},
 		{head + "  verbs: [get]\n  resources: [pods/logs]", `pods has no subresource "logs": it has ["attach"`},
 		{head + "  verbs: [get]\n  resources: [pods.apps]", `the local API has no resource "pods.apps" in that group`},

@@ -139,7 +139,7 @@ func (l *run) recheck() {
 		l.end(errRevoked)
 		l.rec.endBy(time.Now().Add(lastWords))
 	default:
-		a.cfg.Log.Warn("nobody can tell whether a request of the local API may go on", "verb", l.q.Verb, "path", bounded(l.q.Path), "error", err)
+		a.cfg.Log.Warn("Cannot re-authorize a long-running request", "verb", l.q.Verb, "path", bounded(l.q.Path), "error", err)
 	}
 }
 

@@ -87,7 +87,7 @@ var classes = []error{
 var (
 	errOther     = errors.New("the store failed")
 	errNoWatch   = errors.New("the watch has ended")
-	errBusyWatch = errors.New("somebody waits for this watch already")
+	errBusyWatch = errors.New("the watch has a waiting client already")
 )
 
 func failureOf(err error) Failure {

@@ -149,7 +149,7 @@ func (s *socket) follow(ctx context.Context) error {
 		return err
 	}
 	if err := checkpoint.WriteWarm(filepath.Join(s.Dir, deprecationName), 0o600, []byte(deprecationText)); err != nil {
-		s.Log.Warn("Device plugins are not told of the plugin watcher", "err", err)
+		s.Log.Warn("Failed to notify device plugins of the plugin watcher", "err", err)
 	}
 	watch, err := s.Watch()
 	if err == nil {
@@ -202,7 +202,7 @@ func (s *socket) ensure(ctx context.Context) error {
 		return err
 	}
 	if s.listener != nil {
-		s.Log.Warn("somebody removed the socket for device plugins, which is made again", "socket", s.path())
+		s.Log.Warn("The socket for device plugins was removed, creating it again", "socket", s.path())
 		s.drop()
 	}
 	l, err := s.Listen(s.path())

@@ -162,7 +162,7 @@ func (s *socket) tryEnsure(w *watch) (*watch, error) {
 	if err != nil {
 		return w, fmt.Errorf("make the socket again: %w", err)
 	}
-	s.log.Warn("pod-resources API: somebody removed the socket; it is made again", "socket", s.path)
+	s.log.Warn("The socket of the pod-resources API was removed, creating it again", "socket", s.path)
 	return w, s.replace(l, file).Close()
 }
 

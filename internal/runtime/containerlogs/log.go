@@ -143,7 +143,7 @@ func (m *Manager) watch(l *containerLog, file *os.File) {
 	id, err := m.writes.Watch(file)
 	if err != nil {
 		if !m.blind {
-			m.Log.Warn("some logs of containers are looked at in each containerLogMonitorInterval: nothing tells that they are written to", "error", err)
+			m.Log.Warn("Cannot watch some container logs, checking their sizes each containerLogMonitorInterval", "error", err)
 		}
 		m.blind = true
 		return

@@ -76,7 +76,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.began = time.Now()
 	var written <-chan int
 	if writes, err := m.Watch(); err != nil {
-		m.Log.Warn("logs of containers are looked at in each containerLogMonitorInterval: nothing tells that they are written to", "error", err)
+		m.Log.Warn("Cannot watch container logs, checking their sizes each containerLogMonitorInterval", "error", err)
 	} else {
 		m.writes, written = writes, writes.Written()
 		defer writes.Close()

@@ -203,7 +203,7 @@ func (c *csiDisks) unpublish(ctx context.Context, uid pod.UID, podDir, name stri
 // unbindUnknown takes a disk from the pod of which nobody knows whose it is.
 func (c *csiDisks) unbindUnknown(uid pod.UID, podDir, name string, cause error) error {
 	d := c.diskOf(name)
-	c.log.Warn("nobody knows whose the disk is: it is taken from the pod without its driver", "volume", name, "error", cause)
+	c.log.Warn("The driver of a block volume is unknown, unpublishing it without the driver", "volume", name, "error", cause)
 	for _, dir := range []string{d.bound, d.published} {
 		if err := c.unbindDisk(dir, string(uid)); err != nil {
 			return err
@@ -319,7 +319,7 @@ func (c *csiDisks) load(pods []string) {
 		if err != nil {
 			c.log.Warn("a disk that an earlier agent left is not known", "volume", name, "error", err)
 			if err := c.remove(d); err != nil {
-				c.log.Warn("the folder of a disk that nobody knows stays", "volume", name, "error", err)
+				c.log.Warn("Failed to remove the directory of an unknown block volume", "volume", name, "error", err)
 			}
 			continue
 		}

@@ -200,7 +200,7 @@ func (c *csiKind) unmountUnknown(dir string, cause error) error {
 		return err
 	}
 	if mounted {
-		c.log.Warn("nobody knows whose the volume is: it is unmounted without its driver", "mount", path, "error", cause)
+		c.log.Warn("The driver of a volume is unknown, unmounting it without the driver", "mount", path, "error", cause)
 		if err := c.mounter.Unmount(path); err != nil {
 			return err
 		}
@@ -238,7 +238,7 @@ func (c *csiKind) use(ctx context.Context, of *volume) (Use, error) {
 	}
 	tells := c.csi.Health && can[csiapi.NodeServiceCapability_RPC_VOLUME_CONDITION] && s.Condition != nil
 	if len(s.Usage) == 0 && !tells {
-		return Use{}, fmt.Errorf("driver %s tells nothing of volume %s", v.driver, v.handle)
+		return Use{}, fmt.Errorf("driver %s returns no usage of volume %s", v.driver, v.handle)
 	}
 	out := computeUse(s.Usage)
 	out.Source = v.driver

@@ -84,7 +84,7 @@ func (c *csiStager) Load() {
 					s.label(data.id(), data.Label)
 				})
 			} else if err := c.removeMounted(dir, "globalmount"); err != nil {
-				c.log.Warn("the directory of a volume that nobody knows stays", "error", err)
+				c.log.Warn("Failed to remove the directory of an unknown volume", "error", err)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func extendedResources(a Attributes) *Rejection {
 			continue
 		}
 		r := shortage{resource: name, requested: requested[name], used: a.used[name]}.rejection()
-		r.Message += fmt.Sprintf(": container %q asks for %s, which nobody offers on this node: no device plugin has registered it",
+		r.Message += fmt.Sprintf(": container %q asks for %s, which is not available on this node: no device plugin has registered it",
 			firstAsking(a.Pod, name), name)
 		r.stale = true
 		return r

@@ -27,7 +27,7 @@ func TestExtendedResources(t *testing.T) {
 	}
 	refused := func(container, amount string) string {
 		return "OutOfnvidia.com/gpu: Node didn't have enough resource: nvidia.com/gpu, requested: " + amount + ", used: 0, capacity: 0: container \"" +
-			container + "\" asks for nvidia.com/gpu, which nobody offers on this node: no device plugin has registered it"
+			container + "\" asks for nvidia.com/gpu, which is not available on this node: no device plugin has registered it"
 	}
 	for name, tc := range map[string]struct {
 		node *v1.Node
