@@ -86,7 +86,7 @@ func (a *Agent) saveConfig() error {
 	}
 	path := filepath.Join(c.RunDir, lastFile)
 	if err := checkpoint.WriteWarm(path, 0o600, b); err != nil { // a reboot forgets it
-		return fmt.Errorf("keep what the agent was told: %w", err)
+		return fmt.Errorf("save the last configuration: %w", err)
 	}
 	return nil
 }

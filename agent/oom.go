@@ -13,7 +13,7 @@ func (a *Agent) newOOMWatcher() {
 	if kernel == nil {
 		var err error
 		if kernel, err = oom.NewKernel(); err != nil {
-			a.cfg.Log.Warn("OOM kills are not told", "error", err)
+			a.cfg.Log.Warn("OOM kills are not reported", "error", err)
 			return
 		}
 	}

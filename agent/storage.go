@@ -76,7 +76,7 @@ func (s *storage) load(log *slog.Logger) func() {
 	return func() {
 		if s.sweep != nil {
 			if err := s.sweep(); err != nil {
-				log.Warn("what an earlier agent has mounted half way stays until the next start", "error", err)
+				log.Warn("Failed to clean up partial mounts of an earlier agent, will retry at the next start", "error", err)
 			}
 		}
 		s.volumes.Load()

@@ -41,7 +41,7 @@ signal ends is named, and the exit code is 1.`,
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "also stop all pods and end the embedded runtime")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the end; the stop goes on")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for termination; pods keep terminating after it")
 	return cmd
 }
 

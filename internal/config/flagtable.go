@@ -137,7 +137,7 @@ var fieldFlags = []Flag{
 	{Name: "runtime-request-timeout", Field: "runtimeRequestTimeout", kind: durationKind, Usage: "how long the container runtime has for an answer"},
 	{Name: "serialize-image-pulls", Field: "serializeImagePulls", kind: boolKind, Usage: "pull one image at a time"},
 	{Name: "streaming-connection-idle-timeout", Field: "streamingConnectionIdleTimeout", kind: durationKind, Usage: "how long an exec, attach or port-forward may be idle"},
-	{Name: "sync-frequency", Field: "syncFrequency", kind: durationKind, Usage: "how often a pod is looked at although nothing happened"},
+	{Name: "sync-frequency", Field: "syncFrequency", kind: durationKind, Usage: "how often a pod is synced although nothing has changed"},
 	{Name: "system-cgroups", Field: "systemCgroups", kind: textKind, Usage: "cgroup for processes of the host that are in none"},
 	{Name: "system-reserved", Field: "systemReserved", kind: mapKind, Usage: "cpu, memory, pid and ephemeral-storage reserved for the host"},
 	{Name: "system-reserved-cgroup", Field: "systemReservedCgroup", kind: textKind, Usage: "cgroup on which --system-reserved is enforced"},

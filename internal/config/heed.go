@@ -30,7 +30,7 @@ var deviations = []deviation{
 		fields: []string{"enableControllerAttachDetach"},
 	},
 	{
-		reason: "pods are looked at when something happens, and not each period: only claims, and volumes that are to be published again, are",
+		reason: "pods are synced on events, not periodically, except for claims and for volumes that their drivers republish",
 		fields: []string{"syncFrequency"},
 	},
 	{

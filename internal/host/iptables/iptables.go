@@ -117,7 +117,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return ctx.Err()
 		case err := <-ended:
 			if follows = false; !errors.Is(err, ErrNoEvents) {
-				k.Log.Warn("changes of iptables are not told: the tables are looked at once a minute", "error", err)
+				k.Log.Warn("Cannot watch iptables, checking its tables once a minute", "error", err)
 			}
 		case <-again:
 		case <-deleted:

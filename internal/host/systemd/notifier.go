@@ -130,6 +130,6 @@ func (n *Notifier) Stop(context.Context) error {
 
 func (n *Notifier) notify(states ...string) {
 	if err := n.cfg.Notify(strings.Join(states, "\n")); err != nil {
-		n.cfg.Log.Warn("systemd was not told", "states", states, "error", err)
+		n.cfg.Log.Warn("Failed to notify systemd", "states", states, "error", err)
 	}
 }

@@ -41,7 +41,7 @@ func (c *counters) has(id pod.ContainerID) bool { return c.containers[id] != nil
 func (c *counters) add(uid pod.UID, id pod.ContainerID, path string) bool {
 	if err := c.watch.Add(path); err != nil {
 		if !cgroupstat.IsGone(err) {
-			c.log.Warn("OOM kills of a container are told by the kernel log alone", "uid", uid, "container", id, "error", err)
+			c.log.Warn("OOM kills of a container are read from the kernel log alone", "uid", uid, "container", id, "error", err)
 		}
 		return false
 	}

@@ -37,7 +37,7 @@ type reported struct {
 func NewKills(path string, log *slog.Logger) *Kills {
 	k := &Kills{log: log, counts: map[pod.ContainerID]uint64{}}
 	k.file = checkpoint.NewFile(checkpoint.FileConfig[reported]{
-		Path: path, Version: fileVersion, What: "kills that were told", Content: k.content, Log: log,
+		Path: path, Version: fileVersion, What: "reported kills", Content: k.content, Log: log,
 	})
 	return k
 }
@@ -56,7 +56,7 @@ func (k *Kills) Health() error { return k.file.Health() }
 func (k *Kills) load(boot string) (seq uint64, counts map[pod.ContainerID]uint64) {
 	r, err := k.file.Load()
 	if err != nil {
-		k.log.Warn("OOM kills may be told again", "error", err)
+		k.log.Warn("OOM kills may be reported twice after a restart", "error", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -103,7 +103,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	w.adopted = adopted
 	watch, err := w.Kernel.Watch(w.wakes.Put)
 	if err != nil {
-		w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)
+		w.Log.Warn("OOM kills are read from the kernel log alone", "error", err)
 		watch = noWatch{}
 	}
 	w.counters = newCounters(w.Kernel, watch, w.Log)
@@ -139,13 +139,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 				return ctx.Err()
 			}
 			watchEnded = nil // the agent does not end for it
-			w.Log.Warn("OOM kills are told by the kernel log alone", "error", err)
+			w.Log.Warn("OOM kills are read from the kernel log alone", "error", err)
 		case err := <-ended:
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			w.logBroken = true
-			w.Log.Info("the kernel log cannot be read: OOM kills are told without the name of the process", "error", err)
+			w.Log.Info("Cannot read the kernel log: OOM kills are reported without the process name", "error", err)
 		case <-relisted:
 			relisted = nil
 			for _, s := range w.Known() {
@@ -266,7 +266,7 @@ func (w *Watcher) observe(uid pod.UID) {
 	if cgroup := w.Cgroup(uid); missing && cgroup != "" {
 		var err error
 		if paths, err = w.Kernel.Containers(cgroup); err != nil {
-			w.Log.Warn("containers' cgroups not found: their OOM kills may not be told", "uid", uid, "error", err)
+			w.Log.Warn("Cannot find the cgroups of containers: their OOM kills may not be reported", "uid", uid, "error", err)
 		}
 	}
 	ids := w.pods[uid][:0]

@@ -35,7 +35,7 @@ func (m *Manager) watchHealth(ctx context.Context, e *endpoint) {
 		}
 		if err.Error() != told {
 			told = err.Error()
-			m.Log.Warn("health of devices is not told, which is asked for again", "driver", e.driver, "endpoint", e.address, "error", shorten(err))
+			m.Log.Warn("Failed to watch the health of devices, will retry", "driver", e.driver, "endpoint", e.address, "error", shorten(err))
 		}
 		if !pod.Pause(ctx, listenAgain) {
 			return

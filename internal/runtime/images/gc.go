@@ -316,7 +316,7 @@ type cause struct {
 
 var (
 	forSpace = cause{metric: "space", why: "to free disk space"}
-	asAsked  = cause{why: "as somebody asked for it"}
+	asAsked  = cause{why: "on request"}
 )
 
 func (c *Collector) remove(ctx context.Context, v *Verdict, by cause, done *collection) error {

@@ -58,7 +58,7 @@ func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (
 			t.at = now.Add(period)
 			r.running.Go(func() {
 				if err := d.refresh(ctx, name); err != nil && ctx.Err() == nil {
-					d.Log.Warn("the limit of volumes of a driver is not told anew", "driver", name, "error", err)
+					d.Log.Warn("Failed to update the volume limit of a driver", "driver", name, "error", err)
 				}
 			})
 		}

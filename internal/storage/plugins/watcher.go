@@ -134,7 +134,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.health.Set(w.Dir, fmt.Errorf("%s: %w", w.Dir, err))
 		if err.Error() != told {
 			told = err.Error()
-			w.Log.Warn("plugin sockets are not watched; they are looked at each time that this is tried again",
+			w.Log.Warn("Failed to watch plugin sockets, will retry",
 				"folder", w.Dir, "after", fmt.Sprintf("%v to %v", retries.Duration, retries.Cap), "error", err)
 		}
 		if err := w.inspectAll(ctx, unwatched{}); err != nil {

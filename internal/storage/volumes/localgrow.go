@@ -61,7 +61,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 		return nil
 	case failed != nil:
 		if err := k.resizes.fail(ctx, claim, feasible, failed); err != nil {
-			k.log.Warn("a claim is not told that its volume cannot be expanded", "claim", claim.Namespace+"/"+claim.Name, "error", err)
+			k.log.Warn("Failed to report on a claim that its volume cannot be expanded", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 		}
 		return failed
 	case !known.IsZero(): // else it is not known whether there was anything to do

@@ -253,7 +253,7 @@ func (m *Manager) publish(ctx context.Context, pods []*v1.Pod) {
 		uids[i] = p.UID
 	}
 	if err := m.Publish(ctx, uids); err != nil {
-		m.Log.Warn("the API server was not told how all pods have ended", "error", err)
+		m.Log.Warn("Failed to report the final status of all pods to the API server", "error", err)
 	}
 }
 
