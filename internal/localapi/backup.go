@@ -13,17 +13,16 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// objectsFile is the file of objects.
 func objectsFile(rootDir string) string { return filepath.Join(rootDir, Dir, "objects.db") }
 
-// SocketPath is the socket on which the agent of a run directory serves root.
+// SocketPath returns the path of the root-only API socket in the agent's run directory.
 func SocketPath(runDir string) string { return filepath.Join(runDir, "api.sock") }
 
-// backupPath is where the socket, and it alone, serves a backup. It is a POST, so that there is a
-// line of it in the log, as there is of whatever changes something.
+// backupPath serves a backup, on the socket only. It is a POST so that the request is logged, as
+// every change is.
 const backupPath = "/berth/backup"
 
-// handlerOf is what serves the clients of a listener that may do what they ask.
+// handlerOf returns the handler of a listener's authorized requests.
 func (f *front) handlerOf(l listener, parts http.Handler) http.Handler {
 	if l.tls != nil {
 		return parts
@@ -46,12 +45,12 @@ func (f *front) serveBackup(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := f.store.Backup(w); err != nil {
 		f.cfg.Log.Error("backup of the local API broken off", "error", err)
-		panic(http.ErrAbortHandler) // which the client sees, and takes what it has for no backup
+		panic(http.ErrAbortHandler) // the client sees the abort, and discards what it has received
 	}
 }
 
-// BackupFromAgent writes a backup of all objects to w, by the agent of the run directory. The error
-// wraps ErrNotServed if there is none, or it has no local API.
+// BackupFromAgent writes a backup of all objects to w, through the agent of the run directory. The
+// error wraps ErrNotServed if no agent runs, or if it has no local API.
 func BackupFromAgent(ctx context.Context, runDir string, w io.Writer) error {
 	return post(ctx, runDir, backupPath, nil, func(answer io.Reader) error {
 		to := &sink{Writer: w}
@@ -64,7 +63,7 @@ func BackupFromAgent(ctx context.Context, runDir string, w io.Writer) error {
 	})
 }
 
-// sink is a writer that keeps its error, which is not that of whoever is read from.
+// sink is a writer that stores its error, to tell it from an error of the reader.
 type sink struct {
 	io.Writer
 
@@ -77,8 +76,8 @@ func (s *sink) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Backup writes a backup of the objects of a root directory to w. The caller has the lock of the
-// directory: no agent uses it.
+// Backup writes a backup of the objects of a root directory to w. The caller holds the lock of the
+// directory, so that no agent uses it.
 func Backup(rootDir string, w io.Writer) (err error) {
 	path := objectsFile(rootDir)
 	if _, err := os.Stat(path); err != nil {
@@ -92,9 +91,9 @@ func Backup(rootDir string, w io.Writer) (err error) {
 	return s.Backup(w)
 }
 
-// Restore replaces the objects of a root directory by those of a backup. What was there stays
-// beside it; it returns under which name, "" if there was nothing. The caller has the lock of the
-// directory. A backup that is not whole changes nothing.
+// Restore replaces the objects of a root directory by those of a backup. It preserves the existing
+// file under the name that it returns, "" if there was none. The caller holds the lock of the
+// directory. An incomplete backup changes nothing.
 func Restore(rootDir string, backup io.Reader) (replaced string, err error) {
 	path := objectsFile(rootDir)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

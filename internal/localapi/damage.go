@@ -16,10 +16,10 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// ErrDamaged is the class of errors of a file of objects that was damaged while it was in use.
+// ErrDamaged is the class of errors that report damage to the object file while it was in use.
 var ErrDamaged = store.ErrDamaged
 
-// durable is the configuration of the file of objects.
+// durable returns the configuration of the object file.
 func durable(rootDir string, log *slog.Logger) store.Config {
 	return store.Config{
 		Path: objectsFile(rootDir), Copy: true, Check: checkObject,
@@ -27,7 +27,7 @@ func durable(rootDir string, log *slog.Logger) store.Config {
 	}
 }
 
-// checkObject returns why an object in the file cannot be used.
+// checkObject returns the reason why a stored object is unusable, nil if it is usable.
 func checkObject(key store.Key, value []byte) error {
 	o, err := kinds.Decode(value, 1)
 	if err != nil {
@@ -40,7 +40,7 @@ func checkObject(key store.Key, value []byte) error {
 	return nil
 }
 
-// oddities are what is wrong with objects.
+// oddities records objects that cannot be decoded.
 type oddities struct {
 	log *slog.Logger
 
@@ -48,10 +48,10 @@ type oddities struct {
 	skipped map[string]error // guarded by mu; objects that cannot be decoded
 }
 
-// maxSkipped is how many objects that cannot be decoded are named.
+// maxSkipped is the maximum number of undecodable objects that are recorded.
 const maxSkipped = 1000
 
-// undecodable notes an object that lists are without. It is logged once.
+// undecodable records an object that lists omit, and logs it once.
 func (o *oddities) undecodable(key store.Key, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,7 +65,7 @@ func (o *oddities) undecodable(key store.Key, err error) {
 	o.log.Error("An object cannot be decoded, and lists are without it; the next start of the agent recovers it from its copy", "object", key.String(), "err", err)
 }
 
-// reportRecovery reports what Open has done about a damaged file.
+// reportRecovery logs how Open recovered a damaged file, and calls notify.
 func (o *oddities) reportRecovery(s *store.Store, notify func(*store.Recovery)) {
 	r, now := s.Recovery()
 	if !now {
@@ -83,7 +83,7 @@ func (o *oddities) reportRecovery(s *store.Store, notify func(*store.Recovery)) 
 	}
 }
 
-// health is what is wrong with objects. A recovery is reported as long as the damaged file is kept.
+// health reports undecodable objects, and a recovery for as long as the damaged file exists.
 func (o *oddities) health(s *store.Store) error {
 	o.mu.Lock()
 	names := slices.Sorted(maps.Keys(o.skipped))
@@ -100,7 +100,7 @@ func (o *oddities) health(s *store.Store) error {
 	return errors.Join(errs...)
 }
 
-// awaitDamage returns when the file of objects cannot be used any more.
+// awaitDamage returns when the object file becomes unusable.
 func (s *Server) awaitDamage(ctx context.Context) error {
 	select {
 	case <-s.store.Damaged():

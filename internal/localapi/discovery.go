@@ -16,14 +16,14 @@ import (
 	"berth/internal/localapi/podproxy"
 )
 
-// shownKinds are the resources that a view has, with the short names that kubectl knows them by.
+// shownKinds are the resources of a view, with kubectl's short names.
 var shownKinds = map[string][]string{"pods": {"po"}, "nodes": {"no"}, "namespaces": {"ns"}, "events": {"ev"}}
 
-// isShown reports whether a view has objects of a kind. Those of both groups of events are the
-// same.
+// isShown reports whether a view has objects of a kind. Both groups of events have the same
+// objects.
 func isShown(k *kinds.Kind) bool { return shownKinds[k.Stored] != nil }
 
-// discoveryOfView is what a view says of what it has, by path.
+// discoveryOfView returns the discovery documents of a view, by path.
 func discoveryOfView() map[string]runtime.Object {
 	groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	all := map[string]runtime.Object{
@@ -63,7 +63,7 @@ func discoveryOfView() map[string]runtime.Object {
 	return all
 }
 
-// resourcesOf are a kind and its subresources that a view serves.
+// resourcesOf returns a kind and its subresources that a view serves.
 func resourcesOf(k *kinds.Kind) []metav1.APIResource {
 	r := metav1.APIResource{
 		Name: k.Plural, SingularName: strings.ToLower(k.Kind), Namespaced: k.Namespaced, Kind: k.Kind,
@@ -88,12 +88,12 @@ func resourcesOf(k *kinds.Kind) []metav1.APIResource {
 	return all
 }
 
-// streamOptions are the kinds of what streams of pods are asked for by.
+// streamOptions are the kinds of the options of pod streams, by subresource.
 var streamOptions = map[string]string{"attach": "PodAttachOptions", "exec": "PodExecOptions", "portforward": "PodPortForwardOptions"}
 
 const versionPath = "/version"
 
-// answerVersion says which version of Kubernetes a view is as.
+// answerVersion writes the Kubernetes version that a view is compatible with.
 func answerVersion(w http.ResponseWriter) {
 	major, minor, _ := strings.Cut(config.Minor, ".")
 	text, err := json.Marshal(version.Info{Major: major, Minor: minor, GitVersion: config.KubernetesVersion})
@@ -101,5 +101,5 @@ func answerVersion(w http.ResponseWriter) {
 		panic("encode a version: " + err.Error()) // strings: cannot depend on input
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(slices.Concat(text, []byte("\n"))) // a client that has gone needs no answer
+	_, _ = w.Write(slices.Concat(text, []byte("\n"))) // a client that has disconnected needs no response
 }

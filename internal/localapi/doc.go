@@ -1,21 +1,19 @@
-// Package localapi is the Kubernetes API of one machine: pods and what belongs to them, without a
-// control plane (ADR 12).
+// Package localapi is the Kubernetes API of one node, without a control plane (ADR 12).
 //
-//	clients ──TLS, unix socket──► access: who may? ─┬─ get, list, watch ──────► reads ────┐
-//	                                                ├─ whatever is judged ────► registry ─┤► store
-//	agent ────in memory──────────► its own reads and writes ──────────────────► own ──────┘
-//	                                                └─ log, exec, attach, portforward ► podcalls ► node API
+//	clients ──TLS, unix socket──► auth: authorized? ─┬─ get, list, watch ─────► read ──────┐
+//	                                                 ├─ writes to validate ───► registry ──┤► store
+//	agent ────loopback──────────► its reads and trusted writes ───────────────► trusted ───┘
+//	                                                 └─ log, exec, portforward ► podproxy ► node API
 //
-// An API that the agent alone reaches (OpenPrivate) has its reads and writes, and the parts below;
-// its objects end with the agent.
+// An API that only the agent can reach (OpenPrivate) serves the agent's reads and writes and runs
+// the controllers below except the scheduler. Its objects are deleted when the agent exits.
 //
-// Where the objects are elsewhere, View serves the reads alone, out of what replica has copied of
-// the agent's memory.
+// Where the objects are in another API server, View serves reads only, from the copy that nodeview
+// makes of the agent's memory.
 //
-// Beside them, parts that follow the store do what controllers do in a cluster: garbage, binder,
-// manifests.
+// Controllers watch the store as they do in a cluster: gc, pvbinder, scheduler, manifests.
 //
-// Owns: the file of objects, the listeners, the first objects.
+// Owns: the object file, the listeners, the initial objects.
 // Reads: nothing.
-// Never: starts a pod. That is the agent's, which is told of pods as by any API server.
+// Never: starts a pod. The agent does, and watches pods as with any API server.
 package localapi

@@ -12,10 +12,10 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// explainer answers the group of the agent itself: pods/NAME/explain, and what there is.
+// explainer serves the agent's own API group: pods/NAME/explain, and discovery.
 type explainer func(ctx context.Context, namespace, name string) (any, bool)
 
-// ServeHTTP answers a request whose path begins with that of kinds.Berth.
+// ServeHTTP serves requests whose path begins with that of kinds.Berth.
 func (e explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
 	switch strings.TrimSuffix(q.Path, "/") {
@@ -46,5 +46,5 @@ func (e explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(text, '\n')) // a client that has gone needs no answer
+	_, _ = w.Write(append(text, '\n')) // a client that has disconnected needs no response
 }

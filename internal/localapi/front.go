@@ -17,8 +17,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// front is what clients meet: who they are, what they may, the program that judges what they write,
-// and where they connect.
+// front is the frontend for clients: authentication, authorization, the API writer and the
+// listeners.
 type front struct {
 	cfg       Config
 	store     *store.Store
@@ -26,18 +26,17 @@ type front struct {
 	access    *auth.Access
 	registry  *registry.Registry
 	listeners []listener
-	// portErr is why nobody is served at the port; nil: somebody is, or there is to be none.
+	// portErr is why the port is not served, nil if it is served or not configured.
 	portErr error
 }
 
-// listener is one socket or port of clients.
 type listener struct {
 	name string
 	net.Listener
 	tls *tls.Config
 }
 
-// open opens all but the listeners, and returns what makes the tokens of service accounts.
+// open opens everything but the listeners, and returns the issuer of service account tokens.
 func (f *front) open(s *store.Store) (tokens *auth.Tokens, err error) {
 	f.store = s
 	dir, found := filepath.Join(f.cfg.RootDir, Dir), objects{s}
@@ -60,10 +59,10 @@ func (f *front) open(s *store.Store) (tokens *auth.Tokens, err error) {
 	return tokens, err
 }
 
-// listen opens the socket and the port, and writes the administrator's kubeconfig for the latter.
+// listen opens the socket and the port, and writes the administrator's kubeconfig for the port.
 func (f *front) listen() error {
 	path := SocketPath(f.cfg.RunDir)
-	// An agent that was killed had a view, if it had no API.
+	// An agent that was killed may have left a view, if it had no API.
 	if err := errors.Join(removeStale(path), os.RemoveAll(filepath.Join(f.cfg.RunDir, ViewDir))); err != nil {
 		return err
 	}
@@ -81,7 +80,7 @@ func (f *front) listen() error {
 	}
 	kubeconfig := filepath.Join(f.cfg.RunDir, Kubeconfig)
 	port, err := listen("tcp", f.cfg.Address)
-	if err != nil { // of somebody else; whoever reaches the socket is served
+	if err != nil { // such as a port in use; the socket is served nevertheless
 		f.portErr = fmt.Errorf("%w (stop the process that holds the port, or set --local-api-address)", err)
 		return removeStale(kubeconfig)
 	}
@@ -89,7 +88,7 @@ func (f *front) listen() error {
 	return auth.WriteAdmin(kubeconfig, "https://"+port.Addr().String(), f.authority)
 }
 
-// address is that of the HTTPS listener, "" without one.
+// address returns the address of the HTTPS listener, "" without one.
 func (f *front) address() string {
 	for _, l := range f.listeners {
 		if l.tls != nil {
@@ -99,12 +98,12 @@ func (f *front) address() string {
 	return ""
 }
 
-// health is what keeps clients from being served.
+// health reports what prevents clients from being served.
 func (f *front) health() error {
 	return errors.Join(f.portErr, f.access.Health(), auth.Damaged(filepath.Join(f.cfg.RootDir, Dir)), f.registry.Health())
 }
 
-// serve has the parts answer those who may ask, until the context is done.
+// serve serves authorized requests from parts until the context is done.
 func (f *front) serve(ctx context.Context, parts http.Handler) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -135,7 +134,7 @@ func (f *front) serve(ctx context.Context, parts http.Handler) error {
 	return errors.Join(err, <-revoked)
 }
 
-// close ends the listeners and the child. serve has ended.
+// close closes the listeners and stops the API writer. serve has returned.
 func (f *front) close() error {
 	var errs []error
 	for _, l := range f.listeners {
@@ -152,7 +151,7 @@ func (f *front) close() error {
 	return errors.Join(errs...)
 }
 
-// judge has the registry answer, which is told who asks.
+// judge forwards a request, with the user's identity, to the API writer.
 func (f *front) judge(w http.ResponseWriter, r *http.Request) {
 	who := registry.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
 	if u := auth.UserOf(r.Context()); u != nil {
@@ -161,22 +160,22 @@ func (f *front) judge(w http.ResponseWriter, r *http.Request) {
 	f.registry.ServeHTTP(w, r.WithContext(registry.WithIdentity(r.Context(), who)))
 }
 
-// newHTTPServer returns a server of a listener, whose requests know by their context when it ends.
+// newHTTPServer returns a listener's server. The contexts of its requests are done when ctx is.
 func newHTTPServer(ctx context.Context, h http.Handler, t *tls.Config, log *slog.Logger) *http.Server {
 	s := &http.Server{
 		Handler: h, TLSConfig: t, ConnContext: auth.ConnContext,
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		// Whoever can reach the port can break off handshakes.
+		// Any client that reaches the port can abort handshakes.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	auth.Bound(s)
 	return s
 }
 
-// stopTimeout is how long clients may take to end that are being answered.
+// stopTimeout is how long requests in progress may take once the server stops.
 const stopTimeout = 5 * time.Second
 
-// shutDown ends a server. Its requests know by their context.
+// shutDown stops a server, and waits up to stopTimeout for requests in progress.
 func shutDown(h *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()

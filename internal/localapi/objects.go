@@ -19,10 +19,10 @@ import (
 	"berth/internal/localapi/trusted"
 )
 
-// objects are those of the store, for who looks one up.
+// objects looks up objects in the store.
 type objects struct{ store *store.Store }
 
-// Get returns an object; the error is NotFound if it is not there.
+// Get returns an object, or a NotFound error.
 func (o objects) Get(_ context.Context, k *kinds.Kind, namespace, name string) (kinds.Object, error) {
 	item, err := o.store.Get(store.Key{Resource: k.Stored, Namespace: namespace, Name: name})
 	if errors.Is(err, store.ErrNotFound) {
@@ -34,13 +34,13 @@ func (o objects) Get(_ context.Context, k *kinds.Kind, namespace, name string) (
 	return kinds.Decode(item.Value, item.Revision)
 }
 
-// firstObject is one of them, and under which resource the store has it.
+// firstObject is an initial object, with the resource under which it is stored.
 type firstObject struct {
 	resource string
 	kinds.Object
 }
 
-// first are the objects that every cluster has from its beginning.
+// first returns the objects that every cluster has initially.
 func first() []firstObject {
 	var out []firstObject
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, v1.NamespaceNodeLease} {
@@ -62,7 +62,7 @@ func first() []firstObject {
 	return out
 }
 
-// runtimeClasses are the RuntimeClasses of the runtime's handlers, by their names. A manifest may
+// runtimeClasses returns the RuntimeClasses of the runtime's handlers, by name. A manifest may
 // replace them.
 func runtimeClasses(handlers []string) []firstObject {
 	var out []firstObject
@@ -74,8 +74,8 @@ func runtimeClasses(handlers []string) []firstObject {
 	return out
 }
 
-// defaultsOf are the objects that every namespace has, given the certificate of the authority; "":
-// there is none.
+// defaultsOf returns the objects that every namespace has, given the CA certificate, "" if there is
+// none.
 func defaultsOf(authority string) func(namespace string) []kinds.Object {
 	return func(namespace string) []kinds.Object {
 		account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
@@ -95,7 +95,7 @@ func defaultsOf(authority string) func(namespace string) []kinds.Object {
 	}
 }
 
-// createFirst makes those of the first objects that are not there.
+// createFirst creates those of the initial objects that do not exist.
 func createFirst(s *store.Store, objects []firstObject) error {
 	for _, o := range objects {
 		key := store.Key{Resource: o.resource, Name: o.GetName()}

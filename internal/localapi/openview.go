@@ -24,14 +24,14 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// openView is a view from its opening to its end. It has an authority of its own, which goes with
-// it: what it has let in once is nothing to the next one.
+// openView is an open view. Its certificate authority is deleted with it, so that its credentials
+// are invalid for the next view.
 type openView struct {
 	log       *slog.Logger
 	used      use
 	store     *store.Store
 	replica   *nodeview.Replica
-	documents *registry.Documents // nil: there are none
+	documents *registry.Documents // nil: no OpenAPI documents
 	discovery map[string]runtime.Object
 	parts     parts
 	access    *auth.Access
@@ -39,11 +39,10 @@ type openView struct {
 	port      net.Listener
 }
 
-// shortHistory is how many bytes of changes are held for watches that are behind, where these are
-// few.
+// shortHistory is the number of bytes of changes that are cached for slow watches of a view.
 const shortHistory = 1 << 20
 
-// open opens the view. Whoever connects from here on is answered when it runs.
+// open opens the view. Connections made from now on are served once it runs.
 func (v *View) open() (_ *openView, err error) {
 	o := &openView{log: v.cfg.Log, used: use{changed: make(chan struct{}, 1)}}
 	defer func() {
@@ -90,7 +89,7 @@ func (v *View) open() (_ *openView, err error) {
 	return o, auth.WriteAdmin(filepath.Join(dir, ViewKubeconfig), "https://"+o.port.Addr().String(), o.authority)
 }
 
-// run serves, and follows what changes, until the context is done.
+// run serves requests, and replicates changes, until the context is done.
 func (o *openView) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -110,7 +109,7 @@ func (o *openView) run(ctx context.Context) error {
 	return errors.Join(err, ignoreDone(<-followed))
 }
 
-// close closes what is open. run has ended.
+// close closes what is open. run has returned.
 func (o *openView) close() error {
 	var errs []error
 	if o.port != nil {
@@ -130,7 +129,7 @@ func (o *openView) close() error {
 	return errors.Join(errs...)
 }
 
-// serve answers a client that may ask.
+// serve serves an authorized request.
 func (o *openView) serve(w http.ResponseWriter, r *http.Request) {
 	defer o.used.begin()()
 	q := kinds.Read(r)
@@ -158,11 +157,11 @@ func (o *openView) serve(w http.ResponseWriter, r *http.Request) {
 	o.parts.ServeHTTP(w, r)
 }
 
-// nodeTimeout is how long a description of the Node may take that somebody waits for.
+// nodeTimeout bounds the time of a refresh of the Node that a request waits for.
 const nodeTimeout = 5 * time.Second
 
-// lookAtNode has the Node described anew. One that cannot be, as the runtime hangs, is shown as it
-// was.
+// lookAtNode refreshes the Node. If that fails, as when the runtime hangs, the previous Node is
+// served.
 func (o *openView) lookAtNode(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, errors.New("the node is not described: the runtime does not answer"))
 	defer cancel()
@@ -173,7 +172,7 @@ func (o *openView) lookAtNode(ctx context.Context) error {
 	return cmp.Or(context.Cause(ctx), err)
 }
 
-// notThere answers that a view has no such thing.
+// notThere responds that a view does not have the resource.
 func notThere(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
 	err := apierrors.NewGenericServerResponse(http.StatusNotFound, q.Verb, schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, "", 0, true)

@@ -19,26 +19,26 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Answers is what of an answer comes from the agent, and not from objects.
+// Answers are the sources of responses that come from the agent rather than from objects.
 type Answers struct {
-	// Node serves the node API to everybody who reaches it.
+	// Node serves the node API without authorization.
 	Node http.Handler
-	// NodeProxy serves what clients may read of the node API by nodes/NAME/proxy, without
-	// authorization; nil: nothing.
+	// NodeProxy serves the part of the node API that clients may read by nodes/NAME/proxy, without
+	// authorization; nil serves nothing.
 	NodeProxy http.Handler
-	// Usage reads CPU and memory of node and pods, over the time since it was called last.
+	// Usage reads the CPU and memory usage of the node and its pods since the previous call.
 	Usage func(context.Context) (*summary.Summary, error)
-	// Explain returns what is known of the pods of a name and why they are so, as something that
-	// JSON can be made of; false: nothing is.
+	// Explain returns an explanation of the pods of a name, as a value that encodes to JSON; false
+	// if there is none.
 	Explain func(ctx context.Context, namespace, name string) (any, bool)
 	// Pulls is read.Config.Pulls.
 	Pulls func(context.Context) func(*v1.Pod) string
 }
 
-// parts answer a client that may ask: each what is its own.
+// parts is the mux of authorized requests.
 type parts struct{ reads, pods, nodes, usage, explain, judge http.Handler }
 
-// newParts returns the parts over a store, on a node. judge answers what is no read.
+// newParts returns the mux over a store, on a node. judge serves what is not a read.
 func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *oddities) parts {
 	return parts{
 		reads: read.New(read.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podproxy.New(s, a.Node),
@@ -46,14 +46,14 @@ func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *odd
 	}
 }
 
-// readable are the subresources whose object is the whole one.
+// readable are the subresources that return the whole object.
 var readable = []string{"", "ephemeralcontainers", "resize", "status"}
 
-// reviews are the groups that have resources and no kinds: what is created in them is not kept.
+// reviews are the groups with resources that are not stored.
 var reviews = []string{"authentication.k8s.io", "authorization.k8s.io"}
 
-// metricsPath is where kube-apiserver has metrics of itself. No child is started to say that there
-// are none: who scrapes the path would keep it from ending.
+// metricsPath is where kube-apiserver serves its metrics. It has none here. The API writer is not
+// started for it: a client that scrapes the path would keep it running.
 const metricsPath = "/metrics"
 
 func isRead(q kinds.Request) bool { return slices.Contains([]string{"get", "list", "watch"}, q.Verb) }
@@ -68,7 +68,7 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte("ok")) // a client that has gone needs no answer
+		_, _ = w.Write([]byte("ok")) // a client that has disconnected needs no response
 	case q.Path == metricsPath:
 		kinds.Fail(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
 	case q.Path == podmetrics.Prefix || strings.HasPrefix(q.Path, podmetrics.Prefix+"/"):
@@ -76,7 +76,7 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case q.Path == kinds.Berth.Path() || strings.HasPrefix(q.Path, kinds.Berth.Path()+"/"):
 		p.explain.ServeHTTP(w, r)
 	case q.Kind() == nil && q.NamesResource() && isRead(q) && !slices.Contains(reviews, q.Group):
-		p.reads.ServeHTTP(w, r) // it is not there, and no child need say so
+		p.reads.ServeHTTP(w, r) // it does not exist, which needs no API writer
 	case q.Kind() == nil:
 		p.judge.ServeHTTP(w, r)
 	case q.Resource == "pods" && slices.Contains(podproxy.Subresources, q.Subresource):

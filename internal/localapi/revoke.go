@@ -7,7 +7,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// revoke ends the requests that go on after their right has gone, until the context is done.
+// revoke ends requests in progress whose authorization is withdrawn, until the context is done.
 func (f *front) revoke(ctx context.Context) error {
 	rules := make(chan error, 1)
 	go func() { rules <- f.access.Run(ctx) }()
@@ -18,7 +18,7 @@ func (f *front) revoke(ctx context.Context) error {
 			f.access.Overlooked()
 			continue
 		}
-		// Any other error is that of the context.
+		// Any other error is the context's.
 		for _, c := range changes {
 			key := c.Now.Key
 			f.access.Changed(key.Resource, key.Namespace, key.Name)

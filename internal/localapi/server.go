@@ -28,51 +28,51 @@ import (
 	"berth/internal/record/journal"
 )
 
-// What is in the root directory: the folder of objects, certificates and tokens, and the file that
-// says who may do what. In the run directory: the kubeconfig of whoever may do all.
+// Dir is the directory of objects, certificates and tokens, and RulesFile the file of authorization
+// rules, in the root directory. Kubeconfig is the administrator's kubeconfig in the run directory.
 const (
 	Dir        = "api"
 	RulesFile  = "access.yaml"
 	Kubeconfig = "kubeconfig"
 )
 
-// Config is what the API of a machine is made of.
+// Config configures a Server.
 type Config struct {
-	// RootDir has what survives a reboot, RunDir the sockets and the administrator's kubeconfig.
+	// RootDir holds what survives a reboot, RunDir the sockets and the administrator's kubeconfig.
 	RootDir, RunDir string
-	// NodeName is the node that pods are given.
+	// NodeName is the node that pods are bound to.
 	NodeName string
-	// Address is that of the HTTPS listener, as 127.0.0.1:6443; port 0 is any. "" is none.
+	// Address is the HTTPS listener's address, such as 127.0.0.1:6443. Port 0 is any port, "" no
+	// listener.
 	Address string
-	// RuntimeHandlers are the runtime's handlers that pods can name by a RuntimeClass without
-	// creating it.
+	// RuntimeHandlers are the runtime's handlers for which RuntimeClasses are created.
 	RuntimeHandlers []string
-	// Registry is the path of the program that judges what is written; "": Unpack knows it.
+	// Registry is the path of the API writer's program; "" uses Unpack.
 	Registry string
-	// Unpack returns the path of this program, and makes it if it is not there; nil: nothing can be
-	// written but by the agent.
+	// Unpack returns the path of the API writer's program, and creates it if it does not exist;
+	// nil: only the agent can write.
 	Unpack func() (string, error)
-	// Documents are what this program says of itself, which Close closes; nil: it is started to say
-	// which kinds there are.
+	// Documents are the API writer's discovery and OpenAPI documents, which Close closes; nil: the
+	// API writer is started to serve discovery.
 	Documents *registry.Documents
-	// Confine makes a cgroup for a process of this program; nil: it is in the agent's.
+	// Confine creates a cgroup for an API writer process; nil: it runs in the agent's.
 	Confine func() (registry.Cgroup, error)
 	Answers
-	// Recovered is called by Open if it has recovered a damaged file of objects; nil: nobody is
-	// notified but the log.
+	// Recovered is called by Open if it has recovered a damaged object file; nil: it is only
+	// logged.
 	Recovered func(*store.Recovery)
-	// Journal is that of scheduler.Config.
+	// Journal is passed to the scheduler.
 	Journal *journal.Journal
-	// Shutdown is that of scheduler.Config.
+	// Shutdown is passed to the scheduler.
 	Shutdown scheduler.Shutdown
 	// Listen opens the socket and the port; nil is net.Listen.
 	Listen func(network, address string) (net.Listener, error)
-	// WatchRules opens what reports changes of the file of rules; nil is inotify.
+	// WatchRules opens a watcher of the rules file; nil is inotify.
 	WatchRules func() (auth.Watcher, error)
 	Log        *slog.Logger
 }
 
-// Server is the API. It is made by Open or OpenPrivate, serves in Run, and is ended by Close.
+// Server is the local API. Open or OpenPrivate creates it, Run serves it, Close closes it.
 type Server struct {
 	store     *store.Store
 	oddities  *oddities
@@ -80,13 +80,13 @@ type Server struct {
 	own       *trusted.Calls
 	garbage   *gc.Collector
 	binder    *pvbinder.Binder
-	scheduler *scheduler.Scheduler // nil: only the agent writes pods, and they have their node
+	scheduler *scheduler.Scheduler // nil: only the agent writes pods, with their node set
 	manifests *manifests.Keeper
-	front     *front // nil: the agent alone reaches it
+	front     *front // nil: only the agent can reach the API
 }
 
-// Open opens the file of objects, makes what a new one lacks, and listens. Nobody is answered
-// before Run.
+// Open opens the object file, creates the initial objects that do not exist, and listens. Requests
+// are served from Run on.
 func Open(cfg Config) (_ *Server, err error) {
 	s := &Server{front: &front{cfg: cfg}, oddities: &oddities{log: cfg.Log}}
 	defer func() {
@@ -115,20 +115,21 @@ func Open(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	if err := s.front.listen(); err != nil {
-		return nil, err // s is closed
+		return nil, err // the deferred function closes s
 	}
 	return s, nil
 }
 
-// privateFile is that of the objects of an API that the agent alone reaches, in the run directory.
+// privateFile is the object file, in the run directory, of an API that only the agent can reach.
 const privateFile = "objects.db"
 
-// privateHistory is how many bytes of changes are held for the watches of an API that the agent
-// alone reaches: it is never far behind.
+// privateHistory is the number of bytes of changes that are cached for the agent's own watches,
+// which are never far behind.
 const privateHistory = 256 << 10
 
-// OpenPrivate opens an API that the agent alone reaches: its objects last as long as it, nobody
-// listens, and nothing judges. Of the configuration it has RunDir, NodeName and Log.
+// OpenPrivate opens an API that only the agent can reach. It has no listeners and no API writer,
+// and its objects are deleted when the agent exits. It uses RunDir, NodeName and Log of the
+// configuration.
 func OpenPrivate(cfg Config) (_ *Server, err error) {
 	s := &Server{oddities: &oddities{log: cfg.Log}}
 	defer func() {
@@ -143,25 +144,25 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	if s.store, err = store.Open(store.Config{Path: path, MaxHistoryBytes: privateHistory, NoSync: true}); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(path); err != nil { // what is open goes with the agent, however that ends
+	if err := os.Remove(path); err != nil { // the open file is deleted when the process exits
 		return nil, err
 	}
 	s.own = trusted.New(trusted.Config{Store: s.store, Sign: refuseToken})
 	s.join(cfg, http.HandlerFunc(notThere), writer{ownWriter{s.own}, s.own}, "")
 	if err := createFirst(s.store, first()); err != nil {
-		return nil, err // s is closed
+		return nil, err // the deferred function closes s
 	}
 	return s, nil
 }
 
-// refuseToken says that nobody would know a token.
+// refuseToken rejects a token request, since no API server would accept the token.
 func refuseToken(_ context.Context, namespace, account string, _ *authenticationv1.TokenRequest) error {
 	return apierrors.NewForbidden(v1.Resource("serviceaccounts/token"), namespace+"/"+account, errNoTokens)
 }
 
 var errNoTokens = errors.New("service account tokens need an API server, and this agent has none: start it without --local-api=false, or remove what asks for the token")
 
-// join makes the parts that read and write the store.
+// join creates the mux and the controllers.
 func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority string) {
 	s.parts = newParts(cfg.Answers, cfg.NodeName, s.store, judge, s.oddities)
 	s.garbage = gc.New(gc.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
@@ -169,12 +170,12 @@ func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority
 	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: collects.ownWriter, Log: cfg.Log})
 }
 
-// REST reaches the API as the agent itself does: in memory, and trusted.
+// REST returns a client configuration for the agent itself: over loopback, with trusted writes.
 func (s *Server) REST() *rest.Config {
 	return &rest.Config{Host: "http://local", Transport: loopback.Transport{Handler: http.HandlerFunc(s.serveAgent)}}
 }
 
-// Health is what keeps the API from serving or storing.
+// Health reports what prevents the API from serving or storing.
 func (s *Server) Health() error {
 	err := errors.Join(s.store.Health(), s.oddities.health(s.store), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
 	if s.front == nil {
@@ -183,8 +184,8 @@ func (s *Server) Health() error {
 	return errors.Join(s.front.health(), s.scheduler.Health(), err)
 }
 
-// SetManifests makes the API have the objects that manifests define now: all of them, each time.
-// The error names those that it cannot have, which are tried again while Run runs.
+// SetManifests applies the objects that manifests define now; d holds all of them. The error names
+// those that failed, which Run retries.
 func (s *Server) SetManifests(ctx context.Context, d manifests.Defined) error {
 	return s.manifests.Set(ctx, d)
 }
@@ -196,7 +197,7 @@ func (s *Server) ShutdownChanged() {
 	}
 }
 
-// Explain returns what holds a pod without a node; nil if there is no such pod.
+// Explain returns why a pod is unbound; nil if there is no such pod.
 func (s *Server) Explain(namespace, name string) (*explain.Unbound, error) {
 	if s.scheduler == nil {
 		return nil, nil
@@ -204,7 +205,7 @@ func (s *Server) Explain(namespace, name string) (*explain.Unbound, error) {
 	return s.scheduler.Explain(namespace, name)
 }
 
-// Unbound returns the pods that have no node and have not terminated.
+// Unbound returns the pods without a node that have not terminated.
 func (s *Server) Unbound() ([]*v1.Pod, error) {
 	if s.scheduler == nil {
 		return nil, nil
@@ -212,9 +213,8 @@ func (s *Server) Unbound() ([]*v1.Pod, error) {
 	return s.scheduler.Unbound()
 }
 
-// Run serves, collects garbage, binds volumes and pods, and keeps the objects of manifests, until
-// the context is done. It ends with an error of class ErrDamaged when the file of objects was
-// damaged meanwhile; Open then recovers it.
+// Run serves requests and runs the controllers until the context is done. It returns an error of
+// class ErrDamaged if the object file is damaged meanwhile; Open then recovers it.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -236,13 +236,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// Serve serves until the context is done.
+// Serve serves clients until the context is done.
 func (s *Server) Serve(ctx context.Context) error { return s.front.serve(ctx, s.parts) }
 
-// Address is that of the HTTPS listener, "" without one.
+// Address returns the address of the HTTPS listener, "" without one.
 func (s *Server) Address() string { return s.front.address() }
 
-// Close ends the child and closes the file. Run has ended.
+// Close stops the API writer and closes the object file. Run must have returned.
 func (s *Server) Close() error {
 	var errs []error
 	if s.front != nil {
@@ -254,7 +254,7 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// serveAgent answers the agent itself.
+// serveAgent serves the agent itself.
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		s.parts.ServeHTTP(w, r)

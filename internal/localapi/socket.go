@@ -18,11 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ErrNotServed is that nobody answers on the socket of a run directory.
+// ErrNotServed reports that no agent listens on the socket of a run directory.
 var ErrNotServed = errors.New("no agent serves the local API")
 
-// RequestToken asks the agent of the run directory for a token of a service account. The error
-// wraps ErrNotServed if there is no agent, or it has no local API.
+// RequestToken requests a service account token, valid for life, from the agent of the run
+// directory. The error wraps ErrNotServed if no agent runs, or if it has no local API.
 func RequestToken(ctx context.Context, runDir, namespace, account string, life time.Duration) (string, error) {
 	seconds := int64(life / time.Second)
 	t := authenticationv1.TokenRequest{
@@ -39,8 +39,8 @@ func RequestToken(ctx context.Context, runDir, namespace, account string, life t
 	return t.Status.Token, err
 }
 
-// post sends a body to the agent of a run directory, and has read read the answer, if it is a good
-// one.
+// post sends a body to the agent of a run directory, and calls read with the body of a successful
+// response.
 func post(ctx context.Context, runDir, path string, body []byte, read func(io.Reader) error) (err error) {
 	socket := SocketPath(runDir)
 	transport := &http.Transport{
@@ -70,10 +70,10 @@ func post(ctx context.Context, runDir, path string, body []byte, read func(io.Re
 	return read(answer.Body)
 }
 
-// reason is what an answer says of a refusal: the message of a Status, or all of it.
+// reason returns why a request was rejected: the message of a Status, or the whole response.
 func reason(answer io.Reader) string {
-	said, _ := io.ReadAll(io.LimitReader(answer, 4<<10)) // what came of it
+	said, _ := io.ReadAll(io.LimitReader(answer, 4<<10)) // as much as was received
 	var status metav1.Status
-	_ = json.Unmarshal(said, &status) // or it is none
+	_ = json.Unmarshal(said, &status) // the response may not be a Status
 	return cmp.Or(status.Message, string(bytes.TrimSpace(said)))
 }

@@ -14,8 +14,8 @@ import (
 	"berth/internal/localapi/registry"
 )
 
-// ViewDir is the folder, in the run directory, of a view that is open. ViewKubeconfig in it is the
-// kubeconfig of whoever may read it, and ViewCache what kubectl may keep there.
+// ViewDir is the directory of an open view, in the run directory. It contains ViewKubeconfig, the
+// kubeconfig of its readers, and ViewCache, kubectl's cache directory.
 const (
 	ViewDir        = "view"
 	ViewKubeconfig = Kubeconfig
@@ -25,36 +25,36 @@ const (
 // viewIdle is how long a view stays open without a request.
 const viewIdle = 5 * time.Minute
 
-// ViewConfig says of what there are views.
+// ViewConfig configures a View.
 type ViewConfig struct {
 	RunDir string
-	// NodeName is the node that is shown.
+	// NodeName is the node that the view serves.
 	NodeName string
-	// Write says where to write, which nobody can to a view.
+	// Write is the hint where to write, for responses that reject a write.
 	Write string
-	// BesideAPI says that there is a local API, which has a kubeconfig of its own when it serves.
+	// BesideAPI is set if the agent has a local API too, which writes its own kubeconfig.
 	BesideAPI bool
-	// Source is what is shown.
+	// Source is the source of the objects.
 	Source nodeview.Source
 	Answers
-	// Documents returns those of OpenAPI; nil: there are none.
+	// Documents opens the OpenAPI documents; nil: there are none.
 	Documents func() (*registry.Documents, error)
-	// Closed is called when a view has been closed, with which memory is free; nil: nothing is.
+	// Closed, if not nil, is called when a view has been closed and its memory can be freed.
 	Closed func()
-	// After is a clock of tests; nil is time.After.
+	// After is a test clock; nil is time.After.
 	After func(time.Duration) <-chan time.Time
 	Log   *slog.Logger
 }
 
-// View is a part of the Kubernetes API for a node whose objects are elsewhere: its pods, the Node,
-// events and namespaces can be read, out of the agent's memory, and containers can be entered. It
-// costs nothing until somebody asks for it, and is closed when nobody has used it for a while.
+// View is a read-only part of the Kubernetes API, for a node whose objects are in another API
+// server: pods, the Node, events and namespaces, from the agent's memory, and exec and logs of
+// containers. It uses no resources until Open, and closes after viewIdle without a request.
 type View struct {
 	cfg   ViewConfig
 	asked chan chan error
 }
 
-// NewView returns a view that is not open.
+// NewView returns a closed view.
 func NewView(cfg ViewConfig) *View {
 	if cfg.After == nil {
 		cfg.After = time.After
@@ -62,8 +62,7 @@ func NewView(cfg ViewConfig) *View {
 	return &View{cfg: cfg, asked: make(chan chan error)}
 }
 
-// Open has the view open, for viewIdle at least: then its kubeconfig is there. The error says why
-// it cannot be had.
+// Open opens the view, for at least viewIdle. When it returns nil, the kubeconfig exists.
 func (v *View) Open(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
@@ -79,8 +78,8 @@ func (v *View) Open(ctx context.Context) error {
 	}
 }
 
-// Run opens the view for those who ask, and closes it, until the context is done. What an agent
-// that was killed has left is removed.
+// Run opens the view on request, and closes it when idle, until the context is done. It first
+// removes the files that a killed agent has left.
 func (v *View) Run(ctx context.Context) error {
 	err := v.remove()
 	if !v.cfg.BesideAPI {
@@ -103,7 +102,7 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// removeStale removes a file that an earlier agent may have left.
+// removeStale removes a file that a previous agent may have left.
 func removeStale(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -113,7 +112,6 @@ func removeStale(path string) error {
 
 func (v *View) dir() string { return filepath.Join(v.cfg.RunDir, ViewDir) }
 
-// remove removes the folder of the view.
 func (v *View) remove() error {
 	if err := os.RemoveAll(v.dir()); err != nil {
 		return fmt.Errorf("folder of the view of the node: %w", err)
@@ -121,7 +119,7 @@ func (v *View) remove() error {
 	return nil
 }
 
-// serve serves an open view until nobody has used it for a while, and closes it.
+// serve serves an open view until it is idle for viewIdle, and closes it.
 func (v *View) serve(ctx context.Context, o *openView) {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -147,8 +145,8 @@ func ignoreDone(err error) error {
 	return err
 }
 
-// await returns when a view was not used for a while, when the context is done, or with the error
-// that a view has ended with by itself.
+// await returns when a view is idle for viewIdle, when the context is done, or with the error with
+// which the view has stopped.
 func (v *View) await(ctx context.Context, used *use, ended <-chan error) error {
 	for {
 		idle, seen := used.rests()
@@ -161,7 +159,7 @@ func (v *View) await(ctx context.Context, used *use, ended <-chan error) error {
 			return nil
 		case err := <-ended:
 			return errors.Join(err, errors.New("it does not serve any more"))
-		case answer := <-v.asked: // the time begins anew
+		case answer := <-v.asked: // restarts the idle time
 			answer <- nil
 		case <-used.changed:
 		case <-late:
@@ -174,14 +172,14 @@ func (v *View) await(ctx context.Context, used *use, ended <-chan error) error {
 
 // use counts the requests of a view.
 type use struct {
-	changed chan struct{} // capacity 1; has an element when rests may say something else
+	changed chan struct{} // capacity 1; has an element when the result of rests may have changed
 
 	mu    sync.Mutex
-	under int // guarded by mu; under way
-	all   int // guarded by mu; that there were
+	under int // guarded by mu; requests in progress
+	all   int // guarded by mu; requests so far
 }
 
-// begin counts a request until done is called.
+// begin counts a request as in progress until done is called.
 func (u *use) begin() (done func()) {
 	u.count(1)
 	return func() { u.count(-1) }
@@ -198,7 +196,7 @@ func (u *use) count(n int) {
 	}
 }
 
-// rests reports whether no request is under way, and how many there were.
+// rests reports whether no request is in progress, and the number of requests so far.
 func (u *use) rests() (idle bool, all int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

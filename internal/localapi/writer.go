@@ -19,10 +19,10 @@ import (
 	"berth/internal/localapi/loopback"
 )
 
-// ownWriter writes as the agent does: what is trusted, without a child that judges it.
+// ownWriter makes trusted writes, without the API writer.
 type ownWriter struct{ own http.Handler }
 
-// Create makes an object.
+// Create creates an object.
 func (w ownWriter) Create(ctx context.Context, o kinds.Object) error {
 	return w.send(ctx, http.MethodPost, o, "")
 }
@@ -32,14 +32,14 @@ func (w ownWriter) Update(ctx context.Context, o kinds.Object) error {
 	return w.send(ctx, http.MethodPut, o, o.GetName())
 }
 
-// Delete deletes this very version of an object, once its finalizers are gone.
+// Delete deletes exactly this version of an object, once its finalizers are removed.
 func (w ownWriter) Delete(ctx context.Context, o kinds.Object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	return remove(ctx, w.own, gc.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 }
 
-// send sends a whole object to its own path, or to that of its kind.
+// send sends an object to its own path, or to that of its resource if name is "".
 func (w ownWriter) send(ctx context.Context, method string, o kinds.Object, name string) error {
 	kind := kinds.Of(o)
 	if kind == nil {
@@ -61,15 +61,15 @@ func remove(ctx context.Context, to http.Handler, o gc.Ref, how metav1.DeleteOpt
 	return call{to, http.MethodDelete, path(o, ""), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
-// writer writes for the garbage collector. What needs no judgement (the objects that each namespace
-// has, the end of an event) is written as the agent writes, so that it starts no child.
+// writer writes for the garbage collector. What needs no validation (the default objects of a
+// namespace, the deletion of an event) is a trusted write, which starts no API writer.
 type writer struct {
 	ownWriter
 
 	judge http.Handler
 }
 
-// Delete deletes an object as the options say.
+// Delete deletes an object with the given options.
 func (w writer) Delete(ctx context.Context, o gc.Ref, how metav1.DeleteOptions) error {
 	to := w.judge
 	if o.Kind.Stored == "events" {
@@ -78,7 +78,7 @@ func (w writer) Delete(ctx context.Context, o gc.Ref, how metav1.DeleteOptions) 
 	return remove(ctx, to, o, how)
 }
 
-// Patch carries out a JSON merge patch.
+// Patch applies a JSON merge patch.
 func (w writer) Patch(ctx context.Context, o gc.Ref, subresource string, patch []byte) error {
 	return call{w.judge, http.MethodPatch, path(o, subresource), string(types.MergePatchType)}.do(ctx, patch)
 }
@@ -94,7 +94,7 @@ func (w writer) Finalize(ctx context.Context, ns *v1.Namespace) error {
 	return call{w.judge, http.MethodPut, path(gc.Ref{Kind: kinds.Find("", "v1", "namespaces"), Name: ns.Name}, "finalize"), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
-// path is that of an object, or of all of its kind where it has no name.
+// path returns the path of an object, or of its resource if it has no name.
 func path(o gc.Ref, subresource string) string {
 	p := "/apis/" + o.Kind.GroupVersion().String()
 	if o.Kind.Group == "" {
@@ -112,13 +112,13 @@ func path(o gc.Ref, subresource string) string {
 	return p
 }
 
-// call is one request in memory.
+// call is one loopback request.
 type call struct {
 	to                        http.Handler
 	method, path, contentType string
 }
 
-// do sends the request. An error of the API is one of package apierrors.
+// do sends the request. An API error is an apierrors status error.
 func (c call) do(ctx context.Context, body []byte) error {
 	r, err := http.NewRequestWithContext(ctx, c.method, "http://local"+c.path, bytes.NewReader(body))
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// trail is what is known of a request for the log.
+// trail is what the audit log has of a request.
 type trail struct {
 	start time.Time
 	q     kinds.Request
 	from  string
-	user  *User // nil: not known
+	user  *User // nil: not authenticated
 }
 
-// audit writes one line of a request that may have changed something, or was refused. Bodies are
-// not in it.
+// audit logs a request that may have changed something, or was rejected, in one line without the
+// body.
 func (a *Access) audit(t *trail, code int) {
 	refused := code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusTooManyRequests
 	if !refused && (t.user == nil || !isWrite(t.q)) {
@@ -68,7 +68,7 @@ func (a *Access) audit(t *trail, code int) {
 	a.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, "request of the local API", attrs...)
 }
 
-// bounded cuts a text of a client: it is for a line.
+// bounded truncates a client's text for a log line.
 func bounded(text string) string {
 	if len(text) > maxName {
 		return text[:maxName] + "…"
@@ -76,7 +76,7 @@ func bounded(text string) string {
 	return text
 }
 
-// refusals bound the lines of those who are refused: they may come without an end.
+// refusals rate-limits the log lines of rejected requests.
 type refusals struct {
 	mu       sync.Mutex
 	second   int64 // guarded by mu
@@ -84,10 +84,10 @@ type refusals struct {
 	unlogged int   // guarded by mu; since the last line
 }
 
-// refusedLines is how many lines of refused requests there are in a second.
+// refusedLines is the maximum number of log lines of rejected requests per second.
 const refusedLines = 10
 
-// count says whether one more is to be logged, and how many were not before it.
+// count reports whether to log another rejection, and how many were not logged since the last.
 func (r *refusals) count(now time.Time) (unlogged int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *refusals) count(now time.Time) (unlogged int, ok bool) {
 	return unlogged, true
 }
 
-// recorder remembers the code of an answer, and the connection if that was taken over.
+// recorder records the status code of a response, and the connection if it is hijacked.
 type recorder struct {
 	http.ResponseWriter
 	code int
@@ -126,15 +126,15 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap implements the interface of http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// Flush is for those who ask for an http.Flusher.
+// Flush implements http.Flusher.
 func (r *recorder) Flush() {
-	_ = http.NewResponseController(r.ResponseWriter).Flush() // it has no other way to say so
+	_ = http.NewResponseController(r.ResponseWriter).Flush() // http.Flusher returns no error
 }
 
-// Hijack is for those who ask for an http.Hijacker.
+// Hijack implements http.Hijacker.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r.code = http.StatusSwitchingProtocols
 	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
@@ -144,13 +144,13 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// endBy has the answer end by that time, however slow its client is. The handler has not returned.
+// endBy sets a deadline for the response. The handler has not returned.
 func (r *recorder) endBy(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken != nil {
-		_ = r.taken.SetDeadline(t) // it is closed
+		_ = r.taken.SetDeadline(t) // fails if it is closed
 		return
 	}
-	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t) // what has none has nobody who is slow
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t) // a writer without one has no slow client
 }

@@ -16,24 +16,23 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// Config is what Access is made of.
+// Config configures Access.
 type Config struct {
 	Authority *Authority
 	Tokens    *Tokens
 	Rules     *RulesFile
 	Objects   Objects
-	// Watch opens what reports changes of the file of rules; nil is inotify.
+	// Watch opens a watcher of the rules file; nil is inotify.
 	Watch func() (Watcher, error)
 	Log   *slog.Logger
-	// MaxRequests and MaxWatches are how many requests of one user may be under way, without and
-	// with those that go on until the client ends them: watches, logs that are followed, exec. 0 is
-	// 64 and 512.
+	// MaxRequests and MaxWatches are the maximum numbers of concurrent short and long-running
+	// requests (watches, followed logs, exec) of a user. 0 is 64 and 512.
 	MaxRequests, MaxWatches int
-	// ReadOnly is why nobody may change an object, whatever the rules say; "": they say who may.
+	// ReadOnly, if not "", is why all changes of objects are rejected, whatever the rules allow.
 	ReadOnly string
 }
 
-// Access is the door of the local API.
+// Access authenticates, authorizes and rate-limits requests to the local API.
 type Access struct {
 	cfg     Config
 	limits  *limits
@@ -41,7 +40,7 @@ type Access struct {
 	running running
 }
 
-// New returns the door.
+// New returns an Access.
 func New(cfg Config) *Access {
 	if cfg.MaxRequests == 0 {
 		cfg.MaxRequests = 64
@@ -55,20 +54,20 @@ func New(cfg Config) *Access {
 	return &Access{cfg: cfg, limits: newLimits(cfg.MaxRequests, cfg.MaxWatches), refused: &refusals{}}
 }
 
-// Health is what is wrong with the certificates or the file of rules.
+// Health reports errors of the certificates and the rules file.
 func (a *Access) Health() error {
 	return errors.Join(a.cfg.Authority.Health(), a.cfg.Rules.Health())
 }
 
 const (
-	// maxBody is how large a body may be, in bytes, as kube-apiserver has it.
+	// maxBody is the maximum size of a body, in bytes, as in kube-apiserver.
 	maxBody = 3 << 20
-	// bodyTime is how long a client may take to send it.
+	// bodyTime is how long a client may take to send a body.
 	bodyTime = time.Minute
 )
 
-// Bound sets the bounds of a server of the local API: of headers, of the time that they take, of
-// streams of a connection.
+// Bound sets the limits of an HTTP server of the local API: size and time of headers, and streams
+// per connection.
 func Bound(s *http.Server) {
 	s.ReadHeaderTimeout = 10 * time.Second
 	s.IdleTimeout = 90 * time.Second
@@ -77,8 +76,8 @@ func Bound(s *http.Server) {
 	s.DisableGeneralOptionsHandler = true
 }
 
-// Handler lets those requests come to next that may, with their user in the context (UserOf), and
-// answers reviews, requests of tokens and the documents of tokens itself.
+// Handler passes authorized requests to next, with the user in the context (UserOf). It serves
+// reviews, token requests and the OpenID documents itself.
 func (a *Access) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
@@ -145,15 +144,15 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 	next.ServeHTTP(w, r)
 }
 
-// readUntil bounds the time that a client may take to send its body; the zero time lifts the bound.
+// readUntil sets the deadline for reading the body; the zero time removes it.
 func (a *Access) readUntil(w http.ResponseWriter, end time.Time) {
-	// What has no deadlines has nobody who is slow, as in a test.
+	// A writer without deadlines, as in a test, has no slow client.
 	if err := http.NewResponseController(w).SetReadDeadline(end); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		a.cfg.Log.Debug("no deadline for a body", "error", err)
 	}
 }
 
-// own returns what this package answers itself.
+// own returns the handler of what this package serves itself, nil if there is none.
 func (a *Access) own(q kinds.Request) http.HandlerFunc {
 	switch {
 	case isReview(q):
@@ -168,7 +167,7 @@ func (a *Access) own(q kinds.Request) http.HandlerFunc {
 	return nil
 }
 
-// document serves what others may keep for an hour.
+// document serves a document that clients may cache for an hour.
 func document(mediaType string, content func() ([]byte, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		b, err := content()
@@ -178,11 +177,11 @@ func document(mediaType string, content func() ([]byte, error)) http.HandlerFunc
 		}
 		w.Header().Set("Content-Type", mediaType)
 		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(b) // the client has gone
+		_, _ = w.Write(b) // a failed write means that the client has disconnected
 	}
 }
 
-// unauthorized is the answer to somebody who is not known, or may be and cannot be looked up.
+// unauthorized returns the API error for a failed authentication.
 func (a *Access) unauthorized(err error) error {
 	var token errToken
 	if errors.Is(err, errUnknown) || errors.As(err, &token) {
@@ -191,7 +190,7 @@ func (a *Access) unauthorized(err error) error {
 	return apierrors.NewInternalError(err)
 }
 
-// authorize decides without reading the body.
+// authorize does not read the body.
 func (a *Access) authorize(u *User, q kinds.Request, r *http.Request) error {
 	if reason, ok := a.allows(u, q); !ok && !a.allowsNodeAPI(u, q, r) {
 		return forbidden(u, q, reason)
@@ -208,8 +207,8 @@ func (a *Access) authorize(u *User, q kinds.Request, r *http.Request) error {
 	return nil
 }
 
-// allows says whether a user may do what is asked, and why, or why not if there is a reason besides
-// the rules.
+// allows reports whether a user may make a request, with the rule that allows it, or why not if
+// that is not for lack of a rule.
 func (a *Access) allows(u *User, q kinds.Request) (reason string, ok bool) {
 	if a.cfg.ReadOnly != "" && changesObjects(q) {
 		return a.cfg.ReadOnly, false
@@ -217,10 +216,10 @@ func (a *Access) allows(u *User, q kinds.Request) (reason string, ok bool) {
 	return a.cfg.Rules.Rules().Allows(u, q)
 }
 
-// allowsNodeAPI reports whether a rule allows a request to the node API by a finer subresource of
-// the Node, such as nodes/metrics, which the node API accepts before nodes/proxy.
+// allowsNodeAPI reports whether a rule allows a request to the node API by a fine-grained
+// subresource of the Node, such as nodes/metrics, which the node API accepts before nodes/proxy.
 //
-// Differs from kube-apiserver: it accepts nodes/proxy alone, which allows every path.
+// Differs from kube-apiserver: it accepts only nodes/proxy, which allows every path.
 func (a *Access) allowsNodeAPI(u *User, q kinds.Request, r *http.Request) bool {
 	to, ok := kinds.ReadNodeProxy(r)
 	if !ok {
@@ -234,7 +233,7 @@ func (a *Access) allowsNodeAPI(u *User, q kinds.Request, r *http.Request) bool {
 	})
 }
 
-// notFound is the answer to a path that nothing is at.
+// notFound returns the error for an unknown path.
 func notFound() error {
 	err := failure(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	err.ErrStatus.Details = &metav1.StatusDetails{}

@@ -14,11 +14,11 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// errUnknown is of a request that shows nothing, or nothing that is good.
+// errUnknown is the error for a request without valid credentials.
 var errUnknown = errors.New("the client is not known")
 
-// authenticate returns who a request is from, or an error that wraps errUnknown or errToken; any
-// other says that nobody can tell at the moment.
+// authenticate returns the user of a request. Errors wrap errUnknown or errToken if the credentials
+// are missing or invalid; with any other, the user cannot be determined at the moment.
 func (a *Access) authenticate(r *http.Request) (*User, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		if u, err := a.cfg.Authority.known(r.TLS.PeerCertificates); err == nil {
@@ -39,7 +39,7 @@ func (a *Access) authenticate(r *http.Request) (*User, error) {
 	return nil, errUnknown
 }
 
-// bearer returns the token of a header of which there is one alone (RFC 6750).
+// bearer returns the bearer token of the only Authorization header (RFC 6750).
 func bearer(header []string) (string, bool) {
 	scheme, token, ok := strings.Cut(header[0], " ")
 	token = strings.TrimSpace(token)
@@ -57,8 +57,8 @@ func certificateUser(leaf *x509.Certificate) *User {
 
 type peerKey struct{}
 
-// ConnContext is for the http.Server: it remembers by which connection a request comes, and who has
-// connected to the unix socket.
+// ConnContext is for http.Server. It stores the connection, or the peer of a unix socket, in the
+// context.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
@@ -71,17 +71,17 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	var peer *unix.Ucred
 	var failed error
 	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || failed != nil {
-		return ctx // not known
+		return ctx // unknown peer
 	}
 	return context.WithValue(ctx, peerKey{}, peer.Uid)
 }
 
-// hopHeaders are what a client must not tell who is behind it: the child believes them.
+// hopHeaders are prefixes of headers that clients must not set, as the API writer trusts them.
 var hopHeaders = []string{"X-Remote-", "Impersonate-"}
 
-// strip removes the headers that say who somebody is: from here on the context does. Connection
-// may name headers that a proxy is to remove, such as those that it adds itself: only what is about
-// the connection stays.
+// strip removes the headers with credentials and identities, which the context replaces. Connection
+// may name headers for proxies to remove, including those that a proxy adds itself: only Upgrade
+// stays.
 func strip(h http.Header) {
 	h.Del("Authorization")
 	if connection := strings.ToLower(strings.Join(h.Values("Connection"), ",")); strings.Contains(connection, "upgrade") {
@@ -91,7 +91,7 @@ func strip(h http.Header) {
 	}
 	for name := range h {
 		for _, prefix := range hopHeaders {
-			// A name that is spelled oddly is as dangerous: it is compared as any server reads it.
+			// Unusual spellings are as dangerous: compare names as any server reads them.
 			if strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), strings.ToLower(prefix)) {
 				delete(h, name)
 			}

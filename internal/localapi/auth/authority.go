@@ -21,18 +21,18 @@ import (
 
 const (
 	day = 24 * time.Hour
-	// authorityLife is how long a certificate of the authority holds. It is renewed with the same
-	// key when half of it is over, so that whoever knows the old one goes on to trust the server.
+	// authorityLife is the validity of the authority's certificate. It is renewed, with the same
+	// key, after half of it, so that clients with the old one continue to trust the server.
 	authorityLife = 10 * 365 * day
 	servingLife   = 365 * day
-	// servingRenewBefore is how long before its end the serving certificate is replaced.
+	// servingRenewBefore is how long before its expiry the serving certificate is renewed.
 	servingRenewBefore = 30 * day
-	// maxClientLife and minClientLife bound the life of client certificates.
+	// maxClientLife and minClientLife bound the validity of client certificates.
 	maxClientLife = 10 * 365 * day
 	minClientLife = time.Minute
 )
 
-// The names and addresses that the server is reached by on its machine and from pods.
+// The names and addresses of the server on its machine and from pods.
 var (
 	servingNames = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"}
 	servingIPs   = []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv6loopback}
@@ -42,25 +42,24 @@ var (
 type Authority struct {
 	dir string
 
-	mu      sync.Mutex // held while a certificate is made
+	mu      sync.Mutex // held while a certificate is created
 	ca      atomic.Pointer[authorityPair]
 	serving atomic.Pointer[tls.Certificate]
 }
 
 type authorityPair struct {
 	cert *x509.Certificate
-	pem  []byte // cert alone
+	pem  []byte // cert only
 	key  *ecdsa.PrivateKey
 	pool *x509.CertPool
 }
 
-// OpenAuthority reads the authority of the folder, and makes folder and authority if there are
-// none.
+// OpenAuthority reads the authority of the directory, and creates both if they do not exist.
 func OpenAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("authority of the local API: %w", err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil { // one that was there may be open to others
+	if err := os.Chmod(dir, 0o700); err != nil { // an existing one may be accessible to others
 		return nil, fmt.Errorf("authority of the local API: %w", err)
 	}
 	a := &Authority{dir: dir}
@@ -72,7 +71,7 @@ func OpenAuthority(dir string) (*Authority, error) {
 	return a, nil
 }
 
-// ensureCA makes the authority, or renews its certificate when half its life is over. mu is held.
+// ensureCA creates the authority, or renews its certificate after half its validity. mu is held.
 func (a *Authority) ensureCA(now time.Time) error {
 	if p := a.ca.Load(); p != nil && !halfOver(p.cert, now) {
 		return nil
@@ -100,7 +99,7 @@ func (a *Authority) ensureCA(now time.Time) error {
 	return nil
 }
 
-// newAuthority is what helps against a damaged authority.
+// newAuthority is the remedy for a damaged authority.
 const newAuthority = "restore it from a backup, or remove it to have a new authority made: kubeconfigs of the old one then end to work"
 
 func checkCA(path string, pair *tls.Certificate) error {
@@ -110,7 +109,7 @@ func checkCA(path string, pair *tls.Certificate) error {
 	return fmt.Errorf("%s: its certificate is not that of an authority; %s", path, newAuthority)
 }
 
-// halfOver says whether less than half of an authority's life is left.
+// halfOver reports whether less than half of the authority's validity remains.
 func halfOver(cert *x509.Certificate, now time.Time) bool {
 	return now.After(cert.NotAfter.Add(-authorityLife / 2))
 }
@@ -142,8 +141,8 @@ func (a *Authority) setCA(cert *x509.Certificate, key *ecdsa.PrivateKey) {
 	a.ca.Store(&authorityPair{cert: cert, pem: encodeCertificate(cert.Raw), key: key, pool: pool})
 }
 
-// sign makes a certificate with a serial number of its own. It holds from 1970 on: the machine's
-// clock may be ahead today and be set back tomorrow.
+// sign creates a certificate with a random serial number. It is valid from 1970 on, since the
+// machine's clock may be ahead now and set back later.
 func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -153,11 +152,11 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecds
 	return x509.CreateCertificate(rand.Reader, template, parent, public, key)
 }
 
-// Certificate is that of the authority, in PEM form, as clients need it.
+// Certificate returns the authority's certificate in PEM form.
 func (a *Authority) Certificate() []byte { return a.ca.Load().pem }
 
-// Client makes a certificate by which a user and its groups are known for the time given, and its
-// key, both in PEM form.
+// Client creates a client certificate for a user and its groups, valid for life, and its key, both
+// in PEM form.
 func (a *Authority) Client(user string, groups []string, life time.Duration) (certificate, key []byte, err error) {
 	switch {
 	case user == "":
@@ -202,8 +201,8 @@ func (a *Authority) known(chain []*x509.Certificate) (*User, error) {
 	return certificateUser(leaf), nil
 }
 
-// GetCertificate is for tls.Config: the serving certificate, which is made or renewed if it is
-// time, and if it cannot be, stays.
+// GetCertificate is for tls.Config. It returns the serving certificate, which it creates or renews
+// if due. If that fails, it returns the old one.
 func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	err := a.Health()
 	if c := a.serving.Load(); c != nil {
@@ -212,7 +211,7 @@ func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, erro
 	return nil, err
 }
 
-// Health makes and renews certificates if it is time, and says why they could not be.
+// Health creates and renews certificates if due, and returns the error if that fails.
 func (a *Authority) Health() error {
 	now := time.Now()
 	if p := a.ca.Load(); !halfOver(p.cert, now) && a.serves(a.serving.Load(), now) {
@@ -231,15 +230,15 @@ func (a *Authority) Health() error {
 	})
 }
 
-// serves says whether a serving certificate is of this authority, for the names that it needs and
-// for some time to come.
+// serves reports whether a serving certificate is signed by this authority, has the required names,
+// and is not due for renewal.
 func (a *Authority) serves(c *tls.Certificate, now time.Time) bool {
 	return c != nil && now.Before(c.Leaf.NotAfter.Add(-servingRenewBefore)) && c.Leaf.CheckSignatureFrom(a.ca.Load().cert) == nil &&
 		slices.Equal(c.Leaf.DNSNames, servingNames) && slices.EqualFunc(c.Leaf.IPAddresses, servingIPs, net.IP.Equal)
 }
 
-// ensureServing reads the serving certificate, and makes one if it cannot be used: nothing is lost
-// with it. mu is held.
+// ensureServing reads the serving certificate, and creates one if it is unusable, as it can be
+// replaced without loss. mu is held.
 func (a *Authority) ensureServing(now time.Time) error {
 	if a.serves(a.serving.Load(), now) {
 		return nil
@@ -270,8 +269,8 @@ func (a *Authority) ensureServing(now time.Time) error {
 	return writePair(path, der, key)
 }
 
-// TLS is the configuration of the HTTPS listener. Who shows no certificate, or one of somebody
-// else, is not refused here but answered 401.
+// TLS returns the configuration of the HTTPS listener. A missing or foreign client certificate does
+// not fail the handshake but gets a 401.
 func (a *Authority) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},

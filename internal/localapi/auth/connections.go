@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// How many connections of the port may be open: in all, and of clients who have not shown yet who
-// they are.
+// Maximum numbers of open connections of the port: in all, and of unauthenticated clients.
 const (
 	mostConnections = 1024
 	mostUnknown     = 256
 )
 
-// Bounded returns a listener that has a bounded number of connections open. One too many takes the
-// place of the connection that has waited longest without a request under way: first of a client
-// who has not shown who he is, then of any. Without such a one it is closed at once.
+// Bounded returns a listener with a bounded number of open connections. A connection above the
+// limit replaces the one that has been idle for longest, first of an unauthenticated client, then
+// of any. If there is none, it is closed at once.
 //
-// So a client that is silent or slow keeps nobody out.
+// So a silent or slow client does not block others.
 func Bounded(l net.Listener) net.Listener {
 	return &boundedListener{Listener: l, most: mostConnections, mostUnknown: mostUnknown, open: map[*connection]struct{}{}}
 }
@@ -30,20 +29,19 @@ type boundedListener struct {
 
 	mu      sync.Mutex
 	open    map[*connection]struct{} // guarded by mu
-	unknown int                      // guarded by mu; of open
+	unknown int                      // guarded by mu; unauthenticated ones in open
 }
 
-// connection is one of them.
 type connection struct {
 	net.Conn
 	of *boundedListener
 
-	known    bool      // guarded by of.mu; its client has shown who he is
-	requests int       // guarded by of.mu; under way, of a client that is known
+	known    bool      // guarded by of.mu; its client is authenticated
+	requests int       // guarded by of.mu; in progress, of an authenticated client
 	since    time.Time // guarded by of.mu; when it was opened, or its last request ended
 }
 
-// Accept returns the next connection that there is room for.
+// Accept returns the next connection within the limits.
 func (l *boundedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -53,7 +51,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		c := &connection{Conn: conn, of: l, since: time.Now()}
 		gone, ok := l.add(c)
 		if gone != nil {
-			_ = gone.Close() // its client finds out, or is gone
+			_ = gone.Close() // its client detects that, or has disconnected
 		}
 		if ok {
 			return c, nil
@@ -62,7 +60,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// add makes room for a connection, and adds it. gone is the one whose place it takes.
+// add adds a connection within the limits. gone is the connection that it replaces.
 func (l *boundedListener) add(c *connection) (gone *connection, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +83,8 @@ func (l *boundedListener) add(c *connection) (gone *connection, ok bool) {
 	return gone, true
 }
 
-// oldest returns the connection that has waited longest, of some. mu is held.
+// oldest returns the connection that has been idle for longest, of those that is matches. mu is
+// held.
 func (l *boundedListener) oldest(is func(*connection) bool) *connection {
 	var found *connection
 	for c := range l.open {
@@ -96,13 +95,13 @@ func (l *boundedListener) oldest(is func(*connection) bool) *connection {
 	return found
 }
 
-// isUnknown reports whether a client has not shown who he is. of.mu is held.
+// isUnknown reports whether the client is unauthenticated. of.mu is held.
 func (c *connection) isUnknown() bool { return !c.known }
 
-// isIdle reports whether a client that is known asks nothing at the moment. of.mu is held.
+// isIdle reports whether an authenticated client has no request in progress. of.mu is held.
 func (c *connection) isIdle() bool { return c.known && c.requests == 0 }
 
-// remove forgets a connection. mu is held.
+// remove removes a connection from open. mu is held.
 func (l *boundedListener) remove(c *connection) {
 	if _, ok := l.open[c]; !ok {
 		return
@@ -121,7 +120,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// begin counts a request of a client that is known. done ends it.
+// begin counts a request of an authenticated client as in progress until done is called.
 func (c *connection) begin() (done func()) {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -140,8 +139,7 @@ func (c *connection) begin() (done func()) {
 
 type connectionKey struct{}
 
-// withConnection remembers by which connection a request comes, if it is one of a listener that is
-// bounded.
+// withConnection stores the connection of a bounded listener in the context.
 func withConnection(ctx context.Context, c net.Conn) context.Context {
 	t, ok := c.(*tls.Conn)
 	if !ok {
@@ -154,7 +152,7 @@ func withConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, bounded)
 }
 
-// beginRequest counts a request of a client that is known at its connection.
+// beginRequest counts an authenticated request of the context's connection.
 func beginRequest(ctx context.Context) (done func()) {
 	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
 		return c.begin()

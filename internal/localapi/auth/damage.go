@@ -13,7 +13,7 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// keyFiles are the files of keys that have no copy, how each is read, and what its loss means.
+// keyFiles are the key files that have no copy, with their checks and the consequence of a loss.
 var keyFiles = []struct {
 	name  string
 	check func(path string) error
@@ -35,8 +35,8 @@ var keyFiles = []struct {
 	}, "tokens of service accounts from before are refused"},
 }
 
-// SetAsideDamaged sets the files of the folder aside whose keys are damaged, so that new ones are
-// made. Nobody has them open: whoever has would go on with the old keys.
+// SetAsideDamaged sets damaged key files of the directory aside, so that new keys are created. No
+// Authority or Tokens may be open: it would continue with the old keys.
 func SetAsideDamaged(dir string, log *slog.Logger) error {
 	return locked(dir, func() error {
 		for _, f := range keyFiles {
@@ -58,15 +58,15 @@ func SetAsideDamaged(dir string, log *slog.Logger) error {
 	})
 }
 
-// isDamage reports whether a file of keys that gave the error will never give a key. One that could
-// not be read, for a failing disk or a lack of memory, may be good: with a new authority, all
-// kubeconfigs would be refused for nothing.
+// isDamage reports whether the error shows that the key file is damaged for good. A file that
+// cannot be read, for a failing disk or a lack of memory, may be intact; a new authority would
+// invalidate all kubeconfigs for nothing.
 func isDamage(err error) bool {
 	var read *fs.PathError
 	return !errors.As(err, &read) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR)
 }
 
-// Damaged names the damaged files of keys that are kept, and what their loss means; nil if there is
+// Damaged reports the damaged key files that were set aside, and the consequences; nil if there is
 // none.
 func Damaged(dir string) error {
 	var errs []error

@@ -1,15 +1,15 @@
-// Package auth says who a client of the local API is, and what it may do.
+// Package auth authenticates, authorizes and rate-limits the requests to the local API.
 //
-//	request ──► who? ──► for whom? ──► how many already? ──► may it? ──► the API, or a review, or a token
-//	            401      (Impersonate-)  429                    403
+//	request ──► authenticate ──► impersonate ──► limit ──► authorize ──► the API, review or token
+//	            401              (Impersonate-)  429       403
 //
-// A client is known by a certificate of the authority, by a token of a service account, or, on the
-// unix socket, by being root. Nobody else is served. What a user may is one file of rules, which
-// is read again when it has changed. The decision comes before anything reads the body. Requests
-// that go on (watches, logs that are followed, exec) are ended when it would no longer be the same.
+// A client authenticates by a certificate of the authority, by a service account token or, on the
+// unix socket, as root. Anonymous requests are rejected. One file of rules, reloaded when it
+// changes, authorizes users. The decision precedes any read of the body. Long-running requests
+// (watches, followed logs, exec) are ended when they would no longer be authorized.
 //
-// Owns: the folder of the authority's keys (ca.pem, serving.pem, tokens.pem), the file of rules,
-// the kubeconfigs that it prints.
+// Owns: the directory of the authority's keys (ca.pem, serving.pem, tokens.pem), the rules file,
+// the kubeconfigs that it writes.
 // Reads: requests, the objects that tokens are bound to.
-// Never: serves a request that it does not know the user of, writes a body or a secret to the log.
+// Never: serves a request without a user, logs a body or a secret.
 package auth

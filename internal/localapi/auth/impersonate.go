@@ -15,8 +15,8 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// impersonate returns whom a request is for: by the headers Impersonate-… somebody else, if the
-// user may. An error is a Status of the API.
+// impersonate returns the user that the Impersonate headers name, if u may impersonate it, else u.
+// Errors are API errors.
 func (a *Access) impersonate(u *User, h http.Header) (*User, error) {
 	name, groups, uid, extra := h.Get("Impersonate-User"), h.Values("Impersonate-Group"), h.Get("Impersonate-Uid"), impersonatedExtra(h)
 	if name == "" {
@@ -44,7 +44,7 @@ func (a *Access) impersonate(u *User, h http.Header) (*User, error) {
 	return whom, nil
 }
 
-// asked names what is asked for without a user.
+// asked lists the headers that were set without a user.
 func asked(groups []string, uid string, extra map[string]authenticationv1.ExtraValue) string {
 	var list []string
 	for _, g := range groups {
@@ -60,7 +60,7 @@ func asked(groups []string, uid string, extra map[string]authenticationv1.ExtraV
 	return strings.Join(list, ", ")
 }
 
-// impersonations are the rights that somebody needs to act for a user.
+// impersonations returns the permissions that are required to impersonate a user.
 func impersonations(whom *User) []kinds.Request {
 	core := schema.GroupVersion{Version: "v1"}
 	authn := authenticationv1.SchemeGroupVersion
@@ -91,8 +91,8 @@ func impersonations(whom *User) []kinds.Request {
 
 const extraHeader = "Impersonate-Extra-"
 
-// impersonatedExtra are the values of Impersonate-Extra-KEY; keys are percent-encoded and in lower
-// case.
+// impersonatedExtra returns the values of Impersonate-Extra-KEY headers; keys are percent-decoded
+// and in lower case.
 func impersonatedExtra(h http.Header) map[string]authenticationv1.ExtraValue {
 	var extra map[string]authenticationv1.ExtraValue
 	for name, values := range h {
@@ -112,8 +112,8 @@ func impersonatedExtra(h http.Header) map[string]authenticationv1.ExtraValue {
 	return extra
 }
 
-// forbidden is kube-apiserver's answer to a user that may not do what it asks; reason is "" if no
-// rule lets it.
+// forbidden returns kube-apiserver's error for an unauthorized request; reason is "" if no rule
+// allows it.
 func forbidden(u *User, q kinds.Request, reason string) *apierrors.StatusError {
 	text := cannot(u, q)
 	if reason != "" {

@@ -11,11 +11,11 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// adminLife is how long the certificate of the administrator holds: it is made anew at each start
-// of the agent.
+// adminLife is the validity of the administrator's certificate, which is created at each start of
+// the agent.
 const adminLife = 365 * day
 
-// WriteAdmin writes the kubeconfig of the administrator, for root alone, with a new certificate.
+// WriteAdmin writes the administrator's kubeconfig, readable by root only, with a new certificate.
 func WriteAdmin(path, server string, a *Authority) error {
 	content, err := kubeconfig(a, Grant{Server: server, Life: adminLife, Rule: Rule{Users: []string{Root}, Groups: []string{mastersGroup}}})
 	if err != nil {
@@ -24,22 +24,21 @@ func WriteAdmin(path, server string, a *Authority) error {
 	return checkpoint.WriteWarm(path, 0o600, content)
 }
 
-// Grant is what a new kubeconfig is for.
+// Grant describes a new kubeconfig.
 type Grant struct {
-	// Rule is what its user may, in addition to what the file of rules lets it do already. Users
-	// has the user alone, and Groups what it is a member of. A rule without verbs, resources and
-	// paths adds nothing.
+	// Rule is what its user may do, in addition to the rules file. Users has only that user, and
+	// Groups its groups. A rule without verbs, resources and paths adds nothing.
 	Rule
-	// Life is how long the certificate holds.
+	// Life is the validity of the certificate.
 	Life time.Duration
-	// Token is by what the user is known, in place of a certificate; "": it has one.
+	// Token authenticates the user in place of a certificate; "" creates a certificate.
 	Token string
 	// Server is the URL of the API.
 	Server string
 }
 
 // Kubeconfig returns a kubeconfig of a user, with a certificate of the authority or a token, and
-// adds what the user may to the file of rules: to the user alone, not to its groups.
+// adds the rule to the rules file: for the user only, not for its groups.
 func Kubeconfig(a *Authority, rulesPath string, g Grant) ([]byte, error) {
 	if len(g.Users) != 1 {
 		return nil, errors.New("a kubeconfig is of one user: name it by --user")

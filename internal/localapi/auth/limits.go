@@ -2,8 +2,8 @@ package auth
 
 import "sync"
 
-// limits count the requests of each user that are under way, so that one client cannot starve the
-// agent or other clients.
+// limits counts the requests in progress of each user, so that one client cannot starve the agent
+// or other clients.
 type limits struct {
 	most [2]int // by span
 
@@ -15,16 +15,16 @@ func newLimits(ofShort, ofLong int) *limits {
 	return &limits{most: [2]int{short: ofShort, long: ofLong}, under: map[string]*[2]int{}}
 }
 
-// span is whether a request ends by itself.
+// span is the class of a request's duration.
 type span int
 
 const (
 	short span = iota
-	long       // goes on until its client ends it
+	long       // lasts until its client ends it
 )
 
-// begin counts a request; it is not to be served if there are too many. done ends it. Whoever acts
-// for others is counted as himself.
+// begin counts a request until done is called; ok is false at the limit. An impersonated request
+// counts for the impersonator.
 func (l *limits) begin(u *User, s span) (done func(), ok bool) {
 	for u.By != nil {
 		u = u.By

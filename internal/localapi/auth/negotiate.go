@@ -19,7 +19,6 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// mediaTypes are those of the API.
 func mediaTypes() []string {
 	var types []string
 	for _, info := range kinds.Codecs().SupportedMediaTypes() {
@@ -28,7 +27,7 @@ func mediaTypes() []string {
 	return types
 }
 
-// decode reads the body of a request into an object of one kind.
+// decode decodes the body of a request as an object of one kind.
 func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind schema.GroupVersionKind) error {
 	body, err := io.ReadAll(r.Body)
 	var large *http.MaxBytesError
@@ -70,7 +69,7 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind sc
 	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, kind.Kind, err))
 }
 
-// summarize shows the beginning of a body: as text if it may be JSON.
+// summarize returns the start of a body, as text if it may be JSON.
 func summarize(body []byte) string {
 	const most = 30
 	end := ""
@@ -86,7 +85,7 @@ func summarize(body []byte) string {
 	return hex.EncodeToString(body) + end
 }
 
-// warn tells a client of fields that are not known or there twice.
+// warn adds warnings about unknown and duplicate fields to the response.
 func warn(w http.ResponseWriter, err error) {
 	strict, ok := runtime.AsStrictDecodingError(err)
 	if !ok {
@@ -97,7 +96,7 @@ func warn(w http.ResponseWriter, err error) {
 	}
 }
 
-// write answers with an object, in the form that the client accepts.
+// write responds with an object, in the format that the client accepts.
 func write(w http.ResponseWriter, r *http.Request, code int, o runtime.Object) {
 	info, err := accepted(r)
 	if err != nil {
@@ -122,10 +121,10 @@ func writeAs(w http.ResponseWriter, info runtime.SerializerInfo, code int, o run
 	h.Set("Cache-Control", "no-cache, private")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // the client has gone
+	_, _ = w.Write(body) // a failed write means that the client has disconnected
 }
 
-// accepted is the first form that a client accepts and the API has.
+// accepted returns the first supported format that a client accepts.
 func accepted(r *http.Request) (runtime.SerializerInfo, error) {
 	types := kinds.Codecs().SupportedMediaTypes()
 	header := r.Header.Get("Accept")
@@ -144,7 +143,7 @@ func accepted(r *http.Request) (runtime.SerializerInfo, error) {
 		"only the following media types are accepted: "+strings.Join(mediaTypes(), ", "))
 }
 
-// writeError answers with a Status: that of the error, or one of an internal error.
+// writeError responds with the Status of an error, or with an internal error.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -155,9 +154,9 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", strconv.Itoa(retry))
 	}
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
-		w.Header().Set("Connection", "close") // it is told at once, without waiting for a body that nobody reads
+		w.Header().Set("Connection", "close") // responds at once, without waiting for the body
 	}
-	info, _ := accepted(r) // an error is told in JSON to who accepts nothing
+	info, _ := accepted(r) // JSON is the fallback for errors
 	writeAs(w, info, int(s.Code), &s)
 }
 

@@ -6,13 +6,13 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// The paths of the documents by which others check tokens (OpenID Connect Discovery 1.0).
+// The paths of the documents for verifying tokens (OpenID Connect Discovery 1.0).
 const (
 	openIDPath = "/.well-known/openid-configuration"
 	keysPath   = "/openid/v1/jwks"
 )
 
-// discovery is the document at openIDPath.
+// discovery returns the document at openIDPath.
 func (t *Tokens) discovery() ([]byte, error) {
 	return json.Marshal(struct {
 		Issuer        string   `json:"issuer"`
@@ -23,7 +23,7 @@ func (t *Tokens) discovery() ([]byte, error) {
 	}{t.cfg.Issuer, t.cfg.KeysURL, []string{"id_token"}, []string{"public"}, []string{string(jose.ES256)}})
 }
 
-// keys is the document at keysPath.
+// keys returns the document at keysPath.
 func (t *Tokens) keys() ([]byte, error) {
 	return json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
 		{Key: &t.key.PublicKey, KeyID: t.keyID, Algorithm: string(jose.ES256), Use: "sig"},

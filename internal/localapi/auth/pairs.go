@@ -17,12 +17,11 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// maxFile bounds what is read of a file, in bytes.
+// maxFile is the maximum size of a file that is read, in bytes.
 const maxFile = 1 << 20
 
-// A pair is a certificate and its key, in one file, so that no crash leaves two that do not fit.
+// A pair is a certificate and its key, in one file, so that a crash cannot leave a mismatch.
 
-// readBounded reads a file of at most maxFile bytes.
 func readBounded(path string) (_ []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -36,8 +35,8 @@ func readBounded(path string) (_ []byte, err error) {
 	return b, err
 }
 
-// readPair returns a pair; the error of one that is not there wraps fs.ErrNotExist. Any other names
-// the file and the fix.
+// readPair returns a pair; the error for a missing file wraps fs.ErrNotExist. Errors about the
+// content name the file and the fix.
 func readPair(path, fix string) (*tls.Certificate, error) {
 	b, err := readBounded(path)
 	if err != nil {
@@ -53,7 +52,7 @@ func readPair(path, fix string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// writePair writes a certificate and its key, durably.
+// writePair writes and syncs a certificate and its key.
 func writePair(path string, certificate []byte, key *ecdsa.PrivateKey) error {
 	keyPEM, err := encodeKey(key)
 	if err != nil {
@@ -62,14 +61,14 @@ func writePair(path string, certificate []byte, key *ecdsa.PrivateKey) error {
 	return checkpoint.Write(path, 0o600, append(encodeCertificate(certificate), keyPEM...))
 }
 
-// locked does something while no other process does something under the lock of the folder: the
-// agent and `berth kubeconfig` may start side by side.
+// locked calls do under an exclusive lock of the directory, since the agent and `berth kubeconfig`
+// may run concurrently.
 func locked(folder string, do func() error) (err error) {
 	f, err := os.Open(folder)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }() // which gives the lock back
+	defer func() { err = errors.Join(err, f.Close()) }() // releases the lock
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", folder, err)
 	}

@@ -10,8 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parseRules reads the file of rules. An error names the line, the field and the fix; path is for
-// it.
+// parseRules parses the rules file. An error names path, line, field and fix.
 //
 //	rules:
 //	- users: [ci]
@@ -42,7 +41,7 @@ func parseRules(path string, content []byte) (Rules, error) {
 	return rules, nil
 }
 
-// parseYAML returns the one document, which has a root; nil if there is none.
+// parseYAML returns the only document, which has a root; nil if there is none.
 func parseYAML(content []byte) (*yaml.Node, error) {
 	d := yaml.NewDecoder(bytes.NewReader(content))
 	var doc, second yaml.Node
@@ -90,7 +89,7 @@ func (p rulesParser) list(root *yaml.Node) ([]*yaml.Node, error) {
 	return n.Content, nil
 }
 
-// fields returns the values of a mapping by their keys.
+// fields returns the values of a mapping by key.
 func (p rulesParser) fields(n *yaml.Node, field string, known []string) (map[string]*yaml.Node, error) {
 	if n.Kind != yaml.MappingNode {
 		return nil, p.wrong(n, field, "there must be fields with values: %q", known)
@@ -115,7 +114,7 @@ func (p rulesParser) fields(n *yaml.Node, field string, known []string) (map[str
 
 var ruleFields = []string{"users", "groups", "verbs", "namespaces", "resources", "resourceNames", "nonResourceURLs"}
 
-// values are the lists of a rule by their fields.
+// values returns the list of a rule's field.
 func (r *Rule) values(field string) *[]string {
 	return map[string]*[]string{
 		"users": &r.Users, "groups": &r.Groups, "verbs": &r.Verbs, "namespaces": &r.Namespaces,
@@ -150,8 +149,8 @@ func (p rulesParser) rule(n *yaml.Node, at string) (Rule, error) {
 	return r, nil
 }
 
-// strings are the elements of a list, which has some: an empty one would look like a limit and be
-// none.
+// strings returns the elements of a list, which must not be empty: an empty list would look like a
+// restriction but be none.
 func (p rulesParser) strings(n *yaml.Node, at string) ([]string, error) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
 		return nil, p.wrong(n, at, "it is a list with at least one element: write [a, b], or leave the field away")
@@ -166,10 +165,10 @@ func (p rulesParser) strings(n *yaml.Node, at string) ([]string, error) {
 	return values, nil
 }
 
-// firstLine is the comment of a file that is made here.
+// firstLine is the comment of a new rules file.
 const firstLine = "Who may do what at the local API of Berth. A change holds at once."
 
-// withRule returns the content of a file of rules with one more. Comments stay.
+// withRule returns the content of a rules file with a rule added. It preserves comments.
 func withRule(content []byte, r Rule) ([]byte, error) {
 	doc, err := parseYAML(content)
 	if err != nil {
@@ -199,7 +198,7 @@ func withRule(content []byte, r Rule) ([]byte, error) {
 	return encodeYAML(doc)
 }
 
-// withoutUser returns the content of a good file of rules without a user, and how many rules named
+// withoutUser returns the content of a valid rules file without a user, and how many rules named
 // it.
 func withoutUser(content []byte, user string) (_ []byte, named int, err error) {
 	doc, err := parseYAML(content)
@@ -238,7 +237,7 @@ func withoutUser(content []byte, user string) (_ []byte, named int, err error) {
 	return content, named, err
 }
 
-// valueOf is the value of a mapping's key, nil if it is not there.
+// valueOf returns the value of a mapping's key, nil if it does not exist.
 func valueOf(mapping *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		if mapping.Content[i].Value == key {
@@ -258,7 +257,7 @@ func encodeYAML(doc *yaml.Node) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// text is a node of text, whatever it looks like: "on" and "1" are put in quotes.
+// text returns a string node: values such as "on" and "1" are quoted.
 func text(s string) *yaml.Node {
 	var n yaml.Node
 	n.SetString(s)

@@ -16,8 +16,8 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// asks returns what a request asks, as rules see it: of a subresource that goes on in the path, its
-// name alone; of a list of one object by its name, that name.
+// asks returns the request as rules match it: without the rest of the path after a subresource, and
+// with the name of a list that selects one object by name.
 func asks(r *http.Request) kinds.Request {
 	q := kinds.Read(r)
 	q.Subresource, _, _ = strings.Cut(q.Subresource, "/")
@@ -32,8 +32,8 @@ func asks(r *http.Request) kinds.Request {
 	return q
 }
 
-// isClean says whether each server reads the path of a request alike: nothing in it goes up, is
-// empty, or is a slash in disguise. That holds for the path of a proxied request too.
+// isClean reports whether all servers interpret the request's path alike: it has no "..", empty or
+// escaped-slash elements. That covers the paths of proxied requests too.
 func isClean(r *http.Request) bool {
 	p, raw := r.URL.Path, r.URL.EscapedPath()
 	if !strings.HasPrefix(p, "/") {
@@ -45,14 +45,14 @@ func isClean(r *http.Request) bool {
 	return path.Clean(p) == p && !strings.Contains(strings.ToLower(raw), "%2f") && !strings.ContainsAny(p, "\x00\r\n")
 }
 
-// streams are the subresources of pods by which a client gets into them.
+// streams are the pod subresources that give access to containers.
 var streams = []string{"attach", "exec", "portforward", "proxy"}
 
 func isStream(q kinds.Request) bool {
 	return q.Group == "" && q.Resource == "pods" && slices.Contains(streams, q.Subresource)
 }
 
-// spanOf says whether a request goes on until its client ends it.
+// spanOf reports whether a request lasts until its client ends it.
 func spanOf(q kinds.Request, r *http.Request) span {
 	if q.Verb == "watch" || isStream(q) {
 		return long
@@ -63,10 +63,9 @@ func spanOf(q kinds.Request, r *http.Request) span {
 	return short
 }
 
-// isWrite says whether a request may change something.
 func isWrite(q kinds.Request) bool { return isStream(q) || changesObjects(q) }
 
-// changesObjects says whether a request may change an object. One for a review changes none.
+// changesObjects reports whether a request may change an object. Reviews change none.
 func changesObjects(q kinds.Request) bool {
 	switch q.Verb {
 	case "get", "list", "watch", "head", "options":
@@ -75,19 +74,19 @@ func changesObjects(q kinds.Request) bool {
 	return !isStream(q) && q.Group != authenticationv1.GroupName && q.Group != authorizationv1.GroupName
 }
 
-// madeByUpdate are the resources of which an update makes what is not there, as of kube-apiserver.
+// madeByUpdate are the resources that an update creates, as in kube-apiserver.
 var madeByUpdate = []string{"events", "leases"}
 
-// needs are the rights that a request needs. Whether an object is there is asked only where it
-// matters.
+// needs returns the permissions that a request requires. It checks the existence of an object only
+// where that matters.
 func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error) {
 	list := []kinds.Request{q}
 	create := q
 	create.Verb = "create"
 	switch {
 	case q.Verb == "get" && isStream(q) && q.Subresource != "proxy":
-		// By a WebSocket, which begins with a GET, a client gets into a pod as by a POST.
-		// Differs from kube-apiserver: the refusal says what is lacking.
+		// A WebSocket, which begins with a GET, gives the same access to a pod as a POST. Differs
+		// from kube-apiserver: the error names the missing permission.
 		return append(list, create), nil
 	case q.Name == "" || q.Subresource != "" || q.Kind() == nil:
 		return list, nil
@@ -105,7 +104,7 @@ func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error
 	return list, nil
 }
 
-// isApply says whether a patch is a server-side apply, which makes the object if there is none.
+// isApply reports whether a patch is a server-side apply, which creates a missing object.
 func isApply(r *http.Request) bool {
 	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return err != nil || strings.HasPrefix(t, "application/apply-patch")

@@ -8,17 +8,17 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// all stands for each verb, resource, subresource, namespace or path.
+// all matches any verb, resource, subresource, namespace or path.
 const all = "*"
 
-// grant is one resource that a rule is about: those of some groups by one name, or "*".
+// grant is one resource of a rule: a name, or "*", in some groups.
 type grant struct {
-	groups      []string // "*" is each
+	groups      []string // "*" is any
 	plural      string   // or "*"
-	subresource string   // "" is the object itself; "*" is each subresource of it
+	subresource string   // "" is the object itself; "*" is any of its subresources
 }
 
-// everything is what "*" stands for: all resources with all their subresources.
+// everything is the meaning of "*": all resources with all subresources.
 var everything = grant{groups: []string{all}, plural: all, subresource: all}
 
 func (g grant) matches(q kinds.Request) bool {
@@ -30,7 +30,7 @@ func (g grant) matches(q kinds.Request) bool {
 		(g.subresource == q.Subresource || g.subresource == all && q.Subresource != "")
 }
 
-// names are the resources as rules of RBAC name them: "pods/log".
+// names returns the resource as RBAC rules write it, such as "pods/log".
 func (g grant) names() string {
 	switch {
 	case g.plural == all && g.subresource == all:
@@ -42,7 +42,7 @@ func (g grant) names() string {
 }
 
 // others are resources of rules that are no kinds of objects: reviews, what Impersonate headers
-// name, metrics, what of a node the node API asks for. Any key is a subresource of userextras.
+// name, metrics, and the node API's subresources of nodes. Any key is a subresource of userextras.
 var others = []struct {
 	group, plural string
 	subresources  []string
@@ -63,8 +63,8 @@ var others = []struct {
 	{"metrics.k8s.io", "pods", nil},
 }
 
-// parseResource reads a resource of a rule: "pods", "pods/log", "pods/*", "*/status", "*",
-// "leases.coordination.k8s.io", "leases". Without a group it is that of all kinds of the name.
+// parseResource parses a resource of a rule: "pods", "pods/log", "pods/*", "*/status", "*",
+// "leases.coordination.k8s.io", "leases". Without a group it matches all kinds of that name.
 func parseResource(text string) (grant, error) {
 	if text == all {
 		return everything, nil
@@ -83,7 +83,7 @@ func parseResource(text string) (grant, error) {
 	}
 	objects := len(known) > 0
 	for _, o := range others {
-		// Metrics of pods are not meant by pods, but pods/explain means what it names.
+		// pods does not include pod metrics, but pods/explain is unambiguous.
 		if o.plural == plural && (grouped || !objects || o.group == "" || slices.Contains(o.subresources, subresource)) {
 			known[o.group] = append(known[o.group], o.subresources...)
 		}
@@ -103,7 +103,7 @@ func parseResource(text string) (grant, error) {
 	return g, unknownResource(text, full, known)
 }
 
-// unknownResource says what is wrong with a resource that the local API does not have.
+// unknownResource returns the error for an unknown resource.
 func unknownResource(text, full string, known map[string][]string) error {
 	if len(known) == 0 {
 		var have []string
@@ -125,8 +125,7 @@ func unknownResource(text, full string, known map[string][]string) error {
 	return fmt.Errorf("%s has no subresource %q: it has %q", full, subresource, slices.Compact(have))
 }
 
-// global says whether a resource is in no namespace. Of a namespace the object itself counts as in
-// it.
+// global reports whether a resource is cluster-scoped. A Namespace counts as within itself.
 func (g grant) global() bool {
 	if g.plural == all || g.plural == "namespaces" {
 		return false

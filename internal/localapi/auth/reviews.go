@@ -19,7 +19,7 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// review is a kind of question that is posted, answered and forgotten.
+// review is a kind of object that is created to be answered and is not stored.
 type review struct {
 	kind       string
 	namespaced bool
@@ -27,7 +27,7 @@ type review struct {
 	answer     func(a *Access, ctx context.Context, q kinds.Request, o runtime.Object) error
 }
 
-// answering makes the answer of a review one of its type.
+// answering adapts a typed answer function.
 func answering[T any](f func(a *Access, ctx context.Context, q kinds.Request, o *T) error) func(*Access, context.Context, kinds.Request, runtime.Object) error {
 	return func(a *Access, ctx context.Context, q kinds.Request, o runtime.Object) error {
 		return f(a, ctx, q, any(o).(*T))
@@ -47,7 +47,7 @@ var reviews = map[schema.GroupVersion]map[string]review{
 	},
 }
 
-// isReview says whether a request is for a review. A path that is like one and is none is not.
+// isReview reports whether a request is for a review.
 func isReview(q kinds.Request) bool {
 	v, ok := reviews[q.GroupVersion][q.Resource]
 	return ok && q.Name == "" && v.namespaced == (q.Namespace != "")
@@ -75,10 +75,9 @@ func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
 	write(w, r, http.StatusCreated, o)
 }
 
-// checkOptions says what is wrong with the options of a creation, or with the form that its answer
-// is to have.
+// checkOptions validates the create options and the accepted formats.
 func checkOptions(r *http.Request) error {
-	// Forms of tables and metadata are known, and refused after the question was looked at.
+	// Tables and metadata are known formats, and are rejected after the review is answered.
 	if _, err := accepted(r); err != nil && !strings.Contains(r.Header.Get("Accept"), "as=") {
 		err := failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(mediaTypes(), ", "))
 		err.ErrStatus.Details = &metav1.StatusDetails{}
@@ -94,7 +93,7 @@ func checkOptions(r *http.Request) error {
 	return nil
 }
 
-// notAllowed is the answer to who does anything else than post.
+// notAllowed responds to methods other than POST.
 func notAllowed(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", http.MethodPost)
 	err := failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
@@ -126,7 +125,7 @@ func (a *Access) reviewToken(ctx context.Context, _ kinds.Request, o *authentica
 	return nil
 }
 
-// serveToken answers the subresource token of service accounts.
+// serveToken serves the token subresource of service accounts.
 func (a *Access) serveToken(w http.ResponseWriter, r *http.Request) {
 	q := asks(r)
 	if q.Verb != "create" {
@@ -224,7 +223,7 @@ func invalidReview(meta metav1.ObjectMeta, errs field.ErrorList) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs)
 }
 
-// decide answers what a rule of the file, or one that is built in, says of a user.
+// decide reports whether the rules allow a user the request.
 func (a *Access) decide(u *User, ra *authorizationv1.ResourceAttributes, na *authorizationv1.NonResourceAttributes) authorizationv1.SubjectAccessReviewStatus {
 	q := kinds.Request{}
 	if ra != nil {
@@ -233,7 +232,7 @@ func (a *Access) decide(u *User, ra *authorizationv1.ResourceAttributes, na *aut
 			Subresource: ra.Subresource, Namespace: ra.Namespace, Name: ra.Name,
 		}
 		if q.Resource == "" {
-			q.Resource = all // not a path: only who may everything may that
+			q.Resource = all // not a path; only a rule for all resources matches
 		}
 	} else {
 		q.Verb, q.Path = na.Verb, na.Path

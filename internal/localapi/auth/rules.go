@@ -8,27 +8,27 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// Rule lets users, and the members of groups, do something. The lists say what, in any combination:
-// one of Verbs to one of Resources, or to one of NonResourceURLs.
+// Rule allows users, and members of groups, any of Verbs on any of Resources, or on any of
+// NonResourceURLs.
 type Rule struct {
 	Users  []string
 	Groups []string
 	Verbs  []string
-	// Namespaces are where; none is everywhere, and what is in no namespace.
+	// Namespaces restrict the rule; empty matches all, and cluster-scoped resources.
 	Namespaces []string
-	// Resources are plurals with their group, if it is not the core, and subresources:
-	// "pods", "pods/log", "leases.coordination.k8s.io", "*/status", "*".
+	// Resources are plurals, with their group unless it is core, and subresources: "pods",
+	// "pods/log", "leases.coordination.k8s.io", "*/status", "*".
 	Resources []string
-	// ResourceNames are the objects; none is all.
+	// ResourceNames restrict the rule to objects; empty matches all.
 	ResourceNames []string
-	// NonResourceURLs are paths; one that ends in * is all that begin so.
+	// NonResourceURLs are paths; a trailing * matches any suffix.
 	NonResourceURLs []string
 
 	grants []grant
-	why    string // for those who ask
+	why    string // the reason that authorization reports
 }
 
-// Rules are all that hold. Nothing changes in them.
+// Rules are the rules in force. They are immutable.
 type Rules []Rule
 
 var (
@@ -36,9 +36,9 @@ var (
 	pathVerbs     = []string{"get", "head", "post", "put", "patch", "delete", "options"}
 )
 
-// builtIn are what kube-apiserver's roles system:discovery, system:public-info-viewer and
-// system:basic-user let every user do that is known, and
-// system:service-account-issuer-discovery every service account.
+// builtIn are the permissions that kube-apiserver's roles system:discovery,
+// system:public-info-viewer and system:basic-user grant to every authenticated user, and
+// system:service-account-issuer-discovery to every service account.
 var builtIn = func() Rules {
 	known := []string{authenticatedGroup}
 	rules := Rules{
@@ -57,14 +57,14 @@ var builtIn = func() Rules {
 	return rules
 }()
 
-// fieldError is what is wrong with a field of a rule.
+// fieldError is an error of a rule's field.
 type fieldError struct {
 	field string
 	index int // of the element; -1 is the field itself
 	err   error
 }
 
-// prepare judges a rule and makes what it is matched by.
+// prepare validates a rule and computes its grants.
 func (r *Rule) prepare() *fieldError {
 	wrong := func(field, format string, args ...any) *fieldError {
 		return &fieldError{field, -1, fmt.Errorf(format, args...)}
@@ -135,8 +135,8 @@ func checkPath(path string) error {
 	return fmt.Errorf("%q is no path: it begins with /, and a * stands at its end alone", path)
 }
 
-// maxName is how long the name of a user, a group, a namespace or an object may be in a rule or a
-// certificate, in bytes.
+// maxName is the maximum length, in bytes, of the name of a user, group, namespace or object in a
+// rule or a certificate.
 const maxName = 253
 
 func checkName(text string) error {
@@ -146,10 +146,10 @@ func checkName(text string) error {
 	return nil
 }
 
-// Allows says whether a user may do what is asked, and why.
+// Allows reports whether a user may make a request, and the reason.
 func (rules Rules) Allows(u *User, q kinds.Request) (reason string, ok bool) {
 	if u.in(mastersGroup) {
-		return "", true // that it is of that group says why
+		return "", true // membership is the reason
 	}
 	for _, set := range []Rules{builtIn, rules} {
 		for i := range set {
@@ -161,7 +161,7 @@ func (rules Rules) Allows(u *User, q kinds.Request) (reason string, ok bool) {
 	return "", false
 }
 
-// of returns the rules of a user that hold in a namespace.
+// of returns the rules for a user in a namespace.
 func (rules Rules) of(u *User, namespace string) Rules {
 	var found Rules
 	if u.in(mastersGroup) {

@@ -17,29 +17,29 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// RulesFile is the file of rules. It is looked at when it is used, which costs two microseconds: a
-// change holds from the next request on. For the requests that are under way, its folder is watched
+// RulesFile is the rules file. Each use checks it for changes, which takes two microseconds, so
+// that a change applies to the next request. For requests in progress, its directory is watched
 // (watch).
 type RulesFile struct {
 	path string
 	log  *slog.Logger
 
 	mu    sync.Mutex
-	rules Rules       // guarded by mu; the last that were good
-	seen  os.FileInfo // guarded by mu; of what was read last; nil is to be read again
+	rules Rules       // guarded by mu; the last valid ones
+	seen  os.FileInfo // guarded by mu; of the last read; nil forces a read
 	read  bool        // guarded by mu
-	err   error       // guarded by mu; of what was read last
-	blind error       // guarded by mu; why nothing tells of changes
+	err   error       // guarded by mu; of the last read
+	blind error       // guarded by mu; why the file is not watched
 }
 
-// NewRulesFile returns the rules of a file, which need not be there: then there are none but those
-// that are built in.
+// NewRulesFile returns the rules of a file. Without the file, only the built-in rules apply.
 func NewRulesFile(path string, log *slog.Logger) *RulesFile { return &RulesFile{path: path, log: log} }
 
-// settled is how old a change of a file must be until its time tells it from the next change.
+// settled is the minimum age of a file's modification time that distinguishes it from a later
+// change.
 const settled = time.Second
 
-// Rules returns those that hold: what the file has or, if that is broken, the last that were good.
+// Rules returns the rules in force: those of the file or, if it is invalid, the last valid ones.
 func (f *RulesFile) Rules() Rules {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *RulesFile) Rules() Rules {
 	return f.rules
 }
 
-// Health is what is wrong with the file; nil if nothing is.
+// Health returns the error of the file or of its watch; nil if there is none.
 func (f *RulesFile) Health() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,22 +55,22 @@ func (f *RulesFile) Health() error {
 	return errors.Join(f.err, f.blind)
 }
 
-// written is how long after a change the file is looked at: whoever writes it in place has written
-// all of it by then.
+// written is the delay between a change and the read of the file, so that a write in place is
+// complete.
 const written = 100 * time.Millisecond
 
-// Watcher reports changes of files in folders.
+// Watcher reports changes of files in directories.
 type Watcher interface {
 	Add(folder string) error
-	// Events is closed when the watcher can report no more.
+	// Events returns a channel that is closed when the watcher stops.
 	Events() <-chan inotify.Event
 	Close() error
 }
 
 func openInotify() (Watcher, error) { return inotify.Open() }
 
-// watch calls changed after each change of the file, until the context is done. open opens what
-// reports them.
+// watch calls changed after each change of the file, until the context is done. open opens the
+// watcher.
 func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), changed func()) error {
 	w, err := open()
 	if err != nil {
@@ -82,7 +82,7 @@ func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), cha
 	if err := w.Add(dir); err != nil {
 		return f.endBlind(ctx, err)
 	}
-	changed() // what there was before, nobody has told
+	changed() // changes before the watch were not reported
 	timer := time.NewTimer(written)
 	defer timer.Stop()
 	for {
@@ -102,7 +102,7 @@ func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), cha
 	}
 }
 
-// endBlind waits for the end, as nothing tells of changes any more. Health says so.
+// endBlind waits for the context, as changes are no longer reported. Health reports err.
 func (f *RulesFile) endBlind(ctx context.Context, err error) error {
 	err = fmt.Errorf("rules of the local API: requests under way go on when %s takes their right away, until Berth is restarted: %w", f.path, err)
 	f.log.Error("the rules of the local API are not watched", "error", err)
@@ -142,7 +142,7 @@ func (f *RulesFile) refresh() {
 	}
 }
 
-// readRules reads the file; one that is not there has no rules.
+// readRules reads the file; a missing file has no rules.
 func readRules(path string) (Rules, error) {
 	content, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +154,7 @@ func readRules(path string) (Rules, error) {
 	return parseRules(path, content)
 }
 
-// same says whether two rules are the same, wherever they stand.
+// same reports whether two rules are equal.
 func (r Rule) same(other Rule) bool {
 	for _, field := range ruleFields {
 		if !slices.Equal(*r.values(field), *other.values(field)) {
@@ -164,7 +164,7 @@ func (r Rule) same(other Rule) bool {
 	return true
 }
 
-// addRule writes one more rule to the file, unless it is there. Comments of the file stay.
+// addRule adds a rule to the file, unless it exists. It preserves comments.
 func addRule(path string, r Rule) error {
 	return changeRules(path, func(content []byte, rules Rules) ([]byte, error) {
 		if slices.ContainsFunc(rules, r.same) {
@@ -174,8 +174,8 @@ func addRule(path string, r Rule) error {
 	})
 }
 
-// RemoveUser takes a user out of the file of rules: rules that are for nobody else go, with their
-// comments. It returns how many rules named the user. What its groups may, it may still.
+// RemoveUser removes a user from the rules file, and rules for no other user or group with their
+// comments. It returns how many rules named the user. Rules for the user's groups stay.
 func RemoveUser(rulesPath, user string) (named int, err error) {
 	err = changeRules(rulesPath, func(content []byte, _ Rules) (changed []byte, err error) {
 		changed, named, err = withoutUser(content, user)
@@ -184,12 +184,12 @@ func RemoveUser(rulesPath, user string) (named int, err error) {
 	return named, err
 }
 
-// changeRules replaces the content of the file by what change makes of it, unless that is the same.
-// Who does so at the same time by this program waits; where somebody has edited the file meanwhile,
-// change is called again.
+// changeRules replaces the content of the file by the result of change, unless it is the same.
+// Concurrent changes by this program are serialized; after a concurrent edit, change is called
+// again.
 func changeRules(path string, change func(content []byte, rules Rules) ([]byte, error)) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real // a link stays one
+		path = real // replace the target of a symlink
 	}
 	return locked(filepath.Dir(path), func() error {
 		for {
@@ -222,7 +222,7 @@ func changeRules(path string, change func(content []byte, rules Rules) ([]byte, 
 	})
 }
 
-// readIfThere is the content of the file, which is empty if there is none.
+// readIfThere returns the content of the file, empty if it does not exist.
 func readIfThere(path string) ([]byte, error) {
 	content, err := readBounded(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -13,22 +13,21 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// running are the requests under way that go on until their client ends them. What lets one in may
-// go while it runs: the rule by which it may, the time of its token or its certificate, an object
-// that the token is bound to. Then it is ended, and its client, if it comes again, is told why.
+// running are the long-running requests in progress. A request is ended when its authorization is
+// withdrawn: the rule, the validity of its token or certificate, or an object that the token is
+// bound to. The client gets the reason when it reconnects.
 //
-// Differs from kube-apiserver: there, such a request goes on for as long as a watch lasts, which is
-// an hour at most, or for ever, as an exec.
+// Differs from kube-apiserver: there, such a request lasts as long as a watch, an hour at most, or
+// indefinitely, as an exec.
 type running struct {
 	mu  sync.Mutex
 	all map[*run]struct{} // guarded by mu
 }
 
-// run is one of them.
 type run struct {
 	access *Access
 	q      kinds.Request
-	// asked is the request as it came, with what it has shown.
+	// asked is the original request, with its credentials.
 	asked *http.Request
 	end   context.CancelCauseFunc
 	rec   *recorder
@@ -36,16 +35,16 @@ type run struct {
 	mu    sync.Mutex
 	over  bool        // guarded by mu
 	bound []boundTo   // guarded by mu
-	timer *time.Timer // guarded by mu; nil if it may go on for ever
+	timer *time.Timer // guarded by mu; nil if the credentials do not expire
 }
 
-// lastWords is how long an answer that is ended may take to reach its client.
+// lastWords is how long an ended response may take to reach its client.
 const lastWords = 5 * time.Second
 
-// errRevoked is why a request is ended.
+// errRevoked is the cause of an ended request.
 var errRevoked = errors.New("what the request was allowed by is gone")
 
-// asCame is a copy of a request that keeps what it shows of its client.
+// asCame returns a copy of a request with its credentials.
 func asCame(r *http.Request) *http.Request {
 	c := r.WithContext(r.Context())
 	c.Header = r.Header.Clone()
@@ -53,7 +52,8 @@ func asCame(r *http.Request) *http.Request {
 	return c
 }
 
-// keep remembers a request while it runs. The context ends with its right. done forgets it.
+// keep registers a request until done is called. The context is cancelled when its authorization is
+// withdrawn.
 func (a *Access) keep(asked *http.Request, q kinds.Request, rec *recorder) (ctx context.Context, done func()) {
 	ctx, end := context.WithCancelCause(asked.Context())
 	l := &run{access: a, q: q, asked: asked, end: end, rec: rec}
@@ -63,7 +63,7 @@ func (a *Access) keep(asked *http.Request, q kinds.Request, rec *recorder) (ctx 
 	}
 	a.running.all[l] = struct{}{}
 	a.running.mu.Unlock()
-	l.recheck() // what has changed since it was let in, nobody has told it
+	l.recheck() // changes since the authorization were not reported
 	return ctx, func() {
 		a.running.mu.Lock()
 		delete(a.running.all, l)
@@ -73,7 +73,7 @@ func (a *Access) keep(asked *http.Request, q kinds.Request, rec *recorder) (ctx 
 	}
 }
 
-// list returns those of which what is true.
+// list returns the requests that match what.
 func (r *running) list(what func(*run) bool) []*run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,15 +86,15 @@ func (r *running) list(what func(*run) bool) []*run {
 	return found
 }
 
-// recheckAll ends the requests that may no longer be.
+// recheckAll ends the requests that are no longer authorized.
 func (a *Access) recheckAll() {
 	for _, l := range a.running.list(func(*run) bool { return true }) {
 		l.recheck()
 	}
 }
 
-// Changed is to be told of each change of an object: it ends the requests of tokens that were bound
-// to one that has gone. The resource is the plural.
+// Changed must be called for each change of an object. It ends the requests with tokens bound to an
+// object that was deleted. The resource is the plural.
 func (a *Access) Changed(resource, namespace, name string) {
 	if !slices.Contains(bindable, resource) {
 		return
@@ -104,7 +104,7 @@ func (a *Access) Changed(resource, namespace, name string) {
 	}
 }
 
-// Overlooked is to be told when changes of objects may have been missed.
+// Overlooked must be called when changes of objects may have been missed.
 func (a *Access) Overlooked() { a.recheckAll() }
 
 func (l *run) isBoundTo(resource, namespace, name string) bool {
@@ -113,8 +113,8 @@ func (l *run) isBoundTo(resource, namespace, name string) bool {
 	return slices.ContainsFunc(l.bound, func(b boundTo) bool { return b.plural == resource && b.namespace == namespace && b.Name == name })
 }
 
-// recheck decides again, as on a request that comes now, and ends this one if it would be refused.
-// If nobody can tell, it goes on.
+// recheck authenticates and authorizes the request again, and ends it if it would be rejected now.
+// If that cannot be determined, the request continues.
 func (l *run) recheck() {
 	a := l.access
 	shown, err := a.authenticate(l.asked)
@@ -143,17 +143,17 @@ func (l *run) recheck() {
 	}
 }
 
-// schedule has the request looked at again after the time given. mu is held.
+// schedule schedules a recheck after the given time. mu is held.
 func (l *run) schedule(until time.Time) {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
 	if !until.IsZero() {
-		l.timer = time.AfterFunc(time.Until(until)+time.Millisecond, l.recheck) // at that very time it holds
+		l.timer = time.AfterFunc(time.Until(until)+time.Millisecond, l.recheck) // at that time it is still valid
 	}
 }
 
-// stop forgets what there was to come.
+// stop cancels the scheduled recheck.
 func (l *run) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +163,8 @@ func (l *run) stop() {
 	}
 }
 
-// Run ends requests whose rights go with a change of the file of rules, until the context is done.
+// Run ends requests whose authorization is withdrawn by a change of the rules file, until the
+// context is done.
 func (a *Access) Run(ctx context.Context) error {
 	return a.cfg.Rules.watch(ctx, a.cfg.Watch, a.recheckAll)
 }

@@ -22,17 +22,16 @@ const (
 	defaultTokenLife = int64(time.Hour / time.Second)
 	minTokenLife     = int64(10 * time.Minute / time.Second)
 	maxTokenLife     = int64(1) << 32
-	// warnedLife is the life, in seconds, that pods ask for in the volume that they are given by
-	// default. Such a token holds for a year, for clients that read it once, and says after which
-	// time its use is to be warned of.
+	// warnedLife is the lifetime, in seconds, that pods request in their default token volume. Such
+	// a token is valid for a year, for clients that read it once, and has the time from which its
+	// use causes a warning.
 	warnedLife   = int64(3607)
 	extendedLife = 365 * day
 )
 
 func isNotFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// Request signs a token for a service account: it fills the status of the request. An error is a
-// Status of the API.
+// Request signs a token for a service account, in the status of the request. Errors are API errors.
 func (t *Tokens) Request(ctx context.Context, namespace, name string, r *authenticationv1.TokenRequest) error {
 	account, err := t.cfg.Objects.Get(ctx, kinds.Find("", "v1", "serviceaccounts"), namespace, name)
 	if err != nil {
@@ -120,7 +119,7 @@ func (t *Tokens) bind(ctx context.Context, k *kubernetesClaims, ref *authenticat
 	return nil
 }
 
-// nodeOf is the node of a pod: its name alone if there is no such node.
+// nodeOf returns the node of a pod, with the name only if the node does not exist.
 func (t *Tokens) nodeOf(ctx context.Context, pod *v1.Pod) (*reference, error) {
 	if pod.Spec.NodeName == "" {
 		return nil, nil

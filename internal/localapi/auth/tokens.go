@@ -23,27 +23,27 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// Objects are the objects of the local API.
+// Objects reads objects of the local API.
 type Objects interface {
-	// Get returns an object; the error of one that is not there satisfies apierrors.IsNotFound.
+	// Get returns an object; for a missing one, the error satisfies apierrors.IsNotFound.
 	Get(ctx context.Context, k *kinds.Kind, namespace, name string) (kinds.Object, error)
 }
 
-// TokensConfig says what tokens are of.
+// TokensConfig configures Tokens.
 type TokensConfig struct {
-	// Dir is the folder of the key, that of the authority.
+	// Dir is the directory of the key, as of the authority.
 	Dir string
-	// Issuer is the iss of tokens; "" is https://kubernetes.default.svc.cluster.local.
+	// Issuer is the iss claim of tokens; "" is https://kubernetes.default.svc.cluster.local.
 	Issuer string
-	// Audiences are those of the API: of a token that is asked for without any, and one of which a
-	// token must have to be known; none are the issuer alone.
+	// Audiences are those of the API: the default of token requests, and at least one of them is
+	// required of a token; empty is the issuer.
 	Audiences []string
-	// KeysURL is where others find the keys; "" is the path at https://kubernetes.default.svc.
+	// KeysURL is the URL of the keys; "" is the path at https://kubernetes.default.svc.
 	KeysURL string
 	Objects Objects
 }
 
-// Tokens signs the tokens of service accounts and knows them again. It is safe for concurrent use.
+// Tokens signs and verifies service account tokens. It is safe for concurrent use.
 type Tokens struct {
 	cfg    TokensConfig
 	key    *ecdsa.PrivateKey
@@ -51,10 +51,10 @@ type Tokens struct {
 	signer jose.Signer
 }
 
-// maxToken bounds what is taken for a token, in bytes.
+// maxToken is the maximum size of a token, in bytes.
 const maxToken = 16 << 10
 
-// OpenTokens reads the key of tokens, and makes one if there is none.
+// OpenTokens reads the key of tokens, and creates one if it does not exist.
 func OpenTokens(cfg TokensConfig) (*Tokens, error) {
 	if cfg.Issuer == "" {
 		cfg.Issuer = "https://kubernetes.default.svc.cluster.local"
@@ -106,9 +106,9 @@ func ensureTokenKey(path string) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// claims are those of a token that are Kubernetes' own.
+// claims are Kubernetes' own claims of a token.
 type claims struct {
-	// Audience is a list as kube-apiserver writes it, also of one.
+	// Audience is a list even of one element, as in kube-apiserver.
 	Audience   []string         `json:"aud"`
 	Kubernetes kubernetesClaims `json:"kubernetes.io"`
 }
@@ -127,16 +127,16 @@ type reference struct {
 	UID  types.UID `json:"uid,omitempty"`
 }
 
-// errToken is an error that a client of TokenReview is told: the token is not, or no longer, good.
+// errToken is an error that TokenReview reports: the token is invalid or no longer valid.
 type errToken struct{ text string }
 
 func (e errToken) Error() string { return e.text }
 
-// errInvalid is of what is no token of this issuer.
+// errInvalid is the error for a token that this issuer has not signed.
 var errInvalid = errToken{"invalid bearer token"}
 
-// Check returns the user of a token and those of the audiences that it is for; none asked for are
-// those of the API. What it is bound to must still be there.
+// Check returns the user of a token, and those of audiences that it is for; none means those of the
+// API. The objects that it is bound to must still exist.
 func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*User, []string, error) {
 	public, private, err := t.open(token)
 	if err != nil {
@@ -171,7 +171,7 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	return u, common, nil
 }
 
-// open checks the signature.
+// open verifies the signature.
 func (t *Tokens) open(token string) (jwt.Claims, claims, error) {
 	var public jwt.Claims
 	var private claims
@@ -186,12 +186,12 @@ func (t *Tokens) open(token string) (jwt.Claims, claims, error) {
 		return public, private, errInvalid
 	}
 	if public.Expiry == nil || private.Kubernetes.ServiceAccount.UID == "" {
-		return public, private, errInvalid // none that is signed here lacks it
+		return public, private, errInvalid // all tokens signed here have them
 	}
 	return public, private, nil
 }
 
-// describe are kube-apiserver's words.
+// describe returns kube-apiserver's messages.
 func describe(err error) error {
 	switch {
 	case errors.Is(err, jwt.ErrExpired):
@@ -202,17 +202,17 @@ func describe(err error) error {
 	return errInvalid
 }
 
-// boundTo is an object without which a token is not good.
+// boundTo is an object that a token is bound to.
 type boundTo struct {
 	plural    string
 	namespace string
 	reference
 }
 
-// bindable are the plurals of what tokens are bound to.
+// bindable are the plurals of resources that tokens are bound to.
 var bindable = []string{"nodes", "pods", "secrets", "serviceaccounts"}
 
-// bound are the objects that a token is bound to. The node of a pod is not one of them.
+// bound returns the objects that a token is bound to. The node of a pod is not one of them.
 func (k *kubernetesClaims) bound() []boundTo {
 	found := []boundTo{{"serviceaccounts", k.Namespace, k.ServiceAccount}}
 	if k.Secret != nil {
@@ -226,11 +226,11 @@ func (k *kubernetesClaims) bound() []boundTo {
 	return found
 }
 
-// deletedLeeway is how long after the end of its grace an object that is being deleted still
-// counts.
+// deletedLeeway is how long after its grace period an object that is being deleted remains valid
+// for tokens.
 const deletedLeeway = time.Minute
 
-// checkBound returns until when an object counts, zero if it stays.
+// checkBound returns until when an object is valid for tokens, zero without limit.
 func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) (end time.Time, err error) {
 	o, err := t.cfg.Objects.Get(ctx, kinds.Find("", "v1", b.plural), b.namespace, b.Name)
 	switch {
@@ -250,7 +250,7 @@ func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) (end 
 	return end, nil
 }
 
-// user is the service account of a token.
+// user returns the service account of a token.
 func (k *kubernetesClaims) user(public jwt.Claims) *User {
 	u := &User{
 		Name: public.Subject, UID: string(k.ServiceAccount.UID), Groups: authenticated(serviceAccountGroups(k.Namespace)),

@@ -9,9 +9,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// The groups and the prefixes of names that Kubernetes gives a meaning.
+// Groups and name prefixes that Kubernetes defines.
 const (
-	mastersGroup         = "system:masters" // may everything
+	mastersGroup         = "system:masters" // superuser
 	authenticatedGroup   = "system:authenticated"
 	unauthenticatedGroup = "system:unauthenticated"
 	anonymousUser        = "system:anonymous"
@@ -20,32 +20,32 @@ const (
 	credentialID         = "authentication.kubernetes.io/credential-id"
 )
 
-// Root is the name of the administrator: of root on the unix socket, and of the kubeconfig in the
+// Root is the name of the administrator: of root on the unix socket, and in the kubeconfig of the
 // run directory.
 const Root = "root"
 
-// User is who a request is for.
+// User is the user of a request.
 type User struct {
 	Name   string
 	UID    string
 	Groups []string
 	Extra  map[string]authenticationv1.ExtraValue
-	// By is who acts for this user by Impersonate-User; nil if nobody does.
+	// By is the impersonator; nil if there is none.
 	By *User
 
-	// until is how long what the user has shown is good, and bound what it is good with.
-	until time.Time // zero: for ever
+	// until is when the credentials expire, and bound are the objects that they depend on.
+	until time.Time // zero: never
 	bound []boundTo
 }
 
 type userKey struct{}
 
-// WithUser returns a context of a request of the user.
+// WithUser returns a context with the user of a request.
 func WithUser(ctx context.Context, u *User) context.Context {
 	return context.WithValue(ctx, userKey{}, u)
 }
 
-// UserOf returns who a request is for; nil if it has not come through Access.
+// UserOf returns the user of a request; nil if it has not passed Access.
 func UserOf(ctx context.Context) *User {
 	u, _ := ctx.Value(userKey{}).(*User)
 	return u
@@ -53,12 +53,12 @@ func UserOf(ctx context.Context) *User {
 
 func (u *User) in(group string) bool { return slices.Contains(u.Groups, group) }
 
-// info is the user as the API shows it.
+// info returns the user as an API type.
 func (u *User) info() authenticationv1.UserInfo {
 	return authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
 }
 
-// authenticated adds the group of all who are known.
+// authenticated adds the group of all authenticated users.
 func authenticated(groups []string) []string {
 	if slices.Contains(groups, authenticatedGroup) {
 		return groups
@@ -66,13 +66,13 @@ func authenticated(groups []string) []string {
 	return append(slices.Clone(groups), authenticatedGroup)
 }
 
-// serviceAccountGroups are the groups of all service accounts of a namespace.
+// serviceAccountGroups returns the groups of the service accounts of a namespace.
 func serviceAccountGroups(namespace string) []string {
 	return []string{serviceAccountsGroup, serviceAccountsGroup + ":" + namespace}
 }
 
-// splitServiceAccount returns the namespace and the name of the service account that a user is; ok
-// is false for another user.
+// splitServiceAccount returns the namespace and name of the service account that a user is; ok is
+// false for other users.
 func splitServiceAccount(user string) (namespace, name string, ok bool) {
 	rest, ok := strings.CutPrefix(user, serviceAccountPrefix)
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Store is what a controller reads: *store.Store.
+// Store is the part of *store.Store that a controller uses.
 type Store interface {
 	Get(key store.Key) (store.Item, error)
 	List(r store.Range, yield func(store.Item) bool) (revision uint64, err error)
@@ -26,39 +26,40 @@ type Store interface {
 
 var _ Store = (*store.Store)(nil)
 
-// Logic is what a controller does. Its methods are called by Run, one after the other.
+// Logic is the implementation of a controller. Run calls its methods sequentially.
 type Logic interface {
-	// Begin forgets all that was seen: what is there is seen next.
+	// Begin resets the state: See is called next with all existing objects.
 	Begin()
-	// See takes note of a change, and queues whom it may concern. at is when it was seen, zero for
-	// an object that was there at the beginning.
+	// See processes a change, and queues the objects that it may concern. at is when it was seen,
+	// zero for an object that existed at the start.
 	See(change store.Change, at time.Time)
-	// Sync does for one object what is to be done for it now. An error has it looked at again
-	// later; a conflict, with a change that is on its way, is no failure.
+	// Sync reconciles one object. After an error it is retried; a conflict, after which a change
+	// follows, is not reported.
 	Sync(ctx context.Context, key store.Key) error
-	// Due queues what is due by now, and returns when something is next; zero for never.
+	// Due queues what is due by now, and returns when something is due next; zero for never.
 	Due(now time.Time) (next time.Time)
 }
 
-// Config is what a Controller is made of.
+// Config configures a Controller.
 type Config struct {
-	// Name is what it is called in logs and errors.
+	// Name is the controller's name in logs and errors.
 	Name  string
 	Store Store
-	// Resources are those of which all objects are seen at the beginning, in that order. Of several
-	// objects that are queued, those of the first are looked at first; then those of others.
+	// Resources are those whose objects are listed at the start, in that order. Queued objects are
+	// synced in that order too; those of other resources last.
 	Resources []string
 	Log       *slog.Logger
 }
 
 const (
-	// callTime bounds one look at an object, with its writes.
+	// callTime bounds one sync of an object, with its writes.
 	callTime = 30 * time.Second
-	// firstRetry and lastRetry are how long after a failure an object is looked at again.
+	// firstRetry and lastRetry are the minimum and maximum delay of a retry.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Controller looks at objects while Run runs. All but Health and Wake is for its Logic alone.
+// Controller syncs objects while Run runs. Only its Logic may call methods other than Run, Health
+// and Wake.
 type Controller struct {
 	cfg   Config
 	logic Logic
@@ -66,29 +67,29 @@ type Controller struct {
 	retry map[store.Key]retry
 
 	mu        sync.Mutex
-	failure   error  // guarded by mu; of the last look that failed, nil when all are done
+	failure   error  // guarded by mu; of the first object to be retried, nil if there is none
 	woken     bool   // guarded by mu; Wake was called since the last Due
 	interrupt func() // guarded by mu; ends the wait for changes
 }
 
-// retry is when an object is looked at again.
+// retry is a scheduled sync of an object.
 type retry struct {
 	at    time.Time
 	delay time.Duration
-	err   error // why
+	err   error // the cause
 }
 
-// New returns a controller, which Run has work.
+// New returns a controller. Run runs it.
 func New(cfg Config, logic Logic) *Controller { return &Controller{cfg: cfg, logic: logic} }
 
-// Health is what a look has failed with that is to be tried again.
+// Health returns the error of a sync that is to be retried.
 func (c *Controller) Health() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failure
 }
 
-// Wake calls Due of the Logic: what it depends on besides the store has changed. It is safe for
+// Wake makes Run call Due of the Logic: state outside the store has changed. It is safe for
 // concurrent use.
 func (c *Controller) Wake() {
 	c.mu.Lock()
@@ -114,18 +115,18 @@ func (c *Controller) waiting(ctx context.Context, until time.Time) (context.Cont
 	return ctx, c.interrupt
 }
 
-// Queue has objects be looked at.
+// Queue queues objects for Sync.
 func (c *Controller) Queue(keys ...store.Key) {
 	for _, key := range keys {
 		c.queue[key] = true
 	}
 }
 
-// Forget has an object that is gone not be looked at again.
+// Forget cancels the retry of a deleted object.
 func (c *Controller) Forget(key store.Key) { delete(c.retry, key) }
 
-// Later has an object be looked at twice as long from now as the last time, and returns how long
-// that is.
+// Later schedules a sync after twice the last delay, within the limits of retries, and returns the
+// delay.
 func (c *Controller) Later(key store.Key, last time.Duration) time.Duration {
 	return c.again(key, last, nil)
 }
@@ -136,7 +137,7 @@ func (c *Controller) again(key store.Key, last time.Duration, err error) time.Du
 	return delay
 }
 
-// Run works until the context is done.
+// Run runs the controller until the context is done.
 func (c *Controller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		revision, err := c.begin()
@@ -154,7 +155,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// begin looks at everything that is there.
+// begin lists the existing objects.
 func (c *Controller) begin() (revision uint64, err error) {
 	c.queue, c.retry = map[store.Key]bool{}, map[store.Key]retry{}
 	c.logic.Begin()
@@ -171,12 +172,12 @@ func (c *Controller) begin() (revision uint64, err error) {
 	return revision, nil
 }
 
-// follow works off what is to be looked at, and waits for more.
+// follow syncs queued objects, and waits for changes and deadlines.
 func (c *Controller) follow(ctx context.Context, revision uint64) error {
 	for ctx.Err() == nil {
 		next := c.due(time.Now())
 		if c.work(ctx) {
-			continue // what it has put off is due some time, too
+			continue // its retries may be due
 		}
 		waiting, cancel := c.waiting(ctx, next)
 		changes, err := c.cfg.Store.Since(waiting, revision)
@@ -194,7 +195,7 @@ func (c *Controller) follow(ctx context.Context, revision uint64) error {
 	return ctx.Err()
 }
 
-// due queues what is due, and returns when something is next; zero for never.
+// due queues what is due, and returns when something is due next; zero for never.
 func (c *Controller) due(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	c.woken = false
@@ -211,8 +212,7 @@ func (c *Controller) due(now time.Time) (next time.Time) {
 	return next
 }
 
-// work looks at all that is queued, in an order that is the same each time, and reports whether
-// there was anything.
+// work syncs the queued objects, in a stable order, and reports whether there were any.
 func (c *Controller) work(ctx context.Context) (some bool) {
 	for _, key := range slices.SortedFunc(maps.Keys(c.queue), c.compare) {
 		if some = true; ctx.Err() != nil {

@@ -1,11 +1,11 @@
-// Package controller is what the controllers of the local API share: the objects that are to be
-// looked at, when they change, when they are due, and again after a failure.
+// Package controller is the common part of the local API's controllers: a queue of objects to sync
+// after changes, at deadlines, and again after failures.
 //
-//	store.Since ──► See: whom may that concern? ──► queue ──► Sync ──► writes
-//	                                                  ▲
-//	                     one deadline: something is due, or is tried again
+//	store.Since ──► See: objects a change may concern ──► queue ──► Sync ──► writes
+//	                                                        ▲
+//	                              one deadline: something is due, or is retried
 //
-// Owns: the queue, and which object is tried again when.
+// Owns: the queue, and the retries of objects.
 // Reads: the store.
-// Never: polls, or knows what is done for an object.
+// Never: polls, or depends on what Sync does for an object.
 package controller

@@ -8,7 +8,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Get reads an object; the zero value if the store has none.
+// Get reads an object; the zero value if it does not exist.
 func Get[T kinds.Object](s Store, key store.Key) (T, error) {
 	var none T
 	item, err := s.Get(key)

@@ -1,17 +1,17 @@
-// Package gc takes away what nothing needs any more: objects whose owners are gone, the
-// content of namespaces that are deleted, finalizers that protect what nobody uses, and old events.
-// New namespaces get the objects that each has.
+// Package gc is the garbage collector: it deletes objects whose owners do not exist, the content of
+// deleted namespaces, finalizers of unused claims and volumes, and expired events. It creates the
+// default objects of namespaces.
 //
-//	store.Since ──► what changed ──► whom may that concern? ──► look at those ──► delete, patch
-//	                                                                 ▲
-//	                              one deadline: an event is old, or a write is tried again
+//	store.Since ──► changes ──► objects they may concern ──► Sync ──► delete, patch
+//	                                                           ▲
+//	                        one deadline: an event expires, or a write is retried
 //
-// It is what kube-controller-manager does by its garbage collector, its namespace controller and
-// its controllers that protect volumes, for the kinds of the local API
+// It does what kube-controller-manager's garbage collector, namespace controller and volume
+// protection controllers do, for the kinds of the local API
 // (kubernetes.io/docs/concepts/architecture/garbage-collection).
 //
-// Owns: an index of the objects that have owners, and when each event is old.
-// Reads: the store. Each decision is made of what it has at that moment, and each write has the uid
-// and the resourceVersion that it was made of.
-// Never: polls, deletes an object that has an owner that lives or that cannot be known.
+// Owns: an index of the objects that have owners, and the expiry of each event.
+// Reads: the store. Each decision uses its current state, and each write has the uid and the
+// resourceVersion that the decision was based on.
+// Never: polls, deletes an object with an owner that exists or cannot be determined.
 package gc

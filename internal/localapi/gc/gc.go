@@ -19,62 +19,62 @@ import (
 // Writer writes objects as a client of the API does.
 type Writer interface {
 	Create(ctx context.Context, o kinds.Object) error
-	// Delete deletes an object as the options say.
+	// Delete deletes an object with the given options.
 	Delete(ctx context.Context, o Ref, how metav1.DeleteOptions) error
-	// Patch carries out a JSON merge patch of an object or, if one is named, of its subresource.
+	// Patch applies a JSON merge patch to an object or, if one is named, to its subresource.
 	Patch(ctx context.Context, o Ref, subresource string, patch []byte) error
 	// Finalize writes the subresource finalize of a namespace.
 	Finalize(ctx context.Context, ns *v1.Namespace) error
 }
 
-// Ref names an object.
+// Ref identifies an object.
 type Ref struct {
 	Kind      *kinds.Kind
 	Namespace string
 	Name      string
 }
 
-// Config is what a Collector is made of.
+// Config configures a Collector.
 type Config struct {
 	Store  controller.Store
 	Writer Writer
-	// Defaults are the objects that each namespace has: the service account default, the ConfigMap
-	// kube-root-ca.crt. nil: none.
+	// Defaults returns the objects that each namespace has: the service account default, the
+	// ConfigMap kube-root-ca.crt. nil: none.
 	Defaults func(namespace string) []kinds.Object
 	Log      *slog.Logger
 }
 
-// eventLife is how long after its last change an event is kept, as kube-apiserver does.
+// eventLife is how long an event is stored after its last change, as in kube-apiserver.
 const eventLife = time.Hour
 
-// Collector takes garbage away while Run runs. Its Health is what a write has failed with that is
-// to be tried again.
+// Collector collects garbage while Run runs. Health returns the error of a sync that is to be
+// retried.
 type Collector struct {
 	*controller.Controller
 	cfg   Config
 	graph *graph
 
-	events      map[store.Key]time.Time // when each is old
-	oldest      time.Time               // not after the first of them; zero if there are none
+	events      map[store.Key]time.Time // when each expires
+	oldest      time.Time               // not after the first expiry; zero if there are no events
 	terminating map[string]bool         // namespaces
-	claims      map[store.Key]bool      // that are deleted, and protected
+	claims      map[store.Key]bool      // deleted ones with the protection finalizer
 }
 
-// New returns a collector, which Run has work.
+// New returns a collector. Run runs it.
 func New(cfg Config) *Collector {
 	c := &Collector{cfg: cfg}
 	c.Controller = controller.New(controller.Config{Name: "garbage collection", Store: cfg.Store, Resources: stored(), Log: cfg.Log}, c)
 	return c
 }
 
-// Begin is controller.Logic.
+// Begin implements controller.Logic.
 func (c *Collector) Begin() {
 	c.graph = newGraph()
 	c.events, c.oldest = map[store.Key]time.Time{}, time.Time{}
 	c.terminating, c.claims = map[string]bool{}, map[store.Key]bool{}
 }
 
-// See is controller.Logic.
+// See implements controller.Logic.
 func (c *Collector) See(change store.Change, at time.Time) {
 	before, now := c.read(change.Before), c.read(change.Now)
 	if now != nil {
@@ -83,8 +83,8 @@ func (c *Collector) See(change store.Change, at time.Time) {
 	c.see(before, now)
 }
 
-// read is decode for what is seen: an object that cannot be read is left alone. Who would be
-// deleted for want of it is not, as whoever looks at it then fails.
+// read decodes a changed object. One that cannot be decoded is logged and ignored; objects that
+// depend on it are not deleted, since their sync fails.
 func (c *Collector) read(item store.Item) *object {
 	o, err := decode(item)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *Collector) read(item store.Item) *object {
 	return o
 }
 
-// Due is controller.Logic: events become old.
+// Due implements controller.Logic: it queues expired events.
 func (c *Collector) Due(now time.Time) (next time.Time) {
 	if c.oldest.IsZero() || c.oldest.After(now) {
 		return c.oldest
@@ -109,15 +109,15 @@ func (c *Collector) Due(now time.Time) (next time.Time) {
 	return c.oldest
 }
 
-// expect has an event be old at a time.
+// expect schedules the expiry of an event.
 func (c *Collector) expect(at time.Time) {
 	if c.oldest.IsZero() || at.Before(c.oldest) {
 		c.oldest = at
 	}
 }
 
-// see takes note of a change and queues whom it may concern. before is nil for what is new, now for
-// what is gone.
+// see records a change and queues the objects that it may concern. before is nil for a new object,
+// now for a deleted one.
 func (c *Collector) see(before, now *object) {
 	o := now
 	if o == nil {
@@ -129,12 +129,12 @@ func (c *Collector) see(before, now *object) {
 	key := o.key
 	gone := now == nil || before != nil && before.uid() != now.uid()
 	for owner := range c.graph.replace(before, now) {
-		c.Queue(owner) // it may wait for this one
+		c.Queue(owner) // it may wait for this dependent
 	}
 	if before != nil && (gone || now.deleting() && !before.deleting()) {
 		for dependant := range c.graph.dependants[before.uid()] {
 			c.Queue(dependant)
-			c.graph.seek(dependant, before.uid()) // it was in its place
+			c.graph.seek(dependant, before.uid()) // it existed where the reference expects it
 		}
 	}
 	switch {
@@ -147,7 +147,7 @@ func (c *Collector) see(before, now *object) {
 	c.seeKind(key, now)
 }
 
-// seeKind is what a change means besides for its kind.
+// seeKind handles what is specific to the kind of a changed object.
 func (c *Collector) seeKind(key store.Key, now *object) {
 	switch key.Resource {
 	case "namespaces":
@@ -161,7 +161,7 @@ func (c *Collector) seeKind(key store.Key, now *object) {
 	case "events":
 		delete(c.events, key)
 		if now != nil {
-			// At full minutes, so that many that are old go at one time.
+			// At full minutes, so that many expired events are deleted at once.
 			at := now.changed().Add(eventLife).Truncate(time.Minute).Add(time.Minute)
 			c.events[key] = at
 			c.expect(at)
@@ -182,7 +182,7 @@ func (c *Collector) seeKind(key store.Key, now *object) {
 	}
 }
 
-// Sync is controller.Logic.
+// Sync implements controller.Logic.
 func (c *Collector) Sync(ctx context.Context, key store.Key) error {
 	o, err := c.get(key)
 	if err != nil || o == nil {
@@ -205,7 +205,7 @@ func (c *Collector) Sync(ctx context.Context, key store.Key) error {
 	return c.collect(ctx, o)
 }
 
-// get reads an object; nil if it is not there.
+// get reads an object; nil if it does not exist.
 func (c *Collector) get(key store.Key) (*object, error) {
 	item, err := c.cfg.Store.Get(key)
 	if errors.Is(err, store.ErrNotFound) {
@@ -225,5 +225,5 @@ func (c *Collector) delete(ctx context.Context, o *object, policy metav1.Deletio
 	})
 }
 
-// uidSet is a set of objects, by their uid.
+// uidSet is a set of objects, by uid.
 type uidSet map[types.UID]bool

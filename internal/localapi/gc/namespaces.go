@@ -17,8 +17,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// syncNamespace gives a namespace what each has, or ends one that is deleted. done says that
-// nothing more is to be done for it now.
+// syncNamespace creates the default objects of a namespace, or finalizes a deleted one. done
+// reports that no more is to be done now.
 func (c *Collector) syncNamespace(ctx context.Context, o *object) (done bool, err error) {
 	ns, err := whole[*v1.Namespace](o)
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *Collector) syncNamespace(ctx context.Context, o *object) (done bool, er
 	return true, failed
 }
 
-// ensureDefaults makes the objects that each namespace has, and brings ConfigMaps among them to
-// what they are to hold.
+// ensureDefaults creates the default objects of a namespace, and restores the data of ConfigMaps
+// among them.
 func (c *Collector) ensureDefaults(ctx context.Context, namespace string) error {
 	if c.cfg.Defaults == nil {
 		return nil
@@ -92,7 +92,7 @@ func (c *Collector) ensureData(ctx context.Context, have *object, want kinds.Obj
 	return c.cfg.Writer.Patch(ctx, have.ref(), "", b)
 }
 
-// keyOf is where an object is stored.
+// keyOf returns the key under which an object is stored.
 func keyOf(o kinds.Object) (store.Key, error) {
 	kind := kinds.Of(o)
 	if kind == nil {
@@ -101,10 +101,10 @@ func keyOf(o kinds.Object) (store.Key, error) {
 	return store.Key{Resource: kind.Stored, Namespace: o.GetNamespace(), Name: o.GetName()}, nil
 }
 
-// content is what is left of a namespace.
+// content is the remaining content of a namespace.
 type content struct {
 	objects    map[string]int // by resource
-	finalizers map[string]int // how many objects have each
+	finalizers map[string]int // number of objects with each
 }
 
 func (c content) total() (n int) {
@@ -114,11 +114,11 @@ func (c content) total() (n int) {
 	return n
 }
 
-// deleteContent deletes what is in a namespace, pods first, and returns what was there still.
+// deleteContent deletes the content of a namespace, pods first, and returns what it found.
 func (c *Collector) deleteContent(ctx context.Context, namespace string) (content, error) {
 	left := content{map[string]int{}, map[string]int{}}
 	var failed error
-	for _, resource := range stored() { // pods are the first
+	for _, resource := range stored() { // pods are first
 		if !refTo(store.Key{Resource: resource}).Kind.Namespaced {
 			continue
 		}
@@ -140,7 +140,7 @@ func (c *Collector) deleteContent(ctx context.Context, namespace string) (conten
 			}
 		}
 		if resource == "pods" && len(list) > 0 {
-			break // what they use goes after them
+			break // delete what they use after them
 		}
 	}
 	return left, failed
@@ -149,7 +149,7 @@ func (c *Collector) deleteContent(ctx context.Context, namespace string) (conten
 func (c *Collector) list(r store.Range) (list []*object, err error) {
 	var failed error
 	_, err = c.cfg.Store.List(r, func(item store.Item) bool {
-		item.Value = slices.Clone(item.Value) // it may be read in this call alone
+		item.Value = slices.Clone(item.Value) // it is valid only during this call
 		var o *object
 		if o, failed = decode(item); failed == nil {
 			list = append(list, o)
@@ -162,7 +162,8 @@ func (c *Collector) list(r store.Range) (list []*object, err error) {
 	return list, err
 }
 
-// conditions are those of a namespace that is deleted, in the words of kube-controller-manager.
+// conditions returns the conditions of a terminating namespace, with kube-controller-manager's
+// messages.
 func (c content) conditions(failed error) []v1.NamespaceCondition {
 	list := []v1.NamespaceCondition{
 		{Type: v1.NamespaceDeletionDiscoveryFailure, Status: v1.ConditionFalse, Reason: "ResourcesDiscovered", Message: "All resources successfully discovered"},
@@ -196,7 +197,6 @@ func (c content) conditions(failed error) []v1.NamespaceCondition {
 	return list
 }
 
-// setConditions writes the conditions of a namespace if they have changed.
 func (c *Collector) setConditions(ctx context.Context, o *object, ns *v1.Namespace, want []v1.NamespaceCondition) error {
 	changed := false
 	all := slices.Clone(ns.Status.Conditions)

@@ -18,20 +18,20 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// object is what matters of an object of any kind.
+// object is the metadata and the encoded value of a stored object.
 type object struct {
 	key      store.Key
 	revision uint64
 	meta     metav1.ObjectMeta
 	value    []byte
-	written  time.Time // by a change that was seen; zero if it was there at the start
+	written  time.Time // by a change that was seen; zero if it existed at the start
 }
 
-// protobufPrefix begins a stored object (kubernetes.io/docs/reference/using-api/api-concepts).
+// protobufPrefix starts a stored object (kubernetes.io/docs/reference/using-api/api-concepts).
 var protobufPrefix = []byte("k8s\x00")
 
-// decode reads the metadata of what is stored; nil for no object. They are the first field of each
-// kind, so nothing else is read of one in protobuf.
+// decode decodes the metadata of a stored object; nil for no object. It is the first field of each
+// kind, so the rest of the protobuf is not decoded.
 func decode(item store.Item) (*object, error) {
 	if item.Value == nil {
 		return nil, nil
@@ -54,7 +54,7 @@ func decode(item store.Item) (*object, error) {
 	return o, nil
 }
 
-// whole is all of an object.
+// whole decodes the whole object.
 func whole[T kinds.Object](o *object) (T, error) {
 	var none T
 	decoded, _, err := kinds.Codecs().UniversalDeserializer().Decode(o.value, nil, nil)
@@ -75,20 +75,20 @@ func (o *object) deleting() bool  { return o.meta.DeletionTimestamp != nil }
 
 func (o *object) has(finalizer string) bool { return slices.Contains(o.meta.Finalizers, finalizer) }
 
-// waitsForDependants says whether an object is deleted in the foreground.
+// waitsForDependants reports whether an object is being deleted in the foreground.
 func (o *object) waitsForDependants() bool {
 	return o.deleting() && o.has(metav1.FinalizerDeleteDependents)
 }
 
 func (o *object) ref() Ref { return refTo(o.key) }
 
-// refTo names what a key is of. Events are those of the core.
+// refTo returns the object of a key. Events are those of core/v1.
 func refTo(key store.Key) Ref {
 	i := slices.IndexFunc(kinds.All, func(k kinds.Kind) bool { return k.Stored == key.Resource })
 	return Ref{Kind: &kinds.All[i], Namespace: key.Namespace, Name: key.Name}
 }
 
-// stored are the resources of the store, each once, in the order of the kinds.
+// stored returns the resources of the store without duplicates, in the order of kinds.All.
 func stored() []string {
 	var list []string
 	for _, k := range kinds.All {
@@ -99,7 +99,7 @@ func stored() []string {
 	return list
 }
 
-// changed is when an event was written last, as far as it tells itself.
+// changed returns when an event was last written, as far as that is known.
 func (o *object) changed() time.Time {
 	if !o.written.IsZero() {
 		return o.written
@@ -114,12 +114,12 @@ func (o *object) changed() time.Time {
 	return slices.MaxFunc(times, time.Time.Compare)
 }
 
-// merge is a patch of the metadata of this very version of an object.
+// merge returns a patch of the metadata of exactly this version of an object.
 func (o *object) merge(field string, value any) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.uid(), "resourceVersion": o.version(), field: value}})
 }
 
-// without is a list without one value; never nil, as it stands in a patch.
+// without returns a list without one value; never nil, as it is used in a patch.
 func without(list []string, value string) []string {
 	return append([]string{}, slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == value })...)
 }

@@ -15,18 +15,18 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// graph is who has which owners. What has none is not in it.
+// graph is the ownership graph. Objects without owners are not in it.
 type graph struct {
 	dependants map[types.UID]map[store.Key]bool // by owner
-	sought     map[store.Key]uidSet             // owners that need not be looked for elsewhere any more
+	sought     map[store.Key]uidSet             // owners not to be searched for in other namespaces
 }
 
 func newGraph() *graph {
 	return &graph{dependants: map[types.UID]map[store.Key]bool{}, sought: map[store.Key]uidSet{}}
 }
 
-// replace takes note of the owners of an object, and returns the keys of those that may wait for a
-// change of it.
+// replace updates the owners of an object, and returns the keys of owners that may wait for the
+// change.
 func (g *graph) replace(before, now *object) map[store.Key]bool {
 	concerned := map[store.Key]bool{}
 	if before != nil {
@@ -55,7 +55,7 @@ func (g *graph) replace(before, now *object) map[store.Key]bool {
 	return concerned
 }
 
-// seek says whether the owner of an object is to be looked for, which it is once.
+// seek reports whether the owner is still to be searched for, which is done once, and marks it.
 func (g *graph) seek(dependant store.Key, owner types.UID) bool {
 	if g.sought[dependant][owner] {
 		return false
@@ -67,7 +67,7 @@ func (g *graph) seek(dependant store.Key, owner types.UID) bool {
 	return true
 }
 
-// kindOf is the kind that an owner reference names; nil if the local API does not have it.
+// kindOf returns the kind of an owner reference; nil if the local API does not have it.
 func kindOf(r metav1.OwnerReference) *kinds.Kind {
 	group, err := schema.ParseGroupVersion(r.APIVersion)
 	i := slices.IndexFunc(kinds.All, func(k kinds.Kind) bool { return k.Group == group.Group && k.GroupVersionKind.Kind == r.Kind })
@@ -77,8 +77,8 @@ func kindOf(r metav1.OwnerReference) *kinds.Kind {
 	return &kinds.All[i]
 }
 
-// ownerKey is where the owner of an object is to be. ok is false where nobody can know: the kind is
-// none of the local API, or one with a namespace, which the object has not.
+// ownerKey returns the key of an owner. ok is false if it cannot be determined: the local API does
+// not have the kind, or the kind is namespaced and the object is not.
 func ownerKey(o *object, r metav1.OwnerReference) (key store.Key, ok bool) {
 	k := kindOf(r)
 	if k == nil || k.Namespaced && o.key.Namespace == "" {
@@ -91,11 +91,11 @@ func ownerKey(o *object, r metav1.OwnerReference) (key store.Key, ok bool) {
 	return key, true
 }
 
-// owners are those of an object, by what is known of them.
+// owners are the owners of an object, by state.
 type owners struct {
-	solid   []metav1.OwnerReference // live, or cannot be known
+	solid   []metav1.OwnerReference // exist, or cannot be determined
 	gone    uidSet
-	waiting uidSet // deleted in the foreground: they wait for this object, if it blocks them
+	waiting uidSet // deleted in the foreground, and blocked by this object
 }
 
 func (c *Collector) ownersOf(ctx context.Context, o *object) (owners, error) {
@@ -125,8 +125,7 @@ func (c *Collector) ownersOf(ctx context.Context, o *object) (owners, error) {
 	return found, nil
 }
 
-// collect deletes an object whose owners are all gone, and ends the deletion of one that is the
-// owner of others.
+// collect deletes an object whose owners do not exist, and completes the deletion of an owner.
 func (c *Collector) collect(ctx context.Context, o *object) error {
 	switch {
 	case o.deleting() && o.has(metav1.FinalizerOrphanDependents):
@@ -151,7 +150,7 @@ func (c *Collector) collect(ctx context.Context, o *object) error {
 		return c.delete(ctx, o, metav1.DeletePropagationForeground)
 	}
 	policy := metav1.DeletePropagationBackground
-	switch { // as the object itself asks for
+	switch { // the policy that its finalizers request
 	case o.has(metav1.FinalizerOrphanDependents):
 		policy = metav1.DeletePropagationOrphan
 	case o.has(metav1.FinalizerDeleteDependents):
@@ -168,8 +167,8 @@ func (c *Collector) setOwners(ctx context.Context, o *object, rest []metav1.Owne
 	return c.cfg.Writer.Patch(ctx, o.ref(), "", patch)
 }
 
-// unblockCycle has an object not block its owners, if one of its own dependants waits too: they
-// would wait for each other for ever. The object is read again then, as it has changed.
+// unblockCycle removes blockOwnerDeletion from an object if one of its own dependents waits too, to
+// break a deadlock. It then reads the changed object again.
 func (c *Collector) unblockCycle(ctx context.Context, o *object) error {
 	for key := range c.graph.dependants[o.uid()] {
 		d, err := c.get(key)
@@ -199,8 +198,7 @@ func (c *Collector) unblockCycle(ctx context.Context, o *object) error {
 	return nil
 }
 
-// dependantsOf are the objects that name an object as their owner, in an order that is the same
-// each time.
+// dependantsOf returns the dependents of an object, sorted.
 func (c *Collector) dependantsOf(o *object) ([]*object, error) {
 	var list []*object
 	for key := range c.graph.dependants[o.uid()] {
@@ -216,7 +214,7 @@ func (c *Collector) dependantsOf(o *object) ([]*object, error) {
 	return list, nil
 }
 
-// orphan takes the owner away from its dependants, which stay, and lets it go.
+// orphan removes the owner reference from the dependents, and then the owner's finalizer.
 func (c *Collector) orphan(ctx context.Context, o *object) error {
 	list, err := c.dependantsOf(o)
 	if err != nil {
@@ -231,7 +229,8 @@ func (c *Collector) orphan(ctx context.Context, o *object) error {
 	return c.removeFinalizer(ctx, o, metav1.FinalizerOrphanDependents)
 }
 
-// deleteDependants lets an object go that no dependant blocks any more. Others are looked at.
+// deleteDependants removes the finalizer of an owner that no dependent blocks, or collects the
+// dependents.
 func (c *Collector) deleteDependants(ctx context.Context, o *object) error {
 	list, err := c.dependantsOf(o)
 	if err != nil {
@@ -264,8 +263,8 @@ func (c *Collector) removeFinalizer(ctx context.Context, o *object, finalizer st
 	return c.cfg.Writer.Patch(ctx, o.ref(), "", patch)
 }
 
-// findElsewhere tells of an owner that is there, but in another namespace, where it cannot own the
-// object. It is looked for once for each reference.
+// findElsewhere writes an event if the owner exists in another namespace, where it cannot own the
+// object. It searches once per reference.
 func (c *Collector) findElsewhere(ctx context.Context, o *object, r metav1.OwnerReference) {
 	k := kindOf(r)
 	if !k.Namespaced || c.graph.sought[o.key][r.UID] {
@@ -285,7 +284,7 @@ func (c *Collector) findElsewhere(ctx context.Context, o *object, r metav1.Owner
 	}
 }
 
-// warn writes an event of an owner that is in no place where it may be.
+// warn writes an event about an invalid owner reference, once.
 func (c *Collector) warn(ctx context.Context, o *object, r metav1.OwnerReference) {
 	if !c.graph.seek(o.key, r.UID) {
 		return

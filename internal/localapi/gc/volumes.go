@@ -9,14 +9,14 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// The finalizers of claims and volumes that somebody may use. Who makes them gives them these.
+// The finalizers of claims and volumes. Their creator sets them.
 const (
 	claimProtection  = "kubernetes.io/pvc-protection"
 	volumeProtection = "kubernetes.io/pv-protection"
 )
 
-// unprotect lets a claim or a volume go that is to be deleted and that nobody uses any more. done
-// says that something was done.
+// unprotect removes the protection finalizer of a deleted claim or volume that is not in use. done
+// reports whether it did.
 func (c *Collector) unprotect(ctx context.Context, o *object) (done bool, err error) {
 	finalizer, used := claimProtection, c.claimIsUsed
 	if o.key.Resource == "persistentvolumes" {
@@ -31,8 +31,8 @@ func (c *Collector) unprotect(ctx context.Context, o *object) (done bool, err er
 	return true, c.removeFinalizer(ctx, o, finalizer)
 }
 
-// claimIsUsed says whether a pod that has a node names a claim; also one that has ended, until it
-// is deleted.
+// claimIsUsed reports whether a pod with a node uses a claim, including terminated pods that are
+// not deleted.
 func (c *Collector) claimIsUsed(o *object) (used bool, err error) {
 	var failed error
 	_, err = c.cfg.Store.List(store.Range{Resource: "pods", Namespace: o.key.Namespace}, func(item store.Item) bool {

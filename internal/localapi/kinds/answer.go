@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Fail answers with an error as the API server does: with a Status. What is none of its errors is
-// an internal one.
+// Fail responds with the Status of an error, as the API server does. An error that is no API error
+// is an internal error.
 func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
@@ -28,8 +28,8 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	Answer(w, r, int(s.Code), &s)
 }
 
-// Answer writes one object in the first format of those that the client accepts that is known, else
-// in JSON. It is for answers that are made for everybody; reads.Handler says 406 where it must.
+// Answer writes one object in the first supported format that the client accepts, else in JSON. It
+// does not respond with 406; read.Handler does where required.
 func Answer(w http.ResponseWriter, r *http.Request, code int, o runtime.Object) {
 	format := runtime.ContentTypeJSON
 	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
@@ -47,5 +47,5 @@ func Answer(w http.ResponseWriter, r *http.Request, code int, o runtime.Object) 
 	}
 	w.Header().Set("Content-Type", format)
 	w.WriteHeader(code)
-	_, _ = w.Write(body.Bytes()) // a client that has gone needs no answer
+	_, _ = w.Write(body.Bytes()) // a client that has disconnected needs no response
 }

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Fields that any object has. Their values are those of its key.
+// Fields of every object. Their values come from its key.
 const (
 	NameField      = "metadata.name"
 	NamespaceField = "metadata.namespace"
 )
 
-// Field returns the name under which Values has what a field selector asks for by a label, or why
-// nothing can be selected by that.
+// Field returns the key in Values of a field selector's label, or an error if the label is not
+// supported.
 func (k *Kind) Field(label string) (string, error) {
 	if k.fields == nil {
 		name, _, err := runtime.DefaultMetaV1FieldSelectorConversion(label, "")
@@ -28,14 +28,14 @@ func (k *Kind) Field(label string) (string, error) {
 	return name, nil
 }
 
-// selectable says by which fields objects of a kind can be selected, besides those of the metadata.
+// selectable sets the fields by which objects of a kind can be selected, other than metadata.
 func selectable[P Object](k Kind, fields map[string]string, values func(P) map[string]string) Kind {
 	k.fields = fields
 	k.Values = func(o Object) map[string]string { return values(o.(P)) }
 	return k
 }
 
-// same has each field under its own name.
+// same maps each field to itself.
 func same(fields ...string) map[string]string {
 	m := map[string]string{}
 	for _, f := range fields {
@@ -51,7 +51,7 @@ var podFields = func() map[string]string {
 	return m
 }()
 
-// podValues has no status.podIPs: kube-apiserver takes the field, and finds no pod by it.
+// podValues has no status.podIPs: kube-apiserver accepts the field, but matches no pod by it.
 func podValues(p *v1.Pod) map[string]string {
 	ip := p.Status.PodIP
 	if len(p.Status.PodIPs) > 0 {
@@ -69,7 +69,7 @@ func podValues(p *v1.Pod) map[string]string {
 	}
 }
 
-// Parts of an object that an event is about.
+// Fields of an event's object reference.
 var referenceFields = []string{"kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"}
 
 var eventFields = func() map[string]string {
@@ -80,7 +80,7 @@ var eventFields = func() map[string]string {
 	return m
 }()
 
-// newEventFields are those of events.k8s.io, which has other names for what core has.
+// newEventFields are the fields of events.k8s.io, which renames those of core.
 var newEventFields = func() map[string]string {
 	m := same(NameField, NamespaceField, "reason", "type")
 	m["reportingController"] = "reportingComponent"

@@ -20,13 +20,13 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// Object is what every API object is.
+// Object is implemented by all API objects.
 type Object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// Kind is one kind of objects as one API version shows it.
+// Kind is one kind of objects in one API version.
 type Kind struct {
 	schema.GroupVersionKind
 	Plural     string // in paths
@@ -34,21 +34,21 @@ type Kind struct {
 	// Stored is the resource under which the store has the objects. Events of both groups are the
 	// same objects.
 	Stored string
-	// Subresources are those that the API has, sorted.
+	// Subresources are sorted.
 	Subresources []string
 	// New returns an empty object.
 	New func() Object
-	// NewStored returns an empty object of the type that the store has: events of both groups are
-	// stored as those of core.
+	// NewStored returns an empty object of the stored type: events of both groups are stored as
+	// core/v1.
 	NewStored func() Object
-	// Values are what field selectors can select a stored object by, besides its name and its
-	// namespace; nil is nothing. Field says which names they have in requests.
+	// Values returns the values for field selectors, other than name and namespace; nil if there
+	// are none. Field maps labels of requests to its keys.
 	Values func(stored Object) map[string]string
 
-	fields map[string]string // by label in requests; nil: those of the metadata alone
+	fields map[string]string // by label in requests; nil: only metadata
 }
 
-// Resource is the group and the plural, as errors name it.
+// Resource returns the group and plural, as in errors.
 func (k *Kind) Resource() schema.GroupResource {
 	return schema.GroupResource{Group: k.Group, Resource: k.Plural}
 }
@@ -66,7 +66,7 @@ func kind[T any, P interface {
 	return k
 }
 
-// global makes a kind one without namespaces.
+// global makes a kind cluster-scoped.
 func global(k Kind) Kind {
 	k.Namespaced = false
 	return k
@@ -99,7 +99,7 @@ var All = func() []Kind {
 	}
 }()
 
-// Find returns the kind of a group, version and plural; nil if the local API has none.
+// Find returns the kind of a group, version and plural; nil if the local API does not have it.
 func Find(group, version, plural string) *Kind {
 	i := slices.IndexFunc(All, func(k Kind) bool { return k.Group == group && k.Version == version && k.Plural == plural })
 	if i < 0 {
@@ -108,11 +108,11 @@ func Find(group, version, plural string) *Kind {
 	return &All[i]
 }
 
-// Of returns the kind of an object by its Go type; nil if the local API has none.
+// Of returns the kind of an object by its Go type; nil if the local API does not have it.
 func Of(o Object) *Kind {
 	gvks, _, err := Scheme().ObjectKinds(o)
 	if err != nil {
-		return nil // a type that the scheme does not know
+		return nil // the type is not in the scheme
 	}
 	i := slices.IndexFunc(All, func(k Kind) bool { return slices.Contains(gvks, k.GroupVersionKind) })
 	if i < 0 {
@@ -121,8 +121,8 @@ func Of(o Object) *Kind {
 	return &All[i]
 }
 
-// Scheme has the types of all kinds, and those that their subresources and reviews take. It is made
-// at the first call and must not be changed.
+// Scheme returns the scheme of all kinds, subresources and reviews. It is created by the first call
+// and must not be modified.
 var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status and the options of calls, in every group

@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// NodeProxy is a request that is passed on to the node API.
+// NodeProxy is a request to proxy to the node API.
 type NodeProxy struct {
-	// Node is the element of the path that names the node: NAME, NAME:PORT or SCHEME:NAME:PORT.
+	// Node is the path element that names the node: NAME, NAME:PORT or SCHEME:NAME:PORT.
 	Node string
-	// Path is that of the request to the node API. It begins with a slash.
+	// Path is the path in the node API. It begins with a slash.
 	Path string
 }
 
-// ReadNodeProxy reads a request to /api/v1/nodes/NODE/proxy/PATH; ok is false if it is to another
-// path. Authorization and the proxy both read it here, so that what is authorized is what is
-// requested.
+// ReadNodeProxy parses a request to /api/v1/nodes/NODE/proxy/PATH; ok is false for other paths.
+// Both authorization and the proxy use it, so that they agree on the request.
 func ReadNodeProxy(r *http.Request) (_ NodeProxy, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/nodes/")
 	if !ok {

@@ -7,35 +7,35 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Request is what a request asks, as the rules of access and the parts of the server see it
+// Request holds the attributes of a request for authorization and routing
 // (kubernetes.io/docs/reference/access-authn-authz/authorization, "Determine the request verb").
 type Request struct {
 	// Verb is get, list, watch, create, update, patch, delete or deletecollection; for a path that
 	// names no resource it is the method in lower case.
 	Verb string
-	// Path is that of the request, cleaned of nothing.
+	// Path is the request's path, not cleaned.
 	Path string
 	// Resource is the plural; "" if the path names no resource.
 	schema.GroupVersion
 	Resource    string
-	Subresource string // with what follows it in the path: "status", "proxy/metrics"
+	Subresource string // with the rest of the path: "status", "proxy/metrics"
 	Namespace   string // "" is all, or none
 	Name        string // "" is all
 }
 
-// NamesResource reports whether the path is that of a resource, be it known or not.
+// NamesResource reports whether the path names a resource, known or not.
 func (r Request) NamesResource() bool { return r.Resource != "" }
 
-// Kind is the kind that the request names; nil if the local API has none.
+// Kind returns the kind that the request names; nil if the local API does not have it.
 func (r Request) Kind() *Kind { return Find(r.Group, r.GroupVersion.Version, r.Resource) }
 
-// verbs of requests, by method; those of GET and DELETE have another for many objects.
+// verbs maps methods to verbs. ofMany changes those of GET and DELETE for collections.
 var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update",
 	http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
-// Read reads method, path and query of a request.
+// Read parses method, path and query of a request.
 func Read(r *http.Request) Request {
 	q := Request{Verb: strings.ToLower(r.Method), Path: r.URL.Path}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -52,14 +52,14 @@ func Read(r *http.Request) Request {
 		verb = ""
 	}
 	q.Verb = verb
-	// Old paths of watches: /api/v1/watch/…
+	// Deprecated watch paths: /api/v1/watch/…
 	watch := parts[0] == "watch" && len(parts) > 1
 	if watch {
 		parts = parts[1:]
 	}
 	if parts[0] == "namespaces" && len(parts) > 1 {
 		q.Namespace = parts[1]
-		// What follows a namespace is a resource in it, but for what a namespace itself has.
+		// After a namespace's name comes a resource, unless it is a subresource of the namespace.
 		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
 			parts = parts[2:]
 		}
@@ -79,7 +79,7 @@ func Read(r *http.Request) Request {
 	return q
 }
 
-// ofMany is the verb of a request for many objects.
+// ofMany returns the verb of a request for a collection.
 func ofMany(verb string, r *http.Request) string {
 	switch {
 	case verb == "get" && watches(r):
@@ -92,7 +92,7 @@ func ofMany(verb string, r *http.Request) string {
 	return verb
 }
 
-// watches reads the parameter as kube-apiserver does: what is not false is true.
+// watches parses the parameter as kube-apiserver does: all but false and 0 is true.
 func watches(r *http.Request) bool {
 	text, ok := r.URL.Query()["watch"]
 	return ok && text[0] != "0" && !strings.EqualFold(text[0], "false")

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// storedAs encodes objects as kube-apiserver does in etcd: protobuf behind "k8s\x00", in the
-// version that they have.
+// storedAs encodes objects as kube-apiserver does in etcd: protobuf after "k8s\x00", in the version
+// that they have.
 var storedAs = sync.OnceValue(func() runtime.Encoder {
 	info, _ := runtime.SerializerInfoForMediaType(Codecs().SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	var versions schema.GroupVersions
@@ -23,7 +23,7 @@ var storedAs = sync.OnceValue(func() runtime.Encoder {
 	return Codecs().EncoderForVersion(info.Serializer, versions)
 })
 
-// Encode returns an object as the store has it: without its resourceVersion, which is the revision.
+// Encode returns the stored form of an object: without its resourceVersion, which is the revision.
 func Encode(o Object) ([]byte, error) {
 	version := o.GetResourceVersion()
 	o.SetResourceVersion("")
@@ -35,7 +35,7 @@ func Encode(o Object) ([]byte, error) {
 	return value.Bytes(), nil
 }
 
-// Decode reads what the store has of an object.
+// Decode decodes a stored object, and sets its resourceVersion to the revision.
 func Decode(value []byte, revision uint64) (Object, error) {
 	decoded, kind, err := Codecs().UniversalDeserializer().Decode(value, nil, nil)
 	if err != nil {

@@ -9,31 +9,31 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// Virtual is a version of a group that has no objects, but answers that are made when somebody
-// asks. What is here is what discovery says of it.
+// Virtual is a group version without stored objects, whose responses are computed on request. It
+// contains the discovery data.
 type Virtual struct {
 	schema.GroupVersion
 	All []metav1.APIResource
 }
 
-// Metrics are readings (internal/localapi/podmetrics).
+// Metrics is the group of internal/localapi/podmetrics.
 var Metrics = Virtual{metricsv1beta1.SchemeGroupVersion, []metav1.APIResource{
 	{Name: "nodes", Kind: "NodeMetrics", Verbs: metav1.Verbs{"get", "list"}},
 	{Name: "pods", Kind: "PodMetrics", Namespaced: true, Verbs: metav1.Verbs{"get", "list"}},
 }}
 
-// Berth is what the agent tells of its own: why a pod is as it is.
+// Berth is the agent's own group. It serves explanations of pods.
 var Berth = Virtual{schema.GroupVersion{Group: "berth.dev", Version: "v1"}, []metav1.APIResource{
 	{Name: "pods/explain", Kind: "Explanation", Namespaced: true, Verbs: metav1.Verbs{"get"}},
 }}
 
-// Virtuals are all of them.
+// Virtuals are all virtual groups.
 var Virtuals = []Virtual{Metrics, Berth}
 
-// Path is where the paths of the group begin.
+// Path returns the path prefix of the group.
 func (v Virtual) Path() string { return "/apis/" + v.GroupVersion.Group }
 
-// Describe describes the group.
+// Describe returns the discovery document of the group.
 func (v Virtual) Describe() *metav1.APIGroup {
 	version := metav1.GroupVersionForDiscovery{GroupVersion: v.String(), Version: v.Version}
 	return &metav1.APIGroup{
@@ -42,14 +42,14 @@ func (v Virtual) Describe() *metav1.APIGroup {
 	}
 }
 
-// Resources describes the version.
+// Resources returns the discovery document of the version.
 func (v Virtual) Resources() *metav1.APIResourceList {
 	return &metav1.APIResourceList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: v.String(), APIResources: v.All,
 	}
 }
 
-// Discovery is Resources as aggregated discovery has it.
+// Discovery is Resources in the format of aggregated discovery.
 func (v Virtual) Discovery() apidiscoveryv2.APIVersionDiscovery {
 	d := apidiscoveryv2.APIVersionDiscovery{Version: v.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 	for _, r := range v.All {

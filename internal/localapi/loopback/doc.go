@@ -1,6 +1,6 @@
-// Package loopback carries HTTP requests to a handler of the same process, without a socket.
+// Package loopback is an HTTP transport to a handler in the same process, without a socket.
 //
-// Owns: one goroutine for each request under way.
+// Owns: one goroutine for each request in progress.
 // Reads: nothing.
 // Never: buffers a body.
 package loopback

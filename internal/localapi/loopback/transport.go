@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// Transport is an http.RoundTripper that calls a handler. It works in a testing/synctest bubble. A
-// handler must not panic, not even with http.ErrAbortHandler; it can break a connection off by
+// Transport is an http.RoundTripper that calls a handler. It works in a testing/synctest bubble.
+// The handler must not panic, not even with http.ErrAbortHandler; it can abort the connection by
 // Abort of its ResponseWriter.
 type Transport struct{ Handler http.Handler }
 
-// RoundTrip returns when the handler has sent the header of its answer; the body is streamed. The
-// request's context, and closing the body, end the handler's context.
+// RoundTrip returns when the handler has sent the header of its response; the body is streamed.
+// Cancelling the request's context, or closing the body, cancels the handler's context.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	in := r.Clone(ctx)
@@ -50,7 +50,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// body ends the call when the client has enough.
+// body cancels the handler when the client closes it.
 type body struct {
 	*io.PipeReader
 	cancel context.CancelFunc
@@ -61,7 +61,7 @@ func (b body) Close() error {
 	return b.PipeReader.Close()
 }
 
-// responseWriter writes into a pipe. code, sent and aborted are read after begun is closed.
+// responseWriter writes to a pipe. code, sent and aborted are read after begun is closed.
 type responseWriter struct {
 	header  http.Header
 	body    *io.PipeWriter
@@ -86,10 +86,10 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
-// Flush has nothing to do: the pipe has no buffer.
+// Flush is a no-op: the pipe has no buffer.
 func (w *responseWriter) Flush() {}
 
-// Abort breaks the connection off: what is written after it goes nowhere.
+// Abort aborts the connection. Later writes are discarded.
 func (w *responseWriter) Abort() {
 	w.once.Do(func() {
 		w.aborted = true

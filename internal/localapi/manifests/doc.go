@@ -1,19 +1,19 @@
-// Package manifests writes the objects that manifests define into the store of the local API, and
-// takes them out again with their manifest.
+// Package manifests applies the objects that manifests define to the store of the local API, and
+// deletes them with their manifest.
 //
-// An object is marked as its file's by annotations. One of that name without the mark is somebody
-// else's: it is neither changed nor removed, and the file that defines it too is named in Health.
-// What somebody changes by the API in an object of a file stays until the manifests change next, or
-// the agent starts: then the object is as its file says again. So does one that was deleted come
-// back. What the system writes is left alone: the volume of a claim, the claim of a volume, their
-// state, their finalizers.
+// Annotations mark an object as defined by a file. An existing object without the mark is neither
+// changed nor deleted, and Health reports the file that defines it too. API changes to an object of
+// a file persist until the manifests change or the agent restarts; then the object is reset to its
+// file, or created again if it was deleted. Fields that the system writes are preserved: the volume
+// of a claim, the claim of a volume, their status, their finalizers.
 //
-// A namespace that an object or a pod of a manifest needs is made, and stays.
+// A namespace that an object or a pod of a manifest needs is created, and never deleted.
 //
-// Each write is complete in itself: whoever is killed between two of them finds in the store what
-// is still to be done.
+// Each write is complete in itself: after a crash between two of them, the next pass completes the
+// rest.
 //
 // Owns: the objects that carry the mark.
 // Reads: the store.
-// Never: judges an object (internal/source/validation has), polls, takes over what has no mark.
+// Never: validates an object (internal/source/validation has), polls, adopts an object without the
+// mark.
 package manifests

@@ -15,7 +15,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Store is what it reads: *store.Store.
+// Store is the part of *store.Store that is used.
 type Store interface {
 	Get(key store.Key) (store.Item, error)
 	List(r store.Range, yield func(store.Item) bool) (revision uint64, err error)
@@ -23,68 +23,67 @@ type Store interface {
 	Revision() uint64
 }
 
-// Writer writes objects unjudged, as the agent does. Its errors are those of the API.
+// Writer makes trusted writes. Its errors are API errors.
 type Writer interface {
 	Create(ctx context.Context, o kinds.Object) error
-	// Update replaces an object and its status, if it has the uid and the resourceVersion of o.
+	// Update replaces an object and its status, if the uid and the resourceVersion match o.
 	Update(ctx context.Context, o kinds.Object) error
-	// Delete deletes an object, if it has the uid and the resourceVersion of o, once its finalizers
-	// are gone.
+	// Delete deletes an object, if the uid and the resourceVersion match o, once its finalizers are
+	// removed.
 	Delete(ctx context.Context, o kinds.Object) error
 }
 
-// Config is what a Keeper is made of.
+// Config configures a Keeper.
 type Config struct {
 	Store  Store
 	Writer Writer
 	Log    *slog.Logger
 }
 
-// Object is one that a manifest defines, complete and valid. It is shared and never changed.
+// Object is an object of a manifest, complete and valid. It is shared and must not be modified.
 type Object struct {
 	kinds.Object
 	Path string // of the file or URL that defines it
 }
 
-// Defined is all that manifests define, and the namespaces of their pods.
+// Defined is all objects that manifests define, and the namespaces of their pods.
 type Defined struct {
 	Objects    []Object
 	Namespaces []string
-	// Incomplete says that some manifests were not read yet: nothing is removed that may be theirs.
+	// Incomplete is set if some manifests were not read yet. Nothing is deleted then.
 	Incomplete bool
 }
 
 const (
 	// callTime bounds all writes of one pass.
 	callTime = 30 * time.Second
-	// firstRetry and lastRetry are how long after a failure what failed is tried again.
+	// firstRetry and lastRetry are the minimum and maximum delay of a retry.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Keeper keeps the objects of manifests. Set gives it what they define; Run tries again what could
-// not be done.
+// Keeper reconciles the store with the objects of manifests. Set sets the desired state; Run
+// retries what failed.
 type Keeper struct {
 	cfg Config
 
-	turn    sync.Mutex // of who compares and writes
+	turn    sync.Mutex // held by the pass in progress
 	set     bool       // guarded by turn; Set was called
 	defined Defined    // guarded by turn
 
 	mu        sync.Mutex
-	failed    map[store.Key]error // guarded by mu; what could not be done
-	delay     time.Duration       // guarded by mu; 0 if only a change is waited for
-	at        time.Time           // guarded by mu; when it is tried again, if there is a delay
-	seen      uint64              // guarded by mu; all up to it was looked at
-	interrupt func()              // guarded by mu; has Run look at the above again
+	failed    map[store.Key]error // guarded by mu; the errors of the last pass
+	delay     time.Duration       // guarded by mu; 0 waits only for changes
+	at        time.Time           // guarded by mu; time of the retry, if there is a delay
+	seen      uint64              // guarded by mu; the last revision that was processed
+	interrupt func()              // guarded by mu; makes Run read the fields above again
 }
 
-// New returns a Keeper that has been given nothing: it removes nothing before Set.
+// New returns a Keeper without desired state: it deletes nothing before Set.
 func New(cfg Config) *Keeper { return &Keeper{cfg: cfg, interrupt: func() {}} }
 
-// Set makes the store have the objects of manifests as they are now, and no others that are
-// marked. It is given all of them each time, also the first. The error names each object that
-// could not be written, its file and what to do; all others are written. It is tried again while
-// Run runs, and is that of Health until it is done.
+// Set applies the objects of manifests, all of which are in d, and deletes other marked objects. The
+// error names each object that could not be written, its file and the remedy; all others are
+// written. Run retries failures, and Health reports them until they are resolved.
 func (k *Keeper) Set(ctx context.Context, d Defined) error {
 	k.turn.Lock()
 	defer k.turn.Unlock()
@@ -96,7 +95,7 @@ func (k *Keeper) Set(ctx context.Context, d Defined) error {
 	return k.Health()
 }
 
-// Health is what could not be done.
+// Health returns the errors of the last pass.
 func (k *Keeper) Health() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -111,8 +110,7 @@ func compareKeys(a, b store.Key) int {
 	return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// Run tries again what could not be done, when what stands in its way changes, or after a while;
-// until the context is done.
+// Run retries what failed, when a failed object changes or after a delay, until ctx is done.
 func (k *Keeper) Run(ctx context.Context) error {
 	for {
 		waiting, stop, seen := k.wait(ctx)
@@ -133,8 +131,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// wait returns the context that ends when Run has to look again without a change, and the revision
-// after which a change matters.
+// wait returns a context that is done when a retry is due or Set was called, and the revision to
+// wait for changes after.
 func (k *Keeper) wait(ctx context.Context) (waiting context.Context, stop func(), seen uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,7 +144,7 @@ func (k *Keeper) wait(ctx context.Context) (waiting context.Context, stop func()
 	return waiting, stop, k.seen
 }
 
-// due says whether what was waited for has come, and what the delay of the last failure was.
+// due reports whether a pass is due, and the last delay.
 func (k *Keeper) due(changes []store.Change, err error) (delay time.Duration, due bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +157,7 @@ func (k *Keeper) due(changes []store.Change, err error) (delay time.Duration, du
 	return k.delay, due
 }
 
-// pass does what is to be done now. k.turn is held; delay is how long the last failure was left
-// alone.
+// pass runs one pass. k.turn is held; delay is the last delay.
 func (k *Keeper) pass(ctx context.Context, delay time.Duration) {
 	p := pass{Config: k.cfg, defined: k.defined, failed: map[store.Key]error{}}
 	seen := k.cfg.Store.Revision()

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// mark names the file of an object, as it does for pods.
+	// mark names the file of an object, as for pods.
 	mark = pod.ManifestAnnotation
-	// markOf names the object that was marked: whoever copies one with its annotations has another.
+	// markOf names the marked object, to detect copies of an object with its annotations.
 	markOf = "berth.dev/manifest-object"
 )
 
-// DefaultAnnotation marks an object that the API has from the beginning. A manifest may replace it.
+// DefaultAnnotation marks an object that the API creates initially. A manifest may replace it.
 const DefaultAnnotation = "berth.dev/default"
 
-// isDefault reports whether an object is as the API has it from the beginning.
+// isDefault reports whether an object is an unchanged initial object.
 func isDefault(o kinds.Object) bool { return o.GetAnnotations()[DefaultAnnotation] == "true" }
 
-// marked says whether an object is one that a manifest has made.
+// marked reports whether a manifest defines an object.
 func marked(o kinds.Object) bool {
 	a := o.GetAnnotations()
 	return a[mark] != "" && a[markOf] == called(o)
 }
 
-// merge is what the API is to have of an object of a manifest, where it has stored, or nothing.
+// merge returns the desired object of a manifest, given the stored one, which may be nil.
 func merge(o Object, stored kinds.Object) kinds.Object {
 	out := o.DeepCopyObject().(kinds.Object)
 	out.GetObjectKind().SetGroupVersionKind(kinds.Of(out).GroupVersionKind)
@@ -62,7 +62,7 @@ func merge(o Object, stored kinds.Object) kinds.Object {
 	return out
 }
 
-// protect gives what pods may use the finalizer that each has in a cluster.
+// protect adds the protection finalizer that claims and volumes have in a cluster.
 func protect(o kinds.Object) {
 	switch o.(type) {
 	case *v1.PersistentVolumeClaim:
@@ -82,7 +82,7 @@ func addFinalizers(o kinds.Object, more ...string) {
 	o.SetFinalizers(all)
 }
 
-// keepMetadata leaves what the API says of an object.
+// keepMetadata preserves metadata that the API sets.
 func keepMetadata(o, stored kinds.Object) {
 	own := o.GetFinalizers()
 	o.SetFinalizers(stored.GetFinalizers())
@@ -95,7 +95,7 @@ func keepMetadata(o, stored kinds.Object) {
 	o.SetOwnerReferences(stored.GetOwnerReferences())
 }
 
-// keepSystem leaves the annotations by which controllers and drivers keep state on claims and
+// keepSystem preserves the annotations in which controllers and drivers store state of claims and
 // volumes.
 func keepSystem(annotations map[string]string, stored kinds.Object) {
 	switch stored.(type) {
@@ -109,7 +109,7 @@ func keepSystem(annotations map[string]string, stored kinds.Object) {
 	}
 }
 
-// keepClaim leaves what binding and admission have written.
+// keepClaim preserves what binding and admission have written.
 func keepClaim(c, stored *v1.PersistentVolumeClaim) {
 	c.Status = stored.Status
 	if c.Spec.VolumeName == "" {
@@ -120,8 +120,8 @@ func keepClaim(c, stored *v1.PersistentVolumeClaim) {
 	}
 }
 
-// keepVolume leaves the claim of a volume. A manifest that names a claim says so anew when that one
-// is gone: the next of its name has the volume.
+// keepVolume preserves the claimRef of a volume. A claimRef of the manifest is set anew when its
+// claim was deleted, so that the next claim of that name gets the volume.
 func keepVolume(v, stored *v1.PersistentVolume) {
 	v.Status = stored.Status
 	wants, has := v.Spec.ClaimRef, stored.Spec.ClaimRef
@@ -131,7 +131,7 @@ func keepVolume(v, stored *v1.PersistentVolume) {
 	}
 }
 
-// changesImmutable says whether what is stored may not become what a manifest says.
+// changesImmutable reports whether a manifest changes an immutable object.
 func changesImmutable(o, stored kinds.Object) bool {
 	switch is := stored.(type) {
 	case *v1.ConfigMap:

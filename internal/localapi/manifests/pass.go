@@ -16,22 +16,21 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// definable are the kinds of which manifests define objects, as the store has them. Pods are those
-// that stand for refused manifests; the mirrors of static pods have no mark, and are the status
-// manager's.
+// definable are the stored resources of which manifests define objects. Its pods are those that
+// represent rejected manifests; mirror pods have no mark, and belong to the status manager.
 var definable = []string{
 	"pods", "configmaps", "secrets", "persistentvolumeclaims", "persistentvolumes", "runtimeclasses.node.k8s.io", "csidrivers.storage.k8s.io",
 }
 
-// pass is one comparison of the store with what manifests define.
+// pass is one reconciliation of the store with the manifests.
 type pass struct {
 	Config
 	defined Defined
 	failed  map[store.Key]error
-	retry   bool // something failed that no change may tell of
+	retry   bool // a failure needs a retry without a change
 }
 
-// errWaits is an error that is over when the object changes that it is about.
+// errWaits is an error that only a change of the object can resolve.
 type errWaits struct{ error }
 
 func (p *pass) run(ctx context.Context) {
@@ -77,10 +76,10 @@ func (p *pass) explain(o Object, kind *kinds.Kind, err error) error {
 	return fmt.Errorf("%s: %s %s: %w", o.Path, kind.Kind, called(o), err)
 }
 
-// called is the name of an object, with its namespace if it has one.
+// called returns namespace and name of an object.
 func called(o kinds.Object) string { return strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/") }
 
-// ensureNamespace makes a namespace that is not there, once a pass.
+// ensureNamespace creates a missing namespace, once per pass.
 func (p *pass) ensureNamespace(ctx context.Context, ensured map[string]error, name string) error {
 	if err, done := ensured[name]; done || name == "" {
 		return err
@@ -109,10 +108,10 @@ func (p *pass) ensureNamespace(ctx context.Context, ensured map[string]error, na
 	return err
 }
 
-// maxTries is how often an object is read anew that somebody else writes at the same time.
+// maxTries is the maximum number of tries on conflicts.
 const maxTries = 5
 
-// ensure makes an object what its manifest says.
+// ensure creates or updates the object of a manifest.
 func (p *pass) ensure(ctx context.Context, key store.Key, o Object) (err error) {
 	for range maxTries {
 		var stored kinds.Object
@@ -138,7 +137,7 @@ func (p *pass) ensure(ctx context.Context, key store.Key, o Object) (err error) 
 	return err
 }
 
-// refuse says why an object that is there cannot become what a manifest says.
+// refuse returns why a stored object cannot be changed to that of the manifest.
 func refuse(o Object, stored kinds.Object) error {
 	kind := kinds.Of(stored)
 	remove := fmt.Sprintf("delete it (kubectl delete %s %s", kind.Plural, stored.GetName())
@@ -168,7 +167,7 @@ func (p *pass) removeOthers(ctx context.Context, resource string, wanted map[sto
 		o, err := kinds.Decode(item.Value, item.Revision)
 		if err != nil {
 			failed = fmt.Errorf("%s: %w", item.Key, err)
-			return true // what cannot be read is left alone
+			return true // ignore an object that cannot be decoded
 		}
 		if marked(o) && o.GetDeletionTimestamp() == nil {
 			others = append(others, o)
@@ -187,7 +186,7 @@ func (p *pass) removeOthers(ctx context.Context, resource string, wanted map[sto
 	}
 }
 
-// remove deletes an object whose manifest is gone.
+// remove deletes an object whose manifest was deleted.
 func (p *pass) remove(ctx context.Context, o kinds.Object) (err error) {
 	key := store.Key{Resource: kinds.Of(o).Stored, Namespace: o.GetNamespace(), Name: o.GetName()}
 	for range maxTries {
@@ -199,7 +198,7 @@ func (p *pass) remove(ctx context.Context, o kinds.Object) (err error) {
 			return failed
 		}
 		if o == nil || !marked(o) || o.GetDeletionTimestamp() != nil {
-			return nil // somebody else has taken it away, or over
+			return nil // it was deleted or changed concurrently
 		}
 	}
 	if apierrors.IsNotFound(err) {
@@ -208,7 +207,7 @@ func (p *pass) remove(ctx context.Context, o kinds.Object) (err error) {
 	return err
 }
 
-// get reads an object; nil if it is not there.
+// get reads an object; nil if it does not exist.
 func (p *pass) get(key store.Key) (kinds.Object, error) {
 	item, err := p.Store.Get(key)
 	if errors.Is(err, store.ErrNotFound) {

@@ -19,41 +19,41 @@ import (
 	"berth/internal/pod"
 )
 
-// Source is what an agent knows. All of it must be safe for concurrent use; what it hands out is
-// shared, and is not changed.
+// Source provides the objects of an agent. It must be safe for concurrent use; what it returns is
+// shared and must not be modified.
 type Source struct {
-	// Pods returns all pods, Pod one of them, and false when the node does not have it any more.
-	// Subscribe returns an inbox that gets the UID of each pod that comes, changes or goes, and ""
-	// for a change of Refused.
+	// Pods returns all pods; Pod returns one of them, and false if the node does not have it any
+	// more. Subscribe returns an inbox that receives the UID of each pod that is added, changed or
+	// removed, and "" for a change of Refused.
 	Pods      func() []*v1.Pod
 	Pod       func(pod.UID) (*v1.Pod, bool)
 	Subscribe func() (changed *pod.Inbox[pod.UID], cancel func())
-	// Refused returns the pods that stand for manifests that became none.
+	// Refused returns the pods that represent rejected manifests.
 	Refused func() []*v1.Pod
-	// Node describes the Node, for which it may wait. NodeChanged returns an inbox that has an
-	// element when it has become another.
+	// Node returns the Node, for which it may block. NodeChanged returns an inbox that has an
+	// element after the Node has changed.
 	Node        func(context.Context) (*v1.Node, error)
 	NodeChanged func() (changed *pod.Inbox[string], cancel func())
 	Events      Events
 }
 
-// Events are those that the agent has recorded.
+// Events are the events that the agent has recorded.
 type Events interface {
 	List() []*v1.Event
-	// Get returns the event of a name, and false when it is not kept any more.
+	// Get returns the event of a name, and false if it is not cached any more.
 	Get(name string) (*v1.Event, bool)
-	// Subscribe returns an inbox that gets the name of each event that is recorded.
+	// Subscribe returns an inbox that receives the name of each event that is recorded.
 	Subscribe() (recorded *pod.Inbox[string], cancel func())
 }
 
-// Replica fills a store. Fill fills it for the first time, Run follows the changes.
+// Replica replicates a Source to a store. Fill fills the store initially, Run follows the changes.
 type Replica struct {
 	source Source
 	store  *store.Store
 	log    *slog.Logger
 
 	pods   *podNames
-	events map[string]store.Key // by name; those that are in the store
+	events map[string]store.Key // by name; those in the store
 
 	changedPods   *pod.Inbox[pod.UID]
 	changedNode   *pod.Inbox[string]
@@ -61,10 +61,11 @@ type Replica struct {
 	cancel        []func()
 
 	node    sync.Mutex // held while the Node is written
-	nodeUID types.UID  // of a Node that no API server has made
+	nodeUID types.UID  // for a Node that no API server has created
 }
 
-// New returns a replica in an empty store, which follows the source from now on. Close ends that.
+// New returns a replica in an empty store, which receives changes of the source from now on, until
+// Close.
 func New(s Source, to *store.Store, log *slog.Logger) *Replica {
 	r := &Replica{source: s, store: to, log: log, pods: newPodNames(s), events: map[string]store.Key{}, nodeUID: uuid.NewUUID()}
 	var cancelPods, cancelNode, cancelEvents func()
@@ -75,15 +76,15 @@ func New(s Source, to *store.Store, log *slog.Logger) *Replica {
 	return r
 }
 
-// Close ends what New began. Run has ended.
+// Close cancels the subscriptions of New. Run must have returned.
 func (r *Replica) Close() {
 	for _, cancel := range r.cancel {
 		cancel()
 	}
 }
 
-// Fill writes all that there is but the Node, for which somebody may have to wait. An error says
-// that nothing can be written; of what cannot be written alone, the log tells.
+// Fill writes all objects except the Node, for which it might block. An error means that nothing
+// can be written; failures of single objects are only logged.
 func (r *Replica) Fill() error {
 	if err := r.needNamespace(metav1.NamespaceDefault); err != nil {
 		return err
@@ -99,14 +100,14 @@ func (r *Replica) Fill() error {
 	return nil
 }
 
-// tell tells the log of what could not be written.
+// tell logs what could not be written.
 func (r *Replica) tell(errs ...error) {
 	if err := errors.Join(errs...); err != nil {
 		r.log.Warn("not all that the agent knows is in its view", "error", err)
 	}
 }
 
-// Run writes the Node, and what changes, until the context is done.
+// Run writes the Node and all changes, until the context is done.
 func (r *Replica) Run(ctx context.Context) error {
 	var node sync.WaitGroup
 	node.Go(func() { r.followNode(ctx) })
@@ -131,7 +132,7 @@ func (r *Replica) Run(ctx context.Context) error {
 	}
 }
 
-// followNode writes the Node as it changes. Pods do not wait for it.
+// followNode writes the Node as it changes, in its own goroutine as it may block.
 func (r *Replica) followNode(ctx context.Context) {
 	for {
 		if err := r.LookAtNode(ctx); ctx.Err() == nil {
@@ -146,7 +147,7 @@ func (r *Replica) followNode(ctx context.Context) {
 	}
 }
 
-// LookAtNode writes the Node as it is now.
+// LookAtNode writes the current Node.
 func (r *Replica) LookAtNode(ctx context.Context) error {
 	n, err := r.source.Node(ctx)
 	if err != nil {
@@ -159,15 +160,15 @@ func (r *Replica) LookAtNode(ctx context.Context) error {
 	return r.put(store.Key{Resource: "nodes", Name: n.Name}, &shown)
 }
 
-// HasNode reports whether the Node was ever described.
+// HasNode reports whether the Node was ever written.
 func (r *Replica) HasNode() bool {
 	has := false
 	_, err := r.store.List(store.Range{Resource: "nodes"}, func(store.Item) bool { has = true; return false })
 	return has && err == nil
 }
 
-// needNamespace writes a namespace if it is not there. Of one that is a cluster's, nothing is known
-// but the name.
+// needNamespace writes a namespace if it does not exist. Of a cluster's namespaces, only the name
+// is known.
 func (r *Replica) needNamespace(name string) error {
 	key := store.Key{Resource: "namespaces", Name: name}
 	if _, err := r.store.Get(key); !errors.Is(err, store.ErrNotFound) {
@@ -178,7 +179,6 @@ func (r *Replica) needNamespace(name string) error {
 	})
 }
 
-// putEvent writes an event.
 func (r *Replica) putEvent(e *v1.Event) error {
 	key := store.Key{Resource: "events", Namespace: e.Namespace, Name: e.Name}
 	r.events[e.Name] = key
@@ -186,7 +186,7 @@ func (r *Replica) putEvent(e *v1.Event) error {
 	return errors.Join(r.needNamespace(e.Namespace), r.put(key, &shown))
 }
 
-// takeEvent writes an event, or removes one that the agent does not keep any more.
+// takeEvent writes an event, or removes it if the agent does not cache it any more.
 func (r *Replica) takeEvent(name string) error {
 	if e, kept := r.source.Events.Get(name); kept {
 		return r.putEvent(e)
@@ -199,9 +199,8 @@ func (r *Replica) takeEvent(name string) error {
 	return r.remove(key)
 }
 
-// put writes an object in the place of the one that is there, unless that is the same. One of
-// another UID goes first, as watchers are to see that. The object is the replica's own, but for
-// what it points to.
+// put writes an object unless it is unchanged. An object with another UID is removed first, so that
+// watchers see the deletion. put modifies o, but not what it points to.
 func (r *Replica) put(key store.Key, o kinds.Object) error {
 	value, err := kinds.Encode(o)
 	if err != nil {
@@ -230,7 +229,7 @@ func (r *Replica) put(key store.Key, o kinds.Object) error {
 	return err
 }
 
-// remove removes an object if it is there.
+// remove removes an object if it exists.
 func (r *Replica) remove(key store.Key) error {
 	before, err := r.store.Get(key)
 	if err == nil {

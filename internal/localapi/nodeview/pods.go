@@ -11,13 +11,13 @@ import (
 	"berth/internal/pod"
 )
 
-// podNames say which pods have which name. More than one has it while a pod ends in whose place
-// another is to come; the API shows one.
+// podNames maps UIDs and names of pods. A name has several pods while one terminates that another
+// is to replace; the API shows one.
 type podNames struct {
 	source Source
 	of     map[pod.UID]store.Key
 	all    map[store.Key]map[pod.UID]struct{}
-	// refused are the pods that stand for manifests.
+	// refused are the pods that represent rejected manifests.
 	refused map[store.Key]*v1.Pod
 }
 
@@ -29,11 +29,11 @@ func keyOf(p *v1.Pod) store.Key {
 	return store.Key{Resource: "pods", Namespace: p.Namespace, Name: p.Name}
 }
 
-// look finds out whether a pod is still there, and returns its name, and false if it never had one.
+// look updates whether a pod exists, and returns its name, and false if it is unknown.
 func (n *podNames) look(uid pod.UID) (store.Key, bool) {
 	p, there := n.source.Pod(uid)
 	if there {
-		uid = p.UID // of a static pod whose mirror was named
+		uid = p.UID // of a static pod, if uid is its mirror pod's
 	}
 	name, known := n.of[uid]
 	switch {
@@ -53,8 +53,8 @@ func (n *podNames) look(uid pod.UID) (store.Key, bool) {
 	return name, there || known
 }
 
-// shown is the pod that the API shows under a name, nil if none: the one that ends, as the other
-// begins when it has gone.
+// shown returns the pod that the API shows under a name, nil if none: the terminating one, since
+// the other starts after it.
 func (n *podNames) shown(name store.Key) *v1.Pod {
 	var found *v1.Pod
 	for uid := range n.all[name] {
@@ -68,8 +68,8 @@ func (n *podNames) shown(name store.Key) *v1.Pod {
 	return found
 }
 
-// isBefore reports whether a pod ends and the other does not; of equals, whether it has the lesser
-// UID.
+// isBefore reports whether a pod is terminating and the other is not; if equal, whether it has the
+// lesser UID.
 func isBefore(p, other *v1.Pod) bool {
 	if ends := p.DeletionTimestamp != nil; ends != (other.DeletionTimestamp != nil) {
 		return ends
@@ -77,7 +77,7 @@ func isBefore(p, other *v1.Pod) bool {
 	return cmp.Less(p.UID, other.UID)
 }
 
-// takePod writes what has become of a pod.
+// takePod writes the current state of a pod.
 func (r *Replica) takePod(uid pod.UID) error {
 	name, known := r.pods.look(uid)
 	if !known {
@@ -86,7 +86,7 @@ func (r *Replica) takePod(uid pod.UID) error {
 	return r.putPod(name)
 }
 
-// takeRefused writes which manifests are refused.
+// takeRefused writes the pods of rejected manifests.
 func (r *Replica) takeRefused() error {
 	names := r.pods.refused
 	r.pods.refused = map[store.Key]*v1.Pod{}
@@ -112,9 +112,9 @@ func (r *Replica) putPod(name store.Key) error {
 	return r.put(name, completed(p))
 }
 
-// completed is a pod as an API server has it: one that has just been read from a file has no phase
-// yet, and one that an API server has never had was created when the agent saw it first. What the
-// agent has added to the annotations of a pod of the API, the API does not have.
+// completed returns a pod as an API server has it: with a phase, which a new pod from a file lacks;
+// with a creation time, for which the start time is used; and without the annotations that the
+// agent adds to pods of the API.
 func completed(p *v1.Pod) *v1.Pod {
 	shown := *p
 	shown.Status.Phase = cmp.Or(shown.Status.Phase, v1.PodPending)

@@ -4,5 +4,5 @@
 //
 // Owns: the newest reading, for a few seconds.
 // Reads: the summary of the agent's statistics, the labels of pods.
-// Never: measures while nobody asks.
+// Never: measures without a request.
 package podmetrics

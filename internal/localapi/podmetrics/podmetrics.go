@@ -22,7 +22,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Prefix is where the paths of the group begin.
+// Prefix is the path prefix of the group.
 const Prefix = "/apis/" + metricsv1beta1.GroupName
 
 // Usage is an http.Handler for the group.
@@ -31,13 +31,13 @@ type Usage struct {
 	meter *meter
 }
 
-// New returns the handler. read takes the CPU and the memory of node and pods, over the time since
-// it was called last.
+// New returns a handler. read reads the CPU and memory usage of the node and its pods since the
+// previous call.
 func New(s *store.Store, read func(context.Context) (*summary.Summary, error)) *Usage {
 	return &Usage{store: s, meter: newMeter(read)}
 }
 
-// ServeHTTP answers a request whose path begins with Prefix.
+// ServeHTTP serves requests whose path begins with Prefix.
 func (u *Usage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o, err := u.answer(r)
 	if err != nil {
@@ -81,7 +81,7 @@ func (u *Usage) answer(r *http.Request) (runtime.Object, error) {
 	return u.pods(q, s, selects)
 }
 
-// selector returns what says whether an object of that name and those labels is asked for.
+// selector returns a function that matches objects by the label and field selectors of a request.
 func selector(r *http.Request) (func(o metav1.ObjectMeta) bool, error) {
 	query := r.URL.Query()
 	byLabel, err := labels.Parse(query.Get("labelSelector"))
@@ -146,7 +146,7 @@ func (u *Usage) pods(q kinds.Request, s *summary.Summary, selects func(metav1.Ob
 	return list, nil
 }
 
-// labels returns those of an object, false if the API does not have it.
+// labels returns the labels of an object, false if it does not exist.
 func (u *Usage) labels(resource, namespace, name string) (map[string]string, bool, error) {
 	item, err := u.store.Get(store.Key{Resource: resource, Namespace: namespace, Name: name})
 	if errors.Is(err, store.ErrNotFound) {

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// leastWindow is the least time that CPU is measured over: the agent answers with the same
-	// readings within a second.
+	// leastWindow is the minimum time over which CPU usage is measured: the agent returns cached
+	// readings for a second.
 	leastWindow = 1100 * time.Millisecond
-	// fresh is how long a reading serves.
+	// fresh is how long a reading is cached.
 	fresh = 5 * time.Second
 )
 
-// meter reads what is used, for all who ask at a time.
+// meter shares usage readings among concurrent requests.
 type meter struct {
 	read func(context.Context) (*summary.Summary, error)
-	turn chan struct{} // capacity 1; who has its element measures, and owns the fields below
+	turn chan struct{} // capacity 1; the holder of its element measures, and owns the fields below
 	last *summary.Summary
 	at   time.Time
 }
@@ -33,8 +33,8 @@ func newMeter(read func(context.Context) (*summary.Summary, error)) *meter {
 	return m
 }
 
-// measure returns a reading that is fresh. CPU is known over the time between two; the first asker
-// after a while waits for the second, and others for the first.
+// measure returns a reading that is not older than fresh. CPU usage is the difference of two: the
+// first request waits for the second reading, and concurrent ones wait for the first request.
 func (m *meter) measure(ctx context.Context) (*summary.Summary, error) {
 	select {
 	case <-m.turn:
@@ -60,7 +60,8 @@ func (m *meter) measure(ctx context.Context) (*summary.Summary, error) {
 	return s, err
 }
 
-// used returns the resources, false if not all is known: what began a moment ago has no CPU yet.
+// used returns the usage, false if it is incomplete: a container that has just started has no CPU
+// usage.
 func used(cpu *summary.CPUStats, memory *summary.MemoryStats) (v1.ResourceList, bool) {
 	if cpu == nil || cpu.UsageNanoCores == nil || memory == nil || memory.WorkingSetBytes == nil {
 		return nil, false
@@ -71,7 +72,7 @@ func used(cpu *summary.CPUStats, memory *summary.MemoryStats) (v1.ResourceList, 
 	}, true
 }
 
-// nodeMetrics are those of the node, false if they are not known.
+// nodeMetrics returns the metrics of the node, false if they are unknown.
 func nodeMetrics(s *summary.Summary, labels map[string]string) (m metricsv1beta1.NodeMetrics, ok bool) {
 	if m.Usage, ok = used(s.Node.CPU, s.Node.Memory); !ok {
 		return m, false
@@ -81,8 +82,8 @@ func nodeMetrics(s *summary.Summary, labels map[string]string) (m metricsv1beta1
 	return m, true
 }
 
-// podMetrics are those of a pod, false if those of a container are not known: then its sum would be
-// wrong.
+// podMetrics returns the metrics of a pod, false if those of a container are unknown, as the sum
+// would be wrong.
 func podMetrics(p *summary.PodStats, labels map[string]string) (m metricsv1beta1.PodMetrics, ok bool) {
 	m.ObjectMeta = metav1.ObjectMeta{Namespace: p.PodRef.Namespace, Name: p.PodRef.Name, Labels: labels, CreationTimestamp: metav1.Now()}
 	m.Window = metav1.Duration{Duration: leastWindow}

@@ -1,7 +1,7 @@
-// Package podproxy answers the calls of the local API that reach into a pod: log, exec, attach and
-// portforward. They are the same calls of the node API, which the API server makes of a kubelet.
+// Package podproxy serves the pod subresources log, exec, attach and portforward of the local API,
+// by the same calls of the node API that an API server makes to a kubelet.
 //
 // Owns: nothing.
-// Reads: the pod, out of the store.
-// Never: speaks to the runtime.
+// Reads: the pod, from the store.
+// Never: calls the runtime.
 package podproxy

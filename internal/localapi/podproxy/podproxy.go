@@ -17,7 +17,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Subresources are those that Calls answers.
+// Subresources are the subresources that Calls serves.
 var Subresources = []string{"attach", "exec", "log", "portforward"}
 
 // Calls is an http.Handler for Subresources of pods.
@@ -26,11 +26,11 @@ type Calls struct {
 	node  http.Handler
 }
 
-// New returns the handler. node serves the node API, and lets everybody in: who may was decided
-// before.
+// New returns a handler. node serves the node API without authorization: the caller authorizes each
+// request.
 func New(s *store.Store, node http.Handler) *Calls { return &Calls{s, node} }
 
-// ServeHTTP answers one call.
+// ServeHTTP serves one request.
 func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
 	if q.Resource != "pods" || !slices.Contains(Subresources, q.Subresource) || !methods(q.Subresource, r.Method) {
@@ -52,7 +52,7 @@ func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if p.Spec.NodeName == "" {
 		if q.Subresource == "log" {
-			w.Header().Set("Content-Type", "text/plain") // nothing was written yet
+			w.Header().Set("Content-Type", "text/plain") // there is no log yet
 			return
 		}
 		kinds.Fail(w, r, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", p.Name)))
@@ -72,7 +72,7 @@ func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// methods are those of a call: those that upgrade the connection come by GET or POST.
+// methods reports whether a method is supported: connection upgrades use GET or POST.
 func methods(subresource, method string) bool {
 	return method == http.MethodGet || method == http.MethodPost && subresource != "log"
 }
@@ -92,8 +92,8 @@ func (c *Calls) pod(q kinds.Request) (*v1.Pod, error) {
 	return o.(*v1.Pod), nil
 }
 
-// containerOf is the container that is meant, as the API server understands it: the one that is
-// named, or the only one.
+// containerOf returns the container of a request, as the API server determines it: the named one,
+// or the only one.
 func containerOf(p *v1.Pod, name string) (string, error) {
 	var all, first, later []string
 	for _, c := range p.Spec.Containers {
@@ -122,7 +122,7 @@ func containerOf(p *v1.Pod, name string) (string, error) {
 	return name, nil
 }
 
-// path is that of the call in the node API.
+// path returns the path in the node API.
 func path(q kinds.Request, container string) string {
 	switch q.Subresource {
 	case "log":
@@ -133,10 +133,10 @@ func path(q kinds.Request, container string) string {
 	return "/" + q.Subresource + "/" + q.Namespace + "/" + q.Name + "/" + container
 }
 
-// streamNames are the names of the streams in the node API, by those of the API server.
+// streamNames maps the names of streams in the API to those in the node API.
 var streamNames = map[string]string{"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 
-// forNode are the options of a call as the node API takes them.
+// forNode returns the options of a request in the format of the node API.
 func forNode(subresource string, query url.Values) url.Values {
 	out := url.Values{}
 	switch subresource {
@@ -163,18 +163,18 @@ func forNode(subresource string, query url.Values) url.Values {
 	return out
 }
 
-// maxFailure is how much of what the node API says of a failure is passed on, in bytes.
+// maxFailure is the maximum size of an error message that is forwarded, in bytes.
 const maxFailure = 2 << 10
 
-// logAnswer passes a log on, and keeps what is said of a failure.
+// logAnswer forwards a log, and buffers the message of a failure.
 type logAnswer struct {
 	http.ResponseWriter
-	begun  bool // a header was written, or is kept in failed
-	failed int  // the code of a failure; 0 is none
+	begun  bool // a header was written, or is stored in failed
+	failed int  // the status code of a failure; 0 is none
 	said   bytes.Buffer
 }
 
-// WriteHeader passes the code on unless it is one of a failure.
+// WriteHeader forwards the status code unless it is that of a failure.
 func (a *logAnswer) WriteHeader(code int) {
 	a.begun = true
 	if code >= http.StatusBadRequest {
@@ -199,7 +199,7 @@ func (a *logAnswer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// FlushError sends what there is, be it the header of a log without a line.
+// FlushError sends buffered data, at least the header of an empty log.
 func (a *logAnswer) FlushError() error {
 	if !a.begun {
 		a.WriteHeader(http.StatusOK)
@@ -210,10 +210,10 @@ func (a *logAnswer) FlushError() error {
 	return http.NewResponseController(a.ResponseWriter).Flush()
 }
 
-// Unwrap returns the writer beneath, for http.ResponseController.
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (a *logAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// err is the failure as the API server tells it.
+// err returns the failure as an API error.
 func (a *logAnswer) err(q kinds.Request) error {
 	text := strings.TrimSpace(a.said.String())
 	switch a.failed {

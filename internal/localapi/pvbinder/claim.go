@@ -15,8 +15,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Annotations of claims, volumes and classes, and the provisioner that is none, under the names
-// that they have in every cluster (kubernetes.io/docs/reference/labels-annotations-taints).
+// Annotations of claims, volumes and classes, and the name of the provisioner that provisions
+// nothing (kubernetes.io/docs/reference/labels-annotations-taints).
 const (
 	bindCompleted      = "pv.kubernetes.io/bind-completed"
 	boundByController  = "pv.kubernetes.io/bound-by-controller"
@@ -38,7 +38,7 @@ func (b *Binder) syncClaim(ctx context.Context, key store.Key) error {
 		return b.syncBound(ctx, c)
 	}
 	if c.DeletionTimestamp != nil {
-		return nil // it needs none any more
+		return nil // it needs no volume any more
 	}
 	if c.Spec.VolumeName == "" {
 		return b.syncUnbound(ctx, c)
@@ -64,7 +64,7 @@ func (b *Binder) syncClaim(ctx context.Context, key store.Key) error {
 	return b.setClaim(ctx, c, v1.ClaimPending)
 }
 
-// syncBound keeps a claim that was bound once with its volume, or says that it has lost it.
+// syncBound restores the binding of a claim that was bound before, or sets the claim to Lost.
 func (b *Binder) syncBound(ctx context.Context, c *v1.PersistentVolumeClaim) error {
 	if c.Spec.VolumeName == "" {
 		b.tell(ctx, c, claimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
@@ -84,7 +84,7 @@ func (b *Binder) syncBound(ctx context.Context, c *v1.PersistentVolumeClaim) err
 	return b.setClaim(ctx, c, v1.ClaimLost)
 }
 
-// syncUnbound looks for a volume for a claim that names none.
+// syncUnbound finds a volume for a claim that names none.
 func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) error {
 	volumes, err := list[*v1.PersistentVolume](b, store.Range{Resource: volumesResource})
 	if err != nil {
@@ -101,7 +101,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 		}
 		if class := defaultClass(classes); class != nil {
 			c.Spec.StorageClassName = &class.Name
-			return b.cfg.Writer.Update(ctx, c) // and it is looked at again
+			return b.cfg.Writer.Update(ctx, c) // the update queues the claim again
 		}
 	}
 	class, err := b.classOf(c)
@@ -131,7 +131,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 	return b.provision(ctx, c, class)
 }
 
-// classOf returns the class of a claim; nil if it has none, or there is none of that name.
+// classOf returns the class of a claim; nil if it names none, or one that does not exist.
 func (b *Binder) classOf(c *v1.PersistentVolumeClaim) (*storagev1.StorageClass, error) {
 	name := claimClass(c)
 	if name == "" {
@@ -140,7 +140,7 @@ func (b *Binder) classOf(c *v1.PersistentVolumeClaim) (*storagev1.StorageClass, 
 	return get[*storagev1.StorageClass](b, store.Key{Resource: classesResource, Name: name})
 }
 
-// hasConsumer says whether there is a pod that is to run and uses a claim.
+// hasConsumer reports whether a pod that is neither terminating nor terminated uses a claim.
 func (b *Binder) hasConsumer(c *v1.PersistentVolumeClaim) (bool, error) {
 	pods, err := list[*v1.Pod](b, store.Range{Resource: podsResource, Namespace: c.Namespace})
 	return slices.ContainsFunc(pods, func(p *v1.Pod) bool {
@@ -152,8 +152,7 @@ func (b *Binder) hasConsumer(c *v1.PersistentVolumeClaim) (bool, error) {
 	}), err
 }
 
-// bind makes a volume that of a claim, then the claim that of the volume. What is done already is
-// not written again.
+// bind sets the claim in the volume, then the volume in the claim. It writes only changes.
 func (b *Binder) bind(ctx context.Context, old *v1.PersistentVolume, c *v1.PersistentVolumeClaim) error {
 	v := old.DeepCopy()
 	if !names(v, c) {
@@ -176,7 +175,7 @@ func (b *Binder) bind(ctx context.Context, old *v1.PersistentVolume, c *v1.Persi
 	if _, complete := c.Annotations[bindCompleted]; !complete {
 		set(&c.Annotations, bindCompleted, "yes")
 	}
-	if c.Status.Phase != v1.ClaimBound { // later, what it has is said by who resizes it
+	if c.Status.Phase != v1.ClaimBound { // later, whatever resizes the volume updates it
 		c.Status.Phase = v1.ClaimBound
 		set(&c.Status.Capacity, v1.ResourceStorage, v.Spec.Capacity[v1.ResourceStorage])
 		c.Status.CurrentVolumeAttributesClassName = v.Spec.VolumeAttributesClassName
@@ -193,14 +192,14 @@ func set[K comparable, V any, M ~map[K]V](m *M, key K, value V) {
 	(*m)[key] = value
 }
 
-// setClaim writes the phase of a claim that has no volume.
+// setClaim writes the phase of a claim without a volume.
 func (b *Binder) setClaim(ctx context.Context, c *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhase) error {
 	before := c.DeepCopy()
 	c.Status.Phase, c.Status.AccessModes, c.Status.Capacity, c.Status.CurrentVolumeAttributesClassName = phase, nil, nil, nil
 	return b.update(ctx, before, c)
 }
 
-// update writes an object if it is not as it was before.
+// update writes an object if it has changed.
 func (b *Binder) update(ctx context.Context, before, now kinds.Object) error {
 	if equality.Semantic.DeepEqual(now, before) {
 		return nil

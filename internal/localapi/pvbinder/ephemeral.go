@@ -14,10 +14,10 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// claimProtection is the finalizer that each claim is made with.
+// claimProtection is the finalizer that each claim is created with.
 const claimProtection = "kubernetes.io/pvc-protection"
 
-// syncPod makes the claims of a pod's ephemeral volumes that are not there.
+// syncPod creates the missing claims of a pod's ephemeral volumes.
 func (b *Binder) syncPod(ctx context.Context, key store.Key) error {
 	p, err := get[*v1.Pod](b, key)
 	if err != nil || p == nil || p.DeletionTimestamp != nil {
@@ -43,8 +43,8 @@ func (b *Binder) ensureClaim(ctx context.Context, p *v1.Pod, v *v1.Volume) error
 		return err
 	}
 	if there != nil {
-		// When this claim is gone, the pod is looked at again. That of an older pod of its name
-		// goes soon.
+		// The deletion of this claim queues the pod. The claim of an older pod with the same name
+		// is deleted soon.
 		owner := metav1.GetControllerOf(there)
 		older := owner != nil && owner.Kind == "Pod" && owner.Name == p.Name
 		if err := ephemeral.VolumeIsForPod(p, there); err != nil && !older {

@@ -11,7 +11,7 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// reason is why an event is written, with what it says of it besides.
+// reason is the type, reason and component of an event.
 type reason struct{ kind, name, component string }
 
 const (
@@ -19,7 +19,7 @@ const (
 	ephemeralComponent = "ephemeral_volume"
 )
 
-// The events, under the names that kube-controller-manager has for them.
+// The events, with kube-controller-manager's reasons.
 var (
 	failedBinding        = reason{v1.EventTypeNormal, "FailedBinding", volumeComponent}
 	waitForFirstConsumer = reason{v1.EventTypeNormal, "WaitForFirstConsumer", volumeComponent}
@@ -33,12 +33,11 @@ var (
 	ephemeralConflict    = reason{v1.EventTypeWarning, "FailedBinding", ephemeralComponent}
 )
 
-// told is an event that was written.
+// told is the message and the name of a written event.
 type told struct{ message, event string }
 
-// tell writes an event about an object, once as long as there is nothing else to say of it and the
-// event is there. One that cannot be written is only logged, and written when the object is looked
-// at next.
+// tell writes an event about an object, once for as long as the message is the same and the event
+// exists. A failure is only logged; the next sync of the object retries it.
 func (b *Binder) tell(ctx context.Context, about kinds.Object, r reason, message string) {
 	kind := kinds.Of(about)
 	key := store.Key{Resource: kind.Stored, Namespace: about.GetNamespace(), Name: about.GetName()}
@@ -66,7 +65,7 @@ func (b *Binder) tell(ctx context.Context, about kinds.Object, r reason, message
 	b.told[key] = told{message, e.Name}
 }
 
-// forgetEvent has an object be looked at again whose event is over: what it told of may last.
+// forgetEvent queues the object of a deleted event, since its cause may persist.
 func (b *Binder) forgetEvent(event store.Key) {
 	for key, t := range b.told {
 		if t.event == event.Name && (key.Namespace == "" || key.Namespace == event.Namespace) {

@@ -12,19 +12,19 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// index is who names whom.
+// index holds the references between objects.
 type index struct {
 	claims    map[store.Key]claimEntry
-	volumes   map[store.Key]store.Key // a volume and the claim that it names; the zero value is none
+	volumes   map[store.Key]store.Key // the claim that a volume names; the zero value is none
 	ephemeral map[store.Key]store.Key // the claim of an ephemeral volume, and its pod
 }
 
-// claimEntry is what matters of a claim.
+// claimEntry is the part of a claim that is indexed.
 type claimEntry struct {
-	volume   store.Key // that it names; the zero value is none
-	complete bool      // it was bound once
-	node     bool      // a node was written on it
-	// reselect is how long the node was last held back after its provisioner had taken it away.
+	volume   store.Key // the volume that it names; the zero value is none
+	complete bool      // it was bound before
+	node     bool      // it has a selected node
+	// reselect is the last back-off of setting the node again after the provisioner removed it.
 	reselect time.Duration
 }
 
@@ -38,7 +38,7 @@ func claimKey(namespace, name string) store.Key {
 	return store.Key{Resource: claimsResource, Namespace: namespace, Name: name}
 }
 
-// See is controller.Logic.
+// See implements controller.Logic.
 func (b *Binder) See(change store.Change, _ time.Time) {
 	var err error
 	gone := change.Now.Value == nil
@@ -46,7 +46,7 @@ func (b *Binder) See(change store.Change, _ time.Time) {
 	case podsResource:
 		if gone {
 			b.forgetPod(key)
-		} else if change.Before.Value == nil { // which volumes a pod has never changes
+		} else if change.Before.Value == nil { // a pod's volumes are immutable
 			err = seen(change.Now, func(p *v1.Pod) { b.seePod(key, p) })
 		}
 	case claimsResource:
@@ -119,7 +119,7 @@ func (b *Binder) seeClaim(key store.Key, c *v1.PersistentVolumeClaim) {
 	_, entry.node = c.Annotations[selectedNode]
 	b.queueVolumesOf(key, before.volume, entry.volume)
 	if before.node && !entry.node && !entry.complete {
-		// The provisioner wants another node, of which there is none: the same one later.
+		// The provisioner requests another node, but there is only one: set it again later.
 		entry.reselect = b.Later(key, before.reselect)
 	} else {
 		entry.reselect = before.reselect
@@ -133,12 +133,12 @@ func (b *Binder) forgetClaim(key store.Key) {
 	delete(b.index.claims, key)
 	b.Forget(key)
 	delete(b.told, key)
-	if pod, ok := b.index.ephemeral[key]; ok { // it makes the claim anew, or for the first time
+	if pod, ok := b.index.ephemeral[key]; ok { // the claim is to be created
 		b.Queue(pod)
 	}
 }
 
-// queueVolumesOf queues the volumes that name a claim, and those that it names.
+// queueVolumesOf queues the volumes that name a claim, and those in named.
 func (b *Binder) queueVolumesOf(claim store.Key, named ...store.Key) {
 	for volume, of := range b.index.volumes {
 		if of == claim || slices.Contains(named, volume) {
@@ -165,7 +165,7 @@ func (b *Binder) forgetVolume(key store.Key) {
 	b.queueNaming(key)
 }
 
-// queueClaim queues a claim if it is there.
+// queueClaim queues a claim if it exists.
 func (b *Binder) queueClaim(key store.Key) {
 	if _, ok := b.index.claims[key]; ok {
 		b.Queue(key)
@@ -181,7 +181,7 @@ func (b *Binder) queueNaming(volume store.Key) {
 	}
 }
 
-// queueUnbound queues the claims that have no volume yet.
+// queueUnbound queues the claims that are not bound yet.
 func (b *Binder) queueUnbound() {
 	for key, c := range b.index.claims {
 		if !c.complete {

@@ -14,13 +14,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// names says whether a volume names a claim: by its UID too, if it says one.
+// names reports whether a volume names a claim, by UID too if the volume has one.
 func names(v *v1.PersistentVolume, c *v1.PersistentVolumeClaim) bool {
 	r := v.Spec.ClaimRef
 	return r != nil && r.Namespace == c.Namespace && r.Name == c.Name && (r.UID == "" || r.UID == c.UID)
 }
 
-// misfit says why a volume cannot be the one of a claim, whoever has chosen it; "": it can.
+// misfit returns why a volume cannot be bound to a claim, however it was selected; "" if it can.
 func misfit(v *v1.PersistentVolume, c *v1.PersistentVolumeClaim) string {
 	has, wants := v.Spec.Capacity[v1.ResourceStorage], c.Spec.Resources.Requests[v1.ResourceStorage]
 	switch {
@@ -36,7 +36,7 @@ func misfit(v *v1.PersistentVolume, c *v1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// misfitNamed is misfit for a volume that the claim names and that names no claim.
+// misfitNamed is misfit for a volume that the claim names but that names no claim.
 func misfitNamed(v *v1.PersistentVolume, c *v1.PersistentVolumeClaim) string {
 	switch {
 	case v.DeletionTimestamp != nil:
@@ -47,7 +47,7 @@ func misfitNamed(v *v1.PersistentVolume, c *v1.PersistentVolumeClaim) string {
 	return misfit(v, c)
 }
 
-// preBound returns the volume that names a claim, and of several the one that has its UID.
+// preBound returns the volume that names a claim, preferably by its UID.
 func preBound(volumes []*v1.PersistentVolume, c *v1.PersistentVolumeClaim) (best *v1.PersistentVolume) {
 	for _, v := range volumes {
 		if v.DeletionTimestamp == nil && names(v, c) && (best == nil || best.Spec.ClaimRef.UID == "" && v.Spec.ClaimRef.UID != "") {
@@ -57,8 +57,8 @@ func preBound(volumes []*v1.PersistentVolume, c *v1.PersistentVolumeClaim) (best
 	return best
 }
 
-// choose returns the smallest volume that suits a claim and is free, nil if there is none. node may
-// be nil, which no volume with an affinity suits.
+// choose returns the smallest available volume that matches a claim, nil if there is none. If node
+// is nil, no volume with an affinity matches.
 func choose(volumes []*v1.PersistentVolume, c *v1.PersistentVolumeClaim, node *v1.Node) (best *v1.PersistentVolume, err error) {
 	selector := labels.Everything()
 	if c.Spec.Selector != nil {
@@ -80,8 +80,7 @@ func size(v *v1.PersistentVolume) *resource.Quantity {
 	return ptr.To(v.Spec.Capacity[v1.ResourceStorage])
 }
 
-// reaches says whether a volume can be used on the node. A selector that cannot be read is one that
-// selects nothing.
+// reaches reports whether a volume can be used on the node. An invalid selector matches nothing.
 func reaches(v *v1.PersistentVolume, node *v1.Node) bool {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return true
@@ -93,7 +92,7 @@ func reaches(v *v1.PersistentVolume, node *v1.Node) bool {
 	return match && err == nil
 }
 
-// claimClass is the name of the class that a claim asks for, "" for none.
+// claimClass returns the name of a claim's class, "" for none.
 func claimClass(c *v1.PersistentVolumeClaim) string {
 	if class, ok := c.Annotations[v1.BetaStorageClassAnnotation]; ok {
 		return class
@@ -101,7 +100,7 @@ func claimClass(c *v1.PersistentVolumeClaim) string {
 	return ptr.Deref(c.Spec.StorageClassName, "")
 }
 
-// leavesClass says whether a claim leaves it to the default which class it has.
+// leavesClass reports whether a claim uses the default class.
 func leavesClass(c *v1.PersistentVolumeClaim) bool {
 	_, old := c.Annotations[v1.BetaStorageClassAnnotation]
 	return !old && c.Spec.StorageClassName == nil
@@ -114,8 +113,8 @@ func volumeClass(v *v1.PersistentVolume) string {
 	return v.Spec.StorageClassName
 }
 
-// defaultClass returns the class that is the default, and of several the newest, as admission does;
-// nil if there is none.
+// defaultClass returns the default class, the newest if there are several, as admission does; nil
+// if there is none.
 func defaultClass(classes []*storagev1.StorageClass) (best *storagev1.StorageClass) {
 	for _, c := range classes {
 		if c.Annotations[isDefaultClass] != "true" && c.Annotations[isDefaultClassBeta] != "true" {

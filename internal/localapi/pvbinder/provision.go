@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// provision has a volume made for a claim by the provisioner of its class, which is a program of
-// others, or says why there is none.
+// provision requests a volume from the external provisioner of the claim's class, or writes an
+// event with the reason why that is impossible.
 func (b *Binder) provision(ctx context.Context, c *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	before, name := c.DeepCopy(), claimClass(c)
 	switch {
@@ -35,7 +35,7 @@ func (b *Binder) provision(ctx context.Context, c *v1.PersistentVolumeClaim, cla
 	return b.update(ctx, before, c)
 }
 
-// waits says whether claims of a class wait for their first consumer; nil is no class.
+// waits reports whether a class waits for the first consumer; nil is no class.
 func waits(class *storagev1.StorageClass) bool {
 	return class != nil && ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
 }

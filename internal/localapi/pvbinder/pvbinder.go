@@ -13,23 +13,23 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Writer writes objects unjudged, as the agent does. Its errors are those of the API.
+// Writer makes trusted writes. Its errors are API errors.
 type Writer interface {
 	Create(ctx context.Context, o kinds.Object) error
-	// Update replaces an object and its status, if it has the uid and the resourceVersion of o.
+	// Update replaces an object and its status, if the uid and the resourceVersion match o.
 	Update(ctx context.Context, o kinds.Object) error
 }
 
-// Config is what a Binder is made of.
+// Config configures a Binder.
 type Config struct {
 	Store  controller.Store
 	Writer Writer
-	// NodeName is the one node that there is.
+	// NodeName is the only node.
 	NodeName string
 	Log      *slog.Logger
 }
 
-// The resources that matter here, as the store has them.
+// The resources in the store that are used here.
 const (
 	podsResource    = "pods"
 	claimsResource  = "persistentvolumeclaims"
@@ -39,31 +39,32 @@ const (
 	eventsResource  = "events"
 )
 
-// Binder binds while Run runs. Its Health is what a look has failed with that is to be tried again.
+// Binder binds while Run runs. Health returns the error of a sync that is to be retried.
 type Binder struct {
 	*controller.Controller
 	cfg   Config
 	index index
-	told  map[store.Key]told // the newest event about each object
+	told  map[store.Key]told // the last event about each object
 }
 
-// New returns a binder, which Run has work.
+// New returns a binder. Run runs it.
 func New(cfg Config) *Binder {
 	b := &Binder{cfg: cfg}
-	// Pods make claims, volumes are bound to claims, and then claims that have none look for one.
+	// Pods first, as they create claims; then volumes, which are bound to claims; then the unbound
+	// claims.
 	b.Controller = controller.New(controller.Config{
 		Name: "binder of volumes", Store: cfg.Store, Resources: []string{podsResource, volumesResource, claimsResource}, Log: cfg.Log,
 	}, b)
 	return b
 }
 
-// Begin is controller.Logic.
+// Begin implements controller.Logic.
 func (b *Binder) Begin() { b.index, b.told = newIndex(), map[store.Key]told{} }
 
-// Due is controller.Logic: nothing is due that no change tells of.
+// Due implements controller.Logic: nothing is due without a change.
 func (b *Binder) Due(time.Time) (next time.Time) { return next }
 
-// Sync is controller.Logic.
+// Sync implements controller.Logic.
 func (b *Binder) Sync(ctx context.Context, key store.Key) error {
 	sync := b.syncClaim
 	switch key.Resource {
@@ -73,13 +74,13 @@ func (b *Binder) Sync(ctx context.Context, key store.Key) error {
 		sync = b.syncVolume
 	}
 	err := sync(ctx, key)
-	if apierrors.IsConflict(err) { // a change is on its way, by which the object is looked at again
+	if apierrors.IsConflict(err) { // the conflicting change will queue the object
 		return nil
 	}
 	return err
 }
 
-// get reads an object; the zero value if it is not there.
+// get reads an object; the zero value if it does not exist.
 func get[T kinds.Object](b *Binder, key store.Key) (T, error) {
 	return controller.Get[T](b.cfg.Store, key)
 }

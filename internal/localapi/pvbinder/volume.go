@@ -17,7 +17,7 @@ func (b *Binder) syncVolume(ctx context.Context, key store.Key) error {
 	}
 	v := old.DeepCopy()
 	ref := v.Spec.ClaimRef
-	if ref == nil || ref.UID == "" { // free, or kept for a claim that is to come
+	if ref == nil || ref.UID == "" { // available, or reserved for a future claim
 		setPhase(v, v1.VolumeAvailable, "")
 		return b.update(ctx, old, v)
 	}
@@ -28,18 +28,19 @@ func (b *Binder) syncVolume(ctx context.Context, key store.Key) error {
 	case c == nil || c.UID != ref.UID:
 		b.release(ctx, v)
 	case c.Spec.VolumeName == "":
-		return nil // half of it is done: the claim does the rest
+		return nil // the first write of a binding is done: the claim's sync makes the second
 	case c.Spec.VolumeName == v.Name:
 		setPhase(v, v1.VolumeBound, "")
 	case v.Annotations[provisionedBy] != "" && v.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete:
-		b.release(ctx, v) // it was made for a claim that has another
+		b.release(ctx, v) // it was provisioned for a claim that has another volume
 	default:
 		unbind(v)
 	}
 	return b.update(ctx, old, v)
 }
 
-// unbind frees a volume whose claim has another one. What a user wrote stays.
+// unbind makes a volume available whose claim has another one. It preserves a claimRef that a user
+// has written.
 func unbind(v *v1.PersistentVolume) {
 	if _, ours := v.Annotations[boundByController]; ours {
 		delete(v.Annotations, boundByController)
@@ -50,10 +51,10 @@ func unbind(v *v1.PersistentVolume) {
 	setPhase(v, v1.VolumeAvailable, "")
 }
 
-// release says that the claim of a volume is gone, and what its policy asks for cannot be done, if
-// it cannot. What an external provisioner has made is its own to delete.
+// release sets a volume whose claim was deleted to Released, or to Failed if its reclaim policy is
+// not supported. An external provisioner deletes its own volumes.
 func (b *Binder) release(ctx context.Context, v *v1.PersistentVolume) {
-	if v.Status.Phase != v1.VolumeFailed { // which somebody else may have written
+	if v.Status.Phase != v1.VolumeFailed { // set by a provisioner, for example
 		setPhase(v, v1.VolumeReleased, "")
 	}
 	const free = "empty it, then remove its spec.claimRef to use it again, or delete it"
@@ -74,7 +75,7 @@ func (b *Binder) fail(ctx context.Context, v *v1.PersistentVolume, r reason, mes
 	setPhase(v, v1.VolumeFailed, message)
 }
 
-// setPhase gives a volume a phase, and the time of the change if it is one.
+// setPhase sets the phase of a volume, with the time of a transition.
 func setPhase(v *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) {
 	if v.Status.Phase != phase {
 		v.Status.Phase = phase

@@ -16,21 +16,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// zipFrom is how many bytes an answer has at least that is compressed for a client that takes it.
+// zipFrom is the size in bytes above which responses are compressed for clients that accept gzip.
 const zipFrom = 128 << 10
 
-// body is an answer that is being written. What is no more than zipFrom is sent at the end; what
-// cannot be sent in parts is gathered whole.
+// body is a response in progress. Up to zipFrom bytes are buffered until the end. What cannot be
+// sent in parts is buffered as a whole.
 type body struct {
 	w      http.ResponseWriter
 	status int
 	media  media
-	zips   bool // the client takes gzip
+	zips   bool // the client accepts gzip
 
 	gathered bytes.Buffer
 	out      io.Writer // nil: nothing is sent yet
 	zip      *gzip.Writer
-	err      error // of the first write that failed
+	err      error // the first write error
 }
 
 func (q *request) body() *body {
@@ -46,10 +46,10 @@ func takesGzip(r *http.Request) bool {
 	return false
 }
 
-// inParts reports whether what was written can be sent before the rest is there.
+// inParts reports whether written data can be sent before the response is complete.
 func (b *body) inParts() bool { return b.media.name != runtime.ContentTypeYAML && !b.media.pretty }
 
-// write takes a part of the answer. It fails when the client is gone.
+// write appends to the response. b.err is set once the client has disconnected.
 func (b *body) write(p []byte) {
 	switch {
 	case b.err != nil:
@@ -63,7 +63,7 @@ func (b *body) write(p []byte) {
 	}
 }
 
-// encode writes the JSON of an object, with the end of the line that stands behind an answer.
+// encode writes the JSON of an object and a newline.
 func (b *body) encode(o any) error {
 	text, err := json.Marshal(o)
 	if err == nil {
@@ -73,7 +73,7 @@ func (b *body) encode(o any) error {
 	return err
 }
 
-// send begins to send what is gathered.
+// send sends the header and the buffered data.
 func (b *body) send() {
 	header := b.w.Header()
 	header.Set("Content-Type", b.media.name)
@@ -91,7 +91,7 @@ func (b *body) send() {
 	b.gathered = bytes.Buffer{}
 }
 
-// finish sends the rest. An answer that is not finished is one that breaks off.
+// finish sends the rest. Without it, the client sees an aborted response.
 func (b *body) finish() error {
 	if b.out == nil {
 		if err := b.convert(); err != nil {
@@ -108,7 +108,7 @@ func (b *body) finish() error {
 	return nil
 }
 
-// convert makes what a gathered answer is to be of its JSON.
+// convert converts buffered JSON to the negotiated format.
 func (b *body) convert() error {
 	switch {
 	case b.media.name == runtime.ContentTypeYAML:
@@ -124,14 +124,14 @@ func (b *body) convert() error {
 	return nil
 }
 
-// finish sends the rest of an answer, or the error if it cannot be written.
+// finish sends the rest of a response, or the error if it cannot be encoded.
 func (q *request) finish(b *body) {
 	if err := b.finish(); err != nil {
 		q.fail(apierrors.NewInternalError(err))
 	}
 }
 
-// statusOf is what clients are told of an error.
+// statusOf returns the Status of an error.
 func statusOf(err error) *metav1.Status {
 	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}
 	var known apierrors.APIStatus
@@ -142,8 +142,8 @@ func statusOf(err error) *metav1.Status {
 	return &status
 }
 
-// fail answers with an error, in the media type that the client takes; indented JSON if it takes
-// none that an error can be written in.
+// fail responds with an error, in the media type that the client accepts, or in indented JSON if
+// errors cannot be encoded in that.
 func (q *request) fail(err error) {
 	status := statusOf(err)
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {

@@ -1,16 +1,15 @@
-// Package read answers what is read of the local API (ADR 12): get, list and watch of its kinds,
-// as kube-apiserver answers them.
+// Package read serves reads of the local API (ADR 12): get, list and watch, as kube-apiserver does.
 //
 // Owns: nothing; a watch is a revision and the goroutine of its request.
-// Reads: the store; for rows of pods, which pulls are under way. Times are those of the request.
-// Never: writes, asks who may, starts a goroutine, waits for one client on behalf of another.
+// Reads: the store; for rows of pods, the pulls in progress. Times are those of the request.
+// Never: writes, authorizes, starts a goroutine, delays one client for another.
 //
-// A request goes through four steps: what it is written in and what it shows (negotiate.go), what
-// it asks (options.go), which objects these are (list.go, watch.go), and how they look (view.go,
-// table.go). Objects lie in the store as protobuf. What is shown in protobuf, and all metadata, is
-// cut out of that; an object is decoded for JSON, for rows, and for fields that it is selected by.
+// A request has four steps: the media type and the view (negotiate.go), the options (options.go),
+// the selection of objects (list.go, watch.go), and their representation (view.go, table.go). The
+// store has objects as protobuf. Protobuf responses and all metadata are cut out of that. An object
+// is decoded only for JSON, for rows, and for field selectors.
 //
-// A list goes out page by page. One that the history of the store leaves behind while its client is
-// slow breaks off, which both JSON and protobuf show to the client: it lists again. A list with a
-// limit is held, encoded, as it says first how it goes on.
+// A list is sent page by page. If the history of the store no longer reaches back to its revision
+// while a slow client reads, it is aborted. Clients detect that in JSON and protobuf, and list
+// again. A list with a limit is encoded in memory first, as it begins with its continue token.
 package read

@@ -5,8 +5,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 )
 
-// newEvent is an event of core/v1 as events.k8s.io/v1 shows it. What that calls deprecated is what
-// core has, and it has other names for the object and the message.
+// newEvent converts a core/v1 event to events.k8s.io/v1. Its deprecated fields are those of
+// core/v1, and the object and the message have other names.
 func newEvent(e *v1.Event) *eventsv1.Event {
 	n := &eventsv1.Event{
 		ObjectMeta:               e.ObjectMeta,

@@ -19,30 +19,26 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Config says what is read, and who answers what is not answered here.
+// Config configures a Handler.
 type Config struct {
 	Store *store.Store
-	// Next answers requests for tables of kinds whose rows are not made here: all but those of
-	// pods, nodes, namespaces and events.
+	// Next serves requests for tables of kinds other than pods, nodes, namespaces and events.
 	Next http.Handler
-	// Pulls looks which images are being pulled, and returns what the rows of pods say of that
-	// behind the status: " (pulling 40%)", "" for nothing. It is called for a table with pods that
-	// are pending, once for a list and once for each of them in a watch. Nil: rows say nothing of
-	// it.
+	// Pulls reads the pulls in progress, and returns a function that returns what to append to the
+	// status of a pod's row: " (pulling 40%)", or "". It is called for tables with pending pods,
+	// once per list and once per such pod in a watch. Nil: nothing is appended.
 	Pulls func(context.Context) func(*v1.Pod) string
-	// Undecodable is called for each object that a list goes on without, whenever it does; nil: it
-	// is logged.
+	// Undecodable is called each time that a list omits an object; nil: it is logged.
 	Undecodable func(store.Key, error)
-	// Log is told what a client cannot be told: that an answer broke off. It must be there, as must
-	// Next.
+	// Log logs what cannot be reported to a client, such as aborted responses. It is required, as
+	// is Next.
 	Log *slog.Logger
 }
 
-// Handler answers requests for the kinds of the local API, and 404 or 405 for what is no read of
-// them. Streams of pods (log, exec, …) are answered by others: here they are not there.
+// Handler serves reads of the local API's kinds, and responds with 404 or 405 to other requests.
+// Pod streams (log, exec, …) are served elsewhere, and are 404 here.
 type Handler struct{ cfg Config }
 
-// New returns a handler.
 func New(cfg Config) *Handler {
 	if cfg.Undecodable == nil {
 		cfg.Undecodable = func(_ store.Key, err error) {
@@ -52,8 +48,7 @@ func New(cfg Config) *Handler {
 	return &Handler{cfg}
 }
 
-// skip reports an object that cannot be decoded, of which the error is, and returns all other
-// errors.
+// skip reports an object that cannot be decoded, and returns all other errors.
 func (h *Handler) skip(err error) error {
 	u, ok := errors.AsType[undecodable](err)
 	if !ok {
@@ -63,7 +58,7 @@ func (h *Handler) skip(err error) error {
 	return nil
 }
 
-// request is one at work.
+// request is a request in progress.
 type request struct {
 	*Handler
 	kinds.Request
@@ -74,8 +69,8 @@ type request struct {
 	view  view
 }
 
-// readable are the subresources that are read as their object is. The other subresources, but for
-// the streams, can only be written.
+// readable are the subresources that return the whole object. The others, except the streams, can
+// only be written.
 var (
 	readable = []string{"", "ephemeralcontainers", "resize", "status"}
 	streams  = []string{"attach", "exec", "log", "portforward", "proxy"}
@@ -99,7 +94,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		q.fail(err)
 	case next:
-		w.Header().Del("Cache-Control") // whoever answers says it
+		w.Header().Del("Cache-Control") // the next handler sets it
 		h.cfg.Next.ServeHTTP(w, r)
 	case q.Name != "":
 		q.get()
@@ -108,7 +103,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// knownGroup reports whether a path is below that of a group that the API has.
+// knownGroup reports whether a path is below that of a served group.
 func knownGroup(path string) bool {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 3)
 	if len(parts) < 3 {
@@ -117,7 +112,7 @@ func knownGroup(path string) bool {
 	return parts[0] == "api" || parts[0] == "apis" && slices.ContainsFunc(kinds.All, func(k kinds.Kind) bool { return k.Group != "" && k.Group == parts[1] })
 }
 
-// route returns the code of what a path and a method are answered with, 200 if they are read.
+// route returns the status code for a path and method, 200 if they are served here.
 func (q *request) route() int {
 	if q.kind == nil || !q.hasPath() || slices.Contains(streams, q.Subresource) ||
 		q.Subresource != "" && !slices.Contains(q.kind.Subresources, q.Subresource) {
@@ -129,8 +124,8 @@ func (q *request) route() int {
 	return http.StatusOK
 }
 
-// hasPath reports whether the path is the one of what the request names, and no other that reads
-// alike, as that of a node in a namespace.
+// hasPath reports whether the path is the canonical one of the request. Others parse alike, such as
+// that of a node in a namespace.
 func (q *request) hasPath() bool {
 	path := "/apis/" + q.GroupVersion.String()
 	if q.Group == "" {
@@ -152,7 +147,6 @@ func (q *request) hasPath() bool {
 	return path == strings.TrimSuffix(q.Path, "/")
 }
 
-// key is that of the object that the request names.
 func (q *request) key() store.Key {
 	k := store.Key{Resource: q.kind.Stored, Name: q.Name}
 	if q.kind.Namespaced {
@@ -161,12 +155,11 @@ func (q *request) key() store.Key {
 	return k
 }
 
-// isName reports whether the store can have objects of a name: no kind of name is longer.
+// isName reports whether an object in the store can have the name.
 func isName(name string) bool {
 	return len(name) <= validation.DNS1123SubdomainMaxLength && !strings.Contains(name, "/")
 }
 
-// get answers with one object.
 func (q *request) get() {
 	if err := q.notOlderThan(q.r.URL.Query().Get("resourceVersion")); err != nil {
 		q.fail(err)
@@ -193,7 +186,7 @@ func (q *request) get() {
 	q.answer(o)
 }
 
-// answer writes an object by itself.
+// answer responds with a single object.
 func (q *request) answer(o object) {
 	b := q.body()
 	var err error
@@ -218,7 +211,7 @@ func (q *request) answer(o object) {
 	q.finish(b)
 }
 
-// many answers a list or a watch.
+// many serves a list or a watch.
 func (q *request) many() {
 	o, sel, err := q.listOptions()
 	switch {
@@ -231,7 +224,7 @@ func (q *request) many() {
 	}
 }
 
-// notOlderThan is the error of a resource version that is none, or that is not there yet.
+// notOlderThan returns an error if the resource version is invalid or in the future.
 func (q *request) notOlderThan(version string) error {
 	if version == "" {
 		return nil
@@ -246,7 +239,7 @@ func (q *request) notOlderThan(version string) error {
 	return nil
 }
 
-// tooLarge is the error of a revision that is not there yet.
+// tooLarge returns the error for a revision in the future.
 func tooLarge(revision, newest uint64) error {
 	const cause = "Too large resource version"
 	err := apierrors.NewTimeoutError(cause+": "+strconv.FormatUint(revision, 10)+", current: "+strconv.FormatUint(newest, 10), 1)

@@ -14,11 +14,11 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// pageBytes is how many bytes of objects are taken from the store at once. A list of no more is
-// never left behind by the history.
+// pageBytes is the size of a page of objects that is read from the store. The history never expires
+// a list of one page.
 const pageBytes = 4 << 20
 
-// listing is a list on its way.
+// listing is a list in progress.
 type listing struct {
 	*request
 	position
@@ -29,12 +29,12 @@ type listing struct {
 type page struct {
 	objects  []object
 	revision uint64
-	last     store.Key // of the last object that was looked at
-	more     bool      // there are objects after it
-	rest     int64     // how many, if there is a limit and no selector
+	last     store.Key // of the last object that was read
+	more     bool      // there are objects after last
+	rest     int64     // the number of these, if there is a limit and no selector
 }
 
-// read returns what comes after the position: all up to the limit, or what fits into a page.
+// read returns what follows the position: up to the limit, or one page.
 func (l *listing) read() (page, error) {
 	var p page
 	size := 0
@@ -45,7 +45,7 @@ func (l *listing) read() (page, error) {
 		}
 		if p.more = l.isFull(len(p.objects), size); p.more {
 			p.rest++
-			return l.limit > 0 && l.sel.all() // only counted
+			return l.limit > 0 && l.sel.all() // only count
 		}
 		p.last = i.Key
 		o, err := parse(l.kind, i)
@@ -60,7 +60,7 @@ func (l *listing) read() (page, error) {
 			return failure == nil
 		}
 		if ok {
-			o.raw = bytes.Clone(o.raw) // the store's is there during the call alone
+			o.raw = bytes.Clone(o.raw) // the store's is valid only during the call
 			p.objects = append(p.objects, o)
 			size += len(o.raw)
 		}
@@ -80,24 +80,23 @@ func (l *listing) isFull(objects, size int) bool {
 	return size >= pageBytes
 }
 
-// oneNamespace reports whether all objects have their name alone as a key.
+// oneNamespace reports whether the objects' names are unique.
 func (l *listing) oneNamespace() bool { return !l.kind.Namespaced || l.Namespace != "" }
 
-// span is the part of the store that is looked at.
+// span returns the range of the store to read.
 func (l *listing) span() store.Range {
 	r := store.Range{Resource: l.kind.Stored, After: l.after, Revision: l.revision}
 	if l.kind.Namespaced {
 		r.Namespace = l.Namespace
 	}
-	// One that is asked for by name is found where it is, after what is one letter shorter.
+	// For an exact name, start at it: after the name without its last character.
 	if name := l.sel.name(); name != "" && l.after == (store.Key{}) && l.oneNamespace() {
 		r.After = store.Key{Resource: l.kind.Stored, Namespace: r.Namespace, Name: name[:len(name)-1]}
 	}
 	return r
 }
 
-// each calls show with the objects of a page, and of those that follow. The position is that of the
-// page.
+// each calls show with the objects of a page and of all following ones.
 func (l *listing) each(p page, show func(object) error) error {
 	at := *l
 	at.revision = p.revision
@@ -118,7 +117,6 @@ func (l *listing) each(p page, show func(object) error) error {
 	}
 }
 
-// list answers with a list.
 func (q *request) list(o *internalversion.ListOptions, sel selector) {
 	position, err := q.positionOf(o)
 	if err == nil {
@@ -150,12 +148,12 @@ func (q *request) list(o *internalversion.ListOptions, sel selector) {
 		q.finish(b)
 	case b.out == nil:
 		q.fail(l.explain(err, ""))
-	case b.err == nil: // the client is there, and sees an answer without its end
+	case b.err == nil: // the client is connected, and sees an incomplete response
 		q.cfg.Log.Warn("a list broke off, its client lists again", "path", q.Path, "error", err)
 	}
 }
 
-// explain is what a client is told of an error of the store.
+// explain converts an error of the store to an API error.
 func (l *listing) explain(err error, continued string) error {
 	var known apierrors.APIStatus
 	switch {
@@ -171,7 +169,8 @@ func (l *listing) explain(err error, continued string) error {
 	return apierrors.NewInternalError(err)
 }
 
-// expired is the error of a token whose revision is no longer there, with one that goes on without.
+// expired returns the error for a continue token whose revision has expired, with a token to
+// continue inconsistently.
 func (l *listing) expired() error {
 	next, err := l.tokenAfter(l.after, newest)
 	if err != nil {
@@ -185,7 +184,7 @@ func (l *listing) expired() error {
 	return gone
 }
 
-// meta says which revision a list shows, and how it goes on.
+// meta returns the list's resource version and continue token.
 func (l *listing) meta(p page) (metav1.ListMeta, error) {
 	m := metav1.ListMeta{ResourceVersion: object{revision: p.revision}.version()}
 	if l.limit == 0 || !p.more {
@@ -199,13 +198,13 @@ func (l *listing) meta(p page) (metav1.ListMeta, error) {
 	return m, err
 }
 
-// header is what JSON of a list begins with, but for its objects.
+// header is the JSON of a list up to its items.
 type header struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 }
 
-// json writes a list as JSON, which other forms are made of.
+// json writes a list as JSON, from which other formats are converted.
 func (l *listing) json(b *body, first page, meta metav1.ListMeta) error {
 	kind := l.view.kinds(l.kind).list
 	apiVersion, name := kind.ToAPIVersionAndKind()
@@ -241,14 +240,14 @@ func (l *listing) json(b *body, first page, meta metav1.ListMeta) error {
 	return err
 }
 
-// Numbers of fields of a list in protobuf.
+// Field numbers of a list in protobuf.
 const (
 	listMeta  protowire.Number = 1
 	listItems protowire.Number = 2
 )
 
-// protobuf writes a list as protobuf. What it begins with says how long it is, so a list of several
-// pages is read twice.
+// protobuf writes a list as protobuf. It starts with its size, so a list of several pages is read
+// twice.
 func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 	head, err := meta.Marshal()
 	if err != nil {
@@ -291,7 +290,7 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 	return err
 }
 
-// around is what stands before and after a list of that size.
+// around returns the bytes before and after a list of the given size.
 func around(l *listing, size int) (before, after []byte, err error) {
 	empty, err := unknown(l.view.kinds(l.kind).list, []byte{})
 	if err != nil {

@@ -13,28 +13,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// streamSuffix is what the media type of a watch has besides.
+// streamSuffix is appended to the media type of a watch.
 const streamSuffix = ";stream=watch"
 
-// media is what an answer is written in.
+// media is the representation of a response.
 type media struct {
 	name   string // application/json, …
 	pretty bool
-	as     schema.GroupVersionKind // what is to be shown of the objects; empty: all
-	server bool                    // a version of the server is asked for, which means nothing
+	as     schema.GroupVersionKind // the requested conversion of the objects; empty: none
+	server bool                    // a server version was requested, which has no effect
 }
 
 func (m media) isProtobuf() bool { return m.name == runtime.ContentTypeProtobuf }
 
-// offered are the media types of answers, the one for those who take all first.
+// offered are the media types of responses, the default first.
 var (
 	offered     = []string{runtime.ContentTypeJSON, runtime.ContentTypeYAML, runtime.ContentTypeProtobuf}
 	streamable  = []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
 	streamTypes = []string{runtime.ContentTypeJSON + streamSuffix, runtime.ContentTypeProtobuf + streamSuffix}
 )
 
-// negotiate chooses in what the answer is written and what it shows. next reports that another
-// makes this answer.
+// negotiate selects the media type and the view. next reports that the next handler serves the
+// request.
 func (q *request) negotiate() (next bool, err error) {
 	types := offered
 	if q.Name == "" {
@@ -63,8 +63,8 @@ func (q *request) negotiate() (next bool, err error) {
 	return false, nil
 }
 
-// names reports whether a header names one of the types as they are written, or all. It is the
-// first look that kube-apiserver takes at the header.
+// names reports whether a header names one of the types literally, or */*. kube-apiserver checks
+// this first.
 func names(accept string, types []string) bool {
 	if accept == "" {
 		return true
@@ -79,7 +79,7 @@ func names(accept string, types []string) bool {
 	return false
 }
 
-// choose returns the first media type, in the order of the client's wishes, that can be had.
+// choose returns the first supported media type, in the client's order of preference.
 func choose(accept string, r *http.Request, can func(media) bool) (media, bool) {
 	if accept == "" {
 		accept = "*/*"
@@ -99,7 +99,7 @@ func choose(accept string, r *http.Request, can func(media) bool) (media, bool) 
 	return media{}, false
 }
 
-// readParams reads the parameters of a media type, and reports whether they can be met.
+// readParams reads the parameters of a media type, and reports whether they are supported.
 func readParams(m *media, params map[string]string) bool {
 	for k, v := range params {
 		switch k {
@@ -127,8 +127,7 @@ const (
 	partialList   = "PartialObjectMetadataList"
 )
 
-// canShow reports whether there is such a view in that media type. Of meta.k8s.io there is v1
-// alone.
+// canShow reports whether the media type supports the view. Only v1 of meta.k8s.io is supported.
 func canShow(m media) bool {
 	switch m.as {
 	case schema.GroupVersionKind{}, metav1.SchemeGroupVersion.WithKind(partialObject), metav1.SchemeGroupVersion.WithKind(partialList):
@@ -139,10 +138,10 @@ func canShow(m media) bool {
 	return false
 }
 
-// isPlain is canShow for what is no object of a kind: errors.
+// isPlain is canShow for errors, which are no objects of a kind.
 func isPlain(m media) bool { return m.as.Empty() && !m.server }
 
-// wantsPretty reports whether a person may read the answer.
+// wantsPretty reports whether to indent the response.
 func wantsPretty(r *http.Request) bool {
 	if text := r.URL.Query().Get("pretty"); text != "" {
 		yes, err := strconv.ParseBool(text)
@@ -152,12 +151,12 @@ func wantsPretty(r *http.Request) bool {
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
 }
 
-// notAcceptable is the error of a request that takes none of the types.
+// notAcceptable returns the error for a request that accepts none of the types.
 func notAcceptable(types []string) error {
 	return refused("only the following media types are accepted: " + strings.Join(types, ", "))
 }
 
-// refused is the error of what can be shown, but not as it was asked for.
+// refused returns the error for an unsupported representation of a resource.
 func refused(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,

@@ -17,10 +17,10 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// prefix is what protobuf of Kubernetes begins with.
+// prefix starts Kubernetes' protobuf encoding.
 var prefix = []byte("k8s\x00")
 
-// Numbers of fields in protobuf (generated.proto of apimachinery).
+// Field numbers in protobuf (generated.proto of apimachinery).
 const (
 	unknownRaw      protowire.Number = 2  // Unknown
 	objectMetadata  protowire.Number = 1  // every object
@@ -28,7 +28,7 @@ const (
 	metadataLabels  protowire.Number = 11 // ObjectMeta
 )
 
-// object is one as the store has it.
+// object is an object as stored.
 type object struct {
 	kind     *kinds.Kind
 	key      store.Key
@@ -36,7 +36,7 @@ type object struct {
 	raw      []byte // its message, without the revision
 }
 
-// parse finds the message of an object in the value of an item, which it shares.
+// parse finds the message of an object in an item's value, and shares its memory.
 func parse(k *kinds.Kind, i store.Item) (object, error) {
 	o := object{kind: k, key: i.Key, revision: i.Revision}
 	rest, ok := bytes.CutPrefix(i.Value, prefix)
@@ -53,7 +53,7 @@ func parse(k *kinds.Kind, i store.Item) (object, error) {
 
 var errMessage = errors.New("its protobuf is damaged")
 
-// undecodable is the error of an object that is not what was stored. A list goes on without it.
+// undecodable is the error of a corrupt object. Lists omit it.
 type undecodable struct {
 	key   store.Key
 	cause error
@@ -62,8 +62,8 @@ type undecodable struct {
 func (u undecodable) Error() string { return fmt.Sprintf("%s in the store: %v", u.key, u.cause) }
 func (u undecodable) Unwrap() error { return u.cause }
 
-// find returns the bytes of a field of a message and where the field stands, with its number:
-// from and to are equal where it would stand if it were there.
+// find returns the bytes of a field of a message, and its position. If the field does not exist,
+// the position is empty, where it would be inserted.
 func find(message []byte, want protowire.Number) (value []byte, at span, err error) {
 	for pos := 0; pos < len(message); {
 		number, kind, n := protowire.ConsumeTag(message[pos:])
@@ -87,10 +87,10 @@ func find(message []byte, want protowire.Number) (value []byte, at span, err err
 	return nil, span{len(message), len(message)}, nil
 }
 
-// span is a part of a message.
+// span is a byte range of a message.
 type span struct{ from, to int }
 
-// replaced returns a message with a field in the place of what is there.
+// replaced returns a message with a field in place of a span.
 func replaced(message []byte, at span, number protowire.Number, value []byte) []byte {
 	b := make([]byte, 0, len(message)+len(value)+12)
 	b = append(b, message[:at.from]...)
@@ -101,7 +101,7 @@ func replaced(message []byte, at span, number protowire.Number, value []byte) []
 
 func (o object) version() string { return strconv.FormatUint(o.revision, 10) }
 
-// metadata returns the metadata with the revision, and where those without it stand.
+// metadata returns the metadata with the revision, and the span of the stored metadata.
 func (o object) metadata() (message []byte, at span, err error) {
 	old, at, err := find(o.raw, objectMetadata)
 	if err != nil {
@@ -114,7 +114,6 @@ func (o object) metadata() (message []byte, at span, err error) {
 	return replaced(old, version, metadataVersion, []byte(o.version())), at, nil
 }
 
-// message returns the object's message, with the revision.
 func (o object) message() ([]byte, error) {
 	if o.kind.Stored != o.kind.Resource().String() {
 		shown, err := o.decode()
@@ -130,7 +129,6 @@ func (o object) message() ([]byte, error) {
 	return replaced(o.raw, at, objectMetadata, metadata), nil
 }
 
-// objectMeta returns the metadata with the revision, decoded.
 func (o object) objectMeta() (metav1.ObjectMeta, error) {
 	var m metav1.ObjectMeta
 	message, _, err := o.metadata()
@@ -142,7 +140,7 @@ func (o object) objectMeta() (metav1.ObjectMeta, error) {
 	return m, err
 }
 
-// labels returns the labels alone.
+// labels decodes only the labels.
 func (o object) labels() (labels.Set, error) {
 	metadata, _, err := find(o.raw, objectMetadata)
 	set := labels.Set{}
@@ -164,13 +162,13 @@ func (o object) labels() (labels.Set, error) {
 	return set, nil
 }
 
-// marshaler is what objects of the API have for protobuf.
+// marshaler is implemented by all API objects.
 type marshaler interface {
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 }
 
-// stored decodes the object as the store has it, with the revision.
+// stored decodes the object as stored, with the revision.
 func (o object) stored() (kinds.Object, error) {
 	s := o.kind.NewStored()
 	if err := s.(marshaler).Unmarshal(o.raw); err != nil {
@@ -180,7 +178,7 @@ func (o object) stored() (kinds.Object, error) {
 	return s, nil
 }
 
-// decode decodes the object as its kind shows it. It names no kind.
+// decode decodes the object as its kind. TypeMeta is not set.
 func (o object) decode() (kinds.Object, error) {
 	s, err := o.stored()
 	if err != nil {
@@ -189,7 +187,7 @@ func (o object) decode() (kinds.Object, error) {
 	return shown(o.kind, s), nil
 }
 
-// shown is what a kind shows of a stored object.
+// shown converts a stored object to a kind.
 func shown(k *kinds.Kind, stored kinds.Object) kinds.Object {
 	if e, ok := stored.(*v1.Event); ok && k.Group != "" {
 		return newEvent(e)
@@ -197,7 +195,7 @@ func shown(k *kinds.Kind, stored kinds.Object) kinds.Object {
 	return stored
 }
 
-// bookmark is an object that has nothing but a revision, and annotations.
+// bookmark returns an object that has only a revision and annotations.
 func bookmark(k *kinds.Kind, revision uint64, annotations map[string]string) (object, error) {
 	empty := k.NewStored()
 	empty.SetAnnotations(annotations)
@@ -205,7 +203,7 @@ func bookmark(k *kinds.Kind, revision uint64, annotations map[string]string) (ob
 	return object{kind: k, revision: revision, raw: raw}, err
 }
 
-// unknown is a message with the name of its kind, as clients get it.
+// unknown encodes a message with its kind, as clients receive it.
 func unknown(kind schema.GroupVersionKind, message []byte) ([]byte, error) {
 	apiVersion, name := kind.ToAPIVersionAndKind()
 	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: name}, Raw: message}

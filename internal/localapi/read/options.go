@@ -23,7 +23,6 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// listOptions reads the options of a list or a watch.
 func (q *request) listOptions() (*internalversion.ListOptions, selector, error) {
 	o := &internalversion.ListOptions{}
 	if err := scheme.ParameterCodec.DecodeParameters(q.r.URL.Query(), metav1.SchemeGroupVersion, o); err != nil {
@@ -40,11 +39,11 @@ func (q *request) listOptions() (*internalversion.ListOptions, selector, error) 
 	return o, sel, nil
 }
 
-// selector says which objects are asked for.
+// selector selects objects by labels and fields.
 type selector struct {
 	labels labels.Selector // nil: all
 	fields fields.Selector // nil: all
-	// values reports that a field is none of the key, so that the object must be decoded.
+	// values is set if a field is not part of the key, so that objects must be decoded.
 	values bool
 }
 
@@ -70,7 +69,7 @@ func newSelector(k *kinds.Kind, o *internalversion.ListOptions) (selector, error
 // all reports whether every object matches.
 func (s selector) all() bool { return s.labels == nil && s.fields == nil }
 
-// name is the one that an object must have, "" if it may have any.
+// name returns the name that objects must have, "" if any.
 func (s selector) name() string {
 	if s.fields == nil {
 		return ""
@@ -79,7 +78,6 @@ func (s selector) name() string {
 	return name
 }
 
-// matches reports whether an object is asked for.
 func (s selector) matches(o object) (bool, error) {
 	if s.labels != nil {
 		set, err := o.labels()
@@ -102,7 +100,6 @@ func (s selector) matches(o object) (bool, error) {
 	return s.fields.Matches(values), nil
 }
 
-// parseVersion reads a resource version.
 func parseVersion(text string) (uint64, error) {
 	revision, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -111,7 +108,7 @@ func parseVersion(text string) (uint64, error) {
 	return revision, nil
 }
 
-// token is where a list goes on, in the form that kube-apiserver gives it.
+// token is a continue token, in kube-apiserver's format.
 type token struct {
 	APIVersion string `json:"v"`
 	Revision   int64  `json:"rv"` // -1 is the newest
@@ -120,10 +117,10 @@ type token struct {
 
 const tokenVersion = "meta.k8s.io/v1"
 
-// newest is the revision of a token that shows what is there by then.
+// newest is the revision of a token that continues with the current objects.
 const newest = -1
 
-// tokenAfter is a token for what comes after a key.
+// tokenAfter returns a token for what follows a key.
 func (q *request) tokenAfter(k store.Key, revision int64) (string, error) {
 	t := token{APIVersion: tokenVersion, Revision: revision, Start: k.Name + "\x00"}
 	if q.kind.Namespaced && q.Namespace == "" {
@@ -133,7 +130,7 @@ func (q *request) tokenAfter(k store.Key, revision int64) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(text), err
 }
 
-// readToken returns the key after which a list goes on, and of which revision.
+// readToken returns the key and the revision of a token.
 func (q *request) readToken(text string) (after store.Key, revision int64, err error) {
 	var t token
 	data, err := base64.RawURLEncoding.DecodeString(text)
@@ -165,15 +162,15 @@ func (q *request) readToken(text string) (after store.Key, revision int64, err e
 	return after, t.Revision, nil
 }
 
-// position is where a list begins, and which revision it shows.
+// position is where a list starts, and its revision.
 type position struct {
 	after    store.Key
 	revision uint64 // 0 is the newest
 	limit    int64  // 0 is all
 }
 
-// positionOf reads the options that say so. The table of what they mean together is that of "API
-// Concepts" in the documentation of Kubernetes.
+// positionOf reads the position from the options. "API Concepts" in the Kubernetes documentation
+// has the table of their combinations.
 func (q *request) positionOf(o *internalversion.ListOptions) (position, error) {
 	p := position{limit: max(o.Limit, 0)}
 	if o.Continue != "" {
@@ -195,7 +192,7 @@ func (q *request) positionOf(o *internalversion.ListOptions) (position, error) {
 		p.revision = revision // 0, which only a limit allows, is any
 	}
 	if revision == 0 {
-		p.limit = 0 // as kube-apiserver, which then answers out of its cache
+		p.limit = 0 // as kube-apiserver, which serves this from its cache
 	}
 	return p, q.notOlderThan(o.ResourceVersion)
 }

@@ -15,15 +15,14 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// The columns and rows are those of kube-apiserver; what their cells say of pods is
-// lifecycle.Summarize.
+// Columns and rows are those of kube-apiserver; lifecycle.Summarize computes the cells of pods.
 
 const (
 	none   = "<none>"
 	unsaid = "<unknown>"
 )
 
-// statusCell is which of the cells of a pod has its status.
+// statusCell is the index of a pod's status cell.
 const statusCell = 2
 
 var podColumns = []metav1.TableColumnDefinition{
@@ -38,7 +37,7 @@ var podColumns = []metav1.TableColumnDefinition{
 	column("Readiness Gates", 1, v1.PodSpec{}.SwaggerDoc()["readinessGates"]),
 }
 
-// ended are the conditions of rows of pods that have ended.
+// ended are the row conditions of terminated pods.
 var ended = map[v1.PodPhase]string{
 	v1.PodSucceeded: "The pod has completed successfully.",
 	v1.PodFailed:    "The pod failed.",
@@ -84,7 +83,7 @@ func nodeRow(n *v1.Node, now time.Time) metav1.TableRow {
 	}}
 }
 
-// kernel is the version of a node's kernel, with the architecture where that is known.
+// kernel returns the version of a node's kernel, with the architecture if it is known.
 func kernel(info v1.NodeSystemInfo) string {
 	version := cmp.Or(info.KernelVersion, unsaid)
 	if info.Architecture == "" {
@@ -110,7 +109,7 @@ func nodeStatus(n *v1.Node) string {
 	return status
 }
 
-// roles are those that the labels of a node name.
+// roles returns the roles that a node's labels name.
 func roles(n *v1.Node) string {
 	found := map[string]bool{}
 	for label, value := range n.Labels {
@@ -183,7 +182,7 @@ func eventRow(e *v1.Event, now time.Time) metav1.TableRow {
 	}}
 }
 
-// since is how long ago something was.
+// since returns the time since t, human-readable.
 func since(t, now time.Time) string {
 	if t.IsZero() {
 		return unsaid

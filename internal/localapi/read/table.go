@@ -15,18 +15,18 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// table shows objects as rows.
+// table is the view of objects as rows.
 type table struct {
 	columns []metav1.TableColumnDefinition
 	row     func(stored kinds.Object, now time.Time) metav1.TableRow
 	include metav1.IncludeObjectPolicy
-	told    bool // the columns, in a watch; they are told once
-	// look asks for the pulls under way; nil: nobody knows of any. pulls is what it said last.
+	told    bool // the columns were sent; a watch sends them once
+	// look reads the pulls in progress; nil: there is no reader. pulls is its last result.
 	look  func() func(*v1.Pod) string
 	pulls func(*v1.Pod) string
 }
 
-// tableOf returns the table of the kind that is asked for, nil if it is made elsewhere.
+// tableOf returns the table of the requested kind, nil if it is not supported.
 func (q *request) tableOf() *table {
 	switch q.kind.Stored {
 	case "pods":
@@ -49,15 +49,15 @@ func rowOf[P kinds.Object](row func(P, time.Time) metav1.TableRow) func(kinds.Ob
 	return func(o kinds.Object, now time.Time) metav1.TableRow { return row(o.(P), now) }
 }
 
-// check reads the options too, which kube-apiserver looks at when it has the objects.
+// check also reads the options, which kube-apiserver does after it has read the objects.
 func (t *table) check(q *request, n amount) error {
 	if n == watched {
-		return nil // read before
+		return nil // canWatch has read them
 	}
 	return t.readOptions(q)
 }
 
-// readOptions reads what of the objects stands beside their rows.
+// readOptions reads which part of the objects accompanies the rows.
 func (t *table) readOptions(q *request) error {
 	t.include = metav1.IncludeObjectPolicy(q.r.URL.Query().Get("includeObject"))
 	switch t.include {
@@ -76,7 +76,7 @@ func (*table) kinds(*kinds.Kind) shownKinds {
 	return shownKinds{kind, kind}
 }
 
-// begin is what stands before the rows of a list.
+// begin returns what precedes the rows of a list.
 func (t *table) begin() (string, error) {
 	text, err := json.Marshal(t.columns)
 	return `,"columnDefinitions":` + string(text) + `,"rows":[`, err
@@ -98,7 +98,7 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 	}
 	include := t.include
 	if include == metav1.IncludeNone && o.key == (store.Key{}) {
-		include = metav1.IncludeMetadata // a bookmark, which is nothing without
+		include = metav1.IncludeMetadata // a bookmark is useless without
 	}
 	switch include {
 	case metav1.IncludeObject:
@@ -115,9 +115,9 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 	return row, nil
 }
 
-// alone is a table of one row. After the first one of a watch it has no columns.
+// alone returns a table with one row. In a watch, only the first one has columns.
 func (t *table) alone(o object) (any, error) {
-	t.pulls = nil // time has gone by
+	t.pulls = nil // from an earlier event
 	row, err := t.rowFor(o)
 	one := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},
@@ -131,12 +131,12 @@ func (t *table) alone(o object) (any, error) {
 	return one, err
 }
 
-// message is none: negotiation refuses tables in protobuf, as they have none.
+// message always fails: tables have no protobuf, and negotiation rejects it.
 func (*table) message(o object) ([]byte, error) {
 	return nil, fmt.Errorf("%s: a table has no protobuf", o.key)
 }
 
-// column is a column whose description is that of a field.
+// column returns a column definition.
 func column(name string, priority int32, description string) metav1.TableColumnDefinition {
 	c := metav1.TableColumnDefinition{Name: name, Type: "string", Description: description, Priority: priority}
 	if name == "Name" {

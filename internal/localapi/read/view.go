@@ -10,28 +10,28 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// view is what an answer shows of objects.
+// view is the representation of objects in a response.
 type view interface {
 	described
 	looks
 }
 
 type described interface {
-	// check is why the request cannot be shown so.
+	// check returns why the request does not support the view.
 	check(*request, amount) error
-	// kinds are those of what is shown of one object, and of a list.
+	// kinds returns the kinds of one object and of a list in the view.
 	kinds(*kinds.Kind) shownKinds
 }
 
 type looks interface {
-	// alone is what JSON shows of an object by itself, and item what it shows in a list.
+	// alone returns the JSON value of a single object, and item that of an object in a list.
 	alone(object) (any, error)
 	item(object) (any, error)
-	// message is what protobuf shows in both.
+	// message returns the protobuf message for both.
 	message(object) ([]byte, error)
 }
 
-// amount is how much a request asks for.
+// amount is the type of a request.
 type amount int
 
 const (
@@ -42,7 +42,7 @@ const (
 
 type shownKinds struct{ one, list schema.GroupVersionKind }
 
-// whole shows objects as they are.
+// whole is the view of whole objects.
 type whole struct{}
 
 func (whole) check(*request, amount) error { return nil }
@@ -57,7 +57,7 @@ func (whole) alone(o object) (any, error) { return named(o) }
 
 func (whole) message(o object) ([]byte, error) { return o.message() }
 
-// named is an object that says its kind.
+// named decodes an object with TypeMeta.
 func named(o object) (kinds.Object, error) {
 	s, err := o.decode()
 	if err == nil {
@@ -66,7 +66,7 @@ func named(o object) (kinds.Object, error) {
 	return s, err
 }
 
-// partial shows metadata alone.
+// partial is the view of metadata only.
 type partial struct{ asList bool }
 
 func (p partial) check(q *request, n amount) error {
@@ -81,7 +81,7 @@ func (p partial) check(q *request, n amount) error {
 	return nil
 }
 
-// internalType is what kube-apiserver calls the type of a kind in itself.
+// internalType returns the name of kube-apiserver's internal type of a kind.
 func internalType(k *kinds.Kind) string {
 	group, _, _ := strings.Cut(k.Group, ".")
 	if k.Stored == "events" || group == "" {

@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	// shortestWatch is how long a watch lasts at least that does not say; it lasts up to twice as
-	// long, so that not all clients come back at once.
+	// shortestWatch is the minimum duration of a watch without a timeout. The maximum is twice as
+	// long, so that not all clients reconnect at once.
 	shortestWatch = 30 * time.Minute
-	// longestWatch is how many seconds a watch lasts at most that does say: a year.
+	// longestWatch is the maximum timeout of a watch, in seconds: a year.
 	longestWatch = 365 * 24 * 60 * 60
-	// bookmarkEvery is how often a client is told how far it has come, and bookmarkBefore how long
-	// before the end of the watch for the last time.
+	// bookmarkEvery is the interval of bookmarks, and bookmarkBefore the time between the last one
+	// and the end of the watch.
 	bookmarkEvery  = time.Minute
 	bookmarkBefore = 2 * time.Second
-	// batch is how many changes a watcher holds while its client is slow.
+	// batch is the maximum number of changes that a watcher holds for a slow client.
 	batch = 64
 )
 
-// watcher is a watch at work.
+// watcher is a watch in progress.
 type watcher struct {
 	*request
 	sel      selector
-	revision uint64 // of the last change that was looked at
+	revision uint64 // of the last change that was processed
 	end      time.Time
-	marks    bool      // the client takes bookmarks
-	bookmark time.Time // when the next one is due; zero: never
+	marks    bool      // the client accepts bookmarks
+	bookmark time.Time // time of the next one; zero: none
 	control  *http.ResponseController
 }
 
-// watch answers with changes until the watch ends or the client is gone.
+// watch sends changes until the watch ends or the client disconnects.
 func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 	if err := q.canWatch(); err != nil {
 		q.fail(err)
@@ -77,7 +77,7 @@ func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 	w.tell(w.run(o))
 }
 
-// canWatch is why the answer cannot be a stream of events.
+// canWatch returns why the response cannot be a stream of events.
 func (q *request) canWatch() error {
 	if !slices.Contains(streamable, q.media.name) {
 		return notAcceptable(streamTypes)
@@ -90,7 +90,7 @@ func (q *request) canWatch() error {
 	return q.view.check(q, watched)
 }
 
-// scheduleBookmark says when the next one is due.
+// scheduleBookmark sets the time of the next bookmark.
 func (w *watcher) scheduleBookmark(now time.Time) {
 	next := now.Add(bookmarkEvery - rand.N(bookmarkEvery/20))
 	if last := w.end.Add(-bookmarkBefore); last.Before(next) {
@@ -102,7 +102,7 @@ func (w *watcher) scheduleBookmark(now time.Time) {
 	}
 }
 
-// run sends events until the watch ends, and returns why: nil when its time has come.
+// run sends events until the watch ends, and returns the cause: nil on timeout.
 func (w *watcher) run(o *internalversion.ListOptions) error {
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
 		if err := w.begin(); err != nil {
@@ -142,8 +142,8 @@ func (w *watcher) run(o *internalversion.ListOptions) error {
 	}
 }
 
-// wait returns the next changes, copied: the store's array may be large, and the client slow. It
-// waits until the next moment at which something else is due.
+// wait returns copies of the next changes, since the store's array may be large and the client
+// slow. It returns without changes when a bookmark or the end of the watch is due.
 func (w *watcher) wait() ([]store.Change, error) {
 	next := w.end
 	if !w.bookmark.IsZero() && w.bookmark.Before(next) {
@@ -155,7 +155,7 @@ func (w *watcher) wait() ([]store.Change, error) {
 	return slices.Clone(changes[:min(batch, len(changes))]), err
 }
 
-// begin sends what is there, and the bookmark behind it.
+// begin sends the existing objects and, if the client accepts it, a bookmark.
 func (w *watcher) begin() error {
 	if newest := w.cfg.Store.Revision(); w.revision > newest {
 		return tooLarge(w.revision, newest)
@@ -175,7 +175,7 @@ func (w *watcher) begin() error {
 	return w.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 }
 
-// sendAll sends the events that changes are to this client.
+// sendAll sends the events of changes that this client watches.
 func (w *watcher) sendAll(changes []store.Change) error {
 	for _, c := range changes {
 		w.revision = c.Now.Revision
@@ -190,8 +190,8 @@ func (w *watcher) sendAll(changes []store.Change) error {
 	return nil
 }
 
-// event returns what a change is to somebody who sees only what the selector matches; "" is
-// nothing. What went is shown as it was last, with the revision of the change.
+// event converts a change to an event of the selected objects; "" is none. A deleted object is
+// shown as it was last, with the revision of the change.
 func (w *watcher) event(c store.Change) (machinerywatch.EventType, object, error) {
 	key := c.Now.Key
 	if key.Resource != w.kind.Stored || w.kind.Namespaced && w.Namespace != "" && key.Namespace != w.Namespace {
@@ -216,7 +216,7 @@ func (w *watcher) event(c store.Change) (machinerywatch.EventType, object, error
 	return "", object{}, nil
 }
 
-// seen returns an object of the history, and whether it was there for this client.
+// seen returns an object of the history, and whether it exists and the selector matches it.
 func (w *watcher) seen(i store.Item) (object, bool, error) {
 	if i.Value == nil {
 		return object{}, false, nil
@@ -237,7 +237,6 @@ func (w *watcher) sendBookmark(annotations map[string]string) error {
 	return w.send(machinerywatch.Bookmark, o)
 }
 
-// send writes an event.
 func (w *watcher) send(kind machinerywatch.EventType, o object) error {
 	if w.media.isProtobuf() {
 		raw, err := w.view.message(o)
@@ -256,7 +255,6 @@ func (w *watcher) send(kind machinerywatch.EventType, o object) error {
 	return w.line(kind, shown)
 }
 
-// jsonEvent is an event in JSON.
 type jsonEvent struct {
 	Type   machinerywatch.EventType `json:"type"`
 	Object any                      `json:"object"`
@@ -270,7 +268,7 @@ func (w *watcher) line(kind machinerywatch.EventType, shown any) error {
 	return w.write(append(text, '\n'))
 }
 
-// frame writes an event of protobuf: its length in four bytes, and its message.
+// frame writes a protobuf event: its length in four bytes, and the message.
 func (w *watcher) frame(kind machinerywatch.EventType, raw []byte) error {
 	event := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}
 	message := make([]byte, 4+event.Size())
@@ -281,7 +279,7 @@ func (w *watcher) frame(kind machinerywatch.EventType, raw []byte) error {
 	return w.write(message)
 }
 
-// gone is the error of a client that takes no more.
+// gone is the error for a client that has disconnected.
 type gone struct{ error }
 
 func (w *watcher) write(p []byte) error {
@@ -291,7 +289,7 @@ func (w *watcher) write(p []byte) error {
 	return nil
 }
 
-// tell sends why a watch ended, as an event, to a client that is still there.
+// tell sends the error of a watch as an event, unless the client has disconnected.
 func (w *watcher) tell(err error) {
 	if err == nil || errors.As(err, &gone{}) {
 		return

@@ -17,28 +17,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child is a process that has been started.
+// child is a started process.
 type child struct {
 	transport http.RoundTripper
 	ready     <-chan struct{} // closed when it serves
-	done      <-chan struct{} // closed when it is gone, and all that it was given
-	why       func() error    // how it ended, after done
+	done      <-chan struct{} // closed when it has exited and its resources are released
+	why       func() error    // the cause of its exit, after done
 	terminate func()
 	kill      func()
-	close     func() // gives the rest back, after done
+	close     func() // closes idle connections, after done
 }
 
-// nobody is the user and the group that a child of root runs as.
+// nobody is the UID and GID of a child of root.
 const nobody = 65534
 
-// memoryAim is what the child's heap tries to stay below, for MemoryLimit.
+// memoryAim is the soft limit of the child's heap, for MemoryLimit.
 const memoryAim = "GOMEMLIMIT=192MiB"
 
-// programDescriptor is the program itself, in the child. Its path may lead through folders that
-// nobody may not enter.
+// programDescriptor is the program file in the child. Its path may lead through directories that
+// user nobody cannot access.
 const programDescriptor = StoreDescriptor + 1
 
-// launcher starts children, and says once that they cannot be confined.
+// launcher returns a function that starts a child. If no cgroup can be created, that is logged
+// once.
 func launcher(cfg Config) func() (*child, error) {
 	var told sync.Once
 	return func() (*child, error) {
@@ -61,14 +62,14 @@ func launcher(cfg Config) func() (*child, error) {
 	}
 }
 
-// leave removes a cgroup whose process is gone.
+// leave removes a cgroup whose process has exited.
 func leave(cfg Config, in Cgroup) {
 	if err := in.Remove(context.Background()); err != nil {
 		cfg.Log.Warn("the cgroup of the registry of the local API is left; the next agent removes it", "error", err)
 	}
 }
 
-// noCgroup is that of the agent.
+// noCgroup leaves the child in the agent's cgroup.
 type noCgroup struct{}
 
 func (noCgroup) Start(cmd *exec.Cmd) error    { return cmd.Start() }
@@ -105,7 +106,7 @@ func startChild(cfg Config, in Cgroup) (*child, error) {
 	cmd.Stderr = said
 	cmd.ExtraFiles = []*os.File{listener, there, program} // from descriptor 3
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = time.Second // somebody may hold its standard error
+	cmd.WaitDelay = time.Second // another process may hold its standard error
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
@@ -115,7 +116,7 @@ func startChild(cfg Config, in Cgroup) (*child, error) {
 	return superviseChild(cfg, cmd, in, here, said), nil
 }
 
-// program is the path of the program.
+// program returns the path of the program.
 func (cfg Config) program() (string, error) {
 	switch {
 	case cfg.Program != "":
@@ -126,17 +127,17 @@ func (cfg Config) program() (string, error) {
 	return "", errors.New("this build has no program registry; --local-api-program says where one is")
 }
 
-// superviseChild has a process that was started served and reaped.
+// superviseChild serves the store to a started process and reaps it.
 func superviseChild(cfg Config, cmd *exec.Cmd, in Cgroup, store net.Conn, said *lastWords) *child {
 	ready, done := make(chan struct{}), make(chan struct{})
 	var ended, exceeded error
-	signal := func(s syscall.Signal) func() { return func() { _ = cmd.Process.Signal(s) } } // an error: it has ended
+	signal := func(s syscall.Signal) func() { return func() { _ = cmd.Process.Signal(s) } } // fails if it has exited
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", cfg.Socket)
 		},
 		MaxIdleConnsPerHost: 16,
-		DisableCompression:  true, // the client's headers say what it wants
+		DisableCompression:  true, // clients' headers determine the compression
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() { Serve(store, cfg.Store, func() { close(ready) }) })
@@ -144,7 +145,7 @@ func superviseChild(cfg Config, cmd *exec.Cmd, in Cgroup, store net.Conn, said *
 		defer close(done)
 		ended = cmd.Wait()
 		exceeded = in.Exceeded()
-		_ = store.Close() // or a process that has the other end would go on
+		_ = store.Close() // or a process that has the other end would continue
 		serving.Wait()
 		leave(cfg, in)
 	}()
@@ -156,13 +157,13 @@ func superviseChild(cfg Config, cmd *exec.Cmd, in Cgroup, store net.Conn, said *
 	}
 }
 
-// startUnprivileged starts a process in a cgroup, that can gain no privileges, whatever it
-// executes. Both are properties of the thread that starts it, which therefore ends with this call.
+// startUnprivileged starts a process in a cgroup, with no_new_privs. Both are properties of the
+// starting thread, which therefore exits with this call.
 func startUnprivileged(cmd *exec.Cmd, in Cgroup) error {
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() { // it would not end with this goroutine: another one, then
+		if unix.Gettid() == unix.Getpid() { // the main thread would not exit: use another
 			started <- startUnprivileged(cmd, in)
 			runtime.UnlockOSThread()
 			return
@@ -176,8 +177,8 @@ func startUnprivileged(cmd *exec.Cmd, in Cgroup) error {
 	return <-started
 }
 
-// listen makes the socket on which a child serves. Connections to it wait until the child takes
-// them, and end with the child, who alone has it.
+// listen creates the socket on which a child serves. Connections are queued until the child accepts
+// them, and are closed when the child, its only holder, exits.
 func listen(path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of a registry before: %w", err)
@@ -197,14 +198,14 @@ func listen(path string) (*os.File, error) {
 	return file, nil
 }
 
-// connection is both ends of a socket: the agent's, and the child's.
+// connection returns both ends of a socket: the agent's, and the child's.
 func connection() (here net.Conn, there *os.File, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the socket of the store: %w", err)
 	}
 	agents, there := os.NewFile(uintptr(ends[0]), "store, the agent's end"), os.NewFile(uintptr(ends[1]), "store, the child's end")
-	here, err = net.FileConn(agents) // a copy
+	here, err = net.FileConn(agents) // duplicates the descriptor
 	if err = errors.Join(err, agents.Close()); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("make the socket of the store: %w", err), there.Close())
 	}

@@ -9,28 +9,29 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Client is the child's way to the store. Errors of package store are told apart by errors.Is. It
-// is safe for concurrent use.
+// Client is the child's client of the store. Its errors match those of package store by errors.Is.
+// It is safe for concurrent use.
 type Client struct {
 	rpc  *rpc.Client
 	done chan struct{}
 }
 
-// NewClient calls the store over a connection, which it closes in the end.
+// NewClient returns a client over a connection, which Close closes.
 func NewClient(conn io.ReadWriteCloser) *Client {
 	c := &Client{done: make(chan struct{})}
 	c.rpc = rpc.NewClient(&ending{ReadWriteCloser: conn, gone: func() { close(c.done) }})
 	return c
 }
 
-// Done is closed when the agent's end of the connection is gone, or Close was called.
+// Done returns a channel that is closed when the agent has closed the connection, or Close was
+// called.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Close ends the connection, and with it every call and watch.
+// Close closes the connection, and with it every call and watch.
 func (c *Client) Close() error { return c.rpc.Close() }
 
-// call makes a call and returns when it is answered or the context is done. A write that nobody
-// waits for any more may still be made.
+// call makes a call and returns on its response or when the context is done. In the latter case a
+// write may still be executed.
 func (c *Client) call(ctx context.Context, method string, args, answer any) error {
 	call := c.rpc.Go(serviceName+"."+method, args, answer, make(chan *rpc.Call, 1))
 	select {
@@ -44,7 +45,7 @@ func (c *Client) call(ctx context.Context, method string, args, answer any) erro
 	}
 }
 
-// Ready says that the child serves.
+// Ready reports to the agent that the child serves.
 func (c *Client) Ready(ctx context.Context) error {
 	return c.call(ctx, "Ready", Nothing{}, &Nothing{})
 }
@@ -58,7 +59,7 @@ func (c *Client) Get(ctx context.Context, key store.Key) (store.Item, error) {
 	return answer.Item, answer.Failure.err()
 }
 
-// List returns the first objects of a range.
+// List returns the first page of a range.
 func (c *Client) List(ctx context.Context, r store.Range) (Page, error) {
 	var answer PageAnswer
 	if err := c.call(ctx, "List", r, &answer); err != nil {
@@ -67,13 +68,13 @@ func (c *Client) List(ctx context.Context, r store.Range) (Page, error) {
 	return answer.Page, answer.Failure.err()
 }
 
-// Count is how many objects a range has.
+// Count returns the number of objects in a range.
 func (c *Client) Count(ctx context.Context, r store.Range) (int64, error) {
 	n, err := c.number(ctx, "Count", r)
 	return int64(n), err
 }
 
-// Revision is that of the last change of any object.
+// Revision returns the revision of the last change of any object.
 func (c *Client) Revision(ctx context.Context) (uint64, error) {
 	return c.number(ctx, "Revision", Nothing{})
 }
@@ -91,13 +92,13 @@ func (c *Client) number(ctx context.Context, method string, args any) (uint64, e
 	return answer.Number, answer.Failure.err()
 }
 
-// Watch is a place in the history of the store, on the agent's side.
+// Watch is a watch of the store. The agent stores its position in the history.
 type Watch struct {
 	client *Client
 	id     uint64
 }
 
-// Watch begins a watch. Stop ends it.
+// Watch starts a watch, until Stop.
 func (c *Client) Watch(ctx context.Context, w WatchCall) (*Watch, error) {
 	id, err := c.number(ctx, "Watch", w)
 	if err != nil {
@@ -106,8 +107,8 @@ func (c *Client) Watch(ctx context.Context, w WatchCall) (*Watch, error) {
 	return &Watch{client: c, id: id}, nil
 }
 
-// Next waits for changes and returns them, in their order. The error is store.ErrCompacted if the
-// history does not reach back to where the watch is. One may wait at a time.
+// Next waits for changes and returns them in order. The error is store.ErrCompacted if the history
+// does not reach back to the position of the watch. Only one call may wait at a time.
 func (w *Watch) Next(ctx context.Context) ([]store.Change, error) {
 	var answer ChangesAnswer
 	if err := w.client.call(ctx, "Next", w.id, &answer); err != nil {
@@ -116,7 +117,7 @@ func (w *Watch) Next(ctx context.Context) ([]store.Change, error) {
 	return answer.Changes, answer.Failure.err()
 }
 
-// Stop ends the watch and whoever waits for it, without waiting itself.
+// Stop ends the watch and a waiting Next, without waiting itself.
 func (w *Watch) Stop() {
 	w.client.rpc.Go(serviceName+".Stop", w.id, &Nothing{}, make(chan *rpc.Call, 1))
 }

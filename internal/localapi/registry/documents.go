@@ -18,33 +18,33 @@ import (
 	"berth/internal/localapi/loopback"
 )
 
-// Documents are what the program says of itself (discovery, OpenAPI, its version), kept in a file,
-// so that no child is started for a client that asks which kinds there are.
+// Documents are the program's documents (discovery, OpenAPI, version) in a file, so that discovery
+// requests start no child.
 //
-// The file is a zip archive. Its member documentsIndex says which document is the answer to what,
-// and how it is sent; the others are the documents.
+// The file is a zip archive. Its member documentsIndex lists the requests and the headers of each
+// document; the other members are the documents.
 type Documents struct {
 	all   map[string][]document
 	files map[string]*zip.File
 	io.Closer
 }
 
-// document is the answer to one question.
+// document is the response to one request.
 type document struct {
 	Path string `json:"path"`
-	// Accept is the media type that is asked for, with its parameters.
+	// Accept is the media type of the request, with parameters.
 	Accept string `json:"accept"`
-	// Header is what the answer has besides its body. A Last-Modified in it is that of the file.
+	// Header is the header of the response. Last-Modified is the time of the file.
 	Header http.Header `json:"header"`
-	// Compressed: it is sent so to clients who can read it.
+	// Compressed is set if it is sent with gzip to clients that accept it.
 	Compressed bool `json:"compressed,omitempty"`
-	// File is the member that has the body.
+	// File is the member with the body.
 	File string `json:"file"`
 }
 
 const documentsIndex = "index.json"
 
-// documentTypes are the media types that clients ask for, the one for those who take all first.
+// documentTypes are the media types of requests, the default first.
 var documentTypes = []string{
 	"application/json",
 	"application/yaml",
@@ -57,8 +57,8 @@ var documentTypes = []string{
 	"application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
 }
 
-// OpenDocuments opens a file that KeepDocuments has written. Close closes it, when nobody is
-// answered any more.
+// OpenDocuments opens a file that KeepDocuments has written. Close must not be called before all
+// responses are complete.
 func OpenDocuments(path string) (*Documents, error) {
 	d, err := openDocuments(path)
 	if err != nil {
@@ -120,8 +120,7 @@ type keeper struct {
 	index  []document
 }
 
-// KeepDocuments asks an API for all documents that it has, and writes them. made is the time that
-// they say they were made at.
+// KeepDocuments requests all documents of an API, and writes them. made is their modification time.
 func KeepDocuments(ctx context.Context, api http.Handler, made time.Time, to io.Writer) error {
 	k := &keeper{client: http.Client{Transport: loopback.Transport{Handler: api}}, to: zip.NewWriter(to), made: made.UTC(), files: map[string]string{}}
 	k.to.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
@@ -140,10 +139,9 @@ func KeepDocuments(ctx context.Context, api http.Handler, made time.Time, to io.
 	return errors.Join(err, k.to.Close())
 }
 
-// openAPI3 is the path of the list of OpenAPI documents of version 3, which are below it.
+// openAPI3 is the path of the list of OpenAPI v3 documents, which are below it.
 const openAPI3 = "/openapi/v3"
 
-// documentPaths are the paths of documents.
 func (k *keeper) documentPaths(ctx context.Context) ([]string, error) {
 	var listed struct{ Paths []string }
 	var below struct{ Paths map[string]any } // of OpenAPI
@@ -170,7 +168,7 @@ func (k *keeper) documentPaths(ctx context.Context) ([]string, error) {
 	return slices.Compact(paths), nil
 }
 
-// keep writes the documents of a path, one for each media type that there is.
+// keep writes the documents of a path, one for each supported media type.
 func (k *keeper) keep(ctx context.Context, path string) error {
 	kept := len(k.index)
 	for _, accept := range documentTypes {

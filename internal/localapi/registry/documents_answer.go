@@ -13,9 +13,9 @@ import (
 	"github.com/munnerz/goautoneg"
 )
 
-// Answer answers a request whose answer is certain, as the child would. It reports false, and
-// writes nothing, for any other: what is odd, wrong, or to be made up for people to read is for the
-// child.
+// Answer serves a request for a document exactly as the child would. For any request whose response
+// it cannot determine for certain, such as invalid or pretty-printed ones, it returns false and
+// writes nothing: the child serves those.
 func (d *Documents) Answer(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || isConditional(r.Header) || isRead(r.UserAgent()) {
 		return false
@@ -34,7 +34,7 @@ func (d *Documents) Answer(w http.ResponseWriter, r *http.Request) bool {
 	for name, values := range doc.Header {
 		w.Header()[name] = slices.Clone(values)
 	}
-	if fixed { // the client has named the very document, which so never changes
+	if fixed { // the request has the document's hash, so the response never changes
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
 	}
@@ -49,7 +49,7 @@ func (d *Documents) Answer(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// isConditional reports whether a request asks for a part, or by time.
+// isConditional reports whether a request is for a range, or is conditional on a time or match.
 func isConditional(h http.Header) bool {
 	for _, name := range []string{"Range", "If-Range", "If-Match", "If-Modified-Since", "If-Unmodified-Since"} {
 		if h.Get(name) != "" {
@@ -59,12 +59,12 @@ func isConditional(h http.Header) bool {
 	return false
 }
 
-// isRead reports whether kube-apiserver takes a client for a person, whom it indents JSON for.
+// isRead reports whether kube-apiserver indents JSON for a client.
 func isRead(agent string) bool {
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
 }
 
-// choose returns the document that a client asks for; nil if that is not certain.
+// choose returns the document that a client requests; nil if that is not certain.
 func choose(documents []document, accept string) *document {
 	if accept == "" {
 		accept = "*/*"
@@ -91,7 +91,7 @@ func sameParams(a, b map[string]string) bool {
 	return len(a) == len(b) && a["as"] == b["as"] && a["g"] == b["g"] && a["v"] == b["v"]
 }
 
-// onlyKnown reports whether parameters say no more than what is to be shown.
+// onlyKnown reports whether there are no parameters other than those of a conversion.
 func onlyKnown(params map[string]string) bool {
 	for name := range params {
 		if name != "as" && name != "g" && name != "v" {
@@ -101,14 +101,13 @@ func onlyKnown(params map[string]string) bool {
 	return true
 }
 
-// readDocumentQuery reports whether what a query asks is understood, and whether it names the
-// document by its tag.
+// readDocumentQuery reports whether the query is supported, and whether it has the document's hash.
 func readDocumentQuery(u *url.URL, tag string) (fixed, ok bool) {
 	for name, values := range u.Query() {
 		switch {
 		case len(values) != 1:
 			return false, false
-		case name == "timeout": // how long the client waits
+		case name == "timeout": // the client's own timeout
 			if t, err := time.ParseDuration(values[0]); err != nil || t <= 0 {
 				return false, false
 			}
@@ -124,11 +123,11 @@ func readDocumentQuery(u *url.URL, tag string) (fixed, ok bool) {
 	return fixed, true
 }
 
-// gzipped is the encoding of what is compressed; the other one has no name.
+// gzipped is the encoding of compressed documents; "" is the other one.
 const gzipped = "gzip"
 
-// encodingOf is how a document is sent to a client that takes some; ok is false if what it takes is
-// not plain.
+// encodingOf returns the encoding of a document for a client; ok is false if its header is not a
+// plain list.
 func encodingOf(doc *document, header []string) (encoding string, ok bool) {
 	for _, taken := range strings.Split(strings.Join(header, ","), ",") {
 		name, params, _ := strings.Cut(strings.TrimSpace(taken), ";")
@@ -142,8 +141,8 @@ func encodingOf(doc *document, header []string) (encoding string, ok bool) {
 	return encoding, true
 }
 
-// send writes a document. A member of the archive is what gzip has between its head and its end
-// (RFC 1952), so one that is to be compressed is sent as it lies there.
+// send writes a document. A zip member is the raw data of a gzip stream without header and trailer
+// (RFC 1952), so it is sent compressed without conversion.
 func (d *Documents) send(w http.ResponseWriter, doc *document, encoding string) {
 	f := d.files[doc.File]
 	open := f.Open
@@ -162,7 +161,7 @@ func (d *Documents) send(w http.ResponseWriter, doc *document, encoding string) 
 	defer func() { _ = body.Close() }()
 	if encoding != gzipped {
 		w.Header().Set("Content-Length", strconv.FormatUint(f.UncompressedSize64, 10))
-		_, _ = io.Copy(w, body) // the client has gone
+		_, _ = io.Copy(w, body) // a failed write means that the client has disconnected
 		return
 	}
 	head := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// The headers that say who asks, on the child's socket alone.
+// The headers with the user of a request, on the child's socket only.
 const (
 	UserHeader  = "X-Remote-User"
 	UIDHeader   = "X-Remote-Uid"
 	GroupHeader = "X-Remote-Group"
 )
 
-// Identity is who asks.
+// Identity is the user of a request.
 type Identity struct {
 	Name   string
 	UID    string
@@ -22,18 +22,19 @@ type Identity struct {
 
 type identityKey struct{}
 
-// WithIdentity returns a context for requests of somebody who may make them.
+// WithIdentity returns a context for authorized requests of a user.
 func WithIdentity(ctx context.Context, who Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, who)
 }
 
-// identityOf is who asks; false if nobody has said.
+// identityOf returns the user of a request; false if it is unknown.
 func identityOf(ctx context.Context) (Identity, bool) {
 	who, ok := ctx.Value(identityKey{}).(Identity)
 	return who, ok && who.Name != ""
 }
 
-// identify replaces what a client says of itself by who it is. Its credentials are not the child's.
+// identify replaces identity headers of the client by the authenticated user, and removes
+// credentials.
 func identify(h http.Header, who Identity) {
 	for name := range h {
 		if strings.HasPrefix(http.CanonicalHeaderKey(name), "X-Remote-") {

@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// newProxy passes requests on to a child. done is closed when the child is gone, and why says then
-// what ended it.
+// newProxy returns a proxy to a child. done is closed when the child has exited, and why then
+// returns the cause.
 func newProxy(transport http.RoundTripper, done <-chan struct{}, why func() error) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport: transport,
-		// Watches and the answers to many objects come in parts.
+		// Stream watches and lists.
 		FlushInterval: -1,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "registry"
-			who, _ := identityOf(p.In.Context()) // checked before
+			who, _ := identityOf(p.In.Context()) // ServeHTTP has checked it
 			identify(p.Out.Header, who)
 		},
 		ErrorHandler: func(w http.ResponseWriter, q *http.Request, err error) {
 			refuseUnavailable(w, reasonOf(q.Context(), done, why, err))
 		},
-		// What it says is of answers that broke off, and the client sees that.
+		// It logs only aborted responses, which the client detects.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 }
 
-// reasonOf is why a request was not answered: mostly the end of the child, which is known a moment
-// after the end of its connections.
+// reasonOf returns why a request failed. Usually the child has exited, which becomes known shortly
+// after its connections are closed.
 func reasonOf(ctx context.Context, done <-chan struct{}, why func() error, err error) error {
 	timer := time.NewTimer(deathTime)
 	defer timer.Stop()

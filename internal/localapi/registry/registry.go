@@ -19,62 +19,60 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// Config says what the child is, and over what.
+// Config configures a Registry.
 type Config struct {
-	// Program is the path of the program; "": Unpack knows it.
+	// Program is the path of the program; "" uses Unpack.
 	Program string
-	// Unpack returns the path of the program, an absolute one, and makes the program if it is not
-	// there. It is called before each start of a child. Nil: this build has none.
+	// Unpack returns the absolute path of the program, and creates the program if it does not
+	// exist. It is called before each start of a child. Nil: this build has no program.
 	Unpack func() (string, error)
 	// Node is the name of the node that the child binds pods to.
 	Node string
-	// Socket is the path of the socket on which the child serves, in a folder that is the agent's
-	// alone.
+	// Socket is the path of the child's socket, in a directory that only the agent can access.
 	Socket string
 	Store  *store.Store
-	// Confine makes a cgroup with its limits for one child. If it fails, which is logged once, the
-	// child is in the agent's, as with nil.
+	// Confine creates a cgroup with limits for a child. If it is nil, or fails, which is logged
+	// once, the child runs in the agent's cgroup.
 	Confine func() (Cgroup, error)
-	// Documents are what the program says of itself; nil: the child is asked.
+	// Documents are the program's documents; nil: the child serves them.
 	Documents *Documents
-	// Log gets what the child says.
+	// Log also receives the child's standard error.
 	Log *slog.Logger
 }
 
-// Cgroup is that of one child.
+// Cgroup is the cgroup of a child.
 type Cgroup interface {
-	// Start starts the process within it. It is called by a thread that starts nothing else.
+	// Start starts the process in it. The calling thread starts no other process.
 	Start(cmd *exec.Cmd) error
-	// Exceeded is an error if a limit of it has ended the process.
+	// Exceeded returns an error if a limit has terminated the process.
 	Exceeded() error
-	// Remove removes it, in which nothing runs any more.
+	// Remove removes the cgroup, in which no process runs any more.
 	Remove(ctx context.Context) error
 }
 
-// MemoryLimit is how many bytes the cgroup of a child is to be limited to (ADR 12). After a few
-// writes it has some 100 MiB, most of it pages of its program, which the kernel can take back.
+// MemoryLimit is the memory limit of a child's cgroup, in bytes (ADR 12). After a few writes it
+// uses some 100 MiB, mostly reclaimable pages of its program.
 const MemoryLimit = 256 << 20
 
-// Bounds of a child's life.
 const (
-	// idleTime is how long a child stays without a request.
+	// idleTime is how long a child runs without a request.
 	idleTime = 60 * time.Second
-	// startTime is how long a child may take until it serves.
+	// startTime is how long a child may take to start.
 	startTime = 30 * time.Second
-	// endTime is how long a child that is asked to end may take.
+	// endTime is how long a child may take to exit after SIGTERM.
 	endTime = 5 * time.Second
-	// deathTime is how long a request whose child no longer answers waits for the child's end, so
-	// that it can be told the reason.
+	// deathTime is how long a request whose child no longer responds waits for its exit, to report
+	// the cause.
 	deathTime = time.Second
-	// Health is bad if so many children die within so long.
+	// Health reports an error if healthDeaths children crash within healthTime.
 	healthDeaths = 3
 	healthTime   = time.Minute
 )
 
-// maxSocketPath is how long the path of a unix socket may be, in bytes.
+// maxSocketPath is the maximum length of a unix socket's path, in bytes.
 const maxSocketPath = 107
 
-// Registry passes requests on to the child, which it starts and ends as needed. It is safe for
+// Registry forwards requests to the child, which it starts and stops as needed. It is safe for
 // concurrent use.
 type Registry struct {
 	log       *slog.Logger
@@ -85,33 +83,33 @@ type Registry struct {
 	lives sync.WaitGroup
 
 	mu      sync.Mutex
-	current *life   // guarded by mu; takes new requests; nil if none does
-	deaths  []death // guarded by mu; the last, the oldest first
+	current *life   // guarded by mu; receives new requests; nil if there is none
+	deaths  []death // guarded by mu; the last ones, oldest first
 	closed  bool    // guarded by mu
 }
 
-// death is the end of a child that nobody asked for.
+// death is an unexpected exit of a child.
 type death struct {
 	at  time.Time
 	why error
 }
 
-// life is that of one child.
+// life is the lifecycle of one child.
 type life struct {
 	ready chan struct{} // closed when it serves
-	end   chan struct{} // closed when it is to end
-	done  chan struct{} // closed when nothing of it is left
+	end   chan struct{} // closed to stop it
+	done  chan struct{} // closed when it has exited and its resources are released
 
 	// proxy and err are set before ready or done is closed.
 	proxy http.Handler
-	err   error // why it ended
+	err   error // why it exited
 
-	requests int         // guarded by Registry.mu; under way
+	requests int         // guarded by Registry.mu; in progress
 	since    time.Time   // guarded by Registry.mu; when the last request ended
 	idle     *time.Timer // guarded by Registry.mu
 }
 
-// New returns a registry whose child is started by the first request. Close ends it.
+// New returns a Registry. The first request starts a child; Close stops it.
 func New(cfg Config) (*Registry, error) {
 	switch {
 	case cfg.Store == nil:
@@ -132,7 +130,7 @@ func New(cfg Config) (*Registry, error) {
 
 var errClosed = errors.New("the agent ends")
 
-// Close ends the child, and returns when nothing of it is left. Requests after it are refused.
+// Close stops the child, and returns when its resources are released. Later requests are rejected.
 func (r *Registry) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -145,7 +143,7 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-// Health is an error if children died again and again within the last minute.
+// Health returns an error if children crashed repeatedly within the last minute.
 func (r *Registry) Health() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,8 +155,8 @@ func (r *Registry) Health() error {
 		len(r.deaths), healthTime, r.deaths[len(r.deaths)-1].why)
 }
 
-// ServeHTTP has the child answer, but for documents. Who asks is in the context of the request
-// (WithIdentity).
+// ServeHTTP forwards a request to the child, or serves it from the documents. The context of the
+// request must have its user (WithIdentity).
 func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if _, ok := identityOf(q.Context()); !ok {
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, errors.New("the request came to the registry without anybody who makes it"))
@@ -183,7 +181,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// acquire returns the child's life with one more request, starting it if there is none.
+// acquire adds a request to the current child, and starts one if there is none.
 func (r *Registry) acquire() (*life, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +209,7 @@ func (r *Registry) release(l *life) {
 	}
 }
 
-// rest ends a child that had no request for a while.
+// rest stops a child that has been idle.
 func (r *Registry) rest(l *life) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +219,7 @@ func (r *Registry) rest(l *life) {
 	}
 }
 
-// retire ends a life, if it is the current one. Requests from now on start another. mu is held.
+// retire stops the current child, if it is l. Later requests start another. mu is held.
 func (r *Registry) retire(l *life) {
 	if l == nil || r.current != l {
 		return
@@ -231,7 +229,7 @@ func (r *Registry) retire(l *life) {
 	close(l.end)
 }
 
-// live is one life from its start to the end of all that belongs to it.
+// live runs one child until its resources are released.
 func (r *Registry) live(l *life) {
 	asked, err := r.run(l)
 	l.err = err
@@ -253,7 +251,7 @@ func (r *Registry) live(l *life) {
 	}
 }
 
-// run starts a child and returns when it has ended: whether it was asked to, and why.
+// run starts a child and returns when it has exited: whether that was requested, and why.
 func (r *Registry) run(l *life) (asked bool, why error) {
 	c, err := r.launch()
 	if err != nil {
@@ -275,7 +273,7 @@ func (r *Registry) run(l *life) (asked bool, why error) {
 			return false, fmt.Errorf("it did not serve within %v: %w", startTime, c.why())
 		case <-c.done:
 			select {
-			case <-l.end: // it could not be asked to any more
+			case <-l.end: // it exited before it could be stopped
 				return true, errClosed
 			default:
 				return false, c.why()
@@ -286,7 +284,7 @@ func (r *Registry) run(l *life) (asked bool, why error) {
 	}
 }
 
-// end asks a child to end, and kills one that does not.
+// end stops a child with SIGTERM, and kills it after endTime.
 func (r *Registry) end(c *child) error {
 	c.terminate()
 	late := time.NewTimer(endTime)
@@ -301,7 +299,7 @@ func (r *Registry) end(c *child) error {
 	return errClosed
 }
 
-// refuseUnavailable answers that the request may be made again soon.
+// refuseUnavailable responds with 503 and Retry-After.
 func refuseUnavailable(w http.ResponseWriter, err error) {
 	w.Header().Set("Retry-After", "1")
 	refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, fmt.Errorf("nothing can be written to the local API: %w", err))
@@ -321,5 +319,5 @@ func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, err e
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(code))
-	_, _ = w.Write(body) // the client may be gone
+	_, _ = w.Write(body) // the client may have disconnected
 }

@@ -9,20 +9,20 @@ import (
 	"sync"
 )
 
-// maxLine is how long a line may be that the child says. What is longer is cut.
+// maxLine is the maximum size of a logged line, in bytes. The rest is truncated.
 const maxLine = 4 << 10
 
-// lastWords logs what a child says, and keeps what may tell why it ended.
+// lastWords logs a child's standard error, and stores what may explain its exit.
 type lastWords struct {
 	log *slog.Logger
 
 	mu    sync.Mutex
-	line  []byte // guarded by mu; that is not complete yet
+	line  []byte // guarded by mu; incomplete line
 	last  string // guarded by mu; the last line
-	crash string // guarded by mu; the first line of the report of a crash
+	crash string // guarded by mu; the first line of a panic or fatal error
 }
 
-// Write takes what the child writes to its standard error.
+// Write receives the child's standard error.
 func (s *lastWords) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	var lines []string
@@ -42,7 +42,7 @@ func (s *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// keep is given a complete line. mu is held.
+// keep records the complete line. mu is held.
 func (s *lastWords) keep() {
 	line := strings.TrimSpace(string(s.line))
 	s.line = s.line[:0]
@@ -55,7 +55,7 @@ func (s *lastWords) keep() {
 	}
 }
 
-// explain is how a child ended, with the limit that it exceeded, or with what it said.
+// explain returns how a child exited, with the exceeded limit or its last output.
 func (s *lastWords) explain(ended, exceeded error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,29 +10,29 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// service answers the calls of one child. Its exported methods are those of net/rpc.
+// service serves the calls of one child. Its exported methods are those of net/rpc.
 type service struct {
 	store *store.Store
-	ctx   context.Context // until the child's end of the connection is gone
+	ctx   context.Context // done when the child has closed the connection
 	ready func()          // called once, when the child serves
 
 	once    sync.Once
 	mu      sync.Mutex
-	last    uint64            // guarded by mu; the newest name of a watch
+	last    uint64            // guarded by mu; the newest ID of a watch
 	watches map[uint64]*place // guarded by mu
 }
 
-// place is where a watch has come to.
+// place is the position of a watch.
 type place struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	of     WatchCall
-	after  uint64 // of the one who waits
-	busy   bool   // guarded by service.mu; somebody waits
+	after  uint64 // used only by the waiting call
+	busy   bool   // guarded by service.mu; a call waits
 }
 
-// Serve answers the calls of a child until the other end of the connection is gone, and all of them
-// have ended. It calls ready when the child serves.
+// Serve serves the calls of a child until the connection is closed and all calls have returned. It
+// calls ready when the child serves.
 func Serve(conn io.ReadWriteCloser, s *store.Store, ready func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -56,7 +56,7 @@ func (s *service) Get(key store.Key, answer *ItemAnswer) error {
 	return nil
 }
 
-// List is the first page of store.List.
+// List returns the first page of store.List.
 func (s *service) List(r store.Range, answer *PageAnswer) error {
 	page, size := Page{}, 0
 	revision, err := s.store.List(r, func(i store.Item) bool {
@@ -74,7 +74,7 @@ func (s *service) List(r store.Range, answer *PageAnswer) error {
 	return nil
 }
 
-// Count is how many objects a range has.
+// Count returns the number of objects in a range.
 func (s *service) Count(r store.Range, answer *NumberAnswer) error {
 	n := uint64(0)
 	_, err := s.store.List(r, func(store.Item) bool {
@@ -98,7 +98,7 @@ func (s *service) Write(w WriteCall, answer *NumberAnswer) error {
 	return nil
 }
 
-// Watch begins a watch and returns its name.
+// Watch starts a watch and returns its ID.
 func (s *service) Watch(w WatchCall, answer *NumberAnswer) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
@@ -124,7 +124,7 @@ func (s *service) Next(id uint64, answer *ChangesAnswer) error {
 	return nil
 }
 
-// take has the caller be the one who waits.
+// take marks the watch as busy.
 func (s *service) take(id uint64) (*place, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *service) Stop(id uint64, _ *Nothing) error {
 	return nil
 }
 
-// next returns the changes that the watch asks for, waiting for the first.
+// next waits for changes that match the watch.
 func (p *place) next(s *store.Store) ([]store.Change, error) {
 	for {
 		all, err := s.Since(p.ctx, p.after)
@@ -169,8 +169,8 @@ func (p *place) next(s *store.Store) ([]store.Change, error) {
 	}
 }
 
-// pick returns those of the changes that the watch asks for, as many as an answer may have, and
-// goes on behind the last that it has looked at.
+// pick returns matching changes, up to the limits of a response, and advances the position past the
+// last one processed.
 func (p *place) pick(all []store.Change) []store.Change {
 	var found []store.Change
 	size := 0

@@ -8,17 +8,16 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// The descriptors that the child is started with.
+// The file descriptors of the child.
 const (
 	ListenerDescriptor = 3
 	StoreDescriptor    = 4
 )
 
-// serviceName begins the names of the calls.
+// serviceName is the net/rpc service name.
 const serviceName = "Store"
 
-// What one answer has at most. Its first element is there whatever its size, so that an answer is
-// bounded by that and by store.MaxValue.
+// Limits of a response. Its first element is sent whatever its size, which store.MaxValue bounds.
 const (
 	maxAnswerItems = 500
 	maxAnswerBytes = 1 << 20
@@ -28,57 +27,58 @@ const (
 type WriteCall struct {
 	Key   store.Key
 	Seen  uint64
-	Value []byte // nil removes
+	Value []byte // nil removes the object
 }
 
-// WatchCall begins a watch of a resource, in a namespace or, if that is empty, in all.
+// WatchCall starts a watch of a resource, in a namespace or, if that is empty, in all.
 type WatchCall struct {
 	Resource  string
 	Namespace string
-	After     uint64 // the revision after which changes are wanted
+	After     uint64 // watch changes after this revision
 }
 
-// ItemAnswer is an object.
+// ItemAnswer is the response of Get.
 type ItemAnswer struct {
 	Item    store.Item
 	Failure Failure
 }
 
-// PageAnswer is a part of a list.
+// PageAnswer is the response of List.
 type PageAnswer struct {
 	Page    Page
 	Failure Failure
 }
 
-// Page is a part of a list. All of them show one revision if those after the first ask for it.
+// Page is a page of a list. To get a consistent list, request the later pages at the revision of
+// the first.
 type Page struct {
 	Items    []store.Item
 	Revision uint64
 	More     bool // there are objects after the last
 }
 
-// NumberAnswer is a revision, a number of objects, or what names a watch.
+// NumberAnswer is a revision, a number of objects, or the ID of a watch.
 type NumberAnswer struct {
 	Number  uint64
 	Failure Failure
 }
 
-// ChangesAnswer is the next changes of a watch, in their order.
+// ChangesAnswer is the next changes of a watch, in order.
 type ChangesAnswer struct {
 	Changes []store.Change
 	Failure Failure
 }
 
-// Nothing is asked, or answered.
+// Nothing is an empty request or response.
 type Nothing struct{ Failure Failure }
 
-// Failure is an error on its way over the socket. The zero value is none.
+// Failure is an error in a response. The zero value is no error.
 type Failure struct {
 	Class int // an index of classes
 	Text  string
 }
 
-// classes are the errors that the other side tells apart.
+// classes are the errors that the client can distinguish.
 var classes = []error{
 	nil, errOther,
 	store.ErrNotFound, store.ErrConflict, store.ErrCompacted, store.ErrFuture, store.ErrTooLarge, store.ErrFull, errNoWatch,
@@ -102,7 +102,7 @@ func failureOf(err error) Failure {
 	return Failure{Class: 1, Text: err.Error()}
 }
 
-// err is the error again: its text, and errors.Is for those of package store.
+// err returns the error with its text, for which errors.Is matches the classes.
 func (f Failure) err() error {
 	if f == (Failure{}) {
 		return nil
@@ -122,8 +122,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.class }
 
-// ending is a connection that says when the other side is gone. net/rpc tells that only to calls
-// that are under way, and on the serving side after all of them are answered.
+// ending is a connection that reports when the other end is closed. net/rpc reports that only to
+// calls in progress, and on the server after all of them have returned.
 type ending struct {
 	io.ReadWriteCloser
 	once sync.Once

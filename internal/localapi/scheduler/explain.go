@@ -19,7 +19,7 @@ import (
 	"berth/internal/pod"
 )
 
-// Explain returns what holds a pod of the store now; nil if there is no such pod, or it has a node
+// Explain returns why a pod of the store is unbound; nil if there is no such pod, or it has a node
 // or has terminated. It is safe for concurrent use.
 func (s *Scheduler) Explain(namespace, name string) (*explain.Unbound, error) {
 	p, err := controller.Get[*v1.Pod](s.cfg.Store, store.Key{Resource: podsResource, Namespace: namespace, Name: name})
@@ -72,12 +72,12 @@ func each[T kinds.Object](s controller.Store, resource string, yield func(T)) er
 	return err
 }
 
-// isAhead reports whether a is decided about before b.
+// isAhead reports whether a is scheduled before b.
 func isAhead(a, b *v1.Pod) bool {
 	return cmp.Or(cmp.Compare(corev1.PodPriority(b), corev1.PodPriority(a)), a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time)) < 0
 }
 
-// Explain returns what holds a pod by the first filter that it does not pass, with the values.
+// Explain returns the values of the first filter that a pod does not pass.
 func (f Filters) Explain(s Snapshot, p *v1.Pod) ([]explain.SchedulingReason, error) {
 	c := f.Begin(s).(*cycle)
 	switch {
@@ -116,7 +116,7 @@ func one(rule, detail, awaited string) []explain.SchedulingReason {
 	return []explain.SchedulingReason{{Rule: rule, Detail: detail, Awaited: awaited}}
 }
 
-// claimReason says how a claim is that holds its pod.
+// claimReason describes the claim that prevents the binding of its pod.
 func claimReason(held heldClaim) explain.SchedulingReason {
 	r := explain.SchedulingReason{Rule: "VolumeBinding"}
 	claim := held.claim
@@ -192,7 +192,7 @@ func taintReason(p *v1.Pod, s Snapshot) explain.SchedulingReason {
 	return r
 }
 
-// describeAffinity writes the node selector and the required node affinity of a pod.
+// describeAffinity formats the node selector and the required node affinity of a pod.
 func describeAffinity(p *v1.Pod) string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.NodeSelector)) {
@@ -224,7 +224,7 @@ func requiredTerms(p *v1.Pod) []v1.NodeSelectorTerm {
 	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
-// describeLabels writes the labels of a node by which a pod selects nodes.
+// describeLabels formats the labels of a node by which a pod selects nodes.
 func describeLabels(p *v1.Pod, n *v1.Node) string {
 	var keys, parts []string
 	for key := range p.Spec.NodeSelector {
@@ -249,7 +249,7 @@ func describeLabels(p *v1.Pod, n *v1.Node) string {
 	return strings.Join(parts, ", ")
 }
 
-// portReason names the pod that has a port of the host.
+// portReason returns the pod that uses a host port.
 func portReason(port v1.ContainerPort, assigned []*v1.Pod) explain.SchedulingReason {
 	text := fmt.Sprintf("host port %d/%s", port.HostPort, cmp.Or(port.Protocol, v1.ProtocolTCP))
 	wants := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Ports: []v1.ContainerPort{port}}}}}
@@ -266,7 +266,7 @@ func portReason(port v1.ContainerPort, assigned []*v1.Pod) explain.SchedulingRea
 	return explain.SchedulingReason{Rule: "NodePorts", Detail: text + " is in use", Awaited: text + " is free"}
 }
 
-// computeShortages returns computeInsufficient with the numbers, by the name of the resource.
+// computeShortages is computeInsufficient with the amounts, by resource name.
 func computeShortages(p *v1.Pod, c *cycle) (reasons []explain.SchedulingReason) {
 	allocatable, requested := pod.AmountsOf(c.Node.Status.Allocatable), pod.ComputeRequests(p, podresource.PodResourcesOptions{})
 	for _, name := range slices.Sorted(maps.Keys(requested)) {

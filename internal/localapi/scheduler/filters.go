@@ -19,9 +19,9 @@ import (
 	"berth/internal/pod"
 )
 
-// Snapshot is the state that decisions are made for.
+// Snapshot is the state that decisions are based on.
 type Snapshot struct {
-	// Node is that of this machine; nil if it is not registered.
+	// Node is the node of this machine; nil if it is not registered.
 	Node *v1.Node
 	// ShuttingDown is when the shutdown of the machine has begun, zero if there is none.
 	ShuttingDown time.Time
@@ -29,13 +29,13 @@ type Snapshot struct {
 	Pods []*v1.Pod
 	// Claim returns a PersistentVolumeClaim, nil if there is none.
 	Claim func(namespace, name string) (*v1.PersistentVolumeClaim, error)
-	// WaitsForConsumer reports whether volumes of a storage class are bound for their first pod.
+	// WaitsForConsumer reports whether a storage class binds volumes on their first use by a pod.
 	WaitsForConsumer func(class string) (bool, error)
 }
 
-// Decider decides which pods fit. kube-scheduler's framework can take the place of Filters.
+// Decider decides which pods fit. kube-scheduler's framework could replace Filters.
 type Decider interface {
-	// Begin returns the decisions for a snapshot.
+	// Begin returns a cycle for a snapshot.
 	Begin(s Snapshot) Cycle
 }
 
@@ -43,15 +43,15 @@ type Decider interface {
 type Cycle interface {
 	// Decide returns "" if the pod fits, or else the message of its condition PodScheduled.
 	Decide(p *v1.Pod) (unschedulable string, err error)
-	// Assume counts a pod that has been bound as assigned.
+	// Assume counts a bound pod as assigned.
 	Assume(p *v1.Pod)
 }
 
-// Filters is a Decider by kube-scheduler's default filters for nodes, taints, ports, resources and
-// claims.
+// Filters is a Decider with kube-scheduler's default filters for nodes, taints, ports, resources
+// and claims.
 type Filters struct{}
 
-// Begin is Decider.
+// Begin implements Decider.
 func (Filters) Begin(s Snapshot) Cycle {
 	c := &cycle{Snapshot: s, used: pod.Amounts{}}
 	for _, p := range s.Pods {
@@ -60,14 +60,14 @@ func (Filters) Begin(s Snapshot) Cycle {
 	return c
 }
 
-// cycle is a Cycle with what assigned pods use.
+// cycle is a Cycle with the usage of assigned pods.
 type cycle struct {
 	Snapshot
 	used  pod.Amounts
 	ports []v1.ContainerPort
 }
 
-// Assume is Cycle. The allocated resources of a pod count while a resize is not done.
+// Assume implements Cycle. The allocated resources of a pod count while a resize is in progress.
 func (c *cycle) Assume(p *v1.Pod) {
 	for name, amount := range usage(p) {
 		c.used[name] += amount
@@ -80,7 +80,7 @@ const (
 	noVictims  = "No preemption victims found for incoming pod"
 )
 
-// Decide is Cycle.
+// Decide implements Cycle.
 func (c *cycle) Decide(p *v1.Pod) (string, error) {
 	if c.Node == nil {
 		return "no nodes available to schedule pods", nil
@@ -101,7 +101,7 @@ func (c *cycle) Decide(p *v1.Pod) (string, error) {
 	return message(p, preemption, insufficient...), nil
 }
 
-// message is kube-scheduler's for a pod that is filtered out on its only node.
+// message returns kube-scheduler's message for a pod that is filtered out on its only node.
 func message(p *v1.Pod, preemption string, reasons ...string) string {
 	reasons = slices.Clone(reasons)
 	for i := range reasons {
@@ -115,21 +115,21 @@ func message(p *v1.Pod, preemption string, reasons ...string) string {
 	return text + "0/1 nodes are available: 1 " + preemption + "."
 }
 
-// unfiltered is kube-scheduler's message for a pod that is held before nodes are filtered. Its last
-// words are those of the plugin for dynamic resources, which has no state then.
+// unfiltered returns kube-scheduler's message for a pod that is rejected before nodes are filtered.
+// Its suffix is that of the dynamic resources plugin, which has no state then.
 func unfiltered(format string, args ...any) string {
 	return "0/1 nodes are available: " + fmt.Sprintf(format, args...) + ". not found"
 }
 
-// heldClaim is a claim that holds its pod.
+// heldClaim is a claim that prevents the binding of its pod.
 type heldClaim struct {
 	name    string
 	claim   *v1.PersistentVolumeClaim // nil if it does not exist
-	message string                    // of the condition of the pod; "" for no claim
+	message string                    // of the pod's condition; "" if no claim prevents the binding
 }
 
-// computeClaims returns why the claims of a pod hold it. A claim that waits for its first consumer
-// holds no pod: the binder binds it, and the agent waits for that.
+// computeClaims returns the first claim that prevents the binding of a pod. One that waits for its
+// first consumer does not: pvbinder binds it, and the agent waits for that.
 func computeClaims(p *v1.Pod, s Snapshot) (heldClaim, error) {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -176,8 +176,8 @@ func computeClaims(p *v1.Pod, s Snapshot) (heldClaim, error) {
 	return heldClaim{}, nil
 }
 
-// computeUnresolvable returns why the node is not for the pod, whatever other pods it has.
-// A shutdown holds a pod with any tolerations: the agent rejects them all.
+// computeUnresolvable returns why the node does not fit the pod, whatever other pods it has. A
+// shutdown rules out pods with any tolerations: the agent rejects them all.
 func computeUnresolvable(p *v1.Pod, s Snapshot) string {
 	n, cordon := s.Node, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
 	switch match, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n); {
@@ -194,7 +194,7 @@ func computeUnresolvable(p *v1.Pod, s Snapshot) string {
 }
 
 // namesOtherNodes reports whether each term of the node affinity selects nodes by name, and none of
-// them this node.
+// them selects this node.
 func namesOtherNodes(p *v1.Pod, node string) bool {
 	terms := requiredTerms(p)
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t v1.NodeSelectorTerm) bool {
@@ -204,7 +204,7 @@ func namesOtherNodes(p *v1.Pod, node string) bool {
 	})
 }
 
-// pressure returns the conditions of a node in which the agent's admission rejects pods.
+// pressure returns the conditions of a node for which the agent's admission rejects pods.
 func pressure(n *v1.Node) (out []v1.NodeConditionType) {
 	for _, c := range n.Status.Conditions {
 		switch c.Type {
@@ -218,7 +218,7 @@ func pressure(n *v1.Node) (out []v1.NodeConditionType) {
 }
 
 // hasPressureFor reports whether the agent's admission rejects the pod for a condition of the node.
-// kube-controller-manager would give the node a taint for it.
+// kube-controller-manager would taint the node for it.
 func hasPressureFor(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 	switch {
 	case len(conditions) == 0 || pod.HasCriticalPriority(p):
@@ -229,20 +229,21 @@ func hasPressureFor(p *v1.Pod, conditions []v1.NodeConditionType) bool {
 	return true
 }
 
-// tolerates reports whether none of the taints holds the pod. PreferNoSchedule holds none.
+// tolerates reports whether the pod tolerates all taints. PreferNoSchedule is ignored.
 func tolerates(p *v1.Pod, taints ...v1.Taint) bool {
 	_, untolerated := findUntolerated(p, taints)
 	return !untolerated
 }
 
-// findUntolerated returns the first taint that holds the pod, and false if none does.
+// findUntolerated returns the first taint that the pod does not tolerate, and false if there is
+// none.
 func findUntolerated(p *v1.Pod, taints []v1.Taint) (v1.Taint, bool) {
 	holds := func(t *v1.Taint) bool { return t.Effect != v1.TaintEffectPreferNoSchedule }
 	// The last argument is the gate TaintTolerationComparisonOperators, off as in admission.
 	return corev1.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, holds, false)
 }
 
-// hostPorts returns the ports of the host that a pod asks for.
+// hostPorts returns the host ports that a pod requests.
 func hostPorts(p *v1.Pod) (out []v1.ContainerPort) {
 	for c := range pod.Containers(&p.Spec) {
 		for _, port := range c.Ports {
@@ -254,8 +255,8 @@ func hostPorts(p *v1.Pod) (out []v1.ContainerPort) {
 	return out
 }
 
-// computePortsTaken returns the first port of the host in use that a pod asks for, and false if
-// there is none. A port on all addresses conflicts with the same port on any.
+// computePortsTaken returns the first requested host port that is in use, and false if there is
+// none. A port on all addresses conflicts with the same port on any.
 func computePortsTaken(p *v1.Pod, inUse []v1.ContainerPort) (v1.ContainerPort, bool) {
 	all := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
 	for _, a := range hostPorts(p) {
@@ -269,9 +270,9 @@ func computePortsTaken(p *v1.Pod, inUse []v1.ContainerPort) (v1.ContainerPort, b
 	return v1.ContainerPort{}, false
 }
 
-// computeInsufficient returns the resources of which the node has not enough left, as reasons, and
-// what preemption would do: nothing if the node would be too small without other pods too. A node
-// that reports no allocatable resources is not short of any, as in the agent's admission.
+// computeInsufficient returns the resources that the node lacks, as reasons, and the effect of
+// preemption: none if the node would be too small without other pods too. A node that reports no
+// allocatable resources lacks none, as in the agent's admission.
 func computeInsufficient(p *v1.Pod, n *v1.Node, used pod.Amounts) (reasons []string, preemption string) {
 	if n.Status.Allocatable == nil {
 		return nil, ""

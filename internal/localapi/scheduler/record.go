@@ -18,7 +18,7 @@ func (s *Scheduler) record(p *v1.Pod, decision, why string) {
 
 // Shutdown is the shutdown of the machine.
 type Shutdown interface {
-	// Began returns when it has begun, zero if there is none: the agent rejects pods meanwhile.
+	// Began returns when it has begun, zero if there is none. The agent rejects pods meanwhile.
 	Began() time.Time
 }
 

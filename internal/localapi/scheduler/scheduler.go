@@ -26,28 +26,28 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Writer writes objects unjudged, as the agent does. Its errors are those of the API.
+// Writer makes trusted writes. Its errors are API errors.
 type Writer interface {
 	Create(ctx context.Context, o kinds.Object) error
-	// Update replaces an object and its status, if it has the uid and the resourceVersion of o.
+	// Update replaces an object and its status, if the uid and the resourceVersion match o.
 	Update(ctx context.Context, o kinds.Object) error
 }
 
-// Config is what a Scheduler is made of.
+// Config configures a Scheduler.
 type Config struct {
 	Store    controller.Store
 	Writer   Writer
 	Decider  Decider
 	NodeName string
-	// Journal gets why a pod waits, each time that the reason changes, and that its wait is over.
-	// nil: nothing is recorded.
+	// Journal records why a pod waits, each time that the reason changes, and that its wait is
+	// over. nil: nothing is recorded.
 	Journal *journal.Journal
-	// Shutdown is that of the machine. Call Wake when it changes. nil: there is never one.
+	// Shutdown reports a shutdown of the machine. Call Wake when it changes. nil: there is none.
 	Shutdown Shutdown
 	Log      *slog.Logger
 }
 
-// The resources that matter here, as the store has them.
+// The resources in the store that are used here.
 const (
 	podsResource    = "pods"
 	nodesResource   = "nodes"
@@ -56,19 +56,19 @@ const (
 	eventsResource  = "events"
 )
 
-// reportInterval is the time between two reports of why a pod is held. It is the longest back-off
-// of kube-scheduler.
+// reportInterval is the minimum time between two reports of why a pod is unschedulable. It is
+// kube-scheduler's maximum back-off.
 const reportInterval = 10 * time.Second
 
-// Scheduler binds pods while Run runs. Its Health is the error of a binding that is retried.
+// Scheduler binds pods while Run runs. Health returns the error of a binding that is retried.
 type Scheduler struct {
 	*controller.Controller
 	cfg      Config
 	node     *v1.Node
-	arrivals int                    // pods that have waited
+	arrivals int                    // number of pods that have waited
 	waiting  map[store.Key]*waiting // pods without a node
 	assigned map[store.Key]*v1.Pod  // pods of this node that have not terminated
-	shutdown time.Time              // the beginning of the shutdown that pods are decided with
+	shutdown time.Time              // the start of the shutdown that decisions are based on
 }
 
 // waiting is a pod without a node.
@@ -76,18 +76,18 @@ type waiting struct {
 	pod *v1.Pod
 	// arrival orders pods that were created within the same second.
 	arrival int
-	// due: the pod is decided about in the next cycle. Otherwise it does not fit, and nothing has
-	// changed by which it could fit.
+	// due is set if the pod is part of the next cycle. Otherwise it does not fit, and nothing has
+	// changed that could make it fit.
 	due bool
-	// silent: the event of the pod's condition is gone.
+	// silent is set if the event of the pod's condition was deleted.
 	silent bool
-	// late: the reason has changed, and is reported after reportInterval.
+	// late is set if the reason has changed and is to be reported after reportInterval.
 	late bool
 	// reported is the time of the last report.
 	reported time.Time
 }
 
-// New returns a scheduler, which Run has work.
+// New returns a scheduler. Run runs it.
 func New(cfg Config) *Scheduler {
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
@@ -99,13 +99,13 @@ func New(cfg Config) *Scheduler {
 	return s
 }
 
-// Begin is controller.Logic.
+// Begin implements controller.Logic.
 func (s *Scheduler) Begin() {
 	s.node, s.waiting, s.assigned = nil, map[store.Key]*waiting{}, map[store.Key]*v1.Pod{}
 }
 
-// Due is controller.Logic: pods whose report is late are decided about again, and all of them when
-// a shutdown begins or is cancelled.
+// Due implements controller.Logic: it queues pods whose report is late, and all pods when a
+// shutdown begins or is cancelled.
 func (s *Scheduler) Due(now time.Time) (next time.Time) {
 	if began := s.shutdownBegan(); !began.Equal(s.shutdown) {
 		s.shutdown = began
@@ -131,14 +131,14 @@ func (s *Scheduler) decide(w *waiting) {
 	s.Queue(store.Key{Resource: nodesResource, Name: s.cfg.NodeName})
 }
 
-// decideAll queues a cycle with all pods: more of them may fit.
+// decideAll queues a cycle with all pods, as more of them may fit.
 func (s *Scheduler) decideAll() {
 	for _, w := range s.waiting {
 		s.decide(w)
 	}
 }
 
-// See is controller.Logic.
+// See implements controller.Logic.
 func (s *Scheduler) See(change store.Change, _ time.Time) {
 	var err error
 	switch key := change.Now.Key; key.Resource {
@@ -160,7 +160,7 @@ func (s *Scheduler) See(change store.Change, _ time.Time) {
 	}
 }
 
-// seePod caches a pod. One that no longer uses what it did may let others fit.
+// seePod caches a pod. If its usage of the node has changed, others may fit.
 func (s *Scheduler) seePod(key store.Key, item store.Item) (err error) {
 	var p *v1.Pod
 	if item.Value != nil {
@@ -196,20 +196,20 @@ func (s *Scheduler) isAssigned(p *v1.Pod) bool {
 	return p.Spec.NodeName == s.cfg.NodeName && !pod.IsTerminal(p.Status.Phase)
 }
 
-// isWaiting reports whether a pod is to be bound by this scheduler. The pod that stands for a
-// refused manifest has no containers.
+// isWaiting reports whether this scheduler is to bind a pod. The pod that represents a rejected
+// manifest has no containers.
 func isWaiting(p *v1.Pod) bool {
 	return p.Spec.NodeName == "" && len(p.Spec.Containers) > 0 && !pod.IsTerminal(p.Status.Phase) && p.DeletionTimestamp == nil &&
 		len(p.Spec.SchedulingGates) == 0 && cmp.Or(p.Spec.SchedulerName, v1.DefaultSchedulerName) == v1.DefaultSchedulerName
 }
 
-// isHeld reports whether the condition of a pod is that of its generation.
+// isHeld reports whether a pod has the condition Unschedulable for its current generation.
 func isHeld(p *v1.Pod) bool {
 	c := conditionOf(p)
 	return c != nil && c.Status == v1.ConditionFalse && c.Reason == v1.PodReasonUnschedulable && c.ObservedGeneration == p.Generation
 }
 
-// usage returns what an assigned pod uses of the node.
+// usage returns the resources that an assigned pod uses.
 func usage(p *v1.Pod) pod.Amounts {
 	return pod.ComputeRequests(p, podresource.PodResourcesOptions{UseStatusResources: true})
 }
@@ -228,8 +228,8 @@ func (s *Scheduler) seeNode(item store.Item) (err error) {
 	return err
 }
 
-// seeEventDeleted has the event of a pod's condition written again: events are deleted after an
-// hour, and a pod may wait for longer.
+// seeEventDeleted queues the event of a pod's condition to be written again: events are deleted
+// after an hour, and a pod may wait for longer.
 func (s *Scheduler) seeEventDeleted(item store.Item) error {
 	e, err := controller.Decode[*v1.Event](item)
 	if err != nil {
@@ -244,22 +244,22 @@ func (s *Scheduler) seeEventDeleted(item store.Item) error {
 	return nil
 }
 
-// Sync is controller.Logic: one cycle over the pods that are due, in their order. A pod that is
-// bound counts for those behind it; one that does not fit lets others pass.
+// Sync implements controller.Logic: it runs one cycle over the due pods, in order. Bound pods count
+// as assigned for the following ones; unschedulable ones do not block them.
 func (s *Scheduler) Sync(ctx context.Context, _ store.Key) error {
 	cycle := s.cfg.Decider.Begin(Snapshot{
 		Node: s.node, ShuttingDown: s.shutdownBegan(), Pods: slices.Collect(maps.Values(s.assigned)), Claim: s.claim, WaitsForConsumer: s.waitsForConsumer,
 	})
 	var errs []error
 	for _, key := range s.order() {
-		if err := s.schedule(ctx, cycle, key); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // a change is on its way
+		if err := s.schedule(ctx, cycle, key); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // a change will follow
 			errs = append(errs, fmt.Errorf("schedule pod %s/%s: %w", key.Namespace, key.Name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// order returns the pods that are due by priority, then by age.
+// order returns the due pods by priority, then by age.
 func (s *Scheduler) order() []store.Key {
 	var keys []store.Key
 	for key, w := range s.waiting {
@@ -275,7 +275,7 @@ func (s *Scheduler) order() []store.Key {
 	return keys
 }
 
-// schedule binds or holds a pod. After an error, it stays due.
+// schedule binds a pod or reports why it is unschedulable. After an error, it stays due.
 func (s *Scheduler) schedule(ctx context.Context, cycle Cycle, key store.Key) error {
 	w := s.waiting[key]
 	unschedulable, err := cycle.Decide(w.pod)
@@ -293,7 +293,7 @@ func (s *Scheduler) schedule(ctx context.Context, cycle Cycle, key store.Key) er
 	return err
 }
 
-// topologyLabels are those of the node that a pod gets when it is bound, as by kube-apiserver.
+// topologyLabels are the node's labels that a pod gets when it is bound, as by kube-apiserver.
 var topologyLabels = []string{v1.LabelTopologyZone, v1.LabelTopologyRegion}
 
 // bind assigns a pod to the node.
@@ -306,7 +306,7 @@ func (s *Scheduler) bind(ctx context.Context, key store.Key, p *v1.Pod) error {
 		}
 	}
 	setCondition(bound, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
-	if conditionOf(p) != nil { // the agent admits the pod at once when it is bound
+	if conditionOf(p) != nil { // before the update, as the agent admits a bound pod at once
 		s.record(p, "bind to node "+s.cfg.NodeName, "it fits now")
 		s.cfg.Journal.Reach(subjectOf(p), journal.Bound, "")
 	}
@@ -324,7 +324,7 @@ func (s *Scheduler) bind(ctx context.Context, key store.Key, p *v1.Pod) error {
 
 const failedScheduling = "FailedScheduling"
 
-// hold reports why a pod waits, once while that is the same.
+// hold reports why a pod is unschedulable, once while the reason is the same.
 func (s *Scheduler) hold(ctx context.Context, w *waiting, message string) error {
 	now := time.Now()
 	w.late = false
@@ -368,7 +368,7 @@ func setCondition(p *v1.Pod, c v1.PodCondition) {
 	*old = c
 }
 
-// report writes an event about a pod. One that cannot be written is only logged.
+// report writes an event about a pod. A failure is only logged.
 func (s *Scheduler) report(ctx context.Context, p *v1.Pod, e v1.Event) {
 	e.EventTime = metav1.NowMicro()
 	e.ObjectMeta = metav1.ObjectMeta{Namespace: p.Namespace, Name: fmt.Sprintf("%s.%x", p.Name, e.EventTime.UnixNano())}

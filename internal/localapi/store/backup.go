@@ -14,11 +14,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A backup is this line, the file as it was, and the SHA-256 of both.
+// A backup is this line, the file, and the SHA-256 of both.
 const backupHead = "berth: objects of the local API, form 1\n"
 
-// Backup writes all objects as they are now to w. Others read and write meanwhile; the room of what
-// they remove or replace is free again when Backup has returned.
+// Backup writes a snapshot of all objects to w. It does not block reads and writes, but space that
+// they free meanwhile is reused only after Backup has returned.
 func (s *Store) Backup(w io.Writer) error {
 	sum := sha256.New()
 	summed := io.MultiWriter(w, sum)
@@ -38,13 +38,13 @@ func (s *Store) Backup(w io.Writer) error {
 	return nil
 }
 
-// restoredAhead is by how much a restored file is ahead of the revision that the backup has: no
-// client takes a revision that it has seen since the backup for a new one.
+// restoredAhead is how far a restored file's revision is ahead of the backup's, so that it exceeds
+// every revision that a client has read since the backup.
 const restoredAhead = 1 << 32
 
-// Restore makes the file at path one that has the objects of a backup. Nobody may have it open. The
-// file that was there stays beside it, with the suffix .replaced, in place of one that was replaced
-// before. A backup that is not whole, or that a newer version of Berth has made, changes nothing.
+// Restore replaces the file at path by the objects of a backup. No process may have it open. The
+// previous file is preserved with the suffix .replaced, in place of an earlier one. A backup that
+// is incomplete, or from a newer version of Berth, changes nothing.
 func Restore(path string, backup io.Reader) (err error) {
 	if err := notInUse(path); err != nil {
 		return fmt.Errorf("restore %s: %w", path, err)
@@ -61,7 +61,7 @@ func Restore(path string, backup io.Reader) (err error) {
 	if err := advance(work); err != nil {
 		return err
 	}
-	// What is beside the file is of the one that is replaced. Its state stays: it has the revision.
+	// The copy belongs to the replaced file. The state stays, as it has the revision.
 	if err := removed(path + copySuffix); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func Restore(path string, backup io.Reader) (err error) {
 	return syncFolder(filepath.Dir(path))
 }
 
-// keepReplaced gives the file a second name, so that it is there until the new one takes its place.
+// keepReplaced links the file to a second name, so that it exists until the new one replaces it.
 func keepReplaced(path string) error {
 	if err := os.RemoveAll(path + ".replaced"); err != nil {
 		return err
@@ -82,7 +82,7 @@ func keepReplaced(path string) error {
 	if os.Link(path, path+".replaced") == nil {
 		return nil
 	}
-	// It is a folder, or its file system has no links.
+	// It is a directory, or the file system does not support links.
 	if err := os.Rename(path, path+".replaced"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -96,7 +96,7 @@ func removed(path string) error {
 	return nil
 }
 
-// unpack makes a file of a backup, which is whole and on the disk then.
+// unpack writes and syncs the file of a backup, and verifies the checksum.
 func unpack(path string, backup io.Reader) error {
 	head := make([]byte, len(backupHead))
 	if _, err := io.ReadFull(backup, head); err != nil || string(head) != backupHead {
@@ -108,7 +108,7 @@ func unpack(path string, backup io.Reader) error {
 	}
 	sum := sha256.New()
 	sum.Write(head)
-	// The last bytes are the sum of all before them.
+	// The last bytes are the checksum of all bytes before them.
 	in, buf, held := bufio.NewReaderSize(backup, 64<<10), make([]byte, 32<<10), []byte(nil)
 	for {
 		n, readErr := in.Read(buf)

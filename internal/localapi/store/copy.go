@@ -17,20 +17,20 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// The copy is a second file with all objects, in another form: a base, which is all objects at one
-// revision, and every change since. Changes are appended after they are committed and before they
-// are acknowledged, without waiting for the disk: the copy is behind only after a power cut. It is
-// replaced by a new base when the changes outweigh the base.
+// The copy is a second file with all objects, in another format: a base, which is all objects at
+// one revision, and every change since. Changes are appended after they are committed and before
+// they are acknowledged, without fsync: only a power loss can leave the copy behind. A new base
+// replaces it when the changes are larger than the base.
 
-// copySuffix is what the name of the copy has after that of the store.
+// copySuffix is appended to the store's file name.
 const copySuffix = ".copy"
 
 const copyHead = "berth: copy of the objects of the local API, form 1\n"
 
-// minChanges is how many bytes of changes are kept at least before a new base is written.
+// minChanges is the minimum size of the changes, in bytes, before a new base is written.
 const minChanges = 4 << 20
 
-// Kinds of records.
+// Types of records.
 const (
 	recordBase   = 'b' // begins a base: revision, and the number of its objects as value
 	recordObject = 'o' // an object of the base
@@ -38,8 +38,8 @@ const (
 	recordRemove = 'r' // the removal of an object
 )
 
-// record is one record of a copy: a magic number, the length and the CRC-32C of its content, and
-// the content: kind, revision, length of the key, key, value.
+// record is one record of a copy: a magic number, length and CRC-32C of the content, and the
+// content: kind, revision, key length, key, value.
 type record struct {
 	kind     byte
 	revision uint64
@@ -71,17 +71,17 @@ func (r record) appendTo(b []byte) []byte {
 	return b
 }
 
-// copyInfo is what a copy covers.
+// copyInfo describes what a copy covers.
 type copyInfo struct {
-	// complete says that the copy has all objects as they were at revision last. One that is not
-	// complete lacks records, or there is none.
+	// complete is set if the copy has all objects as of revision last. It is false if records are
+	// missing, or if there is no copy.
 	complete bool
 	last     uint64
 	size     int64
 	exists   bool
 }
 
-// readCopy calls visit with the records that can be read. Values are valid during the call.
+// readCopy calls visit with each readable record. Values are valid only during the call.
 func readCopy(path string, visit func(record)) (copyInfo, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +102,7 @@ type copyReader struct {
 	in      *bufio.Reader
 	info    copyInfo
 	based   bool
-	objects uint64 // of the base, that are still to come
+	objects uint64 // of the base; not read yet
 }
 
 func (c *copyReader) read(visit func(record)) error {
@@ -121,7 +121,7 @@ func (c *copyReader) read(visit func(record)) error {
 			return nil
 		case err != nil:
 			return err
-		case size == 0: // no record here
+		case size == 0: // no valid record at this offset
 			c.info.complete = false
 			c.discard(1)
 			continue
@@ -133,12 +133,12 @@ func (c *copyReader) read(visit func(record)) error {
 }
 
 func (c *copyReader) discard(n int) {
-	n, _ = c.in.Discard(n) // it was peeked
+	n, _ = c.in.Discard(n) // was peeked before
 	c.info.size += int64(n)
 }
 
-// next returns the record that begins here, and its size; 0 if there is none. The error is io.EOF
-// at the end.
+// next returns the record at the current offset, and its size; 0 if there is no valid one. The
+// error is io.EOF at the end.
 func (c *copyReader) next() (record, int, error) {
 	head, err := c.in.Peek(recordHead)
 	if len(head) == 0 || err != nil && !errors.Is(err, io.EOF) {
@@ -170,7 +170,7 @@ func (c *copyReader) next() (record, int, error) {
 	}, recordHead + size, nil
 }
 
-// follow notes what a record says of the ones that must be there.
+// follow updates what is known of the completeness of the copy.
 func (c *copyReader) follow(r record) {
 	switch {
 	case r.kind == recordBase && !c.based && len(r.value) == 8:
@@ -186,15 +186,14 @@ func (c *copyReader) follow(r record) {
 	c.info.last = max(c.info.last, r.revision)
 }
 
-// copyWriter keeps the copy of an open store. It is used by who holds Store.commit.
+// copyWriter writes the copy of an open store. Guarded by Store.commit.
 type copyWriter struct {
 	path    string
-	f       *os.File // nil: there is no copy that could be appended to
+	f       *os.File // nil: no copy that could be appended to
 	base    int64    // the size of the base
 	changes int64    // the size of the changes
 }
 
-// append appends changes.
 func (w *copyWriter) append(changes []Change) error {
 	var b []byte
 	for _, c := range changes {
@@ -221,7 +220,6 @@ func (w *copyWriter) append(changes []Change) error {
 // isLong reports whether a new base is due.
 func (w *copyWriter) isLong() bool { return w.changes > max(w.base, minChanges) }
 
-// close closes the file.
 func (w *copyWriter) close() error {
 	if w == nil || w.f == nil {
 		return nil

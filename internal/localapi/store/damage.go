@@ -10,22 +10,21 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// ErrDamaged is the class of errors of a file whose content is not what bbolt has written.
+// ErrDamaged is the class of errors of a file that is corrupt.
 var ErrDamaged = errors.New("the file is damaged")
 
-// Damage returns why the file cannot be used any more, nil if it can. The store must be opened
-// anew, which recovers it.
+// Damage returns why the file is unusable, nil if it is usable. Open recovers it after Close.
 func (s *Store) Damage() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.damage
 }
 
-// Damaged is closed when Damage returns an error.
+// Damaged returns a channel that is closed when Damage returns an error.
 func (s *Store) Damaged() <-chan struct{} { return s.damaged }
 
-// guard calls f, which reads the file in memory. What a damaged file makes it panic with, and a
-// fault of memory that the file no longer backs, is its error.
+// guard calls f, which reads the memory-mapped file. It returns panics of f on a corrupt file, and
+// memory faults of pages that the file no longer backs, as errors.
 func guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -39,10 +38,10 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// callback is a panic of a function that a caller has given.
+// callback is a panic of a caller's function.
 type callback struct{ cause any }
 
-// called marks the panics of a function that a caller has given.
+// called marks panics of a caller's function.
 func called(f func(Item) bool) func(Item) bool {
 	return func(i Item) bool {
 		fine := false
@@ -57,7 +56,6 @@ func called(f func(Item) bool) func(Item) bool {
 	}
 }
 
-// view reads the file.
 func (s *Store) view(f func(*bolt.Tx) error) error {
 	if err := s.Damage(); err != nil {
 		return err
@@ -65,7 +63,7 @@ func (s *Store) view(f func(*bolt.Tx) error) error {
 	return s.noteDamage(guard(func() error { return s.db.View(f) }))
 }
 
-// update writes to the file. commit is held.
+// update runs a write transaction. commit is held.
 func (s *Store) update(f func(*bolt.Tx) error) error {
 	if err := s.Damage(); err != nil {
 		return err
@@ -76,7 +74,7 @@ func (s *Store) update(f func(*bolt.Tx) error) error {
 	return s.noteDamage(guard(func() error { return s.db.Update(f) }))
 }
 
-// noteDamage keeps an error of class ErrDamaged.
+// noteDamage records an error of class ErrDamaged.
 func (s *Store) noteDamage(err error) error {
 	if !errors.Is(err, ErrDamaged) {
 		return err

@@ -31,18 +31,19 @@ type examined struct {
 	path   string
 	check  func(Key, []byte) error
 	exists bool
-	// cause is why the file cannot be used as it is; "": it can.
+	// cause is why the file is unusable, "" if it is usable.
 	cause string
-	// whole says that all pages of the tree were read.
+	// whole is set if all pages of the tree were read.
 	whole    bool
 	revision uint64 // 0 if it cannot be read
 	items    map[string]version
-	bad      map[string]string // objects that were found and cannot be used, and why
+	bad      map[string]string // objects that were found but are unusable, and why
 	copied   map[string]version
 	copy     copyInfo
 }
 
-// examine reads a store and its copy. An error is not of the file: it may go away.
+// examine reads a store and its copy. An error is not caused by the file's content and may be
+// transient.
 func examine(cfg Config) (*examined, error) {
 	e := &examined{path: cfg.Path, check: cfg.Check, items: map[string]version{}, bad: map[string]string{}, copied: map[string]version{}}
 	if err := e.readFile(e.add, nil); err != nil {
@@ -60,13 +61,13 @@ func examine(cfg Config) (*examined, error) {
 	if passing(err) {
 		return nil, err
 	}
-	if err != nil { // a copy that cannot be read is one that is not complete
+	if err != nil { // an unreadable copy is an incomplete one
 		e.copy.complete = false
 	}
 	return e, nil
 }
 
-// passing reports whether an error says nothing of the content of a file.
+// passing reports whether an error is independent of the file's content.
 func passing(err error) bool {
 	for _, other := range []error{unix.EACCES, unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR} {
 		if errors.Is(err, other) {
@@ -76,7 +77,7 @@ func passing(err error) bool {
 	return false
 }
 
-// add notes an object of the file.
+// add records an object of the file.
 func (e *examined) add(k string, stored []byte) {
 	item, err := e.item(k, stored)
 	if err != nil {
@@ -86,7 +87,7 @@ func (e *examined) add(k string, stored []byte) {
 	e.items[k] = versionOf(item.Revision, item.Value)
 }
 
-// item returns an object of the file. The error is why it cannot be used.
+// item returns an object of the file, or why it is unusable.
 func (e *examined) item(k string, stored []byte) (Item, error) {
 	item, err := decodeItem(Key{}, stored)
 	switch {
@@ -98,7 +99,7 @@ func (e *examined) item(k string, stored []byte) (Item, error) {
 	return item, e.usable(k, item.Value)
 }
 
-// usable returns why an object cannot be used.
+// usable returns why an object is unusable.
 func (e *examined) usable(k string, value []byte) error {
 	key, err := decodeKey(k)
 	if err == nil {
@@ -110,8 +111,8 @@ func (e *examined) usable(k string, value []byte) error {
 	return err
 }
 
-// readFile calls visit with the objects of the tree, and scan, unless it is nil, with those of all
-// pages. It sets what is known of the file.
+// readFile calls visit with the objects of the tree and, unless it is nil, scan with those of all
+// pages. It sets exists, cause, whole and revision.
 func (e *examined) readFile(visit, scan func(k string, stored []byte)) error {
 	fi, err := os.Lstat(e.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,7 +158,7 @@ func (e *examined) readFile(visit, scan func(k string, stored []byte)) error {
 		switch {
 		case len(n.Bucket) != 1 || n.IsBucket:
 		case n.Bucket[0] == string(metaBucket) && string(n.Key) == string(revisionKey) && len(n.Value) == 8:
-			e.revision = binary.BigEndian.Uint64(n.Value) // which comes before all objects
+			e.revision = binary.BigEndian.Uint64(n.Value) // precedes all objects
 		case n.Bucket[0] == string(objectsBucket):
 			visit(string(n.Key), n.Value)
 		}
@@ -172,7 +173,7 @@ func (e *examined) readFile(visit, scan func(k string, stored []byte)) error {
 	return nil
 }
 
-// reason takes the path off an error.
+// reason strips the path from an error.
 func reason(err error) string {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err.Error()
@@ -180,7 +181,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// computeCause returns why the store must be recovered; "" if it need not be.
+// computeCause returns why the store must be recovered, "" if it is intact.
 func computeCause(e *examined, s state) string {
 	before := e.copy.exists || s.Generation > 0
 	first := slices.Sorted(maps.Keys(e.bad))

@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// candidate is a version of an object that can be had, and where from.
+// candidate is a recoverable version of an object, with its origin.
 type candidate struct {
 	version
 	value  []byte
 	copied bool
-	older  bool // there may have been a newer one
+	older  bool // a newer version may have existed
 }
 
-// gathered is the newest version of each object that can be had.
+// gathered is the newest recoverable version of each object.
 type gathered struct {
 	*examined
-	// trusted says that the copy has all that was ever acknowledged.
+	// trusted is set if the copy has every acknowledged write.
 	trusted bool
 	found   map[string]candidate
 	inTree  map[string]version
-	badCopy map[string]string // objects whose copy cannot be used, and why
+	badCopy map[string]string // objects whose copy is unusable, and why
 }
 
-// gather returns the newest version of each object that can be had, and the objects that are lost.
+// gather returns the newest recoverable version of each object, and the lost objects.
 func (e *examined) gather() (map[string]candidate, []Loss, error) {
 	g := &gathered{
 		examined: e, trusted: e.copy.complete && e.copy.last >= e.revision,
@@ -54,7 +54,8 @@ func (e *examined) gather() (map[string]candidate, []Loss, error) {
 	return g.found, lost, nil
 }
 
-// add takes a version unless there is a newer one. Of two of one revision, that of the copy counts.
+// add records a version unless a newer one is known. Of two with equal revision, the copy's is
+// used.
 func (g *gathered) add(k string, c candidate) {
 	if have, ok := g.found[k]; ok && (c.revision < have.revision || c.revision == have.revision && (!c.copied || have.copied)) {
 		return
@@ -87,14 +88,14 @@ func (g *gathered) addFromTree(k string, stored []byte) {
 	}
 }
 
-// addScanned takes an object of any page. What the copy covers has no newer version there.
+// addScanned adds an object of any page. The copy has the newest versions of what it covers.
 func (g *gathered) addScanned(k string, stored []byte) {
 	if item, err := g.item(k, stored); err == nil && (!g.copy.complete || item.Revision > g.copy.last) {
 		g.add(k, candidate{version: versionOf(item.Revision, item.Value), value: item.Value, older: true})
 	}
 }
 
-// lost returns the objects of which there was something, and nothing that can be used.
+// lost returns the objects that have traces but no usable version.
 func (g *gathered) lost() []Loss {
 	var out []Loss
 	for k, why := range g.bad {
@@ -111,7 +112,7 @@ func (g *gathered) lost() []Loss {
 	return out
 }
 
-// display is an encoded key as a key prints.
+// display formats an encoded key as Key.String does.
 func display(k string) string {
 	if key, err := decodeKey(k); err == nil {
 		return key.String()

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// history is the last changes, in the order of their revisions, without a gap.
+// history is the recent changes, in the order of their revisions, without gaps.
 type history struct {
 	most, mostBytes int
 
 	mu      sync.Mutex
 	changes []Change      // guarded by mu; elements are never changed
-	dropped int           // guarded by mu; elements before changes, which its array may still hold
+	dropped int           // guarded by mu; dropped elements that the array of changes may still hold
 	bytes   int           // guarded by mu; of the values of changes
-	floor   uint64        // guarded by mu; changes after it are there
+	floor   uint64        // guarded by mu; all changes after it are in changes
 	last    uint64        // guarded by mu; the newest revision
 	more    chan struct{} // guarded by mu; closed by the next change
 }
@@ -32,7 +32,7 @@ func newHistory(cfg Config, revision uint64) *history {
 
 func (c *Change) size() int { return len(c.Now.Value) + len(c.Before.Value) }
 
-// add takes the changes of one transaction.
+// add appends the changes of one transaction.
 func (h *history) add(changes []Change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,7 +46,8 @@ func (h *history) add(changes []Change) {
 		h.bytes -= h.changes[gone].size()
 	}
 	h.changes = h.changes[gone:]
-	// A reader may have what is dropped, so it is not cleared: now and then there is a new array.
+	// A reader may hold dropped elements, so they are not cleared: the array is replaced
+	// occasionally.
 	if h.dropped += gone; h.dropped > len(h.changes) {
 		h.changes, h.dropped = slices.Clone(h.changes), 0
 	}
@@ -61,7 +62,7 @@ func (h *history) newest() uint64 {
 	return h.last
 }
 
-// after returns the changes after a revision, and what is closed when there are more.
+// after returns the changes after a revision, and a channel that is closed when there are more.
 func (h *history) after(revision uint64) (changes []Change, more <-chan struct{}, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,10 +78,9 @@ func (h *history) after(revision uint64) (changes []Change, more <-chan struct{}
 	return h.changes[i:len(h.changes):len(h.changes)], h.more, nil
 }
 
-// Since waits until there are changes after the revision and returns them, in their order; all of
-// them, whatever their resource. It returns ErrCompacted when the history does not reach back to
-// the revision, and the context's error when that is done. After a revision that is not there yet,
-// it waits for one that is greater.
+// Since waits for changes after the revision and returns all of them, of any resource, in order. It
+// returns ErrCompacted if the history does not reach back to the revision, and the context's error
+// when that is done. For a future revision, it waits for a greater one.
 func (s *Store) Since(ctx context.Context, revision uint64) ([]Change, error) {
 	for {
 		changes, more, err := s.history.after(revision)
@@ -95,8 +95,8 @@ func (s *Store) Since(ctx context.Context, revision uint64) ([]Change, error) {
 	}
 }
 
-// undo returns, by encoded key, the objects of a range as they were at a revision, of those that
-// have changed after it and up to another. An object that was not there has no value.
+// undo returns, by encoded key, those objects of a range that have changed after r.Revision and up
+// to another revision, as they were at r.Revision. An object that did not exist has no value.
 func (h *history) undo(r Range, upTo uint64) (map[string]Item, error) {
 	changes, _, err := h.after(r.Revision)
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *history) undo(r Range, upTo uint64) (map[string]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, ok := was[k]; !ok { // the first change has what was there before all
+		if _, ok := was[k]; !ok { // the first change has the original value
 			was[k] = c.Before
 		}
 	}

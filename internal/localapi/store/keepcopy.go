@@ -8,11 +8,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// openCopy begins to keep the copy. A copy that cannot be written is reported by Health.
+// openCopy starts to maintain the copy. Health reports a copy that cannot be written.
 func (s *Store) openCopy(cfg Config, info copyInfo) (err error) {
-	known, _ := readState(cfg.Path + stateSuffix) // what is wrong with it was reported
+	known, _ := readState(cfg.Path + stateSuffix) // its error was reported before
 	s.recovery = known.Recovery
-	if now := s.Revision(); now < known.Revision { // another file was put in its place
+	if now := s.Revision(); now < known.Revision { // the file was replaced by another one
 		if err := s.update(func(tx *bolt.Tx) error { return putMeta(tx, known.Revision+restoredAhead) }); err != nil {
 			return err
 		}
@@ -35,8 +35,8 @@ func (s *Store) openCopy(cfg Config, info copyInfo) (err error) {
 	return nil
 }
 
-// beginCopy writes the copy if there is none that is kept, and the state if it could not be
-// written. commit is held.
+// beginCopy writes the copy if there is no current one, and the state if it is still to be written.
+// commit is held.
 func (s *Store) beginCopy() {
 	if s.copy.f == nil {
 		s.copyFailed(s.noteDamage(guard(func() error { return s.copy.rewrite(s.db) })))
@@ -56,11 +56,11 @@ func (s *Store) beginCopy() {
 	s.mu.Unlock()
 }
 
-// copyFailed notes that the copy is not kept, and has it tried again; nil: that it is. commit is
-// held.
+// copyFailed records that the copy could not be written and schedules a retry; nil records success.
+// commit is held.
 func (s *Store) copyFailed(err error) {
 	if err != nil {
-		_ = s.copy.close() // what failed is tried again with a new one
+		_ = s.copy.close() // a new copy is written instead
 		s.retryLater()
 		err = fmt.Errorf("the copy %s is not kept: %w (free space on its file system, and make it writable)", s.copy.path, err)
 	}
@@ -69,8 +69,7 @@ func (s *Store) copyFailed(err error) {
 	s.mu.Unlock()
 }
 
-// failed notes what a transaction failed with, and has another one tried; nil: that it did not
-// fail. commit is held.
+// failed records a transaction's error and schedules a retry; nil records success. commit is held.
 func (s *Store) failed(err error) {
 	if err != nil {
 		s.retryLater()
@@ -80,11 +79,11 @@ func (s *Store) failed(err error) {
 	s.mu.Unlock()
 }
 
-// retryAfter is the time after which what could not be written is tried again. It waits for no
-// write, as there may be none for long, and Health would go on telling of a disk that is well.
+// retryAfter is the delay before a failed write is retried. The retry does not wait for the next
+// write, which may be long in coming, so that Health recovers with the disk.
 const retryAfter = 10 * time.Second
 
-// retryLater has a retry come. commit is held.
+// retryLater schedules a retry. commit is held.
 func (s *Store) retryLater() {
 	if s.retry == nil {
 		s.retry = time.AfterFunc(retryAfter, s.tryAgain)
@@ -109,8 +108,8 @@ func (s *Store) tryAgain() {
 	}
 }
 
-// rewriteMeta changes nothing. What failed may be in the file nevertheless, with a revision that
-// the history has not.
+// rewriteMeta changes nothing. A failed transaction may be in the file nevertheless, with a
+// revision that the history does not have.
 func rewriteMeta(tx *bolt.Tx) error {
 	revision, err := number(tx.Bucket(metaBucket), revisionKey)
 	if err != nil {
@@ -119,7 +118,7 @@ func rewriteMeta(tx *bolt.Tx) error {
 	return putMeta(tx, revision)
 }
 
-// endRetries ends what goes on in the background. commit is held.
+// endRetries stops the retries. commit is held.
 func (s *Store) endRetries() {
 	s.closed = true
 	if s.retry != nil {
@@ -127,9 +126,9 @@ func (s *Store) endRetries() {
 	}
 }
 
-// keepCopy brings the copy up to date. commit is held.
+// keepCopy appends the changes to the copy. commit is held.
 func (s *Store) keepCopy(changes []Change) {
-	if s.copy == nil || s.copy.f == nil { // the next copy has them
+	if s.copy == nil || s.copy.f == nil { // the next copy will have them
 		return
 	}
 	err := s.copy.append(changes)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Key names an object. Namespace is empty for objects without one.
+// Key identifies an object. Namespace is empty for cluster-scoped objects.
 type Key struct {
 	Resource  string // "pods", "leases.coordination.k8s.io"
 	Namespace string
@@ -19,15 +19,15 @@ func (k Key) String() string {
 	return k.Resource + "/" + k.Namespace + "/" + k.Name
 }
 
-// separator stands between the parts of a key in the file. It is etcd's, so that lists have
-// kube-apiserver's order: "-" and "." sort before it, and what is in a-b before what is in a.
+// separator separates the parts of a key in the file. It is etcd's, so that lists have
+// kube-apiserver's order: "-" and "." sort before it, so that objects in a-b precede those in a.
 const separator = "/"
 
-// next is what the least key that follows another has besides.
+// next is appended to a key to get its least successor.
 const next = "\x00"
 
-// maxKey is how long a key may be, in bytes: thrice what Kubernetes allows a name, and the
-// separators.
+// maxKey is the maximum size of a key, in bytes: three times Kubernetes' maximum for a name, and
+// the separators.
 const maxKey = 3*253 + 2
 
 func (k Key) encode() (string, error) {
@@ -46,17 +46,17 @@ func decodeKey(s string) (Key, error) {
 	return Key{Resource: parts[0], Namespace: parts[1], Name: parts[2]}, nil
 }
 
-// Range is a part of the objects of a resource, in the order of their keys in the file.
+// Range selects objects of a resource, in the order of their keys in the file.
 type Range struct {
 	Resource  string
 	Namespace string // "" is all
-	// After is the last key of the page before; the zero value begins at the beginning.
+	// After is the last key of the previous page; the zero value starts at the beginning.
 	After Key
-	// Revision is the one to show, 0 is the newest.
+	// Revision is the revision to show; 0 is the newest.
 	Revision uint64
 }
 
-// prefix is what the keys of the range begin with, and first the least of them.
+// prefix returns the prefix of the range's keys, and the first of them.
 func (r Range) prefix() (prefix, first string) {
 	prefix = r.Resource + separator
 	if r.Namespace != "" {

@@ -10,13 +10,13 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// List calls yield with the objects of a range, in the order of their keys, until it returns
-// false, and returns the revision that they show. A value may be read during the call alone: it
-// lies in the file. The error is ErrCompacted if the history does not reach back to the revision of
-// the range, and ErrFuture if that is not there yet.
+// List calls yield with the objects of a range, in key order, until it returns false, and returns
+// the revision shown. A value is valid only during the call, since it is memory of the file. The
+// error is ErrCompacted if the history does not reach back to the range's revision, and ErrFuture
+// if no change has that revision yet.
 //
-// yield must not write: a writer who needs a larger file waits for all lists. For that reason, too,
-// whoever sends a list to somebody who may be slow collects a page of it first.
+// yield must not write: a writer that grows the file waits for all lists. For the same reason a
+// caller that sends a list to a client that may be slow collects a page first.
 func (s *Store) List(r Range, yield func(Item) bool) (revision uint64, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		newest, err := number(tx.Bucket(metaBucket), revisionKey)
@@ -29,7 +29,7 @@ func (s *Store) List(r Range, yield func(Item) bool) (revision uint64, err error
 		case revision > newest:
 			return fmt.Errorf("%w: %d, the newest is %d", ErrFuture, revision, newest)
 		case revision < newest:
-			// What the transaction shows may not be in the history yet.
+			// The history may lag behind the transaction.
 			s.history.await(newest)
 			if was, err = s.history.undo(r, newest); err != nil {
 				return err
@@ -43,7 +43,7 @@ func (s *Store) List(r Range, yield func(Item) bool) (revision uint64, err error
 	return revision, nil
 }
 
-// await returns when the history has the revision, which is in the file already.
+// await returns when the history has the revision, which the file has already.
 func (h *history) await(revision uint64) {
 	for {
 		h.mu.Lock()
@@ -56,8 +56,7 @@ func (h *history) await(revision uint64) {
 	}
 }
 
-// merge goes over the objects of the file and those that were there, which count where there are
-// both.
+// merge yields the objects of the file and the previous versions, which take precedence.
 func merge(c *bolt.Cursor, r Range, was map[string]Item, yield func(Item) bool) error {
 	prefix, first := r.prefix()
 	old := slices.DeleteFunc(slices.Sorted(maps.Keys(was)), func(k string) bool { return k < first })
@@ -69,7 +68,7 @@ func merge(c *bolt.Cursor, r Range, was map[string]Item, yield func(Item) bool) 
 			}
 		}
 		if len(old) > 0 && old[0] == string(k) {
-			continue // given next, or at the end
+			continue // yielded by the next iteration, or after the loop
 		}
 		key, err := decodeKey(string(k))
 		if err != nil {

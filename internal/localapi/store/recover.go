@@ -18,9 +18,9 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// recoverStore makes a usable file of a damaged one, which is set aside, and its copy. It returns
-// no Recovery if the file can be used as it is, or is to be made for the first time, and what there
-// is of a copy. What it makes has revisions that no client has seen.
+// recoverStore sets a damaged file aside and builds a usable one from it and its copy, with
+// revisions that no client has read. It returns no Recovery if the file is usable or does not exist
+// yet, and what the copy covers.
 func recoverStore(cfg Config) (*Recovery, copyInfo, error) {
 	if err := notInUse(cfg.Path); err != nil {
 		return nil, copyInfo{}, err
@@ -41,7 +41,7 @@ func recoverStore(cfg Config) (*Recovery, copyInfo, error) {
 	return r, copyInfo{exists: e.copy.exists}, err
 }
 
-// recover makes the usable file.
+// recover builds the usable file.
 func (e *examined) recover(s state, cause string) (*Recovery, error) {
 	objects, lost, err := e.gather()
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *examined) recover(s state, cause string) (*Recovery, error) {
 	return r, writeState(e.path+stateSuffix, s)
 }
 
-// build makes a file of objects. Those that may be older versions get new revisions.
+// build creates a file of objects. Those that may be older versions get new revisions.
 func build(path string, objects map[string]candidate, revision uint64) (err error) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, NoSync: true, NoGrowSync: true})
 	if err != nil {
@@ -122,11 +122,11 @@ func build(path string, objects map[string]candidate, revision uint64) (err erro
 	return db.Sync()
 }
 
-// keptAside is how many damaged files are kept.
+// keptAside is the number of damaged files that are preserved.
 const keptAside = 3
 
-// setAside keeps a damaged file, or what is in its place, under a name with the time, and returns
-// that. A file stays in its place until it is replaced.
+// setAside gives a damaged file, or whatever is at the path, a name with the time, and returns it.
+// A file also stays at the path until it is replaced.
 func setAside(path string) (string, error) {
 	aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405Z")
 	for i := 2; ; i++ {
@@ -157,7 +157,7 @@ func setAside(path string) (string, error) {
 func notInUse(path string) error {
 	fi, err := os.Stat(path)
 	if err != nil || !fi.Mode().IsRegular() {
-		return nil // which is found again, and told
+		return nil // the caller finds and reports it
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

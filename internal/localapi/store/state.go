@@ -15,20 +15,20 @@ type Loss struct {
 	Why string `json:"why"`
 }
 
-// Recovery is what was done about a damaged file.
+// Recovery describes how a damaged file was recovered.
 type Recovery struct {
 	Time time.Time `json:"time"`
-	// Path is the file, Aside where the damaged one is kept; "": there was none.
+	// Path is the file, Aside the preserved damaged file, "" if there was none.
 	Path  string `json:"path"`
 	Aside string `json:"aside,omitempty"`
 	Cause string `json:"cause"`
-	// Objects is how many objects there are now, Copied how many of them come from the copy.
+	// Objects is the number of recovered objects, Copied how many of them come from the copy.
 	Objects int `json:"objects"`
 	Copied  int `json:"copied"`
-	// Older are objects that may have been changed or deleted since the version that was recovered.
+	// Older are objects that may have been changed or deleted since the recovered version.
 	Older []string `json:"older,omitempty"`
 	Lost  []Loss   `json:"lost,omitempty"`
-	// Unnamed says that objects may be lost whose names are unknown.
+	// Unnamed is set if objects may be lost whose names are unknown.
 	Unnamed bool `json:"unnamed,omitempty"`
 }
 
@@ -54,7 +54,7 @@ func (r *Recovery) String() string {
 	return b.String()
 }
 
-// few names the first of some objects.
+// few formats the first names.
 func few(names []string) string {
 	const most = 5
 	if len(names) <= most {
@@ -63,17 +63,17 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// stateSuffix is what the name of the file of the store's state has after that of the store.
+// stateSuffix is appended to the store's file name.
 const stateSuffix = ".json"
 
-// state is what is known of a store outside of it.
+// state is the content of the state file.
 type state struct {
 	Version int `json:"version"`
-	// Generation counts the recoveries. It is 0 for a store that there never was.
+	// Generation counts the recoveries. It is 0 if the store has never existed.
 	Generation int `json:"generation"`
-	// Revision is one that clients may have seen.
+	// Revision is one that clients may have read.
 	Revision uint64    `json:"revision"`
-	Recovery *Recovery `json:"recovery,omitempty"` // the last
+	Recovery *Recovery `json:"recovery,omitempty"` // the last one
 }
 
 const stateVersion = 1

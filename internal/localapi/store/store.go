@@ -16,89 +16,88 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no object of that key.
+	// ErrNotFound reports that no object has the key.
 	ErrNotFound = errors.New("object not found")
-	// ErrConflict: the object has another revision than the caller has seen; or it is there, and
-	// was to be new.
+	// ErrConflict reports that the object has another revision than the caller has read, or that an
+	// object to be created exists.
 	ErrConflict = errors.New("object was changed meanwhile")
-	// ErrCompacted: the history does not reach back to that revision.
+	// ErrCompacted reports that the history does not reach back to the revision.
 	ErrCompacted = errors.New("revision is too old")
-	// ErrFuture: no change has that revision yet.
+	// ErrFuture reports that no change has the revision yet.
 	ErrFuture = errors.New("revision is in the future")
-	// ErrTooLarge: the value is larger than MaxValue.
+	// ErrTooLarge reports that the value is larger than MaxValue.
 	ErrTooLarge = errors.New("object is too large")
-	// ErrFull: the file has reached its limit. Objects can be removed still.
+	// ErrFull reports that the file has reached MaxFile. Objects can still be removed.
 	ErrFull = errors.New("store is full")
 )
 
-// MaxValue is how large the value of an object may be, in bytes, as in etcd.
+// MaxValue is the maximum size of an object's value, in bytes, as in etcd.
 const MaxValue = 3 << 19
 
-// format is the form of the file. Format 1 had another order of keys, and was in no release: a file
-// that has it is refused as one of a newer format is.
+// format is the version of the file format. Format 1 had another key order and was in no release.
+// It is rejected as newer formats are.
 const format = 2
 
-// errInUse: nobody else may have the file.
 var errInUse = errors.New("another process has it open")
 
-// lockTimeout is how long Open waits for another process that has the file.
+// lockTimeout is how long Open waits for another process to unlock the file.
 const lockTimeout = time.Second
 
-// Config says where the file is, and what is bounded.
+// Config configures a Store.
 type Config struct {
-	// Path is that of the file. Its folder is there.
+	// Path is the file. Its directory must exist.
 	Path string
-	// MaxHistory is how many changes the history has at most; 0 is 4096.
+	// MaxHistory is the maximum number of changes in the history; 0 is 4096.
 	MaxHistory int
-	// MaxHistoryBytes is how many bytes their values have at most; 0 is 2 MiB. The changes of the
-	// last transaction stay, whatever they have.
+	// MaxHistoryBytes is the maximum size of their values; 0 is 2 MiB. The changes of the last
+	// transaction stay, whatever their size.
 	MaxHistoryBytes int
-	// MaxFile is how many bytes of the file may be in use; 0 is 1 GiB.
+	// MaxFile is the maximum size of the used part of the file, in bytes; 0 is 1 GiB.
 	MaxFile int64
-	// NoSync: nothing of the file is to survive the process, so nobody waits for the disk.
+	// NoSync skips fsync, for a file that need not survive the process.
 	NoSync bool
-	// Copy keeps a copy of all objects beside the file, and recovers a damaged file at Open.
+	// Copy maintains a copy of all objects in a second file, and recovers a damaged file in Open.
 	Copy bool
-	// Check returns why an object cannot be used, if Copy is set; nil is no check.
+	// Check returns why an object is unusable, if Copy is set; nil checks nothing.
 	Check func(Key, []byte) error
-	// Warn is called with what is damaged and costs no object, if Copy is set.
+	// Warn is called with damage that costs no object, if Copy is set.
 	Warn func(error)
 }
 
-// Item is an object and the revision of its last change. Value is nil for no object.
+// Item is an object and the revision of its last change. Value is nil if the object does not exist.
 type Item struct {
 	Key      Key
 	Revision uint64
 	Value    []byte
 }
 
-// Change is one change of an object. Now.Value is nil for one that was removed, Before.Value for
-// one that is new. Now has the key and the revision of the change in any case. The values must not
-// be changed.
+// Change is one change of an object. Now.Value is nil if it was removed, Before.Value if it was
+// created. Now always has the key and the revision of the change. The values must not be modified.
 type Change struct{ Now, Before Item }
 
-// Store is an open file. It is safe for concurrent use.
+// Store is an open store. It is safe for concurrent use.
 type Store struct {
 	db      *bolt.DB
 	file    *os.File // that of db
 	path    string
 	maxFile int64
 	history *history
-	// recovery is the last one, nil if there was none; recovered says that it was that of Open.
+	// recovery is the last one, nil if there was none; recovered is set if Open made it.
 	recovery  *Recovery
 	recovered bool
 	damaged   chan struct{} // closed when damage is set
 
 	// copy is nil without a copy. Guarded by commit.
 	copy *copyWriter
-	// retry is due when what could not be written is tried again, nil if all was; closed keeps it
-	// from the database. Guarded by commit.
+	// retry is the timer of the next retry, nil if nothing failed; closed prevents one from using
+	// the database. Guarded by commit.
 	retry  *time.Timer
 	closed bool
-	// unwritten is the state that could not be written, nil if it was. Guarded by commit.
+	// unwritten is the state that is still to be written, nil if there is none. Guarded by commit.
 	unwritten *state
 
-	// commit is held by the one who writes what has gathered, as bbolt has one writer at a time.
+	// commit is held by the goroutine that writes the waiting writes, as bbolt has one writer at a
+	// time.
 	commit sync.Mutex
 
 	mu      sync.Mutex
@@ -116,7 +115,7 @@ var (
 	revisionKey   = []byte("revision")
 )
 
-// Open opens the file, and makes it when it is not there. Close closes it.
+// Open opens the file, and creates it if it does not exist.
 func Open(cfg Config) (*Store, error) {
 	var r *Recovery
 	var info copyInfo
@@ -139,7 +138,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// open opens the file as it is.
+// open opens the file without recovery.
 func open(cfg Config) (*Store, error) {
 	s := &Store{path: cfg.Path, maxFile: cmp.Or(cfg.MaxFile, 1<<30), damaged: make(chan struct{})}
 	opened := bolt.Options{
@@ -168,36 +167,35 @@ func open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close closes the file. Nobody may use the store any more, nor be in a call of it.
+// Close closes the file. No other method may be running, or be called afterwards.
 func (s *Store) Close() error {
 	s.commit.Lock()
 	defer s.commit.Unlock()
 	s.endRetries()
 	err := s.copy.close()
 	if s.Damage() != nil {
-		// bbolt may hold its own locks for ever; its memory stays mapped for those who read it, and
-		// keeps the lock of the file.
+		// bbolt may hold its own locks for ever. Its memory stays mapped for readers, and would
+		// keep the file locked.
 		return errors.Join(err, unix.Flock(int(s.file.Fd()), unix.LOCK_UN), s.file.Close())
 	}
 	return errors.Join(err, s.db.Close())
 }
 
-// Health is what the last transaction, or the copy, failed with, nil if they did not.
+// Health returns the error of the last transaction, copy or state write, nil if they succeeded.
 func (s *Store) Health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.damage, errors.Join(s.failure, s.copying, s.keeping))
 }
 
-// Recovery returns what was done about a damaged file, the last time, and whether it was by this
-// Open; nil if nothing was.
+// Recovery returns how a damaged file was recovered the last time, nil if never, and whether this
+// Open did it.
 func (s *Store) Recovery() (r *Recovery, now bool) { return s.recovery, s.recovered }
 
-// Revision is that of the last change.
+// Revision returns the revision of the last change.
 func (s *Store) Revision() uint64 { return s.history.newest() }
 
-// prepare makes what a new file needs, checks the form of one that is there, and returns its
-// revision.
+// prepare initializes a new file, checks the format of an existing one, and returns its revision.
 func (s *Store) prepare() (revision uint64, err error) {
 	known := false
 	err = s.db.View(func(tx *bolt.Tx) error {
@@ -234,7 +232,6 @@ func (s *Store) prepare() (revision uint64, err error) {
 	})
 }
 
-// putMeta writes format and revision.
 func putMeta(tx *bolt.Tx, revision uint64) error {
 	meta, err := tx.CreateBucketIfNotExists(metaBucket)
 	if err == nil {
@@ -275,7 +272,7 @@ func (s *Store) Get(key Key) (item Item, err error) {
 	return item, nil
 }
 
-// decodeItem returns an item whose value lies in what is stored.
+// decodeItem returns an item whose value shares the memory of stored.
 func decodeItem(key Key, stored []byte) (Item, error) {
 	if len(stored) < 8 {
 		return Item{}, fmt.Errorf("%s has %d bytes in the file, which is less than its revision takes", key, len(stored))

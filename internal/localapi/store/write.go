@@ -21,13 +21,13 @@ type pending struct {
 	err      error
 }
 
-// mostTogether is how many writes one transaction has at most.
+// mostTogether is the maximum number of writes in a transaction.
 const mostTogether = 256
 
-// Write changes one object and returns the revision of the change, which is on the disk then. seen
-// is the revision of the object that the caller knows, 0 if there is to be none; otherwise the
-// error is ErrConflict, or ErrNotFound. A nil value removes the object. The value must not be
-// changed any more.
+// Write changes one object and returns the revision of the change, which is synced then. seen is
+// the revision that the caller has read, 0 to create the object; on a mismatch the error is
+// ErrConflict or ErrNotFound. A nil value removes the object. The caller must not modify value
+// afterwards.
 func (s *Store) Write(key Key, seen uint64, value []byte) (revision uint64, err error) {
 	k, err := key.encode()
 	if err == nil && len(value) > MaxValue {
@@ -44,7 +44,7 @@ func (s *Store) Write(key Key, seen uint64, value []byte) (revision uint64, err 
 	s.waiting = append(s.waiting, p)
 	s.mu.Unlock()
 
-	// Whoever comes first writes for all who wait by then.
+	// The first writer commits for all that wait by then.
 	s.commit.Lock()
 	for !p.done {
 		s.commitTogether(s.takeWaiting())
@@ -68,7 +68,7 @@ func (s *Store) takeWaiting() []*pending {
 	return taken
 }
 
-// commitTogether carries out writes in one transaction, in their order. commit is held.
+// commitTogether commits writes in one transaction, in order. commit is held.
 func (s *Store) commitTogether(writes []*pending) {
 	var changes []Change
 	err := s.update(func(tx *bolt.Tx) error {
@@ -115,12 +115,12 @@ func (s *Store) commitTogether(writes []*pending) {
 	}
 }
 
-// errNothing rolls a transaction back that has changed nothing, so that nothing is written. Each of
-// its writes has an error of its own.
+// errNothing rolls back a transaction without changes, so that nothing is written. Each of its
+// writes has its own error.
 var errNothing = errors.New("no change")
 
-// check returns the change that a write is, but for its revision, or why it is none. There is room
-// for so many bytes.
+// check returns the change that a write makes, without its revision, or why it is rejected. room is
+// the free space in bytes.
 func (p *pending) check(objects *bolt.Bucket, room int64) (Change, error) {
 	c := Change{Now: Item{Key: p.key, Value: p.value}, Before: Item{Key: p.key}}
 	stored := objects.Get([]byte(p.k))

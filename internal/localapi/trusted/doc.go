@@ -4,6 +4,5 @@
 //
 // Owns: nothing.
 // Reads: the store.
-// Never: judges an object. What the agent writes is trusted, so that it can be written while
-// nothing runs that could judge it.
+// Never: validates an object. The agent's writes are trusted, so that they need no API writer.
 package trusted

@@ -13,8 +13,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// needNamespace makes the namespace of the request if it is not there: pods of manifests are in
-// any. In one that ends nothing is made.
+// needNamespace creates the namespace of the request if it does not exist, as pods of manifests may
+// be in any. In a terminating namespace it fails.
 func (x *call) needNamespace() error {
 	if !x.kind.Namespaced {
 		return nil
@@ -32,14 +32,13 @@ func (x *call) needNamespace() error {
 		return err
 	}
 	_, err = x.Store.Write(key, 0, value)
-	if errors.Is(err, store.ErrConflict) { // somebody else has made it
+	if errors.Is(err, store.ErrConflict) { // created concurrently
 		return nil
 	}
 	return err
 }
 
-// checkNamespace refuses what is to be made in a namespace that ends, in the words of the API
-// server.
+// checkNamespace rejects creation in a terminating namespace, with the API server's message.
 func (x *call) checkNamespace(item store.Item) error {
 	o, err := kinds.Decode(item.Value, item.Revision)
 	if err != nil || o.GetDeletionTimestamp() == nil {
@@ -52,7 +51,7 @@ func (x *call) checkNamespace(item store.Item) error {
 	return refused
 }
 
-// NewNamespace is a namespace as the API server makes one.
+// NewNamespace returns a namespace as the API server creates it.
 func NewNamespace(name string) *v1.Namespace {
 	return &v1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{

@@ -29,24 +29,23 @@ import (
 	"berth/internal/pod/strategicpatch"
 )
 
-// maxBody is how long a body may be, in bytes: what kube-apiserver takes.
+// maxBody is the maximum size of a request body, in bytes, as in kube-apiserver.
 const maxBody = 3 << 20
 
-// Config is what the calls need.
+// Config configures Calls.
 type Config struct {
 	Store *store.Store
-	// Sign makes the token that is asked for of a service account, in the status of the request.
-	// Its errors are those of the API.
+	// Sign fills the status of a token request of a service account. Its errors are API errors.
 	Sign func(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) error
 }
 
-// Calls is an http.Handler for the writes of the agent.
+// Calls is an http.Handler for the agent's writes.
 type Calls struct{ Config }
 
-// New returns the handler.
+// New returns a handler.
 func New(c Config) *Calls { return &Calls{c} }
 
-// ServeHTTP carries out one write.
+// ServeHTTP executes one write.
 func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := call{Calls: c, Request: kinds.Read(r), context: r.Context()}
 	code, o, err := x.do(r)
@@ -57,7 +56,6 @@ func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	kinds.Answer(w, r, code, o)
 }
 
-// call is one write.
 type call struct {
 	*Calls
 	kinds.Request
@@ -118,8 +116,8 @@ func (x *call) read() (kinds.Object, uint64, error) {
 	return o, item.Revision, err
 }
 
-// write stores an object, nil for none, in the place of the one of a revision, and returns it as
-// it is stored.
+// write stores an object in place of the revision seen, and returns it as stored. A nil object
+// removes it.
 func (x *call) write(seen uint64, o kinds.Object) (kinds.Object, error) {
 	var value []byte
 	if o != nil {
@@ -151,7 +149,7 @@ func (x *call) write(seen uint64, o kinds.Object) (kinds.Object, error) {
 
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
-// received reads the object of the body.
+// received decodes the request body.
 func (x *call) received() (kinds.Object, error) {
 	o := x.kind.New()
 	decoder := kinds.Codecs().UniversalDeserializer()
@@ -183,12 +181,13 @@ func (x *call) create() (kinds.Object, error) {
 	if o, err = x.write(0, o); err != nil {
 		return nil, err
 	}
-	return o, x.needNamespace() // which may have gone meanwhile
+	return o, x.needNamespace() // the namespace may have been deleted meanwhile
 }
 
 func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
 
-// update replaces the object. It must be the one that the agent has seen, if it says which.
+// update replaces the object. It fails if the request names another resource version than the
+// stored one.
 func (x *call) update() (kinds.Object, error) {
 	o, err := x.received()
 	if err != nil {
@@ -197,8 +196,8 @@ func (x *call) update() (kinds.Object, error) {
 	return x.change(func(kinds.Object) (kinds.Object, error) { return o, nil })
 }
 
-// change replaces the object by what edit makes of it. edit may be called more than once, and must
-// not change what it is given.
+// change replaces the object by the result of edit, which may be called more than once and must not
+// modify its argument.
 func (x *call) change(edit func(old kinds.Object) (kinds.Object, error)) (kinds.Object, error) {
 	for {
 		old, revision, err := x.read()
@@ -225,13 +224,13 @@ func (x *call) change(edit func(old kinds.Object) (kinds.Object, error)) (kinds.
 			_, err = x.write(revision, o)
 		}
 		if apierrors.IsConflict(err) && asked == "" {
-			continue // somebody else was first, and the agent does not mind
+			continue // a concurrent write was first; the request names no version
 		}
 		return o, err
 	}
 }
 
-// settle makes of o what may be changed of old.
+// settle checks the UID of o, and sets the metadata that a write cannot change to that of old.
 func (x *call) settle(o, old kinds.Object) error {
 	if uid := o.GetUID(); uid != "" && uid != old.GetUID() {
 		if x.Verb == "patch" {
@@ -252,16 +251,15 @@ func (x *call) settle(o, old kinds.Object) error {
 	return nil
 }
 
-// ends reports whether nothing keeps an object any more that is being deleted.
+// ends reports whether an object is being deleted and nothing delays its removal.
 func ends(o kinds.Object) bool {
 	grace := o.GetDeletionGracePeriodSeconds()
 	return o.GetDeletionTimestamp() != nil && (grace == nil || *grace == 0) && len(o.GetFinalizers()) == 0
 }
 
-// applier makes of an object of a type what a patch says.
+// applier applies a patch to an object of type t.
 type applier func(object map[string]any, p strategicpatch.Patch, t reflect.Type) (map[string]any, error)
 
-// appliers are those of each kind of patch.
 var appliers = map[types.PatchType]applier{
 	types.StrategicMergePatchType: strategicpatch.Apply,
 	types.MergePatchType: func(object map[string]any, p strategicpatch.Patch, _ reflect.Type) (map[string]any, error) {
@@ -269,7 +267,7 @@ var appliers = map[types.PatchType]applier{
 	},
 }
 
-// patch carries out a merge patch, strategic or not, of the status, or of all but it.
+// patch applies a strategic or JSON merge patch to the status, or to everything else.
 func (x *call) patch(contentType string) (kinds.Object, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	apply := appliers[types.PatchType(media)]
@@ -289,7 +287,7 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		delete(fields["metadata"].(map[string]any), "resourceVersion") // only that of the patch counts
+		delete(fields["metadata"].(map[string]any), "resourceVersion") // only the patch's own counts
 		patched, err := apply(fields, p, reflect.TypeOf(old))
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
@@ -307,9 +305,9 @@ func (x *call) patch(contentType string) (kinds.Object, error) {
 	})
 }
 
-// patchStatus returns the object with its status patched, and with the UID and the version that the
-// patch asks for. The rest of the object, which is most of it, is only copied: statuses are what
-// the agent writes most.
+// patchStatus returns the object with its status patched, and with the UID and version that the
+// patch names. The rest of the object, which is most of it, is only copied: statuses are the
+// agent's most frequent writes.
 func patchStatus(old kinds.Object, p strategicpatch.Patch, apply applier) (kinds.Object, error) {
 	o := old.DeepCopyObject().(kinds.Object)
 	status := reflect.ValueOf(o).Elem().FieldByName("Status")
@@ -325,7 +323,7 @@ func patchStatus(old kinds.Object, p strategicpatch.Patch, apply applier) (kinds
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	asked, _ := patched["metadata"].(map[string]any)
-	version, _ := asked["resourceVersion"].(string) // only that of the patch counts
+	version, _ := asked["resourceVersion"].(string) // only the patch's own counts
 	o.SetResourceVersion(version)
 	if uid, ok := asked["uid"].(string); ok {
 		o.SetUID(types.UID(uid))
@@ -341,8 +339,8 @@ func patchStatus(old kinds.Object, p strategicpatch.Patch, apply applier) (kinds
 	return o, nil
 }
 
-// delete removes the object at once, whatever grace it has: the agent knows that nothing of it is
-// left. One that has finalizers stays until they are gone.
+// delete removes the object immediately, without a grace period: the agent knows that nothing of it
+// runs any more. An object with finalizers stays until they are removed.
 func (x *call) delete() (kinds.Object, error) {
 	options := &metav1.DeleteOptions{}
 	if len(x.body) > 0 {
@@ -376,7 +374,7 @@ func (x *call) delete() (kinds.Object, error) {
 	}
 }
 
-// token has a token signed for a service account.
+// token signs a token for a service account.
 func (x *call) token() (runtime.Object, error) {
 	t := &authenticationv1.TokenRequest{}
 	if _, _, err := kinds.Codecs().UniversalDeserializer().Decode(x.body, new(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")), t); err != nil {
