@@ -377,6 +377,22 @@ var examples = map[string][]example{
 			"test/e2e/a_test.go": "//go:build e2e\n\npackage e2e\n\nimport \"berth/test/console\"\n\nfunc TestReadme() { console.Read(\"README.md\") }\n",
 		}},
 	},
+	"vocabulary": {
+		{files: map[string]string{
+			glossary:                 "## Words to avoid\n\n| avoid | use |\n|---|---|\n| `nobody`, `lent` | the subject |\n| `half way` | in progress |\n",
+			"internal/pod/doc.go":    "// Package pod is lent to callers.\npackage pod\n",
+			"internal/pod/a.go":      "package pod\n\nconst a, b = \"Nobody reads this\", `nobodys, talent`\n\nfunc f() {\n\tlog(\"mounted half way\")\n}\n",
+			"internal/pod/a_test.go": "package pod\n\nconst c = \"nobody\"\n",
+		}, want: []string{
+			`internal/pod/a.go:3: "Nobody": use the subject`,
+			`internal/pod/a.go:6: "half way": use in progress`,
+			`internal/pod/doc.go:1: "lent": use the subject`,
+		}},
+		{files: map[string]string{
+			glossary: "## Words to avoid\n\n| `nobody` |  |\n", "internal/pod/a.go": "package pod\n",
+		}, want: []string{glossary + ":3: a word without a replacement"}},
+		{files: map[string]string{glossary: "# Glossary\n"}, want: []string{glossary + ": no words to avoid are found"}},
+	},
 	"prose": {
 		{files: map[string]string{
 			"a.md":              "built in /wo" + "rk/main\nas iss" + "ue 3 says\n",

@@ -436,6 +436,11 @@ var rules = []rule{
 		fix: "give the block its language: sh or console if it holds commands, which `make test` then runs over a machine in memory (cmd/berth, TestDocsRun), or say above it who runs it, or why nobody: `<!-- run by: TestName -->`, `<!-- run by: make target -->`, `<!-- not run: reason -->`",
 	},
 	{
+		name: "vocabulary", check: checkVocabulary,
+		why: "who works on Kubernetes nodes searches for the words of the field, and finds nothing under others",
+		fix: "use the term of docs/glossary.md that the finding names",
+	},
+	{
 		name: "prose", check: checkProse,
 		why: "the text of the repository speaks of the project alone, and of nothing that a reader of it cannot open",
 		fix: "say the thing itself, or name a public source",

@@ -51,7 +51,7 @@ func readLast(runDir string) (l lastConfig, err error) {
 		return l, fmt.Errorf("last agent in %s: %w", runDir, err)
 	}
 	if err := json.Unmarshal(b, &l); err != nil {
-		return l, fmt.Errorf("last agent in %s: %s: %w; start an agent with the flags of the last one, which writes it anew",
+		return l, fmt.Errorf("last agent in %s: %s: %w; start an agent with the flags of the last one, which rewrites the file",
 			runDir, lastFile, err)
 	}
 	return l, nil

@@ -146,7 +146,7 @@ func (l *localAPI) run(ctx context.Context) error {
 }
 
 // errDamaged is the end of an API whose file was damaged: it is opened anew.
-var errDamaged = errors.New("the local API is opened anew")
+var errDamaged = errors.New("the local API is reopened")
 
 // runOnce opens the API, as often as it takes, and serves.
 func (l *localAPI) runOnce(ctx context.Context) error {

@@ -29,7 +29,7 @@ var writeElsewhere = map[mode]string{
 func newNodeView(a *Agent) *localapi.View {
 	write := writeElsewhere[a.settings.mode]
 	if a.cfg.LocalAPI != nil {
-		write = `"berth check" says why the local API serves nobody at a port`
+		write = `"berth check" says why the local API does not listen on a port`
 	}
 	return localapi.NewView(localapi.ViewConfig{
 		RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Write: write, BesideAPI: a.cfg.LocalAPI != nil, Answers: a.answers(),

@@ -36,11 +36,11 @@ func (s ending) aboutEnd() string {
 		case e.Decision == "end the pod" && first.IsZero():
 			first = e.Time
 		case e.Decision == "end the pod":
-			text = fmt.Sprintf(" It has been ending since %s; the agent was started again at %s, and the grace period began anew.", s.at(first), s.at(e.Time))
+			text = fmt.Sprintf(" It has been ending since %s; the agent restarted at %s, and the grace period began again.", s.at(first), s.at(e.Time))
 		case e.Decision == "deletion asked for":
 			_, next, _ := strings.Cut(e.Why, "grace period ")
 			if grace != "" && next != grace {
-				text = fmt.Sprintf(" Its deletion was asked for again at %s, with a grace period of %s.", s.at(e.Time), oneLine(next))
+				text = fmt.Sprintf(" Its deletion was requested again at %s, with a grace period of %s.", s.at(e.Time), oneLine(next))
 			}
 			grace = next
 		}

@@ -65,7 +65,7 @@ func boundBy(c *server.UnboundClaim) string {
 	volume := fmt.Sprintf("a PersistentVolume of at least %s with %s", claimSize(&c.Spec), claimModes(&c.Spec))
 	switch {
 	case c.Phase == v1.ClaimLost:
-		return "only a claim that is deleted and created again is bound anew"
+		return "only a claim that is deleted and created again is bound again"
 	case c.Spec.VolumeName != "":
 		return fmt.Sprintf("it names PersistentVolume %q, which must be there and refer to no other claim", c.Spec.VolumeName)
 	case c.Spec.StorageClassName != nil && *c.Spec.StorageClassName == "":

@@ -216,7 +216,7 @@ func (k *kubectl) environment(ctx context.Context, args []string) ([]string, err
 	switch {
 	case ok && refused.status == http.StatusNotFound: // it has a local API
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return local, fmt.Errorf(`there is no kubeconfig %s: the local API has no port ("berth check" tells of one that is taken); %s`, path, others)
+			return local, fmt.Errorf(`there is no kubeconfig %s: the local API has no port ("berth check" reports a port that is in use); %s`, path, others)
 		}
 		return local, nil
 	case errors.Is(err, fs.ErrPermission):

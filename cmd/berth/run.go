@@ -95,7 +95,7 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
 	fl.BoolVar(&f.localAPI, "local-api", true, "serve the Kubernetes API of this machine: pods are those of it, too, and <run dir>/kubeconfig is for kubectl")
 	fl.StringVar(&f.localAPIAddress, "local-api-address", "127.0.0.1:6443", "where the API of this machine serves HTTPS, port 0 for any; empty for <run dir>/api.sock alone")
-	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "the program that judges what the API of this machine is to store, beside which FILE.documents may lie (make registry; default: the one inside this program)")
+	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "program that validates and admits writes of the local API, with FILE.documents beside it (make registry; default: the embedded one)")
 	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error; berth.log in the root directory where that is also where the pods are shown)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")

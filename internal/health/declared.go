@@ -126,7 +126,7 @@ var declared = []Condition{
 		Code: LocalAPI, Title: "The Kubernetes API of this machine, or the agent's own without it, does not do everything.",
 		Help: "The message names the file, the port or the program, and what is wrong with it. " +
 			"Pods go on; with a file that cannot be read those of the API cannot be changed until the " +
-			"agent is started with a good one. Of a file that was damaged and recovered, or made anew, it says " +
+			"agent is started with a good one. If a file was damaged and recovered, or recreated, it reports " +
 			"what is lost, until the damaged file that is kept is removed.",
 	},
 	{

@@ -170,7 +170,7 @@ func TestLocalAPIFaults(t *testing.T) {
 		t.Errorf("there is a kubeconfig: %v", err)
 	}
 	n.awaitRows(nil, `web +1/1 +Running`) // the view has them
-	if said := n.command(n.ctx, "delete", "pod", "web"); said.code == 0 || !strings.Contains(said.errOut, `"berth check" says why the local API serves nobody at a port`) {
+	if said := n.command(n.ctx, "delete", "pod", "web"); said.code == 0 || !strings.Contains(said.errOut, `"berth check" says why the local API does not listen on a port`) {
 		t.Errorf("a write said %v", said)
 	}
 	a.end(unix.SIGTERM)

@@ -305,7 +305,7 @@ func (w *damagedRuntime) databases(damage string, quiet bool, do func(file strin
 			wantText(w.t, damage+": the agent's log", said, file)
 		}
 	}
-	wantText(w.t, damage+": the agent's log", said, "containerd begins anew", "An image is lost", spareImage, filepath.Base(w.parts["layer"]))
+	wantText(w.t, damage+": the agent's log", said, "Starting containerd with a new database", "An image is lost", spareImage, filepath.Base(w.parts["layer"]))
 	w.awaitEvents("", "RuntimeStoreDamaged", spareImage)
 	w.importSpare(damage)
 	if diff := cmp.Diff(images, w.images()); diff != "" {

@@ -122,7 +122,7 @@ func TestLifeBrokenDatabase(t *testing.T) {
 		if text, err := os.ReadFile(kept); err != nil || !bytes.Equal(text, broken) {
 			t.Errorf("%s: the database is not kept in %s: %d bytes of %d, %v", c.name, kept, len(text), len(broken), err)
 		}
-		wantText(t, c.name+": the agent's log", a.said(), "containerd begins anew", "the database is broken", "containerd.corrupt")
+		wantText(t, c.name+": the agent's log", a.said(), "Starting containerd with a new database", "the database is broken", "containerd.corrupt")
 	}
 }
 

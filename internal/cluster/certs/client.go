@@ -96,7 +96,7 @@ func OpenClient(cfg ClientConfig) (*Client, *rest.Config, error) {
 		return newClient(cfg, found)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		cfg.Log.Warn("the kubeconfig is of no use; the node asks for a new certificate and writes it anew", "error", err)
+		cfg.Log.Warn("The kubeconfig is invalid, requesting a new certificate and rewriting it", "error", err)
 	}
 	given, bootErr := kube.LoadKubeconfig(cfg.BootstrapKubeconfig)
 	if bootErr != nil {

@@ -81,7 +81,7 @@ func (h *HostIPs) Follow(ctx context.Context, changed func()) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			h.log.Warn("addresses of the node are not followed; they stay as they are until the agent is started anew", "error", err)
+			h.log.Warn("Cannot watch the addresses of the node; they do not change until the agent restarts", "error", err)
 			<-ctx.Done()
 			return ctx.Err()
 		case <-wake:

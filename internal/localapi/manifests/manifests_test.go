@@ -226,7 +226,7 @@ func TestForeign(t *testing.T) {
 		theirs := configMap("theirs")
 		w.put(theirs)
 		err := k.Set(t.Context(), defined(configMap("ours"), volume("")))
-		const want = "/etc/pods/web.yaml: ConfigMap web/app: it is there already, and no manifest has made it: delete it (kubectl delete configmaps app -n web), or give the one in the file another name"
+		const want = "/etc/pods/web.yaml: ConfigMap web/app: it exists already, and was not created from a manifest: delete it (kubectl delete configmaps app -n web), or rename the object in the file"
 		if err == nil || err.Error() != want || k.Health() == nil || k.Health().Error() != want {
 			t.Errorf("set: %v; health: %v", err, k.Health())
 		}

@@ -147,7 +147,7 @@ func refuse(o Object, stored kinds.Object) error {
 	remove += ")"
 	switch {
 	case !marked(stored) && !isDefault(stored):
-		return fmt.Errorf("it is there already, and no manifest has made it: %s, or give the one in the file another name", remove)
+		return fmt.Errorf("it exists already, and was not created from a manifest: %s, or rename the object in the file", remove)
 	case stored.GetDeletionTimestamp() != nil:
 		return errors.New("it is being deleted: it is made again when it is gone")
 	case changesImmutable(o.Object, stored):

@@ -26,7 +26,7 @@ func (s *Store) openCopy(cfg Config, info copyInfo) (err error) {
 		s.copy.f, err = os.OpenFile(s.copy.path, os.O_WRONLY|os.O_APPEND, 0)
 		s.copy.changes = info.size
 	} else if info.exists && !s.recovered && cfg.Warn != nil && !info.complete {
-		cfg.Warn(fmt.Errorf("%s was damaged or incomplete, and is written anew; no object is lost", s.copy.path))
+		cfg.Warn(fmt.Errorf("%s was damaged or incomplete, and is rewritten; no object is lost", s.copy.path))
 	}
 	if err != nil {
 		s.copyFailed(err)

@@ -38,7 +38,7 @@ func (a *Allocations) Load() {
 	kubelet := a.readKubelet()
 	pods, err := a.file.Load()
 	if err != nil {
-		message := err.Error() + "; pods that run are recorded anew by their specs"
+		message := err.Error() + "; running pods are recorded again from their specs"
 		a.cfg.Log.Warn(message)
 		if a.cfg.SetAside != nil {
 			a.cfg.SetAside(message)

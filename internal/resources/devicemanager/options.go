@@ -86,7 +86,7 @@ func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 		case waits:
 			return fmt.Errorf("waiting for the device plugin of %s to register", r.resource)
 		default:
-			m.note(p, c.Name, fmt.Sprintf("give %s anew: what it had is not known any more", r.resource), nil)
+			m.note(p, c.Name, fmt.Sprintf("assign %s again: its former devices are unknown", r.resource), nil)
 			return m.Allocate(p, c, topologymanager.Hint{})
 		}
 	}

@@ -120,7 +120,7 @@ func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
 			return nil, fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists (previous pod force-deleted?!)", a.key.Name, c.uid)
 		case c.allocation != "" && c.allocation != a.allocation:
 			// Differs from the kubelet: it would give the pod the devices of the old allocation.
-			return nil, fmt.Errorf("ResourceClaim %s: allocated anew while a pod of its old allocation still exists (previous pod force-deleted?!)", a.key.Name)
+			return nil, fmt.Errorf("ResourceClaim %s: reallocated while a pod of its old allocation still exists (previous pod force-deleted?!)", a.key.Name)
 		}
 	}
 	todo := calls{}

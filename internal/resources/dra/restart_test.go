@@ -71,7 +71,7 @@ func TestRestart(t *testing.T) {
 func TestForcedDeletion(t *testing.T) {
 	for name, test := range map[string]struct{ uid, want string }{
 		"new claim":      {"other", "old ResourceClaim with same name a and different UID a still exists (previous pod force-deleted?!)"},
-		"new allocation": {"a", "ResourceClaim a: allocated anew while a pod of its old allocation still exists (previous pod force-deleted?!)"},
+		"new allocation": {"a", "ResourceClaim a: reallocated while a pod of its old allocation still exists (previous pod force-deleted?!)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {

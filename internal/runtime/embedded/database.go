@@ -155,11 +155,11 @@ func panicsOnDatabase(log string, offset int64) bool {
 // containerd does not run.
 func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	p := r.paths
-	r.log.Error("containerd begins anew: all pods are ended and started again, and images are restored from their content",
+	r.log.Error("Starting containerd with a new database: all pods are restarted, and images are restored from the content store",
 		"reason", why, "databasesKeptIn", p.corrupt())
 	err := errors.Join(removeContainers(ctx, p), killAll(ctx, p), removeAttachments(ctx, p), unmountBelow(p.home(), p.state()))
 	if err != nil {
-		return fmt.Errorf("%w; to begin anew: %w", why, err)
+		return fmt.Errorf("%w; to start with a new database: %w", why, err)
 	}
 	files, err := p.databases()
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%w; to begin anew: %w", why, err)
+		return fmt.Errorf("%w; to start with a new database: %w", why, err)
 	}
 	// The broken database goes last: as long as it is there, what was cut off here is done again.
 	last := filepath.Dir(p.metadata())
@@ -200,7 +200,7 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 		err = removeBut(last, p.salvage())
 	}
 	if err != nil {
-		return fmt.Errorf("%w; to begin anew: %w", why, err)
+		return fmt.Errorf("%w; to start with a new database: %w", why, err)
 	}
 	return os.RemoveAll(last)
 }

@@ -314,7 +314,7 @@ type damagedImages struct {
 func (r *imageStore) findDamaged() damagedImages {
 	images, err := readImageList(r.paths.imageList())
 	if err != nil {
-		r.log.Warn("A file of the runtime was damaged; it is written anew", "err", err)
+		r.log.Warn("Rewriting a damaged file of the runtime", "err", err)
 	}
 	found := damagedImages{targets: map[string]LostImage{}}
 	seen := map[string]bool{}

@@ -137,7 +137,7 @@ func restoreLeases(p paths, log *slog.Logger) error {
 		if owner == "" && isID(id) && ifName != "" {
 			continue // of a pod whose network was being made: it is taken down as an orphan
 		}
-		log.Warn("The lease of an address is damaged, and is written anew if the address is in use", "file", path)
+		log.Warn("The lease of an address is damaged, rewriting it if the address is in use", "file", path)
 		err = errors.Join(err, os.RemoveAll(path))
 		if id, ifName, found := strings.Cut(owner, "-"); found {
 			err = errors.Join(err, os.WriteFile(path, []byte(id+"\r\n"+ifName), 0o600))

@@ -244,7 +244,7 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 			why: fmt.Sprintf("grace %s", left), began: began, err: err,
 		}
 		if err != nil && ctx.Err() != nil {
-			d.what, d.why, d.err = "stop of the container begins anew", "a shorter grace period came, or the agent ends", nil
+			d.what, d.why, d.err = "restart the stop of the container", "a shorter grace period came, or the agent ends", nil
 		}
 		k.note(d)
 	}

@@ -158,6 +158,6 @@ func (k *kubeletPods) save() {
 		err = checkpoint.WriteWarm(k.file, 0o600, b)
 	}
 	if err != nil {
-		k.log.Warn("the UID of a kubelet's static pod is not kept: the next agent may start the pod anew", "error", err)
+		k.log.Warn("Failed to persist the UID of a kubelet's static pod: the next agent may restart the pod", "error", err)
 	}
 }

@@ -167,7 +167,7 @@ func (m *Manager) Load() error {
 	m.mu.Unlock()
 	m.Pressures.set(slices.Collect(maps.Keys(conditions)), conditions)
 	if err != nil {
-		return fmt.Errorf("conditions of the node begin anew: %w", err)
+		return fmt.Errorf("resetting the node conditions: %w", err)
 	}
 	return nil
 }

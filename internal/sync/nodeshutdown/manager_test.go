@@ -397,7 +397,7 @@ func TestTold(t *testing.T) {
 				if did := w.last(); did != tt.until {
 					t.Errorf("did %s, want %s", did, tt.until)
 				}
-				if warns := strings.Contains(w.log.String(), "was not told how all pods have ended"); warns != tt.warns {
+				if warns := strings.Contains(w.log.String(), "Failed to report the final status of all pods"); warns != tt.warns {
 					t.Errorf("log: %s", w.log.String())
 				}
 				if want := `"endTime":"2000-01-01T00:00:08Z"`; !strings.Contains(w.file(), want) {

@@ -164,7 +164,7 @@ func (q *Quarantine) load() {
 		return nil
 	})
 	if err != nil {
-		q.Log.Warn("the list of pods that are set aside is begun anew", "error", err)
+		q.Log.Warn("Resetting the list of quarantined pods", "error", err)
 		return
 	}
 	q.mu.Lock()

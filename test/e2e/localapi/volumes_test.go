@@ -214,7 +214,7 @@ func TestManifestObjects(t *testing.T) {
 	theirs := manifests.Defined{Objects: []manifests.Object{
 		{Path: "/etc/pods/shop.yaml", Object: &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "theirs"}}},
 	}}
-	if err := s.SetManifests(t.Context(), theirs); err == nil || !strings.Contains(err.Error(), "/etc/pods/shop.yaml: ConfigMap web/theirs: it is there already") {
+	if err := s.SetManifests(t.Context(), theirs); err == nil || !strings.Contains(err.Error(), "/etc/pods/shop.yaml: ConfigMap web/theirs: it exists already") {
 		t.Errorf("an object of somebody else: %v", err)
 	}
 	s.must("", []string{"wait", "--for=delete", "configmap/app", "pvc/data", "pv/v", "-n", "web", "--timeout=30s"})
