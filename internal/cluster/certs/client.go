@@ -19,55 +19,54 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// NodeGroup is the group of nodes, and NodeUser the name of one, as the API server's node
-// authorizer knows them.
+// NodeGroup is the group of nodes in the API server's node authorizer.
 const NodeGroup = "system:nodes"
 
-// NodeUser returns the user name of a node.
+// NodeUser returns the user name of a node in the API server's node authorizer.
 func NodeUser(node string) string { return "system:node:" + node }
 
-// ClientConfig says how the agent proves to the API server who it is.
+// ClientConfig configures the agent's credentials at the API server.
 type ClientConfig struct {
 	// Kubeconfig is --kubeconfig, and BootstrapKubeconfig --bootstrap-kubeconfig; either may be
 	// empty.
 	Kubeconfig, BootstrapKubeconfig string
 	// Dir is --cert-dir.
 	Dir string
-	// NodeName is the node's.
+	// NodeName is the name of the node.
 	NodeName string
 	// Rotate is rotateCertificates.
 	Rotate bool
-	// Bootstrap returns an API to ask for certificates with the given credentials.
+	// Bootstrap returns an API that requests certificates with the given credentials.
 	Bootstrap func(*rest.Config) (Signer, error)
 	// Metrics are RotationConfig.Metrics.
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// API is the API server, asked with the certificate in force.
+// API is the API server, called with the current certificate.
 type API interface {
 	Signer
-	// CloseConnections is called after another certificate is in force: those made with the old one
-	// are to be closed.
+	// CloseConnections is called after a change of the certificate, to close connections that were
+	// made with the old one.
 	CloseConnections()
 }
 
-// Client is the client certificate of an agent that asks for it, renews it, or both.
+// Client is a client certificate that the agent requests, renews, or both.
 type Client struct {
 	*Rotation
 	cfg   ClientConfig
-	write *api.Cluster // of the kubeconfig to write when there is a certificate; nil if there is one of use
-	own   API          // of the goroutine of Run
+	write *api.Cluster // of the kubeconfig to write once there is a certificate; nil if one is usable
+	own   API          // owned by the goroutine of Run
 
 	mu        sync.Mutex
 	bootstrap Signer // guarded by mu; nil before it is needed
 }
 
-// OpenClient reads the kubeconfig. If that is all that is needed, it is returned and there is no
-// Client. Otherwise the Client gets certificates once it runs, and the configuration is that of the
-// server without credentials, to be used with the Client's certificate.
+// OpenClient reads the kubeconfig. If its credentials suffice, it returns them and no Client.
+// Otherwise the Client gets certificates once it runs, and the configuration has the server without
+// credentials; use it with the Client's certificate.
 //
-// The bootstrap kubeconfig is read only when it is needed: it may be removed once the node has its
+// The bootstrap kubeconfig is read only when needed: it may be removed once the node has its
 // certificate, as kubeadm does.
 func OpenClient(cfg ClientConfig) (*Client, *rest.Config, error) {
 	found, err := loadKubeconfig(cfg.Kubeconfig)
@@ -109,10 +108,10 @@ func OpenClient(cfg ClientConfig) (*Client, *rest.Config, error) {
 	if c.write, err = kube.LoadCluster(cfg.BootstrapKubeconfig); err != nil {
 		return nil, nil, fmt.Errorf("bootstrap: %w", err)
 	}
-	return c, server, c.ensureKubeconfig() // an agent may have been ended before it did
+	return c, server, c.ensureKubeconfig() // an earlier agent may have stopped before this
 }
 
-// loadKubeconfig is kube.LoadKubeconfig; no path is a file that does not exist.
+// loadKubeconfig is kube.LoadKubeconfig; an empty path returns fs.ErrNotExist.
 func loadKubeconfig(path string) (*rest.Config, error) {
 	if path == "" {
 		return nil, fmt.Errorf("no --kubeconfig: %w", fs.ErrNotExist)
@@ -122,7 +121,6 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 
 func hasCertificate(c *rest.Config) bool { return c.CertFile != "" || len(c.CertData) > 0 }
 
-// certificateOf reads the client certificate of a kubeconfig.
 func certificateOf(c *rest.Config) (*tls.Certificate, error) {
 	cert, key := c.CertData, c.KeyData
 	var err error
@@ -143,8 +141,7 @@ func certificateOf(c *rest.Config) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// newClient returns a client for the server of a kubeconfig, with the certificate that is there, if
-// any.
+// newClient returns a client for the server of a kubeconfig, with the stored certificate, if any.
 func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error) {
 	c := &Client{cfg: cfg}
 	wanted := &x509.CertificateRequest{Subject: pkix.Name{CommonName: NodeUser(cfg.NodeName), Organization: []string{NodeGroup}}}
@@ -161,13 +158,14 @@ func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error)
 	return c, rest.AnonymousClientConfig(of), nil
 }
 
-// Run keeps the certificate, which the API server is asked with, until ctx is done.
+// Run maintains the certificate until ctx is done. own is the API server, called with that
+// certificate.
 func (c *Client) Run(ctx context.Context, own API) error {
 	c.own = own
 	return c.Rotation.Run(ctx)
 }
 
-// initial is the certificate of the kubeconfig, as long as the store has none.
+// initial returns the kubeconfig's certificate, for use while the store has none.
 func (c *Client) initial() (*tls.Certificate, error) {
 	config, err := loadKubeconfig(c.cfg.Kubeconfig)
 	if err != nil {
@@ -176,13 +174,13 @@ func (c *Client) initial() (*tls.Certificate, error) {
 	return certificateOf(config)
 }
 
-// signer returns the server's API: with the certificate in force, or else with the bootstrap
+// signer returns the server's API: with the current certificate, or else with the bootstrap
 // credentials.
 func (c *Client) signer() (Signer, error) {
 	if c.Current() != nil {
 		return c.own, nil
 	}
-	// Somebody may have put a new certificate there, for a node whose own has ended.
+	// A new certificate may have been installed for a node whose own has expired.
 	if err := c.Rotation.Load(); err == nil && c.Current() != nil {
 		c.own.CloseConnections()
 		return c.own, nil
@@ -207,10 +205,10 @@ func (c *Client) signer() (Signer, error) {
 	return s, nil
 }
 
-// changed tells that another certificate is in force.
+// changed is called after a change of the certificate.
 func (c *Client) changed() {
 	c.mu.Lock()
-	c.bootstrap = nil // its credentials may be others by the time that they are needed again
+	c.bootstrap = nil // its credentials may have changed before the next use
 	c.mu.Unlock()
 	if err := c.ensureKubeconfig(); err != nil {
 		c.cfg.Log.Warn("kubeconfig not written; the next agent does it", "error", err)
@@ -218,8 +216,8 @@ func (c *Client) changed() {
 	c.own.CloseConnections()
 }
 
-// ensureKubeconfig makes a kubeconfig that names the certificate of the store, where there was none
-// of use.
+// ensureKubeconfig writes a kubeconfig that names the store's certificate, if there was no usable
+// one.
 func (c *Client) ensureKubeconfig() error {
 	if c.write == nil || c.cfg.Kubeconfig == "" || c.Current() == nil {
 		return nil

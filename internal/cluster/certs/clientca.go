@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// ClientCA verifies client certificates against the authorities of a file
+// ClientCA verifies client certificates against the CAs of a file
 // (authentication.x509.clientCAFile).
 type ClientCA struct {
 	file string
@@ -21,10 +21,11 @@ type authorities struct {
 	pool  *x509.CertPool
 }
 
-// NewClientCA returns the authorities of the file, which Load or the first use reads.
+// NewClientCA returns the CAs of the file, which Load or the first Verify reads.
 func NewClientCA(file string, log *slog.Logger) *ClientCA { return &ClientCA{file: file, log: log} }
 
-// Load reads the file if it changed. The error names the file; what was read before stays in force.
+// Load reads the file if it has changed. The error names the file; the CAs that were read before
+// stay in use.
 func (c *ClientCA) Load() error {
 	s, err := stampOf(c.file)
 	if err != nil {
@@ -49,8 +50,8 @@ func (c *ClientCA) Load() error {
 	return nil
 }
 
-// Verify says whether the chain, the client's own certificate first, was signed for a client by one
-// of the authorities.
+// Verify returns an error unless the chain, which begins with the client's certificate, is signed
+// by one of the CAs and valid for client authentication.
 func (c *ClientCA) Verify(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
 		return errors.New("no client certificate")

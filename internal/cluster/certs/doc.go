@@ -1,15 +1,15 @@
-// Package certs holds the certificates of a node: the one by which the API server knows it, the one
-// that its HTTPS port shows, and the authorities whose clients it knows.
+// Package certs maintains the certificates of a node: its client certificate at the API server, the
+// serving certificate of its HTTPS port, and the CAs of the clients of that port.
 //
-//	handshake ──► have the files changed? ──► read them ──► the certificate, or the last one that was good
-//	Rotation ──► is one missing, or due? ──► request ──► signed ──► Store ──► in force
+//	handshake ──► files changed? ──► read them ──► the certificate, or the last valid one
+//	Rotation ──► missing or due? ──► request ──► signed ──► Store ──► current
 //
-// Files are looked at when they are used, so that a replaced certificate holds from the next
-// handshake on, and no clock ticks for them.
+// Files are checked when they are used, so that a replaced certificate is used from the next
+// handshake on, without a timer.
 //
-// Owns: the pairs in the certificate directory, and a kubeconfig that a node gets by bootstrapping.
-// Reads: the certificate, key and CA files of the configuration, kubeconfigs, what the API server
-// signs.
-// Never: gives up a good certificate for files that cannot be read; ends the agent because it has
-// no certificate.
+// Owns: the pairs in the certificate directory, and the kubeconfig that bootstrapping writes.
+// Reads: the certificate, key and CA files of the configuration, kubeconfigs, certificates that the
+// API server signs.
+// Never: replaces a valid certificate because files cannot be read; terminates the agent because it
+// has no certificate.
 package certs

@@ -9,16 +9,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics are the families of one certificate. They are shown, too, while no Rotation has them.
+// Metrics are the metrics of one certificate. They are exported even without a Rotation.
 type Metrics struct {
 	errors   prometheus.Counter
 	age      prometheus.Observer // of the certificate that is replaced, in seconds
 	rotation atomic.Pointer[Rotation]
 }
 
-// ClientMetrics registers the families of the client certificate; nobody scrapes them if r is nil.
+// ClientMetrics creates the metrics of the client certificate; if r is nil, they are not
+// registered.
 func ClientMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{age: prometheus.ObserverFunc(func(float64) {})} // the kubelet has no such family
+	m := &Metrics{age: prometheus.ObserverFunc(func(float64) {})} // the kubelet has no such metric
 	m.errors = promauto.With(r).NewCounter(prometheus.CounterOpts{
 		Name: "kubelet_certificate_manager_client_expiration_renew_errors",
 		Help: "[ALPHA] Counter of certificate renewal errors.",
@@ -30,8 +31,8 @@ func ClientMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ServingMetrics registers the families of the serving certificate; nobody scrapes them if r is
-// nil.
+// ServingMetrics creates the metrics of the serving certificate; if r is nil, they are not
+// registered.
 func ServingMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{}
 	m.errors = promauto.With(r).NewCounter(prometheus.CounterOpts{
@@ -50,7 +51,7 @@ func ServingMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// left returns for how many seconds the certificate still holds, +Inf if there is none.
+// left returns the seconds until the certificate expires, +Inf if there is none.
 func (m *Metrics) left() float64 {
 	if r := m.rotation.Load(); r != nil {
 		if left, ok := r.Left(); ok {
@@ -60,8 +61,7 @@ func (m *Metrics) left() float64 {
 	return math.Inf(1)
 }
 
-// renewed counts a try to get the next certificate; age is that of the one before, 0 if there was
-// none.
+// renewed counts a renewal attempt; age is that of the replaced certificate, 0 if there was none.
 func (m *Metrics) renewed(age time.Duration, err error) {
 	switch {
 	case err != nil:

@@ -18,22 +18,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// signLimit is how long a request may wait to be approved and signed before it is asked for again.
+// signLimit is how long a request may wait for approval and signing before it is repeated.
 const signLimit = 15 * time.Minute
 
-// Signer is the part of the API server that signs certificates. Errors are those of the API
-// (apierrors).
+// Signer is the certificate signing API. Errors are API errors (apierrors).
 type Signer interface {
 	CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error)
-	// FollowCertificateSigningRequest hands over the request of this name whenever it has changed,
-	// and nil when there is none, until ctx is done.
+	// FollowCertificateSigningRequest calls seen with each version of the request, nil if it does
+	// not exist, until ctx is done.
 	FollowCertificateSigningRequest(ctx context.Context, name string, seen func(*certificatesv1.CertificateSigningRequest))
 }
 
-// errRefused says that a request will never be signed: the next one must be another.
+// errRefused means that a request will never be signed, and the next one must differ.
 var errRefused = errors.New("the request will not be signed")
 
-// request is one certificate to ask for.
+// request is one certificate signing request.
 type request struct {
 	prefix     string // of the name
 	signerName string
@@ -42,8 +41,7 @@ type request struct {
 	key        *ecdsa.PrivateKey
 }
 
-// sign asks for the certificate and waits until it is signed. It returns the certificates in PEM
-// form.
+// sign creates the request and waits until it is signed. It returns the certificates in PEM form.
 func (r *request) sign(ctx context.Context, s Signer) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, r.template, r.key)
 	if err != nil {
@@ -61,14 +59,14 @@ func (r *request) sign(ctx context.Context, s Signer) ([]byte, error) {
 			SignerName: r.signerName, Usages: r.usages,
 		},
 	})
-	// One that is there was made by an agent before this one, with the same key.
+	// An existing request was created by an earlier agent with the same key.
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, err
 	}
 	return r.await(ctx, s, name)
 }
 
-// await waits until the request of this name is signed or refused.
+// await waits until the request of this name is signed or rejected.
 func (r *request) await(ctx context.Context, s Signer, name string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, signLimit, fmt.Errorf("request %s: not approved and signed within %v", name, signLimit))
 	defer cancel()
@@ -98,8 +96,8 @@ func (r *request) await(ctx context.Context, s Signer, name string) ([]byte, err
 	return nil, context.Cause(ctx)
 }
 
-// outcome returns the certificate of a request, or why there will be none; neither as long as it
-// waits.
+// outcome returns the certificate of a request or the reason of its rejection; neither while it is
+// pending.
 func outcome(r *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	approved := false
 	for _, c := range r.Status.Conditions {
@@ -116,8 +114,8 @@ func outcome(r *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 	return nil, nil
 }
 
-// name is made from the key and what is asked for, so that an agent that was ended goes on with the
-// request that it made.
+// name returns a hash of the key and the request, so that a restarted agent continues with its
+// earlier request.
 func (r *request) name() (string, error) {
 	public, err := x509.MarshalPKIXPublicKey(r.key.Public())
 	if err != nil {

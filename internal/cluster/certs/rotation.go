@@ -22,50 +22,51 @@ import (
 )
 
 const (
-	// lookAgain bounds the sleep until a certificate is due: the host's clock may be set meanwhile.
+	// lookAgain limits the sleep until a certificate is due, because the host's clock may be set
+	// meanwhile.
 	lookAgain = time.Hour
-	// settle is the least time between a new certificate and the request for the next: a signer may
-	// make some that are due at once.
+	// settle is the minimum time between a new certificate and the next request: a signer may issue
+	// certificates that are due at once.
 	settle = 30 * time.Second
 )
 
-// renewRetry spaces the tries to get a certificate. Each wait is stretched by up to a half.
+// renewRetry is the back-off of renewal attempts. Each delay is extended by up to a half.
 var renewRetry = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
-// RotationConfig says what a Rotation keeps in force.
+// RotationConfig is the configuration of a Rotation.
 type RotationConfig struct {
-	// Name is what it is, for messages, such as "client certificate".
+	// Name identifies the certificate in messages, such as "client certificate".
 	Name string
-	// Store keeps it.
+	// Store stores the certificate.
 	Store *Store
-	// Initial reads a certificate from elsewhere that is used while the store has none that holds;
-	// nil if there is no such place.
+	// Initial reads a certificate from another place, for use while the store has no valid one; nil
+	// if there is no such place.
 	Initial func() (*tls.Certificate, error)
-	// SignerName and Usages are those of the request; its name begins with Prefix.
+	// SignerName and Usages are fields of the request; its name begins with Prefix.
 	SignerName string
 	Usages     []certificatesv1.KeyUsage
 	Prefix     string
-	// Wanted returns what the certificate must say, or nil while that is not known. When it
-	// changes, Wake is called.
+	// Wanted returns the template of the certificate, or nil while it is not known. Call Wake after
+	// it changes.
 	Wanted func() *x509.CertificateRequest
-	// Covers says whether a certificate says what is wanted; nil is always.
+	// Covers reports whether a certificate matches the template; nil: always.
 	Covers func(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool
-	// UntilEnd has each certificate used to the end of its life, instead of replacing it before.
+	// UntilEnd disables renewal before a certificate expires.
 	UntilEnd bool
-	// Signer returns who is asked to sign.
+	// Signer returns the API for the next request.
 	Signer func() (Signer, error)
-	// Changed is called after another certificate is in force; nil if nobody cares.
+	// Changed is called after a change of the certificate; it may be nil.
 	Changed func()
-	// Metrics count the tries to get a certificate, and show how long it holds; of this Rotation
-	// alone. nil: nothing does.
+	// Metrics count renewal attempts and export the time to expiry, of this Rotation only; nil: no
+	// metrics.
 	Metrics *Metrics
 	Log     *slog.Logger
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
 }
 
-// Rotation keeps one certificate in force: it asks for one when there is none, and for the next
-// before the end of its life. It is safe for concurrent use.
+// Rotation maintains one certificate: it requests one if there is none, and renews it before it
+// expires. It is safe for concurrent use.
 type Rotation struct {
 	cfg     RotationConfig
 	wake    chan struct{} // capacity 1
@@ -73,12 +74,12 @@ type Rotation struct {
 
 	mu       sync.Mutex
 	current  *tls.Certificate // guarded by mu; nil if there is none
-	due      time.Time        // guarded by mu; when the next one is asked for
+	due      time.Time        // guarded by mu; time of the next request
 	there    chan struct{}    // guarded by mu; closed at the next change of current
-	lastTold string           // of the goroutine of Run
+	lastTold string           // owned by the goroutine of Run
 }
 
-// NewRotation returns a rotation that has no certificate before Load.
+// NewRotation returns a rotation without a certificate; call Load.
 func NewRotation(cfg RotationConfig) *Rotation {
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
@@ -97,7 +98,7 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	return r
 }
 
-// Load reads the certificate of the store, or the initial one. That there is none is no error.
+// Load reads the certificate of the store, or the initial one. It returns nil if there is none.
 func (r *Rotation) Load() error {
 	now := time.Now()
 	c, err := r.cfg.Store.Read()
@@ -117,8 +118,8 @@ func (r *Rotation) Load() error {
 	return nil
 }
 
-// adopt keeps a certificate that will be replaced in the store: kubeadm has its kubeconfig name the
-// store when there is one.
+// adopt copies a certificate to the store, where it will be replaced: kubeadm makes its kubeconfig
+// name the store if it exists.
 func (r *Rotation) adopt(initial *tls.Certificate, now time.Time) {
 	if r.cfg.UntilEnd || !holds(initial, now) {
 		return
@@ -128,8 +129,8 @@ func (r *Rotation) adopt(initial *tls.Certificate, now time.Time) {
 	}
 }
 
-// schedule puts a certificate in force. It is replaced at a random time between 70 and 90 % of its
-// life, so that nodes that were set up together do not ask together.
+// schedule makes a certificate the current one. It is replaced at a random time between 70 and 90 %
+// of its life, so that nodes that were set up together do not send their requests together.
 func (r *Rotation) schedule(c *tls.Certificate) {
 	life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
 	r.mu.Lock()
@@ -144,7 +145,7 @@ func (r *Rotation) schedule(c *tls.Certificate) {
 
 func holds(c *tls.Certificate, now time.Time) bool { return c != nil && now.Before(c.Leaf.NotAfter) }
 
-// Current returns the certificate in force, or nil if there is none or its life has ended.
+// Current returns the current certificate, or nil if there is none or it has expired.
 func (r *Rotation) Current() *tls.Certificate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,8 +155,8 @@ func (r *Rotation) Current() *tls.Certificate {
 	return r.current
 }
 
-// Left returns how long the certificate in force holds, negative after its end; false if there is
-// none.
+// Left returns the time until the current certificate expires, negative after that; false if there
+// is none.
 func (r *Rotation) Left() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,11 +166,11 @@ func (r *Rotation) Left() (time.Duration, bool) {
 	return time.Until(r.current.Leaf.NotAfter), true
 }
 
-// latestRenewal is the part of its life after which a certificate should have been replaced.
+// latestRenewal is the fraction of its life after which a certificate should have been replaced.
 const latestRenewal = 0.9
 
-// Health says that there is no certificate in force, or that it ends soon and has not been
-// replaced. It returns nil if neither is so.
+// Health returns an error if there is no certificate, or if it has expired or should have been
+// replaced.
 func (r *Rotation) Health() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,12 +188,12 @@ func (r *Rotation) Health() error {
 	return nil
 }
 
-// endOf says that a certificate has ended.
+// endOf returns the error of an expired certificate.
 func endOf(name string, leaf *x509.Certificate) error {
 	return health.Since(fmt.Errorf("the %s ended on %s", name, leaf.NotAfter.Format(time.RFC3339)), leaf.NotAfter)
 }
 
-// age returns how long ago the certificate in force began to hold, 0 if there is none.
+// age returns the time since the current certificate became valid, 0 if there is none.
 func (r *Rotation) age() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +203,7 @@ func (r *Rotation) age() time.Duration {
 	return time.Since(r.current.Leaf.NotBefore)
 }
 
-// Wait returns when there is a certificate in force. The error says what is missing.
+// Wait returns when there is a valid certificate, or with an error that names it when ctx is done.
 func (r *Rotation) Wait(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -213,14 +214,14 @@ func (r *Rotation) Wait(ctx context.Context) error {
 		}
 		select {
 		case <-there:
-		case <-time.After(renewRetry.Cap): // the host's clock may have been set back, and the one there hold again
+		case <-time.After(renewRetry.Cap): // a clock that was set back may make it valid again
 		case <-ctx.Done():
 			return fmt.Errorf("no %s that is valid: %w", r.cfg.Name, ctx.Err())
 		}
 	}
 }
 
-// Wake says that what is wanted may have changed. It never blocks.
+// Wake makes Run check Wanted again. It never blocks.
 func (r *Rotation) Wake() {
 	select {
 	case r.wake <- struct{}{}:
@@ -228,7 +229,7 @@ func (r *Rotation) Wake() {
 	}
 }
 
-// Run keeps the certificate in force until ctx is done.
+// Run maintains the certificate until ctx is done.
 func (r *Rotation) Run(ctx context.Context) error {
 	retry := renewRetry.DelayFunc()
 	for ctx.Err() == nil {
@@ -263,7 +264,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// untilDue returns how long it is until the next certificate is to be asked for.
+// untilDue returns the time until the next request.
 func (r *Rotation) untilDue(wanted *x509.CertificateRequest) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,7 +274,7 @@ func (r *Rotation) untilDue(wanted *x509.CertificateRequest) time.Duration {
 	return time.Until(r.due)
 }
 
-// renew gets the next certificate.
+// renew requests the next certificate.
 func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) error {
 	signer, err := r.cfg.Signer()
 	if err != nil {
@@ -295,7 +296,7 @@ func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) e
 	if err == nil && !holds(c, time.Now()) {
 		err = errors.New("what was signed has ended already")
 	}
-	// Whatever came of it, another request needs another key.
+	// In any case, another request needs another key.
 	if err := errors.Join(err, r.cfg.Store.forgetPending()); err != nil {
 		return err
 	}
@@ -305,7 +306,7 @@ func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) e
 	return nil
 }
 
-// report logs a failure once, and its end.
+// report logs a repeated failure once.
 func (r *Rotation) report(err error) {
 	switch {
 	case err == nil:
@@ -316,14 +317,14 @@ func (r *Rotation) report(err error) {
 	}
 }
 
-// CoversNames says whether a certificate is for all names and addresses of a request and its
-// subject, and for no others.
+// CoversNames reports whether a certificate is for exactly the subject, names and addresses of a
+// request.
 func CoversNames(leaf *x509.Certificate, wanted *x509.CertificateRequest) bool {
 	return leaf.Subject.CommonName == wanted.Subject.CommonName && slices.Equal(leaf.Subject.Organization, wanted.Subject.Organization) &&
 		isFor(leaf, wanted.DNSNames, wanted.IPAddresses)
 }
 
-// isFor says whether a certificate is for all these names and addresses, and for no others.
+// isFor reports whether a certificate is for exactly these names and addresses.
 func isFor(leaf *x509.Certificate, dns []string, ips []net.IP) bool {
 	all := func(dns []string, ips []net.IP) []string {
 		out := slices.Clone(dns)
@@ -336,5 +337,5 @@ func isFor(leaf *x509.Certificate, dns []string, ips []net.IP) bool {
 	return slices.Equal(all(leaf.DNSNames, leaf.IPAddresses), all(dns, ips))
 }
 
-// Store returns where the certificate is kept.
+// Store returns the store of the certificate.
 func (r *Rotation) Store() *Store { return r.cfg.Store }

@@ -22,18 +22,17 @@ import (
 )
 
 const (
-	// selfSignedLife is how long after it was made a certificate ends. It belongs to the form by
-	// which isSelfMade knows one.
+	// selfSignedLife is the lifetime of a self-signed certificate. isSelfMade depends on it.
 	selfSignedLife = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a self-signed certificate is replaced.
+	// renewBefore is how long before it expires a self-signed certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
 )
 
-// ensureSelfSigned makes the pair unless there is one that holds for a while, and for the addresses
-// that the node has now. Any other than one of our own making is left alone.
+// ensureSelfSigned creates the pair unless there is one that is valid for a while and for the
+// node's current addresses. A pair that this package did not create is never replaced.
 func (s *Serving) ensureSelfSigned(now time.Time) error {
 	names := s.names()
-	// The leaf in force is asked first: every handshake comes by here.
+	// The current leaf is checked first, as every handshake calls this.
 	if p := s.now.Load(); p != nil && (!isSelfMade(p.tls.Leaf) || names.heldBy(p.tls.Leaf, now)) {
 		return nil
 	}
@@ -52,13 +51,13 @@ func (s *Serving) ensureSelfSigned(now time.Time) error {
 	return nil
 }
 
-// certNames are what a self-signed certificate is for.
+// certNames are the names and addresses of a self-signed certificate.
 type certNames struct {
 	dns []string
 	ips []net.IP
 }
 
-// names returns what a self-signed certificate is for now.
+// names returns the current names and addresses for a self-signed certificate.
 func (s *Serving) names() certNames {
 	if ip := net.ParseIP(s.hostname); ip != nil {
 		return certNames{ips: append([]net.IP{ip}, s.ips()...)}
@@ -66,22 +65,22 @@ func (s *Serving) names() certNames {
 	return certNames{dns: []string{s.hostname}, ips: s.ips()}
 }
 
-// heldBy says whether a certificate is for these names and no others, and holds for a while.
+// heldBy reports whether a certificate is for exactly these names, and valid for a while.
 func (n certNames) heldBy(leaf *x509.Certificate, now time.Time) bool {
 	return now.Before(leaf.NotAfter.Add(-renewBefore)) && isFor(leaf, n.dns, n.ips)
 }
 
-// isSelfMade says whether makeSelfSigned has made a certificate.
+// isSelfMade reports whether makeSelfSigned created a certificate.
 func isSelfMade(leaf *x509.Certificate) bool {
 	name := leaf.Subject.CommonName
 	return bytes.Equal(leaf.RawIssuer, leaf.RawSubject) && strings.HasSuffix(name, madeAt(leaf.NotAfter.Add(-selfSignedLife)))
 }
 
-// madeAt is the end of the name of a certificate that was made then.
+// madeAt returns the suffix of a certificate's common name, with its creation time.
 func madeAt(now time.Time) string { return fmt.Sprintf("@%d", now.Unix()) }
 
-// replaceable says whether a new pair is to be made: there is none, or one of our making that ends
-// soon, is for other names, or is incomplete.
+// replaceable reports whether a new pair is to be created: there is none, or a self-made one
+// expires soon, is for other names, or is incomplete.
 func (s *Serving) replaceable(names certNames, now time.Time) (bool, error) {
 	b, err := readPEM(s.cert)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +103,8 @@ func (s *Serving) replaceable(names certNames, now time.Time) (bool, error) {
 	if !names.heldBy(leaf, now) {
 		return true, nil
 	}
-	// The two files are not written at once: a crash between them leaves a pair that does not fit.
+	// The two files are not written atomically: a crash between them leaves a pair that does not
+	// match.
 	_, err = readPair(s.cert, s.key)
 	return err != nil, nil
 }
@@ -121,12 +121,12 @@ func (s *Serving) makeSelfSigned(names certNames, now time.Time) error {
 	template := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: s.hostname + madeAt(now)},
-		NotBefore:             time.Unix(0, 0), // clocks may be behind, and the host's own may be ahead today and set back tomorrow
+		NotBefore:             time.Unix(0, 0), // clocks may be slow, and the host's may be set back later
 		NotAfter:              now.Add(selfSignedLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
-		IsCA:                  true, // so that a client can trust this very certificate
+		IsCA:                  true, // so that a client can trust this certificate
 		DNSNames:              names.dns,
 		IPAddresses:           names.ips,
 	}

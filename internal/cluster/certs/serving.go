@@ -16,20 +16,20 @@ import (
 	"berth/internal/health"
 )
 
-// ServingConfig says where the serving certificate comes from.
+// ServingConfig configures the source of the serving certificate.
 type ServingConfig struct {
 	// CertFile and KeyFile are tlsCertFile and tlsPrivateKeyFile; both or neither.
 	CertFile, KeyFile string
-	// Dir is where a self-signed pair is kept when there are no files (--cert-dir).
+	// Dir is the directory of a self-signed pair, used without files (--cert-dir).
 	Dir string
-	// Hostname and IPs are what a self-signed certificate is for. IPs is asked at each handshake;
-	// nil: there are none. With other addresses there is another pair.
+	// Hostname and IPs are the names of a self-signed certificate. IPs is called at each handshake;
+	// nil: none. If the addresses change, the pair is replaced.
 	Hostname string
 	IPs      func() []net.IP
 	Log      *slog.Logger
 }
 
-// Serving is the certificate that the HTTPS port shows.
+// Serving is the serving certificate of the HTTPS port.
 type Serving struct {
 	cert, key  string
 	selfSigned bool
@@ -39,7 +39,7 @@ type Serving struct {
 
 	now      atomic.Pointer[pair]
 	noted    atomic.Pointer[string] // the failure that was logged last, nil after a success
-	renewing sync.Mutex             // held while a self-signed pair is made; whoever finds it held goes on with what there is
+	renewing sync.Mutex             // held while a self-signed pair is created; others use the existing one meanwhile
 }
 
 type pair struct {
@@ -66,21 +66,21 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 	return s, nil
 }
 
-// Load reads the files if they changed, and makes a self-signed pair if that is what is wanted and
-// there is none that holds, or one for other addresses. The error names the file; the pair of
-// before stays in force, in memory or on the disk.
+// Load reads the files if they have changed. It creates a self-signed pair, if configured, unless
+// there is a valid one for the current addresses. The error names the file; the previous pair stays
+// in use, in memory or on disk.
 func (s *Serving) Load() error {
 	var notMade error
 	if s.selfSigned {
 		notMade = s.ensureSelfSigned(time.Now())
 	}
 	if err := s.read(); err != nil {
-		return cmp.Or(notMade, err) // the second follows from the first
+		return cmp.Or(notMade, err) // the second error follows from the first
 	}
 	return notMade
 }
 
-// read reads the files if they changed.
+// read reads the files if they have changed.
 func (s *Serving) read() error {
 	cert, err := stampOf(s.cert)
 	if err != nil {
@@ -105,13 +105,13 @@ func (s *Serving) read() error {
 	return nil
 }
 
-// GetCertificate is for tls.Config: the newest certificate that could be read.
+// GetCertificate implements tls.Config.GetCertificate: it returns the newest certificate that could
+// be read.
 func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	// Between the writing of the two files they do not fit each other: the old pair serves until
-	// they do.
+	// While the two files are being written, they do not match: the old pair is used until they do.
 	err := s.Load()
 	p := s.now.Load()
-	if p != nil || !errors.Is(err, fs.ErrNotExist) { // who waits for one that is yet to be signed logs it
+	if p != nil || !errors.Is(err, fs.ErrNotExist) { // the requester of a pending certificate logs it
 		s.note(err)
 	}
 	if p == nil {
@@ -120,7 +120,7 @@ func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return p.tls, nil
 }
 
-// note logs a failure once.
+// note logs a repeated failure once.
 func (s *Serving) note(err error) {
 	if err == nil {
 		s.noted.Store(nil)
@@ -132,12 +132,12 @@ func (s *Serving) note(err error) {
 	}
 }
 
-// servingEndsSoon is how long before the end of a certificate its end is reported. Of a short life
-// it is the last tenth.
+// servingEndsSoon is how long before a certificate expires this is reported; at most the last tenth
+// of its life.
 const servingEndsSoon = 7 * 24 * time.Hour
 
-// Health says that the certificate cannot be read, has ended or ends soon. It returns nil if it is
-// in order. A self-signed one is replaced first if it is time.
+// Health returns an error if the certificate cannot be read, has expired or expires soon. It first
+// replaces a self-signed one that is due.
 func (s *Serving) Health() error {
 	err := s.Load()
 	p := s.now.Load()

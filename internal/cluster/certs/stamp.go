@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stamp tells one version of a file from the next: replaced by a rename, a link that points
-// elsewhere, or written in place.
+// stamp identifies a version of a file: it changes if the file is replaced by a rename, a link
+// target changes, or the file is written in place.
 type stamp struct {
 	dev, ino uint64
 	size     int64
@@ -25,7 +25,7 @@ func stampOf(path string) (stamp, error) {
 	return stamp{dev: st.Dev, ino: st.Ino, size: st.Size, written: st.Mtim}, nil
 }
 
-// maxFile bounds what is read of a PEM file, in bytes.
+// maxFile limits the size of PEM files, in bytes.
 const maxFile = 1 << 20
 
 func readPEM(path string) (_ []byte, err error) {

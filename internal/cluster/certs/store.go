@@ -18,22 +18,22 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// Store is a folder that keeps the certificates of one purpose with their keys, under the kubelet's
-// names: each pair is a file <prefix>-<time>.pem, and <prefix>-current.pem is a link to the one in
-// force. The one before it is kept, older ones are removed.
+// Store is a directory with the certificates and keys of one purpose, with the kubelet's file
+// names: each pair is a file <prefix>-<time>.pem, and <prefix>-current.pem links to the current
+// one. The previous pair is retained, older ones are deleted.
 type Store struct{ dir, prefix string }
 
 // NewStore returns the store of the pairs <dir>/<prefix>-*.pem.
 func NewStore(dir, prefix string) *Store { return &Store{dir: dir, prefix: prefix} }
 
-// Path is the link to the pair in force, which a kubeconfig may name as client-certificate and as
+// Path returns the link to the current pair. A kubeconfig may name it as client-certificate and
 // client-key.
 func (s *Store) Path() string { return filepath.Join(s.dir, s.prefix+"-current.pem") }
 
-// Read returns the pair in force; fs.ErrNotExist if there is none.
+// Read returns the current pair; fs.ErrNotExist if there is none.
 func (s *Store) Read() (*tls.Certificate, error) { return readPair(s.Path(), s.Path()) }
 
-// Write puts a pair in force: certificates in PEM form, and the key that they are for.
+// Write stores a pair and makes it the current one: certificates in PEM form, and their key.
 func (s *Store) Write(certificates []byte, key crypto.PrivateKey, now time.Time) (*tls.Certificate, error) {
 	block, err := encodeKey(key)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) Write(certificates []byte, key crypto.PrivateKey, now time.Time)
 	return &pair, s.prune(name, filepath.Base(before))
 }
 
-// adopt puts a pair from elsewhere in force.
+// adopt stores a pair from another place and makes it the current one.
 func (s *Store) adopt(pair *tls.Certificate, now time.Time) error {
 	var certificates []byte
 	for _, der := range pair.Certificate {
@@ -77,7 +77,7 @@ func (s *Store) adopt(pair *tls.Certificate, now time.Time) error {
 	return err
 }
 
-// prune removes all pairs but the two named.
+// prune deletes all pairs except the two named ones.
 func (s *Store) prune(kept ...string) error {
 	paths, err := filepath.Glob(filepath.Join(s.dir, s.prefix+"-[0-9]*.pem"))
 	errs := []error{err}
@@ -89,11 +89,11 @@ func (s *Store) prune(kept ...string) error {
 	return errors.Join(errs...)
 }
 
-// pendingPath is the key of a request that is under way: the next agent goes on with the same
+// pendingPath returns the key file of a pending request: a restarted agent continues with the same
 // request.
 func (s *Store) pendingPath() string { return filepath.Join(s.dir, s.prefix+".key.tmp") }
 
-// pendingKey returns the key of the request under way, or makes one.
+// pendingKey returns the key of the pending request, or generates one.
 func (s *Store) pendingKey() (*ecdsa.PrivateKey, error) {
 	if b, err := readPEM(s.pendingPath()); err == nil {
 		if block, _ := pem.Decode(b); block != nil {
@@ -120,7 +120,7 @@ func (s *Store) pendingKey() (*ecdsa.PrivateKey, error) {
 	return key, checkpoint.Write(s.pendingPath(), 0o600, pem.EncodeToMemory(block))
 }
 
-// forgetPending makes the next request a new one.
+// forgetPending deletes the key, so that the next request is a new one.
 func (s *Store) forgetPending() error { return checkpoint.Remove(s.pendingPath()) }
 
 func encodeKey(key crypto.PrivateKey) (*pem.Block, error) {

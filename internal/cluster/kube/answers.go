@@ -12,15 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// answers are the serializers of one kind of objects. They take an answer of the server only for
-// what was asked for: an answer that says its kind and version, and at which resourceVersion it was
-// true. Without that, a list of something else, or an empty object, would be an empty list, and end
-// every pod of the node. It holds for answers to calls, lists and the events of watches alike.
-// Differs from the kubelet: its client takes another kind, or none, for an empty object of the kind
-// that it asked for.
+// answers are the serializers of one kind. They accept an answer only for the requested kind, with
+// its kind and version and a resourceVersion. Otherwise a list of another kind, or an empty object,
+// would be an empty list, and terminate every pod of the node. They decode the answers of calls,
+// lists and watch events. Differs from the kubelet: its client accepts another kind, or none, as an
+// empty object of the requested kind.
 type answers struct {
 	runtime.NegotiatedSerializer
-	object reflect.Type // what the events of watches are about: a pointer
+	object reflect.Type // the type of objects in watch events: a pointer
 }
 
 // DecoderToVersion returns a decoder of answers.
@@ -28,7 +27,7 @@ func (a answers) DecoderToVersion(d runtime.Decoder, v runtime.GroupVersioner) r
 	return answer{a.NegotiatedSerializer.DecoderToVersion(d, v), a.object}
 }
 
-// SupportedMediaTypes returns the wire formats.
+// SupportedMediaTypes returns the wire formats, with bounded watch events.
 func (a answers) SupportedMediaTypes() []runtime.SerializerInfo { return boundedMediaTypes() }
 
 type answer struct {
@@ -38,14 +37,14 @@ type answer struct {
 
 var errNoKind = errors.New("the server answered with something that has no kind or no apiVersion")
 
-// Decode reads an answer into an object of the kind that is expected. With nil, it is the object of
-// an event, or what an error came with; into a runtime.Unknown, it is the answer to a deletion,
-// which is the object or a Status and of which nothing is kept. A Status of a failure is returned
-// as it is: the client makes an error of it.
+// Decode decodes an answer into an object of the expected kind. If into is nil, the answer is the
+// object of an event or the body of an error; if it is a runtime.Unknown, the answer of a deletion,
+// which is the object or a Status and is discarded. A failure Status is returned as it is: the
+// client converts it to an error.
 func (a answer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	o, kind, err := a.Decoder.Decode(data, defaults, nil) // given an object, it would add the kind that is missing
+	o, kind, err := a.Decoder.Decode(data, defaults, nil) // given an object, it would add a missing kind
 	if runtime.IsMissingKind(err) || runtime.IsMissingVersion(err) {
-		return nil, kind, errNoKind // the library's error holds all of the answer
+		return nil, kind, errNoKind // the library's error contains the whole answer
 	}
 	if err != nil {
 		return nil, kind, fmt.Errorf("the server's answer: %w", err)
@@ -71,7 +70,7 @@ func (a answer) Decode(data []byte, defaults *schema.GroupVersionKind, into runt
 	return o, kind, nil
 }
 
-// isKept reports whether the server keeps such objects, and not only answers with them.
+// isKept reports whether the server stores such objects, rather than only returning them.
 func isKept(o runtime.Object) bool {
 	switch o.(type) {
 	case *authenticationv1.TokenReview, *authenticationv1.TokenRequest, *authorizationv1.SubjectAccessReview:
@@ -80,7 +79,6 @@ func isKept(o runtime.Object) bool {
 	return true
 }
 
-// versionOf returns the resourceVersion of an object or a list.
 func versionOf(o runtime.Object) string {
 	switch m := o.(type) {
 	case metav1.ListInterface:
@@ -93,7 +91,7 @@ func versionOf(o runtime.Object) string {
 	return ""
 }
 
-// checkName returns an error if an object has another name than the one that a call was about.
+// checkName returns an error if the object's name differs from that of the call.
 func checkName(o op, r resource, into runtime.Object) error {
 	got, ok := into.(metav1.Object)
 	if !ok || !isKept(into) || o.name == "" || got.GetName() == o.name && got.GetNamespace() == o.namespace {

@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What the server may send at once, in bytes before decoding and after decompression. An object in
-// etcd has 1.5 MiB at most, and the library reads events of protobuf up to 16 MiB.
+// Limits of answers in bytes, after decompression and before decoding. An object in etcd has at
+// most 1.5 MiB, and the library reads protobuf events up to 16 MiB.
 const (
-	mostOfObject = 16 << 20 // an answer with one object, an error, an event of a watch
-	mostOfList   = 64 << 20 // all objects of a list, or all that a watch begins with
+	mostOfObject = 16 << 20 // an answer with one object, an error, a watch event
+	mostOfList   = 64 << 20 // all objects of a list, or the initial events of a watch
 )
 
-// allowance is how much may still be read of an answer.
+// allowance is the remaining number of bytes that may be read of an answer.
 type allowance struct {
 	left atomic.Int64
 	most int64 // bytes
@@ -33,15 +33,15 @@ func newAllowance(most int64, what string) *allowance {
 	return a
 }
 
-// renew allows as much as at first.
+// renew resets the allowance.
 func (a *allowance) renew() { a.left.Store(a.most) }
 
-// lift takes the bound away.
+// lift removes the limit.
 func (a *allowance) lift() { a.left.Store(math.MaxInt64) }
 
 func (a *allowance) exceeded() error { return tooLarge{a.what, a.most} }
 
-// tooLarge is the error of an answer of which no more is read.
+// tooLarge is the error of an answer that exceeds its limit.
 type tooLarge struct {
 	what string
 	most int64
@@ -53,13 +53,13 @@ func (t tooLarge) Error() string {
 
 type allowanceKey struct{}
 
-// allow has the answers to calls with the returned context bounded by a.
+// allow limits the answers of calls with the returned context to a.
 func allow(ctx context.Context, a *allowance) context.Context {
 	return context.WithValue(ctx, allowanceKey{}, a)
 }
 
-// bounded carries requests and reads no more of an answer than is allowed; without an allowance,
-// that of one object.
+// bounded is a RoundTripper that limits answers to the context's allowance, or to that of one
+// object.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip sends one request.
@@ -73,14 +73,14 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		a = newAllowance(mostOfObject, "an object or error")
 	}
 	if response.ContentLength > a.left.Load() {
-		_ = response.Body.Close() // it was not read
+		_ = response.Body.Close() // unread
 		return nil, a.exceeded()
 	}
 	response.Body = &boundedBody{response.Body, a}
 	return response, nil
 }
 
-// WrappedRoundTripper returns what sends the requests.
+// WrappedRoundTripper returns the wrapped RoundTripper.
 func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 type boundedBody struct {
@@ -88,20 +88,20 @@ type boundedBody struct {
 	*allowance
 }
 
-// Read fails when more came than is allowed.
+// Read returns an error once the limit is exceeded.
 func (b *boundedBody) Read(p []byte) (int, error) {
 	left := b.left.Load()
 	if left < 0 {
 		return 0, b.exceeded()
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), max(left, 1))]) // at the bound, one more byte tells whether it is the end
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), max(left, 1))]) // at the limit, one more byte detects EOF
 	if b.left.Add(-int64(n)) < 0 {
 		return 0, b.exceeded()
 	}
 	return n, err
 }
 
-// boundedMediaTypes are the wire formats, with events of watches that are bounded.
+// boundedMediaTypes are the wire formats, with bounded watch events.
 var boundedMediaTypes = sync.OnceValue(func() []runtime.SerializerInfo {
 	var out []runtime.SerializerInfo
 	for _, t := range Codecs().SupportedMediaTypes() {
@@ -115,11 +115,11 @@ var boundedMediaTypes = sync.OnceValue(func() []runtime.SerializerInfo {
 	return out
 })
 
-// boundedFramer splits a stream into events of a bounded size. The library's own bound holds for
-// protobuf alone; JSON it reads to the end first.
+// boundedFramer splits a stream into events of limited size. The library limits only protobuf; it
+// reads JSON events to the end first.
 type boundedFramer struct{ runtime.Framer }
 
-// NewFrameReader returns what reads one event after the other.
+// NewFrameReader returns a reader of one event after the other.
 func (f boundedFramer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
 	a := newAllowance(mostOfObject, "an event of a watch")
 	return boundedFrames{f.Framer.NewFrameReader(&boundedBody{r, a}), a}
@@ -130,7 +130,8 @@ type boundedFrames struct {
 	*allowance
 }
 
-// Read reads a part of an event, or its end. What was read ahead counts for the event before.
+// Read reads a part of an event, or its end. Bytes that are read ahead count for the previous
+// event.
 func (f boundedFrames) Read(p []byte) (int, error) {
 	n, err := f.ReadCloser.Read(p)
 	if err == nil {
@@ -139,8 +140,7 @@ func (f boundedFrames) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// plainly returns the reason alone if an answer was too large: the library says that one might try
-// again.
+// plainly returns only the reason if an answer was too large: the library's error suggests a retry.
 func plainly(err error) error {
 	if large, ok := errors.AsType[tooLarge](err); ok {
 		return large

@@ -22,20 +22,20 @@ import (
 	"berth/internal/pod/strategicpatch"
 )
 
-// GetPod reads a pod.
+// GetPod returns a pod.
 func (c *Client) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 	return get[*v1.Pod](ctx, c, namespace, name)
 }
 
-// CreatePod makes a pod, as the agent does for mirror pods.
+// CreatePod creates a pod, such as a mirror pod.
 func (c *Client) CreatePod(ctx context.Context, p *v1.Pod) error {
 	_, err := create(ctx, c, p)
 	return err
 }
 
-// DeletePod removes a pod at once, without a grace period: whoever calls it knows that nothing of
-// the pod runs. A pod that is gone is NotFound. If uid is not empty, a pod with another one is left
-// alone and the error is a conflict; IsOtherUID holds for it.
+// DeletePod deletes a pod with grace period 0: the caller must know that none of its containers
+// runs. A deleted pod is NotFound. If uid is not empty and the pod has another UID, it is not
+// deleted and the error is a conflict for which IsOtherUID is true.
 func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid types.UID) error {
 	options := metav1.NewDeleteOptions(0)
 	if uid != "" {
@@ -46,13 +46,13 @@ func (c *Client) DeletePod(ctx context.Context, namespace, name string, uid type
 }
 
 // PatchPodStatus sends a strategic merge patch to the status of a pod. If the patch has a
-// metadata.uid, a pod with another one is left alone and IsOtherUID holds for the error.
+// metadata.uid, a pod with another UID is not changed and IsOtherUID is true for the error.
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	o, r := op{verb: "patch", namespace: namespace, name: name, subresource: "status"}, resourceOf[*v1.Pod]()
 	return c.do(ctx, o, r, c.patchRequest(r, patch), &v1.Pod{})
 }
 
-// GetNode reads a node.
+// GetNode returns a node.
 func (c *Client) GetNode(ctx context.Context, name string) (*v1.Node, error) {
 	return get[*v1.Node](ctx, c, "", name)
 }
@@ -62,9 +62,9 @@ func (c *Client) CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error) {
 	return create(ctx, c, n)
 }
 
-// PatchNode writes what differs between old and changed, except their statuses, and nothing else,
-// and returns the node as stored. It is refused, and IsOtherUID holds for the error, when the node
-// with that name has another UID than old. Without a difference it returns old and makes no call.
+// PatchNode writes only the differences between old and changed, except their statuses, and returns
+// the node as stored. If the node with that name has another UID than old, it is rejected and
+// IsOtherUID is true for the error. Without a difference it returns old and makes no call.
 func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
 	p, err := strategicpatch.Generate(old, changed, strategicpatch.WithoutStatus)
 	if err != nil {
@@ -73,9 +73,9 @@ func (c *Client) PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node
 	return patchObject(ctx, c, old, "", p)
 }
 
-// PatchNodeStatus writes what differs between the statuses of old and changed. Addresses are
-// replaced as a whole when any differs: two of them may have the same type, by which they would be
-// merged. Otherwise it is like PatchNode.
+// PatchNodeStatus writes the differences between the statuses of old and changed. If any address
+// differs, addresses are replaced as a whole: two may have the same type, their merge key.
+// Otherwise it is like PatchNode.
 func (c *Client) PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error) {
 	p, err := strategicpatch.Generate(old, changed, strategicpatch.OnlyStatus, "addresses")
 	if err != nil {
@@ -84,51 +84,52 @@ func (c *Client) PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v
 	return patchObject(ctx, c, old, "status", p)
 }
 
-// GetLease reads a lease.
+// GetLease returns a lease.
 func (c *Client) GetLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	return get[*coordinationv1.Lease](ctx, c, namespace, name)
 }
 
-// CreateLease makes a lease and returns it as stored.
+// CreateLease creates a lease and returns it as stored.
 func (c *Client) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return create(ctx, c, l)
 }
 
-// UpdateLease replaces the lease and returns it as stored. It is a conflict when the lease changed
-// since l was read.
+// UpdateLease replaces the lease and returns it as stored. It returns a conflict if the lease has
+// changed since l was read.
 func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return update(ctx, c, l)
 }
 
-// ReadConfigMap reads a config map: of version "0", what the server has in memory will do.
+// ReadConfigMap returns a ConfigMap. Resource version "0" allows the server to answer from its
+// cache.
 func (c *Client) ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error) {
 	return read[*v1.ConfigMap](ctx, c, namespace, name, options)
 }
 
-// GetSecret reads a secret.
+// GetSecret returns a Secret.
 func (c *Client) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return get[*v1.Secret](ctx, c, namespace, name)
 }
 
-// ReadSecret is ReadConfigMap for secrets.
+// ReadSecret is ReadConfigMap for Secrets.
 func (c *Client) ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error) {
 	return read[*v1.Secret](ctx, c, namespace, name, options)
 }
 
-// GetPersistentVolumeClaim reads a claim. The node authorizer lets a node read those of its pods
-// one by one, and watch none.
+// GetPersistentVolumeClaim returns a claim. The node authorizer allows a node to get the claims of
+// its pods one by one, but not to watch them.
 func (c *Client) GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	return get[*v1.PersistentVolumeClaim](ctx, c, namespace, name)
 }
 
-// GetPersistentVolume reads a persistent volume, under the same rule.
+// GetPersistentVolume returns a persistent volume, under the same rule.
 func (c *Client) GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 	return get[*v1.PersistentVolume](ctx, c, "", name)
 }
 
-// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed, and
-// returns the claim as stored. It is refused, and IsOtherUID holds for the error, when the claim
-// with that name has another UID than old.
+// PatchPersistentVolumeClaimStatus writes the differences between the statuses of old and changed,
+// and returns the claim as stored. If the claim with that name has another UID than old, it is
+// rejected and IsOtherUID is true for the error.
 func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	p, err := strategicpatch.Generate(old, changed, strategicpatch.OnlyStatus)
 	if err != nil {
@@ -137,43 +138,43 @@ func (c *Client) PatchPersistentVolumeClaimStatus(ctx context.Context, old, chan
 	return patchObject(ctx, c, old, "status", p)
 }
 
-// GetVolumeAttachment reads the record of a volume that is attached to a node. The node authorizer
-// lets a node read its own one by one, and watch none.
+// GetVolumeAttachment returns a VolumeAttachment. The node authorizer allows a node to get its own
+// one by one, but not to watch them.
 func (c *Client) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
 	return get[*storagev1.VolumeAttachment](ctx, c, "", name)
 }
 
-// GetCSINode reads what a node says of its CSI drivers.
+// GetCSINode returns the CSINode of a node.
 func (c *Client) GetCSINode(ctx context.Context, name string) (*storagev1.CSINode, error) {
 	return get[*storagev1.CSINode](ctx, c, "", name)
 }
 
-// CreateCSINode makes a CSINode and returns it as stored.
+// CreateCSINode creates a CSINode and returns it as stored.
 func (c *Client) CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
 	return create(ctx, c, n)
 }
 
-// UpdateCSINode replaces the CSINode and returns it as stored. It is a conflict when it changed
-// since n was read.
+// UpdateCSINode replaces the CSINode and returns it as stored. It returns a conflict if it has
+// changed since n was read.
 func (c *Client) UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
 	return update(ctx, c, n)
 }
 
-// DeleteCSINode removes a CSINode.
+// DeleteCSINode deletes a CSINode.
 func (c *Client) DeleteCSINode(ctx context.Context, name string) error {
 	r := resourceOf[*storagev1.CSINode]()
 	return c.do(ctx, op{verb: "delete", name: name}, r, c.rest[r].Delete(), &runtime.Unknown{})
 }
 
-// GetResourceClaim reads a claim of devices (KEP-4381). The node authorizer lets a node read those
-// of its pods one by one, and watch none.
+// GetResourceClaim returns a ResourceClaim (KEP-4381). The node authorizer allows a node to get the
+// claims of its pods one by one, but not to watch them.
 func (c *Client) GetResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
 	return get[*resourcev1.ResourceClaim](ctx, c, namespace, name)
 }
 
-// DeleteResourceSlices removes the slices that are selected, which are what drivers offer. None is
-// no error. The node authorizer lets a node remove those whose spec.nodeName is its name, by a
-// selector that says so. Of the answer, which lists what is gone, nothing is kept.
+// DeleteResourceSlices deletes the selected ResourceSlices; it succeeds if there are none. The node
+// authorizer requires a field selector for spec.nodeName with the node's name. The list of deleted
+// slices in the answer is discarded.
 func (c *Client) DeleteResourceSlices(ctx context.Context, s Selector) error {
 	r := resourceOf[*resourcev1.ResourceSlice]()
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
@@ -186,19 +187,19 @@ func (c *Client) DeleteResourceSlices(ctx context.Context, s Selector) error {
 	return nil
 }
 
-// GetServiceAccount reads a service account. The node authorizer lets a node read those of its
-// pods.
+// GetServiceAccount returns a service account. The node authorizer allows a node to get those of
+// its pods.
 func (c *Client) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
 	return get[*v1.ServiceAccount](ctx, c, namespace, name)
 }
 
-// CreateEvent records an event and returns it as stored.
+// CreateEvent creates an event and returns it as stored.
 func (c *Client) CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	return create(ctx, c, e)
 }
 
-// PatchEvent writes what differs between old and changed: the count and time of an event that
-// happened again. An event that has expired is NotFound.
+// PatchEvent writes the differences between old and changed: the count and time of a recurring
+// event. An expired event is NotFound.
 func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error) {
 	p, err := strategicpatch.Generate(old, changed, strategicpatch.WithoutStatus)
 	if err != nil {
@@ -207,8 +208,8 @@ func (c *Client) PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Ev
 	return patchObject(ctx, c, old, "", p)
 }
 
-// CreateToken asks for a token of a service account, for the audiences, life time and bound object
-// that t says; its status has the token.
+// CreateToken requests a token of a service account, for the audiences, lifetime and bound object
+// of t; the token is in the status of the result.
 func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount string, t *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	r, out := resourceOf[*authenticationv1.TokenRequest](), &authenticationv1.TokenRequest{}
 	o := op{verb: "create", namespace: namespace, name: serviceAccount, subresource: "token"}
@@ -218,7 +219,7 @@ func (c *Client) CreateToken(ctx context.Context, namespace, serviceAccount stri
 	return out, nil
 }
 
-// ServesTokens asks whether the server issues tokens of service accounts (TokenRequest).
+// ServesTokens reports whether the server issues service account tokens (TokenRequest).
 func (c *Client) ServesTokens(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
 	defer cancel()
@@ -238,20 +239,20 @@ func (c *Client) ServesTokens(ctx context.Context) (bool, error) {
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "serviceaccounts/token" }), nil
 }
 
-// CreateCertificateSigningRequest asks for a certificate and returns the request as stored. What
-// became of it is seen by a Watch.
+// CreateCertificateSigningRequest requests a certificate and returns the request as stored. Use a
+// Watch for its result.
 func (c *Client) CreateCertificateSigningRequest(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	return create(ctx, c, r)
 }
 
-// CreatePodCertificateRequest asks for a certificate of a pod (KEP-4317) and returns the request as
-// stored. What became of it is seen by a Watch.
+// CreatePodCertificateRequest requests a certificate of a pod (KEP-4317) and returns the request as
+// stored. Use a Watch for its result.
 func (c *Client) CreatePodCertificateRequest(ctx context.Context, r *certificatesv1beta1.PodCertificateRequest) (*certificatesv1beta1.PodCertificateRequest, error) {
 	return create(ctx, c, r)
 }
 
-// ProbeClusterTrustBundles asks whether the server has ClusterTrustBundles (KEP-3257); one that
-// does not know the kind is NotFound.
+// ProbeClusterTrustBundles checks whether the server serves ClusterTrustBundles (KEP-3257); the
+// error is NotFound if it does not.
 func (c *Client) ProbeClusterTrustBundles(ctx context.Context) error {
 	r := resourceOf[*certificatesv1beta1.ClusterTrustBundle]()
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(ctx, c.log), c.timeout)
@@ -263,12 +264,13 @@ func (c *Client) ProbeClusterTrustBundles(ctx context.Context) error {
 	return nil
 }
 
-// CreateTokenReview asks whose token it is; the answer is in the status.
+// CreateTokenReview authenticates a token; the answer is in the status.
 func (c *Client) CreateTokenReview(ctx context.Context, t *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 	return create(ctx, c, t)
 }
 
-// CreateSubjectAccessReview asks whether somebody may do something; the answer is in the status.
+// CreateSubjectAccessReview checks whether a user is authorized for a request; the answer is in the
+// status.
 func (c *Client) CreateSubjectAccessReview(ctx context.Context, s *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
 	return create(ctx, c, s)
 }

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// useCertificate makes connections with a certificate that may change. A transport that the
-// configuration brings stays.
+// useCertificate makes connections use a certificate that may change. A custom transport of the
+// configuration is retained.
 func useCertificate(config *rest.Config, c Certificate) error {
 	if config.Transport == nil {
 		settings, err := rest.TLSConfigFor(config)
@@ -39,7 +39,7 @@ func useCertificate(config *rest.Config, c Certificate) error {
 	return nil
 }
 
-// waiting sends requests when there is a certificate to send them with.
+// waiting is a RoundTripper that waits until there is a client certificate.
 type waiting struct {
 	certificate interface{ Wait(context.Context) error }
 	next        http.RoundTripper
@@ -49,12 +49,12 @@ type waiting struct {
 func (w waiting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := w.certificate.Wait(r.Context()); err != nil {
 		if r.Body != nil {
-			_ = r.Body.Close() // as a RoundTripper must; the request was not sent
+			_ = r.Body.Close() // required of a RoundTripper; the request was not sent
 		}
 		return nil, err
 	}
 	return w.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper returns what sends the requests.
+// WrappedRoundTripper returns the wrapped RoundTripper.
 func (w waiting) WrappedRoundTripper() http.RoundTripper { return w.next }

@@ -27,69 +27,69 @@ import (
 	"berth/internal/pod/strategicpatch"
 )
 
-// ContentTypeProtobuf is the wire format that costs least. Every kube-apiserver knows it.
+// ContentTypeProtobuf is the cheapest wire format. Every kube-apiserver supports it.
 const ContentTypeProtobuf = runtime.ContentTypeProtobuf
 
-// defaultTimeout ends calls that nothing else ends. It is what an API server by default allows
-// itself for one.
+// defaultTimeout bounds calls without another deadline. It is the API server's default request
+// timeout.
 const defaultTimeout = 60 * time.Second
 
-// Config is what a Client needs.
+// Config is the configuration of a Client.
 type Config struct {
 	// REST is the server and the credentials, for example from LoadKubeconfig. It is copied. Its
-	// limits, time-out, content type and user agent are not used.
+	// rate limits, timeout, content type and user agent are not used.
 	REST *rest.Config
-	// Version is the agent's; requests carry the user agent "berth/<Version>".
+	// Version is the agent's version; requests carry the user agent "berth/<Version>".
 	Version string
-	// ContentType is the wire format of objects; empty means ContentTypeProtobuf, and a server that
-	// knows only JSON needs to be told so here. Answers may always be JSON; patches always are.
+	// ContentType is the wire format of objects; empty means ContentTypeProtobuf. Set it for a
+	// server that supports only JSON. Answers may always be JSON; patches always are.
 	ContentType string
-	// Limits hold for the calls of the client together. Watches count as no calls.
+	// Limits apply to all calls of the client together. Watches do not count as calls.
 	Limits Limits
-	// Certificate is the client certificate, if it may change, or is still to come; nil: the
+	// Certificate is a client certificate that may change or does not exist yet; nil: the
 	// credentials are those of REST.
 	Certificate Certificate
-	// Metrics is where metrics are registered, of all clients that With makes together; nil:
-	// nowhere.
+	// Metrics registers the metrics of the client and of all clients derived by With; nil: they are
+	// not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// Certificate is a client certificate that changes while it is used.
+// Certificate is a client certificate that may change while in use.
 type Certificate interface {
 	// Current returns the certificate for a new connection, or nil if there is none.
 	Current() *tls.Certificate
-	// Wait returns when there is one, or with an error when ctx is done. Calls wait, so that none
-	// fails for that there is none yet.
+	// Wait returns when there is a certificate, or with an error when ctx is done. Calls wait, so
+	// that none fails because of a missing certificate.
 	Wait(ctx context.Context) error
 }
 
-// Limits bound the calls of a client.
+// Limits limit the calls of a client.
 type Limits struct {
-	// QPS is how many calls are made per second in the long run; 0 or less means no limit. Burst is
-	// how many may go ahead; at least 1.
+	// QPS is the long-term rate of calls per second; 0 or less means no limit. Burst is the size of
+	// a burst; at least 1.
 	QPS   float32
 	Burst int
-	// Timeout is how long one call may take, waiting for its turn included; 0 means 60 s.
+	// Timeout is the deadline of one call, including the wait for the rate limit; 0 means 60 s.
 	Timeout time.Duration
 }
 
 // Client makes calls to one API server. It is safe for concurrent use.
 type Client struct {
 	config  *rest.Config // without limits
-	http    *http.Client // shared by all clients that With made of one
+	http    *http.Client // shared by all clients derived by With
 	dialer  *connrotation.Dialer
 	log     *slog.Logger
 	timeout time.Duration
 	rest    map[resource]*rest.RESTClient
-	reached *health.Latch // shared by all clients that With made of one
-	metrics *metrics      // the same
+	reached *health.Latch // shared by all clients derived by With
+	metrics *metrics      // shared as well
 }
 
-// Open reads the credentials and returns a client. It does not connect: a server that cannot be
-// reached shows in the calls. Client certificates in files are read again when a connection is made
-// and every 5 minutes, and connections are made anew when they changed; for that a goroutine lives
-// as long as the client is used. A token file is read again after a minute at the latest.
+// Open reads the credentials and returns a client. It does not connect: calls return the errors of
+// an unavailable server. Client certificate files are reloaded for each connection and every 5
+// minutes, and connections are replaced after a change; this takes a goroutine as long as the
+// client is in use. A token file is reloaded at least every minute.
 func Open(c Config) (*Client, error) {
 	if c.REST == nil {
 		return nil, errors.New("kube: no server: Config.REST is nil")
@@ -109,7 +109,7 @@ func Open(c Config) (*Client, error) {
 	}
 	count := newMetrics(c.Metrics)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{count, next} })
-	config.Timeout = 0 // it would end watches too; calls have a deadline each
+	config.Timeout = 0 // it would end watches too; calls have their own deadlines
 	config.WarningHandlerWithContext = warnings{c.Log}
 
 	dial := config.Dial
@@ -132,9 +132,9 @@ func Open(c Config) (*Client, error) {
 	return (&Client{config: config, http: httpClient, dialer: dialer, log: c.Log, reached: reached, metrics: count}).With(c.Limits)
 }
 
-// With returns a client that has limits of its own and shares connections and credentials with c:
-// for heartbeats, which must not wait behind other calls nor for a server that hangs, and for
-// events, which must not hold up other calls.
+// With returns a client with separate limits that shares connections and credentials with c: for
+// heartbeats, which must not wait for other calls or a hanging server, and for events, which must
+// not delay other calls.
 func (c *Client) With(l Limits) (*Client, error) {
 	with := *c
 	with.timeout = l.Timeout
@@ -170,11 +170,11 @@ func (c *Client) With(l Limits) (*Client, error) {
 // Host returns the server's address as configured, for messages.
 func (c *Client) Host() string { return c.config.Host }
 
-// Health returns nil while the server answers, whatever it says, and else why the last request got
-// no answer.
+// Health returns nil while the server answers, even with errors; otherwise the reason why the last
+// request got no answer.
 func (c *Client) Health() error { return c.reached.Err() }
 
-// noting notes whether requests are answered.
+// noting is a RoundTripper that records whether requests are answered.
 type noting struct {
 	next    http.RoundTripper
 	reached *health.Latch
@@ -186,29 +186,29 @@ func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case err == nil:
 		n.reached.Set(nil)
-	case !errors.Is(err, context.Canceled): // else nobody wants the answer any more
+	case !errors.Is(err, context.Canceled): // canceled requests do not count
 		n.reached.Set(fmt.Errorf("the API server cannot be reached: %w", err))
 	}
 	return response, err
 }
 
-// WrappedRoundTripper returns what sends the requests.
+// WrappedRoundTripper returns the wrapped RoundTripper.
 func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
 
-// CloseConnections closes all connections to the server, also those of watches; the next calls make
-// new ones, with the credentials that are in the files then. It is the cure for a connection that
-// hangs, and due after a change of the client certificate.
+// CloseConnections closes all connections to the server, including those of watches; later calls
+// open new ones, with the current content of the credential files. Use it for hanging connections,
+// and after a change of the client certificate.
 func (c *Client) CloseConnections() {
 	c.dialer.CloseAll()
 	c.http.CloseIdleConnections()
 }
 
-// op is one call in the words of its error: what is done to which object.
+// op identifies a call and its object in errors.
 type op struct {
 	verb, namespace, name, subresource string
 }
 
-// do makes one call and reads the answer into an object.
+// do makes one call and decodes the answer into an object.
 func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(asCall(ctx, o.verb), c.log), c.timeout)
 	defer cancel()
@@ -229,7 +229,7 @@ func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request
 	return nil
 }
 
-// answerTo reads what the server said into an object; see answer.Decode.
+// answerTo decodes the answer into an object; see answer.Decode.
 func answerTo(result rest.Result, into runtime.Object) error {
 	if err := result.Error(); err != nil {
 		return plainly(err)
@@ -291,7 +291,7 @@ func update[P object](ctx context.Context, c *Client, obj P) (P, error) {
 	return out, nil
 }
 
-// patchObject sends the patch for old; an empty one is not sent and gives old.
+// patchObject sends the patch for old; an empty patch is not sent, and returns old.
 func patchObject[P object](ctx context.Context, c *Client, old P, subresource string, p strategicpatch.Patch) (P, error) {
 	if len(p) == 0 {
 		return old, nil
@@ -313,18 +313,18 @@ func (c *Client) patchRequest(r resource, body []byte) *rest.Request {
 	return c.rest[r].Patch(types.StrategicMergePatchType).Body(body)
 }
 
-// warnings writes the server's warnings (of deprecated fields and the like) to the log.
+// warnings logs the server's warnings (of deprecated fields, for example).
 type warnings struct{ log *slog.Logger }
 
 func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
-	if code == 299 && text != "" { // the only code that an API server sends
+	if code == 299 && text != "" { // the only code of an API server
 		w.log.InfoContext(ctx, "warning from the API server", "warning", text)
 	}
 }
 
-// IsOtherUID reports whether a call was refused because the object with that name has another UID
-// than the call was for: it was deleted and made anew. Servers call it a conflict in an update or a
-// deletion, which are conflicts for other reasons too, and invalid in a patch.
+// IsOtherUID reports whether a call was rejected because the object with that name has another UID
+// than the call's: it was deleted and recreated. Servers return Conflict for updates and deletions,
+// which has other causes too, and Invalid for patches.
 func IsOtherUID(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -333,7 +333,7 @@ func IsOtherUID(err error) bool {
 	s := status.Status()
 	switch s.Reason {
 	case metav1.StatusReasonConflict:
-		// An update's and a deletion's; the status says it in no other way.
+		// Of updates and deletions; the status has no other indication.
 		return strings.Contains(s.Message, "UID in precondition") || strings.Contains(s.Message, "UID in the precondition")
 	case metav1.StatusReasonInvalid:
 		return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })

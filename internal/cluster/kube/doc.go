@@ -1,12 +1,12 @@
-// Package kube is the agent's way to the API server: REST clients of the few API groups that a node
-// uses, the few calls that it makes, and watches.
+// Package kube is the agent's client of the API server: REST clients of the API groups that a node
+// uses, its calls, and watches.
 //
 // Owns: the scheme and its codecs, Client (one connection to one API server; limits, deadlines, the
-// context of errors), Watch (a set of objects that is kept equal to the server's).
+// context of errors), Watch (a set of objects that follows the server's).
 // Reads: kubeconfig files and the credential files that they name.
-// Never: links a clientset or an informer; delivers a part of a set; takes an answer for what it is
-// not, or reads one that has no end; repeats a write, unless the server asks for it (Retry-After).
+// Never: links a clientset or an informer; delivers a part of a set; accepts an answer of the wrong
+// kind or of unlimited size; repeats a write, unless the server requests it (Retry-After).
 //
-// Errors of calls name the operation and the object and keep what the server said, so that
-// apierrors.IsNotFound and its kin answer for them.
+// Errors of calls name the operation and the object and wrap the server's error, so that
+// apierrors.IsNotFound and similar functions work.
 package kube

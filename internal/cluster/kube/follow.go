@@ -9,50 +9,50 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 )
 
-// Follower lets its callers follow objects. A method hands them over when the server has shown what
-// there is, and whenever they change, from one goroutine, until ctx is done.
+// Follower watches objects. A method calls seen after the first complete list and after each
+// change, from one goroutine, until ctx is done.
 type Follower struct {
 	*Client
 	// Node is the name of this node.
 	Node string
 }
 
-// FollowConfigMap hands over one ConfigMap, nil when there is none.
+// FollowConfigMap calls seen with the ConfigMap, nil if it does not exist.
 func (f Follower) FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap)) {
 	followOne(ctx, f.Client, Named(namespace, name), seen)
 }
 
-// FollowSecret hands over one Secret, nil when there is none.
+// FollowSecret calls seen with the Secret, nil if it does not exist.
 func (f Follower) FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret)) {
 	followOne(ctx, f.Client, Named(namespace, name), seen)
 }
 
-// FollowRuntimeClass hands over one RuntimeClass, nil when there is none.
+// FollowRuntimeClass calls seen with the RuntimeClass, nil if it does not exist.
 func (f Follower) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
 	followOne(ctx, f.Client, Named("", name), seen)
 }
 
-// FollowNode hands over the Node, nil when there is none.
+// FollowNode calls seen with the Node, nil if it does not exist.
 func (f Follower) FollowNode(ctx context.Context, seen func(*v1.Node)) {
 	followOne(ctx, f.Client, Named("", f.Node), seen)
 }
 
-// FollowCertificateSigningRequest hands over one request for a certificate, nil when there is none.
+// FollowCertificateSigningRequest calls seen with the request, nil if it does not exist.
 func (f Follower) FollowCertificateSigningRequest(ctx context.Context, name string, seen func(*certificatesv1.CertificateSigningRequest)) {
 	followOne(ctx, f.Client, Named("", name), seen)
 }
 
-// FollowServices hands over all services.
+// FollowServices calls seen with all Services.
 func (f Follower) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
 	followAll(ctx, f.Client, Selector{}, seen)
 }
 
-// FollowClusterTrustBundles hands over all ClusterTrustBundles.
+// FollowClusterTrustBundles calls seen with all ClusterTrustBundles.
 func (f Follower) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
 	followAll(ctx, f.Client, Selector{}, seen)
 }
 
-// FollowPodCertificateRequests hands over the requests of the node.
+// FollowPodCertificateRequests calls seen with the requests of the node.
 func (f Follower) FollowPodCertificateRequests(ctx context.Context, seen func([]*certificatesv1beta1.PodCertificateRequest)) {
 	followAll(ctx, f.Client, OfNode(f.Node), seen)
 }
@@ -64,10 +64,9 @@ func followAll[P Watchable](ctx context.Context, c *Client, which Selector, seen
 			seen(all)
 		}
 	})
-	_ = w.Run(ctx) // ends with ctx only
+	_ = w.Run(ctx) // returns only when ctx is done
 }
 
-// followOne follows the one object that the selector selects.
 func followOne[P Watchable](ctx context.Context, c *Client, which Selector, seen func(P)) {
 	followAll(ctx, c, which, func(all []P) {
 		var o P

@@ -13,18 +13,17 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// LoadKubeconfig reads the current context of a kubeconfig file: the server, and how the agent
-// proves who it is. Credentials that the file names rather than contains (client-certificate,
-// client-key, tokenFile, exec) are read again while a Client is used; the kubeconfig itself is read
-// once. Relative paths are taken from the file's folder. An error says which file and what is
-// wrong.
+// LoadKubeconfig reads the current context of a kubeconfig file: the server and the credentials.
+// Credential files that it names (client-certificate, client-key, tokenFile) and exec plugins are
+// read again while a Client is in use; the kubeconfig itself is read once. Paths are relative to
+// the file's directory. Errors name the file.
 func LoadKubeconfig(path string) (*rest.Config, error) {
 	raw, err := readKubeconfig(path)
 	if err != nil {
 		return nil, err
 	}
-	// No loading rules: the environment variable KUBECONFIG and a kubeconfig in the home folder
-	// belong to people, not to a node.
+	// No loading rules: the environment variable KUBECONFIG and a kubeconfig in the home directory
+	// belong to users, not to a node.
 	config, err := clientcmd.NewNonInteractiveClientConfig(*raw, "", &clientcmd.ConfigOverrides{}, nil).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
@@ -32,8 +31,8 @@ func LoadKubeconfig(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// LoadCluster reads what a kubeconfig file says of the cluster of its current context: the server,
-// and how it is reached and known. Relative paths are taken from the file's folder.
+// LoadCluster returns the cluster of a kubeconfig's current context: the server's address and CA.
+// Paths are relative to the file's directory.
 func LoadCluster(path string) (*api.Cluster, error) {
 	raw, err := readKubeconfig(path)
 	if err != nil {
@@ -47,12 +46,12 @@ func LoadCluster(path string) (*api.Cluster, error) {
 	return nil, fmt.Errorf("kubeconfig %s: the current-context %q has no cluster", path, raw.CurrentContext)
 }
 
-// readKubeconfig reads a kubeconfig file as it is, with absolute paths.
+// readKubeconfig reads a kubeconfig file and makes its paths absolute.
 func readKubeconfig(path string) (*api.Config, error) {
 	raw, err := clientcmd.LoadFromFile(path)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("kubeconfig: %w", err) // names the path
+			return nil, fmt.Errorf("kubeconfig: %w", err) // it contains the path
 		}
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
@@ -62,8 +61,8 @@ func readKubeconfig(path string) (*api.Config, error) {
 	return raw, nil
 }
 
-// WriteKubeconfig writes the kubeconfig of a node: a cluster as LoadCluster returns it, and the
-// file that holds the node's client certificate and its key. The file is replaced in one step.
+// WriteKubeconfig writes the kubeconfig of a node: a cluster from LoadCluster, and the file with
+// the node's client certificate and key. The file is replaced atomically.
 func WriteKubeconfig(path string, of *api.Cluster, pair string) error {
 	const context, cluster, user = "default-context", "default-cluster", "default-auth"
 	config := api.NewConfig()

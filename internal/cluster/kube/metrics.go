@@ -22,8 +22,8 @@ type metrics struct {
 	sent, received            *prometheus.HistogramVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil. The host is
-// one, and the agent's own choice.
+// newMetrics creates the metrics of this package; if r is nil, they are not registered. The label
+// host has one value, from the agent's configuration.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	latencies := []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0}
@@ -51,19 +51,19 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// callKey is under what a context has its call.
+// callKey is the context key of a call.
 type callKey struct{}
 
-// call is what the tries of one call have in common. It is for one goroutine at a time.
+// call is shared by the attempts of one call. It is not safe for concurrent use.
 type call struct {
 	verb string
-	code string // of the last try; "" before the first
+	code string // of the last attempt; "" before the first
 }
 
-// methods are the methods by which what an op says is done.
+// methods has the HTTP method of an op's verb; GET for the others.
 var methods = map[string]string{"create": http.MethodPost, "update": http.MethodPut, "patch": http.MethodPatch, "delete": http.MethodDelete}
 
-// asCall returns the context of a call, by the word of its op.
+// asCall returns the context of a call with the verb of its op.
 func asCall(ctx context.Context, verb string) context.Context {
 	method, ok := methods[verb]
 	if !ok {
@@ -72,13 +72,13 @@ func asCall(ctx context.Context, verb string) context.Context {
 	return context.WithValue(ctx, callKey{}, &call{verb: method})
 }
 
-// counted counts requests.
+// counted is a RoundTripper that counts requests.
 type counted struct {
 	*metrics
 	next http.RoundTripper
 }
 
-// RoundTrip does the request.
+// RoundTrip sends one request.
 func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	of, isCall := r.Context().Value(callKey{}).(*call)
 	if isCall && of.code != "" {
@@ -98,7 +98,7 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	c.requests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
 	c.latency.WithLabelValues(r.Method, r.URL.Host).Observe(time.Since(began).Seconds())
-	if !isCall { // a watch, whose answer has no end
+	if !isCall { // a watch, whose answer does not end
 		return resp, err
 	}
 	of.code = code
@@ -109,33 +109,34 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WrappedRoundTripper returns what is wrapped, by which client-go finds connections to close.
+// WrappedRoundTripper returns the wrapped RoundTripper, through which client-go finds connections
+// to close.
 func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }
 
-// measured is the body of an answer that is measured when it is closed.
+// measured is a response body whose size is observed when it is closed.
 type measured struct {
 	io.ReadCloser
 	n    int64
 	done prometheus.Observer
 }
 
-// Read reads and counts.
+// Read reads and counts bytes.
 func (m *measured) Read(b []byte) (int, error) {
 	n, err := m.ReadCloser.Read(b)
 	m.n += int64(n)
 	return n, err
 }
 
-// Close closes the body.
+// Close observes the size and closes the body.
 func (m *measured) Close() error {
 	m.done.Observe(float64(m.n))
 	return m.ReadCloser.Close()
 }
 
-// dialFunc opens a connection, as net.Dialer.DialContext does.
+// dialFunc has the contract of net.Dialer.DialContext.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// resolved returns dial, by which it is counted how long names of hosts take to be resolved.
+// resolved returns dial with a measurement of the DNS lookup time.
 func (m *metrics) resolved(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var host string
@@ -147,14 +148,14 @@ func (m *metrics) resolved(dial dialFunc) dialFunc {
 	}
 }
 
-// limited is a rate limiter whose waits are counted.
+// limited is a rate limiter with a measurement of waits.
 type limited struct {
 	flowcontrol.RateLimiter
 	*metrics
 	host string
 }
 
-// Wait waits for the turn of a call.
+// Wait waits until the rate limit allows the call.
 func (l limited) Wait(ctx context.Context) error {
 	began := time.Now()
 	err := l.RateLimiter.Wait(ctx)

@@ -14,7 +14,7 @@ import (
 // reflected is the side of a Watch that the reflector writes to.
 type reflected[P Watchable] Watch[P]
 
-// Replace takes over a complete list, or refuses it: then the reflector begins anew.
+// Replace stores a complete list, or rejects it: then the reflector lists again.
 func (r *reflected[P]) Replace(list []any, _ string) error {
 	w, first := (*Watch[P])(r), r.first
 	w.first = nil
@@ -22,7 +22,7 @@ func (r *reflected[P]) Replace(list []any, _ string) error {
 	switch {
 	case err != nil:
 		if first != nil {
-			first.stream.Stop() // the reflector does not
+			first.stream.Stop() // the reflector does not stop it
 		}
 		w.note(w.ctx, err)
 	case first != nil:
@@ -55,10 +55,10 @@ func (w *Watch[P]) replace(list []any) error {
 	return nil
 }
 
-// confirm asks the server once more for a list in which nothing is left of what there was, this
-// time for the newest that is stored, and not for what the server has in memory: no pod of the node
-// is ended because of one wrong list. Deletions that a watch tells one by one need no confirmation.
-// Differs from the kubelet, which believes such a list.
+// confirm lists again if a list has none of the previous objects, this time the newest stored
+// version rather than the server's cache: one wrong list must not terminate all pods of the node.
+// Single deletions from a watch need no confirmation. Differs from the kubelet, which trusts such a
+// list.
 func (w *Watch[P]) confirm(ctx context.Context, objects map[types.NamespacedName]P) error {
 	had := w.had()
 	for _, o := range objects {
@@ -88,7 +88,7 @@ func (w *Watch[P]) confirm(ctx context.Context, objects map[types.NamespacedName
 	return err
 }
 
-// had returns the UIDs of the set as it was, or, before the first list, of what is expected.
+// had returns the UIDs of the current set, or of the expected one before the first list.
 func (w *Watch[P]) had() map[types.UID]bool {
 	w.mu.Lock()
 	had := make(map[types.UID]bool, len(w.objects))
@@ -105,7 +105,7 @@ func (w *Watch[P]) had() map[types.UID]bool {
 	return had
 }
 
-// Add takes over an object that is new or changed.
+// Add stores a new or changed object.
 func (r *reflected[P]) Add(item any) error {
 	o, err := accept[P](item)
 	if err != nil {
@@ -125,7 +125,7 @@ func (r *reflected[P]) Add(item any) error {
 // Update is Add.
 func (r *reflected[P]) Update(item any) error { return r.Add(item) }
 
-// Delete takes an object out.
+// Delete removes an object.
 func (r *reflected[P]) Delete(item any) error {
 	o, err := accept[P](item)
 	if err != nil {
@@ -138,13 +138,13 @@ func (r *reflected[P]) Delete(item any) error {
 	return nil
 }
 
-// Resync has nothing to do: nothing is derived from the set here.
+// Resync does nothing: nothing is derived from the set.
 func (r *reflected[P]) Resync() error { return nil }
 
 var errNotListed = errors.New("a change came before the list that it changes")
 
-// accept checks the type of what the server sent and drops what nobody on a node reads and what is
-// half of an object's size.
+// accept checks the type of an object and drops managedFields, which are not used and half of an
+// object's size.
 func accept[P Watchable](item any) (P, error) {
 	o, ok := item.(P)
 	if !ok {

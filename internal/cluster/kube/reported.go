@@ -6,16 +6,15 @@ import (
 )
 
 // ReportedError is the error of a transport whose owner has logged the cause. All requests fail
-// with it, so that each caller logs it for debugging only.
+// with it, and callers log it at debug level only.
 type ReportedError struct{ Err error }
 
 func (e ReportedError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the cause.
 func (e ReportedError) Unwrap() error { return e.Err }
 
-// LogLevel returns the level at which the caller of a request logs its error: level, or that of
-// debugging for a ReportedError.
+// LogLevel returns the level at which the caller of a request logs its error: level, or debug for a
+// ReportedError.
 func LogLevel(err error, level slog.Level) slog.Level {
 	if errors.As(err, &ReportedError{}) {
 		return slog.LevelDebug

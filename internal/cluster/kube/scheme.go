@@ -20,8 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// groupVersions are the API groups that a node uses, and what registers their types. Each costs
-// memory on every node.
+// groupVersions are the API groups that a node uses. Each costs memory on every node.
 var groupVersions = []struct {
 	version schema.GroupVersion
 	add     func(*runtime.Scheme) error
@@ -37,14 +36,14 @@ var groupVersions = []struct {
 	{resourcev1.SchemeGroupVersion, resourcev1.AddToScheme},
 }
 
-// Scheme returns the types of all API groups that a node uses. It is made at the first call and
-// must not be changed.
+// Scheme returns the types of all API groups that a node uses. It is created by the first call;
+// callers must not change it.
 var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status and the options of calls, in every group
 	for _, g := range groupVersions {
 		if err := g.add(s); err != nil {
-			panic(fmt.Sprintf("register the types of %s: %v", g.version, err)) // a type registered twice: cannot depend on input
+			panic(fmt.Sprintf("register the types of %s: %v", g.version, err)) // a type registered twice: independent of input
 		}
 	}
 	return s
@@ -53,23 +52,23 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 // Codecs returns the serializers of Scheme: JSON, YAML, protobuf and CBOR.
 var Codecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(Scheme()) })
 
-// parameterCodec writes the options of calls into query parameters.
+// parameterCodec encodes the options of calls as query parameters.
 var parameterCodec = sync.OnceValue(func() runtime.ParameterCodec { return runtime.NewParameterCodec(Scheme()) })
 
-// object is what every API object is.
+// object is the interface of API objects.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// Watchable are the kinds of objects that can be watched.
+// Watchable are the kinds that can be watched.
 type Watchable interface {
 	*v1.Pod | *v1.Node | *v1.ConfigMap | *v1.Secret | *v1.Service | *v1.PersistentVolumeClaim | *certificatesv1.CertificateSigningRequest | *nodev1.RuntimeClass |
 		*certificatesv1beta1.ClusterTrustBundle | *certificatesv1beta1.PodCertificateRequest | *storagev1.CSIDriver
 	object
 }
 
-// resource says where the objects of one kind are found.
+// resource is the REST mapping of a kind.
 type resource struct {
 	version    schema.GroupVersion
 	plural     string // in paths
@@ -77,7 +76,7 @@ type resource struct {
 	namespaced bool
 }
 
-// resources is by the type of the object, without the pointer.
+// resources maps object types, without the pointer, to their resources.
 var resources = map[reflect.Type]resource{
 	reflect.TypeFor[v1.Pod]():                                    {v1.SchemeGroupVersion, "pods", "pod", true},
 	reflect.TypeFor[v1.Node]():                                   {v1.SchemeGroupVersion, "nodes", "node", false},
@@ -103,8 +102,7 @@ var resources = map[reflect.Type]resource{
 	reflect.TypeFor[resourcev1.ResourceSlice]():                  {resourcev1.SchemeGroupVersion, "resourceslices", "ResourceSlice", false},
 }
 
-// resourceOf returns where objects of type P are found. P is a pointer to one of the types of
-// resources.
+// resourceOf returns the resource of type P, a pointer to one of the types of resources.
 func resourceOf[P object]() resource {
 	r, ok := resources[reflect.TypeFor[P]().Elem()]
 	if !ok {

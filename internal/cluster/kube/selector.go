@@ -8,19 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Selector says which objects are watched; the zero value is all of a kind.
+// Selector selects the watched objects; the zero value selects all of a kind.
 type Selector struct {
-	Namespace string          // "" is all namespaces
-	Fields    fields.Selector // nil is everything
-	Labels    labels.Selector // nil is everything
+	Namespace string          // "" means all namespaces
+	Fields    fields.Selector // nil selects everything
+	Labels    labels.Selector // nil selects everything
 }
 
-// OfNode selects the pods that are bound to a node.
+// OfNode selects the objects whose spec.nodeName is node.
 func OfNode(node string) Selector {
 	return Selector{Fields: fields.OneTermEqualSelector("spec.nodeName", node)}
 }
 
-// Named selects one object. namespace is "" for kinds that have none.
+// Named selects one object. namespace is "" for cluster-scoped kinds.
 func Named(namespace, name string) Selector {
 	return Selector{Namespace: namespace, Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name)}
 }

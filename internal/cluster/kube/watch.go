@@ -24,54 +24,54 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Waits between tries while the server does not answer: each is drawn between the wait and its
-// double, so that the nodes of a cluster do not come back all at once. A server that is back is
-// noticed after 20 s at the latest.
+// Back-off while the server does not answer: each delay is random between the value and its double,
+// so that the nodes of a cluster do not reconnect all at once. A recovered server is detected after
+// at most 20 s.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// calmAfter is how long a watch must have worked before the waits begin anew.
+	// calmAfter is how long a watch must have worked before the back-off is reset.
 	calmAfter = 2 * time.Minute
 )
 
-// Watch keeps a set of objects equal to what the server has. Nothing of it can be seen before the
-// first list is complete. While the server cannot be reached the set stays as it was.
+// Watch maintains a copy of a set of the server's objects. The set is empty before the first list
+// is complete. While the server is unavailable, it does not change.
 //
-// The objects are shared and must not be changed; they come without managedFields. Everything but
+// The objects are shared and must not be changed; they have no managedFields. All methods except
 // Run may be called at any time.
 type Watch[P Watchable] struct {
 	client   *Client
 	resource resource
 	selector Selector
 	changed  func()
-	expected func() []types.UID // nil: nothing
+	expected func() []types.UID // nil: none
 	synced   chan struct{}      // closed at the first complete list
 	log      *slog.Logger
 
 	// Of the reflector's goroutine:
 	ctx    context.Context // Run's
-	stale  int             // tries in a row that asked for what is too old, or too new
-	opened time.Time       // when the last stream began; zero if the next one follows a list
+	stale  int             // consecutive attempts with an expired or too large resource version
+	opened time.Time       // start of the last stream; zero if the next one follows a list
 	life   time.Duration
-	first  *opening   // the stream that is to bring the whole set, until it has; else nil
+	first  *opening   // the stream of the initial list, until it is complete; else nil
 	size   *allowance // of the last list
 
 	mu      sync.Mutex
 	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
 	err     error                      // guarded by mu
-	told    bool                       // guarded by mu; the trouble was logged as a warning
+	told    bool                       // guarded by mu; the failure was logged as a warning
 }
 
-// NewWatch returns a watch that begins with Run. changed is called, from one goroutine, after the
-// first complete list, even if it is empty, and after every change; it must not block: it is where
-// an inbox is put into. It may be nil.
+// NewWatch returns a watch that starts with Run. changed is called, from one goroutine, after the
+// first complete list, even if that is empty, and after every change. It must not block. It may be
+// nil.
 func NewWatch[P Watchable](c *Client, s Selector, changed func()) *Watch[P] {
 	return NewWatchOf[P](c, s, nil, changed)
 }
 
-// NewWatchOf is NewWatch for a set of which it is known what an earlier agent had of it. A first
-// list without any of that is confirmed, like every later one without anything of what there was.
-// known is called when there is such a list; nil knows nothing.
+// NewWatchOf is NewWatch with the objects that an earlier agent had. A first list without any of
+// them is confirmed, like every later list without any of the previous objects. known is called for
+// such a list; nil means none.
 func NewWatchOf[P Watchable](c *Client, s Selector, known func() []types.UID, changed func()) *Watch[P] {
 	if changed == nil {
 		changed = func() {}
@@ -98,8 +98,8 @@ func (w *Watch[P]) Run(ctx context.Context) error {
 		&cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch},
 		newObject[P](), (*reflected[P])(w),
 		cache.ReflectorOptions{Logger: &log, Name: w.resource.plural, Clock: stoppable, Backoff: &waits})
-	// This is what the reflector's own Run does, but that hands errors to a handler which sleeps on
-	// a clock of the whole process.
+	// Like the reflector's Run, except that errors do not go to a handler that sleeps on a
+	// process-wide clock.
 	tries := waits
 	err := tries.DelayWithReset(stoppable, calmAfter).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		if err := r.ListAndWatchWithContext(ctx); err != nil {
@@ -116,8 +116,8 @@ func (w *Watch[P]) Run(ctx context.Context) error {
 // Synced returns a channel that is closed when the first list is complete.
 func (w *Watch[P]) Synced() <-chan struct{} { return w.synced }
 
-// List returns the set, ordered by namespace and name. synced is false, and the set empty, before
-// the first list is complete.
+// List returns the set, sorted by namespace and name. Before the first list is complete, the set is
+// empty and synced is false.
 func (w *Watch[P]) List() (objects []P, synced bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,8 +137,8 @@ func (w *Watch[P]) List() (objects []P, synced bool) {
 	return objects, true
 }
 
-// Get returns one object of the set. namespace is "" for kinds that have none. Before the first
-// list is complete there is none.
+// Get returns one object of the set. namespace is "" for cluster-scoped kinds. Before the first
+// list is complete, it returns false.
 func (w *Watch[P]) Get(namespace, name string) (P, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,15 +146,15 @@ func (w *Watch[P]) Get(namespace, name string) (P, bool) {
 	return o, ok
 }
 
-// Err returns why the last try to list or watch failed, or nil if it worked: what to tell who waits
-// for Synced.
+// Err returns the error of the last attempt to list or watch, or nil. It explains why Synced is not
+// closed.
 func (w *Watch[P]) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// note keeps the outcome of a try, and says once that it does not work and once that it does again.
+// note stores the result of an attempt, and logs the first failure and the recovery.
 func (w *Watch[P]) note(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return // failed because it was stopped
@@ -174,8 +174,7 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 	}
 }
 
-// list is one try of the reflector to list. That it works is not yet the end of trouble: what comes
-// next, the watch, may fail.
+// list lists for the reflector. Success does not end a failure: the watch that follows may fail.
 func (w *Watch[P]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	w.opened, w.first = time.Time{}, nil
 	objects, err := w.listObjects(ctx, w.selector.apply(o))
@@ -195,7 +194,7 @@ func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 		return nil, fmt.Errorf("list %s: %w", w.resource.plural, err)
 	}
 	if o.Continue == "" {
-		w.size = w.wholeSet() // of all pages together
+		w.size = w.wholeSet() // for all pages together
 	}
 	ctx, cancel := context.WithTimeout(allow(ctx, w.size), w.client.timeout)
 	defer cancel()
@@ -205,19 +204,18 @@ func (w *Watch[P]) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	return list, nil
 }
 
-// request asks for the objects.
 func (w *Watch[P]) request(o metav1.ListOptions) *rest.Request {
 	return w.client.rest[w.resource].Get().
 		NamespaceIfScoped(w.selector.Namespace, w.resource.namespaced && w.selector.Namespace != "").
 		Resource(w.resource.plural).VersionedParams(&o, parameterCodec())
 }
 
-// wholeSet is how much of a list of all objects is read.
+// wholeSet returns the allowance of a complete list.
 func (w *Watch[P]) wholeSet() *allowance {
 	return newAllowance(mostOfList, "the list of "+w.resource.plural)
 }
 
-// watch is one try of the reflector to watch, and in most cases to list by watching.
+// watch watches for the reflector, usually with the initial list as events.
 func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o = w.selector.apply(o)
 	o.Watch = true
@@ -226,7 +224,7 @@ func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	}
 	size := w.wholeSet()
 	if o.SendInitialEvents == nil {
-		size.lift() // what comes is bounded one by one
+		size.lift() // each event is limited separately
 	}
 	stream, err := w.open(allow(ctx, size), o)
 	w.opened, w.life = time.Now(), time.Duration(ptr.Deref(o.TimeoutSeconds, 0))*time.Second
@@ -238,8 +236,8 @@ func (w *Watch[P]) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	case o.SendInitialEvents == nil:
 		w.note(ctx, err)
 	case err == nil:
-		w.first = &opening{stream, size} // it works when the set is complete
-	case !apierrors.IsInvalid(err): // a server that cannot do that is asked for a list next
+		w.first = &opening{stream, size} // success is noted when the set is complete
+	case !apierrors.IsInvalid(err): // without streaming lists, the reflector lists next
 		w.note(ctx, err)
 	}
 	return stream, err
@@ -251,21 +249,20 @@ type opening struct {
 	size   *allowance
 }
 
-// cutOff reports, once, whether the last stream ended before its time. Then the server may have
-// been restarted with older data, under whose versions a watch that goes on where it was would wait
-// for a long time: the reflector lists again, which costs the server little if nothing of the kind
-// happened.
+// cutOff reports, once, whether the last stream ended early. Then the server may have restarted
+// with older data, and a watch from the last resource version would wait for a long time. The
+// reflector lists again, which is cheap for the server if its data are not older.
 func (w *Watch[P]) cutOff() bool {
 	early := !w.opened.IsZero() && time.Since(w.opened) < w.life
 	w.opened = time.Time{}
 	return early
 }
 
-// errUnanswered says that a server took a request for a watch and said nothing to it.
+// errUnanswered means that the server accepted a watch request and sent no answer.
 var errUnanswered = errors.New("the server does not answer")
 
-// open begins to watch. A server begins its answer at once, however long it has nothing to tell:
-// one that does not is given up.
+// open opens a watch. A server sends the response header at once, even without events; otherwise
+// the watch is canceled.
 func (w *Watch[P]) open(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	answered := time.AfterFunc(w.client.timeout, func() { cancel(errUnanswered) })
@@ -281,20 +278,20 @@ func (w *Watch[P]) open(ctx context.Context, o metav1.ListOptions) (watch.Interf
 	return opened{stream, func() { cancel(nil) }}, nil
 }
 
-// opened is a watch that has a context of its own.
+// opened is a watch with its own context.
 type opened struct {
 	watch.Interface
 	cancel func()
 }
 
-// Stop ends the watch.
+// Stop stops the watch.
 func (o opened) Stop() {
 	o.Interface.Stop()
 	o.cancel()
 }
 
-// pace waits before the next try if one after the other asks for a version that the server does not
-// have: the reflector begins anew without a pause then, which is right only once.
+// pace delays the next attempt if consecutive ones fail because of the resource version: the
+// reflector retries without a delay, which is right only once.
 func (w *Watch[P]) pace(ctx context.Context, err error) {
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		w.stale = 0
@@ -311,14 +308,14 @@ func (w *Watch[P]) pace(ctx context.Context, err error) {
 	}
 }
 
-// stoppableClock is the real one, but for waits: they end when the context does. The reflector
-// waits for some of them without looking whether it is to stop.
+// stoppableClock is the real clock, except that waits end when the context is done. The reflector
+// ignores its context in some waits.
 type stoppableClock struct {
 	clock.RealClock
 	done context.Context
 }
 
-// After returns a channel that has the time after d, or when the clock is stopped.
+// After returns a channel that receives the time after d, or when the context is done.
 func (c stoppableClock) After(d time.Duration) <-chan time.Time {
 	ch := make(chan time.Time, 1)
 	var once sync.Once

@@ -12,21 +12,21 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// Network is what is asked to find the Node's addresses.
+// Network finds the Node's addresses. See HostNetwork.
 type Network struct {
 	// Interfaces returns the addresses of this machine's interfaces.
 	Interfaces func() ([]netip.Addr, error)
 	// Lookup resolves a host name.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	// DefaultRoute returns the address of the interface of the default route, of the family of
-	// want.
+	// DefaultRoute returns the address of the interface of the default route, in the address family
+	// of want.
 	DefaultRoute func(want netip.Addr) (netip.Addr, error)
-	// Watch calls changed after the answers of the others may have changed, and once at first,
-	// until ctx is done. It is not needed to find addresses.
+	// Watch calls changed once at first, and after the results of the other functions may have
+	// changed, until ctx is done. Address discovery does not need it.
 	Watch func(ctx context.Context, changed func()) error
 }
 
-// HostNetwork asks this machine.
+// HostNetwork returns the Network of this machine.
 func HostNetwork() Network {
 	return Network{
 		Interfaces: func() ([]netip.Addr, error) {
@@ -60,9 +60,9 @@ func HostNetwork() Network {
 	}
 }
 
-// InternalIPs returns the addresses that a Node of these settings tells of this machine, primary
-// first; none where a cloud provider finds them. It may wait for a name server, two seconds at
-// most. The zero Network is this machine's.
+// InternalIPs returns the InternalIP addresses of a Node with these settings, primary first; none
+// if a cloud provider sets them. It may wait for DNS, at most two seconds. The zero Network stands
+// for this machine's.
 func InternalIPs(ctx context.Context, s *Settings, n Network) ([]string, error) {
 	if n.Interfaces == nil {
 		n = HostNetwork()
@@ -79,8 +79,9 @@ func InternalIPs(ctx context.Context, s *Settings, n Network) ([]string, error) 
 	return out, err
 }
 
-// findAddresses returns the Node's addresses by the rules of --node-ip: the IPs given, or else the
-// name if it is an address, what the name resolves to, or the address of the default route.
+// findAddresses returns the Node's addresses by the rules of --node-ip: the given IPs, or else the
+// name if it is an address, an address that the name resolves to, or the address of the default
+// route.
 func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddress, error) {
 	hostname := v1.NodeAddress{Type: v1.NodeHostName, Address: s.Name}
 	given := givenIPs(s)
@@ -108,7 +109,7 @@ func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddres
 	return append(out, hostname), nil
 }
 
-// guessAddress returns the address of a node for which none is given.
+// guessAddress returns the address of a node without --node-ip.
 func guessAddress(ctx context.Context, s *Settings, n Network, own []netip.Addr) (netip.Addr, error) {
 	if ip, err := netip.ParseAddr(s.Name); err == nil {
 		return ip, checkAddress(ip, own)
@@ -117,7 +118,8 @@ func guessAddress(ctx context.Context, s *Settings, n Network, own []netip.Addr)
 	if len(s.NodeIPs) > 0 {
 		want = s.NodeIPs[0]
 	}
-	// Many machines resolve their own name to a loopback address, which is of no use to others.
+	// Many machines resolve their own name to a loopback address, which other machines cannot
+	// reach.
 	found, lookupErr := n.Lookup(ctx, s.Name)
 	var usable []netip.Addr
 	for _, ip := range found {
@@ -140,7 +142,7 @@ func guessAddress(ctx context.Context, s *Settings, n Network, own []netip.Addr)
 	return ip, nil
 }
 
-// checkAddress returns why an address cannot be the node's.
+// checkAddress returns an error if an address cannot be the node's.
 func checkAddress(ip netip.Addr, own []netip.Addr) error {
 	switch {
 	case ip.IsLoopback():

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchAddresses calls changed after this machine's addresses or the routes by which they are found
-// may have changed, until ctx is done. It does not say what has changed, and may call for nothing.
+// watchAddresses calls changed after this machine's addresses or routes may have changed, until ctx
+// is done. It may call changed when nothing has changed.
 func watchAddresses(ctx context.Context, changed func()) error {
 	f, err := openAddressEvents()
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // ends the reading
+	stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // unblocks the read
 	defer stop()
-	changed()                  // what changed before the kernel knew that it is to tell
-	buf := make([]byte, 1<<16) // of no datagram is more
+	changed()                  // changes before the subscription
+	buf := make([]byte, 1<<16) // larger than any datagram
 	for ctx.Err() == nil {
 		if err := readAddressEvents(f, buf, changed); err != nil && ctx.Err() == nil {
 			return errors.Join(err, f.Close())
@@ -44,11 +44,11 @@ func openAddressEvents() (*os.File, error) {
 	return f, nil
 }
 
-// readAddressEvents waits for the next datagram of events, reads it into the buffer, and calls
-// changed if one of them matters.
+// readAddressEvents reads the next datagram of events into the buffer, and calls changed if an
+// event is relevant.
 func readAddressEvents(f *os.File, buf []byte, changed func()) error {
 	n, err := f.Read(buf)
-	if errors.Is(err, unix.ENOBUFS) { // some were lost
+	if errors.Is(err, unix.ENOBUFS) { // events were lost
 		changed()
 		return nil
 	}
@@ -68,8 +68,8 @@ func readAddressEvents(f *os.File, buf []byte, changed func()) error {
 	return nil
 }
 
-// mayMove reports whether an event may give the node another address. What comes and goes with the
-// interfaces of pods does not: link-local addresses, and the IPv6 routes to them.
+// mayMove reports whether an event may change the node's address. Link-local addresses and the IPv6
+// routes to them, which change with the interfaces of pods, do not.
 func mayMove(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR: // struct ifaddrmsg: family, length of prefix, flags, scope

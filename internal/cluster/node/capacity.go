@@ -11,19 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Signals whose hard eviction threshold is kept free of pods.
+// Eviction signals whose hard thresholds are subtracted from allocatable.
 const (
 	memoryAvailable = "memory.available"
 	nodefsAvailable = "nodefs.available"
 )
 
-// threshold is an amount, or a part of the capacity.
+// threshold is an amount, or a fraction of the capacity.
 type threshold struct {
 	amount resource.Quantity
 	part   float32 // 0..1; used if it is not 0
 }
 
-// of returns the threshold's amount of a capacity.
+// of returns the threshold as an amount of the given capacity.
 func (t threshold) of(capacity resource.Quantity) resource.Quantity {
 	if t.part == 0 {
 		return t.amount
@@ -31,18 +31,18 @@ func (t threshold) of(capacity resource.Quantity) resource.Quantity {
 	return *resource.NewQuantity(int64(float32(capacity.Value())*t.part), resource.BinarySI)
 }
 
-// Reservation is what of the node's capacity is not for pods: allocatable = capacity − reservation
-// (Kubernetes documentation, "Reserve Compute Resources for System Daemons"). The zero value
-// reserves nothing.
+// Reservation is the part of the node's capacity that pods cannot use: allocatable = capacity −
+// reservation (Kubernetes documentation, "Reserve Compute Resources for System Daemons"). The zero
+// value reserves nothing.
 type Reservation struct {
 	kube, system v1.ResourceList
-	fixed        v1.ResourceList               // the sum of both, and what else does not hang on the capacity
+	fixed        v1.ResourceList               // both, and other amounts that do not depend on the capacity
 	thresholds   map[v1.ResourceName]threshold // hard eviction thresholds
 }
 
 // NewReservation returns the reservation of KubeletConfiguration's kubeReserved, systemReserved,
 // evictionHard and reservedSystemCPUs, which overrides the CPU of the former two. Of evictionHard,
-// only what concerns memory and the node's file system counts. Errors name the field.
+// only the signals of memory and the node's file system count. Errors name the field.
 func NewReservation(kubeReserved, systemReserved, evictionHard map[string]string, reservedSystemCPUs string) (Reservation, error) {
 	r := Reservation{
 		kube: v1.ResourceList{}, system: v1.ResourceList{}, fixed: v1.ResourceList{}, thresholds: map[v1.ResourceName]threshold{},
@@ -87,7 +87,7 @@ func NewReservation(kubeReserved, systemReserved, evictionHard map[string]string
 	return r, nil
 }
 
-// parseThreshold reads "100Mi" or "10%"; 0% and 100% switch the threshold off.
+// parseThreshold parses "100Mi" or "10%"; 0% and 100% disable the threshold.
 func parseThreshold(value string) (threshold, error) {
 	percent, ok := strings.CutSuffix(value, "%")
 	if !ok {
@@ -107,15 +107,15 @@ func parseThreshold(value string) (threshold, error) {
 	return threshold{part: float32(f) / 100}, nil
 }
 
-// Kube returns kubeReserved. It must not be changed.
+// Kube returns kubeReserved. Callers must not change it.
 func (r Reservation) Kube() v1.ResourceList { return r.kube }
 
-// System returns systemReserved. It must not be changed.
+// System returns systemReserved. Callers must not change it.
 func (r Reservation) System() v1.ResourceList { return r.system }
 
-// Enforced returns what all pods together are held to: the capacity without what is reserved.
-// Eviction thresholds are left to them: they are evicted before they reach them (Kubernetes
-// documentation, "Reserve Compute Resources for System Daemons").
+// Enforced returns the limit of all pods together: capacity minus reservations. Eviction thresholds
+// are not subtracted: pods are evicted before they reach the limit (Kubernetes documentation,
+// "Reserve Compute Resources for System Daemons").
 func (r Reservation) Enforced(capacity v1.ResourceList) v1.ResourceList {
 	out := v1.ResourceList{}
 	for name, total := range capacity {
@@ -126,14 +126,14 @@ func (r Reservation) Enforced(capacity v1.ResourceList) v1.ResourceList {
 	return out
 }
 
-// Resources returns what the machine has, and what of it is for pods.
+// Resources returns the capacity and the allocatable resources of the machine.
 func Resources(s *Settings, m *Machine) (capacity, allocatable v1.ResourceList) {
 	capacity = computeCapacity(s, m)
 	return capacity, computeAllocatable(s.Reservation, capacity)
 }
 
-// Of returns what is reserved of one resource with the given capacity: for daemons, and what no pod
-// may take before pods are evicted.
+// Of returns the amount of a resource that is reserved at the given capacity: the daemons'
+// reservation plus the hard eviction threshold.
 func (r Reservation) Of(name v1.ResourceName, capacity resource.Quantity) resource.Quantity {
 	sum := r.fixed[name].DeepCopy()
 	if t, ok := r.thresholds[name]; ok {
@@ -142,7 +142,7 @@ func (r Reservation) Of(name v1.ResourceName, capacity resource.Quantity) resour
 	return sum
 }
 
-// computeCapacity returns what the machine has. What is not known is not in it.
+// computeCapacity returns the capacity of the machine, without resources that could not be read.
 func computeCapacity(s *Settings, m *Machine) v1.ResourceList {
 	out := v1.ResourceList{}
 	pods := s.MaxPods
@@ -165,8 +165,8 @@ func computeCapacity(s *Settings, m *Machine) v1.ResourceList {
 	return out
 }
 
-// computeAllocatable returns what of the capacity is for pods. Huge pages are taken from memory,
-// too: they are not there for others.
+// computeAllocatable returns the allocatable part of the capacity. Huge pages are subtracted from
+// memory, too.
 func computeAllocatable(r Reservation, capacity v1.ResourceList) v1.ResourceList {
 	out := v1.ResourceList{}
 	huge := resource.Quantity{Format: resource.BinarySI}
@@ -192,9 +192,9 @@ func atLeastZero(q resource.Quantity) resource.Quantity {
 	return q
 }
 
-// mergeCapacity returns capacity and allocatable of a status that said old: the machine's, then the
-// devices', and others' extended resources as they were (they may be advertised by hand; Kubernetes
-// documentation, "Advertise Extended Resources for a Node").
+// mergeCapacity returns capacity and allocatable of a status whose capacity was old: the resources
+// of the machine and of device plugins; other extended resources are retained (they may be
+// advertised by hand; Kubernetes documentation, "Advertise Extended Resources for a Node").
 func mergeCapacity(s *Settings, f *Facts, old v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = computeCapacity(s, &f.Machine)
 	for name, q := range old {
@@ -211,7 +211,7 @@ func mergeCapacity(s *Settings, f *Facts, old v1.ResourceList) (capacity, alloca
 	return capacity, allocatable
 }
 
-// missingCapacity returns the resources that every node must have and this one lacks.
+// missingCapacity returns the required resources that this node lacks.
 func missingCapacity(s *Settings, capacity v1.ResourceList) []string {
 	required := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods}
 	if s.LocalStorageCapacityIsolation {
@@ -226,7 +226,7 @@ func missingCapacity(s *Settings, capacity v1.ResourceList) []string {
 	return missing
 }
 
-// hugePagesName returns the resource of pages of a size in bytes, as "hugepages-2Mi".
+// hugePagesName returns the resource name of pages of a size in bytes, such as "hugepages-2Mi".
 func hugePagesName(size int64) v1.ResourceName {
 	return v1.ResourceName(v1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 }
@@ -235,14 +235,14 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a
-// domain, which is not kubernetes.io (Kubernetes documentation, "Extended resources").
+// isExtended reports whether a resource is an extended one: its name has a domain, which is not
+// kubernetes.io (Kubernetes documentation, "Extended resources").
 func isExtended(name v1.ResourceName) bool {
 	domain, _, ok := strings.Cut(string(name), "/")
 	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
 }
 
-// countCPUs returns how many CPUs a list in the kernel's form names, as "0-3,8".
+// countCPUs returns the number of CPUs in a list of the kernel's format, such as "0-3,8".
 func countCPUs(list string) (int, error) {
 	seen := map[int]bool{}
 	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {

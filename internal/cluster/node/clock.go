@@ -9,37 +9,35 @@ import (
 )
 
 const (
-	// smallestStep is the least step of the machine's clock that is reported: time services make
+	// smallestStep is the smallest step of the machine's clock that is reported: time services make
 	// smaller ones all the time.
 	smallestStep = 10 * time.Second
 	// stepShows is how long a step is reported.
 	stepShows = time.Hour
 )
 
-// clock notices that the machine's clock was set. It is checked at each renewal of the lease, which
-// happens anyhow.
+// clock detects steps of the machine's clock. It is checked at each renewal of the lease.
 type clock struct {
-	last reading // of the goroutine that renews the lease
+	last reading // owned by the goroutine that renews the lease
 
 	mu   sync.Mutex
 	step error     // guarded by mu; the last one
-	at   time.Time // guarded by mu; when it was noticed
+	at   time.Time // guarded by mu; when it was detected
 }
 
-// reading is what the machine's clock shows, and how long this agent has run by the kernel's
-// monotonic clock, which nobody sets.
+// reading is the time of the machine's clock, and the agent's run time by the kernel's monotonic
+// clock, which is never set.
 type reading struct {
 	wall    time.Time
 	elapsed time.Duration
 }
 
-// read returns what the clocks show now.
 func read(started time.Time) reading {
 	now := time.Now()
 	return reading{wall: now.Round(0), elapsed: now.Sub(started)}
 }
 
-// check compares how far both clocks have come since the last check.
+// check compares how far both clocks have advanced since the last check.
 func (c *clock) check(now reading) {
 	step := now.wall.Sub(c.last.wall) - (now.elapsed - c.last.elapsed)
 	isFirst := c.last.wall.IsZero()
@@ -57,7 +55,7 @@ func (c *clock) check(now reading) {
 	c.step = health.Since(how, c.at)
 }
 
-// health returns the last step of the machine's clock for an hour, and else nil.
+// health returns the last step of the machine's clock for an hour, then nil.
 func (c *clock) health() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,11 +11,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// lookupTimeout bounds the look-up of the node's name: a name server that is away must not hold up
-// the registration.
+// lookupTimeout bounds the lookup of the node's name: an unavailable name server must not block the
+// registration.
 const lookupTimeout = 2 * time.Second
 
-// collect asks every source. What cannot be found out is missing in the facts, and in the error.
+// collect reads all sources. Facts that could not be read are missing in the result and named in
+// the error.
 func (n *Node) collect(ctx context.Context) (*Facts, error) {
 	var f Facts
 	var errs []error
@@ -45,7 +46,7 @@ func (n *Node) collect(ctx context.Context) (*Facts, error) {
 	return &f, errors.Join(errs...)
 }
 
-// collectHealth asks what the node's readiness depends on, besides its capacity.
+// collectHealth reads the sources that the node's readiness depends on, besides its capacity.
 func (n *Node) collectHealth(f *Facts) {
 	if n.cfg.Sources.Runtime != nil {
 		f.Runtime = n.cfg.Sources.Runtime()
@@ -55,15 +56,15 @@ func (n *Node) collectHealth(f *Facts) {
 	}
 }
 
-// addressBook remembers the node's addresses, so that names are not looked up all the time: until
-// the interfaces change, or for one ReportFrequency.
+// addressBook caches the node's addresses to avoid lookups: until the interfaces change, or for one
+// ReportFrequency.
 type addressBook struct {
 	found []v1.NodeAddress
 	own   []netip.Addr
 	at    time.Time
 }
 
-// find returns the addresses, and looks them up if need be.
+// find returns the cached addresses, or finds them again.
 func (b *addressBook) find(ctx context.Context, cfg *Config) ([]v1.NodeAddress, error) {
 	own, err := cfg.Sources.Network.Interfaces()
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// conditionWords are what a condition says while it is true and false.
+// conditionWords are the reasons, messages and event reasons of a condition by its status.
 type conditionWords struct {
 	reason, message map[v1.ConditionStatus]string
 	event           map[v1.ConditionStatus]string
 }
 
-// words of the conditions that are the agent's. The message of a Ready condition that is not true
-// is its problems.
+// words has the agent's conditions. The message of a Ready condition that is not true is the list
+// of problems.
 var words = map[v1.NodeConditionType]conditionWords{
 	v1.NodeMemoryPressure: {
 		reason: map[v1.ConditionStatus]string{v1.ConditionTrue: "KubeletHasInsufficientMemory", v1.ConditionFalse: "KubeletHasSufficientMemory"},
@@ -48,8 +48,8 @@ var words = map[v1.NodeConditionType]conditionWords{
 	},
 }
 
-// generateConditions returns the agent's conditions without times. Ready comes last: whoever reads
-// Ready has read the others.
+// generateConditions returns the agent's conditions without times. Ready comes last: a reader that
+// has read Ready has read the others.
 func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.NodeCondition {
 	ready := newCondition(v1.NodeReady, v1.ConditionTrue)
 	if err := notReady(s, f, capacity); err != nil {
@@ -64,7 +64,7 @@ func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.No
 	}
 }
 
-// status returns whether the node has the pressure.
+// status returns the status of a pressure condition.
 func (p Pressure) status(of func(Pressure) bool) v1.ConditionStatus {
 	if of(p) {
 		return v1.ConditionTrue
@@ -77,7 +77,7 @@ func newCondition(kind v1.NodeConditionType, status v1.ConditionStatus) v1.NodeC
 	return v1.NodeCondition{Type: kind, Status: status, Reason: w.reason[status], Message: w.message[status]}
 }
 
-// notReady returns everything that keeps the node from being ready, as one error, or nil.
+// notReady returns all reasons why the node is not ready as one error, or nil.
 func notReady(s *Settings, f *Facts, capacity v1.ResourceList) error {
 	errs := slices.Clone(f.Problems)
 	if missing := missingCapacity(s, capacity); len(missing) > 0 {
@@ -89,8 +89,8 @@ func notReady(s *Settings, f *Facts, capacity v1.ResourceList) error {
 	return nil
 }
 
-// mergeCondition puts a condition in its place, or at the end. Its transition time is that of the
-// last change of its status.
+// mergeCondition replaces or appends a condition. Its transition time is that of the last change of
+// its status.
 func mergeCondition(conditions []v1.NodeCondition, c v1.NodeCondition, now time.Time) []v1.NodeCondition {
 	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
 	i := slices.IndexFunc(conditions, func(old v1.NodeCondition) bool { return old.Type == c.Type })
@@ -104,8 +104,8 @@ func mergeCondition(conditions []v1.NodeCondition, c v1.NodeCondition, now time.
 	return conditions
 }
 
-// flips returns the reasons of the events of the conditions whose status differs between two
-// statuses. A node that was never ready does not become not ready.
+// flips returns the event reasons of the conditions whose status differs between two statuses. A
+// node that was never ready does not become not ready.
 func flips(old, new []v1.NodeCondition) []string {
 	was := map[v1.NodeConditionType]v1.ConditionStatus{v1.NodeReady: v1.ConditionFalse}
 	for _, c := range old {
@@ -120,7 +120,6 @@ func flips(old, new []v1.NodeCondition) []string {
 	return out
 }
 
-// isReady reports whether a status says Ready.
 func isReady(conditions []v1.NodeCondition) bool {
 	return slices.ContainsFunc(conditions, func(c v1.NodeCondition) bool {
 		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue

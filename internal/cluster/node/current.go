@@ -10,24 +10,24 @@ import (
 	"berth/internal/pod"
 )
 
-// Current is the newest known Node, for everyone who reads it or has news of it. It is there before
-// the Node that keeps it, and safe for concurrent use.
+// Current holds the newest known Node for its readers. It is created before the Node that updates
+// it, and is safe for concurrent use.
 type Current struct {
 	wake       chan struct{} // capacity 1: the status may have changed
 	observed   chan struct{} // capacity 1: current may have changed
-	registered chan struct{} // closed when the API server has shown the Node
+	registered chan struct{} // closed when the API server has returned the Node
 	forgotten  func() bool   // Sources.DevicesForgotten
-	// changed publishes the name of the Node when current may have changed.
+	// changed publishes the Node's name when current may have changed.
 	changed pod.Publisher[string]
 
 	mu        sync.Mutex
 	current   *v1.Node // guarded by mu; shared with readers and never changed, only replaced
 	published bool     // guarded by mu; current is the API server's
-	watched   bool     // guarded by mu; somebody calls Observe
-	deleted   bool     // guarded by mu; the API server has it no more
-	doubted   bool     // guarded by mu; a watch showed one that is older than current
-	// corrected: guarded by mu; no Node is shown any more that has devices of an agent before this
-	// one that nobody knows of.
+	watched   bool     // guarded by mu; Observe is in use
+	deleted   bool     // guarded by mu; the API server has deleted it
+	doubted   bool     // guarded by mu; a watch returned a Node older than current
+	// corrected: guarded by mu; from now on the API server's Node has no extended resources of an
+	// earlier agent whose devices are not known.
 	corrected bool
 }
 
@@ -39,11 +39,11 @@ func NewCurrent() *Current {
 	}
 }
 
-// Wake says that something that the status tells has changed, above all readiness. It never blocks.
+// Wake triggers a status report, after a change of readiness above all. It never blocks.
 func (c *Current) Wake() { signal(c.wake) }
 
-// Observe hands over the newest Node of a watch, or nil if it was deleted. It never blocks. Who
-// calls it once goes on calling it: from then on the Node is not read any more before its status is
+// Observe takes the newest Node of a watch, nil if it was deleted. It never blocks. A caller must
+// report all later changes: from the first call on, the Node is not read before its status is
 // compared.
 func (c *Current) Observe(newest *v1.Node) {
 	c.mu.Lock()
@@ -57,16 +57,15 @@ func (c *Current) Observe(newest *v1.Node) {
 	c.adopt(newest)
 }
 
-// Node returns the newest known Node: that of the API server, or a stand-in before it has answered,
-// or nil before Load. It is shared and must not be changed.
+// Node returns the newest known Node: the API server's, or a stand-in before the server has
+// answered, or nil before Load. It is shared; callers must not change it.
 func (c *Current) Node() *v1.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.current
 }
 
-// UID returns the UID of the Node, or "" while it is not known, or the Node is deleted or about to
-// be.
+// UID returns the UID of the Node, "" if it is not known or the Node is deleted or being deleted.
 func (c *Current) UID() types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,16 +75,15 @@ func (c *Current) UID() types.UID {
 	return c.current.UID
 }
 
-// Registered returns the channel that is closed when the API server has shown the Node for the
+// Registered returns a channel that is closed when the API server has returned the Node for the
 // first time.
 func (c *Current) Registered() <-chan struct{} { return c.registered }
 
-// adopt keeps a Node that the API server showed, unless a newer one is known: watches lag behind
-// writes. As it may also be that an older etcd was restored, the Node is then read once, and what
-// that shows is kept.
+// adopt stores a Node from the API server unless a newer one is known: watches lag behind writes.
+// As an older etcd may have been restored, the Node is then read once, and the result is stored.
 func (c *Current) adopt(newest *v1.Node) {
 	kept := *newest
-	kept.ManagedFields = nil // nobody reads them, and they are most of the object
+	kept.ManagedFields = nil // never read, and most of the object's size
 	c.mu.Lock()
 	if c.published && !c.deleted && c.current.UID == kept.UID {
 		if order, err := resourceversion.CompareResourceVersion(kept.ResourceVersion, c.current.ResourceVersion); err == nil && order < 0 && !c.doubted {
@@ -95,7 +93,7 @@ func (c *Current) adopt(newest *v1.Node) {
 		}
 	}
 	if !c.corrected && c.forgotten() {
-		kept = *withoutExtended(&kept) // pods are admitted by it while the correction is under way
+		kept = *withoutExtended(&kept) // admission uses it during the correction
 	}
 	first := !c.published
 	c.current, c.published, c.deleted, c.doubted = &kept, true, false, false
@@ -107,13 +105,13 @@ func (c *Current) adopt(newest *v1.Node) {
 	c.changed.Publish(kept.Name)
 }
 
-// Subscribe returns an inbox that gets the name of the Node each time that Node may have a new
-// answer, and the function that ends this.
+// Subscribe returns an inbox that receives the Node's name each time the result of Node may have
+// changed, and a function that ends the subscription.
 func (c *Current) Subscribe() (changed *pod.Inbox[string], cancel func()) {
 	return c.changed.Subscribe()
 }
 
-// known returns the API server's Node if there is a watch that keeps it current, else nil.
+// known returns the API server's Node if a watch keeps it current, else nil.
 func (c *Current) known() *v1.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +121,7 @@ func (c *Current) known() *v1.Node {
 	return nil
 }
 
-// standIn takes what stands in for the Node until the API server has shown it.
+// standIn sets the stand-in that Node returns until the API server has returned the Node.
 func (c *Current) standIn(n *v1.Node) {
 	c.mu.Lock()
 	if c.current == nil {
@@ -133,7 +131,7 @@ func (c *Current) standIn(n *v1.Node) {
 	c.changed.Publish(n.Name)
 }
 
-// correct notes that the devices of an agent before this one are gone from the Node.
+// correct notes that the devices of an earlier agent have been removed from the Node.
 func (c *Current) correct() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Labels, annotations and taints that the API types have no name for.
+// Labels, annotations and taints without constants in the API types.
 const (
 	labelOSBeta   = "beta.kubernetes.io/os"
 	labelArchBeta = "beta.kubernetes.io/arch"
@@ -25,7 +25,7 @@ const (
 	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 )
 
-// wellKnownLabels are those that the agent corrects at a Node that exists already.
+// wellKnownLabels are the labels that the agent corrects on an existing Node.
 var wellKnownLabels = []string{
 	v1.LabelHostname,
 	v1.LabelTopologyZone, v1.LabelTopologyRegion,
@@ -35,7 +35,7 @@ var wellKnownLabels = []string{
 	labelOSBeta, labelArchBeta,
 }
 
-// generateNode returns the Node as it is registered.
+// generateNode returns the Node for registration.
 func generateNode(s *Settings, f *Facts, now time.Time) *v1.Node {
 	n := &v1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -75,12 +75,11 @@ func givenIPs(s *Settings) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(s.NodeIPs), netip.Addr.IsUnspecified)
 }
 
-// generateStatus returns the status that the Node should have now, beginning with the one it has:
-// conditions and resources of others stay.
+// generateStatus returns the new status based on the existing one; conditions and resources of
+// other components are retained.
 func generateStatus(s *Settings, f *Facts, existing *v1.Node, now time.Time) v1.NodeStatus {
 	st := *existing.Status.DeepCopy()
-	// An external cloud provider replaces the addresses by those that it finds; they are not
-	// overwritten again.
+	// An external cloud provider replaces the addresses; do not overwrite them.
 	if len(f.Addresses) > 0 && (!s.ExternalCloudProvider || len(st.Addresses) == 0) {
 		st.Addresses = slices.Clone(f.Addresses)
 	}
@@ -105,7 +104,7 @@ func generateStatus(s *Settings, f *Facts, existing *v1.Node, now time.Time) v1.
 	return st
 }
 
-// mergeNodeInfo fills in what is known; what is not keeps its value.
+// mergeNodeInfo sets the known fields; the others keep their values.
 func mergeNodeInfo(i *v1.NodeSystemInfo, s *Settings, f *Facts) {
 	set := func(to *string, value string) {
 		if value != "" {
@@ -131,8 +130,8 @@ func mergeNodeInfo(i *v1.NodeSystemInfo, s *Settings, f *Facts) {
 	}
 }
 
-// rebooted returns the message of the event Rebooted, or "" if the machine has not started again
-// since the Node's status was written.
+// rebooted returns the message of the event Rebooted, "" if the machine has not rebooted since the
+// Node's status was written.
 func rebooted(old, new *v1.Node) string {
 	was, is := old.Status.NodeInfo.BootID, new.Status.NodeInfo.BootID
 	if was == "" || was == is {

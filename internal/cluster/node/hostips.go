@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// HostIPs are the addresses of the node that its pods show as status.hostIPs, as they were found
-// last.
+// HostIPs holds the addresses of the node for status.hostIPs of its pods.
 type HostIPs struct {
 	settings   *Settings // nil: there is no Node
 	network    Network
@@ -21,10 +20,10 @@ type HostIPs struct {
 	found      atomic.Pointer[[]string]
 }
 
-// NewHostIPs finds the addresses. With settings they are those that the Node of these settings
-// shows, by the same rules. Where a cloud provider finds those, and with nil, it is the one address
-// that other machines can reach. Interfaces whose names begin with podBridges are ignored, if that
-// is not empty: they are bridges of pods. The zero Network is this machine's.
+// NewHostIPs finds the addresses. With settings they are the Node's, by the same rules. If a cloud
+// provider sets those, or settings is nil, it is the one address that other machines can reach.
+// Interfaces whose names begin with podBridges are ignored unless that is empty. The zero Network
+// stands for this machine's.
 func NewHostIPs(settings *Settings, n Network, podBridges string, log *slog.Logger) *HostIPs {
 	if n.Interfaces == nil {
 		n = HostNetwork()
@@ -37,7 +36,7 @@ func NewHostIPs(settings *Settings, n Network, podBridges string, log *slog.Logg
 // Current returns the addresses, primary first.
 func (h *HostIPs) Current() []string { return *h.found.Load() }
 
-// IPs returns them as certificates have them.
+// IPs returns the addresses in the form that certificates use.
 func (h *HostIPs) IPs() []net.IP {
 	var out []net.IP
 	for _, text := range h.Current() {
@@ -48,8 +47,8 @@ func (h *HostIPs) IPs() []net.IP {
 	return out
 }
 
-// refresh finds them anew, and reports whether they are others. Those of a node that has none for a
-// while stay.
+// refresh finds the addresses again, and reports whether they changed. If the node has none for a
+// while, the old ones stay.
 func (h *HostIPs) refresh() bool {
 	next, old := h.find(), h.found.Load()
 	if old != nil && (len(next) == 0 || slices.Equal(next, *old)) {
@@ -59,12 +58,12 @@ func (h *HostIPs) refresh() bool {
 	return true
 }
 
-// quietPeriod is how long Follow waits after a change of addresses or routes, which come several at
-// a time.
+// quietPeriod is how long Follow waits after a change of addresses or routes: changes come in
+// bursts.
 const quietPeriod = time.Second
 
-// Follow keeps the addresses up to date until ctx is done, and calls changed when they are others.
-// Where this machine does not say that they change, they stay as they are.
+// Follow keeps the addresses up to date until ctx is done, and calls changed after each change. If
+// this machine does not report changes, the addresses stay as they are.
 func (h *HostIPs) Follow(ctx context.Context, changed func()) error {
 	wake, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
@@ -105,7 +104,7 @@ func (h *HostIPs) find() []string {
 	}
 	var out []string
 	for _, ip := range slices.DeleteFunc(slices.Clone(h.settings.NodeIPs), netip.Addr.IsUnspecified) {
-		out = append(out, ip.String()) // whether an interface has it already or is about to
+		out = append(out, ip.String()) // whether or not an interface has it yet
 	}
 	if len(out) > 0 {
 		return out
@@ -120,8 +119,9 @@ func (h *HostIPs) find() []string {
 	return h.reachableIPs()
 }
 
-// reachableIPs returns the address of the default route, or the first of an interface where there
-// is no such route, or nothing. Bridges of pods have addresses, too, that nobody else can reach.
+// reachableIPs returns the address of the default route, or the first address of an interface if
+// there is no such route, or nothing. Pod bridges are skipped: other machines cannot reach their
+// addresses.
 func (h *HostIPs) reachableIPs() []string {
 	if ip, err := h.network.DefaultRoute(netip.IPv4Unspecified()); err == nil {
 		return []string{ip.String()}

@@ -10,11 +10,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxImageNames bounds the names of one image in the status.
+// maxImageNames limits the names of one image in the status.
 const maxImageNames = 5
 
-// ContainerImages returns the runtime's images in the form of the Node's status, unbounded. Digests
-// come before tags.
+// ContainerImages converts the runtime's images to the form of the Node's status, without limits.
+// Digests come before tags.
 func ContainerImages(images []*runtimeapi.Image) []v1.ContainerImage {
 	out := make([]v1.ContainerImage, 0, len(images))
 	for _, i := range images {
@@ -23,17 +23,17 @@ func ContainerImages(images []*runtimeapi.Image) []v1.ContainerImage {
 	return out
 }
 
-// imagesFor is for how long a list of images is used: to make one costs the runtime more than
-// everything else that the status is made from.
+// imagesFor is how long a list of images is cached: listing is the most expensive part of the
+// status for the runtime.
 const imagesFor = 30 * time.Second
 
-// imageCache keeps the last list of images. It belongs to one goroutine.
+// imageCache caches the last list of images. It is not safe for concurrent use.
 type imageCache struct {
 	images []v1.ContainerImage
 	at     time.Time
 }
 
-// list returns the images, and asks for them if the last list is old.
+// list returns the cached images, or lists them again if the cache is too old.
 func (s *imageCache) list(ctx context.Context, ask func(context.Context) ([]v1.ContainerImage, error)) ([]v1.ContainerImage, error) {
 	if s.images != nil && time.Since(s.at) < imagesFor {
 		return s.images, nil
@@ -47,8 +47,8 @@ func (s *imageCache) list(ctx context.Context, ask func(context.Context) ([]v1.C
 }
 
 // rankImages returns the largest images, at most limit of them (negative: all), each with at most
-// maxImageNames names. Images of one size are in the order of their names, so that the status does
-// not change with the order of a list.
+// maxImageNames names. Images of equal size are sorted by name, so that the status does not depend
+// on the order of the list.
 func rankImages(images []v1.ContainerImage, limit int) []v1.ContainerImage {
 	out := slices.Clone(images)
 	slices.SortFunc(out, func(a, b v1.ContainerImage) int {

@@ -7,8 +7,8 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// storedLabels is the file of the labels that the API server last showed. Static pods that select
-// nodes by label start with them while the API server is away.
+// storedLabels is the file of the labels that the API server last returned. Static pods with node
+// selectors start with them while the API server is unavailable.
 type storedLabels struct {
 	Version int               `json:"version"`
 	Node    string            `json:"node"`
@@ -17,8 +17,8 @@ type storedLabels struct {
 
 const storedLabelsVersion = 1
 
-// readLabels returns the stored labels of the node; nil if there are none, or those of another
-// node. A file that cannot be read is set aside.
+// readLabels returns the stored labels of the node; nil if there are none or they are another
+// node's. A file that cannot be read is set aside.
 func readLabels(file, node string) (map[string]string, error) {
 	var s storedLabels
 	err := checkpoint.Read(file, "labels of the node", func(b []byte) error {
@@ -36,7 +36,7 @@ func readLabels(file, node string) (map[string]string, error) {
 	return s.Labels, nil
 }
 
-// writeLabels replaces the file. What a power cut loses, the API server shows again.
+// writeLabels replaces the file without fsync: the API server returns lost labels again.
 func writeLabels(file, node string, labels map[string]string) error {
 	b, err := json.Marshal(storedLabels{Version: storedLabelsVersion, Node: node, Labels: labels})
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"berth/internal/pod"
 )
 
-// leaseTries is how often one renewal is tried.
+// leaseTries is the number of attempts of one renewal.
 const leaseTries = 5
 
-// leaseRetry spaces the tries to find or make the lease.
+// leaseRetry is the back-off of attempts to get or create the lease.
 var leaseRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 7 * time.Second, Steps: math.MaxInt}
 
-// renewLease keeps the node's lease (KEP-589): as long as it is renewed, the node is alive,
-// whatever its status says.
+// renewLease renews the node's lease (KEP-589): as long as it is renewed, the node is alive,
+// whatever its status.
 func (n *Node) renewLease(ctx context.Context) {
 	trouble := complaint{log: n.cfg.Log, what: "renew the lease of the node"}
 	var held *coordinationv1.Lease
 	retry := leaseRetry.DelayFunc()
-	registered := n.registered // a new lease needs the Node, and does not sleep through its registration
+	registered := n.registered // ends a wait for a retry: a new lease needs the Node
 	started := time.Now()
 	for {
 		n.clock.check(read(started))
@@ -37,7 +37,7 @@ func (n *Node) renewLease(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if registered == nil || !apierrors.IsNotFound(err) { // a new Node is about to be made
+		if registered == nil || !apierrors.IsNotFound(err) { // the Node is about to be created
 			trouble.note(err)
 		}
 		held = next
@@ -58,8 +58,8 @@ func (n *Node) renewLease(ctx context.Context) {
 	}
 }
 
-// syncLease renews the lease held, or finds or makes one if there is none. It returns the lease to
-// renew next time, which is nil if it has to be found first.
+// syncLease renews the held lease, or gets or creates one. It returns the lease to renew next time,
+// nil if it has to be read first.
 func (n *Node) syncLease(ctx context.Context, held *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	var err error
 	if held == nil {
@@ -97,8 +97,8 @@ func (n *Node) getLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	return n.cfg.Leases.GetLease(ctx, v1.NamespaceNodeLease, n.cfg.Settings.Name)
 }
 
-// createLease makes the lease once the Node can be read: a lease without an owner would outlive its
-// Node.
+// createLease creates the lease once the Node can be read: a lease without an owner would outlive
+// its Node.
 func (n *Node) createLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	uid := n.UID()
 	if uid == "" {
@@ -119,8 +119,8 @@ func (n *Node) updateLease(ctx context.Context, base *coordinationv1.Lease) (*co
 	return n.cfg.Leases.UpdateLease(ctx, generateLease(base, n.cfg.Settings.Name, n.UID(), n.cfg.LeaseDuration, time.Now()))
 }
 
-// generateLease returns the lease as it is renewed now, beginning with base unless that is nil. Its
-// owner is the Node with the given UID; while that is "", the owner stays as it is.
+// generateLease returns the renewed lease, based on base unless that is nil. Its owner is the Node
+// with the given UID; if that is "", the owner is unchanged.
 func generateLease(base *coordinationv1.Lease, node string, uid types.UID, duration time.Duration, now time.Time) *coordinationv1.Lease {
 	l := &coordinationv1.Lease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what the kernel and the system's files tell of the machine. What could not be read is
+// Machine is the state that the kernel and system files report. Values that could not be read are
 // zero.
 type Machine struct {
 	// CPUs that are online.
 	CPUs int
 	// Memory and Swap in bytes; swap may be 0.
 	Memory, Swap int64
-	// PIDs is how many processes and threads there may be.
+	// PIDs is the maximum number of processes and threads.
 	PIDs int64
 	// HugePages is the reserved memory in bytes by page size in bytes; nil if it could not be read.
 	HugePages map[int64]int64
@@ -34,14 +34,14 @@ type Machine struct {
 
 // Host reads the machine.
 type Host struct {
-	// Root is where /proc, /sys and /etc are found: "/" unless in a test.
+	// Root is the parent of /proc, /sys and /etc: "/" except in tests.
 	Root string
 	// Dir is the agent's root directory. Its file system is the node's ephemeral storage.
 	Dir string
 }
 
-// Read returns what could be read, and the errors of what could not. Identifiers that a machine
-// need not have are empty.
+// Read returns the values that could be read, and the errors of the others. Identifiers that a
+// machine need not have are empty.
 func (h Host) Read() (Machine, error) {
 	var m Machine
 	var errs []error
@@ -66,8 +66,7 @@ func (h Host) Read() (Machine, error) {
 	m.BootID, err = h.line("/proc/sys/kernel/random/boot_id")
 	note("boot id", err)
 	m.MachineID = h.first("/etc/machine-id", "/var/lib/dbus/machine-id")
-	// Machines without DMI have their serial in the device tree, or are known by their machine id
-	// alone.
+	// Machines without DMI have a serial in the device tree, or only their machine ID.
 	m.SystemUUID = h.first("/sys/class/dmi/id/product_uuid", "/proc/device-tree/system-id", "/proc/device-tree/vm,uuid", "/etc/machine-id")
 	m.OSImage = h.osImage()
 	return m, errors.Join(errs...)
@@ -81,7 +80,7 @@ func (h Host) line(name string) (string, error) {
 	return strings.Trim(string(b), " \n\x00"), err
 }
 
-// first returns the first of some files that says something.
+// first returns the first non-empty line among the files.
 func (h Host) first(names ...string) string {
 	for _, name := range names {
 		if s, err := h.line(name); err == nil && s != "" {
@@ -99,7 +98,6 @@ func (h Host) cpus() (int, error) {
 	return countCPUs(list)
 }
 
-// memory returns MemTotal and SwapTotal in bytes.
 func (h Host) memory() (memory, swap int64, err error) {
 	const name = "/proc/meminfo"
 	b, err := os.ReadFile(h.path(name))
@@ -132,7 +130,7 @@ func (h Host) memory() (memory, swap int64, err error) {
 	return memory, swap, nil
 }
 
-// pids returns the smaller of the kernel's limits of process ids and of threads
+// pids returns the smaller of the kernel's limits of process IDs and of threads
 // (proc_sys_kernel(5)).
 func (h Host) pids() (int64, error) {
 	least := int64(math.MaxInt64)
@@ -150,7 +148,7 @@ func (h Host) pids() (int64, error) {
 	return least, nil
 }
 
-// hugePages returns the pools of huge pages. A kernel without them has an empty result.
+// hugePages returns the pools of huge pages, none if the kernel has no support.
 func (h Host) hugePages() (map[int64]int64, error) {
 	const dir = "/sys/kernel/mm/hugepages"
 	out := map[int64]int64{}
@@ -199,7 +197,7 @@ func (h Host) osImage() string {
 func storageOf(dir string) (int64, error) {
 	var s unix.Statfs_t
 	err := unix.Statfs(dir, &s)
-	// A directory that is still to be made will be on the file system of its parent.
+	// A directory that does not exist yet will be on the file system of its parent.
 	for up := dir; errors.Is(err, fs.ErrNotExist) && up != filepath.Dir(up); {
 		up = filepath.Dir(up)
 		err = unix.Statfs(up, &s)

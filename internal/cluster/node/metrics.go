@@ -7,11 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// startStep is a step of the start of a Node that was not there before.
+// startStep is a step of the startup of a new Node.
 type startStep int
 
-// The steps in their order: it is about to be registered, the API server has made it, it was
-// reported as ready.
+// The steps in order: about to be registered, created at the API server, reported as ready.
 const (
 	stepRegistering startStep = iota
 	stepRegistered
@@ -19,9 +18,9 @@ const (
 	startSteps
 )
 
-// metrics measure the start of a Node. One that was there before has no such start, and no samples:
-// the families have no labels, but children, so that nothing is shown of what is not over. They
-// belong to the goroutine that reports.
+// metrics measure the startup of a new Node. A Node that existed before has no samples: the
+// families are vectors without labels, so that they export nothing before the value is known. They
+// are owned by the goroutine that reports.
 type metrics struct {
 	booted, began time.Time             // of the machine and of the agent; zero: not known
 	at            [startSteps]time.Time // zero: not yet
@@ -29,7 +28,7 @@ type metrics struct {
 	preKubelet, preRegistration, registration, postRegistration, total *prometheus.GaugeVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if cfg.Metrics is nil.
+// newMetrics creates the metrics of this package; if cfg.Metrics is nil, they are not registered.
 func newMetrics(cfg *Config) *metrics {
 	f := promauto.With(cfg.Metrics)
 	gauge := func(name, help string) *prometheus.GaugeVec {
@@ -50,7 +49,7 @@ func newMetrics(cfg *Config) *metrics {
 	}
 }
 
-// reach notes that the start has come so far. What counts is the first time.
+// reach records the time of the first call for a step.
 func (m *metrics) reach(s startStep) {
 	if !m.at[s].IsZero() {
 		return
@@ -67,7 +66,7 @@ func (m *metrics) reach(s startStep) {
 	}
 }
 
-// set shows how long a part took, unless its beginning is not known.
+// set sets the duration of a part, unless its start is not known.
 func set(part *prometheus.GaugeVec, from, to time.Time) {
 	if !from.IsZero() {
 		part.WithLabelValues().Set(to.Sub(from).Seconds())

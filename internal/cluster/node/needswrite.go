@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// needsWrite reports whether anything but the times of heartbeats differs.
+// needsWrite reports whether the statuses differ in more than heartbeat times.
 func needsWrite(old, new *v1.NodeStatus) bool {
 	return !equality.Semantic.DeepEqual(withoutHeartbeats(old), withoutHeartbeats(new))
 }

@@ -17,26 +17,25 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// Nodes is the part of the API server that holds Nodes. Calls are made with a deadline; errors are
-// those of the API (apierrors), and name the call and the object; what is returned may be shared,
-// what is given is not changed any more.
+// Nodes is the API of Node objects. Calls have a deadline; errors are API errors (apierrors) that
+// name the call and the object; results may be shared, and arguments are not changed afterwards.
 type Nodes interface {
 	GetNode(ctx context.Context, name string) (*v1.Node, error)
-	// CreateNode makes the Node with its status.
+	// CreateNode creates the Node with its status.
 	CreateNode(ctx context.Context, n *v1.Node) (*v1.Node, error)
-	// PatchNode writes what differs between old and changed, except the status, and returns the
-	// Node as it is then. It is a conflict if the Node has not the UID of old any more.
+	// PatchNode writes the differences between old and changed, except the status, and returns the
+	// resulting Node. It returns Conflict if the Node's UID differs from that of old.
 	PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error)
-	// PatchNodeStatus is PatchNode for the status alone. Addresses are replaced as a whole,
+	// PatchNodeStatus is PatchNode for the status only. Addresses are replaced as a whole,
 	// conditions merged.
 	PatchNodeStatus(ctx context.Context, old, changed *v1.Node) (*v1.Node, error)
 }
 
-// Leases is the part of the API server that holds leases. It is used as Nodes is.
+// Leases is the API of leases. The contract of Nodes applies.
 type Leases interface {
 	GetLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
-	// UpdateLease replaces the lease, unless it has another resource version by now (Conflict).
+	// UpdateLease replaces the lease; it returns Conflict if the resource version has changed.
 	UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
 }
 
@@ -47,30 +46,30 @@ type Recorder interface {
 	Event(eventtype, reason, message string)
 }
 
-// Sources are asked for the facts whenever the status is looked at: every UpdateFrequency, and at
-// each wake-up. They answer at once, from what they know. What is nil is left out.
+// Sources provide the facts for the status: every UpdateFrequency, and at each wake-up. They answer
+// at once, from memory. Nil sources are skipped.
 type Sources struct {
 	// Machine reads the machine; nil reads this one.
 	Machine func() (Machine, error)
-	// Network finds addresses; the zero value asks this machine.
+	// Network finds addresses; the zero value uses this machine.
 	Network Network
 	// Runtime is RuntimeHealth.State.
 	Runtime func() RuntimeState
 	// Images returns the images on the node.
 	Images func(context.Context) ([]v1.ContainerImage, error)
-	// Problems returns what makes the node not ready besides missing capacity, in the words of the
-	// message of Ready.
+	// Problems returns the reasons why the node is not ready besides missing capacity, as they
+	// appear in the message of Ready.
 	Problems func() []error
-	// Pressure is what eviction sees; nil: the node is short of nothing.
+	// Pressure returns the pressure conditions of eviction; nil: none.
 	Pressure func() Pressure
-	// Devices are what device plugins offer.
+	// Devices returns the resources of device plugins.
 	Devices func() Devices
-	// DevicesForgotten reports whether nobody knows which devices an agent before this one had, so
-	// that those of a Node that is there already are nobody's; nil: so it is. It is called with a
+	// DevicesForgotten reports whether the devices of an earlier agent are unknown, so that the
+	// extended resources of an existing Node must be reset; nil means true. It is called with a
 	// lock held.
 	DevicesForgotten func() bool
-	// VolumesInUse are the attachable volumes that are, or are about to be, mounted; nil: it is not
-	// known yet.
+	// VolumesInUse returns the attachable volumes that are mounted or about to be; nil: not known
+	// yet.
 	VolumesInUse func() []v1.UniqueVolumeName
 }
 
@@ -81,7 +80,7 @@ const (
 	DefaultLeaseDuration   = 40 * time.Second
 )
 
-// Config is what a Node is made from.
+// Config is the configuration of a Node.
 type Config struct {
 	Settings Settings
 	Sources  Sources
@@ -91,10 +90,9 @@ type Config struct {
 	Recorder Recorder
 	Log      *slog.Logger
 
-	// UpdateFrequency is nodeStatusUpdateFrequency: how often the facts are looked at.
+	// UpdateFrequency is nodeStatusUpdateFrequency: the interval of status checks.
 	UpdateFrequency time.Duration
-	// ReportFrequency is nodeStatusReportFrequency: how often a status is written that has not
-	// changed.
+	// ReportFrequency is nodeStatusReportFrequency: the interval of status writes without a change.
 	ReportFrequency time.Duration
 	// LeaseDuration is nodeLeaseDurationSeconds; the lease is renewed after a quarter of it.
 	LeaseDuration time.Duration
@@ -102,30 +100,30 @@ type Config struct {
 	// RootDir is the agent's root directory; the size of its file system is the capacity of
 	// ephemeral-storage.
 	RootDir string
-	// LabelsFile keeps the labels that the API server last showed.
+	// LabelsFile stores the labels that the API server last returned.
 	LabelsFile string
-	// CloseIdleConnections drops the API server's idle connections, when one may lead nowhere; nil
-	// if there is nothing to drop.
+	// CloseIdleConnections closes idle connections to the API server, as one may be dead; nil if
+	// there are none.
 	CloseIdleConnections func()
-	// Current is where the Node is to be found; nil: only in the Node that New returns.
+	// Current publishes the Node; nil: New creates one.
 	Current *Current
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
-	// Metrics is where metrics are registered; nil: nowhere. They tell of the start of a Node that
-	// the agent makes itself, which begins with that of the machine (Booted) and of the agent
+	// Metrics is where metrics are registered; nil: they are not. They measure the startup of a
+	// Node that the agent creates, from the start of the machine (Booted) and of the agent
 	// (Started); zero times are not known.
 	Metrics         prometheus.Registerer
 	Booted, Started time.Time
 }
 
-// Node keeps this machine's Node. Its methods are safe for concurrent use.
+// Node maintains this machine's Node object. Its methods are safe for concurrent use.
 type Node struct {
 	*Current
 	cfg         Config
 	metrics     *metrics
 	callTimeout time.Duration
-	book        addressBook // of the goroutine that reports
-	imageCache  imageCache  // of the same goroutine
+	book        addressBook // owned by the goroutine that reports
+	imageCache  imageCache  // owned by the same goroutine
 	clock       clock
 }
 
@@ -154,7 +152,7 @@ func New(cfg Config) (*Node, error) {
 		cfg.Current = NewCurrent()
 	}
 	if !cfg.Settings.RegisterNode {
-		cfg.Current.correct() // a Node that others register is theirs to correct
+		cfg.Current.correct() // a Node that another client registers is not corrected
 	}
 	if cfg.Sources.DevicesForgotten != nil {
 		cfg.Current.forgotten = cfg.Sources.DevicesForgotten
@@ -179,9 +177,8 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Load makes the stand-in that Node returns before the API server has answered: what this machine
-// and its configuration say, with the labels that the API server last showed. It asks nobody but
-// this machine.
+// Load creates the stand-in that Node returns before the API server has answered: from this machine
+// and its configuration, with the labels that the API server last returned. It makes no API calls.
 func (n *Node) Load() {
 	machine, err := n.cfg.Sources.Machine()
 	if err != nil {
@@ -197,7 +194,7 @@ func (n *Node) Load() {
 }
 
 // Run registers the Node, reports its status and renews its lease until ctx is done. While the API
-// server is away it tries again and again; nothing else comes of it.
+// server is unavailable, it retries.
 func (n *Node) Run(ctx context.Context) error {
 	if n.Node() == nil {
 		n.Load()
@@ -210,10 +207,10 @@ func (n *Node) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// ClockHealth says that the machine's clock was set during the last hour; nil if it was not.
+// ClockHealth returns an error if the machine's clock was set during the last hour.
 func (n *Node) ClockHealth() error { return n.clock.health() }
 
-// read gets the Node from the API server.
+// read gets the Node from the API server and adopts it.
 func (n *Node) read(ctx context.Context) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.callTimeout)
 	defer cancel()
@@ -225,21 +222,21 @@ func (n *Node) read(ctx context.Context) (*v1.Node, error) {
 	return got, nil
 }
 
-// jitter returns d, stretched by up to part of it, so that nodes that started together do not call
-// together for ever.
+// jitter returns d plus up to part of it, so that nodes that started together do not stay
+// synchronized.
 func (n *Node) jitter(d time.Duration, part float64) time.Duration {
 	return d + time.Duration(n.cfg.Random()*part*float64(d))
 }
 
-// complaint logs a repeated failure once, and its end.
+// complaint logs a repeated failure once, and its recovery.
 type complaint struct {
 	log  *slog.Logger
 	what string
-	last string // the error that was logged, "" if there is none
-	told bool   // a failure was logged, and not for debugging only
+	last string // the error that was logged last, "" if there is none
+	told bool   // a failure was logged above debug level
 }
 
-// note takes the outcome of one more try.
+// note takes the result of an attempt.
 func (c *complaint) note(err error) {
 	switch {
 	case err == nil && c.last != "":

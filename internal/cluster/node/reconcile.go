@@ -5,10 +5,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// reconcileNode returns what a Node that exists already should be, given the Node as it would be
-// registered now: the annotations of the agent, the well-known labels that it sets itself, and the
-// resources that the machine has or has not. Other labels and the taints stay as they are: they
-// belong to those who set them.
+// reconcileNode returns the desired state of an existing Node, given the Node as it would be
+// registered now: the agent's annotations and well-known labels, and the resources of the machine.
+// Other labels and taints are retained: other clients own them.
 func reconcileNode(s *Settings, existing, wanted *v1.Node) *v1.Node {
 	out := existing.DeepCopy()
 	for _, key := range []string{annotationAttach, annotationProvidedIP} {
@@ -35,7 +34,7 @@ func reconcileNode(s *Settings, existing, wanted *v1.Node) *v1.Node {
 	return out
 }
 
-// reconcileResources fills an empty list, and adds and removes sizes of huge pages.
+// reconcileResources fills an empty list, and adds and removes huge page sizes.
 func reconcileResources(have *v1.ResourceList, wanted v1.ResourceList) {
 	if len(*have) == 0 {
 		*have = wanted.DeepCopy()
@@ -53,8 +52,7 @@ func reconcileResources(have *v1.ResourceList, wanted v1.ResourceList) {
 	}
 }
 
-// withoutExtended returns the Node with its extended resources set to zero: nobody here offers
-// them.
+// withoutExtended returns the Node with its extended resources set to zero.
 func withoutExtended(n *v1.Node) *v1.Node {
 	out := n.DeepCopy()
 	for _, list := range []v1.ResourceList{out.Status.Capacity, out.Status.Allocatable} {

@@ -14,11 +14,11 @@ import (
 	"berth/internal/pod"
 )
 
-// registerRetry spaces the tries to register.
+// registerRetry is the back-off of registration attempts.
 var registerRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 7 * time.Second, Steps: math.MaxInt}
 
-// register makes the Node, or takes over the one that is there, and tries until it has. It returns
-// false if ctx is done before.
+// register creates the Node or takes over an existing one, with retries. It returns false if ctx is
+// done first.
 func (r *reporter) register(ctx context.Context) bool {
 	trouble := complaint{log: r.cfg.Log, what: "register the node"}
 	r.metrics.reach(stepRegistering)
@@ -53,7 +53,7 @@ func (r *reporter) tryRegister(ctx context.Context) error {
 		r.reported(wanted, r.spread(now.Add(r.cfg.ReportFrequency)))
 		return nil
 	}
-	// Forbidden, too: an agent may be allowed to change its Node, but not to make one.
+	// Forbidden, too: an agent may be allowed to update its Node, but not to create one.
 	if !apierrors.IsAlreadyExists(createErr) && !apierrors.IsForbidden(createErr) {
 		return createErr
 	}
@@ -70,10 +70,9 @@ func (n *Node) create(ctx context.Context, wanted *v1.Node) (*v1.Node, error) {
 	return n.cfg.Nodes.CreateNode(ctx, wanted)
 }
 
-// takeOver corrects what an existing Node has of this machine. Its status follows with the first
-// report. Without a record of device plugins extended resources become zero: nobody here offers
-// those that an agent before this one had. What is no device is then advertised again by whoever
-// did it.
+// takeOver corrects an existing Node; its status follows with the first report. If the devices of
+// an earlier agent are not known, extended resources become zero: no plugin offers them. Other
+// extended resources have to be advertised again by their owners.
 func (n *Node) takeOver(ctx context.Context, existing, wanted *v1.Node) error {
 	target := reconcileNode(&n.cfg.Settings, existing, wanted)
 	if n.forgotten() {
@@ -88,7 +87,7 @@ func (n *Node) takeOver(ctx context.Context, existing, wanted *v1.Node) error {
 	return nil
 }
 
-// patch makes one call that patches, and keeps the result.
+// patch makes one patch call and adopts the result.
 func (n *Node) patch(ctx context.Context, call func(_ context.Context, old, changed *v1.Node) (*v1.Node, error), old, changed *v1.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, n.callTimeout)
 	defer cancel()

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// statusTries is how often one round tries to write.
+	// statusTries is the number of write attempts of one round.
 	statusTries = 5
-	// Shortly after the start it is looked every fastPeriod, for at most fastLimit, whether the
-	// node has become ready.
+	// After the start, readiness is checked every fastPeriod until the node is ready, for at most
+	// fastLimit.
 	fastPeriod = 100 * time.Millisecond
 	fastLimit  = 2 * time.Minute
-	// settleLimit is how long after its start an agent leaves a Node Ready that it does not find
-	// ready itself: what the components do not know yet is no reason to move pods away.
+	// settleLimit is how long after its start the agent leaves a Ready condition true although its
+	// own checks fail: state that components have not read yet is no reason to evict pods.
 	settleLimit = 30 * time.Second
 )
 
-// reporter writes the Node's status. It belongs to one goroutine.
+// reporter writes the Node's status. It is not safe for concurrent use.
 type reporter struct {
 	*Node
 	started    time.Time
-	nextReport time.Time // when the status is written even if it has not changed
+	nextReport time.Time // when the status is written even without a change
 	ready      bool      // this process has reported Ready
 	made       bool      // the API server had no such Node before
 	last       *Facts    // of the last round
@@ -37,8 +37,7 @@ type reporter struct {
 	noFacts, noLabels, noStatus complaint
 }
 
-// report registers the Node and then writes its status whenever there is something new to tell, and
-// now and then when there is not.
+// report registers the Node, then writes its status after each change and at ReportFrequency.
 func (n *Node) report(ctx context.Context) {
 	r := &reporter{
 		Node: n, started: time.Now(),
@@ -62,7 +61,7 @@ func (n *Node) report(ctx context.Context) {
 	}
 }
 
-// await waits for the next round, and returns false if ctx is done before.
+// await waits for the next round, and returns false if ctx is done first.
 func (r *reporter) await(ctx context.Context) bool {
 	period := time.NewTimer(r.jitter(r.cfg.UpdateFrequency, 0.04))
 	defer period.Stop()
@@ -92,15 +91,14 @@ func (r *reporter) await(ctx context.Context) bool {
 	}
 }
 
-// notReady reports whether something keeps the node from being ready, as far as that can be told
-// without reading the machine again.
+// notReady reports whether the node is not ready, from the last read of the machine.
 func (r *reporter) notReady() bool {
 	f := *r.last
 	r.collectHealth(&f)
 	return notReady(&r.cfg.Settings, &f, computeCapacity(&r.cfg.Settings, &f.Machine)) != nil
 }
 
-// facts collects the facts; what is missing is logged.
+// facts collects the facts and logs errors.
 func (r *reporter) facts(ctx context.Context) *Facts {
 	f, err := r.collect(ctx)
 	if ctx.Err() == nil {
@@ -110,7 +108,7 @@ func (r *reporter) facts(ctx context.Context) *Facts {
 	return f
 }
 
-// sync is one round: it writes the status if that is needed, in at most statusTries tries.
+// sync runs one round: it writes the status if needed, in at most statusTries attempts.
 func (r *reporter) sync(ctx context.Context) error {
 	facts := r.facts(ctx)
 	var err error
@@ -126,21 +124,20 @@ func (r *reporter) sync(ctx context.Context) error {
 			return err
 		}
 		if try > 0 {
-			// A connection whose other end is gone is found out only when it is used, and then it
-			// times out each time.
+			// A dead connection is detected only when it is used, and each use times out.
 			r.cfg.CloseIdleConnections()
 		}
 	}
 	return err
 }
 
-// write compares the status with that of base, the newest Node known, and patches it if it differs
-// or is due.
+// write compares the status with that of base, the newest known Node, and patches it if it differs
+// or a report is due.
 func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error {
 	now := time.Now()
 	next := *base
 	next.Status = generateStatus(&r.cfg.Settings, facts, base, now)
-	// Differs from the kubelet: its restart may show NotReady until its first checks are done.
+	// Differs from the kubelet: its restart may report NotReady until its first checks are done.
 	if !r.ready && isReady(base.Status.Conditions) && !isReady(next.Status.Conditions) && now.Sub(r.started) < settleLimit {
 		return nil
 	}
@@ -160,14 +157,13 @@ func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error
 	return nil
 }
 
-// spread moves a report that is due at a time to a random time around it, so that what changed
-// everywhere at once is not reported everywhere at once for ever.
+// spread moves the time of a report to a random one around it, so that nodes that changed together
+// do not keep reporting together.
 func (r *reporter) spread(due time.Time) time.Time {
 	return due.Add(time.Duration((r.cfg.Random() - 0.5) * float64(r.cfg.ReportFrequency)))
 }
 
-// reported notes what the API server now has, and when that is written again although nothing has
-// changed.
+// reported notes the written status, and the time of the next write without a change.
 func (r *reporter) reported(n *v1.Node, again time.Time) {
 	r.nextReport = again
 	if !r.ready && isReady(n.Status.Conditions) {
@@ -178,7 +174,7 @@ func (r *reporter) reported(n *v1.Node, again time.Time) {
 	}
 }
 
-// record records the events of a status that was written.
+// record records the events of a status write.
 func (r *reporter) record(old, new *v1.Node) {
 	for _, reason := range flips(old.Status.Conditions, new.Status.Conditions) {
 		r.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(new.Name, reason))
@@ -192,8 +188,7 @@ func statusMessage(node, reason string) string {
 	return fmt.Sprintf("Node %s status is now: %s", node, reason)
 }
 
-// note deals with what the API server shows of the Node besides its status: the labels are kept, a
-// cordon is told.
+// note handles the Node's other fields: it stores the labels and records an event for a cordon.
 func (r *reporter) note() {
 	n := r.Node.Node()
 	if n.UID == "" {

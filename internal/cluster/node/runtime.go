@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	// runtimeCheckPeriod is how often the runtime is asked for its status while nothing reports
-	// that it changed.
+	// runtimeCheckPeriod is the interval of status checks of the runtime while it reports no
+	// changes.
 	runtimeCheckPeriod = 5 * time.Second
-	// streamingCheckPeriod is the same while its event stream is open: the stream breaks as soon as
-	// the runtime exits, and the check runs at once.
+	// streamingCheckPeriod is the interval while its event stream is open: the stream breaks as
+	// soon as the runtime exits, and the check runs at once.
 	streamingCheckPeriod = time.Minute
 	// runtimeDownAfter is how long a runtime that does not answer counts as ready: it may be
-	// starting again.
+	// restarting.
 	runtimeDownAfter = 30 * time.Second
 )
 
-// runtimeRetry spaces the checks while the runtime or its network is not ready.
+// runtimeRetry is the back-off of checks while the runtime or its network is not ready.
 var runtimeRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: runtimeCheckPeriod, Steps: math.MaxInt}
 
-// Runtime is what the runtime check asks the container runtime.
+// Runtime is the part of the CRI that the runtime check calls.
 type Runtime interface {
 	// Version returns the runtime's name and version.
 	Version(context.Context) (*runtimeapi.VersionResponse, error)
@@ -42,32 +42,32 @@ type Runtime interface {
 	Status(context.Context) (*runtimeapi.StatusResponse, error)
 }
 
-// RuntimeState is what the runtime last told of itself. Its slices and pointers are shared and must
-// not be changed.
+// RuntimeState is the last reported state of the runtime. Its slices and pointers are shared;
+// callers must not change them.
 type RuntimeState struct {
-	// Version is the name and version, as "containerd://2.3.7"; "" before the first answer.
+	// Version is the name and version, such as "containerd://2.3.7"; "" before the first answer.
 	Version string
 	// Handlers by name; nil before the first answer.
 	Handlers []v1.NodeRuntimeHandler
-	// Features that do not depend on a handler; nil if the runtime tells none.
+	// Features that do not depend on a handler; nil if the runtime reports none.
 	Features *v1.NodeFeatures
 }
 
-// RuntimeHealth asks the runtime how it is. It is safe for concurrent use.
+// RuntimeHealth checks the status of the runtime. It is safe for concurrent use.
 type RuntimeHealth struct {
 	cfg RuntimeHealthConfig
 	log *slog.Logger
 
-	ready, network health.Latch // the runtime's own last word
+	ready, network health.Latch // from the runtime's last answer
 
 	mu     sync.RWMutex
 	state  RuntimeState // guarded by mu
-	lastOK time.Time    // guarded by mu; when the runtime last said that it is ready; before that, when this began
-	// unready is when the first check began since which the runtime has not said that it is ready;
-	// zero if it has. Guarded by mu.
+	lastOK time.Time    // guarded by mu; time of the last ready answer, at first the start time
+	// unready is the start of the first check since the last ready answer; zero after one. Guarded
+	// by mu.
 	unready time.Time
-	known   bool // guarded by mu; the runtime has said that it is ready
-	silent  bool // guarded by mu; it did not answer since: it may come back as another version
+	known   bool // guarded by mu; the runtime has been ready before
+	silent  bool // guarded by mu; the last check failed: the version may change
 }
 
 // RuntimeHealthConfig is what a RuntimeHealth reads and notifies.
@@ -75,9 +75,9 @@ type RuntimeHealthConfig struct {
 	Runtime Runtime
 	// Changed is called after each change of the state. It must not block.
 	Changed func()
-	// Network has an element when the network of pods has changed; nil if nothing reports that.
+	// Network has an element when the pod network has changed; nil if changes are not reported.
 	Network <-chan struct{}
-	// Streaming reports whether the runtime's event stream is open, Broke has an element when it
+	// Streaming reports whether the runtime's event stream is open. Broke has an element when it
 	// has ended.
 	Streaming func() bool
 	Broke     <-chan struct{}
@@ -91,14 +91,14 @@ func NewRuntimeHealth(cfg RuntimeHealthConfig) *RuntimeHealth {
 	return h
 }
 
-// State returns what is known of the runtime now.
+// State returns the last reported state of the runtime.
 func (h *RuntimeHealth) State() RuntimeState {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.state
 }
 
-// Ready says why the runtime is not ready; nil if it is.
+// Ready returns the reason why the runtime is not ready; nil if it is.
 func (h *RuntimeHealth) Ready() error {
 	if err := h.ready.Err(); err != nil {
 		return err
@@ -114,11 +114,11 @@ func (h *RuntimeHealth) Ready() error {
 	return nil
 }
 
-// NetworkReady says why the runtime has no network for pods; nil if it has.
+// NetworkReady returns the reason why the pod network is not ready; nil if it is.
 func (h *RuntimeHealth) NetworkReady() error { return h.network.Err() }
 
-// Run checks the runtime until ctx is done: with back-off up to 5 s while something is not ready,
-// and each 5 s otherwise, or each minute while changes of the runtime and its network are reported.
+// Run checks the runtime until ctx is done: with back-off up to 5 s while it is not ready,
+// otherwise every 5 s, or every minute while changes of the runtime and its network are reported.
 func (h *RuntimeHealth) Run(ctx context.Context) error {
 	retry := runtimeRetry.DelayFunc()
 	said := ""
@@ -148,7 +148,7 @@ func (h *RuntimeHealth) Run(ctx context.Context) error {
 	}
 }
 
-// period returns how long a check of a runtime that is ready holds, unless something is reported.
+// period returns the interval of checks of a ready runtime.
 func (h *RuntimeHealth) period() time.Duration {
 	if h.cfg.Network != nil && h.cfg.Streaming() {
 		return streamingCheckPeriod
@@ -156,7 +156,7 @@ func (h *RuntimeHealth) period() time.Duration {
 	return runtimeCheckPeriod
 }
 
-// describeRuntime says everything of a state, for comparison and for the log.
+// describeRuntime formats the whole state, for comparison and for the log.
 func describeRuntime(s RuntimeState, problems ...error) string {
 	var b strings.Builder
 	b.WriteString(s.Version)
@@ -177,8 +177,8 @@ func describeRuntime(s RuntimeState, problems ...error) string {
 	return b.String()
 }
 
-// check asks once and keeps the answer. Without one, what was known stays, so that the Node does
-// not flap.
+// check reads the status once and stores it. Without an answer the old state stays, so that the
+// Node does not flap.
 func (h *RuntimeHealth) check(ctx context.Context) error {
 	h.mu.Lock()
 	version, silent := h.state.Version, h.silent
@@ -215,7 +215,7 @@ func (h *RuntimeHealth) version(ctx context.Context) (string, error) {
 	return v.RuntimeName + "://" + v.RuntimeVersion, nil
 }
 
-// readRuntimeState reads the runtime's answer; the version is not in it.
+// readRuntimeState converts the runtime's answer, which lacks the version.
 func readRuntimeState(r *runtimeapi.StatusResponse) RuntimeState {
 	s := RuntimeState{Handlers: []v1.NodeRuntimeHandler{}}
 	for _, h := range r.GetRuntimeHandlers() {
@@ -234,9 +234,9 @@ func readRuntimeState(r *runtimeapi.StatusResponse) RuntimeState {
 	return s
 }
 
-// unmet returns an error in the kubelet's words if the runtime does not meet a condition.
+// unmet returns an error with the kubelet's text if the runtime does not meet a condition.
 func unmet(r *runtimeapi.StatusResponse, kind, what string) error {
-	var c *runtimeapi.RuntimeCondition // which answers for itself if it is missing
+	var c *runtimeapi.RuntimeCondition // nil is a valid receiver
 	if i := slices.IndexFunc(r.GetStatus().GetConditions(), func(c *runtimeapi.RuntimeCondition) bool { return c.GetType() == kind }); i >= 0 {
 		c = r.Status.Conditions[i]
 	}

@@ -20,39 +20,40 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// API is the API server for all who read what pods refer to. It keeps what the server says, and
-// lends what was kept. Everything else goes to the server.
+// API is the API server for readers of the objects that pods refer to. It caches the server's
+// answers, and serves them from the cache while Keeper is serving. All other calls go to the
+// server.
 type API struct {
 	kube.Follower
 	Keeper *Keeper
 }
 
-// lentToken is how long a token that was kept serves until it is asked for again, in seconds: the
-// API server may be back then.
+// lentToken is the expirationSeconds of a token that is served from the cache: the API server may
+// be available when the token is requested again.
 const lentToken = 60
 
-// FollowConfigMap hands over one ConfigMap, nil when there is none.
+// FollowConfigMap calls seen with each version of the ConfigMap, nil if it does not exist.
 func (a API) FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap)) {
 	followOne(ctx, a.Keeper, ref{configMaps, namespace, name}, func(ctx context.Context, seen func(*v1.ConfigMap)) {
 		a.Follower.FollowConfigMap(ctx, namespace, name, seen)
 	}, seen)
 }
 
-// FollowSecret hands over one Secret, nil when there is none.
+// FollowSecret calls seen with each version of the Secret, nil if it does not exist.
 func (a API) FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret)) {
 	followOne(ctx, a.Keeper, ref{secrets, namespace, name}, func(ctx context.Context, seen func(*v1.Secret)) {
 		a.Follower.FollowSecret(ctx, namespace, name, seen)
 	}, seen)
 }
 
-// FollowRuntimeClass hands over one RuntimeClass, nil when there is none.
+// FollowRuntimeClass calls seen with each version of the RuntimeClass, nil if it does not exist.
 func (a API) FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass)) {
 	followOne(ctx, a.Keeper, ref{Kind: classes, Name: name}, func(ctx context.Context, seen func(*nodev1.RuntimeClass)) {
 		a.Follower.FollowRuntimeClass(ctx, name, seen)
 	}, seen)
 }
 
-// followOne follows one object, and keeps it.
+// followOne follows one object and caches it.
 func followOne[T any](ctx context.Context, k *Keeper, r ref, server func(context.Context, func(*T)), seen func(*T)) {
 	follow(ctx, k, func() (*T, bool) { return lend[T](k, r) }, func(ctx context.Context, seen func(*T)) {
 		server(ctx, func(o *T) {
@@ -62,8 +63,8 @@ func followOne[T any](ctx context.Context, k *Keeper, r ref, server func(context
 	}, seen)
 }
 
-// FollowServices hands over all Services; of those that were kept, those of which pods here are
-// told.
+// FollowServices calls seen with all Services; from the cache, only with those that pods of this
+// node get environment variables of.
 func (a API) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
 	k := a.Keeper
 	follow(ctx, k, k.lendServices, func(ctx context.Context, seen func([]*v1.Service)) {
@@ -74,8 +75,8 @@ func (a API) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
 	}, seen)
 }
 
-// FollowClusterTrustBundles hands over all ClusterTrustBundles; of those that were kept, those that
-// pods here show.
+// FollowClusterTrustBundles calls seen with all ClusterTrustBundles; from the cache, only with
+// those that pods of this node project.
 func (a API) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
 	k := a.Keeper
 	follow(ctx, k, k.lendBundles, func(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
@@ -86,7 +87,8 @@ func (a API) FollowClusterTrustBundles(ctx context.Context, seen func([]*certifi
 	}, seen)
 }
 
-// read returns what was kept while that is lent, and else what the server says, which it keeps.
+// read returns the cached object while the cache is serving and has an entry; otherwise it reads
+// the server and caches the answer.
 func read[T any](k *Keeper, r ref, server func() (*T, error)) (*T, error) {
 	if k.isLending() {
 		switch o, ok := lend[T](k, r); {
@@ -108,36 +110,36 @@ func read[T any](k *Keeper, r ref, server func() (*T, error)) (*T, error) {
 	return o, err
 }
 
-// ReadConfigMap reads a ConfigMap.
+// ReadConfigMap returns a ConfigMap, possibly from the cache.
 func (a API) ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error) {
 	return read(a.Keeper, ref{configMaps, namespace, name}, func() (*v1.ConfigMap, error) {
 		return a.Follower.ReadConfigMap(ctx, namespace, name, options)
 	})
 }
 
-// ReadSecret reads a Secret.
+// ReadSecret returns a Secret, possibly from the cache.
 func (a API) ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error) {
 	return read(a.Keeper, ref{secrets, namespace, name}, func() (*v1.Secret, error) {
 		return a.Follower.ReadSecret(ctx, namespace, name, options)
 	})
 }
 
-// GetSecret reads the Secret of a volume.
+// GetSecret returns the Secret of a volume, possibly from the cache.
 func (a API) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return read(a.Keeper, ref{secrets, namespace, name}, func() (*v1.Secret, error) {
 		return a.Follower.GetSecret(ctx, namespace, name)
 	})
 }
 
-// GetServiceAccount reads a service account.
+// GetServiceAccount returns a service account, possibly from the cache.
 func (a API) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
 	return read(a.Keeper, ref{accounts, namespace, name}, func() (*v1.ServiceAccount, error) {
 		return a.Follower.GetServiceAccount(ctx, namespace, name)
 	})
 }
 
-// GetPersistentVolumeClaim reads a claim. One that only one pod of the cluster may use is not lent:
-// that pod may be another one by now.
+// GetPersistentVolumeClaim returns a claim. A ReadWriteOncePod claim is not served from the cache:
+// another pod of the cluster may use it by now.
 func (a API) GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	c, err := read(a.Keeper, ref{claims, namespace, name}, func() (*v1.PersistentVolumeClaim, error) {
 		return a.Follower.GetPersistentVolumeClaim(ctx, namespace, name)
@@ -157,8 +159,8 @@ func isForOnePod(modes []v1.PersistentVolumeAccessMode) bool {
 	return false
 }
 
-// GetPersistentVolume reads a volume. One that controllers attach to nodes is not lent: it may be
-// attached to another one by now.
+// GetPersistentVolume returns a volume. A volume that is attached to nodes is not served from the
+// cache: it may be attached to another node by now.
 func (a API) GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 	pv, err := read(a.Keeper, ref{Kind: volumes, Name: name}, func() (*v1.PersistentVolume, error) {
 		return a.Follower.GetPersistentVolume(ctx, name)
@@ -172,7 +174,8 @@ func (a API) GetPersistentVolume(ctx context.Context, name string) (*v1.Persiste
 	return pv, nil
 }
 
-// GetResourceClaim reads a claim of devices. None is lent: it may be another pod's by now.
+// GetResourceClaim returns a ResourceClaim. It is never served from the cache: the claim may be
+// allocated to another pod by now.
 func (a API) GetResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
 	c, err := a.Follower.GetResourceClaim(ctx, namespace, name)
 	if err != nil && a.Keeper.isLending() {
@@ -181,7 +184,8 @@ func (a API) GetResourceClaim(ctx context.Context, namespace, name string) (*res
 	return c, err
 }
 
-// LentCSIDriver returns what was said of a driver, nil if there was nothing, while that is lent.
+// LentCSIDriver returns the cached CSIDriver while the cache is serving, nil and true if the server
+// had none.
 func (a API) LentCSIDriver(name string) (*storagev1.CSIDriver, bool) {
 	if !a.Keeper.isLending() {
 		return nil, false
@@ -189,13 +193,13 @@ func (a API) LentCSIDriver(name string) (*storagev1.CSIDriver, bool) {
 	return lend[storagev1.CSIDriver](a.Keeper, ref{Kind: drivers, Name: name})
 }
 
-// KeepCSIDriver keeps what the API server says of a driver, nil for nothing.
+// KeepCSIDriver caches the API server's answer for a driver, nil if it does not exist.
 func (a API) KeepCSIDriver(name string, d *storagev1.CSIDriver) {
 	keep(a.Keeper, ref{Kind: drivers, Name: name}, d)
 }
 
-// CreateToken asks for a token. One that was kept is lent as it is, even if it has expired, and is
-// asked for again soon.
+// CreateToken requests a token. A cached token is served even if it has expired, with a short
+// lifetime so that it is requested again soon.
 func (a API) CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	k, r := a.Keeper, tokenRef(namespace, account, request)
 	if k.isLending() {
@@ -219,7 +223,7 @@ func (a API) CreateToken(ctx context.Context, namespace, account string, request
 	return t, nil
 }
 
-// recordExpired tells, once for each token, that one has expired which a pod is given all the same.
+// recordExpired records, once per token, that a pod is given an expired token.
 func (k *Keeper) recordExpired(r ref, t *authenticationv1.TokenRequest) {
 	if time.Now().Before(t.Status.ExpirationTimestamp.Time) {
 		return
@@ -242,7 +246,7 @@ func (k *Keeper) recordExpired(r ref, t *authenticationv1.TokenRequest) {
 	k.Journal.Record(e)
 }
 
-// lendServices returns the Services that were kept.
+// lendServices returns the cached Services.
 func (k *Keeper) lendServices() ([]*v1.Service, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -264,7 +268,7 @@ func (k *Keeper) lendServices() ([]*v1.Service, bool) {
 	return out, any
 }
 
-// lendBundles returns the ClusterTrustBundles that were kept.
+// lendBundles returns the cached ClusterTrustBundles.
 func (k *Keeper) lendBundles() ([]*certificatesv1beta1.ClusterTrustBundle, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,9 +7,9 @@
 //	waiting ──5 s without the first list──► serving cached objects ──the first list──► disabled
 //	   └───────────────────────────the first list──────────────────────────────────────►
 //
-// Owns: <root>/kept: one file for each pod and object, durable and for root alone; those of Secrets
-// and tokens encrypted, and the key.
-// Reads: pods, for what they refer to; the API server, through kube.
-// Never: writes on the road of a pod, lends anything after the API server's first list of pods,
-// says that a set of pods is complete, keeps a Secret or a token unless it is told to.
+// Owns: <root>/kept: one file per pod and object, durable and readable by root only; records of
+// Secrets and tokens encrypted, and the encryption key.
+// Reads: pods, for their references; the API server, through kube.
+// Never: writes on the path of a pod start, serves cached objects after the API server's first list
+// of pods, reports a cached set of pods as complete, caches Secrets or tokens unless configured to.
 package offlinecache

@@ -15,36 +15,35 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// Folders below that of all records. What can be read by everybody who reads the disk is apart from
-// what cannot.
+// Directories below that of all records. Records that are readable to everybody who reads the disk
+// are separate from secret ones.
 const (
 	plainDir  = "objects"
 	sealedDir = "secrets"
 	keyDir    = "key"
 )
 
-// recordVersion is the version of the records' form.
 const recordVersion = 1
 
-// identity is what a record is of, and who said it. It is bound to what is encrypted.
+// identity identifies a record and its source. It is the additional data of the encryption.
 type identity struct {
 	Version int `json:"version"`
 	ref
-	// Node is the name of the node, Server what names the cluster.
+	// Node is the name of the node, Server identifies the cluster.
 	Node   string `json:"node"`
 	Server string `json:"server"`
-	// Kept is when it was written.
+	// Kept is the time of the write.
 	Kept time.Time `json:"kept"`
 }
 
-// record is a file's content: an object as the API server said it, in the open or encrypted.
+// record is a file's content: an object of the API server, in plain text or encrypted.
 type record struct {
 	identity
 	Object json.RawMessage `json:"object,omitempty"`
 	Sealed []byte          `json:"sealed,omitempty"`
 }
 
-// files are the records of one node and cluster. They are used by one goroutine at a time.
+// files are the records of one node and cluster. It is not safe for concurrent use.
 type files struct {
 	dir          string
 	node, server string
@@ -55,7 +54,7 @@ func newFiles(dir, node, server string) *files {
 	return &files{dir: dir, node: node, server: server, vault: vault{dir: filepath.Join(dir, keyDir)}}
 }
 
-// path is where the record is. Names of objects may be longer than those of files.
+// path returns the file of a record. It is a hash: object names may be longer than file names.
 func (f *files) path(r ref) string {
 	folder := plainDir
 	if r.Kind.isSecret() {
@@ -65,7 +64,6 @@ func (f *files) path(r ref) string {
 	return filepath.Join(f.dir, folder, hex.EncodeToString(sum[:16])+".json")
 }
 
-// write replaces the record, durably.
 func (f *files) write(r ref, object []byte) error {
 	rec := record{identity: identity{recordVersion, r, f.node, f.server, time.Now().Round(0).UTC()}}
 	if r.Kind.isSecret() {
@@ -91,7 +89,7 @@ func (f *files) write(r ref, object []byte) error {
 	return checkpoint.Write(path, 0o600, append(b, '\n'))
 }
 
-// remove removes the record, if it is there.
+// remove removes the record if it exists.
 func (f *files) remove(r ref) error {
 	path := f.path(r)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -100,11 +98,11 @@ func (f *files) remove(r ref) error {
 	return checkpoint.Remove(path)
 }
 
-// errForeign says that a record is another node's, or another cluster's.
+// errForeign means that the record is of another node or another cluster.
 var errForeign = errors.New("it was kept for another node or another cluster")
 
-// read returns a record with its object in the open, the zero value if there is none. One that
-// cannot be read is set aside, and is the error, which says so; not so one whose key is refused.
+// read returns a record with its object decrypted, the zero value if there is none. A record that
+// cannot be read is set aside, which the error reports, unless the key is rejected.
 func (f *files) read(path string) (rec record, err error) {
 	sealed := filepath.Base(filepath.Dir(path)) == sealedDir
 	if sealed {
@@ -141,7 +139,7 @@ func (f *files) read(path string) (rec record, err error) {
 	return rec, nil
 }
 
-// decode returns the object of a record, nil for that there is none.
+// decode returns the object of a record, nil if it did not exist.
 func (r *record) decode() (any, error) {
 	empty, known := kinds[r.Kind]
 	if !known {
@@ -157,7 +155,7 @@ func (r *record) decode() (any, error) {
 	return o, nil
 }
 
-// paths returns the paths of all files, of what was set aside too.
+// paths returns the paths of all files, including those that were set aside.
 func (f *files) paths() (out []string, err error) {
 	var errs []error
 	for _, folder := range []string{plainDir, sealedDir} {
@@ -172,13 +170,13 @@ func (f *files) paths() (out []string, err error) {
 	return out, errors.Join(errs...)
 }
 
-// isRecord reports whether the file is neither set aside nor what an agent left that was killed
-// while it wrote.
+// isRecord reports whether the file is neither set aside nor a temporary file of an interrupted
+// write.
 func isRecord(path string) bool {
 	return !checkpoint.IsAside(path) && !strings.HasPrefix(filepath.Base(path), ".")
 }
 
-// drop removes all that is below the folders.
+// drop removes everything below the directories.
 func (f *files) drop(folders ...string) error {
 	var errs []error
 	for _, folder := range folders {

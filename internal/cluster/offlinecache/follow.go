@@ -5,12 +5,11 @@ import (
 	"sync"
 )
 
-// follow has the server followed by its function, and seen called with what it shows. While what
-// was kept is lent, seen is called with what lent returns until the server shows something. It
-// blocks until ctx is done.
+// follow calls seen with each version from the server. While the cache is serving, seen is called
+// with the result of lent until the server's first version. It blocks until ctx is done.
 func follow[T any](ctx context.Context, k *Keeper, lent func() (T, bool), server func(context.Context, func(T)), seen func(T)) {
 	select {
-	case <-k.over: // from now on there is nothing to choose from
+	case <-k.over: // the cache has stopped serving for good
 		server(ctx, seen)
 		return
 	default:
@@ -45,7 +44,7 @@ func follow[T any](ctx context.Context, k *Keeper, lent func() (T, bool), server
 			}
 		case <-over:
 			over, lending = nil, nil
-			if !shown && k.hasLent() { // it may wait for a while until it asks a server again that was away
+			if !shown && k.hasLent() { // the server's follower may be in back-off: restart it
 				f.stop()
 				f.start(ctx)
 			}
@@ -53,7 +52,7 @@ func follow[T any](ctx context.Context, k *Keeper, lent func() (T, bool), server
 	}
 }
 
-// follower runs what follows the server, and has the newest that it showed.
+// follower runs the server's follower and holds its newest version.
 type follower[T any] struct {
 	server  func(context.Context, func(T))
 	newest  chan T // capacity 1
@@ -66,10 +65,10 @@ func (f *follower[T]) start(ctx context.Context) {
 	f.running.Go(func() {
 		f.server(ctx, func(o T) {
 			select {
-			case <-f.newest: // nobody has taken it, and it is older
+			case <-f.newest: // unread and older
 			default:
 			}
-			f.newest <- o // which has room: nobody else puts anything there
+			f.newest <- o // does not block: no other goroutine sends
 		})
 	})
 }

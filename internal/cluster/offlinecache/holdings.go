@@ -17,8 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// hold makes the pods those that are kept, with what they refer to, and returns those from before.
-// Mirrors of static pods are not: the API server has them of this node.
+// hold replaces the cached pods and their references, and returns the previous pods. Mirror pods
+// are not cached: their API objects come from this node.
 func (k *Keeper) hold(pods []*v1.Pod) (before []*v1.Pod) {
 	if k.Keep == config.KeepNothing {
 		return nil
@@ -26,7 +26,7 @@ func (k *Keeper) hold(pods []*v1.Pod) (before []*v1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before, k.pods = k.pods, pods
-	// Of many pods hardly one is another than before: only what is between the ends is looked at.
+	// Usually few pods differ: skip the common prefix and suffix.
 	gone, came := before, pods
 	for len(gone) > 0 && len(came) > 0 && gone[0] == came[0] {
 		gone, came = gone[1:], came[1:]
@@ -57,7 +57,7 @@ func (k *Keeper) hold(pods []*v1.Pod) (before []*v1.Pod) {
 	return before
 }
 
-// keep takes over what the server says of a record that somebody refers to; nil: there is none.
+// keep caches the server's answer for a referenced object; nil: the object does not exist.
 func keep[P any](k *Keeper, r ref, o *P) {
 	var object any
 	if o != nil {
@@ -76,7 +76,7 @@ func (k *Keeper) keepLocked(r ref, o any) {
 	h.object, h.fresh = o, true
 	before := h.children
 	h.children = refsOf(o)
-	if r.Kind == podKind { // tokens are asked for beside what its spec says
+	if r.Kind == podKind { // tokens are requested in addition to the references of the spec
 		for _, c := range before {
 			if c.Kind == tokens {
 				h.children = append(h.children, c)
@@ -92,13 +92,13 @@ func (k *Keeper) keepLocked(r ref, o any) {
 	k.dirty.Put(r)
 }
 
-// refLocked notes one more who refers to the record.
+// refLocked adds a reference to the entry.
 func (k *Keeper) refLocked(r ref) {
 	h := k.held[r]
 	if h == nil {
 		h = &holding{}
 		k.held[r] = h
-		switch r.Kind { // of which what was read may have some
+		switch r.Kind { // the objects that were listed may include some of it
 		case services:
 			h.fresh = k.all != nil
 		case trustBundles:
@@ -109,7 +109,7 @@ func (k *Keeper) refLocked(r ref) {
 	h.refs++
 }
 
-// unrefLocked notes one less. What nobody refers to is forgotten, with what it refers to.
+// unrefLocked drops a reference. An entry without references is deleted, with its own references.
 func (k *Keeper) unrefLocked(r ref) {
 	h := k.held[r]
 	if h == nil {
@@ -125,7 +125,7 @@ func (k *Keeper) unrefLocked(r ref) {
 	}
 }
 
-// keepToken takes over a token of a pod that is held.
+// keepToken caches a token of a cached pod.
 func (k *Keeper) keepToken(r ref, uid pod.UID, t *authenticationv1.TokenRequest) {
 	if !k.keeps(tokens) {
 		return
@@ -143,7 +143,7 @@ func (k *Keeper) keepToken(r ref, uid pod.UID, t *authenticationv1.TokenRequest)
 	k.keepLocked(r, t)
 }
 
-// keepServices takes over the Services of the cluster.
+// keepServices caches the Services of the cluster.
 func (k *Keeper) keepServices(all []*v1.Service) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,7 +151,7 @@ func (k *Keeper) keepServices(all []*v1.Service) {
 	k.refreshLocked(services)
 }
 
-// keepBundles takes over the ClusterTrustBundles of the cluster.
+// keepBundles caches the ClusterTrustBundles of the cluster.
 func (k *Keeper) keepBundles(all []*certificatesv1beta1.ClusterTrustBundle) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,7 +159,7 @@ func (k *Keeper) keepBundles(all []*certificatesv1beta1.ClusterTrustBundle) {
 	k.refreshLocked(trustBundles)
 }
 
-// refreshLocked has the records of the kind written that are selections of what was read.
+// refreshLocked marks all entries of the kind for writing: they are selections of a list.
 func (k *Keeper) refreshLocked(of kind) {
 	for r, h := range k.held {
 		if r.Kind == of {
@@ -169,7 +169,7 @@ func (k *Keeper) refreshLocked(of kind) {
 	}
 }
 
-// causes are errors, of which many records may have the same.
+// causes are errors without duplicates: many records may fail for the same reason.
 type causes []error
 
 func (c *causes) add(err error) {
@@ -178,7 +178,7 @@ func (c *causes) add(err error) {
 	}
 }
 
-// write brings the files up to date with what is held.
+// write brings the files up to date with the cached entries.
 func (k *Keeper) write() error {
 	var errs causes
 	for _, r := range k.dirty.Take() {
@@ -187,7 +187,7 @@ func (k *Keeper) write() error {
 		}
 		if err := k.writeOne(r); err != nil {
 			errs.add(err)
-			k.dirty.Put(r) // tried again with the next write
+			k.dirty.Put(r) // retried with the next write
 		}
 	}
 	k.mu.Lock()
@@ -199,7 +199,6 @@ func (k *Keeper) write() error {
 	return errors.Join(errs...)
 }
 
-// writeOne brings one record up to date.
 func (k *Keeper) writeOne(r ref) error {
 	k.mu.Lock()
 	h := k.held[r]
@@ -210,7 +209,7 @@ func (k *Keeper) writeOne(r ref) error {
 	object, fresh, written := k.objectLocked(r, h), h.fresh, h.written
 	k.mu.Unlock()
 	if !fresh {
-		return nil // what the file says is the newest that is known
+		return nil // the file has the newest known version
 	}
 	text, essence, err := render(object)
 	if err != nil {
@@ -229,7 +228,7 @@ func (k *Keeper) writeOne(r ref) error {
 	return nil
 }
 
-// objectLocked returns what the record is to be.
+// objectLocked returns the object to write.
 func (k *Keeper) objectLocked(r ref, h *holding) any {
 	switch r.Kind {
 	case services:
@@ -240,7 +239,7 @@ func (k *Keeper) objectLocked(r ref, h *holding) any {
 	return h.object
 }
 
-// wrote notes what the file has. An object that came meanwhile is still to be written.
+// wrote notes the content of the file. An object that arrived meanwhile is still to be written.
 func (k *Keeper) wrote(r ref, object any, sum *[sha256.Size]byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -254,8 +253,7 @@ func (k *Keeper) wrote(r ref, object any, sum *[sha256.Size]byte) {
 	}
 }
 
-// digestOf returns the digest of what an earlier agent has written, nil if that is nothing that can
-// be read.
+// digestOf returns the digest of the record of an earlier run, nil if it cannot be read.
 func (k *Keeper) digestOf(r ref) *[sha256.Size]byte {
 	rec, err := k.files.read(k.files.path(r))
 	if err != nil || rec.Object == nil {
@@ -273,8 +271,8 @@ func (k *Keeper) digestOf(r ref) *[sha256.Size]byte {
 	return &sum
 }
 
-// render returns the object as it is kept, null for that there is none, and what of it must have
-// changed to be written again: of a pod's status that is the phase.
+// render returns the object as it is cached, null if it does not exist, and the part whose change
+// causes a write: of a pod's status only the phase.
 func render(o any) (text, essence []byte, err error) {
 	p, ok := o.(*v1.Pod)
 	if !ok {
@@ -291,8 +289,8 @@ func render(o any) (text, essence []byte, err error) {
 	return text, essence, err
 }
 
-// sweepFiles removes what nobody refers to: what an earlier agent, or another cluster, has left.
-// What a claim or a volume refers to, and was not asked for yet, stays.
+// sweepFiles removes records without references, left by an earlier run or another cluster. It
+// retains references of cached claims and volumes that have not been read yet.
 func (k *Keeper) sweepFiles() error {
 	paths, err := k.files.paths()
 	if err != nil {

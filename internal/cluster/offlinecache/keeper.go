@@ -22,77 +22,77 @@ import (
 )
 
 const (
-	// patience is how long an agent that has started waits for the API server's list of pods before
-	// it goes by what was kept, and how long the first list waits for the objects that were lent.
+	// patience is how long a started agent waits for the API server's list of pods before it serves
+	// from the cache, and how long the first list waits for the server's versions of served
+	// objects.
 	patience = 5 * time.Second
-	// delay is how long a change waits at least until it is written: a pod that starts comes first.
+	// delay is the minimum delay of a write: pod starts have priority.
 	delay = time.Second
 )
 
-// Config is what a Keeper needs.
+// Config is the configuration of a Keeper.
 type Config struct {
-	// Dir is the folder of all records and of the key.
+	// Dir is the directory of all records and of the key.
 	Dir string
-	// Keep says what is kept. What is not is removed.
+	// Keep selects the cached objects. Records of other objects are removed.
 	Keep config.KeepObjects
-	// Node is the name of this node, Server names the API server and whom it is known by. What was
-	// kept for others is not used.
+	// Node is the name of this node. Server identifies the API server and its CA. Records of
+	// another node or server are not used.
 	Node, Server string
-	// Reached returns why the API server is not reached, nil while it is.
+	// Reached returns why the API server is unavailable, nil while it is available.
 	Reached func() error
-	// WasAdmitted reports whether the pod was ever let in here. One that was not, and did not run,
-	// does not start. It may be set until Run; nil: none was.
+	// WasAdmitted reports whether the pod was ever admitted on this node. A pod that was not, and
+	// did not run, does not start. It may be set until Run; nil: none was admitted.
 	WasAdmitted func(pod.UID) bool
-	// Retry has the pod looked at, since the API server is back. It does not block, and may be set
-	// until Run; nil: nobody is told.
+	// Retry wakes the pod when the API server has recovered. It does not block, and may be set
+	// until Run; nil: no pod is woken.
 	Retry   func(pod.UID)
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
 
-// Keeper keeps pods and objects, and lends them while the API server is away. It is safe for
-// concurrent use.
+// Keeper caches pods and objects, and serves them while the API server is unavailable. It is safe
+// for concurrent use.
 type Keeper struct {
 	Config
 	writer *checkpoint.Writer
 	files  *files
-	dirty  *pod.Inbox[ref] // records that may be older than what is held
+	dirty  *pod.Inbox[ref] // records that may be older than the cached entry
 
-	lending chan struct{} // closed when what was kept is lent
+	lending chan struct{} // closed when the cache begins to serve
 	over    chan struct{} // closed when the API server has listed the pods
-	settled chan struct{} // capacity 1: nobody waits for the server instead of what was lent
+	settled chan struct{} // capacity 1: no follower waits for the server's version
 
 	mu      sync.Mutex
-	held    map[ref]*holding                          // guarded by mu; what pods refer to, and the pods
-	pods    []*v1.Pod                                 // guarded by mu; as the pods are held
-	lent    map[ref]loaned                            // guarded by mu; nil when nothing is lent
-	loans   int                                       // guarded by mu; followed objects that were lent and not shown since
-	since   time.Time                                 // guarded by mu; when lending began
-	sweep   bool                                      // guarded by mu; what nobody refers to is to be removed
-	aside   map[string]bool                           // guarded by mu; files that this agent has set aside
-	expired map[ref]bool                              // guarded by mu; tokens that had expired when they were lent
-	all     []*v1.Service                             // guarded by mu; nil before they were read
-	trust   []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; nil before they were read
+	held    map[ref]*holding                          // guarded by mu; the pods and the objects that they refer to
+	pods    []*v1.Pod                                 // guarded by mu; the cached pods
+	lent    map[ref]loaned                            // guarded by mu; nil while not serving
+	loans   int                                       // guarded by mu; followed objects whose cached version is stale
+	since   time.Time                                 // guarded by mu; when serving began
+	sweep   bool                                      // guarded by mu; unreferenced records are to be removed
+	aside   map[string]bool                           // guarded by mu; files that this agent set aside
+	expired map[ref]bool                              // guarded by mu; tokens that had expired when served
+	all     []*v1.Service                             // guarded by mu; nil before the first list
+	trust   []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; nil before the first list
 }
 
-// holding is what is known of a record that somebody refers to. Its fields are guarded by the
-// keeper's mu.
+// holding is the entry of a referenced object. Its fields are guarded by the Keeper's mu.
 type holding struct {
-	refs     int // how many refer to it
+	refs     int // number of references to it
 	children []ref
 	object   any  // what is to be written
-	fresh    bool // object is what the server says, and may not be written; nil: there is none
-	// written is the digest of what is in the file, nil while that is not known.
+	fresh    bool // object is the server's answer, maybe not written yet; nil: none
+	// written is the digest of the file's content, nil while it is not known.
 	written *[sha256.Size]byte
 }
 
-// loaned is an object that was kept, and when.
+// loaned is a cached object and the time when it was cached.
 type loaned struct {
-	object any // nil: there was none
+	object any // nil: it did not exist
 	kept   time.Time
 }
 
-// New returns a Keeper that has read nothing.
+// New returns a Keeper that has read no records yet.
 func New(cfg Config) (*Keeper, error) {
 	switch {
 	case cfg.Journal == nil || cfg.Log == nil:
@@ -113,10 +113,10 @@ func New(cfg Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Run writes behind what comes, until ctx is done.
+// Run writes cached entries to disk until ctx is done.
 func (k *Keeper) Run(ctx context.Context) error { return k.writer.Run(ctx) }
 
-// Load removes what is not to be kept any more. It is called before Run.
+// Load removes records that are not to be cached any more. It is called before Run.
 func (k *Keeper) Load() {
 	var err error
 	switch k.Keep {
@@ -131,15 +131,15 @@ func (k *Keeper) Load() {
 	}
 }
 
-// keeps reports whether records of the kind are kept.
+// keeps reports whether objects of the kind are cached.
 func (k *Keeper) keeps(of kind) bool {
 	return k.Keep == config.KeepAll || k.Keep == config.KeepPods && !of.isSecret()
 }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns the error of failing writes and since when they fail, or nil.
 func (k *Keeper) Health() error { return k.writer.Health() }
 
-// Describe returns the error of the API server's condition with what the node does meanwhile.
+// Describe adds to the error of the API server's condition how many pods are served from the cache.
 func (k *Keeper) Describe(err error) error {
 	k.mu.Lock()
 	n, since, lends := len(k.pods), k.since, k.lent != nil
@@ -153,7 +153,7 @@ func (k *Keeper) Describe(err error) error {
 	return fmt.Errorf("%w; %d pods go by what was kept of it", err, n)
 }
 
-// isLending reports whether the API server is away and what was kept stands in for it.
+// isLending reports whether the API server is unavailable and the cache is serving.
 func (k *Keeper) isLending() bool {
 	select {
 	case <-k.over:
@@ -163,7 +163,7 @@ func (k *Keeper) isLending() bool {
 	}
 }
 
-// hasLent reports whether what was kept is lent, or was.
+// hasLent reports whether the cache is serving, or has served.
 func (k *Keeper) hasLent() bool {
 	select {
 	case <-k.lending:
@@ -173,7 +173,7 @@ func (k *Keeper) hasLent() bool {
 	}
 }
 
-// lend returns what was kept, while it is lent; nil if there was no such object.
+// lend returns the cached object while the cache is serving; nil and true if it did not exist.
 func lend[T any](k *Keeper, r ref) (*T, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,7 +185,7 @@ func lend[T any](k *Keeper, r ref) (*T, bool) {
 	return o, ok
 }
 
-// begin reads what was kept and lends it. It returns the pods that may start.
+// begin loads the cache and begins to serve it. It returns the pods that may start.
 func (k *Keeper) begin() []*v1.Pod {
 	lent := k.load()
 	if lent == nil {
@@ -218,7 +218,7 @@ func (k *Keeper) begin() []*v1.Pod {
 	return pods
 }
 
-// refusal says why a pod that was kept does not start before the API server is back, "" if it does.
+// refusal returns why a cached pod does not start before the API server recovers, "" if it does.
 func (k *Keeper) refusal(p *v1.Pod) string {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -231,7 +231,8 @@ func (k *Keeper) refusal(p *v1.Pod) string {
 	return ""
 }
 
-// record writes to the pod's journal that it starts without the API server, or not, and by what.
+// record records in the pod's journal whether it starts without the API server, and from which
+// objects.
 func (k *Keeper) record(p *v1.Pod, lent map[ref]loaned, refused string, away error) {
 	e := entryOf(p, "goes by what was kept")
 	e.Why = fmt.Sprintf("the API server is away; the pod is as it was at %s", lent[podRef(p.UID)].kept.Format(time.RFC3339))
@@ -257,7 +258,7 @@ func (k *Keeper) record(p *v1.Pod, lent map[ref]loaned, refused string, away err
 	k.Journal.Record(e)
 }
 
-// hint says how what is missing of the kind is kept.
+// hint returns the flag with which missing objects of the kind are cached, "" if they are cached.
 func (k *Keeper) hint(missing kind) string {
 	if k.keeps(missing) {
 		return ""
@@ -272,9 +273,9 @@ func entryOf(p *v1.Pod, decision string) journal.Entry {
 	return journal.Entry{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, Component: component, Decision: decision}
 }
 
-// end makes the API server's list the pods that are held: from now on nothing is lent. It waits
-// until what was lent is replaced by what the server shows, but not for long: a pod of the list is
-// not to start with what is old.
+// end replaces the cached pods with the API server's list; the cache stops serving. It waits until
+// the server's versions replace stale objects, at most patience: a pod of the list must not start
+// with stale ones.
 func (k *Keeper) end(ctx context.Context, pods []*v1.Pod) {
 	lent := k.isLending()
 	before := k.hold(pods)
@@ -282,7 +283,7 @@ func (k *Keeper) end(ctx context.Context, pods []*v1.Pod) {
 	k.sweep = true
 	loans := k.loans
 	k.mu.Unlock()
-	k.dirty.Put(ref{}) // has it swept
+	k.dirty.Put(ref{}) // triggers the sweep
 	close(k.over)
 	if !lent {
 		return
@@ -313,7 +314,8 @@ func (k *Keeper) end(ctx context.Context, pods []*v1.Pod) {
 	}
 }
 
-// borrow notes that a follower was lent an object, or with -1 that the server has shown it since.
+// borrow notes that a follower was served a cached object, or with -1 that the server's version
+// replaced it or the follower stopped.
 func (k *Keeper) borrow(n int) {
 	k.mu.Lock()
 	k.loans += n

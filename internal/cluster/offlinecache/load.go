@@ -9,12 +9,13 @@ import (
 	"berth/internal/config"
 )
 
-// load returns what was kept, nil if no pod was. What cannot be read is told, once for all.
+// load returns the cached objects, nil if there is no pod. Records that cannot be read are logged
+// once, together.
 func (k *Keeper) load() map[ref]loaned {
 	if k.Keep == config.KeepNothing {
 		return nil
 	}
-	// The writer has files of its own: it writes meanwhile.
+	// The writer uses its own files: it writes concurrently.
 	f := newFiles(k.Dir, k.Node, k.Server)
 	paths, err := f.paths()
 	if err != nil {
@@ -32,7 +33,7 @@ func (k *Keeper) load() map[ref]loaned {
 		case errors.Is(err, errForeign):
 			foreign++
 			continue
-		case err == nil && (rec.Object == nil || !k.keeps(rec.Kind)): // it is gone by now, or should be
+		case err == nil && (rec.Object == nil || !k.keeps(rec.Kind)): // deleted, or to be deleted
 			continue
 		case err == nil:
 			o, err = rec.decode()

@@ -14,10 +14,10 @@ import (
 	"berth/internal/pod"
 )
 
-// kind is what a record is of.
+// kind is the kind of a cached object.
 type kind string
 
-// The kinds, under the names of the API. Bundles are those of one name or one signer.
+// The kinds, by their API names. A trustBundles record has the bundles of one name or one signer.
 const (
 	podKind      kind = "Pod"
 	configMaps   kind = "ConfigMap"
@@ -32,7 +32,7 @@ const (
 	trustBundles kind = "ClusterTrustBundleList"
 )
 
-// kinds has what a record of each is decoded into.
+// kinds has a constructor for the object of each kind.
 var kinds = map[kind]func() any{
 	podKind:      func() any { return &v1.Pod{} },
 	configMaps:   func() any { return &v1.ConfigMap{} },
@@ -50,14 +50,14 @@ var kinds = map[kind]func() any{
 // isSecret reports whether records of the kind are encrypted.
 func (k kind) isSecret() bool { return k == secrets || k == tokens }
 
-// ref names a record. A pod's Name is its UID.
+// ref identifies a record. A pod's Name is its UID.
 type ref struct {
 	Kind      kind   `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
 
-// String names it for people.
+// String returns a readable name for messages.
 func (r ref) String() string {
 	switch {
 	case r.Kind == tokens:
@@ -73,10 +73,11 @@ func (r ref) String() string {
 
 func podRef(uid pod.UID) ref { return ref{Kind: podKind, Name: string(uid)} }
 
-// masterService is the Service of the default namespace that every container is told of.
+// masterService is the Service of the default namespace that is in the environment of every
+// container.
 const masterService = "kubernetes"
 
-// tokenRef names the token that is asked for. It begins with the account's name, and has the pod's.
+// tokenRef identifies a token request. Its name begins with the account and the pod's UID.
 func tokenRef(namespace, account string, t *authenticationv1.TokenRequest) ref {
 	seconds := int64(0)
 	if t.Spec.ExpirationSeconds != nil {
@@ -89,8 +90,8 @@ func tokenRef(namespace, account string, t *authenticationv1.TokenRequest) ref {
 	return ref{tokens, namespace, fmt.Sprintf("%s %s %s %q %d", account, bound, t.UID, t.Spec.Audiences, seconds)}
 }
 
-// refsOf returns what an object refers to, of what is kept: a pod its objects, a claim its volume,
-// a volume its driver and the Secrets that the driver is given.
+// refsOf returns the cached kinds of references: of a pod its objects, of a claim its volume, of a
+// volume its driver and the driver's Secrets.
 func refsOf(o any) []ref {
 	switch o := o.(type) { // nil refers to nothing
 	case *v1.Pod:
@@ -157,7 +158,7 @@ func refsOfPod(p *v1.Pod) []ref {
 	return refs
 }
 
-// bundlesOf names the bundles that the source may show; "" for none.
+// bundlesOf identifies the bundles that the source may project; "" for none.
 func bundlesOf(b *v1.ClusterTrustBundleProjection) string {
 	switch {
 	case b.Name != nil:
@@ -168,8 +169,8 @@ func bundlesOf(b *v1.ClusterTrustBundleProjection) string {
 	return ""
 }
 
-// selectServices returns the Services that the record is of, a namespace's or one of it, without
-// what nobody here reads.
+// selectServices returns the Services of the record, all of a namespace or one, with only the
+// fields that the agent reads.
 func selectServices(all []*v1.Service, r ref) *v1.ServiceList {
 	out := &v1.ServiceList{}
 	for _, s := range all {
@@ -183,7 +184,7 @@ func selectServices(all []*v1.Service, r ref) *v1.ServiceList {
 	return out
 }
 
-// selectBundles returns the bundles that the record is of.
+// selectBundles returns the bundles of the record.
 func selectBundles(all []*certificatesv1beta1.ClusterTrustBundle, which string) *certificatesv1beta1.ClusterTrustBundleList {
 	out := &certificatesv1beta1.ClusterTrustBundleList{}
 	for _, b := range all {

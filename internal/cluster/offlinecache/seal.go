@@ -16,26 +16,25 @@ import (
 )
 
 const (
-	// keyLength is that of the key, in bytes: AES-256.
+	// keyLength is the length of the key in bytes: AES-256.
 	keyLength = 32
 	keyFile   = "key"
 	keyMode   = 0o600
 )
 
-// errNoKey says that nothing was encrypted here yet, or that the key is lost.
+// errNoKey means that nothing was encrypted yet, or the key is lost.
 var errNoKey = errors.New("the key is not there")
 
-// vault encrypts by AES-256 in Galois/counter mode (NIST SP 800-38D), with a random nonce of 96
-// bits before each text, by a key that it keeps in a file. It is used by one goroutine at a time.
+// vault encrypts with AES-256 in Galois/counter mode (NIST SP 800-38D), with a random nonce of 96
+// bits before each text. The key is stored in a file. It is not safe for concurrent use.
 type vault struct {
 	dir  string
-	aead cipher.AEAD // nil until the key was read or made
+	aead cipher.AEAD // nil until the key has been read or generated
 }
 
-// path is where the key is.
 func (v *vault) path() string { return filepath.Join(v.dir, keyFile) }
 
-// open reads the key. One that others may read, or may have written, is refused.
+// open reads the key. A key that others can read or write is rejected.
 func (v *vault) open() error {
 	if v.aead != nil {
 		return nil
@@ -55,7 +54,7 @@ func (v *vault) open() error {
 	return v.use(key)
 }
 
-// readKey reads the key from its file, of which it checks everything.
+// readKey reads the key after it has validated type, mode, owner and size of the file.
 func readKey(f *os.File) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -82,7 +81,6 @@ func readKey(f *os.File) ([]byte, error) {
 	return key, nil
 }
 
-// ownerOf returns the user that the file belongs to.
 func ownerOf(f *os.File) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -91,7 +89,7 @@ func ownerOf(f *os.File) (int, error) {
 	return int(st.Uid), nil
 }
 
-// ready reads the key, or makes it if there is none.
+// ready reads the key, or generates it if there is none.
 func (v *vault) ready() error {
 	err := v.open()
 	if !errors.Is(err, errNoKey) {
@@ -116,14 +114,14 @@ func (v *vault) use(key []byte) error {
 	return err
 }
 
-// seal encrypts the text. It can be opened only with the same identity.
+// seal encrypts the text. It can be decrypted only with the same identity.
 func (v *vault) seal(text, identity []byte) []byte {
 	nonce := make([]byte, v.aead.NonceSize(), v.aead.NonceSize()+len(text)+v.aead.Overhead())
 	_, _ = rand.Read(nonce) // it never fails
 	return v.aead.Seal(nonce, nonce, text, identity)
 }
 
-// unseal decrypts what seal has made.
+// unseal decrypts the result of seal.
 func (v *vault) unseal(sealed, identity []byte) ([]byte, error) {
 	n := v.aead.NonceSize()
 	if len(sealed) < n {

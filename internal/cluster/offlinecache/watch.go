@@ -9,18 +9,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ServerPods follows the pods that the API server has bound to this node.
+// ServerPods watches the pods that the API server has bound to this node.
 type ServerPods interface {
-	// Run follows them until ctx is done.
+	// Run watches the pods until ctx is done.
 	Run(ctx context.Context) error
 	// List returns the pods, none before the first list is complete.
 	List() (pods []*v1.Pod, synced bool)
-	// Err returns why the last try failed, nil if it did not.
+	// Err returns the error of the last attempt, nil if it succeeded.
 	Err() error
 }
 
-// PodWatch follows the pods of this node: those that were kept while the API server is away at the
-// start, and from its first list on those that it has.
+// PodWatch watches the pods of this node: the cached pods while the API server is unavailable at
+// the start, and the server's from its first list on.
 type PodWatch struct {
 	k       *Keeper
 	server  ServerPods
@@ -29,11 +29,11 @@ type PodWatch struct {
 
 	mu     sync.Mutex
 	lent   []*v1.Pod // guarded by mu
-	listed bool      // guarded by mu; the server's pods count
+	listed bool      // guarded by mu; the server has listed its pods
 }
 
-// Watch returns a watch over the server's, which open makes with what it is to call when its pods
-// change. changed is called when those of the watch do. Neither blocks.
+// Watch returns a watch on top of the server's watch, which open creates with the function to call
+// when its pods change. changed is called when the pods of the watch change. Neither may block.
 func (k *Keeper) Watch(open func(changed func()) ServerPods, changed func()) *PodWatch {
 	w := &PodWatch{k: k, wake: make(chan struct{}, 1), changed: changed}
 	w.server = open(func() {
@@ -45,8 +45,8 @@ func (k *Keeper) Watch(open func(changed func()) ServerPods, changed func()) *Po
 	return w
 }
 
-// List returns the pods. synced is false while they are those that were kept: they may start, and
-// that a pod is not among them means nothing.
+// List returns the pods. synced is false while they are cached ones: these may start, but a missing
+// pod must not be considered deleted.
 func (w *PodWatch) List() (pods []*v1.Pod, synced bool) {
 	w.mu.Lock()
 	lent, listed := w.lent, w.listed
@@ -57,7 +57,7 @@ func (w *PodWatch) List() (pods []*v1.Pod, synced bool) {
 	return w.server.List()
 }
 
-// Run follows the pods until ctx is done.
+// Run watches the pods until ctx is done.
 func (w *PodWatch) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- w.server.Run(ctx) }()
@@ -80,7 +80,7 @@ func (w *PodWatch) Run(ctx context.Context) error {
 	}
 }
 
-// lend hands over what was kept. A server that answers, and refuses to tell of pods, is not away.
+// lend serves the cached pods. A server that answers with 401 or 403 is not unavailable.
 func (w *PodWatch) lend() {
 	if _, synced := w.server.List(); synced {
 		return
@@ -99,7 +99,7 @@ func (w *PodWatch) lend() {
 	w.changed()
 }
 
-// take hands over the server's pods, and keeps them.
+// take publishes the server's pods and caches them.
 func (w *PodWatch) take(ctx context.Context, pods []*v1.Pod) {
 	w.mu.Lock()
 	first := !w.listed

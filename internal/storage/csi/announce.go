@@ -24,38 +24,38 @@ import (
 	"berth/internal/pod"
 )
 
-// Nodes is the part of the API server that holds Nodes.
+// Nodes is the API of Node objects.
 type Nodes interface {
 	GetNode(ctx context.Context, name string) (*v1.Node, error)
-	// PatchNode writes what differs between old and changed, except the status.
+	// PatchNode writes the differences between old and changed, except the status.
 	PatchNode(ctx context.Context, old, changed *v1.Node) (*v1.Node, error)
 }
 
-// CSINodes is the part of the API server that holds CSINodes.
+// CSINodes is the API of CSINode objects.
 type CSINodes interface {
 	GetCSINode(ctx context.Context, name string) (*storagev1.CSINode, error)
 	CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error)
-	// UpdateCSINode is a conflict when the CSINode changed since n was read.
+	// UpdateCSINode returns a conflict if the CSINode has changed since n was read.
 	UpdateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error)
 	DeleteCSINode(ctx context.Context, name string) error
 }
 
-// nodeIDAnnotation of the Node maps drivers to what they call it (Kubernetes CSI documentation,
+// nodeIDAnnotation of the Node maps drivers to their node IDs (Kubernetes CSI documentation,
 // "CSINode Object").
 const nodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
 
-// Tries of one write to the API server, and the waits between them.
+// Attempts of one write to the API server, and the delays between them.
 const (
 	writeTries  = 4
 	writeWait   = 10 * time.Millisecond
 	writeFactor = 5
 )
 
-// retries space the tries of what is tried until it works.
+// retries is the back-off of operations that are retried until they succeed.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 
-// Run tells the API server what there is to tell besides registrations: of this machine when it
-// starts, of drivers that are gone, and from time to time of the limits of those that are there.
+// Run writes to the API server whatever is not part of a registration: the CSINode at the start,
+// deregistered drivers, and periodically the volume limits of drivers.
 func (d *Drivers) Run(ctx context.Context) error {
 	if d.Nodes == nil {
 		<-ctx.Done()
@@ -89,11 +89,12 @@ func (d *Drivers) Run(ctx context.Context) error {
 	}
 }
 
-// Health says that the API server has no CSINode of this machine yet, without which pods with
-// volumes must not be sent here.
+// Health returns an error until the API server has a CSINode of this machine, without which pods
+// with volumes must not be scheduled here.
 func (d *Drivers) Health() error { return d.health.Err() }
 
-// insist tries until it works or ctx is done. A cause is logged once, and then for debugging.
+// insist retries until try succeeds or ctx is done. An error is logged once, and then at debug
+// level.
 func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
 	last := ""
 	for delay := retries.DelayFunc(); ; {
@@ -112,7 +113,7 @@ func (d *Drivers) insist(ctx context.Context, what string, try func() error) {
 	}
 }
 
-// announceLater has Run tell the API server of a driver.
+// announceLater makes Run write a driver to the API server.
 func (d *Drivers) announceLater(name string, info Info) {
 	if info.NodeID == "" {
 		d.Log.Warn("the CSI driver has no name for this node: the CSINode will not show it", "driver", name)
@@ -125,7 +126,7 @@ func (d *Drivers) announceLater(name string, info Info) {
 	}
 }
 
-// announceRest tells the API server of the drivers that it was not told of yet.
+// announceRest writes pending drivers to the API server.
 func (d *Drivers) announceRest(ctx context.Context) error {
 	d.mu.Lock()
 	come := maps.Clone(d.come)
@@ -145,7 +146,7 @@ func (d *Drivers) announceRest(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// announce tells the API server of a driver, first at the Node, then at the CSINode.
+// announce writes a driver to the Node, then to the CSINode.
 func (d *Drivers) announce(ctx context.Context, name string, info Info) error {
 	if info.NodeID == "" {
 		return errors.New("error adding CSI driver node info: driverNodeID must not be empty")
@@ -164,15 +165,15 @@ func (d *Drivers) announce(ctx context.Context, name string, info Info) error {
 	})
 }
 
-// withdraw tells the API server of the drivers that are gone.
+// withdraw removes deregistered drivers from the API server.
 func (d *Drivers) withdraw(ctx context.Context) error {
 	d.mu.Lock()
 	left := slices.Collect(maps.Keys(d.left))
 	d.mu.Unlock()
 	var errs []error
 	for _, name := range left {
-		// A driver that has come back meanwhile is told of by its registration, which waits for its
-		// turn.
+		// A driver that has registered again meanwhile is written by its registration, which waits
+		// for writeLock.
 		still := func() bool {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -198,7 +199,7 @@ func (d *Drivers) withdraw(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// write makes one change, alone and in a few tries.
+// write makes one change under writeLock, with writeTries attempts.
 func (d *Drivers) write(ctx context.Context, change func(context.Context) error) error {
 	select {
 	case d.writeLock <- struct{}{}:
@@ -231,7 +232,7 @@ func (d *Drivers) changeNode(ctx context.Context, change func(*v1.Node) error) e
 	return err
 }
 
-// addToNode writes the driver's name of the node, and where the node is in the driver's eyes.
+// addToNode sets the driver's node ID and topology labels.
 func addToNode(n *v1.Node, driver string, info Info) error {
 	for key, value := range info.Topology {
 		if have, ok := n.Labels[key]; ok && have != value {
@@ -245,8 +246,7 @@ func addToNode(n *v1.Node, driver string, info Info) error {
 	return changeNodeIDs(n, func(ids map[string]string) { ids[driver] = info.NodeID })
 }
 
-// removeFromNode takes the driver's name of the node away. Labels stay: volumes may have been made
-// by them.
+// removeFromNode removes the driver's node ID. Topology labels stay: volumes may depend on them.
 func removeFromNode(n *v1.Node, driver string) error {
 	return changeNodeIDs(n, func(ids map[string]string) { delete(ids, driver) })
 }
@@ -293,8 +293,8 @@ func (d *Drivers) ensureCSINode(ctx context.Context) error {
 	return err
 }
 
-// ownCSINode returns this machine's CSINode, which it makes if there is none. One that belongs to
-// an earlier Node of the same name goes: then this try fails, and the next one makes it.
+// ownCSINode returns this machine's CSINode, which it creates if there is none. It deletes one of
+// an earlier Node with the same name: this attempt fails, and the next one creates it.
 func (d *Drivers) ownCSINode(ctx context.Context) (*storagev1.CSINode, error) {
 	owner, err := d.Nodes.GetNode(ctx, d.NodeName)
 	if err != nil {
@@ -322,7 +322,7 @@ func (d *Drivers) ownCSINode(ctx context.Context) (*storagev1.CSINode, error) {
 	return nil, fmt.Errorf("CSINode %s belonged to another Node of this name and was deleted", d.NodeName)
 }
 
-// addToCSINode puts the driver last, unless it is there already as it is.
+// addToCSINode appends the driver, unless it has the same entry already.
 func addToCSINode(s *storagev1.CSINodeSpec, name string, info Info) {
 	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.NodeID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology))}
 	if info.MaxVolumes > 0 {
@@ -339,13 +339,13 @@ func removeFromCSINode(s *storagev1.CSINodeSpec, name string) {
 	s.Drivers = slices.DeleteFunc(s.Drivers, func(have storagev1.CSINodeDriver) bool { return have.Name == name })
 }
 
-// sameDriver compares two entries; the order of topology keys says nothing.
+// sameDriver compares two entries; the order of topology keys is not significant.
 func sameDriver(a, b storagev1.CSINodeDriver) bool {
 	return a.Name == b.Name && a.NodeID == b.NodeID && countOf(a) == countOf(b) &&
 		slices.Equal(slices.Sorted(slices.Values(a.TopologyKeys)), slices.Sorted(slices.Values(b.TopologyKeys)))
 }
 
-// countOf returns the driver's limit of volumes, -1 for none.
+// countOf returns the driver's volume limit, -1 for none.
 func countOf(d storagev1.CSINodeDriver) int32 {
 	if d.Allocatable == nil {
 		return -1

@@ -16,11 +16,11 @@ import (
 	"berth/internal/pod"
 )
 
-// callTimeout bounds one call of a driver.
+// callTimeout is the timeout of one call of a driver.
 const callTimeout = 2 * time.Minute
 
-// Driver is one registered driver. Each call has a connection of its own, and so reaches whoever
-// listens by then.
+// Driver is one registered driver. Each call opens a connection, and so reaches the process that
+// listens at that time.
 type Driver struct {
 	Name     string
 	endpoint string
@@ -30,25 +30,25 @@ type Driver struct {
 	uid      pod.UID // calls are made for this pod; "" for none
 }
 
-// For returns the driver for calls that are made for a pod, so that Waits knows of them.
+// For returns the driver for calls on behalf of a pod, which Waits reports.
 func (d *Driver) For(uid pod.UID) *Driver {
 	out := *d
 	out.uid = uid
 	return &out
 }
 
-// Capabilities are what a driver's node service says that it can.
+// Capabilities are the capabilities of a driver's node service.
 type Capabilities map[csiapi.NodeServiceCapability_RPC_Type]bool
 
-// Info is what a driver says of this node (NodeGetInfo).
+// Info is the result of NodeGetInfo.
 type Info struct {
 	NodeID string
-	// MaxVolumes is how many volumes of the driver the node takes; 0: as many as there are.
+	// MaxVolumes is the number of the driver's volumes that the node accepts; 0 means no limit.
 	MaxVolumes int64
 	Topology   map[string]string
 }
 
-// Info asks what the driver says of this node.
+// Info calls NodeGetInfo.
 func (d *Driver) Info(ctx context.Context) (Info, error) {
 	var out Info
 	err := d.call(ctx, csiapi.Node_NodeGetInfo_FullMethodName, "", func(ctx context.Context, c csiapi.NodeClient) error {
@@ -59,8 +59,8 @@ func (d *Driver) Info(ctx context.Context) (Info, error) {
 	return out, err
 }
 
-// Capabilities asks what the driver can. It may change with each version of the driver, so it is
-// asked before each decision.
+// Capabilities calls NodeGetCapabilities. Capabilities may change with the driver's version, so
+// call it before each decision.
 func (d *Driver) Capabilities(ctx context.Context) (Capabilities, error) {
 	out := Capabilities{}
 	err := d.call(ctx, csiapi.Node_NodeGetCapabilities_FullMethodName, "", func(ctx context.Context, c csiapi.NodeClient) error {
@@ -75,7 +75,7 @@ func (d *Driver) Capabilities(ctx context.Context) (Capabilities, error) {
 	return out, err
 }
 
-// Stage has the driver make the volume ready on this node (NodeStageVolume).
+// Stage calls NodeStageVolume.
 func (d *Driver) Stage(ctx context.Context, r *csiapi.NodeStageVolumeRequest) error {
 	if err := complete(r.GetVolumeId(), "staging target", r.GetStagingTargetPath()); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (d *Driver) Stage(ctx context.Context, r *csiapi.NodeStageVolumeRequest) er
 	})
 }
 
-// Publish has the driver show the volume to a pod (NodePublishVolume).
+// Publish calls NodePublishVolume.
 func (d *Driver) Publish(ctx context.Context, r *csiapi.NodePublishVolumeRequest) error {
 	if err := complete(r.GetVolumeId(), "target", r.GetTargetPath()); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (d *Driver) Publish(ctx context.Context, r *csiapi.NodePublishVolumeRequest
 	})
 }
 
-// Unpublish undoes Publish (NodeUnpublishVolume).
+// Unpublish calls NodeUnpublishVolume, which undoes Publish.
 func (d *Driver) Unpublish(ctx context.Context, id, target string) error {
 	if err := complete(id, "target", target); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (d *Driver) Unpublish(ctx context.Context, id, target string) error {
 	})
 }
 
-// Unstage undoes Stage (NodeUnstageVolume).
+// Unstage calls NodeUnstageVolume, which undoes Stage.
 func (d *Driver) Unstage(ctx context.Context, id, staging string) error {
 	if err := complete(id, "staging target", staging); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (d *Driver) Unstage(ctx context.Context, id, staging string) error {
 	})
 }
 
-// Expand has the driver make the volume's file system as large as the volume is, and returns the
-// size in bytes; 0 if it does not tell (NodeExpandVolume).
+// Expand calls NodeExpandVolume, which expands the volume's filesystem to the volume's size. It
+// returns the size in bytes; 0 if the driver does not report it.
 func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (size int64, err error) {
 	if err := complete(r.GetVolumeId(), "volume", r.GetVolumePath()); err != nil {
 		return 0, err
@@ -133,14 +133,14 @@ func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) 
 	return size, err
 }
 
-// Stats is what a driver says of a volume.
+// Stats is the result of NodeGetVolumeStats.
 type Stats struct {
 	Usage []*csiapi.VolumeUsage
-	// Condition is the state that the volume is in; nil: the driver does not tell.
+	// Condition is the health of the volume; nil: not reported by the driver.
 	Condition *csiapi.VolumeCondition
 }
 
-// Stats asks how much of the volume is used, and in what state it is (NodeGetVolumeStats).
+// Stats calls NodeGetVolumeStats for the volume's usage and health.
 func (d *Driver) Stats(ctx context.Context, id, path string) (Stats, error) {
 	if err := complete(id, "volume", path); err != nil {
 		return Stats{}, err
@@ -154,7 +154,7 @@ func (d *Driver) Stats(ctx context.Context, id, path string) (Stats, error) {
 	return out, err
 }
 
-// complete refuses a request without a volume or a path.
+// complete rejects a request without a volume or a path.
 func complete(id, what, path string) error {
 	switch {
 	case id == "":
@@ -165,7 +165,7 @@ func complete(id, what, path string) error {
 	return nil
 }
 
-// call makes one call; volume is "" for a call about none.
+// call makes one call; volume is "" if it is not about a volume.
 func (d *Driver) call(ctx context.Context, method, volume string, do func(context.Context, csiapi.NodeClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -189,8 +189,8 @@ func (d *Driver) call(ctx context.Context, method, volume string, do func(contex
 	return nil
 }
 
-// IsUncertain reports whether a call that failed may have had its effect all the same, so that it
-// has to be undone.
+// IsUncertain reports whether a failed call may have taken effect nevertheless, so that it has to
+// be undone.
 func IsUncertain(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok {

@@ -18,59 +18,60 @@ import (
 	"berth/internal/pod"
 )
 
-// Config is what Drivers need.
+// Config is the configuration of Drivers.
 type Config struct {
 	// NodeName is the name of the Node and of the CSINode.
 	NodeName string
-	// Nodes and CSINodes are the API server; nil without one: then nobody is told of drivers.
+	// Nodes and CSINodes are the API server; nil without one: drivers are then not written to it.
 	Nodes    Nodes
 	CSINodes CSINodes
-	// Late: a driver serves before the API server is told of it, which is tried until it works.
-	// Where nobody schedules pods, nothing goes by what the API server has of drivers.
+	// Late makes drivers usable before they are written to the API server, which is retried. It is
+	// for the local API, whose scheduler does not read them.
 	Late bool
-	// Registered returns what is closed when the API server has the Node; Run asks for it.
+	// Registered returns a channel that is closed when the API server has the Node; Run waits for
+	// it.
 	Registered func() <-chan struct{}
-	// Initialized is called when the API server has a CSINode of this machine; nil: nobody waits
-	// for it.
+	// Initialized is called when the API server has a CSINode of this machine; it may be nil.
 	Initialized func()
-	// Period returns how often the API server is told anew how many volumes this node takes of a
-	// driver, 0 for never; nil: of none. It must not block.
+	// Period returns the interval of writing a driver's volume limit again, 0 for never; nil: never
+	// for all drivers. It must not block.
 	Period func(driver string) time.Duration
-	// PeriodsChanged has an element when Period may return something else; nil: it never does.
+	// PeriodsChanged has an element when the result of Period may have changed; nil: it never
+	// changes.
 	PeriodsChanged <-chan struct{}
-	// Dial connects to the socket of a driver; nil is the machine's.
+	// Dial connects to the socket of a driver; nil uses the machine's.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is where metrics are registered; nil: they are not.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// Drivers are those that are registered on this machine. It is safe for concurrent use.
+// Drivers are the registered drivers of this machine. It is safe for concurrent use.
 type Drivers struct {
 	Config
 	metrics *metrics
 	waits   *waits
 
-	writeLock chan struct{} // capacity 1: who holds the one token writes to the API server
-	wake      chan struct{} // capacity 1: there is something for Run to look at
+	writeLock chan struct{} // capacity 1: the lock of writes to the API server
+	wake      chan struct{} // capacity 1: Run has work
 
-	health health.Latch // whether the CSINode is there
+	health health.Latch // whether the CSINode exists
 
 	mu          sync.Mutex
 	drivers     map[string]registration // guarded by mu; by name
-	come        map[string]Info         // guarded by mu; drivers of which the API server is still to be told
-	left        map[string]bool         // guarded by mu; drivers that are gone, of which the API server is still to be told
-	urgent      map[string]bool         // guarded by mu; drivers that are to be asked at once for their limits
+	come        map[string]Info         // guarded by mu; drivers to be written to the API server
+	left        map[string]bool         // guarded by mu; deregistered drivers to be removed from the API server
+	urgent      map[string]bool         // guarded by mu; drivers whose limits are to be refreshed at once
 	subscribers []func()                // guarded by mu
 }
 
-// registration is a driver that listens.
+// registration is a registered driver.
 type registration struct {
 	endpoint string
 	version  *utilversion.Version
 }
 
-// New returns Drivers without any.
+// New returns Drivers without registrations.
 func New(cfg Config) (*Drivers, error) {
 	switch {
 	case cfg.Log == nil:
@@ -101,8 +102,8 @@ func New(cfg Config) (*Drivers, error) {
 	return d, nil
 }
 
-// ValidatePlugin refuses a driver that speaks no known version, and one that an at least equally
-// new one of the same name is there of.
+// ValidatePlugin rejects a driver without a supported version, and one that is registered already
+// under the same name with an equal or higher version.
 func (d *Drivers) ValidatePlugin(name, _ string, versions []string) error {
 	_, err := d.validate("ValidatePlugin", name, versions)
 	return err
@@ -128,7 +129,7 @@ func (d *Drivers) validate(caller, name string, versions []string) (*utilversion
 	return highest, nil
 }
 
-// highestVersion returns the highest version of CSI that both sides know, which is 1.x.
+// highestVersion returns the highest supported version of CSI, which is 1.x.
 func highestVersion(versions []string) (*utilversion.Version, error) {
 	var highest *utilversion.Version
 	for _, text := range versions {
@@ -143,8 +144,8 @@ func highestVersion(versions []string) (*utilversion.Version, error) {
 	return highest, nil
 }
 
-// RegisterPlugin asks the driver what it says of this node and tells the API server. On an error
-// the driver is not registered.
+// RegisterPlugin calls NodeGetInfo of the driver and writes the result to the API server. On an
+// error the driver is not registered.
 func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, versions []string) error {
 	highest, err := d.validate("RegisterPlugin", name, versions)
 	if err != nil {
@@ -172,13 +173,13 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	return nil
 }
 
-// DeregisterPlugin forgets the driver. Volumes that it has mounted stay as they are; whatever is to
-// be done with them waits for its return.
+// DeregisterPlugin removes the driver. Its mounted volumes stay; operations on them wait until it
+// is registered again.
 func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 	d.mu.Lock()
 	if d.drivers[name].endpoint != endpoint {
 		d.mu.Unlock()
-		return // another one has taken its place
+		return // another one has replaced it
 	}
 	delete(d.drivers, name)
 	delete(d.come, name)
@@ -190,8 +191,8 @@ func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 	d.publish()
 }
 
-// Subscribe has changed called, without a lock, whenever a driver has come or gone. It must not
-// block.
+// Subscribe adds a function that is called, without a lock held, whenever a driver has been
+// registered or deregistered. It must not block.
 func (d *Drivers) Subscribe(changed func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,21 +201,21 @@ func (d *Drivers) Subscribe(changed func()) {
 
 func (d *Drivers) publish() {
 	d.mu.Lock()
-	subscribers := d.subscribers // which only grow
+	subscribers := d.subscribers // append-only
 	d.mu.Unlock()
 	for _, changed := range subscribers {
 		changed()
 	}
 }
 
-// Names returns the registered drivers, sorted.
+// Names returns the names of the registered drivers, sorted.
 func (d *Drivers) Names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.drivers))
 }
 
-// Driver returns a registered driver.
+// Driver returns a registered driver, or an error that names it.
 func (d *Drivers) Driver(name string) (*Driver, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

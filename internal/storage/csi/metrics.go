@@ -10,7 +10,7 @@ import (
 
 type metrics struct{ operations *prometheus.HistogramVec }
 
-// newMetrics registers the family of this package; nobody scrapes it if r is nil.
+// newMetrics creates the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{operations: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "csi_operations_seconds",

@@ -8,21 +8,21 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// refreshes are when the API server is to be told anew how many volumes this node takes of drivers
-// (KEP-4876). It is Run's.
+// refreshes schedules the writes of drivers' volume limits to the API server (KEP-4876). It is
+// owned by Run.
 type refreshes struct {
 	running sync.WaitGroup
 	dues    map[string]due
 }
 
-// due is when a driver is asked next, and how often.
+// due is the time of a driver's next refresh, and the interval.
 type due struct {
 	at     time.Time
 	period time.Duration
 }
 
-// Refresh asks the driver at once how many of its volumes this node takes, if it is asked from time
-// to time at all: somebody has seen that the API server was told too many.
+// Refresh reads the driver's volume limit at once, if its Period is not 0. Call it when the API
+// server's limit has proved too high.
 func (d *Drivers) Refresh(name string) {
 	d.mu.Lock()
 	d.urgent[name] = true
@@ -37,7 +37,7 @@ func (d *Drivers) wakeUp() {
 	}
 }
 
-// refreshDue asks the drivers whose time has come, and returns when the next is due; zero for
+// refreshDue refreshes the drivers that are due, and returns the time of the next one; zero for
 // never.
 func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (next time.Time) {
 	d.mu.Lock()
@@ -52,7 +52,7 @@ func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (
 		}
 		t, known := r.dues[name]
 		if !known || t.period != period {
-			t = due{now.Add(period), period} // registration has just told, or somebody has changed the period
+			t = due{now.Add(period), period} // just registered, or the period has changed
 		}
 		if urgent[name] || !now.Before(t.at) {
 			t.at = now.Add(period)
@@ -71,7 +71,7 @@ func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (
 	return next
 }
 
-// refresh asks the driver what it says of this node, and tells the API server in the CSINode alone.
+// refresh calls NodeGetInfo of the driver, and writes the result to the CSINode only.
 func (d *Drivers) refresh(ctx context.Context, name string) error {
 	driver, err := d.Driver(name)
 	if err != nil {
@@ -83,7 +83,7 @@ func (d *Drivers) refresh(ctx context.Context, name string) error {
 	}
 	return d.write(ctx, func(ctx context.Context) error {
 		if _, err := d.Driver(name); err != nil {
-			return nil // gone meanwhile, of which the API server is told by others
+			return nil // deregistered meanwhile, which withdraw handles
 		}
 		return d.changeCSINode(ctx, func(s *storagev1.CSINodeSpec) { addToCSINode(s, name, info) })
 	})

@@ -10,24 +10,24 @@ import (
 	"berth/internal/pod"
 )
 
-// Wait is a call for a pod that a driver has not answered.
+// Wait is a call on behalf of a pod that a driver has not answered.
 type Wait struct {
 	Driver string
 	// Call is the name of the call, such as "NodeStageVolume".
 	Call string
-	// Volume is the driver's own name of the volume, "" for a call about none.
+	// Volume is the driver's volume handle, "" if the call is not about a volume.
 	Volume string
-	// Since is when the call was made, Until when its answer is given up.
+	// Since is the start of the call, Until its timeout.
 	Since, Until time.Time
 }
 
-// waits are the calls for pods that are under way. It is safe for concurrent use.
+// waits are the pending calls on behalf of pods. It is safe for concurrent use.
 type waits struct {
 	mu       sync.Mutex
 	underWay map[*Wait]pod.UID // guarded by mu
 }
 
-// begin records a call. The returned function ends the record.
+// begin records a call. The returned function removes the record.
 func (w *waits) begin(uid pod.UID, driver, method, volume string) (end func()) {
 	now := time.Now()
 	made := &Wait{Driver: driver, Call: path.Base(method), Volume: volume, Since: now, Until: now.Add(callTimeout)}
@@ -41,7 +41,7 @@ func (w *waits) begin(uid pod.UID, driver, method, volume string) (end func()) {
 	}
 }
 
-// Waits returns the calls for a pod that drivers have not answered, the oldest first.
+// Waits returns the pending calls on behalf of a pod, oldest first.
 func (d *Drivers) Waits(uid pod.UID) []Wait {
 	d.waits.mu.Lock()
 	defer d.waits.mu.Unlock()

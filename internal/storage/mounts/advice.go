@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// helperPackages are the packages with the programs that mount(8) runs for a filesystem.
+// helperPackages are the packages of the helpers of mount(8) by filesystem.
 var helperPackages = map[string]string{
 	"nfs":  "nfs-common on Debian and Ubuntu, nfs-utils elsewhere",
 	"nfs4": "nfs-common on Debian and Ubuntu, nfs-utils elsewhere",
@@ -14,11 +14,12 @@ var helperPackages = map[string]string{
 	"ceph": "ceph-common",
 }
 
-// unknownToKernel is what mount(8) and its programs say when the kernel does not know a filesystem.
+// unknownToKernel matches the output of mount(8) and its helpers if the kernel does not support a
+// filesystem.
 var unknownToKernel = regexp.MustCompile(`unknown filesystem type|No such device|Protocol not supported`)
 
-// advise says what the machine lacks for the filesystem, given what mount(8) printed, with a colon
-// behind it; "" if it lacks nothing that is known of. root is the machine's file system.
+// advise returns what this machine lacks for the filesystem, given the output of mount(8), with a
+// trailing colon; "" if nothing is known. root is the machine's filesystem.
 func advise(root fs.FS, fsType, printed string) string {
 	if install, ok := helperPackages[fsType]; ok {
 		helper, found := "mount."+fsType, false

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are the flags of a mount as fsmount(2) has them.
+// attributes maps mount flags to those of fsmount(2).
 var attributes = []struct {
 	flag      uintptr
 	attribute int
@@ -26,7 +26,7 @@ var attributes = []struct {
 
 func computeAttributes(flags uintptr) int {
 	if flags&unix.MS_NOATIME != 0 {
-		flags &^= unix.MS_STRICTATIME // one of them alone can be
+		flags &^= unix.MS_STRICTATIME // they are mutually exclusive
 	}
 	out := 0
 	for _, a := range attributes {
@@ -37,8 +37,8 @@ func computeAttributes(flags uintptr) int {
 	return out
 }
 
-// openFilesystem returns a descriptor of a mount of the filesystem, which is nowhere yet. A device
-// that can only be read is mounted so, as mount(8) does.
+// openFilesystem returns a descriptor of a detached mount of the filesystem. A read-only device is
+// mounted read-only, as by mount(8).
 func openFilesystem(source, fsType string, o options) (int, error) {
 	tree, err := openFilesystemAs(source, fsType, o)
 	if o.flags&unix.MS_RDONLY == 0 && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)) {
@@ -78,8 +78,7 @@ func openFilesystemAs(source, fsType string, o options) (int, error) {
 	return tree, nil
 }
 
-// explain adds what the kernel says of an error, which it hands to who reads the context of the
-// filesystem.
+// explain adds to an error the kernel's messages from the filesystem context.
 func explain(fd int, step string, err error) error {
 	var said []string
 	line := make([]byte, 4096)

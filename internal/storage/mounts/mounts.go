@@ -1,9 +1,9 @@
-// Package mounts mounts filesystems in folders that containers may change, and unmounts them.
+// Package mounts mounts filesystems in directories that containers may change, and unmounts them.
 //
-// Owns: what of mount(8) the agent needs: on which directory a filesystem comes, which is known by
-// its descriptor (package safepath), and how long a server may take to answer.
+// Owns: the part of mount(8) that the agent needs: the directory of a mount, which is identified by
+// a descriptor (package safepath), and timeouts for servers.
 // Reads: the mount table, through k8s.io/mount-utils.
-// Never: mounts or unmounts where a link leads, or hands an option to a shell.
+// Never: follows a link to mount or unmount, or passes an option to a shell.
 package mounts
 
 import (
@@ -22,38 +22,39 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// Mounter mounts in the folders of pods and plugins. Its paths are absolute ones there; a link in
-// one, below the folder of all pods or plugins, is an error.
+// Mounter mounts in the directories of pods and plugins. Paths are absolute; a link in one, below
+// the directory of all pods or plugins, is an error.
 type Mounter struct {
 	mount.Interface // reads the mount table
 	files           safepath.Root
-	// passage is where a program mounts what is then moved to its place.
+	// passage is the directory in which mount(8) mounts filesystems that are then moved to their
+	// targets.
 	passage string
 }
 
-// New returns a Mounter for the agent with these directories. It does nothing yet.
+// New returns a Mounter for the agent with these directories. It accesses no file.
 func New(rootDir, runDir string) *Mounter {
 	return &Mounter{Interface: mount.New(""), files: safepath.Root(filepath.Clean(rootDir)), passage: filepath.Join(runDir, "mounts")}
 }
 
-// Mount mounts the source at the target, an existing directory, or file where a file is bound, with
-// the options of mount(8).
+// Mount mounts the source at the target with the options of mount(8). The target must be an
+// existing directory, or a file for the bind mount of a file.
 func (m *Mounter) Mount(source, target, fsType string, options []string) error {
 	return m.MountSensitive(source, target, fsType, options, nil)
 }
 
-// MountSensitiveWithoutSystemd does the same.
+// MountSensitiveWithoutSystemd is MountSensitive.
 func (m *Mounter) MountSensitiveWithoutSystemd(source, target, fsType string, options, sensitive []string) error {
 	return m.MountSensitive(source, target, fsType, options, sensitive)
 }
 
-// MountSensitive does the same with options that are in no error. Errors do not name the source,
-// which their reader has.
+// MountSensitive is Mount with options that do not appear in errors. Errors do not name the source,
+// which the caller knows.
 func (m *Mounter) MountSensitive(source, target, fsType string, options, sensitive []string) error {
 	all := slices.Concat(options, sensitive)
 	o := parseOptions(all)
 	tree, err := openTree(source, fsType, o)
-	if errors.Is(err, unix.ENODEV) && o.bind == 0 { // a program may know the filesystem
+	if errors.Is(err, unix.ENODEV) && o.bind == 0 { // mount(8) may have a helper for it
 		return m.MountRemote(context.Background(), source, target, fsType, all)
 	}
 	if err == nil {
@@ -66,8 +67,7 @@ func (m *Mounter) MountSensitive(source, target, fsType string, options, sensiti
 	return nil
 }
 
-// openTree returns a descriptor of a mount that is nowhere yet: of a directory or file that is
-// there already, or of another filesystem.
+// openTree returns a descriptor of a detached mount: a bind mount or another filesystem.
 func openTree(source, fsType string, o options) (int, error) {
 	if o.bind == 0 {
 		return openFilesystem(source, fsType, o)
@@ -92,15 +92,15 @@ func (m *Mounter) attach(tree int, target string, o options) error {
 	if o.bind == 0 || o.flags == 0 {
 		return nil
 	}
-	// What is bound comes with the flags of where it comes from.
+	// A bind mount inherits the flags of its source.
 	if err := unix.Mount("", safepath.Self(tree), "", unix.MS_REMOUNT|unix.MS_BIND|o.flags, ""); err != nil {
 		return errors.Join(fmt.Errorf("set flags: %w", err), unix.Unmount(safepath.Self(tree), unix.MNT_DETACH))
 	}
 	return nil
 }
 
-// Unmount unmounts what is mounted at the target; where nothing is, it does nothing. It may wait
-// for a server: see UnmountRemote.
+// Unmount unmounts the target; if it is not mounted, it does nothing. It may wait for a server: see
+// UnmountRemote.
 func (m *Mounter) Unmount(target string) error {
 	err := m.files.In(target, func(parent int, name string) error { return unmountAt(parent, name, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +112,7 @@ func (m *Mounter) Unmount(target string) error {
 	return nil
 }
 
-// unmountAt unmounts what is mounted on the name in the directory.
+// unmountAt unmounts the name in the directory.
 func unmountAt(parent int, name string, flags int) error {
 	err := unix.Unmount(filepath.Join(safepath.Self(parent), name), flags|unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EINVAL) { // it is no mount
@@ -121,9 +121,9 @@ func unmountAt(parent int, name string, flags int) error {
 	return err
 }
 
-// GetMountRefs returns where else what is mounted at the path is mounted.
+// GetMountRefs returns the other mount points of the filesystem at the path.
 func (m *Mounter) GetMountRefs(path string) ([]string, error) {
-	if !m.files.Contains(path) { // the host's
+	if !m.files.Contains(path) { // a path of the host
 		return m.Interface.GetMountRefs(path)
 	}
 	real, err := m.files.Real(path)
@@ -136,8 +136,8 @@ func (m *Mounter) GetMountRefs(path string) ([]string, error) {
 	return mount.SearchMountPoints(real, "/proc/self/mountinfo")
 }
 
-// IsLikelyNotMountPoint reports whether the directory is of the same filesystem as the one that it
-// is in. Of a bind mount it does not tell.
+// IsLikelyNotMountPoint reports whether the directory is on the same filesystem as its parent. It
+// does not detect bind mounts.
 func (m *Mounter) IsLikelyNotMountPoint(path string) (bool, error) {
 	var here, parent unix.Stat_t
 	err := m.files.In(path, func(fd int, name string) error {

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// binding says whether a mount shows what is there already.
+// binding is the kind of a bind mount; 0 is none.
 type binding int
 
 const (
-	bindOne binding = iota + 1 // but nothing of what is mounted below
+	bindOne binding = iota + 1 // without the mounts below
 	bindAll
 )
 
@@ -21,17 +21,17 @@ func (b binding) recursive() uint {
 	return 0
 }
 
-// options are those of mount(8), sorted by who understands them.
+// options are options of mount(8), split into those of the mount and of the filesystem.
 type options struct {
 	bind binding
-	// flags are those of the mount, as mount(2) has them.
+	// flags are the mount flags of mount(2).
 	flags uintptr
 	// ofFilesystem are keys and values for the filesystem.
 	ofFilesystem [][2]string
 }
 
-// ofMount are the options that the kernel keeps with the mount, and not with the filesystem: which
-// flags they set, and which they clear (mount(8)).
+// ofMount has the options of a mount rather than of its filesystem: the flags that they set and
+// clear (mount(8)).
 var ofMount = map[string]struct{ set, clear uintptr }{
 	"nosuid": {set: unix.MS_NOSUID}, "suid": {clear: unix.MS_NOSUID},
 	"nodev": {set: unix.MS_NODEV}, "dev": {clear: unix.MS_NODEV},
@@ -43,13 +43,13 @@ var ofMount = map[string]struct{ set, clear uintptr }{
 	"nosymfollow": {set: unix.MS_NOSYMFOLLOW}, "symfollow": {clear: unix.MS_NOSYMFOLLOW},
 }
 
-// forPeople are options that are for programs which read fstab(5).
+// forPeople are options for programs that read fstab(5); they are ignored.
 var forPeople = map[string]bool{
 	"defaults": true, "auto": true, "noauto": true, "user": true, "nouser": true, "users": true, "owner": true, "group": true, "_netdev": true,
 	"nofail": true,
 }
 
-// parseOptions reads options, several of which may be in one element, separated by commas.
+// parseOptions parses options; an element may have several, separated by commas.
 func parseOptions(all []string) options {
 	var o options
 	for _, element := range all {
@@ -80,7 +80,7 @@ func (o *options) add(option string) {
 	}
 }
 
-// splitOptions splits at commas that are in no quotation marks: an SELinux context has commas.
+// splitOptions splits at commas outside of quotation marks: an SELinux context has commas.
 func splitOptions(s string) []string {
 	quoted := false
 	return strings.FieldsFunc(s, func(r rune) bool {

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// MountLimit is how long the mount of a network filesystem may take. mount.nfs gives up by
-	// itself after two minutes (nfs(5), retry) and says why, unless the kernel waits for a server
-	// that it has known before.
+	// MountLimit is the timeout of mounting a network filesystem. mount.nfs stops retrying after
+	// two minutes (nfs(5), retry) and reports the reason, unless the kernel waits for a server to
+	// which it was connected before.
 	MountLimit = 3 * time.Minute
-	// unmountLimit is how long the unmount of a network filesystem may wait for its server, before
-	// it is done without.
+	// unmountLimit is how long the unmount of a network filesystem waits for its server, before it
+	// is forced.
 	unmountLimit = time.Minute
-	// answerLimit is how long a server may take to answer, when something else keeps the filesystem
-	// from being unmounted.
+	// answerLimit is the timeout of a server's answer, when something else keeps the filesystem
+	// busy.
 	answerLimit = 15 * time.Second
 )
 
-// errNoAnswer says that a server did not answer in time.
+// errNoAnswer means that a server did not answer in time.
 var errNoAnswer = errors.New("the server does not answer")
 
-// MountRemote mounts what a server has, or what else the kernel cannot mount by itself, at the
-// target, and gives up when ctx is done. mount(8), which has a program for each of these and takes
-// paths alone, mounts it where no container is; from there it comes to its place.
+// MountRemote mounts a network filesystem, or another one that needs a helper of mount(8), at the
+// target; it returns an error when ctx is done. mount(8) accepts only paths, so it mounts in a
+// directory that containers cannot access, from which the mount is moved to the target.
 func (m *Mounter) MountRemote(ctx context.Context, source, target, fsType string, options []string) (err error) {
 	if err := os.MkdirAll(m.passage, 0o700); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (m *Mounter) MountRemote(ctx context.Context, source, target, fsType string
 	return m.attach(tree, target, parseOptions(nil))
 }
 
-// leave unmounts what was mounted in passing, without its server, and removes the directory.
+// leave unmounts a temporary mount, without its server, and removes the directory.
 func leave(dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", dir, err)
@@ -70,7 +70,7 @@ func leave(dir string) error {
 	return nil
 }
 
-// Sweep removes what an agent that was killed has left half way.
+// Sweep removes temporary mounts of an agent that was killed.
 func (m *Mounter) Sweep() error {
 	entries, err := os.ReadDir(m.passage)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,9 +82,9 @@ func (m *Mounter) Sweep() error {
 	return err
 }
 
-// UnmountRemote unmounts what a server has. Where that does not answer, what waits for it fails,
-// and what was not written there is lost: it may be what keeps the filesystem busy, and then the
-// next try succeeds.
+// UnmountRemote unmounts a network filesystem. If the server does not answer, operations that wait
+// for it fail, and unwritten data are lost: they may keep the filesystem busy, and then the next
+// attempt succeeds.
 func (m *Mounter) UnmountRemote(target string) error {
 	err := m.files.In(target, func(parent int, name string) error {
 		err := child(unmountLimit, parent, childUnmount, name)
@@ -106,20 +106,19 @@ func (m *Mounter) UnmountRemote(target string) error {
 	return nil
 }
 
-// Hidden commands of this program: what waits for a server in the kernel is given up only by the
-// end of the process that waits.
+// Hidden commands of this program: an operation that waits for a server in the kernel ends only
+// with its process.
 const (
 	childUnmount = "__unmount"
 	childForce   = "__unmount-by-force"
 	childAsk     = "__ask-server"
 )
 
-// parentFD is the descriptor that a child finds the directory under.
+// parentFD is the child's descriptor of the directory.
 const parentFD = 3
 
-// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit
-// code to end with. The main function of a program that uses UnmountRemote calls it before anything
-// else.
+// RunChild runs a hidden command if args (as os.Args) name one, and returns the exit code. The main
+// function of a program that uses UnmountRemote must call it first.
 func RunChild(args []string) (handled bool, exitCode int) {
 	if len(args) != 3 {
 		return false, 0
@@ -142,7 +141,7 @@ func RunChild(args []string) (handled bool, exitCode int) {
 	return true, 0
 }
 
-// askServer asks the server of what is mounted on the name in the directory how full that is.
+// askServer calls statfs of the mount on the name in the directory, which its server must answer.
 func askServer(parent int, name string) error {
 	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -153,8 +152,8 @@ func askServer(parent int, name string) error {
 	return unix.Fstatfs(fd, &st)
 }
 
-// child runs this program again with a hidden command for what is mounted on the name in the
-// directory. The error is what the child said.
+// child runs this program with a hidden command for the mount on the name in the directory. The
+// error is the output of the child.
 func child(limit time.Duration, parent int, command, name string) error {
 	dir, err := unix.FcntlInt(uintptr(parent), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -162,8 +161,7 @@ func child(limit time.Duration, parent int, command, name string) error {
 	}
 	f := os.NewFile(uintptr(dir), safepath.Self(dir))
 	defer f.Close()
-	// The link is the program that runs, even if the file of its name was replaced or removed
-	// meanwhile.
+	// /proc/self/exe is the running program, even if its file was replaced or removed.
 	out, err := runFor(context.Background(), limit, f, "/proc/self/exe", command, name)
 	if said := strings.TrimSpace(string(out)); err != nil && said != "" && !errors.Is(err, errNoAnswer) {
 		return errors.New(said)
@@ -171,9 +169,9 @@ func child(limit time.Duration, parent int, command, name string) error {
 	return err
 }
 
-// runFor runs a program that waits for a server, with a file that it is handed, if any, and returns
-// what it said. When ctx is done, or the limit is over, it is killed with the programs that it
-// runs: what they wait for in the kernel is then given up.
+// runFor runs a program that waits for a server, with an optional file descriptor, and returns its
+// output. When ctx is done or the limit has passed, it kills the process group, which aborts waits
+// in the kernel.
 func runFor(ctx context.Context, limit time.Duration, handed *os.File, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %s: %w", limit, errNoAnswer))
 	defer cancel()

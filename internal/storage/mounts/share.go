@@ -13,12 +13,11 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// Share makes the directory part of a shared mount, which mounts of containers need that are to
-// reach the host or to follow it (mountPropagation; mount_namespaces(7)). Where systemd is not, a
-// host's mounts are private: the directory is then mounted on itself. The mark is a file that says
-// so for Unshare; it is to be forgotten at a reboot. A directory that is shared already stays as it
-// is. Where something is mounted below, which the new mount would hide, nothing is done, and the
-// error names it.
+// Share makes the directory part of a shared mount, which container mounts with mountPropagation
+// require (mount_namespaces(7)). Without systemd, a host's mounts are private: the directory is
+// then bind-mounted on itself. mark is a file that records this for Unshare; it must not survive a
+// reboot. A directory that is shared already is not changed. If there are mounts below, which the
+// new mount would hide, Share does nothing and the error names them.
 func Share(dir, mark string) error {
 	d, err := findPlace(dir)
 	if err != nil {
@@ -31,7 +30,7 @@ func Share(dir, mark string) error {
 	case len(d.below) > 0:
 		return fmt.Errorf("share %s: it is in a private mount, and mounted below it are %s", dir, strings.Join(d.below, ", "))
 	default:
-		// The mark is first: a mount without it would stay for ever.
+		// The mark first: a mount without it would never be removed.
 		if err := os.WriteFile(mark, nil, 0o600); err != nil {
 			return fmt.Errorf("share %s: %w", dir, err)
 		}
@@ -45,8 +44,8 @@ func Share(dir, mark string) error {
 	return nil
 }
 
-// Unshare undoes what Share did, as the mark tells, unless something is still mounted below: the
-// error names it. Files there may be open.
+// Unshare removes the mount of Share, if mark exists, unless there are mounts below: the error
+// names them. Files there may be open.
 func Unshare(dir, mark string) error {
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -58,7 +57,7 @@ func Unshare(dir, mark string) error {
 	if len(d.below) > 0 {
 		return fmt.Errorf("undo the mount of %s: still mounted below it are %s", dir, strings.Join(d.below, ", "))
 	}
-	if d.itself { // and not a disk that has come there since a mark that a reboot did not forget
+	if d.itself { // not a disk that was mounted there, with a mark that survived a reboot
 		if err := unix.Unmount(d.path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("undo the mount of %s: %w", dir, err)
 		}
@@ -66,12 +65,12 @@ func Unshare(dir, mark string) error {
 	return os.Remove(mark)
 }
 
-// place is where a directory is in the mount table.
+// place is the position of a directory in the mount table.
 type place struct {
 	path   string   // without links
-	own    bool     // something is mounted on the directory itself
-	itself bool     // and that is, by its name, the directory itself
-	shared bool     // the mount that it is in is
+	own    bool     // the directory is a mount point
+	itself bool     // of a bind mount of itself, by its name
+	shared bool     // its mount is shared
 	below  []string // mount points below it
 }
 
@@ -94,15 +93,15 @@ func findPlace(dir string) (place, error) {
 	return computePlace(path, int(st.Mnt_id), table)
 }
 
-// computePlace finds a directory, which has no links in its path, in the mount table; id is that of
-// the mount that it is in.
+// computePlace finds a directory, without links in its path, in the mount table; id is that of its
+// mount.
 func computePlace(path string, id int, table []mount.MountInfo) (place, error) {
 	i := slices.IndexFunc(table, func(m mount.MountInfo) bool { return m.ID == id })
 	if i < 0 {
 		return place{}, fmt.Errorf("mount %d is not in the mount table", id)
 	}
 	p := place{path: path, own: table[i].MountPoint == path}
-	p.itself = p.own && filepath.Base(table[i].Root) == filepath.Base(path) // below it may be a subvolume
+	p.itself = p.own && filepath.Base(table[i].Root) == filepath.Base(path) // it may be in a subvolume
 	p.shared = slices.ContainsFunc(table[i].OptionalFields, func(f string) bool { return strings.HasPrefix(f, "shared:") })
 	for _, m := range table {
 		if strings.HasPrefix(m.MountPoint, path+"/") {

@@ -12,22 +12,22 @@ import (
 	"berth/internal/pod"
 )
 
-// accountWait is how long the server is waited for about an account that is known.
+// accountWait is the timeout of reading an account that is cached.
 const accountWait = 5 * time.Second
 
-// AccountAPI is the API server as the service accounts of pods need it.
+// AccountAPI is the part of the API server that service accounts need.
 type AccountAPI interface {
-	// GetServiceAccount reads a service account. The node authorizer lets a node read those of its
-	// pods one by one.
+	// GetServiceAccount returns a service account. The node authorizer allows a node to get those
+	// of its pods one by one.
 	GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
 }
 
-// accounts are the service accounts of registered pods, as they were last read.
+// accounts caches the service accounts of registered pods.
 type accounts struct {
 	api AccountAPI
 
 	mu   sync.Mutex
-	last map[pod.UID]*v1.ServiceAccount // guarded by mu; of every registered pod, nil: not read yet
+	last map[pod.UID]*v1.ServiceAccount // guarded by mu; of all registered pods, nil: not read yet
 }
 
 func newAccounts(api AccountAPI) *accounts {
@@ -48,9 +48,8 @@ func (a *accounts) forget(uid pod.UID) {
 	delete(a.last, uid)
 }
 
-// get asks the server, and makes do with what the pod's account was when the server gives no
-// answer: a restart of a container does not depend on it. That an account is gone, or may not be
-// read, is an answer.
+// get reads the account from the server, and falls back to the cache if the server does not answer:
+// a container restart must not depend on it. NotFound and Forbidden are answers.
 func (a *accounts) get(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, error) {
 	a.mu.Lock()
 	last := a.last[p.UID]
@@ -72,7 +71,7 @@ func (a *accounts) get(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, erro
 	return last, nil
 }
 
-// remember remembers the account of a pod that is still registered.
+// remember caches the account of a pod that is still registered.
 func (a *accounts) remember(uid pod.UID, account *v1.ServiceAccount) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,14 +80,14 @@ func (a *accounts) remember(uid pod.UID, account *v1.ServiceAccount) {
 	}
 }
 
-// ServiceAccount returns the service account of the pod, which is shared and must not be changed.
+// ServiceAccount returns the service account of the pod. It is shared; callers must not change it.
 func (o *Objects) ServiceAccount(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, error) {
 	return o.accounts.get(ctx, p)
 }
 
-// ImageToken returns a token of the service account, which is the pod's, for the audience. It is
-// bound to the pod, and from the cache unless it is to be renewed. Nobody is told when that is: who
-// pulls an image asks.
+// ImageToken returns a token of the pod's service account for the audience. It is bound to the pod,
+// and cached until its renewal is due. The pod is not woken for that: each image pull calls
+// ImageToken.
 func (o *Objects) ImageToken(ctx context.Context, p *v1.Pod, account *v1.ServiceAccount, audience string) (string, error) {
 	return o.tokens.getFor(ctx, p, tokenKey{
 		pod: p.UID, namespace: account.Namespace, serviceAccount: account.Name, accountUID: account.UID, audience: audience, seconds: defaultTokenSeconds, quiet: true,

@@ -13,13 +13,13 @@ import (
 	"berth/internal/pod"
 )
 
-// syncWait is how long a reader waits for the first copy of an object.
+// syncWait is how long a reader waits for the first version of an object.
 const syncWait = time.Second
 
-// audience is who hears of objects that have changed.
+// audience is notified of changed objects.
 type audience struct {
-	changed *pod.Inbox[pod.UID]         // pods to be looked at
-	noted   func(p pod.UID, why string) // why
+	changed *pod.Inbox[pod.UID]         // pods to be synced
+	noted   func(p pod.UID, why string) // the reason
 }
 
 type key struct{ namespace, name string }
@@ -29,16 +29,16 @@ type key struct{ namespace, name string }
 //
 // The watch of an object:
 //
-//	none ──registered, or read──► runs ──an immutable object was seen──► none for good, the copy is kept
-//	  ▲                            │
-//	  └── used at the start of containers only, and not read for long
+//	none ──registered, or read──► running ──the object is immutable──► none, the object stays cached
+//	  ▲                               │
+//	  └── used at container start only, and not read for long
 type cache[T any] struct {
-	resource  string // as errors name it
+	resource  string // for errors
 	follow    func(ctx context.Context, namespace, name string, seen func(*T))
 	immutable func(*T) bool
 	idle      time.Duration
 	told      audience
-	wanted    *pod.Inbox[key] // objects whose watch may have to be started
+	wanted    *pod.Inbox[key] // objects that may need a watch
 
 	mu    sync.Mutex
 	items map[key]*item[T]             // guarded by mu
@@ -48,16 +48,16 @@ type cache[T any] struct {
 // item is one object that pods refer to. Its fields are guarded by the cache's mu.
 type item[T any] struct {
 	pods   map[pod.UID]pod.ReferenceUse
-	watch  *watching     // nil: none runs
+	watch  *watching     // nil: not watched
 	synced chan struct{} // closed when read
-	read   bool          // object is what the server has
-	object *T            // nil: there is none
+	read   bool          // object is the server's version
+	object *T            // nil: it does not exist
 	frozen bool          // object is immutable
-	missed bool          // a reader gave up waiting: its pod is to be told when the object was read
+	missed bool          // a reader timed out: its pod is notified after the first read
 	used   time.Time     // when it was last read or registered
 }
 
-// watching is one run of an object's watch; what an earlier run still reports is not heard.
+// watching is one run of an object's watch; reports of earlier runs are ignored.
 type watching struct{ stop context.CancelFunc }
 
 func newCache[T any](resource string, follow func(context.Context, string, string, func(*T)), idle time.Duration,
@@ -69,7 +69,7 @@ func newCache[T any](resource string, follow func(context.Context, string, strin
 	}
 }
 
-// register makes the pod's references those in uses, by name.
+// register replaces the pod's references by those in uses, by name.
 func (c *cache[T]) register(uid pod.UID, _, namespace string, uses map[string]pod.ReferenceUse) {
 	var unwatched []key
 	var stopped []*watching
@@ -121,7 +121,7 @@ func (w *watching) end() {
 	}
 }
 
-// get returns the newest copy of a registered object.
+// get returns the newest version of a registered object.
 func (c *cache[T]) get(ctx context.Context, namespace, name string) (*T, error) {
 	k := key{namespace, name}
 	c.mu.Lock()
@@ -157,8 +157,8 @@ func (c *cache[T]) get(ctx context.Context, namespace, name string) (*T, error) 
 	return object, nil
 }
 
-// run starts the watches that are wanted and ends those that are idle, until ctx is done and all
-// watches have ended.
+// run starts requested watches and stops idle ones, until ctx is done and all watches have
+// returned.
 func (c *cache[T]) run(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -182,7 +182,7 @@ func (c *cache[T]) run(ctx context.Context) {
 	}
 }
 
-// watch starts the watch of an object, unless one runs or none is needed.
+// watch starts the watch of an object, unless it is running or not needed.
 func (c *cache[T]) watch(ctx context.Context, watches *sync.WaitGroup, k key) {
 	ctx, stop := context.WithCancel(ctx)
 	w := &watching{stop}
@@ -203,7 +203,8 @@ func (c *cache[T]) watch(ctx context.Context, watches *sync.WaitGroup, k key) {
 	})
 }
 
-// seen takes over what a watch reports. Pods are told when it differs from what they could know.
+// seen stores the version that a watch reports. Pods are notified if it differs from the previous
+// version, or if they timed out waiting.
 func (c *cache[T]) seen(it *item[T], w *watching, name string, object *T) {
 	c.mu.Lock()
 	if it.watch != w {
@@ -236,7 +237,7 @@ func (c *cache[T]) seen(it *item[T], w *watching, name string, object *T) {
 	}
 }
 
-// become says what has become of an object.
+// become describes the change of an object.
 func become[T any](before, now *T) string {
 	switch {
 	case now == nil && before == nil:
@@ -249,8 +250,8 @@ func become[T any](before, now *T) string {
 	return "changed"
 }
 
-// endIdle ends the watches of objects that nobody needs to be told of and that were not read for
-// long, and returns when the next one may be ended; zero when there is none.
+// endIdle stops idle watches of objects that are used only at container start, and returns when the
+// next one is idle; zero if there is none.
 func (c *cache[T]) endIdle(now time.Time) (next time.Time) {
 	var ended []*watching
 	c.mu.Lock()
@@ -263,7 +264,7 @@ func (c *cache[T]) endIdle(now time.Time) (next time.Time) {
 		case !due.After(now):
 			ended = append(ended, it.watch)
 			it.watch = nil
-			if it.read { // the copy gets old from now on
+			if it.read { // the object may be stale from now on
 				it.read, it.synced = false, make(chan struct{})
 			}
 		case next.IsZero() || due.Before(next):
@@ -286,7 +287,7 @@ func (it *item[T]) live() bool {
 	return false
 }
 
-// version tells two states of an object apart; it is "" for none.
+// version identifies a version of an object; "" for none.
 func version[T any](object *T) string {
 	o, ok := any(object).(metav1.Object)
 	if object == nil || !ok {

@@ -1,11 +1,11 @@
-// Package objects is what pods need besides themselves: secretManager, configMapManager, service
-// accounts and their tokens, services, RuntimeClasses, ClusterTrustBundles and certificates of
-// their own. Objects has it from an API server, Local from the manifests of run mode.
+// Package objects has the objects that pods refer to: secretManager, configMapManager, service
+// accounts and their tokens, services, RuntimeClasses, ClusterTrustBundles and pod certificates.
+// They come from an API server.
 //
-// Owns: one watch per ConfigMap, Secret and RuntimeClass that a pod refers to, or copies of them
-// that serve for a while, the newest of each, the tokens that were issued to pods, and their keys
-// and certificates; for Local, the objects of manifests.
-// Reads: pods, for what they refer to; the API server, through the interface that it declares.
-// Never: changes an object, hands out one of an API server that no pod of this node has registered,
-// keeps anything on disk.
+// Owns: one watch per ConfigMap, Secret and RuntimeClass that a pod refers to, or cached copies
+// with a TTL; the newest version of each; the tokens that were issued to pods, and their keys and
+// certificates.
+// Reads: pods, for their references; the API server, through the interface that it declares.
+// Never: changes an object, returns an object that no pod of this node has registered, stores
+// anything on disk.
 package objects

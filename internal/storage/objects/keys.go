@@ -12,7 +12,7 @@ import (
 	"fmt"
 )
 
-// generateKey returns a new private key of the type, as PodCertificateProjection.keyType names it.
+// generateKey returns a new private key of the type, one of PodCertificateProjection.keyType.
 func generateKey(keyType string) (crypto.Signer, error) {
 	switch keyType {
 	case "RSA3072":
@@ -32,8 +32,8 @@ func generateKey(keyType string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("keys of type %q are not known: use RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 or ED25519", keyType)
 }
 
-// generateRequest returns a new private key, as PEM (PKCS #8), and a request that it has signed
-// (PKCS #10, DER), which says nothing but that the key is there.
+// generateRequest returns a new private key, as PEM (PKCS #8), and a request signed by it (PKCS
+// #10, DER) without content, which proves possession of the key.
 func generateRequest(keyType string) (key, stub []byte, err error) {
 	signer, err := generateKey(keyType)
 	if err != nil {

@@ -10,10 +10,10 @@ var certificateStates = prometheus.NewDesc("kubelet_podcertificate_states",
 	"[ALPHA] Gauge vector reporting the number of pod certificate projected volume sources, faceted by signer_name and state.",
 	[]string{"signer_name", "state"}, nil)
 
-// Describe names the family that is computed at a scrape.
+// Describe implements prometheus.Collector.
 func (*Objects) Describe(ch chan<- *prometheus.Desc) { ch <- certificateStates }
 
-// Collect counts the podCertificate sources of pods.
+// Collect implements prometheus.Collector: it counts the podCertificate sources of pods by state.
 func (o *Objects) Collect(ch chan<- prometheus.Metric) {
 	type series struct{ signer, state string }
 	counts, now := map[series]int{}, time.Now()
@@ -28,7 +28,7 @@ func (o *Objects) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// state returns what there is to show. It needs credentials.mu.
+// state returns the state for the metric. The caller holds credentials.mu.
 func (h *credential) state(now time.Time) string {
 	switch {
 	case h.refused != nil:

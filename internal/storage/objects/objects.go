@@ -20,79 +20,78 @@ import (
 	"berth/internal/pod"
 )
 
-// API is the API server as this package needs it. The Follow methods block until ctx is done and
-// get over every loss of the connection by themselves. They call seen, from one goroutine, as soon
-// as they have read what the server has, and again after every change; what they hand over is
-// shared and must not be changed by anybody.
+// API is the part of the API server that this package needs. The Follow methods block until ctx is
+// done and reconnect by themselves. They call seen, from one goroutine, after the first read and
+// after every change; its arguments are shared and must not be changed.
 type API interface {
-	// FollowConfigMap hands over one ConfigMap, nil when there is none.
+	// FollowConfigMap calls seen with the ConfigMap, nil if it does not exist.
 	FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap))
-	// FollowSecret hands over one Secret, nil when there is none.
+	// FollowSecret calls seen with the Secret, nil if it does not exist.
 	FollowSecret(ctx context.Context, namespace, name string, seen func(*v1.Secret))
-	// FollowServices hands over the services of all namespaces, each time all of them.
+	// FollowServices calls seen with the complete list of services of all namespaces.
 	FollowServices(ctx context.Context, seen func([]*v1.Service))
-	// CreateToken asks for a token of the service account (TokenRequest).
+	// CreateToken requests a token of the service account (TokenRequest).
 	CreateToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
-// ClassAPI is the API server as RuntimeClasses need it.
+// ClassAPI is the part of the API server that RuntimeClasses need.
 type ClassAPI interface {
-	// FollowRuntimeClass hands over one RuntimeClass, nil when there is none, as the methods of API
-	// do.
+	// FollowRuntimeClass calls seen with the RuntimeClass, nil if it does not exist, like the
+	// methods of API.
 	FollowRuntimeClass(ctx context.Context, name string, seen func(*nodev1.RuntimeClass))
 }
 
-// DiscoveryAPI is what the API server says of itself.
+// DiscoveryAPI is the discovery API of the server.
 type DiscoveryAPI interface {
-	// ServesTokens asks whether the server issues tokens of service accounts.
+	// ServesTokens reports whether the server issues service account tokens.
 	ServesTokens(ctx context.Context) (bool, error)
 }
 
-// ReadAPI is the API server as the strategies Cache and Get need it. What does not exist is a
-// NotFound error of the API.
+// ReadAPI is the part of the API server that the strategies Cache and Get need. Objects that do not
+// exist return a NotFound API error.
 type ReadAPI interface {
 	ReadConfigMap(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.ConfigMap, error)
 	ReadSecret(ctx context.Context, namespace, name string, options metav1.GetOptions) (*v1.Secret, error)
 }
 
-// Strategy is how changes of ConfigMaps and Secrets are noticed; the zero value is Watch.
+// Strategy is the change detection of ConfigMaps and Secrets; the zero value is Watch.
 type Strategy struct {
 	Name config.ResourceChangeDetectionStrategy
-	// Read is what Cache and Get read with.
+	// Read is the API for Cache and Get.
 	Read ReadAPI
-	// TTL returns how long a copy serves with the strategy Cache, as the Node says; false: it says
-	// nothing. nil: it never does.
+	// TTL returns the TTL of cached objects for the strategy Cache, from the Node; false: the Node
+	// has none. nil: it never has.
 	TTL func() (time.Duration, bool)
 }
 
-// Config is what Objects need.
+// Config is the configuration of Objects.
 type Config struct {
 	API      API
 	Classes  ClassAPI
 	Accounts AccountAPI
-	Trust    TrustAPI // nil: no volume shows ClusterTrustBundles
-	// Discovery tells a server without tokens from a service account that does not exist; nil:
-	// every server is taken to have them.
+	Trust    TrustAPI // nil: ClusterTrustBundles are not supported
+	// Discovery distinguishes a server without tokens from a missing service account; nil: every
+	// server is assumed to issue them.
 	Discovery DiscoveryAPI
-	// Certificates are those of pods.
+	// Certificates configures pod certificates.
 	Certificates PodCertificates
 	Strategy     Strategy
-	// SyncFrequency is KubeletConfiguration's; an object that is only read when containers start is
-	// watched for five times as long after it was last read, and for at least a minute. Without
-	// watches, it is how often pods are looked at that show objects in volumes.
+	// SyncFrequency is KubeletConfiguration's. An object that is only read at container start is
+	// watched for five times as long after its last read, at least a minute. Without watches, it is
+	// the sync interval of pods with objects in volumes.
 	SyncFrequency time.Duration
-	// Noted is called with why a pod appears in Changed whose object came, changed or went; nil:
-	// nobody is told.
+	// Noted is called with the reason for which a pod is put into Changed; nil: the reason is
+	// dropped.
 	Noted func(p pod.UID, why string)
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is where metrics are registered; nil: they are not.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// ErrNoClass says that the RuntimeClass of a pod does not exist.
+// ErrNoClass is returned if the RuntimeClass of a pod does not exist.
 var ErrNoClass = errors.New("not found")
 
-// Objects keeps what pods refer to. It is safe for concurrent use.
+// Objects caches the objects that pods refer to. It is safe for concurrent use.
 type Objects struct {
 	api        API
 	changed    *pod.Inbox[pod.UID]
@@ -110,10 +109,10 @@ type Objects struct {
 	mu       sync.Mutex
 	services []*v1.Service    // guarded by mu; replaced, never changed
 	known    bool             // guarded by mu; services were read
-	missed   map[pod.UID]bool // guarded by mu; pods that gave up waiting for services
+	missed   map[pod.UID]bool // guarded by mu; pods that timed out waiting for services
 }
 
-// New returns Objects that know nothing and talk to nobody until Run.
+// New returns empty Objects, which make no calls before Run.
 func New(cfg Config) (*Objects, error) {
 	if cfg.API == nil || cfg.Classes == nil || cfg.Accounts == nil {
 		return nil, errors.New("objects: no API server given")
@@ -148,14 +147,13 @@ func New(cfg Config) (*Objects, error) {
 	return o, nil
 }
 
-// store is secretManager or configMapManager: what it knows of the objects of one kind that pods
-// refer to.
+// store is secretManager or configMapManager: the objects of one kind that pods refer to.
 type store[T any] interface {
-	// register makes the references of the pod, in this version of it, those in uses, by name.
+	// register replaces the references of this version of the pod by those in uses, by name.
 	register(uid pod.UID, version, namespace string, uses map[string]pod.ReferenceUse)
 	// get returns a registered object.
 	get(ctx context.Context, namespace, name string) (*T, error)
-	// run keeps what is known up to date until ctx is done.
+	// run keeps the objects up to date until ctx is done.
 	run(ctx context.Context)
 }
 
@@ -201,12 +199,12 @@ func (o *Objects) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Changed is where the pods appear whose objects changed, or whose tokens are to be renewed: a pass
-// over such a pod brings its volumes up to date.
+// Changed returns the inbox of pods whose objects have changed, or whose tokens are due for
+// renewal: a pass over such a pod updates its volumes.
 func (o *Objects) Changed() *pod.Inbox[pod.UID] { return o.changed }
 
-// Register makes the pod's references those of p: what is new is followed from now on, what nobody
-// refers to any more is forgotten.
+// Register replaces the pod's references by those of p: new references are followed from now on,
+// unreferenced objects are dropped.
 func (o *Objects) Register(p *v1.Pod) {
 	configMaps, secrets := pod.References(p)
 	o.configMaps.register(p.UID, p.ResourceVersion, p.Namespace, configMaps)
@@ -217,7 +215,7 @@ func (o *Objects) Register(p *v1.Pod) {
 	o.credentials.register(p)
 }
 
-// Unregister ends all references of the pod and drops its tokens and keys.
+// Unregister deletes all references of the pod, its tokens and keys.
 func (o *Objects) Unregister(uid pod.UID) {
 	o.configMaps.register(uid, "", "", nil)
 	o.secrets.register(uid, "", "", nil)
@@ -228,9 +226,9 @@ func (o *Objects) Unregister(uid pod.UID) {
 	o.credentials.forget(uid)
 }
 
-// ConfigMap (configMapManager's Get) returns the newest copy of a registered ConfigMap, which is
-// shared and must not be changed. It waits up to a second for the first. What does not exist is a
-// NotFound error of the API.
+// ConfigMap (configMapManager's Get) returns the newest version of a registered ConfigMap. It is
+// shared; callers must not change it. It waits up to a second for the first read. A missing object
+// is a NotFound API error.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	return o.configMaps.get(ctx, namespace, name)
 }
@@ -240,8 +238,8 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 	return o.secrets.get(ctx, namespace, name)
 }
 
-// RuntimeHandler returns the handler of the RuntimeClass that the registered pod names (KEP-585).
-// It waits up to a second for the class.
+// RuntimeHandler returns the handler of the registered pod's RuntimeClass (KEP-585). It waits up to
+// a second for the class.
 func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
 	name := *p.Spec.RuntimeClassName
 	class, err := o.classes.get(ctx, "", name)
@@ -254,15 +252,15 @@ func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 	return class.Handler, nil
 }
 
-// Token returns a token of the pod's service account that is bound to the pod, from the cache
-// unless it is to be renewed.
+// Token returns a token of the pod's service account that is bound to the pod, from the cache until
+// its renewal is due.
 func (o *Objects) Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error) {
 	return o.tokens.get(ctx, p, src)
 }
 
-// DriverToken returns a token of the pod's service account for a storage driver, bound to the pod,
-// and until when it is valid. An empty audience is the API server's own; nil seconds are an hour.
-// Nobody is told when it is to be renewed: who publishes a volume asks.
+// DriverToken returns a token of the pod's service account for a CSI driver, bound to the pod, and
+// its expiry. An empty audience means the API server's; nil seconds mean an hour. The pod is not
+// woken for the renewal: each publish calls DriverToken.
 func (o *Objects) DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (string, time.Time, error) {
 	k := tokenKey{pod: p.UID, namespace: p.Namespace, serviceAccount: p.Spec.ServiceAccountName, audience: audience, seconds: defaultTokenSeconds, quiet: true}
 	if seconds != nil {
@@ -272,9 +270,9 @@ func (o *Objects) DriverToken(ctx context.Context, p *v1.Pod, audience string, s
 	return t.value, t.expires, err
 }
 
-// Services returns the services of all namespaces, which are shared and must not be changed. A pod
-// of the API server waits up to a second for them to be read for the first time; a static pod waits
-// for nothing of the API server's, and gets what is known.
+// Services returns the services of all namespaces. They are shared; callers must not change them. A
+// pod of the API server waits up to a second for the first read; a static pod does not wait, and
+// gets the services that are known.
 func (o *Objects) Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error) {
 	if !pod.IsStatic(p) {
 		timer := time.NewTimer(syncWait)
@@ -308,8 +306,8 @@ func (o *Objects) seenServices(services []*v1.Service) {
 	}
 }
 
-// classOf returns the name of the pod's RuntimeClass, if it names one. A pod whose class is missing
-// is told when it comes.
+// classOf returns the name of the pod's RuntimeClass, if any. A pod whose class is missing is
+// notified when it is created.
 func classOf(p *v1.Pod) map[string]pod.ReferenceUse {
 	if name := p.Spec.RuntimeClassName; name != nil && *name != "" {
 		return map[string]pod.ReferenceUse{*name: pod.ReadAtStart}

@@ -22,75 +22,75 @@ import (
 	"berth/internal/pod"
 )
 
-// CertificateAPI is the API server as the certificates of pods need it (KEP-4317).
+// CertificateAPI is the part of the API server that pod certificates need (KEP-4317).
 type CertificateAPI interface {
-	// FollowPodCertificateRequests hands over the requests of this node, each time all of them, as
-	// the methods of API do.
+	// FollowPodCertificateRequests calls seen with all requests of this node, like the methods of
+	// API.
 	FollowPodCertificateRequests(ctx context.Context, seen func([]*certificatesv1beta1.PodCertificateRequest))
-	// CreatePodCertificateRequest makes a request and returns it as stored.
+	// CreatePodCertificateRequest creates a request and returns it as stored.
 	CreatePodCertificateRequest(ctx context.Context, r *certificatesv1beta1.PodCertificateRequest) (*certificatesv1beta1.PodCertificateRequest, error)
 }
 
 const (
-	// lostAfter is how long a request is waited for that the server does not show, before it counts
-	// as deleted; up to half of it more.
+	// lostAfter is how long a request may be missing at the server before it counts as deleted,
+	// plus up to half of it.
 	lostAfter = 10 * time.Minute
 	// maxRefreshJitter spreads renewals.
 	maxRefreshJitter = 5 * time.Minute
-	// overdueAfter is how late a renewal may be before the pod's user is told.
+	// overdueAfter is the delay of a renewal after which an event is recorded.
 	overdueAfter = 10 * time.Minute
 )
 
-// requestRetry spaces the tries to make a request.
+// requestRetry is the back-off of attempts to create a request.
 var requestRetry = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 2 * time.Minute, Steps: math.MaxInt}
 
-// PodCertificates says how certificates of pods are had; the zero value is that there are none.
+// PodCertificates configures certificates of pods; the zero value disables them.
 type PodCertificates struct {
-	API CertificateAPI // nil: the feature is off
+	API CertificateAPI // nil: the feature is disabled
 	// Node returns the newest Node, and whether it is known.
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod.
 	Event func(p *v1.Pod, eventtype, reason, message string)
 }
 
-// credentialKey names one podCertificate source.
+// credentialKey identifies one podCertificate source.
 type credentialKey struct {
 	uid    pod.UID
 	volume string
 	source int // its index in the volume
 }
 
-// credential is what one podCertificate source shows. All but pod and src is run's own; what others
-// read is guarded by the mu of the store.
+// credential is the state of one podCertificate source. All fields except pod and src are owned by
+// run; those that others read are guarded by the store's mu.
 //
-//	requested ──issued──► shown ──beginRefreshAt, and up to 5 min more──► requested again, the old pair being shown meanwhile
+//	requested ──issued──► current ──beginRefreshAt + up to 5 min──► requested, the old pair stays current
 //	    │ ▲
-//	    │ └── the server does not show the request any more
-//	    └── denied or failed: for good
+//	    │ └── the request does not exist at the server any more
+//	    └── denied or failed: final
 type credential struct {
 	pod *v1.Pod
 	src *v1.PodCertificateProjection
 
-	request   types.NamespacedName // that is waited for; its name is "" for none
-	asked     time.Time            // when the request was made, by this node's clock
-	created   time.Time            // the same by the server's
+	request   types.NamespacedName // the pending request; its name is "" for none
+	asked     time.Time            // creation time of the request, by this node's clock
+	created   time.Time            // the same, by the server's clock
 	pending   []byte               // the key of the request, as PEM
-	lost      time.Time            // when the request counts as deleted, unless it is shown
-	delay     wait.DelayFunc       // after a request that could not be made
-	next      time.Time            // when to look again; zero: when something is told
+	lost      time.Time            // when the request counts as deleted, unless it exists
+	delay     wait.DelayFunc       // after a request that could not be created
+	next      time.Time            // time of the next step; zero: after the next event
 	refreshAt time.Time
-	overdueAt time.Time // when the user is told that the pair is old; zero: no more
-	expiresAt time.Time // when the user is told that it is expired; zero: no more
+	overdueAt time.Time // time of the event for an overdue refresh; zero: none
+	expiresAt time.Time // time of the event for the expiry; zero: none
 
-	key, chain []byte // shown, as PEM
-	refused    error  // nothing is shown any more
-	refusal    string // how it was refused
-	// Of the pair that is shown, by this process's clock.
+	key, chain []byte // the current pair, as PEM
+	refused    error  // the request was rejected, there is no pair any more
+	refusal    string // denied or failed
+	// Of the current pair, by this process's clock.
 	beginRefresh, notAfter time.Time
 }
 
-// credentials are the keys and certificates of pods. They live in memory only: the next agent asks
-// for others.
+// credentials are the keys and certificates of pods. They are in memory only: a restarted agent
+// requests new ones.
 type credentials struct {
 	PodCertificates
 	accounts *accounts
@@ -100,7 +100,7 @@ type credentials struct {
 
 	mu       sync.Mutex
 	held     map[credentialKey]*credential                                       // guarded by mu
-	requests map[types.NamespacedName]*certificatesv1beta1.PodCertificateRequest // guarded by mu; as the server shows them, replaced
+	requests map[types.NamespacedName]*certificatesv1beta1.PodCertificateRequest // guarded by mu; from the server, only replaced
 }
 
 func newCredentials(c PodCertificates, accounts *accounts, changed *pod.Inbox[pod.UID], log *slog.Logger) *credentials {
@@ -110,7 +110,7 @@ func newCredentials(c PodCertificates, accounts *accounts, changed *pod.Inbox[po
 	}
 }
 
-// register makes the credentials of the pod those that its volumes show.
+// register replaces the credentials of the pod by those of its volumes.
 func (c *credentials) register(p *v1.Pod) {
 	if c.API == nil {
 		return
@@ -176,12 +176,12 @@ func (c *credentials) get(p *v1.Pod, volume string, source int) (key, chain []by
 	return h.key, h.chain, nil
 }
 
-// run asks for certificates and takes them over until ctx is done. Requests are followed while a
-// pod wants a certificate.
+// run requests and stores certificates until ctx is done. Requests are watched while a pod has a
+// podCertificate source.
 func (c *credentials) run(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
-	var stop context.CancelFunc // nil: requests are not followed
+	var stop context.CancelFunc // nil: requests are not watched
 	timer := time.NewTimer(lostAfter)
 	defer timer.Stop()
 	for {
@@ -241,7 +241,7 @@ func (c *credentials) seen(all []*certificatesv1beta1.PodCertificateRequest) {
 	c.turned.Put(struct{}{})
 }
 
-// step does what is due for one credential and sets when to look again.
+// step does what is due for one credential and schedules the next step.
 func (c *credentials) step(ctx context.Context, h *credential) {
 	if h.refused != nil {
 		h.next = time.Time{}
@@ -271,19 +271,19 @@ func (c *credentials) step(ctx context.Context, h *credential) {
 	c.recordAge(h, now)
 }
 
-// takeAnswer takes over what became of the request.
+// takeAnswer processes the result of the request.
 func (c *credentials) takeAnswer(h *credential) {
 	c.mu.Lock()
 	r := c.requests[h.request]
 	c.mu.Unlock()
 	if r == nil {
 		if !time.Now().Before(h.lost) {
-			h.request = types.NamespacedName{} // asked for again at once
+			h.request = types.NamespacedName{} // requested again at once
 			h.next = time.Time{}
 		}
 		return
 	}
-	h.lost = c.lostAt() // it is there
+	h.lost = c.lostAt() // it exists
 	for _, condition := range r.Status.Conditions {
 		if condition.Status != metav1.ConditionTrue {
 			continue
@@ -317,8 +317,7 @@ func (c *credentials) takeIssued(h *credential, r *certificatesv1beta1.PodCertif
 	h.overdueAt, h.expiresAt = begin.Add(overdueAfter), end
 }
 
-// local returns a time of the server's by the clock of this process, which may be another, and
-// which nobody sets.
+// local converts a time of the server's clock to the clock of this process: the two may differ.
 func (h *credential) local(t *metav1.Time) time.Time {
 	return h.asked.Add(ptr.Deref(t, metav1.Time{}).Sub(h.created))
 }
@@ -333,8 +332,7 @@ func (c *credentials) takeRefusal(h *credential, how string, condition metav1.Co
 		fmt.Sprintf("PodCertificateRequest %s: reason=%q message=%q", h.request.Name, condition.Reason, condition.Message))
 }
 
-// recordAge tells the pod's user, once each, that a pair should have been replaced long ago, and
-// that it is expired.
+// recordAge records an event when a refresh is overdue, and one when the pair has expired.
 func (c *credentials) recordAge(h *credential, now time.Time) {
 	for _, at := range []struct {
 		when            *time.Time
@@ -356,7 +354,7 @@ func (c *credentials) recordAge(h *credential, now time.Time) {
 
 func (c *credentials) lostAt() time.Time { return time.Now().Add(lostAfter + rand.N(lostAfter/2)) }
 
-// ask makes a key and requests a certificate for it.
+// ask generates a key and requests a certificate for it.
 func (c *credentials) ask(ctx context.Context, h *credential) error {
 	p := h.pod
 	node, known := c.Node()
@@ -392,8 +390,8 @@ func (c *credentials) ask(ctx context.Context, h *credential) error {
 }
 
 // PodCertificate returns the private key (PKCS #8) and the certificates of a podCertificate source
-// of a registered pod, as PEM: the source's index in the volume says which. It does not wait: the
-// pod is told when they are issued.
+// of a registered pod, as PEM; source is its index in the volume. It does not wait: the pod is
+// notified when they are issued.
 func (o *Objects) PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error) {
 	return o.credentials.get(p, volume, source)
 }

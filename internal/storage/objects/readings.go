@@ -15,44 +15,44 @@ import (
 	"berth/internal/pod"
 )
 
-// defaultTTL is how long a copy counts as new where the Node does not say (KubeletConfiguration,
+// defaultTTL is the TTL of cached objects if the Node has none (KubeletConfiguration,
 // configMapAndSecretChangeDetectionStrategy).
 const defaultTTL = time.Minute
 
 // readings is secretManager or configMapManager with the strategies Cache and Get: an object is
-// read from the server when somebody asks for it, and a copy serves for its ttl. Nothing tells of
-// changes, so pods that show objects in volumes are looked at once in a while.
+// read from the server on demand, and cached for its TTL. Changes are not reported, so pods with
+// objects in volumes are synced periodically.
 type readings[T any] struct {
-	resource string // as errors name it
+	resource string // for errors
 	read     func(ctx context.Context, namespace, name string, options metav1.GetOptions) (*T, error)
-	ttl      func() time.Duration // 0: no copy serves
-	period   time.Duration        // between two looks at a pod, up to half of it more
+	ttl      func() time.Duration // 0: nothing is cached
+	period   time.Duration        // between two syncs of a pod, plus up to half of it
 	changed  *pod.Inbox[pod.UID]
-	came     *pod.Inbox[struct{}] // there is another pod to be looked at
+	came     *pod.Inbox[struct{}] // another pod is to be synced periodically
 
 	mu     sync.Mutex
-	copies map[key]*reading[T] // guarded by mu; of what registered pods refer to
+	copies map[key]*reading[T] // guarded by mu; the references of registered pods
 	pods   map[pod.UID]*reader // guarded by mu
 }
 
-// reading is what is known of one object. Its fields are guarded by the mu of the readings.
+// reading is one cached object. Its fields are guarded by the mu of the readings.
 type reading[T any] struct {
 	pods   map[pod.UID]bool
-	object *T // nil: there was none, or it was never read
+	object *T // nil: it did not exist, or was never read
 	known  bool
-	at     time.Time // when it was read
-	wanted int       // how often a pod that refers to it came or changed
-	met    int       // wanted, when the reading began
+	at     time.Time // time of the read
+	wanted int       // number of changes of pods that refer to it
+	met    int       // value of wanted at the start of the read
 }
 
-// current reports whether no pod wants a newer reading. The caller holds mu.
+// current reports whether no pod requires a newer read. The caller holds mu.
 func (c *reading[T]) current() bool { return c.known && c.met == c.wanted }
 
 // reader is a pod that refers to objects. Its fields are guarded by the mu of the readings.
 type reader struct {
 	version  string
 	keys     map[key]bool
-	rereadAt time.Time // when it is to be looked at; zero: never
+	rereadAt time.Time // time of the next sync; zero: never
 }
 
 func newReadings[T any](resource string, read func(context.Context, string, string, metav1.GetOptions) (*T, error), ttl func() time.Duration,
@@ -64,9 +64,8 @@ func newReadings[T any](resource string, read func(context.Context, string, stri
 	}
 }
 
-// register makes the pod's references those in uses, by name. The copies of what a pod refers to
-// that is new, or another version of itself, are too old for it: who made it may have changed them
-// just before.
+// register replaces the pod's references by those in uses, by name. For a new reference or a new
+// version of the pod, cached objects are stale: its author may have changed them just before.
 func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[string]pod.ReferenceUse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,13 +113,13 @@ func (r *readings[T]) register(uid pod.UID, version, namespace string, uses map[
 	}
 }
 
-// nextLook spreads the looks at pods that came together.
+// nextLook spreads the syncs of pods that were added together.
 func (r *readings[T]) nextLook(now time.Time) time.Time {
 	return now.Add(r.period + rand.N(r.period/2+1))
 }
 
-// get returns a registered object: the copy while it is new enough, else what the server has. While
-// the server does not answer, a copy that is only too old serves.
+// get returns a registered object: from the cache within the TTL, else from the server. If the
+// server does not answer, it returns an object whose TTL has passed.
 func (r *readings[T]) get(ctx context.Context, namespace, name string) (*T, error) {
 	k := key{namespace, name}
 	ttl := r.ttl()
@@ -137,7 +136,7 @@ func (r *readings[T]) get(ctx context.Context, namespace, name string) (*T, erro
 	}
 	var options metav1.GetOptions
 	if current && last != nil && ttl > 0 {
-		options.ResourceVersion = "0" // what the server has in memory will do
+		options.ResourceVersion = "0" // allows the server to answer from its cache
 	}
 	object, err := r.read(ctx, namespace, name, options)
 	switch {
@@ -151,7 +150,7 @@ func (r *readings[T]) get(ctx context.Context, namespace, name string) (*T, erro
 	return r.answer(r.update(c, object, wanted), name)
 }
 
-// update takes over what was read, unless the copy is newer, and returns the newer one.
+// update caches the read object, unless the cached one is newer, and returns the newer one.
 func (r *readings[T]) update(c *reading[T], object *T, wanted int) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,11 +158,11 @@ func (r *readings[T]) update(c *reading[T], object *T, wanted int) *T {
 		object = c.object
 	}
 	c.object, c.known, c.at = object, true, time.Now()
-	c.met = max(c.met, wanted) // a pod that came since wants a reading of its own
+	c.met = max(c.met, wanted) // a pod that was added since requires another read
 	return object
 }
 
-// isOlder reports whether a is an earlier version of the object that b is.
+// isOlder reports whether a is an earlier version of the same object as b.
 func isOlder[T any](a, b *T) bool {
 	if a == nil || b == nil {
 		return false
@@ -180,7 +179,7 @@ func (r *readings[T]) answer(object *T, name string) (*T, error) {
 	return object, nil
 }
 
-// run has the pods looked at that show objects, until ctx is done.
+// run triggers periodic syncs of pods with objects in volumes, until ctx is done.
 func (r *readings[T]) run(ctx context.Context) {
 	timer := time.NewTimer(r.period)
 	defer timer.Stop()
@@ -200,8 +199,7 @@ func (r *readings[T]) run(ctx context.Context) {
 	}
 }
 
-// notifyDue tells the pods that are to be looked at now, and returns when the next is; zero for
-// never.
+// notifyDue notifies the pods that are due, and returns the time of the next one; zero for never.
 func (r *readings[T]) notifyDue(now time.Time) (next time.Time) {
 	var due []pod.UID
 	r.mu.Lock()

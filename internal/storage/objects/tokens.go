@@ -21,11 +21,11 @@ import (
 const (
 	// defaultTokenSeconds is the API's default of ServiceAccountTokenProjection.expirationSeconds.
 	defaultTokenSeconds = 3600
-	// maxTokenAge bounds how long any token is used.
+	// maxTokenAge limits the age of any token.
 	maxTokenAge = 24 * time.Hour
-	// maxTokenJitter spreads renewals; whole seconds of it are drawn for each token.
+	// maxTokenJitter spreads renewals; each token gets a random number of whole seconds.
 	maxTokenJitter = 10 * time.Second
-	// renewRetry is how soon a renewal is tried again.
+	// renewRetry is the delay of a retry of a renewal.
 	renewRetry = time.Minute
 )
 
@@ -33,29 +33,29 @@ type tokenKey struct {
 	pod            pod.UID
 	namespace      string
 	serviceAccount string
-	accountUID     types.UID // the account must have it; "": any
+	accountUID     types.UID // the account must have this UID; "": any
 	audience       string
 	seconds        int64
-	quiet          bool // the pod is not told when the token is to be renewed
+	quiet          bool // the pod is not notified when the token is due for renewal
 }
 
-// String names the token in errors; it is no secret.
+// String returns a description of the token for errors, which is not secret.
 func (k tokenKey) String() string {
 	return fmt.Sprintf("of service account %s/%s for audience %q and pod %s", k.namespace, k.serviceAccount, k.audience, k.pod)
 }
 
-// token is what the server issued; it is never changed, only replaced. Its age counts from the
-// request, so that a clock that is set, or is not the server's, changes nothing.
+// token is an issued token; it is immutable. Its age counts from the request, independently of
+// clock changes and the server's clock.
 //
 // Differs from the kubelet: it compares the server's time with that of the node.
 type token struct {
 	value   string
-	expires time.Time // as the server says
-	renew   time.Time // from then on a new one is asked for; zero: never
-	ends    time.Time // from then on it is not given out; set with renew
+	expires time.Time // by the server's clock
+	renew   time.Time // when a new one is requested; zero: never
+	ends    time.Time // from then on it is not returned; set with renew
 }
 
-// tokens are the tokens of this node's pods.
+// tokens caches the tokens of this node's pods.
 type tokens struct {
 	create  func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 	changed *pod.Inbox[pod.UID]
@@ -64,7 +64,7 @@ type tokens struct {
 
 	mu    sync.Mutex
 	cache map[tokenKey]token     // guarded by mu
-	wake  map[tokenKey]time.Time // guarded by mu; when the pod of a token is to be told that it is to be renewed, and a quiet one to be dropped
+	wake  map[tokenKey]time.Time // guarded by mu; when the pod of a token is notified of its renewal, or a quiet token is dropped
 }
 
 func newTokens(create func(context.Context, string, string, *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error),
@@ -76,14 +76,14 @@ func newTokens(create func(context.Context, string, string, *authenticationv1.To
 	}
 }
 
-// issuer asks the API server for tokens.
+// issuer requests tokens from the API server.
 type issuer struct {
 	api       API
-	discovery DiscoveryAPI // nil: not asked
+	discovery DiscoveryAPI // nil: not called
 }
 
-// create asks for a token. A server that issues none answers NotFound, as it does where the service
-// account does not exist.
+// create requests a token. A server without tokens answers NotFound, as for a missing service
+// account.
 func (i issuer) create(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	issued, err := i.api.CreateToken(ctx, namespace, serviceAccount, request)
 	if i.discovery != nil && apierrors.IsNotFound(err) {
@@ -103,8 +103,8 @@ func (t *tokens) get(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountToken
 	return t.getFor(ctx, p, k)
 }
 
-// getFor returns the cached token, or a new one when there is none or it is to be renewed. While a
-// renewal fails, the old one serves until it expires.
+// getFor returns the cached token, or a new one if there is none or its renewal is due. While
+// renewals fail, the old token is returned until it expires.
 func (t *tokens) getFor(ctx context.Context, p *v1.Pod, k tokenKey) (string, error) {
 	issued, err := t.tokenFor(ctx, p, k)
 	return issued.value, err
@@ -130,7 +130,7 @@ func (t *tokens) tokenFor(ctx context.Context, p *v1.Pod, k tokenKey) (token, er
 		return old, nil
 	}
 	fresh := token{value: issued.Status.Token, expires: issued.Status.ExpirationTimestamp.Time}
-	// The server may have granted another life than was asked for, and says so.
+	// The server may have granted another lifetime than requested, and returns it.
 	if seconds := issued.Spec.ExpirationSeconds; seconds != nil {
 		life := time.Duration(*seconds) * time.Second
 		jitter := time.Duration(rand.N(int64(maxTokenJitter/time.Second)+1)) * time.Second
@@ -152,7 +152,7 @@ func (t *tokens) tokenFor(ctx context.Context, p *v1.Pod, k tokenKey) (token, er
 }
 
 func tokenRequest(p *v1.Pod, k tokenKey) *authenticationv1.TokenRequest {
-	// The server refuses to issue a token of an account with another UID.
+	// The server rejects a request for an account with another UID.
 	r := &authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: k.accountUID}, Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID},
@@ -163,18 +163,18 @@ func tokenRequest(p *v1.Pod, k tokenKey) *authenticationv1.TokenRequest {
 	return r
 }
 
-// computeRenewal returns how old a token of this life gets before it is replaced: until a fifth of
-// its life is left, and a day at most, both less the jitter.
+// computeRenewal returns the age at which a token of this lifetime is renewed: when a fifth of its
+// life is left, at most a day, both less the jitter.
 func computeRenewal(life, jitter time.Duration) time.Duration {
 	return min(life-life/5, maxTokenAge) - jitter
 }
 
-// reached reports whether it is a time that this process computed. After a machine slept only its
-// wall clock tells, and after that was set back only the monotonic one.
+// reached reports whether a time that this process computed has passed. After a suspend only the
+// wall clock is right, and after that was set back only the monotonic one.
 func reached(at, now time.Time) bool { return !now.Before(at) || !now.Round(0).Before(at) }
 
-// run tells the pods of tokens that are to be renewed, and drops those that expired; a failed
-// renewal is the pod's to try again then.
+// run notifies the pods of tokens that are due for renewal, and drops expired tokens; the pods
+// retry failed renewals.
 func (t *tokens) run(ctx context.Context) {
 	timer := time.NewTimer(maxTokenAge)
 	defer timer.Stop()
@@ -194,8 +194,8 @@ func (t *tokens) run(ctx context.Context) {
 	}
 }
 
-// notifyDue tells the pods of the tokens that are due, and returns when the next is; zero for
-// never.
+// notifyDue notifies the pods of the tokens that are due, and returns the time of the next one;
+// zero for never.
 func (t *tokens) notifyDue(now time.Time) (next time.Time) {
 	var due []pod.UID
 	t.mu.Lock()

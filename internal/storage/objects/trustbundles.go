@@ -21,42 +21,41 @@ import (
 	"berth/internal/pod"
 )
 
-// TrustAPI is the API server as ClusterTrustBundles need it (KEP-3257).
+// TrustAPI is the part of the API server that ClusterTrustBundles need (KEP-3257).
 type TrustAPI interface {
-	// ProbeClusterTrustBundles asks whether the server has any such kind; the error of one that
-	// does not is NotFound.
+	// ProbeClusterTrustBundles checks whether the server serves the kind; the error is NotFound if
+	// it does not.
 	ProbeClusterTrustBundles(ctx context.Context) error
-	// FollowClusterTrustBundles hands over all bundles, each time all of them, as the methods of
-	// API do.
+	// FollowClusterTrustBundles calls seen with all bundles, like the methods of API.
 	FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle))
 }
 
-// trustWait is how long a reader waits for the bundles to be read for the first time.
+// trustWait is how long a reader waits for the first read of the bundles.
 const trustWait = 10 * time.Second
 
-// trustBundles are the ClusterTrustBundles of the cluster, followed while a pod shows some.
+// trustBundles are the ClusterTrustBundles of the cluster, watched while a pod projects some.
 type trustBundles struct {
-	api     TrustAPI // nil: the feature is off
+	api     TrustAPI // nil: the feature is disabled
 	changed *pod.Inbox[pod.UID]
-	turned  *pod.Inbox[struct{}] // the first pod has come, or the last one has gone
+	turned  *pod.Inbox[struct{}] // the first pod was added, or the last one removed
 
 	mu     sync.Mutex
-	pods   map[pod.UID]bool // guarded by mu; true: it gave up waiting for the first reading
-	follow *followed        // guarded by mu; nil: nobody shows any
+	pods   map[pod.UID]bool // guarded by mu; true: it timed out waiting for the first read
+	follow *followed        // guarded by mu; nil: no pod projects bundles
 }
 
 // followed is one run of the watch.
 type followed struct {
 	stop context.CancelFunc
-	read chan struct{}                             // closed when all were read for the first time
-	all  []*certificatesv1beta1.ClusterTrustBundle // guarded by the mu of the bundles; replaced, never changed
+	read chan struct{}                             // closed after the first read
+	all  []*certificatesv1beta1.ClusterTrustBundle // guarded by the mu of the bundles; only replaced
 }
 
 func newTrustBundles(api TrustAPI, changed *pod.Inbox[pod.UID]) *trustBundles {
 	return &trustBundles{api: api, changed: changed, turned: pod.NewInbox[struct{}](), pods: map[pod.UID]bool{}}
 }
 
-// showsTrust reports whether a volume of the pod shows bundles.
+// showsTrust reports whether a volume of the pod projects bundles.
 func showsTrust(p *v1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool {
 		return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s v1.VolumeProjection) bool { return s.ClusterTrustBundle != nil })
@@ -93,7 +92,7 @@ func (t *trustBundles) forget(uid pod.UID) {
 	}
 }
 
-// run follows the bundles while a pod shows some, until ctx is done.
+// run watches the bundles while a pod projects some, until ctx is done.
 func (t *trustBundles) run(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -129,7 +128,8 @@ func (t *trustBundles) run(ctx context.Context) {
 	}
 }
 
-// seen takes over what the watch reports. Pods are told of what differs from what they could know.
+// seen stores the bundles that the watch reports. Pods are notified of changes, or if they timed
+// out waiting.
 func (t *trustBundles) seen(f *followed, all []*certificatesv1beta1.ClusterTrustBundle) {
 	t.mu.Lock()
 	if t.follow != f {
@@ -155,10 +155,10 @@ func (t *trustBundles) seen(f *followed, all []*certificatesv1beta1.ClusterTrust
 	}
 }
 
-// noTrust are the kubelet's words where there are no bundles at all.
+// noTrust is the kubelet's message if there are no bundles at all.
 const noTrust = "ClusterTrustBundle projection is not supported in static kubelet mode"
 
-// get returns the certificates of the source, as of now.
+// get returns the current certificates of the source.
 func (t *trustBundles) get(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	if t.api == nil {
 		return nil, errors.New(noTrust + ": turn on the feature gate ClusterTrustBundleProjection")
@@ -178,7 +178,8 @@ func (t *trustBundles) get(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustB
 	return selectAnchors(all, src)
 }
 
-// await waits until the bundles were read. A server that has none of the kind is not waited for.
+// await waits until the bundles were read. It returns an error at once if the server does not serve
+// the kind.
 func (t *trustBundles) await(ctx context.Context, p *v1.Pod, f *followed) error {
 	select {
 	case <-f.read:
@@ -209,11 +210,11 @@ func (t *trustBundles) await(ctx context.Context, p *v1.Pod, f *followed) error 
 	return errors.New("ClusterTrustBundle informer has not yet synced")
 }
 
-// maxSelectorLength bounds a selector of bundles, in bytes.
+// maxSelectorLength limits the size of a label selector, in bytes.
 const maxSelectorLength = 100 << 10
 
-// selectAnchors returns the certificates of the bundles that the source names, as PEM. An optional
-// source may name none.
+// selectAnchors returns the certificates of the source's bundles, as PEM. The bundle of an optional
+// source may be missing.
 func selectAnchors(all []*certificatesv1beta1.ClusterTrustBundle, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	var bundles []string
 	switch {
@@ -225,7 +226,7 @@ func selectAnchors(all []*certificatesv1beta1.ClusterTrustBundle, src *v1.Cluste
 			return nil, apierrors.NewNotFound(certificatesv1beta1.Resource("clustertrustbundle"), *src.Name)
 		}
 	case src.SignerName != nil:
-		// No selector selects nothing, an empty one everything.
+		// A nil selector selects nothing, an empty one everything.
 		if src.LabelSelector.Size() > maxSelectorLength {
 			return nil, fmt.Errorf("the labelSelector is longer than %d bytes", maxSelectorLength)
 		}
@@ -247,9 +248,8 @@ func selectAnchors(all []*certificatesv1beta1.ClusterTrustBundle, src *v1.Cluste
 	return mergeAnchors(bundles), nil
 }
 
-// mergeAnchors returns each certificate of the bundles once, without what stands between and beside
-// them. Their order means nothing, and looks it: it is that of their digests, so that an equal set
-// is the same file.
+// mergeAnchors returns each certificate of the bundles once, without other text. They are sorted by
+// digest: the order has no meaning, and equal sets yield equal files.
 func mergeAnchors(bundles []string) []byte {
 	type anchor struct {
 		digest [sha256.Size]byte
@@ -270,10 +270,10 @@ func mergeAnchors(bundles []string) []byte {
 	return out.Bytes()
 }
 
-// certificateBlock is the type of PEM blocks that are certificates (RFC 7468).
+// certificateBlock is the PEM type of certificates (RFC 7468).
 const certificateBlock = "CERTIFICATE"
 
-// certificatesIn yields the certificates of the text, in their order.
+// certificatesIn iterates over the certificates of the text, in their order.
 func certificatesIn(text string) func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for rest := []byte(text); ; {
@@ -289,7 +289,7 @@ func certificatesIn(text string) func(yield func([]byte) bool) {
 }
 
 // TrustBundle returns the certificates of a source of a registered pod's volume, as PEM. It waits
-// up to ten seconds for the first reading.
+// up to ten seconds for the first read.
 func (o *Objects) TrustBundle(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	return o.trust.get(ctx, p, src)
 }

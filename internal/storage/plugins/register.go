@@ -15,21 +15,21 @@ import (
 	"berth/internal/pod"
 )
 
-// How long a plugin may take to be reached and to say what it is, and to hear how it went.
+// The timeouts of GetInfo, including the connection, and of NotifyRegistrationStatus.
 const (
 	infoTimeout   = 10 * time.Second
 	notifyTimeout = 5 * time.Second
 )
 
-// registered is a plugin that its handler has taken.
+// registered is a plugin that its handler has accepted.
 type registered struct {
 	handler        Handler
 	kind           string
 	name, endpoint string
 }
 
-// keepRegistered registers what listens on the socket, and again until that works; when the socket
-// is gone, it takes it back.
+// keepRegistered registers the plugin of the socket, with retries; when the socket is removed, it
+// deregisters the plugin.
 func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 	log, last := w.Log.With("socket", path), ""
 	defer w.health.Set(path, nil)
@@ -61,12 +61,13 @@ func (w *Watcher) keepRegistered(ctx context.Context, path string) {
 	}
 }
 
-// leaving reports whether the agent ends, which takes nothing back, and not the socket.
+// leaving reports whether the agent is stopping, rather than the socket removed. Plugins then stay
+// registered.
 func leaving(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSocketGone)
 }
 
-// register is one try.
+// register is one attempt.
 func (w *Watcher) register(ctx context.Context, path string) (registered, error) {
 	conn, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -97,7 +98,7 @@ func (w *Watcher) register(ctx context.Context, path string) (registered, error)
 	return r, nil
 }
 
-// hand hands the plugin to its handler.
+// hand passes the plugin to its handler.
 func (r registered) hand(ctx context.Context, path string, versions []string) error {
 	if r.handler == nil {
 		return fmt.Errorf("no handler registered for plugin type: %s at socket %s", r.kind, path)

@@ -25,45 +25,45 @@ import (
 	"berth/internal/pod"
 )
 
-// Types of plugins, as they call themselves (k8s.io/kubelet, pluginregistration/v1).
+// Plugin types as in GetInfo (k8s.io/kubelet, pluginregistration/v1).
 const (
 	CSIPlugin    = "CSIPlugin"
 	DevicePlugin = "DevicePlugin"
 	DRAPlugin    = "DRAPlugin"
 )
 
-// Handler takes the plugins of one type. Its methods are called one after the other for one socket,
-// and side by side for several.
+// Handler handles the plugins of one type. Its methods are called sequentially for one socket, and
+// concurrently for several.
 type Handler interface {
-	// ValidatePlugin refuses a plugin that cannot be used.
+	// ValidatePlugin rejects a plugin that cannot be used.
 	ValidatePlugin(name, endpoint string, versions []string) error
-	// RegisterPlugin takes the plugin. On an error nothing of it stays registered.
+	// RegisterPlugin registers the plugin. After an error, it is not registered.
 	RegisterPlugin(ctx context.Context, name, endpoint string, versions []string) error
-	// DeregisterPlugin is told that the plugin is gone.
+	// DeregisterPlugin is called when the plugin's socket has been removed.
 	DeregisterPlugin(name, endpoint string)
 }
 
-// Watch reports changes of the entries of folders, sub-folders not included.
+// Watch reports changes of the entries of directories, without subdirectories.
 type Watch interface {
-	// Add watches the folder. Adding one twice is no error.
+	// Add watches the directory. It may be called again for the same one.
 	Add(folder string) error
-	// Events is closed when nothing more can be reported.
+	// Events is closed when the watch is broken.
 	Events() <-chan inotify.Event
-	// Close ends the watch and returns when its goroutines are gone.
+	// Close stops the watch and returns when its goroutines have exited.
 	Close() error
 }
 
-// Config is what a Watcher needs.
+// Config is the configuration of a Watcher.
 type Config struct {
-	// Dir is the folder of the sockets, <root>/plugins_registry; it is made if it is missing.
+	// Dir is the directory of the sockets, <root>/plugins_registry; it is created if it is missing.
 	Dir string
-	// Handlers are by the types of plugins.
+	// Handlers has the handlers by plugin type.
 	Handlers map[string]Handler
-	// Watch opens what tells of sockets; nil is inotify.
+	// Watch opens a watch; nil uses inotify.
 	Watch func() (Watch, error)
-	// Dial connects to a socket; nil is the machine's.
+	// Dial connects to a socket; nil uses the machine's.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is where metrics are registered; nil: they are not.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
@@ -73,26 +73,26 @@ type Watcher struct {
 	Config
 	metrics *metrics
 
-	sockets map[string]*socket // by path; of the goroutine in Run
-	ending  map[string]*socket // by path; those that went last, of the same goroutine
+	sockets map[string]*socket // by path; owned by the goroutine of Run
+	ending  map[string]*socket // by path; the last removed ones, of the same goroutine
 	running sync.WaitGroup     // registrations
-	health  health.Latches     // by path: why a plugin is not registered, or the folder not watched
+	health  health.Latches     // by path: why a plugin is not registered, or Dir not watched
 }
 
-// socket is one that is there.
+// socket is an existing socket.
 type socket struct {
 	identity identity
 	gone     context.CancelCauseFunc
-	done     chan struct{} // closed when nothing is registered of it any more
+	done     chan struct{} // closed when its plugin is deregistered
 }
 
-// identity tells a socket from one that takes its place.
+// identity distinguishes a socket from one that replaces it.
 type identity struct {
 	device, inode uint64
 	made          unix.StatxTimestamp
 }
 
-// New returns a Watcher that watches nothing until Run.
+// New returns a Watcher, which watches nothing before Run.
 func New(cfg Config) (*Watcher, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("folder of plugin sockets %q: must be an absolute path", cfg.Dir)
@@ -108,14 +108,14 @@ func New(cfg Config) (*Watcher, error) {
 	return &Watcher{Config: cfg, metrics: newMetrics(cfg.Metrics), sockets: map[string]*socket{}, ending: map[string]*socket{}}, nil
 }
 
-// errSocketGone says that a registration ends because its socket does, in contrast to the agent.
+// errSocketGone ends a registration because its socket was removed, rather than the agent stopped.
 var errSocketGone = errors.New("the plugin's socket is gone")
 
-// retries space the tries to open a watch, and to register a plugin.
+// retries is the back-off of attempts to open a watch, and to register a plugin.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*time.Minute + 2*time.Second, Steps: math.MaxInt}
 
-// Run registers plugins until ctx is done. Then they stay with their handlers: the next agent finds
-// them again.
+// Run registers plugins until ctx is done. They then stay registered with their handlers: a
+// restarted agent finds them again.
 func (w *Watcher) Run(ctx context.Context) error {
 	defer w.running.Wait()
 	if err := selinux.MakePluginsDir("/", w.Dir); err != nil {
@@ -146,10 +146,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// Health says which plugins are not registered, and why; nil if all that are there are.
+// Health returns the plugins that are not registered, and why; nil if all are.
 func (w *Watcher) Health() error { return w.health.Err() }
 
-// unwatched is a Watch for a look that nothing follows.
+// unwatched is a Watch without events.
 type unwatched struct{}
 
 func (unwatched) Add(string) error             { return nil }
@@ -158,7 +158,7 @@ func (unwatched) Close() error                 { return nil }
 
 // follow watches until the watch breaks or ctx is done.
 func (w *Watcher) follow(ctx context.Context) error {
-	if err := selinux.MakePluginsDir("/", w.Dir); err != nil { // somebody has removed it
+	if err := selinux.MakePluginsDir("/", w.Dir); err != nil { // it was removed
 		return err
 	}
 	watch, err := w.Watch()
@@ -166,8 +166,8 @@ func (w *Watcher) follow(ctx context.Context) error {
 		return err
 	}
 	defer watch.Close()
-	// A folder that is removed tells so when its inode goes, which the sockets in it hold for as
-	// long as somebody listens. The folder above tells at once.
+	// The removal of a directory is reported only when its inode is freed, which open sockets in it
+	// delay. Its parent reports it at once.
 	if err := watch.Add(filepath.Dir(w.Dir)); err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	}
 }
 
-// inspectAll looks at what is there, and at what was.
+// inspectAll checks all known sockets and the directory.
 func (w *Watcher) inspectAll(ctx context.Context, watch Watch) error {
 	for path := range w.sockets {
 		if err := w.inspect(ctx, watch, path); err != nil {
@@ -207,8 +207,7 @@ func (w *Watcher) inspectAll(ctx context.Context, watch Watch) error {
 	return w.inspect(ctx, watch, w.Dir)
 }
 
-// inspect finds out what a path is now. The folder is watched before it is read, so that nothing in
-// it is missed.
+// inspect checks the path. A directory is watched before it is read, so that no entry is missed.
 func (w *Watcher) inspect(ctx context.Context, watch Watch, path string) error {
 	if path != w.Dir && strings.HasPrefix(filepath.Base(path), ".") {
 		return nil
@@ -243,7 +242,7 @@ func (w *Watcher) inspectDir(ctx context.Context, watch Watch, dir string) error
 		entries, err = os.ReadDir(dir)
 	}
 	if errors.Is(err, fs.ErrNotExist) && dir != w.Dir {
-		return nil // it went away meanwhile, which is an event of the folder above
+		return nil // removed meanwhile, which is an event of its parent
 	}
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", dir, err)
@@ -256,17 +255,17 @@ func (w *Watcher) inspectDir(ctx context.Context, watch Watch, dir string) error
 	return nil
 }
 
-// identityOf returns what tells the socket from its successor, which may well get the same inode.
+// identityOf returns the identity of the socket; a new one may get the same inode number.
 func identityOf(st *unix.Statx_t) identity {
 	id := identity{device: uint64(st.Dev_major)<<32 | uint64(st.Dev_minor), inode: st.Ino, made: st.Btime}
-	if st.Mask&unix.STATX_BTIME == 0 { // a file system that does not keep it: the change of its state does nearly as well
+	if st.Mask&unix.STATX_BTIME == 0 { // not supported by the filesystem: the change time is almost as good
 		id.made = st.Ctime
 	}
 	return id
 }
 
-// appeared begins the registration of a socket that was not there before. One that takes the place
-// of another waits for its end.
+// appeared starts the registration of a new socket. If it replaces another one, it waits for the
+// deregistration of that.
 func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
 	before := w.sockets[path]
 	if before != nil && before.identity == id {
@@ -290,7 +289,7 @@ func (w *Watcher) appeared(ctx context.Context, path string, id identity) {
 	})
 }
 
-// forget ends the registrations of a path that is gone, and of what was below it.
+// forget ends the registrations of a removed path and of everything below it.
 func (w *Watcher) forget(path string) {
 	for p, s := range w.sockets {
 		if p == path || strings.HasPrefix(p, path+"/") {
@@ -299,8 +298,7 @@ func (w *Watcher) forget(path string) {
 	}
 }
 
-// end ends the registration of a socket that is gone. Whatever comes to be in its place waits for
-// that.
+// end ends the registration of a removed socket. A socket that replaces it waits for that.
 func (w *Watcher) end(path string, s *socket) {
 	maps.DeleteFunc(w.ending, func(_ string, s *socket) bool { return s.hasEnded() })
 	s.gone(errSocketGone)

@@ -22,8 +22,8 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// Names that an atomic writer keeps beside the files of the volume. No path of a payload begins
-// like them.
+// Names that an atomic writer uses beside the files of the volume. No path of a payload begins with
+// reservedPrefix.
 const (
 	reservedPrefix = ".."
 	dataLink       = "..data"
@@ -31,36 +31,36 @@ const (
 	dataLayout     = "..2006_01_02_15_04_05."
 )
 
-// atomicWriter makes a directory show exactly a payload, so that whoever reads it sees either all
-// of the old or all of the new:
+// atomicWriter makes a directory show exactly a payload; readers see either the old files or the
+// new ones:
 //
 //	..2026_01_02_03_04_05.678/   the files
 //	..data -> ..2026_…           replaced by rename: the moment of the change
 //	name -> ..data/name          one per first element of a path
 //
-// It may be interrupted anywhere; the next one goes on from what it finds. That may be anything: a
-// container that can write into the volume may have put links, folders or mounts in the place of
-// whatever is there. Nothing outside of the volume is written, changed or removed through them.
+// It may be interrupted anywhere; the next writer continues from the state that it finds. A
+// container that can write into the volume may have replaced any entry by a link, a directory or a
+// mount: the writer never writes, changes or removes anything outside of the volume through them.
 type atomicWriter struct {
 	dir   int      // descriptor of the volume
-	root  *os.Root // the same
-	path  string   // the same, for messages
+	root  *os.Root // the volume, as well
+	path  string   // of the volume, for messages
 	files payload
-	group *int64 // of everything in the volume: the pod's fsGroup; nil: the agent's own
+	group *int64 // group of all files in the volume: the pod's fsGroup; nil: the agent's own
 	log   *slog.Logger
 
-	data string // the directory that ..data names, "" for none
+	data string // the directory that ..data links to, "" for none
 }
 
-// writeStep is a part of the work after which the volume shows one payload or the other, and after
-// which the writer may be interrupted.
+// writeStep is a part of the work after which the volume shows either the old or the new payload,
+// and the writer may be interrupted.
 type writeStep struct {
 	name string
 	do   func() error
 }
 
-// writeAtomically makes the directory show the files. It reports whether what it showed was
-// another; if not, nothing is replaced, so that watchers of the files stay quiet.
+// writeAtomically makes the directory show the files. It reports whether the shown files changed;
+// if not, nothing is replaced, so that file watchers are not triggered.
 func writeAtomically(dir *os.File, files payload, group *int64, log *slog.Logger) (changed bool, err error) {
 	w, err := newAtomicWriter(dir, files, group, log)
 	if err != nil {
@@ -89,15 +89,14 @@ func newAtomicWriter(dir *os.File, files payload, group *int64, log *slog.Logger
 	return &atomicWriter{dir: fd, root: root, path: dir.Name(), files: files, group: group, log: log}, nil
 }
 
-// replace returns the steps that show the payload in place of another.
+// replace returns the steps that replace the shown payload.
 func (w *atomicWriter) replace() []writeStep {
 	return append([]writeStep{
 		{"write files", w.writeFiles}, {"prepare link", w.prepareLink}, {"replace link", w.replaceLink},
 	}, w.finish()...)
 }
 
-// finish returns the steps that a writer of the payload may have left undone when it was
-// interrupted.
+// finish returns the steps that an interrupted writer of the same payload may have left undone.
 func (w *atomicWriter) finish() []writeStep {
 	return []writeStep{
 		{"make links", w.makeLinks}, {"remove stale links", w.removeStaleLinks}, {"remove old files", w.removeOldFiles},
@@ -105,7 +104,7 @@ func (w *atomicWriter) finish() []writeStep {
 }
 
 // isCurrent reports whether ..data shows the payload: the same paths with the same contents and
-// modes, in a directory of the writer's own.
+// modes, in a directory that a writer created.
 func (w *atomicWriter) isCurrent() bool {
 	name, err := w.root.Readlink(dataLink)
 	if err != nil || !safepath.IsElement(name) || !strings.HasPrefix(name, reservedPrefix) {
@@ -131,7 +130,7 @@ func (w *atomicWriter) isCurrent() bool {
 	return err == nil && seen == len(w.files)
 }
 
-// openData opens a directory of the volume that is neither a link nor a mount.
+// openData opens a directory of the volume that is neither a link nor a mount point.
 func (w *atomicWriter) openData(name string) (*os.Root, error) {
 	fd, err := safepath.Enter(w.dir, name)
 	if err != nil {
@@ -141,9 +140,9 @@ func (w *atomicWriter) openData(name string) (*os.Root, error) {
 	return os.OpenRoot(safepath.Self(fd))
 }
 
-// matches reports whether the file has the content and its mode.
+// matches reports whether the file has the given content and its mode.
 func (w *atomicWriter) matches(data *os.Root, name string, c content) bool {
-	f, err := data.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // to open a named pipe waits for its writer
+	f, err := data.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // opening a named pipe may block
 	if err != nil {
 		return false
 	}
@@ -158,7 +157,7 @@ func (w *atomicWriter) matches(data *os.Root, name string, c content) bool {
 
 var errDiffers = errors.New("differs")
 
-// modeOf returns the mode of a file on disk: the group of the pod may read what its owner may.
+// modeOf returns the mode of a file on disk: with a pod group, the group can read every file.
 func (w *atomicWriter) modeOf(c content) fs.FileMode {
 	if w.group == nil {
 		return c.mode.Perm()
@@ -166,8 +165,8 @@ func (w *atomicWriter) modeOf(c content) fs.FileMode {
 	return c.mode.Perm() | 0o440
 }
 
-// own gives what the descriptor refers to, which may be a link, its owner and group. A filesystem
-// that refuses does not fail the volume.
+// own sets owner and group of the descriptor's file, which may be a link. If the filesystem does
+// not support this, the volume does not fail.
 func (w *atomicWriter) own(fd int, name string, owner *int64) {
 	uid, gid := -1, -1
 	if owner != nil {
@@ -184,7 +183,7 @@ func (w *atomicWriter) own(fd int, name string, owner *int64) {
 	}
 }
 
-// makeLink makes a link in the volume's root.
+// makeLink creates a link in the volume's root.
 func (w *atomicWriter) makeLink(target, name string) error {
 	if err := w.root.Symlink(target, name); err != nil {
 		return err
@@ -250,7 +249,7 @@ func (w *atomicWriter) writeInto(dir string) error {
 	return nil
 }
 
-// writeFile makes the file, which nobody can have made before.
+// writeFile creates a file, which must not exist.
 func (w *atomicWriter) writeFile(data *os.Root, name string, c content) error {
 	f, err := data.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -258,11 +257,11 @@ func (w *atomicWriter) writeFile(data *os.Root, name string, c content) error {
 	}
 	_, err = f.Write(c.data)
 	w.own(int(f.Fd()), name, c.owner)
-	// By chmod, because of the umask, and after the change of owner, which clears bits.
+	// By chmod because of the umask, and after chown, which clears bits.
 	return errors.Join(err, f.Chmod(w.modeOf(c)), f.Close())
 }
 
-// openUp gives a directory its group and mode.
+// openUp sets group and mode of a directory.
 func (w *atomicWriter) openUp(data *os.Root, name string) error {
 	d, err := data.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -288,18 +287,18 @@ func (w *atomicWriter) replaceLink() error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := w.remove(dataLink); err != nil { // somebody has put a directory there
+	if err := w.remove(dataLink); err != nil { // a container has created a directory there
 		return err
 	}
 	return w.root.Rename(newDataLink, dataLink)
 }
 
-// remove removes what is at the name in the volume's root, but nothing to which that leads.
+// remove removes an entry of the volume's root, without following links.
 func (w *atomicWriter) remove(name string) error {
 	return safepath.RemoveAt(w.dir, name, filepath.Join(w.path, name))
 }
 
-// firstElements returns the names by which the payload is seen in the volume's root.
+// firstElements returns the names of the payload's entries in the volume's root.
 func (w *atomicWriter) firstElements() map[string]struct{} {
 	out := map[string]struct{}{}
 	for name := range w.files {
@@ -331,8 +330,8 @@ func (w *atomicWriter) makeLinks() error {
 	return nil
 }
 
-// removeEmptyDir removes a directory that was made for a subPath while the volume did not have the
-// file.
+// removeEmptyDir removes a directory that was created for a subPath while the payload did not have
+// the file.
 func (w *atomicWriter) removeEmptyDir(name string) error {
 	st, err := w.root.Lstat(name)
 	if err != nil {
@@ -344,7 +343,8 @@ func (w *atomicWriter) removeEmptyDir(name string) error {
 	return w.root.Remove(name)
 }
 
-// removeStaleLinks removes the links to files that the payload has no more, and nothing else.
+// removeStaleLinks removes links to files that the payload does not have any more, and nothing
+// else.
 func (w *atomicWriter) removeStaleLinks() error {
 	wanted := w.firstElements()
 	return w.eachEntry(func(e fs.DirEntry) error {
@@ -359,7 +359,7 @@ func (w *atomicWriter) removeStaleLinks() error {
 	})
 }
 
-// removeOldFiles removes earlier data directories, and whatever an interrupted writer left.
+// removeOldFiles removes earlier data directories and leftovers of interrupted writers.
 func (w *atomicWriter) removeOldFiles() error {
 	return w.eachEntry(func(e fs.DirEntry) error {
 		name := e.Name()

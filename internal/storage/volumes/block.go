@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// devicesDir is where the disks of pods are found, in the folder of each pod and, by volume and
-// pod, in that of each type of volume.
+// devicesDir is the directory of block devices in each pod's directory and, by volume and pod, in
+// that of each volume plugin.
 const devicesDir = "volumeDevices"
 
-// disks shows block devices, and holds what it shows. The functions are those of loops.go but in
-// tests: only root can hold one, or make a device.
+// disks bind-mounts block devices and holds them with loop devices. The functions are those of
+// loops.go except in tests: only root can attach a loop device or create a device.
 type disks struct {
 	*host
 	numberOf func(path string, st *unix.Stat_t) uint64
@@ -39,7 +39,7 @@ func newDisks(h *host) *disks {
 	}
 }
 
-// findDisk returns the block device that the path leads to, and its number.
+// findDisk resolves the path and returns the block device and its number.
 func (d *disks) findDisk(path string) (device string, number uint64, err error) {
 	device, err = filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func (d *disks) findDisk(path string) (device string, number uint64, err error) 
 	return device, number, nil
 }
 
-// numberOf returns the number of a block device, 0 for what is none.
+// numberOf returns the number of a block device, 0 if the file is none.
 func numberOf(_ string, st *unix.Stat_t) uint64 {
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return 0
@@ -66,8 +66,8 @@ func numberOf(_ string, st *unix.Stat_t) uint64 {
 	return st.Rdev
 }
 
-// publishedDisk returns the number of the disk that is shown at a path of the agent's own, 0 for
-// what is none.
+// publishedDisk returns the number of the block device at a path below the agent's root, 0 if there
+// is none.
 func (d *disks) publishedDisk(path string) (uint64, error) {
 	st, err := d.files.Lstat(path)
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *disks) publishedDisk(path string) (uint64, error) {
 	return d.numberOf(path, &st), nil
 }
 
-// bindDisk shows the disk at the path and holds it there, unless that is so, and reports whether
+// bindDisk bind-mounts the disk at the path and holds it, unless both are done, and reports whether
 // there was something to do.
 func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool, err error) {
 	if err := d.files.Ensure(filepath.Dir(path), 0o750, 0o750); err != nil {
@@ -97,7 +97,7 @@ func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool,
 		return false, err
 	case shown == number:
 		return d.holdShown(path)
-	case shown != 0: // the persistent volume names another one by now
+	case shown != 0: // the persistent volume's path leads to another disk now
 		if err := d.freeDisk(path); err != nil {
 			return false, err
 		}
@@ -114,8 +114,8 @@ func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool,
 	return true, nil
 }
 
-// holdShown holds the disk that is shown at the path, unless it is held, and reports whether there
-// was something to do.
+// holdShown holds the disk at the path, unless it is held, and reports whether there was something
+// to do.
 func (d *disks) holdShown(path string) (fresh bool, err error) {
 	disk, err := d.files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -140,7 +140,7 @@ func (d *disks) unbindDisk(volume, uid string) error {
 		}
 		if err := d.mounter.Unmount(path); err != nil {
 			real, _ := d.files.Real(path)
-			loops, _ := loopsOf("/", real) // those that others have open stay until these are done
+			loops, _ := loopsOf("/", real) // loop devices in use stay until closed
 			return heldBy(fmt.Errorf("unmount %s: %w", path, err), append(loops, path)...)
 		}
 	}
@@ -153,7 +153,7 @@ func (d *disks) unbindDisk(volume, uid string) error {
 	return nil
 }
 
-// useDisk returns the size of a disk: what is on it is its user's business.
+// useDisk returns the size of a disk; its content is not inspected.
 func (d *disks) useDisk(path string) (Use, error) {
 	f, err := d.files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -18,57 +18,56 @@ import (
 	"berth/internal/pod"
 )
 
-// Claims are where a pod's claims are read, and what they are bound to. What does not exist is a
-// NotFound error of the API.
+// Claims is the API for claims and persistent volumes. Objects that do not exist return a NotFound
+// API error.
 type Claims interface {
 	GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error)
 	GetPersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error)
-	// PatchPersistentVolumeClaimStatus writes what differs between the statuses of old and changed,
-	// and returns the claim as stored.
+	// PatchPersistentVolumeClaimStatus writes the differences between the statuses of old and
+	// changed, and returns the claim as stored.
 	PatchPersistentVolumeClaimStatus(ctx context.Context, old, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error)
 }
 
-// gidAnnotation of a persistent volume names the group that those who use it must be in (Kubernetes
+// gidAnnotation of a persistent volume is a supplemental group of the pods that use it (Kubernetes
 // documentation, "Well-Known Labels, Annotations and Taints").
 const gidAnnotation = "pv.beta.kubernetes.io/gid"
 
-// mountOptionsAnnotation is what mountOptions was before it was a field (Kubernetes documentation,
+// mountOptionsAnnotation is the predecessor of the field mountOptions (Kubernetes documentation,
 // "Persistent Volumes", Mount Options).
 const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
 
-// bound is what stands behind a volume of a pod that refers to a claim.
+// bound is the persistent volume of a pod's volume that refers to a claim.
 type bound struct {
 	*v1.PersistentVolume
-	claim    *v1.PersistentVolumeClaim // as it was when the pod came
-	readOnly bool                      // as the pod asks for it
-	failed   bool                      // it was not set up: somebody may be about to mend the persistent volume
+	claim    *v1.PersistentVolumeClaim // as of the first read for the pod
+	readOnly bool                      // as the pod requests
+	failed   bool                      // setup failed: read again, as the persistent volume may change
 }
 
-// claimOf returns the claim that the volume refers to, "" if it refers to none.
+// claimOf returns the name of the volume's claim, "" if it has none.
 func claimOf(p *v1.Pod, v *v1.Volume) (claim string, readOnly bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName, v.PersistentVolumeClaim.ReadOnly
 	case v.Ephemeral != nil:
-		return p.Name + "-" + v.Name, false // the documented name of a generic ephemeral volume's claim
+		return p.Name + "-" + v.Name, false // documented claim name of a generic ephemeral volume
 	}
 	return "", false
 }
 
-// claims knows what the claims of pods are bound to.
+// claims caches the persistent volumes of pods' claims.
 type claims struct {
 	api  Claims
 	node func() (*v1.Node, bool) // the newest Node, and whether it is known
 
 	mu sync.Mutex
-	// bound are what the claims of pods are bound to, by the names of the pods' volumes; guarded by
-	// mu.
+	// bound has the persistent volumes of pods by the names of the pods' volumes; guarded by mu.
 	bound map[pod.UID]map[string]bound
-	// unbound are the claims of pods that were not bound when they were read last; guarded by mu.
+	// unbound has the claims of pods that were not bound at the last read; guarded by mu.
 	unbound map[pod.UID]map[string]*v1.PersistentVolumeClaim
 }
 
-// noteUnbound records that the claim of the pod's volume is not bound, with nil that it is.
+// noteUnbound records that the claim of the pod's volume is not bound; nil: it is.
 func (c *claims) noteUnbound(uid pod.UID, volume string, claim *v1.PersistentVolumeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,17 +81,17 @@ func (c *claims) noteUnbound(uid pod.UID, volume string, claim *v1.PersistentVol
 	c.unbound[uid][volume] = claim
 }
 
-// UnboundClaims returns the claims of the pod that were not bound when they were read last, by
-// name. They must not be changed.
+// UnboundClaims returns the pod's claims that were not bound at the last read, sorted by name.
+// Callers must not change them.
 func (m *Manager) UnboundClaims(uid pod.UID) []*v1.PersistentVolumeClaim {
 	m.claims.mu.Lock()
 	defer m.claims.mu.Unlock()
 	return slices.SortedFunc(maps.Values(m.claims.unbound[uid]), func(a, b *v1.PersistentVolumeClaim) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// resolve finds what the volume's claim, if it has one, is bound to. A claim that is bound stays
-// bound to the same volume, so it is read once in the life of a pod, and again when the volume
-// could not be set up, unless the API server is away.
+// resolve sets the persistent volume of the volume's claim, if it has one. A bound claim never
+// changes its volume, so it is read once per pod, and again after a failed setup, unless the API
+// server is unavailable.
 func (c *claims) resolve(ctx context.Context, v *volume) error {
 	name, readOnly := claimOf(v.pod, v.spec)
 	if name == "" {
@@ -118,7 +117,7 @@ func (c *claims) resolve(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// of returns a copy of what the pod's volume is bound to, nil if that is not known.
+// of returns a copy of the pod volume's binding, nil if it is not known.
 func (c *claims) of(uid pod.UID, volume string) *bound {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +127,8 @@ func (c *claims) of(uid pod.UID, volume string) *bound {
 	return nil
 }
 
-// hold notes that the pod has the volume, unless it is for one pod and another one has it.
+// hold records that the pod uses the volume; an error if it is ReadWriteOncePod and another pod
+// uses it.
 func (c *claims) hold(uid pod.UID, name string, b bound) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *claims) hold(uid pod.UID, name string, b bound) error {
 	return nil
 }
 
-// noteFailed notes that the volume could not be set up.
+// noteFailed records that the volume's setup failed.
 func (c *claims) noteFailed(v *volume) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +158,7 @@ func (c *claims) noteFailed(v *volume) {
 	}
 }
 
-// noteClaim notes what became of the claim through which the pod has the volume.
+// noteClaim updates the claim of the pod's volume.
 func (c *claims) noteClaim(uid pod.UID, b *bound, claim *v1.PersistentVolumeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +170,7 @@ func (c *claims) noteClaim(uid pod.UID, b *bound, claim *v1.PersistentVolumeClai
 	}
 }
 
-// release forgets what the pod has.
+// release deletes the pod's entries.
 func (c *claims) release(uid pod.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +178,7 @@ func (c *claims) release(uid pod.UID) {
 	delete(c.unbound, uid)
 }
 
-// reread returns the claim as it is now.
+// reread returns the current claim.
 func (c *claims) reread(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	now, err := c.api.GetPersistentVolumeClaim(ctx, claim.Namespace, claim.Name)
 	if err == nil && now.UID != claim.UID {
@@ -213,7 +213,7 @@ func (c *claims) read(ctx context.Context, v *volume, name string) (*bound, erro
 	return &bound{PersistentVolume: pv, claim: claim}, checkMode(p, v.spec, ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem))
 }
 
-// checkMode refuses containers that use the volume as what it is not.
+// checkMode rejects containers that use the volume in another mode than its volumeMode.
 func checkMode(p *v1.Pod, v *v1.Volume, mode v1.PersistentVolumeMode) error {
 	for _, c := range containersOf(p) {
 		mounts := slices.ContainsFunc(c.VolumeMounts, func(vm v1.VolumeMount) bool { return vm.Name == v.Name })
@@ -228,7 +228,7 @@ func checkMode(p *v1.Pod, v *v1.Volume, mode v1.PersistentVolumeMode) error {
 	return nil
 }
 
-// check refuses what is behind a claim if it cannot be had here, or not as it says.
+// check rejects a persistent volume that is not available on this node or not supported.
 func (c *claims) check(v *volume) error {
 	if v.bound == nil {
 		return nil
@@ -247,7 +247,7 @@ func (c *claims) check(v *volume) error {
 	return nil
 }
 
-// checkNodeAffinity refuses volumes that are to be had on other nodes.
+// checkNodeAffinity rejects volumes whose node affinity does not match this node.
 func (c *claims) checkNodeAffinity(pv *v1.PersistentVolume) error {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return nil
@@ -266,7 +266,7 @@ func (c *claims) checkNodeAffinity(pv *v1.PersistentVolume) error {
 	return nil
 }
 
-// mountOptions returns how the volume is to be mounted.
+// mountOptions returns the mount options of the volume.
 func mountOptions(pv *v1.PersistentVolume) []string {
 	if old, ok := pv.Annotations[mountOptionsAnnotation]; ok {
 		return strings.Split(old, ",")

@@ -10,7 +10,6 @@ import (
 	"berth/internal/pod"
 )
 
-// newConfigMaps returns the kind of volumes that show a ConfigMap.
 func newConfigMaps(p *parts) kind {
 	return &payloads{folders: p.folders, medium: v1.StorageMediumDefault, read: p.reader.readConfigMap}
 }

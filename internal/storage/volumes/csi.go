@@ -20,70 +20,68 @@ import (
 // csiPlugin is the directory name of volumes of CSI drivers.
 const csiPlugin = "kubernetes.io~csi"
 
-// Drivers are the CSI drivers that are registered on this machine.
+// Drivers returns the CSI drivers that are registered on this machine.
 type Drivers interface {
-	// Driver returns one. That it is not there is an error that names it.
+	// Driver returns a driver. If it is not registered, the error names it.
 	Driver(name string) (*csi.Driver, error)
 }
 
-// StorageObjects are what volumes of CSI drivers need of the API server, besides claims. What does
-// not exist is a NotFound error of the API.
+// StorageObjects is the part of the API server that CSI volumes need besides claims. Objects that
+// do not exist return a NotFound API error.
 type StorageObjects interface {
-	// CSIDriver returns what is said of a driver, nil if nothing is.
+	// CSIDriver returns the CSIDriver object, nil if there is none.
 	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
-	// GetSecret reads the Secret as it is now.
+	// GetSecret returns the current Secret.
 	GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-	// DriverToken returns a token of the pod's service account, and until when it is valid. An
-	// empty audience is the API server's own; nil seconds leave the life to it.
+	// DriverToken returns a token of the pod's service account and its expiry. An empty audience
+	// means the API server's; nil seconds mean an hour.
 	DriverToken(ctx context.Context, p *v1.Pod, audience string, seconds *int64) (token string, expires time.Time, err error)
 }
 
-// CSIConfig is what volumes of CSI drivers need. The zero value is for a Manager without such
-// volumes.
+// CSIConfig configures CSI volumes. The zero value is for a Manager without them.
 type CSIConfig struct {
 	Drivers Drivers
 	Objects StorageObjects
-	// NodeName is the name by which a cluster's controllers know this machine.
+	// NodeName is the name of this machine's Node.
 	NodeName string
-	// ControllerAttach: a controller attaches volumes to this machine and says so in the Node; else
-	// only the VolumeAttachment is looked at.
+	// ControllerAttach: a controller attaches volumes to this machine and reports it in the Node;
+	// otherwise only the VolumeAttachment is checked.
 	ControllerAttach bool
-	// Wake asks for a pass over a pod; nil: nobody is asked.
+	// Wake wakes the worker of a pod; nil: no worker is woken.
 	Wake func(pod.UID)
-	// Exhausted says that this node takes fewer volumes of a driver than it was thought to; nil:
-	// nobody wants to know.
+	// Exhausted is called when this node accepts fewer volumes of a driver than reported; it may be
+	// nil.
 	Exhausted func(driver string)
-	// InUseChanged says that VolumesInUse has changed; nil: nobody wants to know.
+	// InUseChanged is called when VolumesInUse has changed; it may be nil.
 	InUseChanged func()
-	// RepublishPeriod is how often volumes are published again whose driver wants that; 0 is a
-	// minute.
+	// RepublishPeriod is the interval of NodePublishVolume calls for drivers with
+	// requiresRepublish; 0 means a minute.
 	RepublishPeriod time.Duration
-	// ClaimsPeriod is how often claims of pods are read again, whose volumes may have grown; 0:
-	// whoever keeps the claims asks for a pass over their pods.
+	// ClaimsPeriod is the interval of reading claims again, whose volumes may have grown; 0: the
+	// caller wakes the pods of claims that change.
 	ClaimsPeriod time.Duration
-	// FileLabel returns the label that SELinux gives to files of containers, "" where it is off;
-	// nil: it is.
+	// FileLabel returns the SELinux label of container files, "" if SELinux is disabled; nil: it
+	// is.
 	FileLabel func() string
-	// LabelledModes are the access modes of volumes that are mounted with a label, rather than
-	// relabelled.
+	// LabelledModes are the access modes of volumes that are mounted with an SELinux label, rather
+	// than relabelled.
 	LabelledModes LabelledModes
-	// Health: drivers are listened to when they tell in what state volumes are (feature gate
-	// CSIVolumeHealth).
+	// Health enables volume health reports of drivers (feature gate CSIVolumeHealth).
 	Health bool
 	// ClaimEvent records an event about a claim; nil records none.
 	ClaimEvent func(c *v1.PersistentVolumeClaim, eventtype, reason, message string)
 }
 
-// csiID is which volume of which driver.
+// csiID identifies a volume by driver and handle.
 type csiID struct{ driver, handle string }
 
-// unique is the volume's name in the status of the Node.
+// unique returns the volume's name in the Node status.
 func (id csiID) unique() v1.UniqueVolumeName {
 	return v1.UniqueVolumeName("kubernetes.io/csi/" + id.driver + "^" + id.handle)
 }
 
-// attachment is the name of the volume's VolumeAttachment.
+// attachment returns the name of the volume's VolumeAttachment.
 func (id csiID) attachment(node string) string { return "csi-" + hash(id.handle+id.driver+node) }
 
 func hash(s string) string {
@@ -91,29 +89,29 @@ func hash(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// csiVolume is a volume of a CSI driver as a pod has it.
+// csiVolume is a CSI volume of a pod.
 type csiVolume struct {
 	csiID
 	pod                        *v1.Pod
 	podDir                     string
-	can                        csi.Capabilities          // of the driver, once it was asked
-	object                     *storagev1.CSIDriver      // what the cluster says of the driver; nil: nothing, or it was not asked
-	specName                   string                    // of its directory: the persistent volume's name, or that of the pod's volume
-	pv                         *v1.PersistentVolume      // nil for one that is written in the pod
+	can                        csi.Capabilities          // of the driver, once they have been read
+	object                     *storagev1.CSIDriver      // nil: there is none, or it was not read
+	specName                   string                    // name of its directory: that of the persistent or the pod's volume
+	pv                         *v1.PersistentVolume      // nil for an inline volume
 	claim                      *v1.PersistentVolumeClaim // nil without pv
 	readOnly                   bool
-	block                      bool // pods are given the disk, rather than the files on it
+	block                      bool // the pod gets the block device, not a filesystem
 	fsType                     string
 	attributes                 map[string]string
 	accessModes                []v1.PersistentVolumeAccessMode
 	mountOptions               []string
-	label                      string // of SELinux, with which it is mounted; "" for none
+	label                      string // SELinux label with which it is mounted; "" for none
 	stageSecret, publishSecret *v1.SecretReference
 	expandSecret               *v1.SecretReference
 }
 
-// csiOf returns what a volume of the pod is to its driver: one that a claim is bound to, or one
-// that is written in the pod, and lives as long as it.
+// csiOf returns the CSI volume of a pod's volume: that of its claim, or an inline volume, which
+// lives as long as the pod.
 func csiOf(v *volume) csiVolume {
 	out := csiVolume{pod: v.pod, podDir: v.podDir, specName: v.name(), block: v.isBlock()}
 	if b := v.bound; b != nil {
@@ -132,11 +130,11 @@ func csiOf(v *volume) csiVolume {
 	return out
 }
 
-// csiCounted returns the name under which operations on the volume are counted: that of its
-// driver's volumes.
+// csiCounted returns the volume_plugin label of the volume's operation metrics, which contains the
+// driver.
 func csiCounted(v *volume) string { return csiPluginName(csiOf(v).driver) }
 
-// failed returns the failure of a step of setting up the volume.
+// failed returns the error of a step of the volume's setup.
 func (v *csiVolume) failed(step string, err error) *Error {
 	if v.block {
 		return &Error{Class: MapFailed, Step: step, Err: err}
@@ -151,36 +149,36 @@ func (v *csiVolume) lifecycle() storagev1.VolumeLifecycleMode {
 	return storagev1.VolumeLifecyclePersistent
 }
 
-// publication is a volume of a pod.
+// publication identifies a published volume of a pod.
 type publication struct {
 	uid      pod.UID
 	specName string
 }
 
-// csiState is what is known of the volumes of CSI drivers. What must outlive the agent is on disk.
+// csiState is the state of CSI volumes. State that must survive a restart is on disk.
 type csiState struct {
 	CSIConfig
 	*volumeLocks
-	wake chan struct{} // capacity 1: Run has something to look at
+	wake chan struct{} // capacity 1: Run has work
 
 	mu             sync.Mutex
-	users          map[csiID]map[pod.UID]bool // guarded by mu; pods that have the volume, or are about to
-	staged         map[csiID]bool             // guarded by mu; those that may be staged, with whether they are: this agent saw it
-	published      map[publication]bool       // guarded by mu; this agent saw it
-	disks          map[csiID]string           // guarded by mu; the names of volumes that are disks
-	labels         map[csiID]*mountLabel      // guarded by mu; of SELinux, with which volumes are mounted
-	attach         map[csiID]bool             // guarded by mu; whether a volume needs to be attached, as far as it is known
+	users          map[csiID]map[pod.UID]bool // guarded by mu; pods that use the volume, or are about to
+	staged         map[csiID]bool             // guarded by mu; volumes that may be staged; true: this agent staged it
+	published      map[publication]bool       // guarded by mu; published by this agent
+	disks          map[csiID]string           // guarded by mu; names of block volumes
+	labels         map[csiID]*mountLabel      // guarded by mu; SELinux labels of mounted volumes
+	attach         map[csiID]bool             // guarded by mu; whether a volume needs to be attached, if known
 	unstaging      map[csiID]*unstaging       // guarded by mu
-	republish      map[pod.UID]bool           // guarded by mu; pods some of whose volumes are to be published again and again
-	waiting        map[pod.UID]bool           // guarded by mu; pods for which a driver is missing, or failed
+	republish      map[pod.UID]bool           // guarded by mu; pods with volumes that are republished periodically
+	waiting        map[pod.UID]bool           // guarded by mu; pods that wait for a missing or failed driver
 	growing        map[csiID]*growing         // guarded by mu; volumes of claims
-	expands        map[string]bool            // guarded by mu; whether drivers make volumes larger, as far as they were asked
+	expands        map[string]bool            // guarded by mu; whether drivers support expansion, if known
 	rereadAt       time.Time                  // guarded by mu; when claims are to be read again
-	freed          chan struct{}              // guarded by mu; closed and replaced when a volume was unstaged
+	freed          chan struct{}              // guarded by mu; closed and replaced after each unstaging
 	changed        chan struct{}              // guarded by mu; closed and replaced when the Node has changed
-	publishedInUse []v1.UniqueVolumeName      // guarded by mu; what VolumesInUse was when InUseChanged was called last
-	known          bool                       // guarded by mu; it is known what an earlier agent left
-	settled        bool                       // guarded by mu; all wanted pods are known
+	publishedInUse []v1.UniqueVolumeName      // guarded by mu; VolumesInUse at the last call of InUseChanged
+	known          bool                       // guarded by mu; earlier state is loaded
+	settled        bool                       // guarded by mu; all desired pods are known
 }
 
 func newCSIState(c CSIConfig) *csiState {
@@ -210,7 +208,7 @@ func newCSIState(c CSIConfig) *csiState {
 	}
 }
 
-// use notes that the pod has the volume, or is about to.
+// use records that the pod uses the volume, or is about to.
 func (s *csiState) use(uid pod.UID, id csiID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +218,7 @@ func (s *csiState) use(uid pod.UID, id csiID) {
 	s.users[id][uid] = true
 }
 
-// release forgets what the pod had: its volumes are gone from its folder.
+// release deletes the pod's entries: its volumes have been removed from its directory.
 func (s *csiState) release(uid pod.UID) {
 	s.mu.Lock()
 	had := false
@@ -259,14 +257,14 @@ func (s *csiState) wakeUp() {
 	}
 }
 
-// note changes the state.
+// note runs change with mu held.
 func (s *csiState) note(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// publishInUse says that VolumesInUse has changed, if it has.
+// publishInUse calls InUseChanged if VolumesInUse has changed.
 func (s *csiState) publishInUse() {
 	s.mu.Lock()
 	now := s.inUse()
@@ -278,7 +276,7 @@ func (s *csiState) publishInUse() {
 	}
 }
 
-// inUse is VolumesInUse. The caller holds s.mu.
+// inUse returns VolumesInUse. The caller holds s.mu.
 func (s *csiState) inUse() []v1.UniqueVolumeName {
 	if !s.known {
 		return nil
@@ -297,21 +295,21 @@ func (s *csiState) inUse() []v1.UniqueVolumeName {
 	return out
 }
 
-// volumeLocks lets one at a time do something with a volume.
+// volumeLocks serializes operations on each volume.
 type volumeLocks struct {
 	mu sync.Mutex
 	of map[csiID]*volumeLock // guarded by mu
 }
 
-// volumeLock is whose turn it is to do something with a volume.
+// volumeLock is the lock of one volume.
 type volumeLock struct {
 	taken   chan struct{} // capacity 1
-	waiting int           // who has it included; guarded by turns.mu
+	waiting int           // including the holder; guarded by volumeLocks.mu
 }
 
 func newVolumeLocks() *volumeLocks { return &volumeLocks{of: map[csiID]*volumeLock{}} }
 
-// take waits for the turn with the volume.
+// take waits for the lock of the volume. give releases it.
 func (t *volumeLocks) take(ctx context.Context, id csiID) (give func(), err error) {
 	t.mu.Lock()
 	mine := t.of[id]

@@ -13,17 +13,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// attachWait is how long one pass waits for a volume to be attached.
+// attachWait is the attach timeout of one pass.
 const attachWait = 2*time.Minute + 3*time.Second
 
-// csiAttacher waits for controllers to attach volumes to this machine.
+// csiAttacher waits until controllers have attached volumes to this machine.
 type csiAttacher struct{ *csiShared }
 
-// findLimit returns that the volume could not be attached because this machine has as many as it
-// takes, nil if that is not known. Only drivers that are asked from time to time how many that are
-// say so. It is asked once, when a wait has ended in vain: the failure is told in the
-// VolumeAttachment alone, which the API server lets nodes read and not watch; and the controller
-// tries again until then, as other volumes may go.
+// findLimit returns an error if the volume could not be attached because this machine has reached
+// the driver's volume limit, else nil. Only drivers with nodeAllocatableUpdatePeriodSeconds report
+// that. It is called once per timed-out wait: the failure is only in the VolumeAttachment, which
+// nodes may get but not watch; and until then the controller retries, as other volumes may be
+// detached.
 func (c *csiAttacher) findLimit(ctx context.Context, name string, v csiVolume) error {
 	if ctx.Err() != nil || v.object == nil || ptr.Deref(v.object.Spec.NodeAllocatableUpdatePeriodSeconds, 0) <= 0 {
 		return nil
@@ -43,13 +43,13 @@ func (c *csiAttacher) findLimit(ctx context.Context, name string, v csiVolume) e
 	}
 }
 
-// mustAttach reports whether a controller has to attach the volume first.
+// mustAttach reports whether a controller has to attach the volume.
 func mustAttach(v csiVolume) bool {
 	return v.pv != nil && (v.object == nil || ptr.Deref(v.object.Spec.AttachRequired, true))
 }
 
-// await waits until the Node says that the volume is in use, which keeps controllers from detaching
-// it, and that it is attached.
+// await waits until the Node reports that the volume is in use, which keeps controllers from
+// detaching it, and that it is attached.
 func (c *csiAttacher) await(ctx context.Context, id csiID) error {
 	timeout := time.NewTimer(attachWait)
 	defer timeout.Stop()
@@ -83,8 +83,7 @@ func (c *csiAttacher) missingToAttach(id csiID) error {
 	return nil
 }
 
-// metadata returns what the attach of the volume left to be known to the driver, nil where nothing
-// is attached.
+// metadata returns the attachment metadata for the driver, nil if the volume needs no attachment.
 func (c *csiAttacher) metadata(ctx context.Context, v csiVolume) (map[string]string, error) {
 	if !mustAttach(v) {
 		return nil, nil
@@ -104,7 +103,7 @@ func (c *csiAttacher) metadata(ctx context.Context, v csiVolume) (map[string]str
 	return a.Status.AttachmentMetadata, nil
 }
 
-// learnAttachable finds out which of the volumes that an earlier agent left need to be attached.
+// learnAttachable determines which volumes of an earlier agent need to be attached.
 func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 	s := c.csi
 	var ids []csiID
@@ -118,7 +117,7 @@ func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 	})
 	for _, id := range ids {
 		if strings.HasPrefix(id.handle, "csi-") && len(id.handle) == len("csi-")+64 {
-			continue // written in a pod, and never attached
+			continue // an inline volume, which is never attached
 		}
 		delay := unstageRetry.DelayFunc()
 		for {

@@ -17,20 +17,20 @@ import (
 	"berth/internal/storage/csi"
 )
 
-// disk is where a disk of a CSI driver is; the paths are the kubelet's.
+// disk has the paths of a CSI block volume; they are the kubelet's.
 type disk struct {
-	staging   string // what all pods share of it
-	published string // folder of what the driver shows to pods, by UID
-	dir       string // folder of the next two
-	data      string // folder of the csiDataFile
-	bound     string // folder of a bind mount for each pod, by UID
+	staging   string // shared by all pods
+	published string // directory of the driver's publish targets, by pod UID
+	dir       string // parent of the next two
+	data      string // directory of the csiDataFile
+	bound     string // directory of a bind mount for each pod, by UID
 }
 
 func (c *csiShared) csiDisks() string {
 	return filepath.Join(c.root, "plugins/kubernetes.io/csi", devicesDir)
 }
 
-// diskOf returns the paths of the persistent volume of the name.
+// diskOf returns the paths of the persistent volume with this name.
 func (c *csiShared) diskOf(name string) disk {
 	all := c.csiDisks()
 	dir := filepath.Join(all, name)
@@ -40,17 +40,17 @@ func (c *csiShared) diskOf(name string) disk {
 	}
 }
 
-// target is where the driver shows the disk to the pod.
+// target returns the path at which the driver publishes the disk for the pod.
 func (d disk) target(uid pod.UID) string { return filepath.Join(d.published, string(uid)) }
 
-// diskLink is the link in the pod's folder that leads to its disk. It is made before the driver is
-// asked for the disk, and goes after the driver has taken it back: so it tells what a pod may have.
+// diskLink returns the link in the pod's directory to its disk. It is created before the disk is
+// published and removed after it is unpublished: it marks the disks that a pod may have.
 func diskLink(podDir, name string) string { return filepath.Join(podDir, devicesDir, csiPlugin, name) }
 
-// csiDisks are volumes of CSI drivers that pods have as disks.
+// csiDisks are CSI volumes with volumeMode Block.
 type csiDisks struct{ *csiShared }
 
-// publish does the steps of publish that are different for a disk.
+// publish runs the steps of publish that differ for a block volume.
 func (c *csiDisks) publish(ctx context.Context, driver *csi.Driver, v csiVolume, r *csiapi.NodePublishVolumeRequest) (step string, err error) {
 	d, link := c.diskOf(v.specName), diskLink(v.podDir, v.specName)
 	if err := c.stage(ctx, driver, v, r); err != nil {
@@ -70,7 +70,7 @@ func (c *csiDisks) publish(ctx context.Context, driver *csi.Driver, v csiVolume,
 	}
 	if err := driver.Publish(ctx, r); err != nil {
 		err = csiError("blockMapper.MapPodDevice failed: %w", err)
-		// What may be there is taken back when the pod goes.
+		// Leftovers are unpublished when the pod is deleted.
 		if !linked && !csi.IsUncertain(err) {
 			err = errors.Join(err, c.removeTarget(r.TargetPath, link))
 		}
@@ -86,8 +86,8 @@ func (c *csiDisks) publish(ctx context.Context, driver *csi.Driver, v csiVolume,
 	return "", nil
 }
 
-// stage has the driver stage the disk, if it stages anything and this agent did not see that it
-// has.
+// stage has the driver stage the disk, unless the driver does not stage or this agent has staged
+// it.
 func (c *csiDisks) stage(ctx context.Context, driver *csi.Driver, v csiVolume, published *csiapi.NodePublishVolumeRequest) error {
 	d := c.diskOf(v.specName)
 	existed, err := c.writeCSIData(d.data, csiData{
@@ -134,7 +134,7 @@ func (c *csiDisks) stage(ctx context.Context, driver *csi.Driver, v csiVolume, p
 	return err
 }
 
-// unpublishAll has the drivers take back the disks of the pod, by whatever agent it was given them.
+// unpublishAll unpublishes the disks of the pod, including those of an earlier agent.
 func (c *csiDisks) unpublishAll(ctx context.Context, uid pod.UID, podDir string) error {
 	names := map[string]bool{}
 	links, err := c.files.Open(filepath.Dir(diskLink(podDir, "*")))
@@ -200,7 +200,7 @@ func (c *csiDisks) unpublish(ctx context.Context, uid pod.UID, podDir, name stri
 	return c.removeTarget(d.target(uid), diskLink(podDir, name))
 }
 
-// unbindUnknown takes a disk from the pod of which nobody knows whose it is.
+// unbindUnknown unmounts a pod's disk whose driver is not known.
 func (c *csiDisks) unbindUnknown(uid pod.UID, podDir, name string, cause error) error {
 	d := c.diskOf(name)
 	c.log.Warn("The driver of a block volume is unknown, unpublishing it without the driver", "volume", name, "error", cause)
@@ -212,7 +212,7 @@ func (c *csiDisks) unbindUnknown(uid pod.UID, podDir, name string, cause error) 
 	return c.files.Unlink(diskLink(podDir, name))
 }
 
-// unstage has the driver unstage the disk; it is the caller's turn.
+// unstage has the driver unstage the disk. The caller holds the volume's lock.
 func (c *csiDisks) unstage(ctx context.Context, id csiID, d disk) error {
 	for _, dir := range []string{d.bound, d.published} {
 		left, err := c.files.ReadDir(dir)
@@ -249,8 +249,8 @@ func (c *csiDisks) unstage(ctx context.Context, id csiID, d disk) error {
 	return nil
 }
 
-// remove removes the folders of a disk that no pod has any more, the file that tells whose it is
-// last. Of what a driver keeps where it stages, everything goes, but nothing that is still mounted.
+// remove removes the directories of an unused disk, the csiDataFile last. It deletes everything in
+// the staging directory except mounts.
 func (c *csiDisks) remove(d disk) error {
 	if err := c.files.Remove(d.staging); err != nil {
 		return err
@@ -263,8 +263,8 @@ func (c *csiDisks) remove(d disk) error {
 	return c.files.Remove(d.dir)
 }
 
-// removeTarget removes what a driver may have left of the file at which it showed a disk, unless
-// that is one still, and then the pod's link.
+// removeTarget removes leftovers of the driver at the publish target, unless it is still a block
+// device, and then the pod's link.
 func (c *csiDisks) removeTarget(path, link string) error {
 	number, err := c.publishedDisk(path)
 	if err := ignoreMissing(err); err != nil {
@@ -290,7 +290,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// knownDisks returns the names of the disks of which there is a folder.
+// knownDisks returns the names of disks that have a directory.
 func (c *csiShared) knownDisks() ([]string, error) {
 	names := map[string]bool{}
 	for _, dir := range []string{c.csiDisks(), filepath.Join(c.csiDisks(), "publish")} {
@@ -307,7 +307,7 @@ func (c *csiShared) knownDisks() ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// load finds the disks that an earlier agent left; pods are the folders of pods.
+// load finds disks of an earlier agent; pods are the pod directories.
 func (c *csiDisks) load(pods []string) {
 	names, err := c.knownDisks()
 	if err != nil {

@@ -14,14 +14,16 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// csiDataFile says, beside what a driver mounts, what that is. Its name and form are the kubelet's.
+// csiDataFile identifies a volume, in a file beside its mount point. Name and format are the
+// kubelet's.
 const csiDataFile = "vol_data.json"
 
-// csiDataLimit is how long the file can be, in bytes; that of a volume with the longest names is
-// much shorter.
+// csiDataLimit is the maximum size of the file in bytes; that of a volume with the longest names is
+// much smaller.
 const csiDataLimit = 1 << 20
 
-// csiData is the content of a csiDataFile. Beside what is staged it has the first two and the last.
+// csiData is the content of a csiDataFile. In staging directories only the first two fields and the
+// last are set.
 type csiData struct {
 	DriverName   string                        `json:"driverName"`
 	VolumeHandle string                        `json:"volumeHandle"`
@@ -34,7 +36,7 @@ type csiData struct {
 
 func (d csiData) id() csiID { return csiID{d.DriverName, d.VolumeHandle} }
 
-// readCSIData reads the file in the directory. That there is none is fs.ErrNotExist.
+// readCSIData reads the file in the directory; fs.ErrNotExist if there is none.
 func (c *csiShared) readCSIData(dir string) (csiData, error) {
 	var d csiData
 	b, err := c.files.ReadFile(filepath.Join(dir, csiDataFile), csiDataLimit)
@@ -50,8 +52,8 @@ func (c *csiShared) readCSIData(dir string) (csiData, error) {
 	return d, nil
 }
 
-// writeCSIData writes the file in the directory, which is made, and reports whether there was one
-// before. A kill leaves the old one or the new.
+// writeCSIData writes the file in the directory, which it creates, and reports whether the file
+// existed. The write is atomic.
 func (c *csiShared) writeCSIData(path string, d csiData) (existed bool, err error) {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -69,8 +71,8 @@ func (c *csiShared) writeCSIData(path string, d csiData) (existed bool, err erro
 	})
 }
 
-// removeMounted removes the mount point in the directory, unless it is one still, then the data
-// file and the directory. What is not there is no error.
+// removeMounted removes the mount point in the directory, unless it is mounted, then the data file
+// and the directory. A missing directory is no error.
 func (c *csiShared) removeMounted(dir, name string) error {
 	f, err := c.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

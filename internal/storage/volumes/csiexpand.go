@@ -19,30 +19,30 @@ import (
 	"berth/internal/storage/csi"
 )
 
-// growing is a claim's volume that some pod has, and that may become larger meanwhile.
+// growing is a claim's volume that a pod uses and that may grow meanwhile.
 type growing struct {
 	users   map[pod.UID]csiVolume
-	known   resource.Quantity // the size that it has on this node
-	seen    string            // the version of the claim that was looked at last
-	failed  bool              // the last try failed for good
-	inUse   bool              // the driver cannot make it larger while it is in use: it is not asked again
-	asked   bool              // there is a reason to look at it
-	running bool              // being looked at
+	known   resource.Quantity // its size on this node
+	seen    string            // resource version of the last claim that was checked
+	failed  bool              // the last attempt failed permanently
+	inUse   bool              // the driver cannot expand it while in use: no more attempts
+	asked   bool              // a check is requested
+	running bool              // a check is running
 	delay   wait.DelayFunc    // after a failure
 	retry   time.Time
 }
 
-// csiExpander makes volumes of claims as large as they are to be.
+// csiExpander expands the volumes of claims.
 type csiExpander struct {
 	*csiShared
 	resizes resizes
 }
 
-// errInUse says that a volume cannot be made larger before its pods are gone.
+// errInUse means that a volume cannot be expanded while pods use it.
 var errInUse = errors.New("the volume cannot be expanded while it is in use")
 
-// note notes that the pod has the claim's volume, or is about to. Where nobody is asked again and
-// again, a pass of the pod is a reason to look.
+// note records that the pod uses the claim's volume, or is about to. Without periodic reads, each
+// pass of the pod requests a check.
 func (c *csiExpander) note(v csiVolume) {
 	news := false
 	c.csi.note(func() {
@@ -61,7 +61,7 @@ func (c *csiExpander) note(v csiVolume) {
 	}
 }
 
-// releaseGrowing forgets what the pod had. The caller holds s.mu.
+// releaseGrowing deletes the pod's entries. The caller holds s.mu.
 func (s *csiState) releaseGrowing(uid pod.UID) {
 	for id, g := range s.growing {
 		if delete(g.users, uid); len(g.users) == 0 {
@@ -70,8 +70,8 @@ func (s *csiState) releaseGrowing(uid pod.UID) {
 	}
 }
 
-// growMounted makes a volume that was just published for the pod as large as it is to be. It is the
-// caller's turn with the volume.
+// growMounted expands a volume that was just published for the pod. The caller holds the volume's
+// lock.
 func (c *csiExpander) growMounted(ctx context.Context, v csiVolume) error {
 	var known resource.Quantity
 	growing := false
@@ -99,7 +99,7 @@ func (c *csiExpander) growMounted(ctx context.Context, v csiVolume) error {
 	return nil
 }
 
-// readGrowing reads claim and volume as they are now.
+// readGrowing returns the current claim and volume.
 func (c *csiExpander) readGrowing(ctx context.Context, v csiVolume) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {
 	claim, err := c.claims.reread(ctx, v.claim)
 	if err != nil {
@@ -109,8 +109,8 @@ func (c *csiExpander) readGrowing(ctx context.Context, v csiVolume) (*v1.Persist
 	return claim, pv, err
 }
 
-// grow makes a published volume as large as claim and persistent volume say, and tells the claim.
-// It is the caller's turn with the volume.
+// grow expands a published volume to the size in claim and persistent volume, and updates the
+// claim. The caller holds the volume's lock.
 func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	id := v.csiID
 	var known resource.Quantity
@@ -139,7 +139,7 @@ func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.Persisten
 	switch {
 	case v.can[csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME]:
 	case !reportsProgress(claim) || has.Cmp(target) >= 0:
-		done() // the controller has done all there is to do
+		done() // the controller has completed the expansion
 		return nil
 	default:
 		return c.recordFailed(ctx, v, claim, target, csiError("NodeExpand is not supported by the CSI driver %s", id.driver))
@@ -151,14 +151,14 @@ func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.Persisten
 		return c.recordFailed(ctx, v, claim, target, err)
 	}
 	done()
-	if !known.IsZero() { // else it is not known whether the driver had anything to do
+	if !known.IsZero() { // otherwise it is not known whether the driver did anything
 		c.resizes.recordResized(v.pod, claim, pv.Name)
 	}
 	_, err = c.resizes.finish(ctx, claim, target)
 	return err
 }
 
-// noteKnown notes the size that the volume has on this node now.
+// noteKnown records the volume's size on this node.
 func (c *csiExpander) noteKnown(id csiID, size resource.Quantity) {
 	c.csi.note(func() {
 		if g := c.csi.growing[id]; g != nil {
@@ -168,7 +168,7 @@ func (c *csiExpander) noteKnown(id csiID, size resource.Quantity) {
 }
 
 func (c *csiExpander) callExpand(ctx context.Context, driver *csi.Driver, v csiVolume, target resource.Quantity) error {
-	v.label = "" // it is mounted by now
+	v.label = "" // it is mounted already
 	how := capabilityOf(v)
 	if mount := how.GetMount(); mount != nil {
 		mount.VolumeMountGroup = ""
@@ -218,9 +218,8 @@ func (c *csiExpander) recordFailed(ctx context.Context, v csiVolume, claim *v1.P
 	return cause
 }
 
-// dueLooks returns the volumes that are to be looked at now, by driver, which then count as being
-// so, and when the next is due; zero for never. Of those that are looked at again and again, all
-// are at the same time.
+// dueLooks returns the volumes that are due for a check, by driver, and marks them as running; and
+// the time of the next check, zero for never. All periodic checks are due at the same time.
 func (c *csiExpander) dueLooks(now time.Time) (due map[string][]csiID, next time.Time) {
 	s := c.csi
 	due = map[string][]csiID{}
@@ -246,7 +245,7 @@ func (c *csiExpander) dueLooks(now time.Time) (due map[string][]csiID, next time
 	return due, next
 }
 
-// expandGrown makes larger what has grown of a driver's volumes, one after the other.
+// expandGrown expands a driver's volumes that have grown, one after the other.
 func (c *csiExpander) expandGrown(ctx context.Context, ids []csiID) {
 	for _, id := range ids {
 		v, err := c.growMeanwhile(ctx, id)
@@ -273,8 +272,8 @@ func (c *csiExpander) expandGrown(ctx context.Context, ids []csiID) {
 	c.csi.wakeUp()
 }
 
-// growMeanwhile makes the volume larger, if it has grown, while pods have it, and returns the one
-// through which it was done. Without a driver that can do that the claim is not even read.
+// growMeanwhile expands a volume in use if it has grown, and returns the pod's volume through which
+// it did so. Without a driver that supports it, the claim is not read.
 func (c *csiExpander) growMeanwhile(ctx context.Context, id csiID) (csiVolume, error) {
 	if able, err := c.canExpand(ctx, id.driver); err != nil || !able {
 		return csiVolume{}, err
@@ -316,7 +315,7 @@ func (c *csiExpander) growMeanwhile(ctx context.Context, id csiID) (csiVolume, e
 	return v, nil
 }
 
-// publishedUser returns a pod that the volume is published for, to be written to.
+// publishedUser returns a pod's volume that is published and writable.
 func (c *csiExpander) publishedUser(id csiID) (v csiVolume, ok bool) {
 	var users map[pod.UID]csiVolume
 	c.csi.note(func() {
@@ -332,8 +331,8 @@ func (c *csiExpander) publishedUser(id csiID) (v csiVolume, ok bool) {
 	return csiVolume{}, false
 }
 
-// canExpand reports whether the driver makes volumes larger. It is asked once in its life; when it
-// comes back, its volumes are looked at again.
+// canExpand reports whether the driver supports expansion. The result is cached until drivers
+// change; then its volumes are checked again.
 func (c *csiExpander) canExpand(ctx context.Context, name string) (bool, error) {
 	known := false
 	var able bool

@@ -20,7 +20,7 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// csiKind are volumes of CSI drivers.
+// csiKind handles CSI volumes.
 type csiKind struct {
 	*csiShared
 	attach   *csiAttacher
@@ -37,8 +37,8 @@ func newCSIKind(s *csiShared) *csiKind {
 
 func newCSI(p *parts) kind { return p.drivers }
 
-// prepare says that the pod is about to have the volume, and waits until it is attached, where it
-// must be.
+// prepare records that the pod is about to use the volume, and waits until it is attached, if
+// required.
 func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	c.csi.note(func() { of.live = c.csi.republish[of.pod.UID] })
 	v := csiOf(of)
@@ -58,7 +58,7 @@ func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 		mark = diskLink(v.podDir, v.specName)
 	}
 	if _, err := c.files.Lstat(mark); err == nil {
-		return nil // it was attached once, and stays so as long as it is in use
+		return nil // it was attached before, and stays attached while in use
 	}
 	if needs && c.csi.ControllerAttach {
 		began := time.Now()
@@ -80,7 +80,7 @@ func (c *csiKind) prepare(ctx context.Context, of *volume) error {
 	return nil
 }
 
-// setup has the driver stage the volume, unless it is, and publish it for the pod.
+// setup has the driver stage the volume, if necessary, and publish it for the pod.
 func (c *csiKind) setup(ctx context.Context, of *volume) (outcome, error) {
 	v := csiOf(of)
 	if !safepath.IsElement(v.driver) || !safepath.IsElement(v.specName) {
@@ -118,7 +118,7 @@ func (c *csiKind) setup(ctx context.Context, of *volume) (outcome, error) {
 			step, err = "Setup failed while expanding volume", c.expander.growMounted(ctx, v)
 		}
 		if err != nil {
-			c.csi.note(func() { c.csi.waiting[v.pod.UID] = true }) // a driver that has died comes back
+			c.csi.note(func() { c.csi.waiting[v.pod.UID] = true }) // an exited driver may recover
 			return outcome{}, v.failed(step, err)
 		}
 		done.fresh = !published
@@ -129,7 +129,8 @@ func (c *csiKind) setup(ctx context.Context, of *volume) (outcome, error) {
 	return done, nil
 }
 
-// teardown has the drivers unpublish what is in the pod's folder, by whatever agent.
+// teardown has the drivers unpublish the volumes in the pod's directory, including those of an
+// earlier agent.
 func (c *csiKind) teardown(ctx context.Context, uid pod.UID, podDir string) error {
 	if err := errors.Join(c.raw.unpublishAll(ctx, uid, podDir), c.unpublishAll(ctx, uid, podDir)); err != nil {
 		return err
@@ -191,8 +192,8 @@ func (c *csiKind) unpublish(ctx context.Context, uid pod.UID, podDir, specName s
 	return c.removeMounted(dir, "mount")
 }
 
-// unmountUnknown unmounts a volume of which nobody knows whose it is. Nothing is published before
-// that is written down, so that in most cases there is nothing.
+// unmountUnknown unmounts a volume whose driver is not known. A volume is published only after the
+// csiDataFile is written, so usually nothing is mounted.
 func (c *csiKind) unmountUnknown(dir string, cause error) error {
 	path := filepath.Join(dir, "mount")
 	mounted, err := c.isMounted(path)
@@ -208,11 +209,11 @@ func (c *csiKind) unmountUnknown(dir string, cause error) error {
 	return c.removeMounted(dir, "mount")
 }
 
-// abnormalReason is of the event about a volume whose driver says that it is in a bad state; the
-// word is the kubelet's.
+// abnormalReason is the reason of the event for a volume that its driver reports as abnormal; it is
+// the kubelet's.
 const abnormalReason = "VolumeConditionAbnormal"
 
-// use asks the driver.
+// use returns the usage that the driver reports.
 func (c *csiKind) use(ctx context.Context, of *volume) (Use, error) {
 	v := csiOf(of)
 	if c.csi.Drivers == nil {
@@ -251,8 +252,7 @@ func (c *csiKind) use(ctx context.Context, of *volume) (Use, error) {
 	return out, nil
 }
 
-// computeUse returns what the driver told; units that nobody knows are left out, and so are
-// negative numbers.
+// computeUse converts the driver's usage; unknown units and negative numbers are dropped.
 func computeUse(usage []*csiapi.VolumeUsage) Use {
 	var out Use
 	of := func(n int64) uint64 { return uint64(max(n, 0)) }

@@ -17,8 +17,7 @@ import (
 	"berth/internal/storage/csi"
 )
 
-// publish does all the steps that end with NodePublishVolume, and returns the one in which an error
-// came.
+// publish runs all steps up to NodePublishVolume, and returns the step that failed.
 func (c *csiKind) publish(ctx context.Context, v csiVolume) (step string, err error) {
 	driver, err := c.driver(v.pod.UID, v.driver)
 	if err != nil {
@@ -62,14 +61,14 @@ func (c *csiKind) publish(ctx context.Context, v csiVolume) (step string, err er
 		}
 		err = csiError("mounter.SetUpAt failed: %w", err)
 	}
-	// What may have been mounted is unpublished when the pod goes; what was there before stays.
+	// Possible mounts are unpublished when the pod is deleted; existing ones stay.
 	if !existed && !csi.IsUncertain(err) {
 		err = errors.Join(err, c.removeMounted(dir, "mount"))
 	}
 	return "SetUp", err
 }
 
-// checkLifecycle refuses a volume that the driver is not made for.
+// checkLifecycle rejects a volume whose lifecycle mode the driver does not support.
 func checkLifecycle(v csiVolume) error {
 	switch {
 	case v.object == nil && v.pv == nil:
@@ -82,7 +81,7 @@ func checkLifecycle(v csiVolume) error {
 	return csiError("volume mode %q not supported by driver %s (only supports %q)", v.lifecycle(), v.driver, v.object.Spec.VolumeLifecycleModes)
 }
 
-// stage has the driver stage the volume, unless this agent saw that it is.
+// stage has the driver stage the volume, unless this agent has staged it.
 func (c *csiKind) stage(ctx context.Context, driver *csi.Driver, v csiVolume, published *csiapi.NodePublishVolumeRequest) error {
 	var staged bool
 	c.csi.note(func() { staged = c.csi.staged[v.csiID] })
@@ -118,7 +117,7 @@ func (c *csiKind) stage(ctx context.Context, driver *csi.Driver, v csiVolume, pu
 	return csiError("attacher.MountDevice failed: %w", err)
 }
 
-// capabilityOf says how the volume is to be had.
+// capabilityOf returns the CSI capability with which the volume is used.
 func capabilityOf(v csiVolume) *csiapi.VolumeCapability {
 	mode := &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, v.can)}
 	if v.block {
@@ -134,9 +133,9 @@ func capabilityOf(v csiVolume) *csiapi.VolumeCapability {
 	return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Mount{Mount: how}}
 }
 
-// accessMode returns the first of the volume's modes as CSI has it.
+// accessMode returns the CSI equivalent of the volume's first access mode.
 func accessMode(modes []v1.PersistentVolumeAccessMode, can csi.Capabilities) csiapi.VolumeCapability_AccessMode_Mode {
-	fine := can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER] // it tells one writer on a node from several
+	fine := can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER] // one or several writers on a node
 	mode := v1.ReadWriteOnce
 	if len(modes) > 0 {
 		mode = modes[0]
@@ -154,7 +153,7 @@ func accessMode(modes []v1.PersistentVolumeAccessMode, can csi.Capabilities) csi
 	return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
-// own gives the files of the volume to the pod's fsGroup, where that is left to the node.
+// own gives the volume's files to the pod's fsGroup, if the driver leaves that to the node.
 func (c *csiKind) own(v csiVolume, r *csiapi.NodePublishVolumeRequest) {
 	if fsGroup(v.pod) == nil || v.readOnly || r.VolumeCapability.GetMount().GetVolumeMountGroup() != "" {
 		return
@@ -175,7 +174,7 @@ func (c *csiKind) own(v csiVolume, r *csiapi.NodePublishVolumeRequest) {
 	c.ownVolume(v.pod, r.TargetPath)
 }
 
-// hasSecurityLabels reports whether what is mounted there keeps SELinux labels of files, so that
+// hasSecurityLabels reports whether the mount at the path supports SELinux labels of files, so that
 // the runtime can set them.
 func hasSecurityLabels(path string) bool {
 	points, err := mount.ParseMountInfo("/proc/self/mountinfo")

@@ -18,24 +18,25 @@ import (
 	"berth/internal/storage/csi"
 )
 
-// csiShared is what all have in common that do something with volumes of CSI drivers.
+// csiShared is the shared part of all handlers of CSI volumes.
 type csiShared struct {
 	*disks
 	csi    *csiState
 	claims *claims
 }
 
-// Paths of a volume; those of the kubelet, so that a machine can change between the two.
+// Paths of a volume are the kubelet's, so that a node can be migrated in both directions.
 
-// stageDir is the directory of what all pods share of the volume; it is mounted at globalmount
-// below it.
+// stageDir returns the directory of the volume's state for all pods; globalmount below it is the
+// mount point.
 func (c *csiShared) stageDir(id csiID) string {
 	return filepath.Join(c.root, "plugins/kubernetes.io/csi", id.driver, hash(id.handle))
 }
 
 func (c *csiShared) stagePath(id csiID) string { return filepath.Join(c.stageDir(id), "globalmount") }
 
-// publishDir is the directory of the volume in the pod's folder; it is mounted at mount below it.
+// publishDir returns the volume's directory in the pod's directory; mount below it is the mount
+// point.
 func publishDir(podDir, specName string) string {
 	return filepath.Join(podDir, "volumes", csiPlugin, specName)
 }
@@ -44,7 +45,7 @@ func publishPath(podDir, specName string) string {
 	return filepath.Join(publishDir(podDir, specName), "mount")
 }
 
-// target is where the driver shows the volume to the pod.
+// target returns the path at which the driver publishes the volume for the pod.
 func (c *csiShared) target(v csiVolume) string {
 	if v.block {
 		return c.diskOf(v.specName).target(v.pod.UID)
@@ -52,7 +53,7 @@ func (c *csiShared) target(v csiVolume) string {
 	return publishPath(v.podDir, v.specName)
 }
 
-// staging is where the driver keeps what all pods share of the volume.
+// staging returns the staging path of the volume.
 func (c *csiShared) staging(v csiVolume) string {
 	if v.block {
 		return c.diskOf(v.specName).staging
@@ -60,7 +61,7 @@ func (c *csiShared) staging(v csiVolume) string {
 	return c.stagePath(v.csiID)
 }
 
-// readDriver returns what the cluster says of the driver, nil if nothing is.
+// readDriver returns the CSIDriver object, nil if there is none.
 func (c *csiShared) readDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	object, err := c.csi.Objects.CSIDriver(ctx, name)
 	if err != nil {
@@ -69,8 +70,8 @@ func (c *csiShared) readDriver(ctx context.Context, name string) (*storagev1.CSI
 	return object, nil
 }
 
-// driver returns the registered driver, for calls that are made for the pod. If it is missing, the
-// pod is woken when it comes.
+// driver returns the registered driver for calls on behalf of the pod. If it is missing, the pod is
+// woken when it registers.
 func (c *csiShared) driver(uid pod.UID, name string) (*csi.Driver, error) {
 	if c.csi.Drivers == nil {
 		return nil, csiError("there are no CSI drivers here")
@@ -80,18 +81,18 @@ func (c *csiShared) driver(uid pod.UID, name string) (*csi.Driver, error) {
 		return d.For(uid), nil
 	}
 	c.csi.note(func() { c.csi.waiting[uid] = true })
-	if d, again := c.csi.Drivers.Driver(name); again == nil { // it came meanwhile
+	if d, again := c.csi.Drivers.Driver(name); again == nil { // it has registered meanwhile
 		return d.For(uid), nil
 	}
 	return nil, csiError("%w", err)
 }
 
-// csiError is an error in the words of the plugin.
+// csiError returns an error with the plugin's prefix.
 func csiError(format string, args ...any) error {
 	return fmt.Errorf("kubernetes.io/csi: "+format, args...)
 }
 
-// isPublished reports whether the volume is there for the pod, by this agent or by an earlier one.
+// isPublished reports whether the volume is published for the pod, by this agent or an earlier one.
 func (c *csiShared) isPublished(v csiVolume) bool {
 	var published bool
 	c.csi.note(func() { published = c.csi.published[publication{v.pod.UID, v.specName}] })
@@ -106,8 +107,8 @@ func (c *csiShared) isPublished(v csiVolume) bool {
 	return err == nil && found
 }
 
-// Keys of what a driver is told of the pod (Kubernetes CSI documentation, "Pod Info on Mount",
-// "Token Requests").
+// Keys of the volume context with information about the pod (Kubernetes CSI documentation, "Pod
+// Info on Mount", "Token Requests").
 const (
 	podNameKey        = "csi.storage.k8s.io/pod.name"
 	podNamespaceKey   = "csi.storage.k8s.io/pod.namespace"
@@ -117,8 +118,7 @@ const (
 	tokensKey         = "csi.storage.k8s.io/serviceAccount.tokens"
 )
 
-// describePod adds to the request what the driver wants to know of the pod, and the Secret that it
-// is to be given.
+// describePod adds the pod information and the Secret that the driver requires to the request.
 func (c *csiShared) describePod(ctx context.Context, v csiVolume, r *csiapi.NodePublishVolumeRequest) error {
 	secrets, err := c.secret(ctx, v.publishSecret)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *csiShared) describePod(ctx context.Context, v csiVolume, r *csiapi.Node
 			ephemeralKey: strconv.FormatBool(v.pv == nil),
 		})
 	}
-	if len(object.Spec.TokenRequests) == 0 || v.block { // the kubelet gives no tokens for disks
+	if len(object.Spec.TokenRequests) == 0 || v.block { // the kubelet sends no tokens here
 		return nil
 	}
 	type issued struct {

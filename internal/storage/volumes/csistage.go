@@ -19,8 +19,7 @@ import (
 	"berth/internal/pod"
 )
 
-// csiStager takes down what pods shared of volumes, when none has them any more, and keeps the
-// clock of all that goes on without a pod.
+// csiStager unstages unused volumes, and schedules all work that does not depend on a pod.
 type csiStager struct {
 	*csiShared
 	attach   *csiAttacher
@@ -28,17 +27,17 @@ type csiStager struct {
 	expander *csiExpander
 }
 
-// unstaging is a volume that no pod has any more.
+// unstaging is the unstaging of an unused volume.
 type unstaging struct {
 	running bool
 	delay   wait.DelayFunc // after a failure
 	retry   time.Time
 }
 
-// unstageRetry spaces the tries to unstage a volume.
+// unstageRetry is the back-off of unstaging attempts.
 var unstageRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*time.Minute + 2*time.Second, Steps: math.MaxInt}
 
-// Load finds what an earlier agent left of volumes of CSI drivers.
+// Load finds CSI volumes of an earlier agent.
 func (c *csiStager) Load() {
 	s := c.csi
 	list := func(dir string) []string {
@@ -90,14 +89,14 @@ func (c *csiStager) Load() {
 	}
 }
 
-// Settled says that all wanted pods are known: what none of them has may be unstaged.
+// Settled reports that all desired pods are known: volumes that none of them uses may be unstaged.
 func (c *csiStager) Settled() {
 	c.csi.note(func() { c.csi.settled = true })
 	c.csi.wakeUp()
 }
 
-// Run unstages volumes that no pod has any more, makes larger what has grown, and wakes pods whose
-// volumes are to be published again, until ctx is done.
+// Run unstages unused volumes, expands volumes that have grown, and wakes pods whose volumes are
+// due for republishing, until ctx is done.
 func (c *csiStager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -142,7 +141,7 @@ func (c *csiStager) Run(ctx context.Context) error {
 	}
 }
 
-// Drain waits until everything that no pod has any more is unstaged. An error says what is not.
+// Drain waits until all unused volumes are unstaged. The error names those that are not.
 func (c *csiStager) Drain(ctx context.Context) error {
 	c.Settled()
 	for {
@@ -197,8 +196,8 @@ func (c *csiStager) wakeRepublished() {
 	}
 }
 
-// dueUnstages returns the volumes that are to be unstaged now, which then count as being so, and
-// when the next try of another is due.
+// dueUnstages returns the volumes that are due for unstaging, marks them as running, and returns
+// the time of the next attempt.
 func (c *csiStager) dueUnstages(now time.Time) (due []csiID, next time.Time) {
 	s := c.csi
 	s.mu.Lock()
@@ -231,7 +230,7 @@ func (c *csiStager) dueUnstages(now time.Time) (due []csiID, next time.Time) {
 	return due, next
 }
 
-// unstageUnused is one try to unstage a volume.
+// unstageUnused is one attempt to unstage a volume.
 func (c *csiStager) unstageUnused(ctx context.Context, id csiID) {
 	err := c.unstage(ctx, id)
 	s := c.csi
@@ -265,7 +264,7 @@ func (c *csiStager) unstage(ctx context.Context, id csiID) error {
 		}
 	})
 	if used {
-		return nil // a pod came meanwhile
+		return nil // a pod has started to use it
 	}
 	began, operation := time.Now(), unmountDevice
 	c.csi.note(func() {
@@ -287,7 +286,7 @@ func (c *csiStager) unstage(ctx context.Context, id csiID) error {
 	return nil
 }
 
-// unstageAlone has the driver unstage the volume; it is the caller's turn.
+// unstageAlone has the driver unstage the volume. The caller holds the volume's lock.
 func (c *csiStager) unstageAlone(ctx context.Context, id csiID) error {
 	var disk string
 	c.csi.note(func() { disk = c.csi.disks[id] })
@@ -300,7 +299,7 @@ func (c *csiStager) unstageAlone(ctx context.Context, id csiID) error {
 		if err != nil {
 			return fmt.Errorf("mounts of %s: %w", path, err)
 		}
-		// A driver may mount inside what it stages; what pods have is in their folders.
+		// Drivers may mount inside the staging path; only mounts in pod directories count.
 		if i := slices.IndexFunc(refs, c.isOfPod); i >= 0 {
 			return fmt.Errorf("the device mount path %q is still mounted by other references %v", path, refs)
 		}
@@ -322,14 +321,14 @@ func (c *csiStager) unstageAlone(ctx context.Context, id csiID) error {
 }
 
 // VolumesInUse returns the volumes that must not be detached from this machine, sorted. It is nil
-// as long as it is not known what an earlier agent left: then what is written of it holds.
+// until the state of an earlier agent is known: the reported list then stays unchanged.
 func (c *csiStager) VolumesInUse() []v1.UniqueVolumeName {
 	c.csi.mu.Lock()
 	defer c.csi.mu.Unlock()
 	return c.csi.inUse()
 }
 
-// NodeChanged says that the Node, which tells what is attached, has changed.
+// NodeChanged notifies of a change of the Node, which reports attached volumes.
 func (c *csiStager) NodeChanged() {
 	c.csi.note(func() {
 		close(c.csi.changed)
@@ -337,7 +336,8 @@ func (c *csiStager) NodeChanged() {
 	})
 }
 
-// DriversChanged says that drivers have come or gone: whatever waits for one is tried again.
+// DriversChanged notifies of registered or deregistered drivers: operations that wait for one are
+// retried.
 func (c *csiStager) DriversChanged() {
 	var waiting []pod.UID
 	c.csi.note(func() {

@@ -11,8 +11,8 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// newDownwardAPI returns the kind of volumes that show fields and resources of their pod, which may
-// be secret.
+// newDownwardAPI returns the kind of downwardAPI volumes. They are in memory because fields may be
+// secret.
 func newDownwardAPI(p *parts) kind {
 	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readDownwardAPI}
 }

@@ -21,22 +21,22 @@ import (
 // escaped).
 const emptyDirPlugin = "kubernetes.io~empty-dir"
 
-// dirVolume is a directory that the agent makes for a volume.
+// dirVolume is a directory that the agent creates for a volume.
 type dirVolume struct {
 	dir string
-	// marker is the file that says that the directory was made completely.
+	// marker is the file that exists when the directory is complete.
 	marker string
 	src    *v1.EmptyDirVolumeSource
 }
 
-// folders makes directories of the agent's own, on disk or in memory.
+// folders creates the agent's directories, on disk or in memory.
 type folders struct {
 	*host
 	allocatableMemory int64       // bytes; 0: not known
-	tmpfsNoswap       func() bool // asks the kernel once
+	tmpfsNoswap       func() bool // checks the kernel once
 }
 
-// emptyDirs are directories that begin empty and go with their pod.
+// emptyDirs are directories that are created empty and deleted with their pod.
 type emptyDirs struct {
 	plain
 	*folders
@@ -54,7 +54,7 @@ func (k emptyDirs) setup(_ context.Context, v *volume) (outcome, error) {
 	return outcome{mounted: crispec.Volume{HostPath: v.dir(), SELinuxRelabel: true}, fresh: fresh}, err
 }
 
-// emptyDirLacks refuses media that nobody knows.
+// emptyDirLacks rejects unknown media.
 func emptyDirLacks(v *v1.Volume) (field, why string) {
 	if v.EmptyDir == nil || knownMedium(v.EmptyDir.Medium) {
 		return "", ""
@@ -66,9 +66,9 @@ func knownMedium(m v1.StorageMedium) bool {
 	return m == v1.StorageMediumDefault || m == v1.StorageMediumMemory || isHugePages(m)
 }
 
-// ensureDir makes the directory and reports whether there was something to do. It is done when its
-// marker exists and, for a memory-backed one, its filesystem is mounted: the marker outlives a
-// reboot, memory does not.
+// ensureDir creates the directory and reports whether there was something to do. It is complete
+// when its marker exists and a memory-backed one is mounted: the marker survives a reboot, memory
+// does not.
 func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	if err := f.files.Ensure(d.dir, 0o750, 0o777); err != nil {
 		return false, err
@@ -123,24 +123,24 @@ func (f *folders) mountMemory(p *v1.Pod, d dirVolume) error {
 	return nil
 }
 
-// ownRoot gives the volume's root its mode, and the pod's fsGroup: the group, setgid so that what
-// is made inside inherits it, and read, write and search for the group. The volume is new, so there
-// is nothing else to change. A filesystem that refuses an fsGroup does not fail the volume.
+// ownRoot sets the mode of the volume's root and, for the pod's fsGroup, the group, setgid so that
+// new entries inherit it, and group permissions. The volume is new, so there is nothing else to
+// change. If the filesystem does not support an fsGroup, the volume does not fail.
 func (f *folders) ownRoot(p *v1.Pod, d dirVolume) error {
 	dir, err := f.files.Open(d.dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	mode := fs.FileMode(0o777) // by chmod, because the umask cut what mkdir was given
+	mode := fs.FileMode(0o777) // by chmod, because mkdir applies the umask
 	if d.src.Medium == v1.StorageMediumMemory {
-		mode |= fs.ModeSticky // as a tmpfs comes
+		mode |= fs.ModeSticky // the mode of a new tmpfs
 	}
 	gid := fsGroup(p)
 	if gid == nil {
 		return dir.Chmod(mode)
 	}
-	// The group first: changing it clears setgid.
+	// The group first: chown clears setgid.
 	if err := dir.Chown(-1, int(*gid)); err != nil {
 		f.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
 	}
@@ -158,9 +158,9 @@ func (f *folders) tmpfsOptions(p *v1.Pod, src *v1.EmptyDirVolumeSource) []string
 	return options
 }
 
-// computeTmpfsSize returns the size in bytes of a memory-backed volume: the least of the node's
+// computeTmpfsSize returns the size in bytes of a memory-backed volume: the minimum of the node's
 // allocatable memory, the pod's memory limit and the volume's sizeLimit, as far as they are set
-// (KEP-1967); 0 when none is. A pod with a container without a limit has none.
+// (KEP-1967); 0 if none is. A pod with a container without a limit has none.
 func computeTmpfsSize(allocatable int64, p *v1.Pod, src *v1.EmptyDirVolumeSource) int64 {
 	bounds := []int64{allocatable, cgroups.PodMemoryLimit(p)}
 	if src.SizeLimit != nil {
@@ -175,8 +175,8 @@ func computeTmpfsSize(allocatable int64, p *v1.Pod, src *v1.EmptyDirVolumeSource
 	return size
 }
 
-// TmpfsKnowsNoswap reports whether the kernel's tmpfs has the option noswap (Linux 6.4). It
-// configures a filesystem without ever mounting it.
+// TmpfsKnowsNoswap reports whether the kernel's tmpfs supports the option noswap (Linux 6.4). It
+// configures a filesystem without mounting it.
 func TmpfsKnowsNoswap() bool {
 	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -186,14 +186,14 @@ func TmpfsKnowsNoswap() bool {
 	return unix.FsconfigSetFlag(fd, "noswap") == nil
 }
 
-// isHugePages reports whether the medium is HugePages, of whatever size.
+// isHugePages reports whether the medium is HugePages of any size.
 func isHugePages(m v1.StorageMedium) bool {
 	return m == v1.StorageMediumHugePages || strings.HasPrefix(string(m), string(v1.StorageMediumHugePagesPrefix))
 }
 
-// computePageSize returns the size of the pages that the volume of a pod is made of: the one that
-// the medium names, which the pod must request, or the only one that the pod requests, at pod level
-// or by its containers (Kubernetes documentation, "Manage HugePages"; KEP-2837).
+// computePageSize returns the page size of a pod's volume: that of the medium, which the pod must
+// request, or the only one that the pod requests, at pod level or in its containers (Kubernetes
+// documentation, "Manage HugePages"; KEP-2837).
 func computePageSize(p *v1.Pod, medium v1.StorageMedium) (resource.Quantity, error) {
 	var lists []v1.ResourceList
 	if r := p.Spec.Resources; r != nil {

@@ -6,31 +6,31 @@ import (
 	"fmt"
 )
 
-// Class is what the failure of a volume means to its pod.
+// Class is the class of a volume failure.
 type Class int
 
 const (
-	// MountFailed: the volume could not be read or made; it is tried again.
+	// MountFailed means that the volume could not be read or created; it is retried.
 	MountFailed Class = iota
-	// MapFailed: the same of a disk.
+	// MapFailed is MountFailed for a block volume.
 	MapFailed
-	// ClaimFailed: there is nothing behind the volume's claim yet.
+	// ClaimFailed means that the volume's claim has no persistent volume yet.
 	ClaimFailed
-	// AttachFailed: the volume was not attached to this machine in time.
+	// AttachFailed means that the volume was not attached to this machine in time.
 	AttachFailed
-	// LimitExceeded: it was not because the machine has as many as it takes. The pod has no place
-	// here (KEP-4876).
+	// LimitExceeded means that the volume was not attached because the node has reached its limit.
+	// The pod is rejected (KEP-4876).
 	LimitExceeded
 )
 
-// Error is the failure of one volume of a pod. Its text is the message of the pod's event; the
-// words are the kubelet's.
+// Error is the failure of one volume of a pod. Its text is the message of the pod's event, with the
+// kubelet's words.
 type Error struct {
 	Class Class
-	// Volume is the name of the persistent volume behind it, if there is one; as long as there is
-	// none, or it is not attached, that of the pod's volume.
+	// Volume is the name of the persistent volume, if there is one and it is attached; otherwise
+	// that of the pod's volume.
 	Volume string
-	// Step is what failed, of classes MountFailed and MapFailed; "" is the set-up as a whole.
+	// Step is the failed step for classes MountFailed and MapFailed; "" means the whole setup.
 	Step string
 	Err  error
 }
@@ -53,7 +53,7 @@ func (e *Error) waiting() string {
 	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s]", e.Volume, e.Volume)
 }
 
-// Reason returns that of the pod's event.
+// Reason returns the reason of the pod's event.
 func (e *Error) Reason() string {
 	if e.Class == MapFailed {
 		return "FailedMapVolume"
@@ -61,14 +61,13 @@ func (e *Error) Reason() string {
 	return "FailedMount"
 }
 
-// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errors are the failures of a pod's volumes, one of each that failed. The list itself is no error:
-// so an empty one is not taken for a failure.
+// Errors are the failures of a pod's volumes, one per failed volume. The type does not implement
+// error, so that an empty list is not a failure.
 type Errors []*Error
 
-// Err joins them, one a line; nil if nothing failed.
+// Err joins the errors, one per line; nil if there is none.
 func (es Errors) Err() error {
 	out := make([]error, len(es))
 	for i, e := range es {
@@ -77,8 +76,7 @@ func (es Errors) Err() error {
 	return errors.Join(out...)
 }
 
-// failed returns the error as one of the named volume. What is no *Error yet is of class
-// MountFailed.
+// failed returns the error as that of the named volume. The class defaults to MountFailed.
 func failed(volume string, err error) *Error {
 	e, ok := err.(*Error)
 	if !ok {

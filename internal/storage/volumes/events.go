@@ -9,14 +9,14 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// Reasons of events of volumes that were mounted or not; the words are the kubelet's.
+// Reasons of mount events; they are the kubelet's.
 const (
 	mappedReason   = "SuccessfulMountVolume"
 	mismatchReason = "FailedMountOnFilesystemMismatch"
 )
 
-// recordMapped tells of a disk that was made present where it is: for all pods, and for this one.
-// Other volumes have no such event.
+// recordMapped records events for a block volume that was made available: globally, and for this
+// pod. Other volumes have no such event.
 func (m *Manager) recordMapped(v *volume) {
 	if v.done.shared == "" {
 		return
@@ -26,8 +26,8 @@ func (m *Manager) recordMapped(v *volume) {
 	m.event(v.pod, v1.EventTypeNormal, mappedReason, fmt.Sprintf(message, v.name(), "volumeMapPath", filepath.Dir(v.done.mounted.HostPath)))
 }
 
-// recordMismatch tells a persistent volume, besides its pod, that its disk has another filesystem
-// than it names: no other try will mount it.
+// recordMismatch records an event about a persistent volume whose disk has another filesystem than
+// it specifies: retries cannot succeed.
 func (m *Manager) recordMismatch(v *volume) {
 	var why mount.MountError
 	if v.bound != nil && errors.As(v.failure, &why) && why.Type == mount.FilesystemMismatch {

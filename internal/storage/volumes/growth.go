@@ -9,31 +9,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// growth is what is to be done on a node about a volume that has grown (KEP-1790).
+// growth is the node's task for a volume that has grown (KEP-1790).
 type growth int
 
 const (
-	// sized: nothing, it is as large as it is to be.
+	// sized: no task, the size is up to date.
 	sized growth = iota
-	// grows: the driver is to make it as large as it is to be.
+	// grows: the driver must expand the volume.
 	grows
-	// waits: nothing for now; the claim says that the controller has to act first, or that it has
-	// failed for good.
+	// waits: nothing for now; the controller has to act first, or the expansion has failed
+	// permanently, according to the claim.
 	waits
 )
 
-// noNodeExpansion is an annotation of claims for all nodes of which one expansion suffices
+// noNodeExpansion is an annotation of claims for which the expansion on one node suffices
 // (KEP-1790).
 const noNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
 
-// resizeConditions tell of a growth under way; they go when it is done.
+// resizeConditions report an expansion in progress; they are removed when it is complete.
 var resizeConditions = []v1.PersistentVolumeClaimConditionType{
 	v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending,
 	v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError,
 }
 
-// computeGrowth returns what is to be done about a claim's volume that has the size known on this
-// node, and the size that it is to have then.
+// computeGrowth returns the task for a claim's volume with the known size on this node, and its
+// target size.
 func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, known resource.Quantity) (growth, resource.Quantity) {
 	size := pv.Spec.Capacity[v1.ResourceStorage]
 	if known.Cmp(size) >= 0 {
@@ -53,20 +53,20 @@ func computeGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, kno
 	case has.Cmp(target) < 0:
 		return waits, target
 	case slices.Contains(pv.Spec.AccessModes, v1.ReadWriteMany) && claim.Annotations[noNodeExpansion] == "":
-		return grows, target // another node has done it for itself
+		return grows, target // another node has expanded its own mount
 	}
 	return sized, target
 }
 
-// reportsProgress reports whether the claim says how far its growth has come, which those that
-// older controllers resize do not.
+// reportsProgress reports whether the claim has the progress of its expansion, which older
+// controllers do not write.
 func reportsProgress(claim *v1.PersistentVolumeClaim) bool {
 	_, allocated := claim.Status.AllocatedResources[v1.ResourceStorage]
 	_, state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	return allocated || state
 }
 
-// mergeResizeBegun returns the claim with the node's part of the growth under way.
+// mergeResizeBegun returns the claim with the node's expansion in progress.
 func mergeResizeBegun(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim {
 	out := claim.DeepCopy()
 	if out.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizePending {
@@ -75,7 +75,7 @@ func mergeResizeBegun(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim
 	return out
 }
 
-// mergeResized returns the claim with the growth to the size done.
+// mergeResized returns the claim with the completed expansion to the size.
 func mergeResized(claim *v1.PersistentVolumeClaim, size resource.Quantity) *v1.PersistentVolumeClaim {
 	out := claim.DeepCopy()
 	if has := out.Status.Capacity[v1.ResourceStorage]; has.Cmp(size) < 0 {
@@ -89,8 +89,8 @@ func mergeResized(claim *v1.PersistentVolumeClaim, size resource.Quantity) *v1.P
 	return out
 }
 
-// mergeResizeFailed returns the claim with the failure; one that will not work without a change of
-// the claim is infeasible.
+// mergeResizeFailed returns the claim with the failure; infeasible means that it cannot succeed
+// without a change of the claim.
 func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feasibility, now time.Time) *v1.PersistentVolumeClaim {
 	out := claim.DeepCopy()
 	if how == infeasible && reportsProgress(claim) {
@@ -114,7 +114,7 @@ func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feas
 	return out
 }
 
-// feasibility is whether what has failed can work when it is tried again.
+// feasibility tells whether a failed expansion can succeed when it is retried.
 type feasibility int
 
 const (

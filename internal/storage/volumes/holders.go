@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// mostHolders bounds how many processes an error names.
+// mostHolders limits the number of processes that an error names.
 const mostHolders = 5
 
-// heldBy adds to an error what keeps what is mounted at the paths busy: processes, and loop devices
-// made of files there, which no process needs to have open.
+// heldBy adds to an error what keeps the mounts at the paths busy: processes, and loop devices
+// backed by files there, which need no process.
 func heldBy(err error, paths ...string) error {
 	for _, who := range []string{explainHolders("/proc", paths...), explainLoops("/sys", paths...)} {
 		if who != "" {
@@ -22,10 +22,10 @@ func heldBy(err error, paths ...string) error {
 	return err
 }
 
-// explainLoops names the loop devices that are made of files at the paths, or "" if there are none;
-// sys is /sys.
+// explainLoops names the loop devices that are backed by files at the paths, or returns "" if there
+// are none; sys is /sys.
 func explainLoops(sys string, paths ...string) string {
-	files, _ := filepath.Glob(filepath.Join(sys, "block/loop*/loop/backing_file")) // the pattern is good
+	files, _ := filepath.Glob(filepath.Join(sys, "block/loop*/loop/backing_file")) // valid pattern
 	var found []string
 	for _, file := range files {
 		b, err := os.ReadFile(file)
@@ -40,14 +40,14 @@ func explainLoops(sys string, paths ...string) string {
 	return "held by loop device " + strings.Join(found, ", ")
 }
 
-// isAt reports whether the path is one of these, or lies below one.
+// isAt reports whether the path is equal to or below one of paths.
 func isAt(path string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 }
 
-// explainHolders names the processes that keep what is mounted at the paths, or are devices, busy:
-// those whose root, working directory, program or open files lie there. It returns "" if it finds
-// none; proc is /proc.
+// explainHolders names the processes that keep mounts or devices at the paths busy: those whose
+// root, working directory, program or open files are there. It returns "" if it finds none; proc is
+// /proc.
 func explainHolders(proc string, paths ...string) string {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -61,7 +61,7 @@ func explainHolders(proc string, paths ...string) string {
 		}
 		dir := filepath.Join(proc, pid)
 		links := []string{filepath.Join(dir, "cwd"), filepath.Join(dir, "root"), filepath.Join(dir, "exe")}
-		open, _ := filepath.Glob(filepath.Join(dir, "fd", "*")) // a process that ends meanwhile holds nothing
+		open, _ := filepath.Glob(filepath.Join(dir, "fd", "*")) // an exited process holds nothing
 		if slices.ContainsFunc(append(links, open...), func(l string) bool { return linksInto(l, paths) }) {
 			name, _ := os.ReadFile(filepath.Join(dir, "comm"))
 			found = append(found, fmt.Sprintf("%s (%s)", pid, strings.TrimSpace(string(name))))

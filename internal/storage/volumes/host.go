@@ -18,11 +18,11 @@ import (
 	"berth/internal/pod"
 )
 
-// host is what all kinds of volumes need of this machine: the agent's folder, what is mounted, and
-// whom to tell.
+// host is the access of all kinds to this machine: the root directory, mounts, commands, and
+// events.
 type host struct {
 	root    string
-	files   safepath.Root // the same
+	files   safepath.Root // the root directory, as well
 	mounter mount.Interface
 	exec    utilexec.Interface
 	log     *slog.Logger
@@ -38,14 +38,13 @@ func (h *host) podDir(uid pod.UID) (string, error) {
 	return filepath.Join(h.root, "pods", string(uid)), nil
 }
 
-// isOfPod reports whether something is mounted there for a pod.
+// isOfPod reports whether the path is in a pod's directory.
 func (h *host) isOfPod(path string) bool {
 	return strings.HasPrefix(path, filepath.Join(h.root, "pods")+"/")
 }
 
-// isMounted reports whether something is mounted at the path. It asks the mount table alone: what
-// is mounted may be readable to nobody here, its server may never answer, and a bind mount looks
-// like its directory.
+// isMounted reports whether there is a mount at the path. It reads only the mount table: the mount
+// may be unreadable, its server may never answer, and a bind mount looks like its directory.
 func (h *host) isMounted(path string) (bool, error) {
 	real, err := h.files.Real(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,20 +60,20 @@ func (h *host) isMounted(path string) (bool, error) {
 	return slices.ContainsFunc(points, func(mp mount.MountPoint) bool { return unescapeMount.Replace(mp.Path) == real }), nil
 }
 
-// unescapeMount undoes the escapes of /proc/mounts (fstab(5)).
+// unescapeMount decodes the escapes of /proc/mounts (fstab(5)).
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mountSource is what is mounted, and how.
+// mountSource has the arguments of a mount.
 type mountSource struct {
 	source, fsType string
 	options        []string
-	format         bool // a disk without a filesystem gets one
+	format         bool // a disk without a filesystem is formatted
 }
 
-// ensureMount mounts the source at dir, unless something is mounted there, and reports whether it
-// did. A mount that fails, or is given up because ctx is done, leaves nothing.
+// ensureMount mounts the source at dir, unless there is a mount, and reports whether it did. A
+// mount that fails, or is canceled with ctx, leaves nothing behind.
 func (h *host) ensureMount(ctx context.Context, dir string, s mountSource) (fresh bool, err error) {
-	// What is mounted is not opened: its server may not answer.
+	// A mount is never opened: its server may not answer.
 	if err := h.files.Ensure(filepath.Dir(dir), 0o750, 0o750); err != nil {
 		return false, err
 	}
@@ -105,14 +104,14 @@ func (h *host) mount(ctx context.Context, dir string, s mountSource) error {
 	return h.mounter.MountSensitiveWithoutSystemd(s.source, dir, s.fsType, s.options, nil)
 }
 
-// isRemote reports whether filesystems of the type have a server, which may never answer.
+// isRemote reports whether the filesystem type has a server, which may never answer.
 func isRemote(fsType string) bool { return strings.HasPrefix(fsType, "nfs") }
 
-// remote mounts and unmounts what has a server.
+// remote mounts and unmounts remote filesystems.
 type remote interface {
-	// MountRemote gives up when ctx is done.
+	// MountRemote returns an error when ctx is done.
 	MountRemote(ctx context.Context, source, target, fsType string, options []string) error
-	// UnmountRemote ends what waits for a server that does not answer.
+	// UnmountRemote aborts operations that wait for an unresponsive server.
 	UnmountRemote(target string) error
 }
 
@@ -123,8 +122,8 @@ func (h *host) unmount(path, fsType string) error {
 	return h.mounter.Unmount(path)
 }
 
-// pluginName returns the name of the volume type that has the folder.
+// pluginName returns the name of the volume plugin with the directory.
 func pluginName(folder string) string { return strings.ReplaceAll(folder, "~", "/") }
 
-// csiPluginName returns the name of the type of the driver's volumes.
+// csiPluginName returns the plugin name of the driver's volumes.
 func csiPluginName(driver string) string { return pluginName(csiPlugin) + ":" + driver }

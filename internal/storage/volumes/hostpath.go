@@ -14,7 +14,7 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// hostPathKind is what a hostPath type demands of the path.
+// hostPathKind has the requirements of a hostPath type.
 type hostPathKind struct {
 	noun   string
 	is     func(fs.FileMode) bool
@@ -36,12 +36,12 @@ var hostPathKinds = map[v1.HostPathType]hostPathKind{
 	v1.HostPathBlockDev:          {"block device", func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }, nil},
 }
 
-// hostPaths are what lies on this machine already.
+// hostPaths are existing files and directories of this machine.
 type hostPaths struct{ plain }
 
 func newHostPaths(*parts) kind { return hostPaths{} }
 
-// setup checks the path, and creates it where its type says so; type "" checks nothing. The path
+// setup checks the path, and creates it if its type requires; type "" checks nothing. The path
 // itself is the volume.
 func (hostPaths) setup(_ context.Context, v *volume) (outcome, error) {
 	src := v.spec.HostPath
@@ -72,7 +72,7 @@ func ensureHostPath(src *v1.HostPathVolumeSource) (fresh bool, err error) {
 		if made == nil {
 			return true, nil
 		}
-		if st, err = os.Stat(src.Path); err != nil { // else another pod has made it meanwhile
+		if st, err = os.Stat(src.Path); err != nil { // else another pod created it meanwhile
 			return false, fmt.Errorf("create hostPath: %w", made)
 		}
 	}
@@ -85,8 +85,8 @@ func ensureHostPath(src *v1.HostPathVolumeSource) (fresh bool, err error) {
 	return false, nil
 }
 
-// createFile makes an empty file; its directory must exist. Where a link leads that a container may
-// have put there, it makes none.
+// createFile creates an empty file; its directory must exist. It does not follow a link that a
+// container may have created.
 func createFile(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -14,23 +14,23 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// kind is one type of volume. Volumes are handled side by side, so it is safe for concurrent use.
+// kind is a type of volume. Volumes are handled in parallel, so it is safe for concurrent use.
 type kind interface {
-	// prepare reads what the volume is made of, and waits for what others have to do first. It
-	// makes nothing.
+	// prepare reads the inputs of the volume, and waits for prerequisites such as attachment. It
+	// creates nothing.
 	prepare(ctx context.Context, v *volume) error
-	// setup makes the volume present for its pod. It is idempotent. A volume that was not prepared
-	// this time goes on showing what it shows.
+	// setup makes the volume available for its pod. It is idempotent. A volume without inputs stays
+	// as it is.
 	setup(ctx context.Context, v *volume) (outcome, error)
-	// teardown takes from the pod what unmounting does not, by whatever agent it was given that,
-	// and forgets the pod.
+	// teardown releases what unmounting does not, including the state of an earlier agent, and
+	// deletes the pod's entries.
 	teardown(ctx context.Context, uid pod.UID, podDir string) error
-	// use returns what is used of the volume; errors.ErrUnsupported if that cannot be known.
+	// use returns the usage of the volume; errors.ErrUnsupported if it cannot be measured.
 	use(ctx context.Context, v *volume) (Use, error)
 }
 
-// kinds is the table of all kinds, by the field of the API that a volume's source is in: of a pod's
-// volume, of a persistent volume, or of both.
+// kinds is the table of all kinds, by the API field of a volume's source: of a pod's volume, of a
+// persistent volume, or of both.
 var kinds = map[string]registration{
 	"configMap":   {plugin: "kubernetes.io~configmap", owned: true, open: newConfigMaps},
 	"csi":         {plugin: csiPlugin, disks: true, open: newCSI, counted: csiCounted},
@@ -42,7 +42,7 @@ var kinds = map[string]registration{
 	"projected":   {plugin: "kubernetes.io~projected", owned: true, open: newProjected},
 	"secret":      {plugin: "kubernetes.io~secret", owned: true, open: newSecrets},
 
-	// A claim is of the kind of what it is bound to.
+	// A claim has the kind of its persistent volume.
 	"ephemeral":             {},
 	"persistentVolumeClaim": {},
 	// The runtime mounts it.
@@ -51,24 +51,23 @@ var kinds = map[string]registration{
 
 // registration is a row of the table.
 type registration struct {
-	// plugin is the kubelet's name of the type with the slash escaped: so its folders are called.
+	// plugin is the kubelet's name of the type with the slash escaped: the name of its directories.
 	plugin string
-	// owned: all that is in its folders is the agent's, and goes with them. Of others only empty
-	// folders go.
+	// owned: everything in its directories belongs to the agent and is deleted with them. Otherwise
+	// only empty directories are removed.
 	owned bool
 	// disks: its persistent volumes may have volumeMode Block.
 	disks bool
-	// open returns the kind; nil: there is nothing to do for such a volume.
+	// open returns the kind; nil: such a volume needs no work.
 	open func(*parts) kind
-	// counted returns the name under which operations on the volume are counted; nil: that of the
-	// plugin.
+	// counted returns the plugin name for operation metrics; nil: that of plugin.
 	counted func(*volume) string
-	// lacks returns what this version does not do of such a volume: the field below the source, and
-	// why. "" is nothing; nil: never.
+	// lacks returns the unsupported field below the source, and why; "" if all are supported. nil:
+	// always.
 	lacks func(*v1.Volume) (field, why string)
 }
 
-// parts are what kinds are built from.
+// parts are the dependencies of kinds.
 type parts struct {
 	*host
 	folders *folders
@@ -83,32 +82,32 @@ type volume struct {
 	pod    *v1.Pod
 	podDir string
 	spec   *v1.Volume
-	bound  *bound // what its claim is bound to; nil without a claim, or as long as that was not read
-	input  any    // what its kind has read, which nobody else looks into; nil: nothing
-	live   bool   // what it shows may change: it wants a setup in each pass
+	bound  *bound // its claim's persistent volume; nil without a claim or before it is read
+	input  any    // inputs that its kind has read; nil: none
+	live   bool   // its content may change: it needs a setup in each pass
 
-	// What came of the last that was done with it.
+	// Results of the last operation.
 	done    outcome
 	failure *Error
 }
 
-// outcome is what setting up a volume led to.
+// outcome is the result of a volume's setup.
 type outcome struct {
 	mounted crispec.Volume
-	fresh   bool // something was made, in contrast to found
-	// shared is, of a disk, the folder where each pod that has it is shown it.
+	fresh   bool // something was created
+	// shared is, for a block volume, the directory of all pods' bind mounts.
 	shared string
 }
 
-// source returns the field of the API that tells what the volume is made of.
+// source returns the API field of the volume's source.
 func (v *volume) source() string {
 	if v.bound != nil {
 		return sourceName(&v.bound.Spec.PersistentVolumeSource)
 	}
-	return cmp.Or(sourceName(&v.spec.VolumeSource), "emptyDir") // without any (Kubernetes API, Volume)
+	return cmp.Or(sourceName(&v.spec.VolumeSource), "emptyDir") // the default (Kubernetes API, Volume)
 }
 
-// name returns the name of the volume's folder.
+// name returns the name of the volume's directory.
 func (v *volume) name() string {
 	if v.bound != nil {
 		return v.bound.Name
@@ -116,20 +115,20 @@ func (v *volume) name() string {
 	return v.spec.Name
 }
 
-// dir returns the volume's folder in that of its pod.
+// dir returns the volume's directory in that of its pod.
 func (v *volume) dir() string {
 	return filepath.Join(v.podDir, "volumes", kinds[v.source()].plugin, v.name())
 }
 
-// isBlock reports whether the pod is given the disk, rather than the files on it.
+// isBlock reports whether the pod gets the block device, rather than a filesystem.
 func (v *volume) isBlock() bool {
 	return v.bound != nil && ptr.Deref(v.bound.Spec.VolumeMode, v1.PersistentVolumeFilesystem) == v1.PersistentVolumeBlock
 }
 
-// isReadOnly reports whether the volume's claim is used to read only.
+// isReadOnly reports whether the volume's claim is used read-only.
 func (v *volume) isReadOnly() bool { return v.bound != nil && v.bound.readOnly }
 
-// counted returns the name under which operations on the volume are counted.
+// counted returns the plugin name for operation metrics.
 func (v *volume) counted() string {
 	switch r := kinds[v.source()]; {
 	case r.counted != nil:
@@ -140,15 +139,15 @@ func (v *volume) counted() string {
 	return "<n/a>"
 }
 
-// plain is what a kind has that reads nothing, mounts at most in its own folders, and cannot be
-// measured.
+// plain is embedded by kinds that read nothing, mount only in their own directories, and have no
+// usage.
 type plain struct{}
 
 func (plain) prepare(context.Context, *volume) error          { return nil }
 func (plain) teardown(context.Context, pod.UID, string) error { return nil }
 func (plain) use(context.Context, *volume) (Use, error)       { return Use{}, errors.ErrUnsupported }
 
-// refused is the kind of all that is not in the table.
+// refused is the kind of all sources that are not in the table.
 type refused struct{ plain }
 
 func (refused) setup(_ context.Context, v *volume) (outcome, error) {

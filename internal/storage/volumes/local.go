@@ -21,10 +21,10 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// localPlugin is the directory name of volumes of this machine.
+// localPlugin is the directory name of local volumes.
 const localPlugin = "kubernetes.io~local-volume"
 
-// locals are directories and disks of this machine, as persistent volumes name them.
+// locals are directories and disks of this machine, from local persistent volumes.
 type locals struct {
 	plain
 	*disks
@@ -32,8 +32,7 @@ type locals struct {
 	locks   *volumeLocks
 
 	mu sync.Mutex
-	// firsts are the pods that had a directory of this machine before others, by the directory;
-	// guarded by mu.
+	// firsts has the first pod that used each local directory; guarded by mu.
 	firsts map[string]pod.UID
 }
 
@@ -41,8 +40,8 @@ func newLocal(p *parts) kind {
 	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, locks: newVolumeLocks(), firsts: map[string]pod.UID{}}
 }
 
-// setup shows a directory of this machine. Its files become the fsGroup's of the first pod that has
-// it; later ones take it as it is.
+// setup bind-mounts a local directory. Its files are given to the fsGroup of the first pod; later
+// pods do not change it.
 func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	if v.isBlock() {
 		return k.mapDisk(v)
@@ -83,11 +82,10 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	return outcome{mounted: k.mounted(v), fresh: fresh}, nil
 }
 
-// setupDevice mounts the filesystem on a disk of this machine; if there is none, the first pod
-// makes it.
+// setupDevice mounts the filesystem on a local disk; for the first pod, it formats an empty disk.
 //
-// Differs from the kubelet: each pod mounts the filesystem itself, rather than a part of one mount
-// below plugins. To the kernel it is the same filesystem, and there is nothing to be taken down
+// Differs from the kubelet: each pod mounts the filesystem directly, rather than a bind mount of
+// one mount below plugins. To the kernel it is the same filesystem, and there is nothing to unmount
 // after the last pod.
 func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	src, options := v.bound.Spec.Local, mountOptions(v.bound.PersistentVolume)
@@ -98,8 +96,8 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	first := k.isFirst(v.pod.UID, src.Path) && !slices.ContainsFunc(points, func(mp mount.MountPoint) bool {
 		return mp.Device == src.Path && k.isOfPod(mp.Path)
 	})
-	// Never read-only: the pods of one filesystem have it in one way. A pod that may only read is
-	// given it so.
+	// Never read-only: all mounts of one filesystem share that option. Read-only pods get read-only
+	// bind mounts.
 	s := mountSource{source: src.Path, fsType: ptr.Deref(src.FSType, "ext4"), options: options, format: first}
 	fresh, err := k.ensureMount(ctx, v.dir(), s)
 	if err != nil {
@@ -117,20 +115,19 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	return outcome{mounted: k.mounted(v), fresh: fresh}, nil
 }
 
-// mounted is what containers are given of a volume that is mounted.
+// mounted returns the volume for containers.
 func (k *locals) mounted(v *volume) crispec.Volume {
 	return crispec.Volume{HostPath: v.dir(), ReadOnly: v.isReadOnly(), SELinuxRelabel: !v.isReadOnly()}
 }
 
-// own gives a volume that was mounted to the fsGroup of the first pod that has it.
+// own gives a volume that was mounted to the fsGroup of its first pod.
 func (k *locals) own(v *volume) {
 	if fsGroup(v.pod) != nil && !v.isReadOnly() {
 		k.ownVolume(v.pod, v.dir())
 	}
 }
 
-// checkGroup says when a volume that another pod has too belongs to another group than the pod's
-// fsGroup.
+// checkGroup records an event if a shared volume belongs to another group than the pod's fsGroup.
 func (k *locals) checkGroup(v *volume) {
 	gid := fsGroup(v.pod)
 	if gid == nil || v.isReadOnly() {
@@ -142,7 +139,7 @@ func (k *locals) checkGroup(v *volume) {
 	}
 }
 
-// isFirst reports whether no other pod had the directory before, as far as this agent knows.
+// isFirst reports whether no other pod has used the directory before, as far as this agent knows.
 func (k *locals) isFirst(uid pod.UID, source string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,8 +149,8 @@ func (k *locals) isFirst(uid pod.UID, source string) bool {
 	return k.firsts[source] == uid
 }
 
-// teardown takes the disks of the pod away, by whatever agent it was given them. Folders tell
-// which; nothing of a disk is touched.
+// teardown unmounts the disks of the pod, including those of an earlier agent. It finds them by
+// their directories; the disks themselves are not changed.
 func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
 	volumes, err := k.files.ReadDir(k.disksDir())
 	if err := ignoreMissing(err); err != nil {
@@ -186,8 +183,8 @@ func (k *locals) use(_ context.Context, v *volume) (Use, error) {
 	return k.useFileSystem(v.dir())
 }
 
-// mapDisk makes a disk of this machine present for the pod: a bind mount of it, which is the pod's
-// own and is held by a loop device, and a link in the pod's folder.
+// mapDisk makes a local disk available for the pod: a bind mount for each pod, held by a loop
+// device, and a link in the pod's directory.
 func (k *locals) mapDisk(v *volume) (outcome, error) {
 	refuse := func(step string, err error) (outcome, error) {
 		return outcome{}, &Error{Class: MapFailed, Step: step, Err: err}
@@ -212,7 +209,7 @@ func (k *locals) mapDisk(v *volume) (outcome, error) {
 	return outcome{mounted: crispec.Volume{HostPath: link, ReadOnly: v.isReadOnly()}, fresh: fresh, shared: shared}, nil
 }
 
-// disksDir is where the disks of this machine are bound, by volume and pod.
+// disksDir returns the directory of the bind mounts of local disks, by volume and pod.
 func (k *locals) disksDir() string {
 	return filepath.Join(k.root, "plugins", localPlugin, devicesDir)
 }

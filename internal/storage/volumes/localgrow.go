@@ -10,17 +10,16 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// grow makes the filesystem of a disk, which is mounted, as large as the disk, if the persistent
-// volume has grown since the claim was told its size. For a claim that was told none it may have,
-// so that it is tried. It is done when a pod's volumes are set up, not while nothing is to be
-// started.
+// grow expands the mounted filesystem of a disk to the size of the disk, if the persistent volume
+// has grown since the claim's status was written. Without a size in the status, it tries. It runs
+// as part of a pod's volume setup only.
 func (k *locals) grow(ctx context.Context, v *volume) error {
 	b := v.bound
 	known, size := b.claim.Status.Capacity[v1.ResourceStorage], b.Spec.Capacity[v1.ResourceStorage]
 	if known.Cmp(size) >= 0 {
 		return nil
 	}
-	// One pod at a time; those that come later find it done.
+	// One pod at a time; later ones find it done.
 	give, err := k.locks.take(ctx, csiID{localPlugin, b.Spec.Local.Path})
 	if err != nil {
 		return err
@@ -43,7 +42,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 		return nil
 	case b.readOnly:
 		k.resizes.recordReadOnly(v.pod, claim, b.Name)
-		note(mergeResized(claim, target)) // another pod may do it; this one is done with it
+		note(mergeResized(claim, target)) // another pod may expand it; this pod does not retry
 		return nil
 	}
 	if claim, err = k.resizes.begin(ctx, claim); err != nil {
@@ -64,7 +63,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 			k.log.Warn("Failed to report on a claim that its volume cannot be expanded", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 		}
 		return failed
-	case !known.IsZero(): // else it is not known whether there was anything to do
+	case !known.IsZero(): // otherwise it is not known whether there was anything to do
 		k.resizes.recordResized(v.pod, claim, b.Name)
 	}
 	if claim, err = k.resizes.finish(ctx, claim, target); err != nil {
@@ -74,8 +73,8 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// resizeFilesystem makes the filesystem on the device, which is mounted at dir, as large as the
-// device.
+// resizeFilesystem expands the filesystem on the device, which is mounted at dir, to the size of
+// the device.
 func (k *locals) resizeFilesystem(device, dir string) error {
 	f, err := k.files.Open(dir)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// A disk that pods have is held open by a loop device, which nobody reads or writes: so the kernel
-// gives its number to no other disk, not even when it is pulled out and no agent runs. The kubelet
-// holds disks in the same way, and either finds what the other has made.
+// Disks of pods are held open by unused loop devices: the kernel then does not reuse the device
+// number, not even if the disk is pulled out while no agent runs. The kubelet does the same, and
+// each finds the other's loop devices.
 
 // holdDisk holds the disk, unless it is held, and reports whether there was something to do. root
 // is "/".
@@ -34,8 +34,8 @@ func holdDisk(root string, disk *os.File) (fresh bool, err error) {
 	return true, nil
 }
 
-// freeDisk takes away what holds the disk that is shown at the path, a real one: while that is
-// there, the path cannot be unmounted. root is "/".
+// freeDisk detaches the loop devices of the disk at the path, without links: while they exist, the
+// path cannot be unmounted. root is "/".
 func freeDisk(root, path string) error {
 	loops, err := loopsOf(root, path)
 	if err != nil {
@@ -49,7 +49,7 @@ func freeDisk(root, path string) error {
 	return nil
 }
 
-// loopsOf returns the loop devices of what is at the path, a real one.
+// loopsOf returns the loop devices that are backed by the path, which is without links.
 func loopsOf(root, path string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(root, "sys/block/loop*/loop/backing_file"))
 	if err != nil {
@@ -59,18 +59,18 @@ func loopsOf(root, path string) ([]string, error) {
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		if err != nil || path != strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)") {
-			continue // detached meanwhile, or somebody else's
+			continue // detached meanwhile, or of another file
 		}
 		out = append(out, filepath.Join(root, "dev", filepath.Base(filepath.Dir(filepath.Dir(file)))))
 	}
 	return out, nil
 }
 
-// loopTries is how often a loop device that was free may be somebody else's a moment later.
+// loopTries is the number of attempts to attach a free loop device, as other processes may attach
+// it first.
 const loopTries = 16
 
-// attachLoop attaches a loop device, which can only be read, to a disk. It stays when the process
-// ends.
+// attachLoop attaches a read-only loop device to a disk. It survives the process.
 func attachLoop(root string, disk int) error {
 	control, err := openDevice(filepath.Join(root, "dev/loop-control"), unix.O_RDWR)
 	if err != nil {

@@ -21,23 +21,23 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Config is what a Manager needs.
+// Config is the configuration of a Manager.
 type Config struct {
-	// Root is the root directory, an absolute path. podsync makes and removes Root/pods/<uid>.
+	// Root is the root directory, an absolute path. podsync creates and removes Root/pods/<uid>.
 	Root string
-	// AllocatableMemory bounds the size of memory-backed volumes, in bytes; 0 means no bound.
+	// AllocatableMemory limits the size of memory-backed volumes, in bytes; 0 means no limit.
 	AllocatableMemory int64
-	// Allocatable returns what the node has for pods, for downwardAPI files of limits that are not
-	// set; nil: it is not known.
+	// Allocatable returns the node's allocatable resources, for downwardAPI files of limits that
+	// are not set; nil: they are not known.
 	Allocatable func() v1.ResourceList
-	// Objects are what configMap, secret and projected volumes show.
+	// Objects returns the objects of configMap, secret and projected volumes.
 	Objects Objects
-	// Certificates are what projected volumes show besides.
+	// Certificates returns the certificates of projected volumes.
 	Certificates Certificates
-	// Claims are where persistent volumes come from.
+	// Claims is the API for claims and persistent volumes.
 	Claims Claims
-	// Node returns the newest Node, and whether it is known, for volumes that only some nodes have;
-	// nil: it is not known.
+	// Node returns the newest Node, and whether it is known, for volumes with node affinity; nil:
+	// it is not known.
 	Node func() (*v1.Node, bool)
 	// Event records an event about a pod; nil records none.
 	Event func(p *v1.Pod, eventtype, reason, message string)
@@ -45,7 +45,7 @@ type Config struct {
 	VolumeEvent func(v *v1.PersistentVolume, eventtype, reason, message string)
 	CSI         CSIConfig
 	Mounter     mount.Interface
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is where metrics are registered; nil: they are not.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 	Journal *journal.Journal
@@ -57,12 +57,12 @@ type Manager struct {
 	parts
 	*subpaths
 	*csiStager
-	kinds       map[string]kind // as the table has them
+	kinds       map[string]kind // by name in the table
 	journal     *journal.Journal
 	volumeEvent func(v *v1.PersistentVolume, eventtype, reason, message string)
 }
 
-// New checks the configuration and returns a manager. It touches no file.
+// New validates the configuration and returns a manager. It accesses no file.
 func New(c Config) (*Manager, error) {
 	if !filepath.IsAbs(c.Root) {
 		return nil, fmt.Errorf("root directory %q: must be an absolute path", c.Root)
@@ -97,7 +97,7 @@ func New(c Config) (*Manager, error) {
 	return m, nil
 }
 
-// kindOf returns the kind of the volume, which for a claim is that of what it is bound to.
+// kindOf returns the kind of the volume; for a claim, that of its persistent volume.
 func (m *Manager) kindOf(v *volume) kind {
 	if k, ok := m.kinds[v.source()]; ok {
 		return k
@@ -105,8 +105,8 @@ func (m *Manager) kindOf(v *volume) kind {
 	return refused{}
 }
 
-// each does something with each volume that a container of the pod uses, side by side, and returns
-// them in their order when all is done.
+// each calls do for each volume that a container of the pod uses, in parallel, and returns the
+// volumes in their order when all calls have returned.
 func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, error) {
 	podDir, err := m.podDir(p.UID)
 	if err != nil {
@@ -127,10 +127,10 @@ func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, err
 	return all, nil
 }
 
-// Setup makes the pod's volumes present, side by side, and returns them by name; volumes that no
-// container mounts are left out. It is idempotent, replaces files only where the inputs differ from
-// what is shown, and blocks until all are done. The others are set up nonetheless if one fails. The
-// pod's directories must exist.
+// Setup makes the pod's volumes available, in parallel, and returns them by name; volumes that no
+// container uses are skipped. It is idempotent, replaces files only if the inputs differ from the
+// current files, and blocks until all volumes are done. A failure does not affect the other
+// volumes. The pod's directories must exist.
 func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]crispec.Volume, Errors) {
 	began := time.Now()
 	all, err := m.each(p, in, func(v *volume) {
@@ -196,10 +196,10 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 	return mounted, nil
 }
 
-// slowSetup is how long a volume may take before the journal tells that it is waited for.
+// slowSetup is the setup time of a volume after which the journal records a wait.
 const slowSetup = 2 * time.Second
 
-// noteSlow tells of a volume that takes long, and where it comes from.
+// noteSlow records in the journal that a volume's setup is slow, and its source.
 func (m *Manager) noteSlow(v *volume) {
 	why := v.source()
 	source := v.spec.VolumeSource
@@ -219,7 +219,7 @@ func (m *Manager) noteSlow(v *volume) {
 	})
 }
 
-// persistentSource is as much of a PersistentVolume's source as noteSlow tells of.
+// persistentSource returns the part of a PersistentVolume's source that noteSlow records.
 func persistentSource(s *v1.PersistentVolumeSource) v1.VolumeSource {
 	out := v1.VolumeSource{NFS: s.NFS}
 	if s.CSI != nil {

@@ -17,11 +17,12 @@ import (
 
 type metrics struct {
 	operations *prometheus.HistogramVec
-	// What came of SELinux labels of mounts (KEP-1710). That these are gauges is upstream's choice.
+	// Results of SELinux label checks of mounts (KEP-1710). They are gauges as in upstream.
 	podMismatches, volumeMismatches, labelled *prometheus.GaugeVec
 }
 
-// newMetrics registers the families of this package but Totals; nobody scrapes them if r is nil.
+// newMetrics creates the metrics of this package except Totals; if r is nil, they are not
+// registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -46,12 +47,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// shortModes are the access modes as kubectl shows them.
+// shortModes are kubectl's abbreviations of access modes.
 var shortModes = map[v1.PersistentVolumeAccessMode]string{
 	v1.ReadWriteOnce: "RWO", v1.ReadOnlyMany: "ROX", v1.ReadWriteMany: "RWX", v1.ReadWriteOncePod: "RWOP",
 }
 
-// modeLabel is the label of a volume's access modes.
+// modeLabel returns the metric label for a volume's access modes.
 func modeLabel(modes []v1.PersistentVolumeAccessMode) string {
 	var short []string
 	for _, m := range modes {
@@ -75,17 +76,17 @@ func (m *metrics) labelAgreed(v csiVolume) {
 
 var totalVolumes = prometheus.NewDesc("volume_manager_total_volumes", "[ALPHA] Number of volumes in Volume Manager", []string{"plugin_name", "state"}, nil)
 
-// Totals counts volumes at a scrape: those that pods want, and those that there are on the disk.
+// Totals counts volumes at each scrape: those of desired pods, and those on disk.
 type Totals struct {
 	Volumes *Manager
-	// Wanted returns the pods that should be here, with their statuses.
+	// Wanted returns the desired pods, with their statuses.
 	Wanted func() []*v1.Pod
 }
 
-// Describe names the family.
+// Describe implements prometheus.Collector.
 func (Totals) Describe(ch chan<- *prometheus.Desc) { ch <- totalVolumes }
 
-// Collect counts.
+// Collect implements prometheus.Collector.
 func (t Totals) Collect(ch chan<- prometheus.Metric) {
 	for state, counts := range map[string]map[string]int{"desired_state_of_world": t.Volumes.wanted(t.Wanted()), "actual_state_of_world": t.Volumes.present()} {
 		for plugin, n := range counts {
@@ -94,8 +95,8 @@ func (t Totals) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// wanted counts the volumes of pods by their plugins. A claim of which it is not known yet what it
-// is bound to has none.
+// wanted counts the volumes of pods by plugin. A claim whose persistent volume is not known has
+// none.
 func (m *Manager) wanted(pods []*v1.Pod) map[string]int {
 	out := map[string]int{}
 	for _, p := range pods {
@@ -114,7 +115,7 @@ func (m *Manager) wanted(pods []*v1.Pod) map[string]int {
 	return out
 }
 
-// present counts the folders of pods' volumes by their plugins. What cannot be read is not counted.
+// present counts the volume directories of pods by plugin. Unreadable directories are not counted.
 func (m *Manager) present() map[string]int {
 	out := map[string]int{}
 	list := func(parts ...string) []fs.DirEntry {
@@ -131,8 +132,8 @@ func (m *Manager) present() map[string]int {
 	return out
 }
 
-// isPlugin reports whether folders of a volume type are called so: a container may have made
-// others.
+// isPlugin reports whether the directory name is that of a volume plugin: a container may have
+// created others.
 func isPlugin(folder string) bool {
 	for _, r := range kinds {
 		if r.plugin == folder && folder != "" {
@@ -142,25 +143,23 @@ func isPlugin(folder string) bool {
 	return false
 }
 
-// operation is something that is done with one volume, under the kubelet's name for it (Kubernetes
-// community, "Volume operation metrics").
+// operation is the kubelet's name of an operation on one volume (Kubernetes community, "Volume
+// operation metrics").
 type operation string
 
-// The operations. What all pods share of a volume is made by mountVolume and mapVolume, with what
-// the first pod has of it.
+// The operations. mountVolume and mapVolume of the first pod include staging.
 const (
 	mountVolume    operation = "volume_mount"
-	mapVolume      operation = "map_volume" // of a disk, like each Map and Unmap
+	mapVolume      operation = "map_volume" // of a block volume, like each Map and Unmap
 	unmountVolume  operation = "volume_unmount"
 	unmapVolume    operation = "unmap_volume"
-	unmountDevice  operation = "unmount_device" // takes down what all pods shared
+	unmountDevice  operation = "unmount_device" // unstages a volume
 	unmapDevice    operation = "unmap_device"
 	verifyAttached operation = "verify_controller_attached_volume"
-	expandVolume   operation = "volume_fs_resize" // by the driver, also in the course of mountVolume or mapVolume
+	expandVolume   operation = "volume_fs_resize" // by the driver, also within mountVolume or mapVolume
 )
 
-// operated counts an operation that has ended, unless it was cut off, by the type of the volume,
-// and of CSI drivers by theirs.
+// operated counts a completed operation, unless it was canceled, by volume plugin and CSI driver.
 func (m *metrics) operated(ctx context.Context, plugin string, o operation, took time.Duration, err error) {
 	result := "success"
 	if err != nil {

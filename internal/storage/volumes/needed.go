@@ -11,9 +11,9 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// neededVolumes returns the names of the volumes that some container mounts, uses as a device or
-// takes variables from. Others are neither set up nor waited for; nor are images, which the runtime
-// mounts.
+// neededVolumes returns the names of the volumes that a container mounts, uses as a device or reads
+// variables from. Other volumes are neither set up nor waited for, nor are images, which the
+// runtime mounts.
 func neededVolumes(p *v1.Pod) map[string]bool {
 	needed := map[string]bool{}
 	for _, c := range containersOf(p) {
@@ -35,9 +35,8 @@ func neededVolumes(p *v1.Pod) map[string]bool {
 	return needed
 }
 
-// Unsupported returns what the pod asks of volumes that this version does not do, one line each,
-// led by the path of the field. An empty result means that Setup knows every volume that the pod's
-// containers use.
+// Unsupported returns the unsupported volume features of the pod, one line each, prefixed with the
+// field path. An empty result means that Setup supports all volumes that the pod's containers use.
 func Unsupported(p *v1.Pod) []string {
 	var out []string
 	add := func(path, format string, args ...any) {
@@ -63,8 +62,8 @@ func Unsupported(p *v1.Pod) []string {
 	return out
 }
 
-// sourceName returns the field of the API that the source of a volume, or of a persistent one, is
-// in, "" when there is none.
+// sourceName returns the API field of the source of a volume or persistent volume, "" if there is
+// none.
 func sourceName(s any) string {
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
@@ -76,7 +75,7 @@ func sourceName(s any) string {
 	return ""
 }
 
-// containersOf yields all containers of the pod, each with the path of its field.
+// containersOf iterates over all containers of the pod, each with the path of its field.
 func containersOf(p *v1.Pod) iter.Seq2[string, *v1.Container] {
 	return func(yield func(string, *v1.Container) bool) {
 		for i := range p.Spec.InitContainers {

@@ -11,10 +11,10 @@ import (
 	"berth/internal/storage/mounts"
 )
 
-// nfsPlugin is the directory name of volumes of NFS.
+// nfsPlugin is the directory name of NFS volumes.
 const nfsPlugin = "kubernetes.io~nfs"
 
-// nfs are directories of servers.
+// nfs are directories of NFS servers.
 type nfs struct {
 	plain
 	*host
@@ -22,8 +22,8 @@ type nfs struct {
 
 func newNFS(p *parts) kind { return nfs{host: p.host} }
 
-// setup mounts a directory of a server. Who owns what is the server's business, so an fsGroup is
-// not applied.
+// setup mounts a directory of a server. File ownership is up to the server, so an fsGroup is not
+// applied.
 func (k nfs) setup(ctx context.Context, v *volume) (outcome, error) {
 	src, options := v.spec.NFS, []string(nil)
 	if v.bound != nil {
@@ -35,7 +35,7 @@ func (k nfs) setup(ctx context.Context, v *volume) (outcome, error) {
 	}
 	slices.Sort(options)
 	server := src.Server
-	if strings.HasPrefix(server, "-") { // mount(8) would take it for an option
+	if strings.HasPrefix(server, "-") { // mount(8) would parse it as an option
 		return outcome{}, fmt.Errorf("NFS server %q: must be the name or address of a machine", server)
 	}
 	if ip := net.ParseIP(server); ip != nil && ip.To4() == nil {

@@ -16,16 +16,16 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// What an fsGroup gets: files can be read and written, directories searched, too, and hand the
-// group on to what is made in them.
+// Permissions for an fsGroup: files are readable and writable; directories are also searchable, and
+// new entries inherit the group.
 const (
 	groupFile = 0o660
 	groupDir  = unix.S_ISGID | 0o770
 )
 
-// ownVolume gives what is in the volume to the pod's fsGroup, by its change policy. The root is
-// last, so that a change which was interrupted is begun again. What a filesystem refuses does not
-// fail the volume. Pods that have the volume may change it meanwhile: no link is followed.
+// ownVolume gives the content of the volume to the pod's fsGroup, according to its change policy.
+// The root is last, so that an interrupted change is started again. Errors do not fail the volume.
+// Pods that use the volume may change it meanwhile: no link is followed.
 func (h *host) ownVolume(p *v1.Pod, dir string) {
 	o := &owner{gid: int(*fsGroup(p))}
 	f, err := h.files.Open(dir)
@@ -44,19 +44,19 @@ func (h *host) ownVolume(p *v1.Pod, dir string) {
 	}
 }
 
-// owner is the change of a volume's group.
+// owner is a change of a volume's group.
 type owner struct {
 	gid   int
-	files atomic.Int64 // that were looked at
+	files atomic.Int64 // number of visited files
 }
 
-// When the user of a pod is told that the change takes long, and how often again.
+// Delay and interval of the events about a slow change.
 const (
 	slowAfter = 30 * time.Second
 	slowAgain = time.Minute
 )
 
-// recordWhileSlow tells the user of the pod of a change that lasts, until stop is called.
+// recordWhileSlow records events about a slow change until stop is called.
 func (h *host) recordWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
 	done, told := make(chan struct{}), make(chan struct{})
 	message := fmt.Sprintf("Setting volume ownership for %s is taking longer than expected, consider using OnRootMismatch - "+
@@ -86,14 +86,14 @@ func (h *host) recordWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
 	}
 }
 
-// isOwned reports whether the directory is the group's, and open to it.
+// isOwned reports whether the directory has the group and its permissions.
 func isOwned(fd, gid int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && int(st.Gid) == gid && st.Mode&groupDir == groupDir
 }
 
-// ownDirectory gives what is in the directory to the group, then the directory. It goes on after an
-// error, and returns all.
+// ownDirectory gives the content of the directory to the group, then the directory. It continues
+// after errors and returns them all.
 func (o *owner) ownDirectory(dir int) error {
 	dup, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -109,7 +109,7 @@ func (o *owner) ownDirectory(dir int) error {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
-		if errors.Is(err, io.EOF) || len(errs) >= safepath.Batch { // nobody reads more
+		if errors.Is(err, io.EOF) || len(errs) >= safepath.Batch { // more errors are of no use
 			break
 		}
 		if err != nil {
@@ -140,7 +140,7 @@ func (o *owner) ownEntry(dir int, name string) error {
 	return o.ownDirectory(sub)
 }
 
-// ownFile gives one file, which may be open for its path only, to the group.
+// ownFile gives one file, which may be open with O_PATH, to the group.
 func (o *owner) ownFile(fd int) error {
 	o.files.Add(1)
 	var st unix.Stat_t

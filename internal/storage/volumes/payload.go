@@ -10,23 +10,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Limits of the paths of payloads, as of Linux.
+// Path limits of Linux.
 const (
 	maxPathLength    = 4096
 	maxElementLength = 255
 )
 
-// payload is what a volume shows, by clean relative path.
+// payload has the files of a volume by clean relative path.
 type payload map[string]content
 
 // content is one file of a payload.
 type content struct {
 	data  []byte
 	mode  fs.FileMode // permission bits
-	owner *int64      // user id; nil: the agent's own
+	owner *int64      // user ID; nil: the agent's own
 }
 
-// add puts a file into the payload; one of the same path is replaced.
+// add adds a file to the payload; it replaces one with the same path.
 func (p payload) add(name string, c content) error {
 	if err := checkPayloadPath(name); err != nil {
 		return err
@@ -35,8 +35,8 @@ func (p payload) add(name string, c content) error {
 	return nil
 }
 
-// checkPayloadPath refuses paths that lead out of the volume, that could meet what the atomic
-// writer keeps beside the files, or that no filesystem takes.
+// checkPayloadPath rejects paths that lead out of the volume, that could collide with the atomic
+// writer's own files, or that no filesystem supports.
 func checkPayloadPath(name string) error {
 	switch {
 	case name == "" || path.Clean(name) == ".":
@@ -61,7 +61,7 @@ func checkPayloadPath(name string) error {
 	return nil
 }
 
-// projection says which keys of an object are shown, where, and how.
+// projection selects keys of an object, and their paths and modes.
 type projection struct {
 	items    []v1.KeyToPath // empty: all keys, each under its own name
 	mode     fs.FileMode
@@ -72,8 +72,8 @@ func newProjection(items []v1.KeyToPath, mode *int32, optional *bool) projection
 	return projection{items: items, mode: fileMode(nil, mode), optional: optional != nil && *optional}
 }
 
-// addKeys puts an object's keys into the payload. missing returns the error of a key that the
-// object does not have.
+// addKeys adds an object's keys to the payload. missing returns the error for a key that the object
+// does not have.
 func (p payload) addKeys(data map[string][]byte, j projection, missing func(key string) error) error {
 	if len(j.items) == 0 {
 		for key, value := range data {

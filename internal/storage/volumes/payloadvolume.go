@@ -16,10 +16,10 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Objects is what volumes show of the API server's objects.
+// Objects returns the API objects that volumes contain.
 type Objects interface {
-	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound
-	// error of the API.
+	// ConfigMap returns the newest version, which callers must not change; a missing object is a
+	// NotFound API error.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	// Secret is like ConfigMap.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
@@ -27,25 +27,24 @@ type Objects interface {
 	Token(ctx context.Context, p *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Certificates is what volumes show of whom the cluster trusts, and of who its pods are. Both
-// return PEM.
+// Certificates returns trust bundles and pod certificates. Both methods return PEM.
 type Certificates interface {
-	// TrustBundle returns the certificates of the source; a bundle that does not exist is a
-	// NotFound error of the API.
+	// TrustBundle returns the certificates of the source; a missing bundle is a NotFound API error.
 	TrustBundle(ctx context.Context, p *v1.Pod, src *v1.ClusterTrustBundleProjection) ([]byte, error)
-	// PodCertificate returns what was issued to the pod for the source of this index of the volume.
+	// PodCertificate returns the key and certificate chain that were issued for the source with
+	// this index in the volume.
 	PodCertificate(p *v1.Pod, volume string, source int) (key, chain []byte, err error)
 }
 
-// reader reads what volumes show.
+// reader reads the content of volumes.
 type reader struct {
 	objects      Objects
 	certificates Certificates
 	allocatable  func() v1.ResourceList
 }
 
-// payloads are volumes whose files the agent writes. They lie in a directory, or a tmpfs, like that
-// of an emptyDir.
+// payloads are volumes whose files the agent writes. They are in a directory or tmpfs like that of
+// an emptyDir.
 type payloads struct {
 	plain
 	*folders
@@ -63,8 +62,7 @@ func (k *payloads) prepare(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// setup makes the volume show its files, or leaves it as it is when it cannot be known what it
-// should show now.
+// setup updates the volume's files, or leaves them unchanged if there are no inputs.
 func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	done := outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: true, SELinuxRelabel: true}}
 	files, read := v.input.(payload)
@@ -98,9 +96,9 @@ func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	return done, nil
 }
 
-// mountPointsWithin returns where containers mount other volumes below this one, relative to it and
-// without those that lie below another. A container cannot make them itself, since the volume is
-// read-only to it.
+// mountPointsWithin returns the paths at which containers mount other volumes below this one,
+// relative to it and without nested ones. A container cannot create them itself, since the volume
+// is read-only to it.
 func mountPointsWithin(p *v1.Pod, volume string) []string {
 	var out []string
 	for _, c := range containersOf(p) {
@@ -128,8 +126,8 @@ func mountPointsWithin(p *v1.Pod, volume string) []string {
 
 func rooted(mountPath string) string { return path.Join("/", mountPath) }
 
-// makeMountPoints makes the directories in the volume's root. Those that the payload itself brings
-// are left to it.
+// makeMountPoints creates the directories in the volume's root. Those that the payload contains are
+// skipped.
 func makeMountPoints(dir *os.File, points []string, files payload) error {
 	if len(points) == 0 {
 		return nil
@@ -151,7 +149,7 @@ func makeMountPoints(dir *os.File, points []string, files payload) error {
 	return nil
 }
 
-// has reports whether some path of the payload begins with the element.
+// has reports whether a path of the payload begins with the element.
 func (p payload) has(element string) bool {
 	for name := range p {
 		if name == element || strings.HasPrefix(name, element+"/") {

@@ -9,12 +9,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Inputs are what the volumes of one pod are made of, as of one moment; they hold secrets.
+// Inputs are the inputs of a pod's volumes at one moment; they contain secrets.
 type Inputs struct {
 	volumes map[string]volume // by name
 }
 
-// Live reports whether a pod has volumes that follow what they show, and so want a Setup in every
+// Live reports whether a pod has volumes whose content may change, and which need a Setup in every
 // pass.
 func (in Inputs) Live() bool {
 	for _, v := range in.volumes {
@@ -25,8 +25,8 @@ func (in Inputs) Live() bool {
 	return false
 }
 
-// Groups are those that the pod's processes have to be in to use its volumes, in addition to what
-// the pod says.
+// Groups returns the supplemental groups that the pod's volumes require, in addition to those of
+// the pod.
 func (in Inputs) Groups() []int64 {
 	var groups []int64
 	for _, v := range in.volumes {
@@ -41,9 +41,9 @@ func (in Inputs) Groups() []int64 {
 	return slices.Compact(groups)
 }
 
-// Prepare reads all that the pod's volumes are made of; it makes nothing. The inputs are those of
-// the volumes that did not fail. Until it has succeeded once, nothing of the pod is to be made;
-// later, a volume without inputs goes on showing what it shows.
+// Prepare reads the inputs of the pod's volumes; it creates nothing. It returns the inputs of all
+// volumes that did not fail. Nothing of the pod may be created until it has succeeded once; later,
+// a volume without inputs stays as it is.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 	began := time.Now()
 	all, err := m.each(p, Inputs{}, func(v *volume) {

@@ -10,7 +10,6 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// newProjected returns the kind of volumes that show several sources in one folder.
 func newProjected(p *parts) kind {
 	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readProjected}
 }
@@ -25,7 +24,8 @@ func (r *reader) readProjected(ctx context.Context, to payload, v *volume) error
 	return utilerrors.NewAggregate(errs)
 }
 
-// addSource adds the source of this index of a projected volume; later ones win.
+// addSource adds the source with this index of a projected volume; later sources replace files of
+// earlier ones.
 func (r *reader) addSource(ctx context.Context, to payload, v *volume, source int) error {
 	p, mode := v.pod, v.spec.Projected.DefaultMode
 	s := &v.spec.Projected.Sources[source]
@@ -54,8 +54,8 @@ func (r *reader) addSource(ctx context.Context, to payload, v *volume, source in
 	return errors.New("a source of the projected volume is of no known type")
 }
 
-// addPodCertificate adds the files of a podCertificate source: key and certificates in one, or
-// apart.
+// addPodCertificate adds the files of a podCertificate source: key and certificates in one file or
+// in separate ones.
 func (r *reader) addPodCertificate(to payload, v *volume, source int) error {
 	src, mode := v.spec.Projected.Sources[source].PodCertificate, v.spec.Projected.DefaultMode
 	key, chain, err := r.certificates.PodCertificate(v.pod, v.spec.Name, source)
@@ -78,9 +78,9 @@ func (r *reader) addPodCertificate(to payload, v *volume, source int) error {
 	return nil
 }
 
-// credential returns a file that only its reader may see (KEP-2451). Where the pod says who that
-// is, by its fsGroup or by one user of all its containers, others are shut out; else the volume's
-// mode decides.
+// credential returns a file that only its user can read (KEP-2451). If the pod specifies the user,
+// by its fsGroup or by one user of all its containers, others have no access; otherwise the
+// volume's mode applies.
 func credential(p *v1.Pod, mode *int32, data []byte) content {
 	user := commonUser(p)
 	if user == nil && fsGroup(p) == nil {

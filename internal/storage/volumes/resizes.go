@@ -9,18 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Reasons of events of volumes that grow; the words are the kubelet's.
+// Reasons of resize events; they are the kubelet's.
 const (
 	resizedReason      = "FileSystemResizeSuccessful"
 	readOnlyReason     = "FileSystemResizeFailed"
 	resizeFailedReason = "VolumeResizeFailed"
 )
 
-// resizes tells claims, and those who look at them and at their pods, how far the growth of a
-// volume has come.
+// resizes writes the progress of an expansion to claims and events.
 type resizes struct{ *csiShared }
 
-// begin notes in the claim that this node is at it, and returns the claim as stored.
+// begin marks the expansion as in progress in the claim, and returns the claim as stored.
 func (r resizes) begin(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	stored, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeBegun(claim))
 	if err != nil {
@@ -29,7 +28,7 @@ func (r resizes) begin(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v
 	return stored, nil
 }
 
-// finish notes in the claim that its volume has the size.
+// finish writes the volume's new size to the claim.
 func (r resizes) finish(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	stored, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResized(claim, size))
 	if err != nil {
@@ -38,7 +37,7 @@ func (r resizes) finish(ctx context.Context, claim *v1.PersistentVolumeClaim, si
 	return stored, nil
 }
 
-// fail notes in the claim why its volume did not grow.
+// fail writes the error of the expansion to the claim.
 func (r resizes) fail(ctx context.Context, claim *v1.PersistentVolumeClaim, how feasibility, cause error) error {
 	message := fmt.Sprintf("failed to expand pvc with %v", cause)
 	_, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeFailed(claim, message, how, time.Now()))

@@ -8,7 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// newSecrets returns the kind of volumes that show a Secret, which must not reach a disk.
+// newSecrets returns the kind of secret volumes. They are in memory: a Secret must not reach a
+// disk.
 func newSecrets(p *parts) kind {
 	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readSecret}
 }

@@ -12,9 +12,9 @@ import (
 	"berth/internal/pod"
 )
 
-// computeFileLabel returns the label of files for processes with the options: the policy's, with
-// the user and the level of the options. Without a level the runtime chooses one for each
-// container, so that there is none to mount with: "".
+// computeFileLabel returns the file label for processes with the options: the policy's, with user
+// and level of the options. Without a level it returns "", because the runtime then chooses one for
+// each container.
 func computeFileLabel(policy string, o *v1.SELinuxOptions) string {
 	parts := strings.SplitN(policy, ":", 4)
 	if o == nil || o.Level == "" || len(parts) < 3 {
@@ -26,8 +26,8 @@ func computeFileLabel(policy string, o *v1.SELinuxOptions) string {
 	return strings.Join(append(parts[:3:3], o.Level), ":")
 }
 
-// computeMountLabel returns the label with which the pod's volumes of these names are to be
-// mounted, "" for none: that of all containers that mount them. Several are an error.
+// computeMountLabel returns the label with which the pod's volumes of these names are mounted, ""
+// for none: the common label of all containers that mount them. Different labels are an error.
 func computeMountLabel(p *v1.Pod, names []string, policy string) (string, error) {
 	var labels []string
 	for _, c := range containersOf(p) {
@@ -54,8 +54,8 @@ func computeMountLabel(p *v1.Pod, names []string, policy string) (string, error)
 	return "", fmt.Errorf("multiple SELinux labels found: %s", strings.Join(labels, ","))
 }
 
-// isMountedWithLabel reports whether the volume is mounted with a label at all, rather than
-// relabelled file by file (KEP-1710).
+// isMountedWithLabel reports whether the volume is mounted with a label, rather than relabelled
+// file by file (KEP-1710).
 func isMountedWithLabel(v csiVolume, modes LabelledModes) bool {
 	p := v.pod
 	switch {
@@ -71,21 +71,21 @@ func isMountedWithLabel(v csiVolume, modes LabelledModes) bool {
 type LabelledModes int
 
 const (
-	// OnePod: volumes that are for one pod alone.
+	// OnePod selects ReadWriteOncePod volumes only.
 	OnePod LabelledModes = iota
-	// AllModes: every volume (feature gate SELinuxMount).
+	// AllModes selects every volume (feature gate SELinuxMount).
 	AllModes
 )
 
-// mountLabel is the label with which a volume is mounted, "" for none, and the pods that have the
-// volume with it, or are about to. A pod that wants another label is none of them: two such pods
-// would wait for each other.
+// mountLabel is the label with which a volume is mounted, "" for none, and the pods that use it
+// with this label, or are about to. A pod with another label is not recorded: two such pods would
+// wait for each other.
 type mountLabel struct {
 	text string
 	pods map[pod.UID]bool
 }
 
-// label notes the label of a volume, and of whose pods it is. The caller holds s.mu.
+// label records the label of a volume, and its pods. The caller holds s.mu.
 func (s *csiState) label(id csiID, text string, pods ...pod.UID) {
 	l := s.labels[id]
 	if l == nil {
@@ -98,10 +98,10 @@ func (s *csiState) label(id csiID, text string, pods ...pod.UID) {
 	}
 }
 
-// withLabel returns the volume with the label with which it is to be mounted for the pod. It is the
-// caller's turn with the volume. Pods that have it at the same time agree on the label; what an
-// earlier pod left staged with another one is unstaged first. What is mounted for the pod keeps its
-// label, whatever is thought of that now: a driver or an agent may have been set up anew.
+// withLabel returns the volume with the label for the pod's mount. The caller holds the volume's
+// lock. Concurrent pods must have the same label; if an earlier pod left the volume staged with
+// another one, it is unstaged first. A volume that is mounted for the pod keeps its label, even if
+// driver or agent have been reconfigured.
 func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error) {
 	var wrong error
 	if policy := c.csi.FileLabel(); policy != "" && isMountedWithLabel(v, c.csi.LabelledModes) {
@@ -154,7 +154,7 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 	return v, nil
 }
 
-// namesOf returns the names under which the pod has the volume.
+// namesOf returns the names of the volume in the pod's spec.
 func namesOf(v csiVolume) []string {
 	if v.claim == nil {
 		return []string{v.specName}

@@ -17,20 +17,20 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// subpathsDir is the folder in a pod's directory that holds <volume>/<container>/<index>, on each
-// of which a part of a volume is mounted.
+// subpathsDir is the directory in a pod's directory with the mount points
+// <volume>/<container>/<index> of subPaths.
 const subpathsDir = "volume-subpaths"
 
-// subpaths shows containers parts of volumes.
+// subpaths mounts subPaths of volumes.
 type subpaths struct {
 	host    *host
 	journal *journal.Journal
 }
 
-// SubpathError says that a container cannot be given a part of a volume. Its text does not tell
-// what lies outside the volume; Err, which the journal shows, may.
+// SubpathError is the failure of a container's subPath. Its text contains nothing from outside the
+// volume; Err, which the journal records, may.
 type SubpathError struct {
-	Step              string // what failed
+	Step              string // the failed step
 	Volume, Container string
 	Err               error
 }
@@ -43,20 +43,19 @@ func (e *SubpathError) Error() string {
 	return text
 }
 
-// Unwrap returns the cause.
 func (e *SubpathError) Unwrap() error { return e.Err }
 
-// Steps of the preparation of a subPath, as errors call them.
+// Steps of a subPath's preparation, as errors name them.
 const (
 	createSubpath  = "create subPath directory"
 	prepareSubpath = "prepare subPath"
 )
 
-// BindSubpath shows the part of the volume at a path of the agent's own, which it returns: whatever
-// a container makes of its volume afterwards, that path stays what it is. Missing directories are
-// made, with the mode of the volume's own. What was shown there before, to an earlier incarnation
-// of the container, gives way. Filesystems that are mounted inside the part already are not shown.
-// The error is a *SubpathError; Teardown undoes it all.
+// BindSubpath mounts the subPath at a path below the agent's root, which it returns: later changes
+// by containers do not affect it. Missing directories are created with the mode of the volume's
+// root. An existing mount, for an earlier instance of the container, is replaced. Filesystems that
+// are mounted inside the subPath are not included. The error is a *SubpathError; Teardown undoes
+// everything.
 func (sp *subpaths) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, error) {
 	target, err := sp.bindSubpath(ctx, p, s)
 	if err == nil {
@@ -90,7 +89,7 @@ func (sp *subpaths) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpat
 		return fail(prepareSubpath, err)
 	}
 	defer unix.Close(root)
-	// What is bound comes out of this lookup and no other, also where directories were made for it.
+	// Only the result of this lookup is mounted, even if directories were created for it.
 	part, err := safepath.Lookup(root, s.Path, unix.O_PATH)
 	for try := 0; try < safepath.LookupTries && errors.Is(err, unix.ENOENT); try++ {
 		if err := safepath.MakeDirs(root, s.Path); err != nil {
@@ -109,7 +108,7 @@ func (sp *subpaths) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpat
 	return target, nil
 }
 
-// bindAt mounts what the descriptor refers to at the target, in place of what is there.
+// bindAt mounts the descriptor's file at the target and replaces an existing mount.
 func (sp *subpaths) bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
 	f, err := sp.host.files.Make(filepath.Dir(target), 0o750, 0o750)
 	if err != nil {
@@ -134,15 +133,15 @@ func (sp *subpaths) bindAt(part int, target string, propagation runtimeapi.Mount
 	if propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 		return nil
 	}
-	// Mounts of the host still come in; nothing that happens here reaches the host.
+	// Host mounts still propagate in; mounts here do not propagate to the host.
 	if err := unix.Mount("", safepath.Self(tree), "", unix.MS_SLAVE, ""); err != nil {
 		return errors.Join(fmt.Errorf("make the mount on %s a slave: %w", target, err), detach(dir, name, target))
 	}
 	return nil
 }
 
-// makeTarget makes what the part can be mounted on, in the directory: a directory for a directory,
-// a file for anything else.
+// makeTarget creates the mount point in the directory: a directory for a directory, a file for
+// anything else.
 func makeTarget(part, dir int, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(part, &st); err != nil {
@@ -172,9 +171,8 @@ func makeTarget(part, dir int, name string) error {
 	return unix.Close(fd)
 }
 
-// detach unmounts everything that is mounted on the name in the directory, with all below it; where
-// nothing is mounted, it does nothing. What was mounted elsewhere and has come in by propagation
-// stays where it came from. The path is for errors only.
+// detach unmounts everything at and below the name in the directory, if anything. Mounts that were
+// propagated from elsewhere stay at their origin. The path is for errors only.
 func detach(dir int, name, path string) error {
 	for {
 		fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -195,13 +193,13 @@ func detach(dir int, name, path string) error {
 	}
 }
 
-// detachTop unmounts what the descriptor refers to, and reports whether it is a mount at all.
+// detachTop unmounts the descriptor's mount, and reports whether it is one.
 func detachTop(fd int) (mounted bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return false, err
 	}
-	// First apart from its peers: else the host would lose each mount below that it shares with
+	// Make it private first: otherwise the host would lose each mount below that it shares with
 	// this one.
 	err = unix.Mount("", safepath.Self(fd), "", unix.MS_PRIVATE|unix.MS_REC, "")
 	if errors.Is(err, unix.EINVAL) {
@@ -213,8 +211,8 @@ func detachTop(fd int) (mounted bool, err error) {
 	return true, unix.Unmount(safepath.Self(fd), unix.MNT_DETACH)
 }
 
-// unbind unmounts the parts of volumes that the pod's containers were given, by whatever agent, and
-// removes the folder that they were shown in.
+// unbind unmounts the subPaths of the pod's containers, including those of an earlier agent, and
+// removes their directory.
 func (sp *subpaths) unbind(ctx context.Context, podDir string) error {
 	top := filepath.Join(podDir, subpathsDir)
 	if err := sp.detachBelow(ctx, top, 2); err != nil {
@@ -223,8 +221,7 @@ func (sp *subpaths) unbind(ctx context.Context, podDir string) error {
 	return sp.host.files.Remove(top)
 }
 
-// detachBelow unmounts what is mounted on the entries of the directories that are so many levels
-// below dir.
+// detachBelow unmounts the entries of the directories that are levels below dir.
 func (sp *subpaths) detachBelow(ctx context.Context, dir string, levels int) error {
 	f, err := sp.host.files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

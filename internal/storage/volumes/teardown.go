@@ -15,10 +15,9 @@ import (
 	"berth/internal/pod"
 )
 
-// Teardown unmounts the pod's volumes and removes what they hold; the mount table says what is
-// there, so it works for pods that an earlier run of the agent set up. It is idempotent. Where
-// something stays mounted, nothing is removed and the error says what. No container of the pod may
-// run any more.
+// Teardown unmounts the pod's volumes and removes their directories. It reads the mount table, so
+// it works for pods that an earlier run of the agent set up. It is idempotent. If a mount remains,
+// nothing is removed and the error names it. No container of the pod may be running.
 func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 	dir, err := m.podDir(uid)
 	if err == nil {
@@ -35,7 +34,7 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	if err := m.subpaths.unbind(ctx, podDir); err != nil {
 		return err
 	}
-	held := map[string]bool{} // the plugins of kinds that failed: their mounts are left to them
+	held := map[string]bool{} // the plugins of kinds that failed: their mounts are skipped
 	var errs []error
 	for _, source := range slices.Sorted(maps.Keys(m.kinds)) {
 		if err := m.kinds[source].teardown(ctx, uid, podDir); err != nil {
@@ -57,7 +56,7 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	if err := m.files.Remove(filepath.Join(podDir, devicesDir)); err != nil {
 		return err
 	}
-	// The marker goes first: a volume of which only a part was removed must not look ready.
+	// The marker first: a partly removed volume must not look complete.
 	if err := m.files.Remove(filepath.Join(podDir, "plugins", emptyDirPlugin)); err != nil {
 		return fmt.Errorf("remove markers: %w", err)
 	}
@@ -81,12 +80,12 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	return nil
 }
 
-// removeVolumes removes the folders of the pod's volumes of one type, of which nothing is mounted
-// any more; spent is how long that took, by folder.
+// removeVolumes removes the directories of the pod's volumes of one plugin, which have no mounts
+// any more; spent is the unmount time by directory.
 func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os.DirEntry, spent map[string]time.Duration) error {
 	path := filepath.Join(volumes.Name(), plugin.Name())
 	if !plugin.IsDir() {
-		return safepath.RemoveAt(int(volumes.Fd()), plugin.Name(), path) // a link that a container has put there
+		return safepath.RemoveAt(int(volumes.Fd()), plugin.Name(), path) // a link that a container has created
 	}
 	dir, err := m.files.Open(path)
 	if err != nil {
@@ -108,7 +107,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 		} else {
 			err = safepath.RemoveEmptyAt(int(dir.Fd()), e.Name(), path)
 		}
-		if plugin.Name() != csiPlugin { // those are counted where their drivers are called
+		if plugin.Name() != csiPlugin { // those are counted at the calls of their drivers
 			m.operated(ctx, pluginName(plugin.Name()), unmountVolume, spent[e.Name()]+time.Since(began), err)
 		}
 		if err != nil {
@@ -118,7 +117,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 	return safepath.RemoveEmptyAt(int(volumes.Fd()), plugin.Name(), path)
 }
 
-// ownsAll reports whether everything in folders of the plugin is the agent's.
+// ownsAll reports whether everything in directories of the plugin belongs to the agent.
 func ownsAll(plugin string) bool {
 	for _, r := range kinds {
 		if r.plugin == plugin {
@@ -128,9 +127,8 @@ func ownsAll(plugin string) bool {
 	return false
 }
 
-// unmountBelow unmounts everything mounted below dir, the folder of a pod's volumes, later mounts
-// first, but those of the plugins that are held. It returns how long that took, by the type of each
-// volume and its folder.
+// unmountBelow unmounts everything below dir, the directory of a pod's volumes, in reverse order,
+// except the held plugins. It returns the duration by plugin and volume directory.
 func (m *Manager) unmountBelow(ctx context.Context, dir string, held map[string]bool) (map[string]map[string]time.Duration, error) {
 	real, err := m.files.Real(dir)
 	if err != nil {

@@ -10,19 +10,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Use is what is used of a volume; numbers that nobody tells are 0.
+// Use is the usage of a volume; unknown numbers are 0.
 type Use struct {
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
-	// Abnormal says whether the volume is in a bad state; nil: its driver does not tell.
+	// Abnormal reports whether the volume is abnormal; nil: not reported by its driver.
 	Abnormal *bool
-	// Source is who tells: "statfs", "block", or a driver.
+	// Source is the origin of the numbers: "statfs", "block", or a driver.
 	Source string
 }
 
-// Use returns what is used of a pod's volume that has a claim, or is of a CSI driver or NFS;
-// errors.ErrUnsupported of others, and of those of which nothing can be known. It may last as long
-// as a driver's answer, at most two minutes, or a server's.
+// Use returns the usage of a pod's volume that has a claim, or is a CSI or NFS volume;
+// errors.ErrUnsupported for other volumes and those without usage. It may block until a driver
+// answers, at most two minutes, or a server does.
 func (m *Manager) Use(ctx context.Context, p *v1.Pod, name string) (Use, error) {
 	i := slices.IndexFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
 	podDir, err := m.podDir(p.UID)
@@ -33,7 +33,7 @@ func (m *Manager) Use(ctx context.Context, p *v1.Pod, name string) (Use, error) 
 	return m.kindOf(v).use(ctx, v)
 }
 
-// useFileSystem returns what is used of the file system that the path is in.
+// useFileSystem returns the usage of the filesystem of the path.
 func (h *host) useFileSystem(path string) (Use, error) {
 	f, err := h.files.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

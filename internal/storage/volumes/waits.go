@@ -9,25 +9,25 @@ import (
 	"berth/internal/pod"
 )
 
-// Wait is what a volume of a pod waits for, and until when.
+// Wait is an operation that a pod's volume waits for, with its timeout.
 type Wait struct {
-	// From is the program that has not answered, in words: "the NFS server files".
+	// From names the program that has not answered: "the NFS server files".
 	From string
-	// Call is what it was asked for: "the mount of files:/export".
+	// Call is the operation: "the mount of files:/export".
 	Call string
-	// Volume is the pod's name of the volume.
+	// Volume is the name of the volume in the pod's spec.
 	Volume string
-	// Since is when the wait began, Until when it times out.
+	// Since is the start of the wait, Until its timeout.
 	Since, Until time.Time
 }
 
-// openWaits are those of all pods. It is safe for concurrent use.
+// openWaits are the pending waits of all pods. It is safe for concurrent use.
 type openWaits struct {
 	mu       sync.Mutex
 	underWay map[*Wait]pod.UID // guarded by mu
 }
 
-// begin records a wait of the volume that times out after limit. The returned function ends the
+// begin records a wait of the volume that times out after limit. The returned function removes the
 // record.
 func (w *openWaits) begin(v *volume, from, call string, limit time.Duration) (end func()) {
 	now := time.Now()
@@ -45,8 +45,8 @@ func (w *openWaits) begin(v *volume, from, call string, limit time.Duration) (en
 	}
 }
 
-// Waits returns what volumes of the pod wait for, the oldest wait first. Calls of CSI drivers are
-// left out: the drivers report those.
+// Waits returns the pending waits of the pod's volumes, oldest first. Calls of CSI drivers are not
+// included: the drivers report those.
 func (m *Manager) Waits(uid pod.UID) []Wait {
 	m.waits.mu.Lock()
 	defer m.waits.mu.Unlock()

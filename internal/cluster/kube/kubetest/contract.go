@@ -26,20 +26,20 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// Target is a server that the contract suite runs on. The suite touches only what it has made
-// itself, in the namespace default, which has the service account default.
+// Target is a server that the contract suite runs on. The suite touches only objects that it has
+// created, in the namespace default, which has the service account default.
 type Target struct {
-	// Config reaches the server with the rights of an administrator.
+	// Config reaches the server with administrator rights.
 	Config *rest.Config
-	// Forgotten returns a resource version that the server does not remember. The server also
-	// forgets, then or a few seconds later, what it has answered so far.
+	// Forgotten returns a resource version that the server has compacted. The server also compacts,
+	// then or a few seconds later, the versions that it has returned so far.
 	Forgotten func() string
-	// Lacks are the clauses that the server does not keep, by their names, and why. Such a clause
-	// must fail: one that holds after all is an error.
+	// Lacks maps the names of clauses that the server does not fulfil to the reasons. Such a clause
+	// must fail: a clause that succeeds is an error.
 	Lacks map[string]string
 }
 
-// How long a clause waits, and one that the target is known to lack.
+// The timeout of a clause, and of one that the target is known to lack.
 const (
 	patience       = 30 * time.Second
 	littlePatience = 2 * time.Second
@@ -47,27 +47,26 @@ const (
 
 const namespace = "default"
 
-// clause is one sentence of the contract.
+// clause is one requirement of the contract.
 type clause struct {
 	name string
 	run  func(*contract)
 }
 
-// typedClauses are about what clients with types see, in JSON and in protobuf; wireClauses about
-// requests and answers as they go over the wire, and say themselves in which form.
+// typedClauses test typed clients, in JSON and in protobuf. wireClauses test requests and answers
+// on the wire, and choose the format themselves.
 var (
 	typedClauses = slices.Concat(writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract, claimContract)
 	wireClauses  = slices.Concat(applyContract, dryRunContract, tableContract, pageContract, preconditionContract, decodingContract, validationContract, selectorContract, discoveryContract, subresourceContract)
 )
 
-// RunContract checks that a server keeps the contract. Each clause is a parallel subtest with a
-// target of its own; targets may share one server, and need no node, scheduler or controller to do
-// anything.
+// RunContract checks that a server fulfils the contract. Each clause is a parallel subtest with its
+// own target; targets may share one server, and need no node, scheduler or controller.
 func RunContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
 }
 
-// RunContractInBubbles is RunContract with each clause, and the making of its target, in a
+// RunContractInBubbles is RunContract with each clause and the creation of its target in a
 // testing/synctest bubble.
 func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, synctest.Test)
@@ -91,7 +90,7 @@ func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(
 	})
 }
 
-// RunWatchContract is RunContract of the clauses about lists and watches alone.
+// RunWatchContract is RunContract for the clauses about lists and watches only.
 func RunWatchContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	run := runner(t, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
 	for _, cl := range watchContract {
@@ -100,7 +99,7 @@ func RunWatchContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	}
 }
 
-// runner returns what runs one clause in one format, each with a target of its own.
+// runner returns a function that runs one clause in one format with its own target.
 func runner(t *testing.T, newTarget func(t *testing.T) Target, within func(*testing.T, func(*testing.T))) func(name, format string, test func(*contract)) {
 	return func(name, format string, test func(*contract)) {
 		t.Run(name+"/"+strings.TrimPrefix(format, "application/"), func(t *testing.T) {
@@ -112,16 +111,16 @@ func runner(t *testing.T, newTarget func(t *testing.T) Target, within func(*test
 	}
 }
 
-// contract is one clause at work.
+// contract is one running clause.
 type contract struct {
 	testing.TB
 	Target
 	format   string
-	id       string        // begins the names of what the clause makes
-	patience time.Duration // bounds every wait; it is no expectation of speed
+	id       string        // prefix of the names of objects that the clause creates
+	patience time.Duration // limits every wait; no expectation of speed
 }
 
-// request begins a request for a kind of object.
+// request starts a request for a kind of object.
 func (c *contract) request(verb string, k *kind) *rest.Request {
 	c.Helper()
 	config := rest.CopyConfig(c.Config)
@@ -145,7 +144,7 @@ func (c *contract) ctx() context.Context {
 	return ctx
 }
 
-// into carries out a request whose answer is an object.
+// into sends a request whose answer is an object.
 func into[P Object](c *contract, r *rest.Request) (P, error) {
 	c.Helper()
 	o := kindOf[P]().new().(P)
@@ -162,7 +161,7 @@ func mustInto[P Object](c *contract, r *rest.Request) P {
 	return o
 }
 
-// create makes an object and removes it at the end.
+// create creates an object and deletes it at the end.
 func create[P Object](c *contract, o P) P {
 	c.Helper()
 	created := mustInto[P](c, c.request("POST", kindOf[P]()).Body(o))
@@ -191,7 +190,6 @@ func mustRead[P Object](c *contract, name string) P {
 	return mustInto[P](c, c.request("GET", kindOf[P]()).Name(name))
 }
 
-// patched sends a patch.
 func patched[P Object](c *contract, kind types.PatchType, name, subresource, body string) (P, error) {
 	c.Helper()
 	r := c.request("PATCH", kindOf[P]()).Name(name).SetHeader("Content-Type", string(kind)).Body([]byte(body))
@@ -210,13 +208,12 @@ func mustPatch[P Object](c *contract, kind types.PatchType, name, subresource, b
 	return o
 }
 
-// remove deletes with options and returns the error.
+// remove deletes an object with options and returns the error.
 func remove[P Object](c *contract, name string, o *metav1.DeleteOptions) error {
 	c.Helper()
 	return c.request("DELETE", kindOf[P]()).Name(name).Body(o).Do(c.ctx()).Error()
 }
 
-// expect checks the reason of an error.
 func (c *contract) expect(err error, want metav1.StatusReason, what string) {
 	c.Helper()
 	if got := apierrors.ReasonForError(err); err == nil || got != want {
@@ -224,14 +221,14 @@ func (c *contract) expect(err error, want metav1.StatusReason, what string) {
 	}
 }
 
-// pod is a pod that nobody but the suite touches. node may be empty.
+// pod returns a pod that only the suite touches. node may be empty.
 func (c *contract) pod(node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: c.id, Namespace: namespace, Labels: map[string]string{"contract": c.id}},
 		Spec: v1.PodSpec{
 			NodeName: node, SchedulerName: "nobody", AutomountServiceAccountToken: new(false),
 			Containers: []v1.Container{{Name: "c", Image: "registry.example/i:1"}},
-			// The node does not exist, and nobody shall evict the pod for it.
+			// The node does not exist, and no controller must evict the pod for that.
 			Tolerations: []v1.Toleration{{Operator: v1.TolerationOpExists}},
 		},
 	}
@@ -241,13 +238,12 @@ func (c *contract) configMap(data string) *v1.ConfigMap {
 	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: c.id, Namespace: namespace, Labels: map[string]string{"contract": c.id}}, Data: map[string]string{"k": data}}
 }
 
-// stream is a watch.
 type stream struct {
 	*contract
 	watch.Interface
 }
 
-// watchKind begins a watch of a kind with options.
+// watchKind opens a watch of a kind with options.
 func watchKind[P Object](c *contract, o metav1.ListOptions) (*stream, error) {
 	c.Helper()
 	ctx, cancel := context.WithCancel(c.Context())
@@ -270,7 +266,6 @@ func mustWatch[P Object](c *contract, o metav1.ListOptions) *stream {
 	return s
 }
 
-// next returns the next event.
 func (s *stream) next() watch.Event {
 	s.Helper()
 	timer := time.NewTimer(s.patience)
@@ -287,7 +282,7 @@ func (s *stream) next() watch.Event {
 	return watch.Event{}
 }
 
-// expectNext checks type and name of the next event that is no bookmark, and returns its object.
+// expectNext checks type and name of the next event that is not a bookmark, and returns its object.
 func (s *stream) expectNext(want watch.EventType, name string) Object {
 	s.Helper()
 	event := s.next()
@@ -308,13 +303,12 @@ func describe(o runtime.Object) string {
 	return fmt.Sprintf("%v", o)
 }
 
-// list reads a list.
 func list(c *contract, k *kind, o metav1.ListOptions, list runtime.Object) error {
 	c.Helper()
 	return c.request("GET", k).VersionedParams(&o, runtime.NewParameterCodec(kube.Scheme())).Do(c.ctx()).Into(list)
 }
 
-// certificateRequest returns a request for a certificate of nothing.
+// certificateRequest returns a certificate request for no real subject.
 func certificateRequest(c *contract) []byte {
 	c.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,6 +1,6 @@
 package kubetest
 
-// applied sends an apply patch of a config map as a manager.
+// applied sends an apply patch of a config map for a field manager.
 func (c *contract) applied(manager, query, rest string) *reply {
 	c.Helper()
 	return c.send(ask{
@@ -134,7 +134,7 @@ var applyContract = []clause{
 	}},
 }
 
-// manages checks what an entry of managedFields says; "" is the main resource.
+// manages checks an entry of managedFields; "" is the main resource.
 func (r *reply) manages(manager, operation, subresource, fields string) *reply {
 	r.Helper()
 	entries, _ := r.value("metadata", "managedFields").([]any)

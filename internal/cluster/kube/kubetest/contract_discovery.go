@@ -8,8 +8,8 @@ import (
 
 const asGroups = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// served are resources that every server of pods has, as discovery shows them: what is not named
-// may be there too.
+// served are discovery entries of resources that every server of pods has. Other resources may
+// exist too.
 var served = map[string]string{
 	"pods":                   `{"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","shortNames":["po"],"categories":["all"]}`,
 	"pods/status":            `{"name":"pods/status","namespaced":true,"kind":"Pod","verbs":["get","patch","update"]}`,
@@ -25,7 +25,7 @@ var served = map[string]string{
 	"persistentvolumes":      `{"name":"persistentvolumes","namespaced":false,"kind":"PersistentVolume","shortNames":["pv"]}`,
 }
 
-// find returns the element of a list of objects that has a value.
+// find returns the element of a list of objects whose field has the value.
 func find(list any, field, value string) any {
 	all, _ := list.([]any)
 	i := slices.IndexFunc(all, func(e any) bool {
@@ -38,7 +38,6 @@ func find(list any, field, value string) any {
 	return all[i]
 }
 
-// has checks an element of a list.
 func (c *contract) has(what string, list any, field, value, want string) any {
 	c.Helper()
 	found := find(list, field, value)

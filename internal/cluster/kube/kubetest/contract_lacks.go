@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// hold runs a clause. It must hold; one that the target lacks must not.
+// hold runs a clause. It must succeed; a clause that the target lacks must fail.
 func (cl clause) hold(c *contract) {
 	c.Helper()
 	reason, lacks := c.Lacks[cl.name]
@@ -18,7 +18,7 @@ func (cl clause) hold(c *contract) {
 	r := &recorder{TB: c.TB}
 	c.TB, c.patience = r, littlePatience
 	done := make(chan struct{})
-	go func() { // a goroutine of its own, which Fatal can end
+	go func() { // a separate goroutine, which Fatal can terminate
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil {
@@ -35,7 +35,7 @@ func (cl clause) hold(c *contract) {
 	}
 }
 
-// recorder takes the failures of a test that is expected to fail.
+// recorder records the failures of a test that is expected to fail.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex
@@ -57,19 +57,19 @@ func (r *recorder) add(text string) {
 	r.failures = append(r.failures, text)
 }
 
-// Error notes a failure.
+// Error records a failure.
 func (r *recorder) Error(args ...any) { r.add(fmt.Sprint(args...)) }
 
-// Errorf notes a failure.
+// Errorf records a failure.
 func (r *recorder) Errorf(format string, args ...any) { r.add(fmt.Sprintf(format, args...)) }
 
-// Fatal notes a failure and ends the goroutine.
+// Fatal records a failure and terminates the goroutine.
 func (r *recorder) Fatal(args ...any) {
 	r.Error(args...)
 	runtime.Goexit()
 }
 
-// Fatalf notes a failure and ends the goroutine.
+// Fatalf records a failure and terminates the goroutine.
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.Errorf(format, args...)
 	runtime.Goexit()

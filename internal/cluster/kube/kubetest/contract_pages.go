@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// three makes three config maps, -a, -b and -c, and returns the reply to the last one.
+// three creates three config maps, -a, -b and -c, and returns the reply for the last one.
 func (c *contract) three() *reply {
 	c.Helper()
 	var last *reply
@@ -16,17 +16,16 @@ func (c *contract) three() *reply {
 	return last
 }
 
-// spreadKeys are the keys of objects, as JSON.
 type spreadKeys []string
 
-// list is a list of these, in their order.
+// list returns a JSON list of the keys in their order.
 func (k spreadKeys) list() string { return `{"items":[` + strings.Join(k, ",") + `]}` }
 
 const spreadPath = "/api/v1/configmaps?" + ofTheClause
 
-// spread makes config maps in two namespaces of their own, and returns the keys in the order of
-// lists, and the version of the last one: "-" and "." sort before the "/" that ends a namespace,
-// and after the end of a name.
+// spread creates config maps in two new namespaces, and returns the keys in list order and the
+// version of the last one: "-" and "." sort before the "/" that ends a namespace, and after the end
+// of a name.
 func (c *contract) spread() (keys spreadKeys, version string) {
 	c.Helper()
 	for _, namespace := range []string{"$id", "$id-b"} {
@@ -171,7 +170,7 @@ var pageContract = []clause{
 	}},
 }
 
-// untilForgotten sends a request until the server says that it does not remember what it asks for.
+// untilForgotten repeats a request until the server answers that the version is compacted.
 func (c *contract) untilForgotten(a ask) *reply {
 	c.Helper()
 	again := time.NewTicker(100 * time.Millisecond)

@@ -59,8 +59,8 @@ var resizeContract = []clause{
 	}},
 }
 
-// resizablePod makes a burstable pod and a node with room for it, without which the server refuses
-// a resize.
+// resizablePod creates a burstable pod and a node with capacity for it, without which the server
+// rejects a resize.
 func resizablePod(c *contract) {
 	room := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("10")}
 	create(c, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.id}, Status: v1.NodeStatus{Capacity: room, Allocatable: room}})
@@ -72,7 +72,7 @@ func resizablePod(c *contract) {
 	create(c, p)
 }
 
-// resizeTo is a patch to another CPU request and memory limit.
+// resizeTo returns a patch of the CPU request and memory limit.
 func resizeTo(cpu, memory string) string {
 	return fmt.Sprintf(`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":%q},"limits":{"memory":%q}}}]}}`, cpu, memory)
 }

@@ -9,13 +9,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// wireWatch is a watch as it goes over the wire: one JSON object after the other.
+// wireWatch is a watch on the wire: a sequence of JSON objects.
 type wireWatch struct {
 	*contract
 	events *json.Decoder
 }
 
-// watchWire begins a watch that must be granted.
+// watchWire opens a watch, which must succeed.
 func (c *contract) watchWire(a ask) *wireWatch {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
@@ -60,8 +60,8 @@ func (w *wireWatch) read() (event map[string]any) {
 	return event
 }
 
-// isTimedBookmark reports whether the event is a bookmark that a server sends by its clock, at any
-// moment; the one at the end of the first events is none.
+// isTimedBookmark reports whether the event is a bookmark that a server sends on a timer, at any
+// moment; the one at the end of the initial events is not.
 func isTimedBookmark(event map[string]any) bool {
 	object, _ := event["object"].(map[string]any)
 	metadata, _ := object["metadata"].(map[string]any)

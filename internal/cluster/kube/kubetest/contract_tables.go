@@ -11,8 +11,8 @@ const (
 	asPartialList = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 )
 
-// printed says, for one kind, what a table of it has: columns as name:type:priority, and the cells
-// of a row, as JSON, of an object made from body.
+// printed has the expected table of a kind: columns as name:type:priority, and the cells of a row,
+// as JSON, of an object created from body.
 type printed struct{ name, collection, body, columns, cells string }
 
 var printedKinds = []printed{
@@ -98,7 +98,6 @@ var printedKinds = []printed{
 	},
 }
 
-// tableClauses are a clause for each kind.
 func tableClauses() []clause {
 	var clauses []clause
 	for _, p := range printedKinds {
@@ -113,7 +112,7 @@ func tableClauses() []clause {
 	return clauses
 }
 
-// columns are those of a table, as in printed.
+// columns returns the columns of a table in the form of printed.
 func (r *reply) columns() string {
 	columns, _ := r.value("columnDefinitions").([]any)
 	var out []string

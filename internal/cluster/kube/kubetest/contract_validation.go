@@ -2,14 +2,14 @@ package kubetest
 
 import "strings"
 
-// judged is one write that a server refuses, and what it says.
+// judged is one write and the server's validation message.
 type judged struct {
-	change  string // a merge patch of what was created; "" is a creation of body
+	change  string // a merge patch of the created object; "" means creation of body
 	body    string
-	message string // after `KIND "NAME" is invalid: `; "" is a write that is taken
+	message string // after `KIND "NAME" is invalid: `; "" means that the write is accepted
 }
 
-// judges runs through judgements of a kind. body is what changes are made to.
+// judges checks validation of a kind. body is the object that patches change.
 func (c *contract) judges(kind, collection, body string, all []judged) {
 	c.Helper()
 	if body != "" {
@@ -34,7 +34,7 @@ func (c *contract) judges(kind, collection, body string, all []judged) {
 	}
 }
 
-// podOf is a pod with this spec, of which tolerations and containers are there already.
+// podOf returns a pod with this spec in addition to tolerations and containers.
 func podOf(spec string) string {
 	return `{"metadata":{"name":"$id"},"spec":{"nodeName":"nowhere","automountServiceAccountToken":false,` + spec + `}}`
 }

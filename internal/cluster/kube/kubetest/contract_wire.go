@@ -25,16 +25,15 @@ const (
 	strategicPatch = "application/strategic-merge-patch+json"
 )
 
-// ask is one request. In path and body, $id stands for the id of the clause.
+// ask is one request. In path and body, $id stands for the ID of the clause.
 type ask struct {
-	method, path string // the method is GET if it is empty
+	method, path string // an empty method means GET
 	body         string
-	contentType  string // JSON if it is empty
+	contentType  string // empty means JSON
 	accept       string
 	agent        string // the User-Agent
 }
 
-// reply is the answer to an ask.
 type reply struct {
 	*contract
 	asked  ask
@@ -43,10 +42,11 @@ type reply struct {
 	body   []byte
 }
 
-// within is the path of a resource of core/v1 in the namespace of the clauses.
+// within returns the path of a resource of core/v1 in the namespace of the clauses.
 func within(rest string) string { return "/api/v1/namespaces/" + namespace + "/" + rest }
 
-// send sends a request and reads its answer. What it creates is removed when the clause ends.
+// send sends a request and reads its answer. Objects that it creates are deleted when the clause
+// ends.
 func (c *contract) send(a ask) *reply {
 	c.Helper()
 	r := c.sendOnly(a)
@@ -57,7 +57,7 @@ func (c *contract) send(a ask) *reply {
 	if a.method == http.MethodPost {
 		name := r.text("metadata", "name")
 		if name == "" {
-			return r // a Status or a table; a path without a name would be that of all objects
+			return r // a Status or a table; a path without a name would mean all objects
 		}
 		path += "/" + name
 	}
@@ -70,7 +70,6 @@ func (c *contract) send(a ask) *reply {
 	return r
 }
 
-// newRequest makes the request of an ask.
 func (c *contract) newRequest(ctx context.Context, a ask) *http.Request {
 	c.Helper()
 	base, _, err := rest.DefaultServerUrlFor(c.Config)
@@ -99,7 +98,7 @@ func (c *contract) newRequest(ctx context.Context, a ask) *http.Request {
 
 func (c *contract) sendOnly(a ask) *reply {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), c.patience) // also while the clause cleans up
+	ctx, cancel := context.WithTimeout(context.Background(), c.patience) // also during cleanup
 	defer cancel()
 	r := c.newRequest(ctx, a)
 	client, err := rest.HTTPClientFor(c.Config)
@@ -118,7 +117,7 @@ func (c *contract) sendOnly(a ask) *reply {
 	return &reply{c, a, answer.StatusCode, answer.Header, body}
 }
 
-// value is what stands at a place of the answer's JSON; nil if nothing does.
+// value returns the value at a path of the answer's JSON; nil if there is none.
 func (r *reply) value(path ...string) any {
 	var at any
 	if err := json.Unmarshal(r.body, &at); err != nil {
@@ -136,11 +135,11 @@ func (r *reply) text(path ...string) string {
 	return s
 }
 
-// version is the resource version of the answer's object.
+// version returns the resource version of the answer's object.
 func (r *reply) version() string { return r.text("metadata", "resourceVersion") }
 
-// is checks the code of the answer and that it has all of want, which is JSON: in objects there may
-// be more, null is what is not there, "*" is any value but null, $id is the id of the clause.
+// is checks the code of the answer and that it contains want, which is JSON: objects may have more
+// fields, null means a missing value, "*" any value except null, $id the ID of the clause.
 func (r *reply) is(code int, want string) *reply {
 	r.Helper()
 	faults := lacking("", r.json(want), r.value())
@@ -153,7 +152,7 @@ func (r *reply) is(code int, want string) *reply {
 	return r
 }
 
-// must is is, and ends the clause if it does not hold.
+// must checks the code of the answer, and stops the clause if it differs.
 func (r *reply) must(code int) *reply {
 	r.Helper()
 	if r.code != code {
@@ -177,10 +176,9 @@ func (r *reply) refused(code int, reason, message string) *reply {
 	return r.is(code, string(want))
 }
 
-// warnings are the texts of the answer's Warning headers.
+// warnings returns the texts of the answer's Warning headers.
 func (r *reply) warnings() []string { return r.header.Values("Warning") }
 
-// warns checks the Warning headers.
 func (r *reply) warns(want ...string) *reply {
 	r.Helper()
 	if got := r.warnings(); !slices.Equal(got, want) {
@@ -189,7 +187,7 @@ func (r *reply) warns(want ...string) *reply {
 	return r
 }
 
-// lacking says what of want is not in got.
+// lacking returns the differences of got from want.
 func lacking(at string, want, got any) []string {
 	switch want := want.(type) {
 	case map[string]any:
@@ -220,7 +218,7 @@ func lacking(at string, want, got any) []string {
 	return []string{fmt.Sprintf("%s is %#v, want %#v", at, got, want)}
 }
 
-// isLike reports whether a text is another one in which … stands for any text.
+// isLike reports whether a text matches a pattern in which … stands for any text.
 func isLike(want, got any) bool {
 	pattern, ok := want.(string)
 	text, alsoOK := got.(string)
@@ -228,7 +226,7 @@ func isLike(want, got any) bool {
 	return ok && alsoOK && cut && len(text) >= len(before)+len(after) && strings.HasPrefix(text, before) && strings.HasSuffix(text, after)
 }
 
-// json reads a text of the clause.
+// json parses JSON of the clause.
 func (c *contract) json(text string) any {
 	c.Helper()
 	var v any
@@ -238,7 +236,7 @@ func (c *contract) json(text string) any {
 	return v
 }
 
-// isText checks the media type and how the body begins.
+// isText checks the media type and the beginning of the body.
 func (r *reply) isText(mediaType, begins string) *reply {
 	r.Helper()
 	if got := r.header.Get("Content-Type"); got != mediaType || !strings.HasPrefix(string(r.body), begins) {
@@ -247,7 +245,7 @@ func (r *reply) isText(mediaType, begins string) *reply {
 	return r
 }
 
-// claims checks what a token says.
+// claims checks the claims of a token.
 func (c *contract) claims(token, want string) {
 	c.Helper()
 	parts := strings.Split(token, ".")

@@ -153,8 +153,7 @@ var writeContract = []clause{
 	}},
 	{"StatusOfANodeIsSeparate", func(c *contract) {
 		n := create(c, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.id}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{KernelVersion: "k"}}})
-		// Controllers write into a new node: taints, and ranges of addresses, which nobody may take
-		// away.
+		// Controllers write taints and address ranges into a new node, which must not be removed.
 		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			n = mustRead[*v1.Node](c, c.id)
 			n.Status.NodeInfo.KernelVersion, n.Labels = "other", map[string]string{"x": "y"}

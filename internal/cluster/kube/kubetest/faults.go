@@ -12,41 +12,40 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Request is what the server knows of one request that reached it.
+// Request is the server's record of one request.
 type Request struct {
 	Time time.Time
-	// Verb is get, list, watch, create, update, patch or delete; empty if the path means nothing to
-	// the server.
+	// Verb is get, list, watch, create, update, patch or delete; empty if the path is not known.
 	Verb, Resource, Subresource, Namespace, Name string
 	Method, Path                                 string
 	Query                                        url.Values
 	ContentType, UserAgent, Authorization        string
 	Body                                         []byte
-	// Code is the status of the answer; 0 before there is one, and if there is none because the
-	// connection was dropped first.
+	// Code is the status of the answer; 0 before the answer, or if the connection was dropped
+	// instead.
 	Code int
 }
 
-// Fault makes requests go wrong. Empty fields match every request.
+// Fault makes requests fail. Empty fields match every request.
 type Fault struct {
 	Verb, Resource, Subresource, Namespace, Name string
-	// Times is how many requests suffer; 0 means all until Heal.
+	// Times is the number of affected requests; 0 means all until Heal.
 	Times int
 	Then  Effect
 }
 
-// Effect is what happens to a request that suffers.
+// Effect is the effect of a fault on a request.
 type Effect func(e *exchange, serve func() error) error
 
-// Answer answers with an error and does nothing.
+// Answer returns an error and does nothing else.
 func Answer(code int, reason metav1.StatusReason, message string) Effect {
 	return func(*exchange, func() error) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}}
 	}
 }
 
-// Busy answers 429 with a Retry-After of whole seconds, and does nothing. Clients are patient: they
-// try again by themselves.
+// Busy answers 429 with a Retry-After of whole seconds, and does nothing. Clients retry by
+// themselves.
 func Busy(retryAfter time.Duration) Effect {
 	return func(*exchange, func() error) error {
 		return apierrors.NewTooManyRequests("the server is busy", int(retryAfter/time.Second))
@@ -66,7 +65,7 @@ func Drop() Effect {
 	return func(*exchange, func() error) error { panic(http.ErrAbortHandler) }
 }
 
-// LoseAnswer does what was asked for and closes the connection instead of answering.
+// LoseAnswer serves the request and closes the connection instead of answering.
 func LoseAnswer() Effect {
 	return func(e *exchange, serve func() error) error {
 		e.loseAnswer = true
@@ -74,7 +73,7 @@ func LoseAnswer() Effect {
 	}
 }
 
-// Delay answers later.
+// Delay delays the request.
 func Delay(d time.Duration) Effect {
 	return func(e *exchange, serve func() error) error {
 		wait(e.r.Context(), d)
@@ -82,22 +81,21 @@ func Delay(d time.Duration) Effect {
 	}
 }
 
-// Inject makes requests suffer. Of several faults that match a request, the first one injected
-// acts.
+// Inject adds a fault. If several match a request, the first one applies.
 func (s *Server) Inject(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, &f)
 }
 
-// Heal takes all faults away.
+// Heal removes all faults.
 func (s *Server) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// suffer serves the request, with a fault if one is due.
+// suffer serves the request, with the first matching fault.
 func (e *exchange) suffer(serve func() error) error {
 	e.mu.Lock()
 	var then Effect
@@ -131,8 +129,8 @@ func (f *Fault) matches(q *Request) bool {
 	return true
 }
 
-// Stop makes the server unreachable: connections are refused, and those that are open end. Its
-// objects stay.
+// Stop makes the server unreachable: it refuses connections and closes open ones. Its objects are
+// retained.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.stopped = true
@@ -159,8 +157,7 @@ func (s *Server) BreakWatches() { s.endWatches(dropped) }
 // ExpireWatches ends all watches with the error 410 Gone.
 func (s *Server) ExpireWatches() { s.endWatches(expired) }
 
-// Compact forgets the changes so far: a watch that asks for them gets 410 Gone. Watches that are
-// open go on.
+// Compact drops the history: a watch from an older version gets 410 Gone. Open watches continue.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,9 +167,8 @@ func (s *Server) Compact() {
 	}
 }
 
-// Snapshot keeps all objects as they are. The returned function brings them back, as an
-// administrator does who restores an older etcd: whatever was written since is undone, versions are
-// given a second time, and all watches drop.
+// Snapshot saves all objects. The returned function restores them, like the restore of an older
+// etcd: later writes are undone, versions are reused, and all watches are dropped.
 func (s *Server) Snapshot() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,15 +198,14 @@ func (s *Server) Requests() []Request {
 	return out
 }
 
-// ForgetRequests empties the list of requests.
+// ForgetRequests clears the list of requests.
 func (s *Server) ForgetRequests() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = nil
 }
 
-// Count returns how many requests there were with a verb on a resource, written "pods" or
-// "pods/status".
+// Count returns the number of requests with a verb on a resource, written "pods" or "pods/status".
 func (s *Server) Count(verb, resource string) int {
 	n := 0
 	for _, q := range s.Requests() {
@@ -225,7 +220,7 @@ func (s *Server) Count(verb, resource string) int {
 	return n
 }
 
-// Watchers returns how many watches of a resource are open.
+// Watchers returns the number of open watches of a resource.
 func (s *Server) Watchers(resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,32 +24,32 @@ import (
 	"berth/internal/pod"
 )
 
-// object is what every API object is.
+// object is the interface of API objects.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// kind says how the objects of one kind are treated. Functions that are nil do nothing.
+// kind has the behaviour of one kind of objects. Functions that are nil do nothing.
 type kind struct {
 	version      schema.GroupVersion
 	plural, kind string
 	namespaced   bool
 	new          func() object
-	// selectable returns the values of the fields that can be selected by, besides name and
-	// namespace.
+	// selectable returns the fields for field selectors, besides name and namespace.
 	selectable func(object) fields.Set
-	// prepare sets what the server sets in a new object.
+	// prepare sets defaults in a new object.
 	prepare func(object)
-	// keep makes, of what a client sent to the main resource, what it may change there.
+	// keep resets fields of new that a client cannot change in the main resource, or returns an
+	// error.
 	keep func(new, old object) error
-	// keepStatus is keep for the status subresource; nil means that there is none.
+	// keepStatus is keep for the status subresource; nil: there is none.
 	keepStatus func(new, old object)
 	// generation: the server counts changes of the spec.
 	generation bool
-	// signed: the name of a signer may stand before the name.
+	// signed: a signer name may precede the name.
 	signed bool
-	// versioned: an update must say which version it replaces.
+	// versioned: an update requires a resource version.
 	versioned bool
 }
 
@@ -261,7 +261,7 @@ func podFields(o object) fields.Set {
 	}
 }
 
-// preparePod sets the defaults that a node looks at.
+// preparePod sets the defaults that a node reads.
 func preparePod(o object) {
 	p := o.(*v1.Pod)
 	p.Status = v1.PodStatus{Phase: v1.PodPending, QOSClass: qosClass(p)}
@@ -293,7 +293,7 @@ func preparePod(o object) {
 	}
 }
 
-// prepareCSIDriver sets the defaults that a node looks at.
+// prepareCSIDriver sets the defaults that a node reads.
 func prepareCSIDriver(o object) {
 	s := &o.(*storagev1.CSIDriver).Spec
 	for field, value := range map[**bool]bool{&s.AttachRequired: true, &s.PodInfoOnMount: false, &s.RequiresRepublish: false, &s.SELinuxMount: false, &s.StorageCapacity: false} {
@@ -339,7 +339,7 @@ func qosClass(p *v1.Pod) v1.PodQOSClass {
 	return v1.PodQOSBurstable
 }
 
-// keepPod lets a client change of the spec what can be changed of a pod that exists.
+// keepPod rejects changes of immutable fields of a pod's spec.
 func keepPod(new, old object) error {
 	n, o := new.(*v1.Pod), old.(*v1.Pod)
 	n.Status = o.Status

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Say does nothing and answers with status 200 and a body in JSON, as a proxy does that mixes up
-// its answers. The answer to a watch is a stream of events that ends at once.
+// Say does nothing and answers with status 200 and a JSON body, like a proxy that mixes up answers.
+// As the answer to a watch, it is a stream that ends after its events.
 func Say(body string) Effect {
 	return func(e *exchange, _ func() error) error {
 		e.begin(runtime.ContentTypeJSON)
@@ -18,8 +18,8 @@ func Say(body string) Effect {
 	}
 }
 
-// Pour does nothing, begins an answer in JSON with head and goes on with piece, again and again,
-// until the client goes away. It adds to sent how many bytes the client took.
+// Pour does nothing, begins a JSON answer with head and repeats piece until the client disconnects.
+// It adds to sent the number of bytes that the client read.
 func Pour(head, piece string, sent *atomic.Int64) Effect {
 	return func(e *exchange, _ func() error) error {
 		e.begin(runtime.ContentTypeJSON)
@@ -38,7 +38,7 @@ func (e *exchange) begin(contentType string) {
 
 func (e *exchange) put(piece string) {
 	if _, err := io.WriteString(e.w, piece); err != nil {
-		panic(http.ErrAbortHandler) // the client went away
+		panic(http.ErrAbortHandler) // the client disconnected
 	}
 	e.w.(http.Flusher).Flush()
 }

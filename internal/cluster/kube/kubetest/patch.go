@@ -58,7 +58,7 @@ func (e *exchange) patch() error {
 	})
 }
 
-// applyMergePatch is RFC 7396.
+// applyMergePatch implements RFC 7396.
 func applyMergePatch(before, patch []byte) ([]byte, error) {
 	var b, p map[string]any
 	if err := json.Unmarshal(before, &b); err != nil {
@@ -89,10 +89,10 @@ func mergeJSON(into, patch map[string]any) map[string]any {
 	return into
 }
 
-// errOperation is that an operation of a JSON patch cannot be done.
+// errOperation is the error of an operation of a JSON patch.
 var errOperation = errors.New("json patch")
 
-// applyJSONPatch is RFC 6902 without move and copy.
+// applyJSONPatch implements RFC 6902 without move and copy.
 func applyJSONPatch(before, patch []byte) ([]byte, error) {
 	var document any
 	if err := json.Unmarshal(before, &document); err != nil {

@@ -21,14 +21,14 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// bookmarkEvery is how often a quiet watch is told the newest resource version.
+// bookmarkEvery is the interval of bookmarks on a quiet watch.
 const bookmarkEvery = time.Minute
 
 func (e *exchange) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.request.Namespace, Name: e.request.Name}
 }
 
-// find returns the object of the request. Server.mu is held.
+// find returns the object of the request. The caller holds Server.mu.
 func (e *exchange) find() (object, error) {
 	o, ok := e.tables[e.kind].objects[e.key()]
 	if !ok {
@@ -47,7 +47,6 @@ func (e *exchange) get() error {
 	return e.answer(http.StatusOK, o)
 }
 
-// selection reads the selectors of the request.
 func (e *exchange) selection() (selection, error) {
 	s := selection{namespace: e.request.Namespace, fieldsOf: e.kind.fields}
 	var err error
@@ -66,7 +65,7 @@ func (e *exchange) selection() (selection, error) {
 	return s, nil
 }
 
-// unselectable is what the server says of a field that objects cannot be selected by.
+// unselectable returns the error message for an unsupported field selector.
 func (k *kind) unselectable(field string) string {
 	if k.selectable != nil {
 		return "field label not supported: " + field
@@ -74,7 +73,7 @@ func (k *kind) unselectable(field string) string {
 	return fmt.Sprintf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", field)
 }
 
-// askedVersion reads the resource version of the request; 0 if there is none.
+// askedVersion returns the resource version of the request; 0 if there is none.
 func (e *exchange) askedVersion() (int64, error) {
 	asked := e.request.Query.Get("resourceVersion")
 	if asked == "" {
@@ -129,7 +128,7 @@ func (e *exchange) list() error {
 	})
 }
 
-// answerList answers with a list of objects of the request's kind, of which describe says the rest.
+// answerList answers with a list of objects; describe sets its metadata.
 func (e *exchange) answerList(objects []object, describe func(metav1.ListInterface)) error {
 	list, err := kube.Scheme().New(e.kind.version.WithKind(e.kind.kind + "List"))
 	if err != nil {
@@ -156,23 +155,23 @@ func tooLarge(asked, version int64) error {
 	return err
 }
 
-// oldest is the version from which a watch can begin.
+// oldest returns the version from which a watch can begin.
 func (s *Server) oldest() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.compact
 }
 
-// end is why a watch ends.
+// end is the reason why a watch ends.
 type end int
 
 const (
 	open    end = iota
-	dropped     // the connection is gone
+	dropped     // the connection is closed
 	expired     // 410 Gone
 )
 
-// watcher is one watch. What is in it is guarded by Server.mu, but for wake.
+// watcher is one watch. All fields except wake are guarded by Server.mu.
 type watcher struct {
 	selection selection
 	events    []watch.Event
@@ -180,7 +179,7 @@ type watcher struct {
 	wake      chan struct{} // capacity 1
 }
 
-// offer queues the change if the watch is for it.
+// offer queues the change if the selection matches.
 func (w *watcher) offer(c change) {
 	if event, ok := w.selection.event(c); ok {
 		w.events = append(w.events, event)
@@ -268,7 +267,7 @@ func (e *exchange) watch() error {
 	return e.stream(w, bookmarks, timeout)
 }
 
-// stream sends the events of a watch until one side has enough.
+// stream sends the events of a watch until either side closes it.
 func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) error {
 	info := e.serializer()
 	contentType := info.MediaType
@@ -286,7 +285,7 @@ func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) 
 	send := func(event watch.Event) {
 		event.Object = event.Object.DeepCopyObject()
 		if err := out.Encode(&event); err != nil {
-			panic(http.ErrAbortHandler) // the client went away
+			panic(http.ErrAbortHandler) // the client disconnected
 		}
 	}
 	ticker := time.NewTicker(bookmarkEvery)
@@ -331,7 +330,7 @@ func (e *exchange) bookmark(version int64, annotations map[string]string) watch.
 	return watch.Event{Type: watch.Bookmark, Object: o}
 }
 
-// invalid is an error of an option of the request.
+// invalid returns an error for an option of the request.
 func (e *exchange) invalid(field, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,

@@ -10,7 +10,7 @@ import (
 // resizable are the resources that the resize subresource changes (KEP-1287).
 var resizable = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-// defaultResources sets what the server sets in the resources of a container.
+// defaultResources sets the server's defaults in the resources of a container.
 func defaultResources(c *v1.Container) {
 	r := &c.Resources
 	if r.Requests == nil && len(r.Limits) > 0 {
@@ -23,8 +23,8 @@ func defaultResources(c *v1.Container) {
 	}
 }
 
-// keepResize lets the resize subresource change the CPU and memory of containers and of the pod.
-// Other resources are refused; what else is changed does not count.
+// keepResize allows changes of CPU and memory of containers and of the pod. Other resources are
+// rejected; other changes are ignored.
 func keepResize(new, old object) error {
 	n, isPod := new.(*v1.Pod)
 	if !isPod {
@@ -57,7 +57,7 @@ func keepResize(new, old object) error {
 	return nil
 }
 
-// takeResizable takes over amounts of what can be resized.
+// takeResizable copies amounts of resizable resources.
 func takeResizable(into, from *v1.ResourceRequirements) {
 	take := func(into, from v1.ResourceList) v1.ResourceList {
 		out := maps.Clone(into)
@@ -77,7 +77,7 @@ func takeResizable(into, from *v1.ResourceRequirements) {
 	into.Requests, into.Limits = take(into.Requests, from.Requests), take(into.Limits, from.Limits)
 }
 
-// Resize changes the resources of a pod as a user does, at the pod's resize subresource.
+// Resize changes the resources of a pod through its resize subresource, as a user does.
 func Resize(s *Server, namespace, name string, change func(*v1.Pod)) error {
 	e := &exchange{Server: s, kind: kindOf[*v1.Pod](), request: &Request{Namespace: namespace, Name: name, Verb: "update", Subresource: "resize"}}
 	s.mu.Lock()

@@ -23,15 +23,15 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// Server is an API server in memory. It is an http.Handler for tests with sockets, and Config is
-// for those in a bubble.
+// Server is an in-memory API server. It is an http.Handler for tests with sockets; Config is for
+// tests in a bubble.
 type Server struct {
-	mediaTypes []string // that it speaks
+	mediaTypes []string // that it supports
 	watchLists bool
 
 	mu       sync.Mutex
 	version  int64 // of the last write
-	compact  int64 // watches cannot begin before
+	compact  int64 // oldest version for watches
 	tables   map[*kind]*table
 	faults   []*Fault
 	requests []*Request
@@ -42,19 +42,18 @@ type Server struct {
 	reviewAccess func(*authorizationv1.SubjectAccessReview)
 }
 
-// Option changes what a Server can do.
+// Option configures a Server.
 type Option func(*Server)
 
-// WithoutProtobuf is a server that speaks JSON alone.
+// WithoutProtobuf makes the server support only JSON.
 func WithoutProtobuf() Option {
 	return func(s *Server) { s.mediaTypes = []string{runtime.ContentTypeJSON} }
 }
 
-// WithoutWatchList is a server that refuses sendInitialEvents, as servers before Kubernetes 1.32
-// do.
+// WithoutWatchList makes the server reject sendInitialEvents, as servers before Kubernetes 1.32 do.
 func WithoutWatchList() Option { return func(s *Server) { s.watchLists = false } }
 
-// New returns a server that is up and has no objects. No review is granted.
+// New returns a running server without objects. It rejects all token and access reviews.
 func New(options ...Option) *Server {
 	s := &Server{
 		mediaTypes: []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}, watchLists: true,
@@ -71,12 +70,12 @@ func New(options ...Option) *Server {
 	return s
 }
 
-// Config returns what a client needs to reach the server without a socket.
+// Config returns a client configuration that reaches the server without a socket.
 func (s *Server) Config() *rest.Config {
 	return &rest.Config{Host: "http://kubetest", Transport: transport{s}}
 }
 
-// exchange is one request and the way to answer it.
+// exchange is one request and its answer.
 type exchange struct {
 	*Server
 	w       http.ResponseWriter
@@ -95,7 +94,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client went away
+		panic(http.ErrAbortHandler) // the client disconnected
 	}
 	request, k, err := parse(r)
 	request.Time, request.Body = time.Now(), body
@@ -109,7 +108,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve calls what the request asks for.
+// serve dispatches the request.
 func (e *exchange) serve() error {
 	q := e.request
 	if err := e.accepts(); err != nil {
@@ -138,7 +137,7 @@ func (e *exchange) serve() error {
 	return notAllowed()
 }
 
-// parse finds out what a request is about. The Request is never nil.
+// parse parses the path and headers of a request. The Request is never nil.
 func parse(r *http.Request) (*Request, *kind, error) {
 	q := &Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.Query(), ContentType: r.Header.Get("Content-Type"), UserAgent: r.UserAgent(), Authorization: r.Header.Get("Authorization")}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -209,7 +208,7 @@ func notAllowed() error {
 
 func isTrue(s string) bool { b, err := strconv.ParseBool(s); return err == nil && b }
 
-// accepts refuses a body in a media type that the server does not speak.
+// accepts rejects a body in an unsupported media type.
 func (e *exchange) accepts() error {
 	if e.request.ContentType == "" || len(e.body) == 0 {
 		return nil
@@ -224,7 +223,7 @@ func (e *exchange) accepts() error {
 	}}
 }
 
-// serializer returns what writes answers as the client wants them.
+// serializer returns the serializer for the media type that the client accepts.
 func (e *exchange) serializer() runtime.SerializerInfo {
 	wanted := runtime.ContentTypeJSON
 	for accept := range strings.SplitSeq(e.r.Header.Get("Accept"), ",") {
@@ -238,7 +237,6 @@ func (e *exchange) serializer() runtime.SerializerInfo {
 	return info
 }
 
-// encoder returns an encoder of objects of the request's group.
 func (e *exchange) encoder(s runtime.Serializer) runtime.Encoder {
 	version := schema.GroupVersion{Version: "v1"}
 	if e.kind != nil {
@@ -247,8 +245,7 @@ func (e *exchange) encoder(s runtime.Serializer) runtime.Encoder {
 	return kube.Codecs().WithoutConversion().EncoderForVersion(s, version)
 }
 
-// answer sends an object. It is copied first, because encoders write the kind into what they
-// encode.
+// answer sends an object. It encodes a copy, because encoders set the kind of the object.
 func (e *exchange) answer(code int, o runtime.Object) error {
 	info := e.serializer()
 	body, err := runtime.Encode(e.encoder(info.Serializer), o.DeepCopyObject())
@@ -263,12 +260,11 @@ func (e *exchange) answer(code int, o runtime.Object) error {
 	e.w.WriteHeader(code)
 	_, err = e.w.Write(body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client went away
+		panic(http.ErrAbortHandler) // the client disconnected
 	}
 	return nil
 }
 
-// fail answers with an error.
 func (e *exchange) fail(err error) {
 	status, ok := err.(apierrors.APIStatus)
 	if !ok {
@@ -283,7 +279,7 @@ func (e *exchange) fail(err error) {
 	}
 }
 
-// decode reads the body into an object of a type.
+// decode decodes the body into an object of a type.
 func decode(body []byte, into runtime.Object) error {
 	o, _, err := kube.Codecs().UniversalDeserializer().Decode(body, nil, into)
 	if err != nil {
@@ -296,7 +292,7 @@ func decode(body []byte, into runtime.Object) error {
 	return nil
 }
 
-// wait returns early when the client goes away.
+// wait returns early when the client disconnects.
 func wait(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -20,7 +20,7 @@ type Object interface {
 	metav1.Object
 }
 
-// kindOf returns how objects of type P are treated.
+// kindOf returns the kind of objects of type P.
 func kindOf[P Object]() *kind {
 	for i := range kinds {
 		if reflect.TypeOf(kinds[i].new()) == reflect.TypeFor[P]() {
@@ -30,9 +30,8 @@ func kindOf[P Object]() *kind {
 	panic(fmt.Sprintf("kubetest: objects of type %v are not kept", reflect.TypeFor[P]()))
 }
 
-// Put creates an object or replaces it, status and all, past every rule of the API: a test arranges
-// its world with it. What the server sets in a new object is set where it is missing. It returns
-// the object as stored.
+// Put creates or replaces an object including its status, without validation: tests use it to
+// prepare state. Missing server defaults are set. It returns the object as stored.
 func Put[P Object](s *Server, o P) P {
 	k := kindOf[P]()
 	s.mu.Lock()
@@ -61,7 +60,7 @@ func Put[P Object](s *Server, o P) P {
 	return s.write(t, key, stored, false).DeepCopyObject().(P)
 }
 
-// prepareKeepingStatus sets defaults; a status that the object has stays.
+// prepareKeepingStatus sets defaults, but retains an existing status.
 func prepareKeepingStatus(k *kind, o object) {
 	if k.prepare == nil {
 		return
@@ -73,7 +72,7 @@ func prepareKeepingStatus(k *kind, o object) {
 	}
 }
 
-// Get returns a copy of an object. namespace is "" for kinds that have none.
+// Get returns a copy of an object. namespace is "" for cluster-scoped kinds.
 func Get[P Object](s *Server, namespace, name string) (P, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func Get[P Object](s *Server, namespace, name string) (P, bool) {
 	return o.DeepCopyObject().(P), true
 }
 
-// List returns copies of all objects of a kind, ordered by namespace and name.
+// List returns copies of all objects of a kind, sorted by namespace and name.
 func List[P Object](s *Server) []P {
 	k := kindOf[P]()
 	s.mu.Lock()
@@ -97,9 +96,9 @@ func List[P Object](s *Server) []P {
 	return out
 }
 
-// Delete deletes an object as a user does: a pod that is bound to a node begins to end, with the
-// grace that options or its spec say. It returns false if there is no such object, or it is another
-// than the options ask for.
+// Delete deletes an object as a user does: a pod that is bound to a node begins to terminate, with
+// the grace period of the options or its spec. It returns false if there is no such object, or the
+// preconditions fail.
 func Delete[P Object](s *Server, namespace, name string, options metav1.DeleteOptions) bool {
 	e := &exchange{Server: s, kind: kindOf[P](), request: &Request{Namespace: namespace, Name: name}}
 	s.mu.Lock()
@@ -111,7 +110,7 @@ func Delete[P Object](s *Server, namespace, name string, options metav1.DeleteOp
 	return err == nil
 }
 
-// Remove takes an object away, past grace and finalizers. It returns false if there is none.
+// Remove deletes an object without grace period and finalizers. It returns false if there is none.
 func Remove[P Object](s *Server, namespace, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

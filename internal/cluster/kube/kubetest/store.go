@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// table holds the objects of one kind. All of it is guarded by Server.mu. An object in it is never
-// changed, only replaced.
+// table holds the objects of one kind. It is guarded by Server.mu. Objects in it are immutable and
+// only replaced.
 type table struct {
 	kind     *kind
 	objects  map[types.NamespacedName]object
@@ -20,8 +20,7 @@ type table struct {
 	watchers map[*watcher]struct{}
 }
 
-// change is one write. old is nil for an object that is new; new is the object as it was last for
-// one that is gone.
+// change is one write. old is nil for a new object; new is the last version of a deleted object.
 type change struct {
 	version  int64
 	old, new object
@@ -32,8 +31,8 @@ func newTable(k *kind) *table {
 	return &table{kind: k, objects: map[types.NamespacedName]object{}, watchers: map[*watcher]struct{}{}}
 }
 
-// write stores an object under the next resource version and tells the watchers. deleted removes it
-// instead. Server.mu is held.
+// write stores an object under the next resource version and notifies watchers. If deleted is set,
+// it deletes the object instead. The caller holds Server.mu.
 func (s *Server) write(t *table, key types.NamespacedName, o object, deleted bool) object {
 	s.version++
 	o.SetResourceVersion(strconv.FormatInt(s.version, 10))
@@ -50,9 +49,9 @@ func (s *Server) write(t *table, key types.NamespacedName, o object, deleted boo
 	return o
 }
 
-// selection is a set of objects that a client asked for.
+// selection is the set of objects that a request selects.
 type selection struct {
-	namespace string // "" is all
+	namespace string // "" means all
 	labels    labels.Selector
 	fields    fields.Selector
 	fieldsOf  func(object) fields.Set
@@ -63,7 +62,7 @@ func (s selection) matches(o object) bool {
 		s.labels.Matches(labels.Set(o.GetLabels())) && s.fields.Matches(s.fieldsOf(o))
 }
 
-// event returns the change as who watches the selection sees it.
+// event returns the change as a watch event of the selection.
 func (s selection) event(c change) (watch.Event, bool) {
 	was, is := s.matches(c.old), s.matches(c.new) && !c.deleted
 	switch {
@@ -73,7 +72,7 @@ func (s selection) event(c change) (watch.Event, bool) {
 		return watch.Event{Type: watch.Added, Object: c.new}, true
 	case was && c.deleted:
 		return watch.Event{Type: watch.Deleted, Object: c.new}, true
-	case was: // still there, but no longer selected: the last one that was, at the version of the change
+	case was: // no longer selected: the last selected state, at the version of the change
 		last := c.old.DeepCopyObject().(object)
 		last.SetResourceVersion(c.new.GetResourceVersion())
 		return watch.Event{Type: watch.Deleted, Object: last}, true
@@ -81,7 +80,8 @@ func (s selection) event(c change) (watch.Event, bool) {
 	return watch.Event{}, false
 }
 
-// selected returns the objects of a selection, ordered by namespace and name. Server.mu is held.
+// selected returns the objects of a selection, sorted by namespace and name. The caller holds
+// Server.mu.
 func (t *table) selected(s selection) []object {
 	var out []object
 	for _, o := range t.objects {

@@ -18,23 +18,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// AnswerTokenReviews sets what fills in the status of token reviews; without it no token is
-// anybody's.
+// AnswerTokenReviews sets the function that fills in the status of token reviews; without it no
+// token is authenticated.
 func (s *Server) AnswerTokenReviews(answer func(*authenticationv1.TokenReview)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reviewToken = answer
 }
 
-// AnswerSubjectAccessReviews sets what fills in the status of subject access reviews; without it
-// nothing is allowed.
+// AnswerSubjectAccessReviews sets the function that fills in the status of subject access reviews;
+// without it nothing is allowed.
 func (s *Server) AnswerSubjectAccessReviews(answer func(*authorizationv1.SubjectAccessReview)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reviewAccess = answer
 }
 
-// review answers the objects that are questions and are not stored.
+// review answers reviews, which are not stored.
 func (e *exchange) review(o object) (answered bool, err error) {
 	e.mu.Lock()
 	token, access := e.reviewToken, e.reviewAccess
@@ -66,7 +66,7 @@ func success(code int32) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusSuccess, Code: code}
 }
 
-// bind gives a pod a node, as the scheduler does.
+// bind binds a pod to a node, as the scheduler does.
 func (e *exchange) bind() error {
 	b := &v1.Binding{}
 	if err := decode(e.body, b); err != nil {
@@ -91,10 +91,10 @@ func (e *exchange) bind() error {
 	return e.answer(http.StatusCreated, success(http.StatusCreated))
 }
 
-// evict deletes the pod: there are no budgets here.
+// evict deletes the pod: there are no disruption budgets.
 func (e *exchange) evict() error {
 	v := &policyv1.Eviction{}
-	// Eviction is in no group of the scheme; its options are all that counts.
+	// The scheme has no Eviction; only its options matter.
 	if err := decodeJSON(e.body, v); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ const (
 	shortestToken    = 600
 )
 
-// issueToken makes a token that means nothing but is never the same twice.
+// issueToken returns a unique token without content.
 func (e *exchange) issueToken() error {
 	t := &authenticationv1.TokenRequest{}
 	if err := decode(e.body, t); err != nil {
@@ -154,7 +154,7 @@ func (e *exchange) issueToken() error {
 	return e.answer(http.StatusCreated, t)
 }
 
-// checkBound refuses a token for a pod that is not there. Server.mu is held.
+// checkBound rejects a token for a pod that does not exist. The caller holds Server.mu.
 func (e *exchange) checkBound(t *authenticationv1.TokenRequest) error {
 	ref := t.Spec.BoundObjectRef
 	if ref == nil || ref.Kind != "Pod" {
@@ -172,8 +172,7 @@ func (e *exchange) checkBound(t *authenticationv1.TokenRequest) error {
 	return nil
 }
 
-// keepApproval lets the approval subresource change the conditions of a request for a certificate,
-// and nothing else.
+// keepApproval allows changes of the conditions of a certificate signing request only.
 func keepApproval(new, old object) error {
 	n, isRequest := new.(*certificatesv1.CertificateSigningRequest)
 	if !isRequest {

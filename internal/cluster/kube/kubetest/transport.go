@@ -11,7 +11,7 @@ import (
 // transport calls the server without a socket, so that it works in a testing/synctest bubble.
 type transport struct{ server *Server }
 
-// RoundTrip sends one request; nobody answers of a server that is stopped.
+// RoundTrip sends one request; a stopped server refuses the connection.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.server.isStopped() {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
@@ -19,7 +19,8 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return loopback.Transport{Handler: abortable{t.server}}.RoundTrip(r)
 }
 
-// abortable breaks a connection off where a handler aborts, as a server over sockets does.
+// abortable aborts the connection when the handler panics with ErrAbortHandler, as a server with
+// sockets does.
 type abortable struct{ http.Handler }
 
 func (a abortable) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -86,12 +86,11 @@ func nameError(name, message string) *field.Error {
 	return field.Invalid(path, name, message)
 }
 
-// plain is an error without a reason, as the server makes of those that it does not expect.
+// plain returns an error without a reason, as the server does for unexpected errors.
 func plain(code int32, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
 }
 
-// newUID returns a random UUID.
 func newUID() types.UID {
 	var b [16]byte
 	for i := range b {
@@ -101,7 +100,7 @@ func newUID() types.UID {
 	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
-// suffix is what generateName appends.
+// suffix returns a suffix for generateName.
 func suffix() string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	b := make([]byte, 5)
@@ -128,8 +127,8 @@ func (e *exchange) update() error {
 	})
 }
 
-// change replaces the object of the request by what edit makes of it, and answers. edit runs under
-// the lock.
+// change replaces the object of the request by the result of edit, and answers. edit runs under the
+// lock.
 func (e *exchange) change(edit func(old object) (object, error)) error {
 	e.mu.Lock()
 	old, err := e.find()
@@ -147,8 +146,8 @@ func (e *exchange) change(edit func(old object) (object, error)) error {
 	return e.answer(http.StatusOK, o)
 }
 
-// replace stores o, of which the part counts that the resource of the request may change, instead
-// of old. Server.mu is held.
+// replace stores o in place of old, with only the changes that the request's resource allows. The
+// caller holds Server.mu.
 func (e *exchange) replace(old, o object) (object, error) {
 	if v := o.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
 		return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(),
@@ -209,7 +208,7 @@ func (e *exchange) replace(old, o object) (object, error) {
 	return e.write(e.tables[e.kind], keyOf(o), o, deleting && len(o.GetFinalizers()) == 0), nil
 }
 
-// keepsFinalizers refuses finalizers that are new on an object that is being deleted.
+// keepsFinalizers rejects new finalizers on an object that is being deleted.
 func (e *exchange) keepsFinalizers(o, old object) error {
 	if old.GetDeletionTimestamp() == nil {
 		return nil
@@ -258,7 +257,7 @@ func (e *exchange) delete() error {
 	return e.answer(http.StatusOK, status)
 }
 
-// deleteOptions reads the options of a delete, from the body or, without one, from the query.
+// deleteOptions reads the options of a delete from the body or, without one, from the query.
 func (e *exchange) deleteOptions() (*metav1.DeleteOptions, error) {
 	options := &metav1.DeleteOptions{}
 	if len(e.body) > 0 {
@@ -274,7 +273,7 @@ func (e *exchange) deleteOptions() (*metav1.DeleteOptions, error) {
 	return options, nil
 }
 
-// deleteCollection deletes what the request selects, and answers with what that was.
+// deleteCollection deletes the selected objects, and answers with their list.
 func (e *exchange) deleteCollection() error {
 	s, err := e.selection()
 	if err != nil {
@@ -297,7 +296,7 @@ func (e *exchange) deleteCollection() error {
 	return e.answerList(objects, func(m metav1.ListInterface) { m.SetResourceVersion(strconv.FormatInt(version, 10)) })
 }
 
-// remove deletes an object as far as grace and finalizers let it. Server.mu is held.
+// remove deletes an object as far as grace period and finalizers allow. The caller holds Server.mu.
 func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, error) {
 	if p := options.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != old.GetUID() {
@@ -318,7 +317,7 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 			had = *g
 		}
 		if grace >= had && !(grace == 0 && len(o.GetFinalizers()) == 0) {
-			return old, nil // the grace only ever gets shorter
+			return old, nil // the grace period can only be shortened
 		}
 		at := metav1.NewTime(before.Add(time.Duration(grace-had) * time.Second))
 		o.SetDeletionTimestamp(&at)
@@ -333,8 +332,8 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 	return e.write(t, key, o, grace == 0 && len(o.GetFinalizers()) == 0), nil
 }
 
-// graceOf returns how many seconds an object may take to end. Only pods that are bound to a node
-// and have not ended take any.
+// graceOf returns the grace period of an object in seconds; 0 except for pods that are bound to a
+// node and not terminal.
 func graceOf(o object, options *metav1.DeleteOptions) int64 {
 	p, ok := o.(*v1.Pod)
 	if !ok || p.Spec.NodeName == "" || pod.IsTerminal(p.Status.Phase) {

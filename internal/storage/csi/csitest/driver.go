@@ -1,11 +1,10 @@
-// Package csitest is a small CSI driver whose volumes are directories of this machine, and with
-// which a test has its way: it tells each call, and fails, hangs or dies in those that the test
-// names.
+// Package csitest is a small CSI driver for tests whose volumes are directories of this machine. It
+// records each call, and fails, hangs or exits in the calls that the test selects.
 //
-// Owns: the folder that it is given: the data of volumes, the sockets, the record of calls, the
-// faults to come.
+// Owns: the directory that it is given: the data of volumes, the sockets, the record of calls, the
+// pending faults.
 // Reads: the mount table.
-// Never: keeps anything in memory: a driver that was killed goes on where it was.
+// Never: keeps state in memory: a driver that was killed continues from its directory.
 package csitest
 
 import (
@@ -29,29 +28,28 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// Driver is one driver. Its fields are not changed while it serves.
+// Driver is one driver. Its fields must not change while it serves.
 type Driver struct {
 	Name, NodeID string
-	// Dir is where it keeps everything: data/<volume>, csi.sock, calls, faults/<method>; and what
-	// is wrong with the volume: condition/<volume>.
+	// Dir is the directory of all state: data/<volume>, csi.sock, calls, faults/<method>; and the
+	// abnormal condition of a volume: condition/<volume>.
 	Dir string
-	// Device is the disk that is shown to pods that want volumes as disks.
+	// Device is the block device that is published for block volumes.
 	Device string
-	// Registry is the folder of the sockets on which plugins register.
+	// Registry is the directory of plugin registration sockets.
 	Registry string
-	// Stages, Groups, Expands, Conditions: the driver stages volumes, takes fsGroups, grows file
-	// systems, tells in what state volumes are.
+	// Stages, Groups, Expands, Conditions enable capabilities: staging, VOLUME_MOUNT_GROUP,
+	// expansion, volume conditions.
 	Stages, Groups, Expands, Conditions bool
-	// Memory: what is staged is a new file system in memory, mounted with the flags of the call,
-	// rather than the volume's data.
+	// Memory stages a new tmpfs, mounted with the flags of the call, instead of the volume's data.
 	Memory     bool
 	MaxVolumes int64
 	Topology   map[string]string
-	// Mounter mounts; nil is mount(2).
+	// Mounter mounts; nil uses mount(2).
 	Mounter mount.Interface `json:"-"`
 }
 
-// Call is one call that the driver got.
+// Call is one received call.
 type Call struct {
 	Method         string
 	Volume         string            `json:",omitempty"`
@@ -69,20 +67,21 @@ type Call struct {
 	Bytes          int64             `json:",omitempty"`
 }
 
-// Faults that a call may have.
+// Faults of a call.
 const (
-	// Fail fails with a code before anything is done, FailAfter when everything is: "fail 13".
+	// Fail returns a code before any work, FailAfter after all work: "fail 13".
 	Fail      = "fail"
 	FailAfter = "fail-after"
-	// Hang does nothing until the caller gives up, HangAfter when everything is done.
+	// Hang blocks until the caller cancels before any work, HangAfter after all work.
 	Hang      = "hang"
 	HangAfter = "hang-after"
-	// Die ends the process before anything is done, DieAfter when everything is.
+	// Die kills the process before any work, DieAfter after all work.
 	Die      = "die"
 	DieAfter = "die-after"
 )
 
-// Break gives the next call of the method a fault, with the gRPC code for those that fail.
+// Break injects a fault into the next call of the method; code is the gRPC code for Fail and
+// FailAfter.
 func Break(dir, method, fault string, code codes.Code) error {
 	faults := filepath.Join(dir, "faults")
 	if err := os.MkdirAll(faults, 0o700); err != nil {
@@ -91,14 +90,14 @@ func Break(dir, method, fault string, code codes.Code) error {
 	return os.WriteFile(filepath.Join(faults, method), []byte(fmt.Sprintf("%s %d", fault, code)), 0o600)
 }
 
-// Broken reports whether the method's fault is still to come.
+// Broken reports whether the method's fault is still pending.
 func Broken(dir, method string) bool {
 	_, err := os.Lstat(filepath.Join(dir, "faults", method))
 	return err == nil
 }
 
-// Calls returns the calls that drivers in the folder got, the first first, but those of
-// NodeGetCapabilities and NodeGetInfo.
+// Calls returns the calls of drivers in the directory, oldest first, except NodeGetCapabilities and
+// NodeGetInfo.
 func Calls(dir string) ([]Call, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "calls"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +117,7 @@ func Calls(dir string) ([]Call, error) {
 	return out, nil
 }
 
-// Main serves the driver that the file describes, in JSON, until the process is killed.
+// Main serves the driver that the JSON file describes, until the process is killed.
 func Main(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -134,8 +133,8 @@ func Main(file string) error {
 	select {}
 }
 
-// Serve begins to serve, and to offer itself for registration. stop ends that and leaves the
-// sockets behind, as a kill does.
+// Serve starts the driver and its registration service. stop stops both and leaves the sockets
+// behind, as a kill does.
 func (d *Driver) Serve() (stop func(), err error) {
 	if d.Mounter == nil {
 		d.Mounter = mount.New("")
@@ -166,27 +165,28 @@ func (d *Driver) Serve() (stop func(), err error) {
 	return func() { node.Stop(); registration.Stop() }, nil
 }
 
-// Register has the server serve the driver, and its registration. Folder and Mounter must be there.
+// Register registers the driver and its registration service with the server. Dir and Mounter must
+// be set.
 func (d *Driver) Register(s *grpc.Server) {
 	csiapi.RegisterNodeServer(s, nodeServer{Driver: d})
 	registerapi.RegisterRegistrationServer(s, registrationServer{Driver: d})
 }
 
-// Socket is where the driver says that it can be reached.
+// Socket returns the path of the driver's socket.
 func (d *Driver) Socket() string { return filepath.Join(d.Dir, "csi.sock") }
 
-// registrationServer offers the driver.
+// registrationServer is the registration service of the driver.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
 	*Driver
 }
 
-// GetInfo says what the driver is.
+// GetInfo returns type, name, endpoint and versions of the driver.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Name, Endpoint: s.Socket(), SupportedVersions: []string{"1.0.0"}}, nil
 }
 
-// NotifyRegistrationStatus takes note of a registration that failed as of a call.
+// NotifyRegistrationStatus records the result of the registration like a call.
 func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	if !r.PluginRegistered {
 		return &registerapi.RegistrationStatusResponse{}, s.record(Call{Method: "refused", Context: map[string]string{"error": r.Error}})
@@ -194,7 +194,6 @@ func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *regis
 	return &registerapi.RegistrationStatusResponse{}, s.record(Call{Method: "registered"})
 }
 
-// record takes note of a call.
 func (d *Driver) record(c Call) error {
 	line, err := json.Marshal(c)
 	if err != nil {
@@ -208,7 +207,7 @@ func (d *Driver) record(c Call) error {
 	return errors.Join(err, f.Close())
 }
 
-// die ends the process as a kill does. It does not come back.
+// die kills the process. It does not return.
 func die() error {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
 		return err
@@ -216,7 +215,7 @@ func die() error {
 	select {}
 }
 
-// take carries out a call, with the fault that it is to have.
+// take records and executes a call, with its pending fault.
 func (d *Driver) take(ctx context.Context, c Call, do func() error) error {
 	fault, code := "", codes.OK
 	file := filepath.Join(d.Dir, "faults", c.Method)

@@ -18,7 +18,7 @@ type nodeServer struct {
 
 func (s nodeServer) data(volume string) string { return filepath.Join(s.Dir, "data", volume) }
 
-// NodeGetInfo says where this is.
+// NodeGetInfo returns node ID, limit and topology.
 func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*csiapi.NodeGetInfoResponse, error) {
 	r := &csiapi.NodeGetInfoResponse{NodeId: s.NodeID, MaxVolumesPerNode: s.MaxVolumes}
 	if s.Topology != nil {
@@ -27,7 +27,7 @@ func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*c
 	return r, nil
 }
 
-// NodeGetCapabilities says what the driver can.
+// NodeGetCapabilities returns the enabled capabilities.
 func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabilitiesRequest) (*csiapi.NodeGetCapabilitiesResponse, error) {
 	r := &csiapi.NodeGetCapabilitiesResponse{}
 	can := map[csiapi.NodeServiceCapability_RPC_Type]bool{
@@ -63,7 +63,7 @@ func (s nodeServer) NodeStageVolume(ctx context.Context, r *csiapi.NodeStageVolu
 	return &csiapi.NodeStageVolumeResponse{}, err
 }
 
-// NodePublishVolume shows what is staged, or the volume's data, to a pod.
+// NodePublishVolume mounts the staged volume, or the volume's data, for a pod.
 func (s nodeServer) NodePublishVolume(ctx context.Context, r *csiapi.NodePublishVolumeRequest) (*csiapi.NodePublishVolumeResponse, error) {
 	c := Call{
 		Method: "NodePublishVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.TargetPath, ReadOnly: r.Readonly,
@@ -109,7 +109,7 @@ func (s nodeServer) NodeUnstageVolume(ctx context.Context, r *csiapi.NodeUnstage
 	return &csiapi.NodeUnstageVolumeResponse{}, err
 }
 
-// NodeExpandVolume says that the file system is as large as it is to be.
+// NodeExpandVolume reports that the filesystem has the requested size.
 func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (*csiapi.NodeExpandVolumeResponse, error) {
 	c := Call{Method: "NodeExpandVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.VolumePath, Bytes: r.GetCapacityRange().GetRequiredBytes(), Secrets: r.Secrets}
 	c.had(r.VolumeCapability)
@@ -117,7 +117,7 @@ func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVo
 	return &csiapi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, err
 }
 
-// NodeGetVolumeStats says that a quarter of four megabytes is used, and three of ten inodes.
+// NodeGetVolumeStats reports that a quarter of four MiB is used, and three of ten inodes.
 func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVolumeStatsRequest) (*csiapi.NodeGetVolumeStatsResponse, error) {
 	err := s.take(ctx, Call{Method: "NodeGetVolumeStats", Volume: r.VolumeId, Target: r.VolumePath}, func() error { return nil })
 	out := &csiapi.NodeGetVolumeStatsResponse{Usage: []*csiapi.VolumeUsage{
@@ -131,13 +131,13 @@ func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVol
 	return out, err
 }
 
-// had takes note of how the volume is to be had.
+// had records the volume's capability.
 func (c *Call) had(v *csiapi.VolumeCapability) {
 	c.Mode, c.Block = v.GetAccessMode().GetMode().String(), v.GetBlock() != nil
 	c.FSType, c.Flags, c.Group = v.GetMount().GetFsType(), v.GetMount().GetMountFlags(), v.GetMount().GetVolumeMountGroup()
 }
 
-// showDevice shows the disk at target, unless something is shown there.
+// showDevice bind-mounts the device at target, unless there is a mount.
 func (d *Driver) showDevice(target string) error {
 	f, err := os.OpenFile(target, os.O_CREATE, 0o600)
 	if err != nil {
@@ -153,7 +153,7 @@ func (d *Driver) showDevice(target string) error {
 	return d.Mounter.Mount(d.Device, target, "", []string{"bind"})
 }
 
-// bind shows source at target, unless something is shown there.
+// bind bind-mounts source at target, unless there is a mount.
 func (d *Driver) bind(source, target string, options ...string) error {
 	if err := os.MkdirAll(source, 0o755); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (d *Driver) bind(source, target string, options ...string) error {
 	return d.Mounter.Mount(source, target, "", append([]string{"bind"}, options...))
 }
 
-// mountMemory mounts a file system in memory, unless something is mounted there.
+// mountMemory mounts a tmpfs, unless there is a mount.
 func (d *Driver) mountMemory(target string, options []string) error {
 	mounted, err := d.Mounter.IsMountPoint(target)
 	if err != nil || mounted {
