@@ -7,8 +7,8 @@ import (
 	"berth/internal/pod"
 )
 
-// amounts are resources as plain numbers: CPU in thousandths, all others in their unit (bytes).
-// Absent and zero are the same.
+// amounts are resources as plain numbers: CPU in millicores, all others in their unit (bytes).
+// Absent and zero are equivalent.
 type amounts map[v1.ResourceName]int64
 
 func amountsOf(l v1.ResourceList) amounts {
@@ -25,14 +25,14 @@ func amountsOf(l v1.ResourceList) amounts {
 	return a
 }
 
-// podRequests returns what the pod asks for, its overhead included.
+// podRequests returns the pod's requests, including overhead.
 func podRequests(p *v1.Pod) amounts {
 	return amountsOf(podresource.PodRequests(p, podresource.PodResourcesOptions{}))
 }
 
-// PodLimits returns the limits that bound the pod as a whole: those at pod level, and the sums of
-// those that every init and regular container has. A resource that one container may use without
-// bound has no limit, whatever the others state.
+// PodLimits returns the limits of the pod as a whole: those at pod level, and the sums of those
+// that every init and regular container has. A resource for which any container has no limit has
+// none.
 func PodLimits(p *v1.Pod, o podresource.PodResourcesOptions) v1.ResourceList {
 	total := podresource.PodLimits(p, o)
 	podLevel := amounts{}
@@ -50,13 +50,13 @@ func PodLimits(p *v1.Pod, o podresource.PodResourcesOptions) v1.ResourceList {
 	return total
 }
 
-// podLimits returns the limits of the pod's cgroup, the pod's overhead included.
+// podLimits returns the limits of the pod's cgroup, including overhead.
 func podLimits(p *v1.Pod) amounts {
 	return amountsOf(PodLimits(p, podresource.PodResourcesOptions{}))
 }
 
-// PodMemoryLimit returns the memory in bytes that bounds memory-backed volumes (KEP-1967): the
-// limit of the pod without its overhead; 0 when there is none.
+// PodMemoryLimit returns the limit in bytes for memory-backed volumes (KEP-1967): the memory limit
+// of the pod without its overhead; 0 if there is none.
 func PodMemoryLimit(p *v1.Pod) int64 {
 	limits := PodLimits(p, podresource.PodResourcesOptions{ExcludeOverhead: true})
 	return limits.Memory().Value()

@@ -13,9 +13,9 @@ import (
 	"berth/internal/pod"
 )
 
-// EnsureQoS makes kubepods and the parents of burstable and best-effort pods, and writes their
-// values. Of pods that an earlier agent left, it reads what they ask for, so that their parents
-// keep their shares until each is ensured or removed.
+// EnsureQoS creates kubepods and the cgroups of burstable and best-effort pods, and writes their
+// values. It reads the requests of an earlier agent's pods, so that these cgroups keep their shares
+// until each pod is ensured or removed.
 func (m *Manager) EnsureQoS(ctx context.Context) error {
 	top := podValues{}
 	if m.allocatable.MilliCPU > 0 {
@@ -42,15 +42,15 @@ func (m *Manager) EnsureQoS(ctx context.Context) error {
 	return m.syncClasses()
 }
 
-// classValues are the values of the parents of pods that follow from their pods.
+// classValues are the values of QoS cgroups that depend on their pods.
 type classValues struct {
 	shares     uint64     // of burstable
 	guaranteed protection // of kubepods: all of its pods
 	burstable  protection
 }
 
-// computeClassValues returns what the pods add up to. Memory is protected only as far as it is in
-// all parents (kernel documentation, cgroup version 2, memory.min), so kubepods has the sum of both
+// computeClassValues sums up the pods' requests. Memory is protected only as far as it is in all
+// ancestors (kernel documentation, cgroup version 2, memory.min), so kubepods has the sum of both
 // classes.
 func computeClassValues(pods map[pod.UID]ensured, q *MemoryQoS) classValues {
 	var milli int64
@@ -70,8 +70,8 @@ func computeClassValues(pods map[pod.UID]ensured, q *MemoryQoS) classValues {
 	return v
 }
 
-// syncClasses writes what follows from the pods to their parents. Concurrent calls are one writer:
-// who finds a write in progress leaves the newer sum to it.
+// syncClasses writes the values that depend on pods to the QoS cgroups. Only one goroutine writes
+// at a time; concurrent calls leave the newer values to it.
 func (m *Manager) syncClasses() error {
 	for {
 		m.mu.Lock()
@@ -113,11 +113,11 @@ func (m *Manager) writeClasses(was, want classValues) error {
 	return err
 }
 
-// unlimited takes away a limit that an agent with another configuration left.
+// unlimited removes the limit of an agent with another configuration.
 const unlimited = -1
 
-// EnforceAllocatable limits kubepods to the memory and processes of Allocatable, and takes those
-// limits away that are not in it (enforceNodeAllocatable).
+// EnforceAllocatable limits kubepods to the memory and processes of Allocatable, and removes limits
+// that are not in it (enforceNodeAllocatable).
 func (m *Manager) EnforceAllocatable() error {
 	v := podValues{memory: m.allocatable.MemoryBytes, pids: m.allocatable.Pids}
 	if v.memory <= 0 {
@@ -130,19 +130,19 @@ func (m *Manager) EnforceAllocatable() error {
 	return err
 }
 
-// Reserved is what is kept for the daemons of a cgroup that others made: kubeReservedCgroup or
+// Reserved is the reservation of an existing cgroup of daemons: kubeReservedCgroup or
 // systemReservedCgroup.
 type Reserved struct {
-	// Field of the configuration that names the cgroup, for errors.
+	// Field is the configuration field that names the cgroup, for errors.
 	Field string
 	// Cgroup is its path from the root of the hierarchies. With the systemd driver it is a slice,
-	// whether ".slice" is said or not.
+	// with or without ".slice".
 	Cgroup string
-	// Resources are what is kept; what is zero is not limited.
+	// Resources are the reserved resources; zero fields are not limited.
 	Resources Allocatable
 }
 
-// EnforceReserved writes the values of a reserved cgroup, which must be there.
+// EnforceReserved writes the values of a reserved cgroup, which must exist.
 func (m *Manager) EnforceReserved(r Reserved) error {
 	n := rootName(r.Cgroup)
 	if m.driver == Systemd {
@@ -167,7 +167,7 @@ func (m *Manager) EnforceReserved(r Reserved) error {
 	return nil
 }
 
-// missingFor says if the cgroup is not there for one of the values.
+// missingFor returns an error if the cgroup does not exist for one of the values.
 func (m *Manager) missingFor(g lib.Manager, v podValues) error {
 	h := m.host()
 	for controller, used := range map[string]bool{"cpu": v.shares > 0, "memory": v.memory > 0, "pids": v.pids > 0} {

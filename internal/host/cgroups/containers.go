@@ -10,13 +10,13 @@ import (
 	lib "github.com/opencontainers/cgroups"
 )
 
-// containerID is the part of a container's cgroup that is its id: 32 bytes in hexadecimal, all of
-// the name with the driver cgroupfs.
+// containerID matches the ID in the name of a container's cgroup: 32 bytes in hexadecimal. With the
+// driver cgroupfs it is the whole name.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// EmptyContainers returns the directories of the containers' and sandboxes' cgroups below those of
-// pods, in every hierarchy, by their ids, if no process is in them. A runtime makes them, and
-// leaves them when it is cut off. Those with processes may be another agent's.
+// EmptyContainers returns the cgroup directories of containers and sandboxes without processes, by
+// ID, in every hierarchy. A runtime leaves them behind when it crashes. Cgroups with processes may
+// belong to another agent.
 func (m *Manager) EmptyContainers() (map[string][]string, error) {
 	found := map[string][]string{}
 	for _, class := range classes {
@@ -53,7 +53,7 @@ func (m *Manager) EmptyContainers() (map[string][]string, error) {
 }
 
 // RemoveEmpty removes directories of one container that EmptyContainers returned. EBUSY means that
-// there is a process by now.
+// it has a process now.
 func (m *Manager) RemoveEmpty(dirs []string) error {
 	var errs []error
 	for _, d := range dirs {

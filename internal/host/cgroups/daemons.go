@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Daemons is a cgroup of processes of the machine, which are no pod's: in the hierarchy of each
-// controller with version 1, in the one hierarchy with version 2.
+// Daemons is a cgroup of the machine's processes that do not belong to pods: in the hierarchy of
+// each controller with version 1, in the unified hierarchy with version 2.
 type Daemons struct {
 	dirs []move
 }
 
-// move is a cgroup in one hierarchy, and where its processes come from.
+// move is a cgroup in one hierarchy, and the source of its processes.
 type move struct{ from, to string }
 
-// OpenDaemons makes the cgroup, if it is not there. Both are paths from the root of the
-// hierarchies; what Gather gathers is in root, which is "/" but in tests. With systemd, too, it is
-// made through cgroupfs: a cgroup that is a unit of systemd is there already.
+// OpenDaemons creates the cgroup, if necessary. Both paths are relative to the root of the
+// hierarchies. Gather moves processes from root, which is "/" except in tests. Cgroups are created
+// through cgroupfs even with systemd: a cgroup that is a systemd unit exists already.
 func OpenDaemons(root, cgroup string) (*Daemons, error) {
 	from, err := open(root)
 	if err != nil {
@@ -40,7 +40,7 @@ func OpenDaemons(root, cgroup string) (*Daemons, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make cgroup %s: %w", cgroup, err)
 	}
-	// The one of the controller of devices is not made: it would have to be told of devices.
+	// The cgroup of the devices controller is not created, because it would need device rules.
 	dirs := slices.DeleteFunc(pair(from.GetPaths(), to.GetPaths()), func(m move) bool { return !lib.PathExists(m.to) })
 	return &Daemons{dirs}, nil
 }
@@ -52,9 +52,9 @@ func open(cgroup string) (lib.Manager, error) {
 	return libmanager.New(&lib.Cgroup{Path: path.Join("/", cgroup), Resources: &lib.Resources{SkipDevices: true}})
 }
 
-// pair returns the folders of two cgroups by hierarchy, which may have several controllers. Beside
-// those of version 1, the named hierarchies and that of version 2, which has no name, control
-// nothing: systemd, which has made them, goes by what is in them.
+// pair returns the directories of two cgroups by hierarchy; a hierarchy may have several
+// controllers. In hybrid mode, named hierarchies and the unnamed one of version 2 have no
+// controllers and are skipped: systemd, which created them, relies on their content.
 func pair(from, to map[string]string) []move {
 	var out []move
 	for _, controller := range slices.Sorted(maps.Keys(to)) {
@@ -67,7 +67,7 @@ func pair(from, to map[string]string) []move {
 	return out
 }
 
-// Join moves this process into the cgroup. What it starts from then on is there, too.
+// Join moves this process into the cgroup. Processes that it starts later are there, too.
 func (d *Daemons) Join() error { return d.put(os.Getpid()) }
 
 // put moves a process into the cgroup.
@@ -80,7 +80,7 @@ func (d *Daemons) put(pid int) error {
 	return nil
 }
 
-// explained says what the kernel means by EBUSY.
+// explained explains EBUSY.
 func explained(err error) error {
 	if errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("with cgroup v2 no process can be in a cgroup that has others with controllers in it; name another one: %w", err)
@@ -88,9 +88,9 @@ func explained(err error) error {
 	return err
 }
 
-// Gather moves the processes into the cgroup that are in the root of each hierarchy, and so in no
-// cgroup at all, but for threads of the kernel and the first process. It returns how many it moved,
-// and goes on after one that cannot be moved.
+// Gather moves the processes in the root of each hierarchy into the cgroup, except kernel threads
+// and the first process. It returns the number of moved processes, and continues after a process
+// that cannot be moved.
 func (d *Daemons) Gather() (moved int, err error) {
 	var roots [][]int
 	for _, m := range d.dirs {
@@ -104,7 +104,7 @@ func (d *Daemons) Gather() (moved int, err error) {
 	for _, pid := range inAll(roots) {
 		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 		if err != nil || !isDaemon(pid, string(stat)) {
-			continue // gone meanwhile, or not to be moved
+			continue // exited meanwhile, or not to be moved
 		}
 		switch err := d.put(pid); {
 		case err == nil:
@@ -131,14 +131,14 @@ func inAll(lists [][]int) []int {
 	return slices.Sorted(maps.Keys(counts))
 }
 
-// kernelThread is the flag of threads of the kernel (PF_KTHREAD of include/linux/sched.h).
+// kernelThread is the flag of kernel threads (PF_KTHREAD of include/linux/sched.h).
 const kernelThread = 0x00200000
 
-// isDaemon reports whether a process with that /proc/<pid>/stat is moved: it is neither the first
-// one, which belongs where it is, nor a thread of the kernel, nor one that has ended.
+// isDaemon reports whether a process with that /proc/<pid>/stat is moved: it is not the first
+// process, a kernel thread, or a process that has exited.
 func isDaemon(pid int, stat string) bool {
-	// The name may have blanks and parentheses; after it come state, ppid, pgrp, session, tty_nr,
-	// tpgid and flags.
+	// The name may have blanks and parentheses; it is followed by state, ppid, pgrp, session,
+	// tty_nr, tpgid and flags.
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if pid <= 1 || len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
 		return false

@@ -11,9 +11,8 @@ import (
 	libmanager "github.com/opencontainers/cgroups/manager"
 )
 
-// Detect returns the cgroup version that the host's resources are managed with (1 or 2; a hybrid
-// host is 1) and the sorted names of its usable controllers. Version 0 means that no cgroup
-// hierarchy could be found.
+// Detect returns the cgroup version of the host (1 or 2; a hybrid host is 1) and the sorted names
+// of its usable controllers. Version 0 means that no cgroup hierarchy was found.
 func Detect() (version int, controllers []string) {
 	mounts, err := lib.GetCgroupMounts(true)
 	if err != nil {
@@ -21,7 +20,7 @@ func Detect() (version int, controllers []string) {
 	}
 	for _, m := range mounts {
 		for _, c := range m.Subsystems {
-			// Named hierarchies of version 1 (name=systemd) control nothing.
+			// Named hierarchies of version 1 (name=systemd) have no controllers.
 			if c != "" && !strings.HasPrefix(c, lib.CgroupNamePrefix) {
 				controllers = append(controllers, c)
 			}
@@ -38,7 +37,7 @@ func Detect() (version int, controllers []string) {
 	return version, slices.Compact(controllers)
 }
 
-// SwapAccounted reports whether the kernel limits the swap of cgroups: kernels can be built or
+// SwapAccounted reports whether the kernel can limit the swap of cgroups: kernels can be built or
 // booted without it.
 func SwapAccounted() bool {
 	for _, pattern := range []string{"memory/memory.memsw.limit_in_bytes", "*/memory.swap.max"} { // version 1, version 2: the root has no limit
@@ -49,25 +48,24 @@ func SwapAccounted() bool {
 	return false
 }
 
-// HugePageSizes returns the sizes in bytes of the huge pages that can be limited for a cgroup,
-// sorted.
+// HugePageSizes returns the sizes in bytes of hugepages that can be limited for a cgroup, sorted.
 func HugePageSizes() []int64 {
 	return slices.Sorted(maps.Keys(detectHost().pageSizes))
 }
 
-// mountpoint is where cgroup hierarchies are (systemd's file hierarchy, and the library's).
+// mountpoint is where cgroup hierarchies are mounted (systemd's file hierarchy, and the library's).
 const mountpoint = "/sys/fs/cgroup"
 
-// limited are the controllers that pod limits are written to.
+// limited are the controllers of pod limits.
 var limited = []string{"cpu", "hugetlb", "memory", "pids"}
 
-// host is what this host offers; it does not change while the agent runs.
+// host describes the host's cgroup features; it does not change while the agent runs.
 type host struct {
 	version   int
 	has       map[string]bool
-	pageSizes map[int64]string // bytes to the spelling of the hugetlb controller
-	// tops are the folders of the hierarchies of version 1, by controller; nil with version 2. The
-	// library looks for them at each call, which takes some fifty system calls.
+	pageSizes map[int64]string // name in the hugetlb controller by size in bytes
+	// tops are the directories of the hierarchies of version 1, by controller; nil with version 2.
+	// The library would search for them at each call, with some fifty system calls.
 	tops map[string]string
 }
 
@@ -93,7 +91,8 @@ func detectHost() host {
 	return h
 }
 
-// paths are the folders of a cgroup in the hierarchies of version 1; nil has the library find them.
+// paths returns the directories of a cgroup in the hierarchies of version 1; with nil, the library
+// searches for them.
 func (h host) paths(cgroup string) map[string]string {
 	if h.tops == nil {
 		return nil
@@ -105,7 +104,7 @@ func (h host) paths(cgroup string) map[string]string {
 	return out
 }
 
-// missing returns the controllers whose limits cannot be applied here.
+// missing returns the controllers that the host lacks.
 func (h host) missing() []string {
 	var out []string
 	for _, c := range limited {
@@ -116,8 +115,7 @@ func (h host) missing() []string {
 	return out
 }
 
-// hugetlbBytes reads a page size as the hugetlb controller spells it: 64KB, 2MB, 1GB, in powers of
-// two.
+// hugetlbBytes parses a page size of the hugetlb controller: 64KB, 2MB, 1GB, in powers of two.
 func hugetlbBytes(s string) (int64, bool) {
 	for unit, shift := range map[string]int{"KB": 10, "MB": 20, "GB": 30} {
 		if digits, ok := strings.CutSuffix(s, unit); ok {
@@ -128,10 +126,9 @@ func hugetlbBytes(s string) (int64, bool) {
 	return 0, false
 }
 
-// resources translates values to the library's, leaving out what this host cannot limit.
+// resources converts values to the library's, without those that the host cannot limit.
 func (h host) resources(v podValues) *lib.Resources {
-	// Device rules are the runtime's business, and rewriting a slice must not freeze the pods in
-	// it.
+	// The runtime sets device rules, and rewriting a slice must not freeze its pods.
 	r := &lib.Resources{SkipDevices: true, SkipFreezeOnSet: true}
 	if h.has["cpu"] && v.shares > 0 {
 		if h.version == 2 {

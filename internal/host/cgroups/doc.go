@@ -1,17 +1,16 @@
-// Package cgroups is containerManager's core: the tree of QoS and pod cgroups, and the formulas
-// that fill it.
+// Package cgroups is containerManager's core: the tree of QoS and pod cgroups, and the formulas for
+// their values.
 //
 //	<root>/kubepods                       shares and limits of the node's allocatable
 //	        ├─ pod<uid>                   Guaranteed pods
-//	        ├─ burstable/pod<uid>         shares of burstable: the sum of its pods' CPU requests, those of an earlier agent included
+//	        ├─ burstable/pod<uid>         shares: sum of pods' CPU requests, earlier agents' too
 //	        └─ besteffort/pod<uid>
-//	<root>/berth-registry-<n>             memory of a program of the agent's own, while it runs
+//	<root>/berth-registry-<n>             memory limit of a child process of the agent
 //
-// Owns: kubepods and what is below it down to the pods, in every hierarchy; the cgroups of daemons,
-// and which processes are moved there; those of programs of the agent's own. It is the only writer
-// of cgroupfs, but for memory.high of kubepods, and of pods that end for want of memory (package
-// pressure).
+// Owns: kubepods and its descendants down to the pods, in every hierarchy; the cgroups of daemons,
+// and which processes are moved there; those of the agent's child processes. It is the only writer
+// of cgroupfs, except for memory.high of kubepods and of pods being evicted (package pressure).
 // Reads: pods' resources.
-// Never: makes containers' cgroups (the runtime does), kills a process outside of a pod, or of the
-// cgroup of such a program, that is to be removed.
+// Never: creates containers' cgroups (the runtime does), kills a process outside of a pod's or
+// child process's cgroup that is being removed.
 package cgroups

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find notes the pods that have cgroups and are not known.
+// find adds unknown pods that have cgroups.
 func (m *Manager) find() error {
 	for _, class := range classes {
 		found, err := m.listClass(class)
@@ -31,12 +31,12 @@ func (m *Manager) find() error {
 	return nil
 }
 
-// requestsAttr is the extended attribute of a pod's cgroup with what the pod asks for: thousandths
-// of a CPU, and bytes of memory. On cgroup version 2 the values alone do not tell: a weight stands
-// for some 26 shares. It goes with the cgroup, and needs CAP_SYS_ADMIN, as "trusted" ones do.
+// requestsAttr is the extended attribute of a pod's cgroup with the pod's requests: millicores, and
+// bytes of memory. On cgroup version 2 the values are not exact: a weight stands for some 26
+// shares. It is deleted with the cgroup, and needs CAP_SYS_ADMIN, as all "trusted" attributes.
 const requestsAttr = "trusted.berth.requests"
 
-// writeRequests keeps in the directory of a pod's cgroup what the pod asks for.
+// writeRequests stores the pod's requests in the attribute of its cgroup directory.
 func writeRequests(dir string, e ensured) error {
 	if err := unix.Setxattr(dir, requestsAttr, fmt.Appendf(nil, "%d %d", e.milliCPU, e.memory), 0); err != nil {
 		return &fs.PathError{Op: "setxattr", Path: dir, Err: err}
@@ -44,7 +44,7 @@ func writeRequests(dir string, e ensured) error {
 	return nil
 }
 
-// readRequests returns what a pod asks for by the directories of its cgroup, or about that.
+// readRequests returns the requests of a pod from its cgroup directories, exact or approximate.
 func readRequests(dirs []string) ensured {
 	e := ensured{milliCPU: readMilliCPU(dirs), memory: readProtected(dirs)}
 	for _, d := range dirs {
@@ -53,7 +53,7 @@ func readRequests(dirs []string) ensured {
 		if err != nil {
 			continue
 		}
-		// Whoever wrote another weight since then knows better.
+		// If the weight has changed since, the attribute is outdated.
 		var kept ensured
 		if _, err := fmt.Sscanf(string(b[:n]), "%d %d", &kept.milliCPU, &kept.memory); err == nil &&
 			WeightFromShares(SharesFromMilliCPU(kept.milliCPU)) == WeightFromShares(SharesFromMilliCPU(e.milliCPU)) {
@@ -63,8 +63,7 @@ func readRequests(dirs []string) ensured {
 	return e
 }
 
-// readMilliCPU returns the request that gives the shares in one of the directories of a cgroup, or
-// zero.
+// readMilliCPU returns the request that results in the cgroup's shares or weight, or zero.
 func readMilliCPU(dirs []string) int64 {
 	if shares, ok := readNumber(dirs, "cpu.shares"); ok {
 		return milliCPUFromShares(uint64(shares))
@@ -76,8 +75,7 @@ func readMilliCPU(dirs []string) int64 {
 	return milliCPUFromShares(sharesFromWeight(uint64(weight)))
 }
 
-// readProtected returns the memory that is protected in one of the directories of a cgroup, in
-// bytes.
+// readProtected returns the protected memory of a cgroup, in bytes.
 func readProtected(dirs []string) int64 {
 	for _, file := range []string{"memory.min", "memory.low"} {
 		if n, ok := readNumber(dirs, file); ok && n > 0 {

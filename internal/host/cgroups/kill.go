@@ -22,15 +22,15 @@ import (
 // Process is a process in the cgroup of a pod.
 type Process struct {
 	PID int
-	// Command is its command line, cut to a few words; its name in brackets when it has none.
+	// Command is its command line, cut to 80 bytes; without one, its name in brackets.
 	Command string
-	// Container is the one whose cgroup it is in, "" for none.
+	// Container is the container of its cgroup, or "".
 	Container pod.ContainerID
 }
 
-// KillPod kills what runs in the pod's cgroup, and below it, and blocks until nothing does, for 2.3
-// seconds at most and no longer than ctx. An error names the processes that do not end. A pod
-// without a cgroup is no error.
+// KillPod kills the processes in the pod's cgroup and its descendants, and blocks until they have
+// exited, for at most 2.3 seconds and no longer than ctx. An error names the processes that do not
+// exit. A pod without a cgroup is not an error.
 func (m *Manager) KillPod(ctx context.Context, uid pod.UID) error {
 	dirs, err := m.podDirs(uid)
 	if err != nil {
@@ -39,11 +39,11 @@ func (m *Manager) KillPod(ctx context.Context, uid pod.UID) error {
 	return m.kill(ctx, uid, dirs)
 }
 
-// KillContainer is KillPod for one container of a pod. The runtime makes its cgroup, below the
-// pod's, with the id in its name.
+// KillContainer is KillPod for one container of a pod. The runtime creates its cgroup below the
+// pod's, with the ID in its name.
 func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error {
 	if id == "" {
-		return fmt.Errorf("kill a container of pod %s: it has no id", uid) // every name has that in it
+		return fmt.Errorf("kill a container of pod %s: it has no id", uid) // every name would match
 	}
 	pods, err := m.podDirs(uid)
 	if err != nil {
@@ -64,7 +64,7 @@ func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.Contain
 	return m.kill(ctx, uid, dirs)
 }
 
-// podDirs returns the directories of the pod's cgroup that are there.
+// podDirs returns the existing directories of the pod's cgroup.
 func (m *Manager) podDirs(uid pod.UID) ([]string, error) {
 	if uid == "" {
 		return nil, errors.New("the pod has no UID")
@@ -80,7 +80,7 @@ func (m *Manager) podDirs(uid pod.UID) ([]string, error) {
 	return out, nil
 }
 
-// kill kills what runs below the directories, which are of the pod's cgroup.
+// kill kills the processes below the directories, which are of the pod's cgroup.
 func (m *Manager) kill(ctx context.Context, uid pod.UID, dirs []string) error {
 	err := untilGone(ctx, func() error {
 		if left, err := pidsIn(dirs); err != nil || len(left) == 0 {
@@ -102,8 +102,8 @@ func (m *Manager) kill(ctx context.Context, uid pod.UID, dirs []string) error {
 	return err
 }
 
-// untilGone does what fails with EBUSY while killed processes have not left, removeTries times at
-// most.
+// untilGone retries do while it fails with EBUSY because killed processes have not exited,
+// removeTries times at most.
 func untilGone(ctx context.Context, do func() error) error {
 	delay := removeRetry.DelayFunc()
 	for try := 1; ; try++ {
@@ -119,7 +119,7 @@ func untilGone(ctx context.Context, do func() error) error {
 	}
 }
 
-// Processes returns what runs in the pod's cgroup, and below it, by their numbers.
+// Processes returns the processes in the pod's cgroup and its descendants, sorted by PID.
 func (m *Manager) Processes(uid pod.UID) ([]Process, error) {
 	dirs, err := m.podDirs(uid)
 	if err != nil {
@@ -129,7 +129,7 @@ func (m *Manager) Processes(uid pod.UID) ([]Process, error) {
 	return processesOf(pids), err
 }
 
-// pidsIn returns the processes below the directories with the containers that they are in.
+// pidsIn returns the processes below the directories with their containers.
 func pidsIn(dirs []string) (map[int]pod.ContainerID, error) {
 	out := map[int]pod.ContainerID{}
 	for _, dir := range dirs {
@@ -165,10 +165,11 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// idDigits is the length of a container's id.
+// idDigits is the length of a container ID.
 const idDigits = 64
 
-// containerOf returns the container in whose cgroup a directory is, or below it; "" for none.
+// containerOf returns the container of the cgroup directory or its nearest ancestor; "" if there is
+// none.
 func containerOf(dir string) pod.ContainerID {
 	for ; len(dir) > 1; dir = filepath.Dir(dir) {
 		if id := containerIn(filepath.Base(dir)); id != "" {
@@ -178,8 +179,8 @@ func containerOf(dir string) pod.ContainerID {
 	return ""
 }
 
-// containerIn returns the container whose cgroup has this name, "" when it is none: runtimes put
-// the id last, but for systemd's suffix. A container's monitor of CRI-O is none.
+// containerIn returns the container whose cgroup has this name, or "": runtimes put the ID last,
+// except for systemd's suffix. CRI-O's container monitors are not containers.
 func containerIn(name string) pod.ContainerID {
 	name = strings.TrimSuffix(name, ".scope")
 	n := len(name) - idDigits
@@ -189,10 +190,10 @@ func containerIn(name string) pod.ContainerID {
 	return pod.ContainerID(name[n:])
 }
 
-// commandLength is how much of a command line is told, in bytes.
+// commandLength is the maximum length of a reported command line, in bytes.
 const commandLength = 80
 
-// command returns a process' command line; what is gone has none.
+// command returns a process's command line; "" if it has exited.
 func command(pid int) string {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
@@ -206,16 +207,14 @@ func command(pid int) string {
 	return "[" + strings.TrimSpace(string(name)) + "]"
 }
 
-// describe names processes with the state that the kernel has them in. In state D
-// (proc_pid_stat(5)) a process waits for a device or a file server, and nothing ends it before that
-// has answered.
+// describe names processes with their state. A process in state D (proc_pid_stat(5)) waits for a
+// device or a file server, and cannot be killed before that has responded.
 func describe(left []Process) string {
 	var out []string
 	for _, p := range left {
 		text := fmt.Sprintf("process %d (%s)", p.PID, p.Command)
 		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "stat"))
-		// The name of the command may have blanks and parentheses; what follows the last one is
-		// plain.
+		// The command name may have blanks and parentheses; the text after the last one does not.
 		state := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
 		if err == nil && strings.HasPrefix(state, " D") {
 			text += " in state D: it waits for a device or a file server, which must answer first"

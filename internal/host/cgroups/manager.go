@@ -19,28 +19,28 @@ import (
 
 // Allocatable is what the pods of the node may use together; a zero field is not limited.
 type Allocatable struct {
-	MilliCPU    int64 // thousandths of a CPU
+	MilliCPU    int64 // millicores
 	MemoryBytes int64
 	Pids        int64
 }
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
-	// Root is the cgroup that kubepods is made in ("/" when empty): a path from the root of each
-	// hierarchy, never relative to the agent's own cgroup, so that pods do not count as the agent.
+	// Root is the parent cgroup of kubepods ("/" if empty): a path from the root of each hierarchy,
+	// never relative to the agent's own cgroup, so that pods are not accounted to the agent.
 	Root string
 	// Driver must be the runtime's.
 	Driver Driver
-	// Allocatable bounds kubepods once EnforceAllocatable was called; its MilliCPU does so from the
-	// beginning.
+	// Allocatable limits kubepods after a call of EnforceAllocatable; its MilliCPU does so from the
+	// start.
 	Allocatable Allocatable
 	Settings    Settings
 	Log         *slog.Logger
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
 }
 
-// Manager (containerManager) keeps the cgroup tree of pods. It is safe for concurrent use on
+// Manager (containerManager) maintains the cgroup tree of pods. It is safe for concurrent use on
 // different pods.
 type Manager struct {
 	driver      Driver
@@ -52,9 +52,9 @@ type Manager struct {
 	metrics     *metrics
 
 	mu      sync.Mutex
-	pods    map[pod.UID]ensured // guarded by mu; pods that have a cgroup
+	pods    map[pod.UID]ensured // guarded by mu; pods with a cgroup
 	written classValues         // guarded by mu; the zero value: never
-	writing bool                // guarded by mu; somebody writes classValues
+	writing bool                // guarded by mu; a goroutine writes classValues
 }
 
 // ensured is a pod with a cgroup.
@@ -62,11 +62,11 @@ type ensured struct {
 	class    v1.PodQOSClass
 	milliCPU int64 // requested
 	memory   int64 // requested, in bytes
-	// found: the cgroup is an earlier agent's, and what is requested is read from it.
+	// found: the cgroup is an earlier agent's, and the requests are read from it.
 	found bool
 }
 
-// New checks the configuration and returns a manager. It touches no cgroup.
+// New validates the configuration and returns a Manager. It does not access cgroups.
 func New(c Config) (*Manager, error) {
 	switch c.Driver {
 	case Cgroupfs, Systemd:
@@ -104,8 +104,8 @@ func New(c Config) (*Manager, error) {
 	}, nil
 }
 
-// EnsurePod makes the pod's cgroup and writes its values. For a pod that this agent has made or
-// seen before it does nothing: only a resize rewrites values.
+// EnsurePod creates the pod's cgroup and writes its values. It does nothing if this agent has
+// ensured the pod before: only a resize rewrites values.
 func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 	if p.UID == "" {
 		return fmt.Errorf("ensure cgroup of pod %s/%s: the pod has no UID", p.Namespace, p.Name)
@@ -128,7 +128,7 @@ func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 	return m.syncClasses()
 }
 
-// noteRequests notes what a pod asks for whose cgroup has it.
+// noteRequests records the requests of a pod after its cgroup was written.
 func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
 	requests := podRequests(p)
 	e := ensured{class: class, milliCPU: requests[v1.ResourceCPU], memory: requests[v1.ResourceMemory]}
@@ -142,14 +142,14 @@ func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
 	m.mu.Unlock()
 }
 
-// PodParent returns the pod's cgroup as LinuxPodSandboxConfig.cgroup_parent wants it: a path from
-// the root of the hierarchies; with the systemd driver its last element is the pod's slice unit.
+// PodParent returns the pod's cgroup for LinuxPodSandboxConfig.cgroup_parent: a path from the root
+// of the hierarchies; with the systemd driver its last element is the pod's slice unit.
 func (m *Manager) PodParent(p *v1.Pod) string {
 	return podName(m.root, QOSClass(p), p.UID).path(m.driver)
 }
 
-// PodPath returns the pod's cgroup by its path from the root of the hierarchies, also when it was
-// made by an earlier agent; "" if it has none.
+// PodPath returns the path of the pod's cgroup from the root of the hierarchies, including a cgroup
+// of an earlier agent; "" if it does not exist.
 func (m *Manager) PodPath(uid pod.UID) string {
 	for _, class := range classes {
 		n := podName(m.root, class, uid)
@@ -160,11 +160,11 @@ func (m *Manager) PodPath(uid pod.UID) string {
 	return ""
 }
 
-// QoSPath returns the cgroup of all pods of a class by its path from the root of the hierarchies;
-// Guaranteed is that of all pods.
+// QoSPath returns the path of the cgroup of a QoS class from the root of the hierarchies; for
+// Guaranteed that is the cgroup of all pods.
 func (m *Manager) QoSPath(class v1.PodQOSClass) string { return qosName(m.root, class).path(m.driver) }
 
-// ensure makes the cgroup, if it is not there, and writes the values.
+// ensure creates the cgroup, if necessary, and writes the values.
 func (m *Manager) ensure(n name, v podValues) (lib.Manager, error) {
 	defer m.metrics.operated(create, time.Now())
 	g, err := m.open(n, v)
@@ -180,7 +180,7 @@ func (m *Manager) ensure(n name, v podValues) (lib.Manager, error) {
 	return g, nil
 }
 
-// set writes the values to a cgroup that is there.
+// set writes the values to an existing cgroup.
 func (m *Manager) set(g lib.Manager, v podValues) error {
 	if err := g.Set(m.host().resources(v)); err != nil {
 		return fmt.Errorf("set limits: %w", err)
@@ -188,7 +188,7 @@ func (m *Manager) set(g lib.Manager, v podValues) error {
 	return nil
 }
 
-// open returns the library's handle of the cgroup, existing or not.
+// open returns the library's handle of the cgroup, which need not exist.
 func (m *Manager) open(n name, v podValues) (lib.Manager, error) {
 	h := m.host()
 	if h.version == 0 {

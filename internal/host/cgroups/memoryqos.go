@@ -13,15 +13,15 @@ type MemoryQoS struct {
 	// Reserve protects requested memory from being reclaimed (memoryReservationPolicy
 	// TieredReservation).
 	Reserve bool
-	// Allocatable is the node's memory for pods in bytes: the limit of containers without one.
+	// Allocatable is the node's allocatable memory in bytes: the limit of containers without one.
 	Allocatable int64
 }
 
-// Reserves reports whether requested memory is protected; nil protects none.
+// Reserves reports whether requested memory is protected. It is false if q is nil.
 func (q *MemoryQoS) Reserves() bool { return q != nil && q.Reserve }
 
-// High returns memory.high of a container of a burstable or best-effort pod; limit 0 is none. 0:
-// memory.high is not set.
+// High returns memory.high of a container of a burstable or best-effort pod; a limit of 0 means
+// none. If it returns 0, memory.high is not set.
 func (q MemoryQoS) High(request, limit int64) int64 {
 	if limit == 0 {
 		limit = q.Allocatable
@@ -29,9 +29,8 @@ func (q MemoryQoS) High(request, limit int64) int64 {
 	return MemoryHigh(request, limit, q.ThrottlingFactor, int64(os.Getpagesize()))
 }
 
-// Protected returns memory.min and memory.low of a pod of the class, or of a container in one, that
-// requests so much memory: guaranteed memory is never reclaimed, burstable memory last. At most one
-// is not 0.
+// Protected returns memory.min and memory.low of a pod of the class, or of a container in one, with
+// that request: guaranteed memory is never reclaimed, burstable memory last. At most one is not 0.
 func (q MemoryQoS) Protected(class v1.PodQOSClass, request int64) (lowest, low int64) {
 	switch {
 	case !q.Reserve:

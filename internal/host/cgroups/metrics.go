@@ -9,7 +9,7 @@ import (
 
 type metrics struct{ duration *prometheus.HistogramVec }
 
-// newMetrics registers the family of this package; nobody scrapes it if r is nil.
+// newMetrics registers the metric of this package. If r is nil, it is not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{duration: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kubelet_cgroup_manager_duration_seconds",
@@ -17,7 +17,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}, []string{"operation_type"})}
 }
 
-// operation is what is done with one cgroup, or with those of QoS classes.
+// operation is an operation on one cgroup, or on the QoS cgroups.
 type operation string
 
 const (
@@ -26,7 +26,7 @@ const (
 	destroy operation = "destroy"
 )
 
-// operated counts an operation that has ended, well or not.
+// operated observes an operation, whether it succeeded or failed.
 func (m *metrics) operated(o operation, began time.Time) {
 	m.duration.WithLabelValues(string(o)).Observe(time.Since(began).Seconds())
 }

@@ -9,10 +9,10 @@ import (
 	"berth/internal/pod"
 )
 
-// Driver says who makes cgroups: the agent through cgroupfs, or systemd.
+// Driver is the cgroup driver: cgroups are created through cgroupfs or by systemd.
 type Driver string
 
-// The drivers, in the words of KubeletConfiguration.cgroupDriver.
+// Drivers, as in KubeletConfiguration.cgroupDriver.
 const (
 	Cgroupfs Driver = "cgroupfs"
 	Systemd  Driver = "systemd"
@@ -26,11 +26,11 @@ const (
 	slice      = ".slice"
 )
 
-// name is a cgroup's place in the tree, from the hierarchy's root, as plain words; drivers spell it
-// differently.
+// name is a cgroup's position in the tree, from the hierarchy's root, as plain words; it is
+// independent of the driver.
 type name []string
 
-// child returns the name of the cgroup called word inside n.
+// child returns the name of a descendant of n.
 func (n name) child(word ...string) name {
 	return append(n[:len(n):len(n)], word...)
 }
@@ -58,7 +58,7 @@ func qosName(root name, class v1.PodQOSClass) name {
 	}
 }
 
-// podName returns the name of the cgroup of a pod of a class.
+// podName returns the name of a pod's cgroup.
 func podName(root name, class v1.PodQOSClass, uid pod.UID) name {
 	return qosName(root, class).child(podPrefix + string(uid))
 }
@@ -88,8 +88,8 @@ func (n name) unit() string {
 	return strings.Join(words, "-") + slice
 }
 
-// uidOf returns the pod that a directory inside the cgroup parent belongs to, or false when it is
-// not a pod's. UIDs have no underscores, so the systemd spelling can be undone.
+// uidOf returns the pod of a directory in the cgroup parent, or false if it is not a pod's. UIDs
+// have no underscores, so systemd's escaping is reversible.
 func uidOf(parent name, dir string, d Driver) (pod.UID, bool) {
 	if d == Systemd {
 		unit, ok := strings.CutSuffix(dir, slice)

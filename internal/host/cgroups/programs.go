@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs makes the cgroups of a program of the agent's own: one for each of its processes, beside
-// kubepods, with a limit of memory. With version 1 it is in the hierarchy of memory alone. With
-// systemd, too, it is made through cgroupfs.
+// Programs creates cgroups for processes of a child program of the agent: one for each process,
+// beside kubepods, with a memory limit. With version 1 only the memory hierarchy is used. They are
+// created through cgroupfs even with systemd.
 type Programs struct {
 	root, name string
 	memory     int64
@@ -30,20 +30,20 @@ type Programs struct {
 	mu sync.Mutex // held while a number is chosen
 }
 
-// NewPrograms says where the cgroups are, how they begin, and how many bytes each may use; swap
-// counts, too. Nothing is made yet.
+// NewPrograms returns a Programs that creates cgroups below root with names that begin with name.
+// memory is the limit of each in bytes, including swap. It creates nothing yet.
 func NewPrograms(root, name string, memory int64) *Programs {
 	return &Programs{root: path.Join("/", root), name: name, memory: memory}
 }
 
 // Program is the cgroup of one process.
 type Program struct {
-	dir     string // of the hierarchy that limits memory
+	dir     string // in the hierarchy of the memory controller
 	version int
 	memory  int64
 }
 
-// Make makes a cgroup with its limit, in which nothing runs.
+// Make creates an empty cgroup with its limit.
 func (p *Programs) Make() (*Program, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func (p *Programs) Make() (*Program, error) {
 	}
 	c := &lib.Cgroup{Path: path.Join(p.root, name), Resources: &lib.Resources{Memory: p.memory, SkipDevices: true}}
 	if SwapAccounted() {
-		c.Resources.MemorySwap = p.memory // with memory, as version 1 counts
+		c.Resources.MemorySwap = p.memory // version 1 counts memory and swap together
 	}
 	made := &Program{dir: filepath.Join(parent, name), version: version, memory: p.memory}
 	controller := "memory"
@@ -77,7 +77,7 @@ func (p *Programs) Make() (*Program, error) {
 	return made, nil
 }
 
-// parent returns the directory in which the cgroups are, in the hierarchy that limits memory.
+// parent returns the parent directory of the cgroups in the memory hierarchy.
 func (p *Programs) parent() (dir string, version int, err error) {
 	g, err := open(p.root)
 	if err != nil {
@@ -92,9 +92,8 @@ func (p *Programs) parent() (dir string, version int, err error) {
 	return dir, version, nil
 }
 
-// Start starts a process that is in the cgroup from its first instruction on. With version 1 that
-// is a property of the thread that calls, which must end then, and must not be the first one of the
-// process.
+// Start starts a process in the cgroup. With version 1 it moves the calling thread there, which
+// must exit afterwards and must not be the main thread.
 func (p *Program) Start(cmd *exec.Cmd) error {
 	if p.version == 1 {
 		if err := lib.WriteFile(p.dir, "tasks", strconv.Itoa(unix.Gettid())); err != nil {
@@ -114,21 +113,21 @@ func (p *Program) Start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// Exceeded is an error if the kernel has killed a process of the cgroup for its use of memory.
+// Exceeded returns an error if the kernel has OOM-killed a process of the cgroup.
 func (p *Program) Exceeded() error {
 	file := "memory.oom_control"
 	if p.version == 2 {
 		file = "memory.events"
 	}
 	kills, err := fscommon.GetValueByKey(p.dir, file, "oom_kill")
-	if err != nil || kills == 0 { // what cannot be read, or is not counted, is no kill
+	if err != nil || kills == 0 { // treat unreadable or missing counters as no kill
 		return nil
 	}
 	return fmt.Errorf("it used more than %d MiB of memory", p.memory>>20)
 }
 
-// Remove kills what is left in the cgroup, and removes it. It blocks until that is done, for 2.3
-// seconds at most and no longer than ctx.
+// Remove kills the processes in the cgroup, and removes it. It blocks until that is done, for at
+// most 2.3 seconds and no longer than ctx.
 func (p *Program) Remove(ctx context.Context) error {
 	return removeProgram(ctx, p.dir)
 }
@@ -140,12 +139,12 @@ func removeProgram(ctx context.Context, dir string) error {
 	return nil
 }
 
-// RemoveLeft removes the cgroups that an agent has left which was cut off, and kills what is in
-// them. No other agent has the root.
+// RemoveLeft removes the cgroups that a crashed agent left behind, and kills their processes. No
+// other agent uses the root.
 func (p *Programs) RemoveLeft(ctx context.Context) error {
 	parent, _, err := p.parent()
 	if err != nil {
-		return nil // there was never one
+		return nil // there are no cgroups
 	}
 	entries, err := os.ReadDir(parent)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 var qosResources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
 // QOSClass returns the pod's quality of service class (Kubernetes documentation, "Pod Quality of
-// Service Classes"). Resources at pod level decide if there are any, else those of the init and
-// regular containers; ephemeral containers never count. The pod has the API's defaults: what has a
-// limit has a request.
+// Service Classes"). Pod-level resources decide if there are any, otherwise those of the init and
+// regular containers; ephemeral containers never count. The pod must have the API's defaults:
+// requests default to limits.
 func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	stated, guaranteed := false, true
 	judge := func(r *v1.ResourceRequirements) {
@@ -56,7 +56,7 @@ func limitsEqualRequests(limits, requests amounts) bool {
 	return true
 }
 
-// podValues is what is written to a pod's cgroup.
+// podValues are the values of a pod's cgroup.
 type podValues struct {
 	shares uint64
 	// quota per period, in microseconds; 0: no limit.
@@ -65,21 +65,21 @@ type podValues struct {
 	pids          int64 // 0: no limit
 	// protection is memory.min and memory.low of cgroup version 2; nil: not written.
 	protection *protection
-	// hugePages are the limits in bytes by page size in bytes. Page sizes that are not in it are
-	// not to be used at all.
+	// hugePages are the limits in bytes by page size in bytes. Other page sizes have the limit 0;
+	// nil: not written.
 	hugePages map[int64]int64
 }
 
-// protection is memory that is not to be reclaimed, in bytes.
+// protection is protected memory, in bytes.
 type protection struct{ min, low int64 }
 
-// Settings are those of the KubeletConfiguration that the values of pods' cgroups depend on.
+// Settings are the settings of the KubeletConfiguration that affect pods' cgroups.
 type Settings struct {
-	// PodPidsLimit bounds the processes of each pod; 0 or less means no bound.
+	// PodPidsLimit limits the processes of each pod; 0 or less means no limit.
 	PodPidsLimit int64
-	// CPUQuota says how CPU limits are enforced.
+	// CPUQuota configures the enforcement of CPU limits.
 	CPUQuota CPUQuota
-	// MemoryQoS protects requested memory; nil does not. It needs cgroup version 2.
+	// MemoryQoS protects requested memory, if not nil. It needs cgroup version 2.
 	MemoryQoS *MemoryQoS
 }
 

@@ -22,18 +22,18 @@ import (
 
 var classes = [...]v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
 
-// removeTries is how often a cgroup is removed whose killed processes have not left, removeRetry
-// spaces the tries: 2.3 seconds in all.
+// removeTries is the maximum number of tries to remove a cgroup whose killed processes have not
+// exited; removeRetry is the back-off: 2.3 seconds in total.
 const removeTries = 16
 
 var removeRetry = wait.Backoff{Duration: time.Millisecond, Factor: 2, Cap: 300 * time.Millisecond, Steps: math.MaxInt}
 
-// RemovePod removes the pod's cgroup with everything below it, after killing what still runs there.
-// It blocks until the cgroup is gone, for 2.3 seconds at most and no longer than ctx; a pod without
-// a cgroup is no error.
+// RemovePod kills the processes in the pod's cgroup, and removes it with its descendants. It blocks
+// until the cgroup is removed, for at most 2.3 seconds and no longer than ctx; a pod without a
+// cgroup is not an error.
 func (m *Manager) RemovePod(ctx context.Context, uid pod.UID) error {
 	if uid == "" {
-		// Without this, a pod without a UID would remove the cgroup "pod", which is nobody's.
+		// An empty UID would remove the cgroup "pod".
 		return errors.New("remove pod cgroup: the pod has no UID")
 	}
 	for _, class := range classes {
@@ -66,7 +66,7 @@ func (m *Manager) remove(ctx context.Context, n name) error {
 	return nil
 }
 
-// stopUnit makes systemd forget the slice, which it keeps as a unit when its directory goes.
+// stopUnit stops the slice in systemd, which keeps the unit after its directory was removed.
 func (m *Manager) stopUnit(n name) error {
 	g, err := m.open(n, podValues{})
 	if err == nil {
@@ -79,7 +79,7 @@ func (m *Manager) stopUnit(n name) error {
 }
 
 // killAndRemove kills all processes below the directories, then removes the directories. EBUSY
-// means that some have not ended.
+// means that some processes have not exited.
 func killAndRemove(dirs []string) error {
 	errs := []error{killAll(dirs)}
 	for _, d := range dirs {
@@ -91,7 +91,8 @@ func killAndRemove(dirs []string) error {
 // killAll kills all processes below the directories.
 func killAll(dirs []string) error {
 	var errs []error
-	// Version 1: what is frozen does not fork away from its end, and must be thawed to meet it.
+	// Version 1: frozen processes cannot fork while they are killed, and exit only once they are
+	// thawed.
 	for _, d := range dirs {
 		errs = append(errs, freeze(d))
 	}
@@ -104,11 +105,11 @@ func killAll(dirs []string) error {
 	return errors.Join(errs...)
 }
 
-// freezerState is the file of the freezer controller of version 1. Processes of version 2 can be
-// killed while they are frozen.
+// freezerState is the file of the freezer controller of version 1. With version 2, frozen processes
+// can be killed.
 const freezerState = "freezer.state"
 
-// freeze freezes what is below the directory, if it is one of the freezer's.
+// freeze freezes the cgroup, if the directory is in the freezer hierarchy.
 func freeze(dir string) error {
 	file := filepath.Join(dir, freezerState)
 	if !lib.PathExists(file) {
@@ -120,7 +121,7 @@ func freeze(dir string) error {
 	return nil
 }
 
-// thaw thaws the directory and every cgroup below it: each may have been frozen by itself.
+// thaw thaws the cgroup and all its descendants, each of which may have been frozen separately.
 func thaw(dir string) error {
 	if !lib.PathExists(filepath.Join(dir, freezerState)) {
 		return nil
@@ -137,7 +138,7 @@ func thaw(dir string) error {
 }
 
 func killIn(dir string) error {
-	// Version 2 since Linux 5.14: one write, and no process can fork out of it.
+	// Version 2 since Linux 5.14: one write kills all processes, including forks.
 	if lib.WriteFile(dir, "cgroup.kill", "1") == nil {
 		return nil
 	}
@@ -146,8 +147,8 @@ func killIn(dir string) error {
 		return fmt.Errorf("list processes of %s: %w", dir, err)
 	}
 	for _, pid := range pids {
-		// 0 stands for a process of a PID namespace that we cannot see, and would be our own
-		// process group.
+		// 0 stands for a process in a PID namespace that is not visible, and kill(2) would signal
+		// our own process group.
 		if pid <= 0 || pid == os.Getpid() {
 			continue
 		}
@@ -158,8 +159,8 @@ func killIn(dir string) error {
 	return nil
 }
 
-// removeTree removes the cgroup directory after those below it. The files of a cgroup go with their
-// directory and are never removed one by one.
+// removeTree removes the cgroup directory after its descendants. The files of a cgroup are removed
+// with their directory.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if gone(err) {
@@ -180,13 +181,13 @@ func removeTree(dir string) error {
 	return errors.Join(errs...)
 }
 
-// gone reports whether the error says that the cgroup was removed: ENODEV comes from files of a
-// cgroup that goes meanwhile.
+// gone reports whether the error means that the cgroup was removed: files of a cgroup that is being
+// removed return ENODEV.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// dirs returns the directories of the cgroup, one per hierarchy, existing or not.
+// dirs returns the directories of the cgroup, one per hierarchy; they need not exist.
 func (m *Manager) dirs(n name) ([]string, error) {
 	g, err := m.open(n, podValues{})
 	if err != nil {
@@ -195,7 +196,8 @@ func (m *Manager) dirs(n name) ([]string, error) {
 	return slices.Compact(slices.Sorted(maps.Values(g.GetPaths()))), nil
 }
 
-// List returns the pods that have a cgroup in any hierarchy, sorted, whoever made it.
+// List returns the pods that have a cgroup in any hierarchy, sorted, including those of other
+// agents.
 func (m *Manager) List() ([]pod.UID, error) {
 	uids := map[pod.UID]struct{}{}
 	for _, class := range classes {
@@ -210,7 +212,7 @@ func (m *Manager) List() ([]pod.UID, error) {
 	return slices.Sorted(maps.Keys(uids)), nil
 }
 
-// IsOccupied reports whether a process is in the pod's cgroup, or below it, in any hierarchy.
+// IsOccupied reports whether the pod's cgroup or a descendant contains a process, in any hierarchy.
 func (m *Manager) IsOccupied(uid pod.UID) (bool, error) {
 	found, err := m.Processes(uid)
 	return len(found) > 0, err

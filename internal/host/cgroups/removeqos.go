@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveQoS removes what EnsureQoS made, and the cgroup root unless it is the hierarchy's, as far
-// as they are empty: pods of another agent, or processes that others put there, keep theirs.
-// Idempotent.
+// RemoveQoS removes the cgroups of EnsureQoS, and the cgroup root unless it is the hierarchy's, if
+// they are empty: cgroups with pods of another agent or with other processes stay. It is
+// idempotent.
 func (m *Manager) RemoveQoS() error {
 	names := []name{m.root.child(kubepods, bestEffort), m.root.child(kubepods, burstable), m.root.child(kubepods)}
 	for n := m.root; len(n) > 0; n = n[:len(n)-1] {
@@ -32,7 +32,7 @@ func (m *Manager) RemoveQoS() error {
 				return fmt.Errorf("remove cgroup: %w", &fs.PathError{Op: "rmdir", Path: d, Err: err})
 			}
 		}
-		// Stopping a slice ends what is in it.
+		// Stopping a slice stops everything in it.
 		if m.driver == Systemd && !used {
 			if err := m.stopUnit(n); err != nil {
 				return err

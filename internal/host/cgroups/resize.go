@@ -14,10 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// PodPart is one value of a pod's cgroup that a resize in place changes.
+// PodPart is a value of a pod's cgroup that an in-place resize changes.
 type PodPart int
 
-// The parts of a pod's cgroup.
+// Parts of a pod's cgroup.
 const (
 	MemoryLimit   PodPart = iota // bytes
 	MemoryRequest                // bytes that are protected under memory QoS
@@ -29,7 +29,7 @@ func (p PodPart) String() string {
 	return [...]string{"memory limit", "memory request", "CPU limit", "CPU request"}[p]
 }
 
-// of returns the values with this part alone.
+// of returns the values with only this part.
 func (p PodPart) of(v podValues) podValues {
 	switch p {
 	case MemoryLimit:
@@ -43,8 +43,8 @@ func (p PodPart) of(v podValues) podValues {
 	}
 }
 
-// PodValue returns what the part is in the cgroup of a pod with these resources, with the default
-// period; 0 is no limit, or no request.
+// PodValue returns the part's value in the cgroup of a pod with these resources, with the default
+// period; 0 means no limit or no request.
 func PodValue(p *v1.Pod, part PodPart) int64 {
 	if part == MemoryRequest {
 		return podRequests(p)[v1.ResourceMemory]
@@ -53,11 +53,11 @@ func PodValue(p *v1.Pod, part PodPart) int64 {
 	return v.memory + v.quota + int64(v.shares) // all but one are zero
 }
 
-// noLimit takes a limit away.
+// noLimit removes a limit.
 const noLimit = -1
 
-// ResizePod writes one part of the pod's cgroup, as the pod's resources have it, and leaves the
-// others as they are.
+// ResizePod writes one part of the pod's cgroup from the pod's resources, and does not change the
+// others.
 func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("resize cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
@@ -71,7 +71,7 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 	}
 	g, err := m.open(n, v)
 	if err == nil {
-		err = g.Apply(-1) // which only finds it
+		err = g.Apply(-1) // the cgroup exists
 	}
 	r := m.host().resources(v)
 	if part == CPULimit && v.quota == 0 && m.host().has["cpu"] {
@@ -87,8 +87,8 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 	return m.syncClasses()
 }
 
-// PodMemoryUsage returns the bytes of memory that the pod uses, caches included; 0 on a host
-// without the memory controller.
+// PodMemoryUsage returns the pod's memory usage in bytes, including caches; 0 on a host without the
+// memory controller.
 func (m *Manager) PodMemoryUsage(p *v1.Pod) (int64, error) {
 	n := podName(m.root, QOSClass(p), p.UID)
 	dirs, err := m.dirs(n)

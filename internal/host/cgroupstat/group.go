@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is one of the files that a reading needs.
+// file is one of the files of a reading.
 type file uint8
 
 const (
@@ -40,7 +40,8 @@ const (
 	files
 )
 
-// place is a file's controller and name; an empty name is a file that the version does not have.
+// place is a file's controller and name; an empty name means that the version does not have the
+// file.
 type place struct{ controller, name string }
 
 var places = map[int][files]place{
@@ -62,21 +63,21 @@ var places = map[int][files]place{
 	},
 }
 
-// Descriptors of a Group: not opened yet, and not there.
+// Descriptors of a Group: not opened yet, and nonexistent.
 const (
 	closed  = -1
 	missing = -2
 )
 
-// Group reads one cgroup again and again. Between readings it keeps its files open, so that a
-// reading is a few calls of pread. It is used by one goroutine at a time.
+// Group reads one cgroup repeatedly. It keeps its files open between readings, so that a reading is
+// a few calls of pread. It is not safe for concurrent use.
 type Group struct {
 	h    Hierarchy
 	path string
 	fds  [files]int32
 }
 
-// Open returns a Group for the cgroup at the path from the hierarchies' root. It opens nothing yet.
+// Open returns a Group for the cgroup at the path from the hierarchies' root. It opens no file yet.
 func (h Hierarchy) Open(path string) *Group {
 	g := &Group{h: h, path: path}
 	for i := range g.fds {
@@ -85,18 +86,18 @@ func (h Hierarchy) Open(path string) *Group {
 	return g
 }
 
-// Close closes what is open; the next reading opens it again.
+// Close closes open files; the next reading reopens them.
 func (g *Group) Close() {
 	for i, fd := range g.fds {
 		if fd >= 0 {
-			_ = unix.Close(int(fd)) // of a file that was only read
+			_ = unix.Close(int(fd)) // opened read-only
 		}
 		g.fds[i] = closed
 	}
 }
 
-// content returns what is in the file now, nil when this host or this cgroup does not have it. It
-// is overwritten by the next call.
+// content returns the content of the file, or nil if this host or cgroup does not have it. It is
+// overwritten by the next call.
 func (g *Group) content(f file, buf *[]byte) ([]byte, error) {
 	if g.fds[f] == missing {
 		return nil, nil
@@ -127,7 +128,7 @@ func (g *Group) content(f file, buf *[]byte) ([]byte, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.EOPNOTSUPP): // pressure of a kernel that was started with psi=0
+		case errors.Is(err, unix.EOPNOTSUPP): // pressure of a kernel booted with psi=0
 			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("cgroup %s: %s: %w", g.path, p.name, err)
@@ -142,7 +143,7 @@ func (g *Group) content(f file, buf *[]byte) ([]byte, error) {
 	}
 }
 
-// Read takes a sample. A cgroup that is gone is an error for which IsGone holds.
+// Read returns a sample. If the cgroup was removed, it returns an error for which IsGone is true.
 func (g *Group) Read() (Sample, error) {
 	s := Sample{Time: time.Now()}
 	r := reader{g: g}
@@ -160,7 +161,7 @@ func (g *Group) Read() (Sample, error) {
 		return Sample{}, r.err
 	}
 	if s.CPU == nil && s.Memory == nil {
-		g.Close() // what is missing now may be there when the cgroup is
+		g.Close() // missing files may exist once the cgroup does
 		return Sample{}, fmt.Errorf("cgroup %s: %w", g.path, fs.ErrNotExist)
 	}
 	return s, nil

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hierarchy says where each controller's tree is mounted.
+// Hierarchy describes where each controller's tree is mounted.
 type Hierarchy struct {
 	// Version is 1 or 2; a hybrid host is 1.
 	Version int
-	mounts  map[string]string // controller to mount point; of version 2, "" to the one tree
+	mounts  map[string]string // mount point by controller; "" with version 2
 }
 
 // Detect finds the host's hierarchies.
@@ -46,8 +46,8 @@ func Detect() (Hierarchy, error) {
 	return h, nil
 }
 
-// Own returns the cgroup that this process is in, by the kernel's files in proc; "" when that is
-// the root, or with version 1 another one for CPU than for memory.
+// Own returns the cgroup of this process from the kernel's files in proc. It returns "" for the
+// root cgroup, and with version 1 if the cgroups for CPU and memory differ.
 func (h Hierarchy) Own(proc string) (string, error) {
 	of, err := lib.ParseCgroupFile(proc + "/self/cgroup")
 	if err != nil {
@@ -66,7 +66,7 @@ func (h Hierarchy) Own(proc string) (string, error) {
 }
 
 // At returns a hierarchy of the given version whose controllers are mounted below dir, for tests
-// over trees that are plain files.
+// with plain files.
 func At(version int, dir string) Hierarchy {
 	h := Hierarchy{Version: version, mounts: map[string]string{"": dir}}
 	if version == 1 {
@@ -78,8 +78,8 @@ func At(version int, dir string) Hierarchy {
 	return h
 }
 
-// Dir returns the folder of a cgroup in the tree of a controller, by its path from the tree's root;
-// "" if the controller is not mounted.
+// Dir returns the directory of a cgroup in the tree of a controller. path is relative to the tree's
+// root. It returns "" if the controller is not mounted.
 func (h Hierarchy) Dir(controller, path string) string {
 	if h.Version == 2 {
 		controller = ""
@@ -91,9 +91,9 @@ func (h Hierarchy) Dir(controller, path string) string {
 	return filepath.Join(m, path)
 }
 
-// List returns the path of every container's cgroup in the pod's, by container id. Runtimes name
-// them after the id, with a prefix and a suffix of their own when systemd makes them:
-// cri-containerd-<id>.scope, crio-<id>.scope. A pod without a cgroup has none.
+// List returns the path of every container's cgroup below the pod's, by container ID. Runtimes name
+// them after the ID, with a prefix and suffix if systemd creates them: cri-containerd-<id>.scope,
+// crio-<id>.scope. The result is nil if the pod's cgroup does not exist.
 func (h Hierarchy) List(podPath string) (map[string]string, error) {
 	entries, err := os.ReadDir(h.Dir("memory", podPath))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -111,8 +111,8 @@ func (h Hierarchy) List(podPath string) (map[string]string, error) {
 	return out, nil
 }
 
-// ContainerID returns the id of the container whose cgroup has this name, or "" when it is not a
-// container's: ids have 64 hexadecimal digits.
+// ContainerID returns the ID of the container whose cgroup has this name, or "" if it is not a
+// container's: IDs have 64 hexadecimal digits.
 func ContainerID(name string) string {
 	const digits = 64
 	name = strings.TrimSuffix(name, ".scope")
@@ -129,10 +129,9 @@ func ContainerID(name string) string {
 	return id
 }
 
-// OOMKills returns how many processes of the cgroup the kernel has chosen to kill for want of
-// memory: of the whole subtree in version 2, of the cgroup itself in version 1. Those that are
-// killed along with one (memory.oom.group) do not count: oom_kill of memory.events has each of
-// them, oom_group_kill has the choice.
+// OOMKills returns the number of OOM kills of the cgroup: of the whole subtree in version 2, of the
+// cgroup itself in version 1. A group kill (memory.oom.group) counts once, as in oom_group_kill of
+// memory.events; oom_kill counts each killed process.
 func (h Hierarchy) OOMKills(path string) (uint64, error) {
 	b, err := os.ReadFile(h.EventsFile(path))
 	if err != nil {
@@ -157,7 +156,7 @@ func (h Hierarchy) killsTogether(path string) bool {
 	return err == nil && strings.TrimSpace(string(b)) == "1"
 }
 
-// EventsFile is the file in which the kernel counts OOM kills.
+// EventsFile returns the path of the file with the kernel's OOM kill counters.
 func (h Hierarchy) EventsFile(path string) string {
 	if h.Version == 2 {
 		return filepath.Join(h.Dir("", path), "memory.events")
@@ -165,12 +164,12 @@ func (h Hierarchy) EventsFile(path string) string {
 	return filepath.Join(h.Dir("memory", path), "memory.oom_control")
 }
 
-// IsGone reports whether a reading failed because the cgroup has been removed.
+// IsGone reports whether a reading failed because the cgroup was removed.
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// ContainerIn returns the id of the outermost container in a cgroup's path, or "".
+// ContainerIn returns the ID of the outermost container in a cgroup's path, or "".
 func ContainerIn(path string) string {
 	for word := range strings.SplitSeq(path, "/") {
 		if id := ContainerID(word); id != "" {
@@ -180,7 +179,7 @@ func ContainerIn(path string) string {
 	return ""
 }
 
-// FirstProcess returns a process of the cgroup in the host's numbers, 0 if there is none.
+// FirstProcess returns the PID of a process of the cgroup in the host's PID namespace, or 0.
 func (h Hierarchy) FirstProcess(path string) int {
 	if pids := h.Processes(path); len(pids) > 0 {
 		return pids[0]
@@ -188,7 +187,7 @@ func (h Hierarchy) FirstProcess(path string) int {
 	return 0
 }
 
-// Processes returns the processes of the cgroup itself in the host's numbers.
+// Processes returns the PIDs of the cgroup itself in the host's PID namespace.
 func (h Hierarchy) Processes(path string) []int {
 	for _, controller := range []string{"cpu", "memory", "pids"} {
 		dir := h.Dir(controller, path)
@@ -210,8 +209,8 @@ func (h Hierarchy) Processes(path string) []int {
 	return nil
 }
 
-// Created returns when the cgroup was made: the oldest change of its folder and of a file in it
-// that nobody writes; zero when it is gone.
+// Created returns the creation time of the cgroup: the oldest modification time of its directory
+// and of a file that is never written; zero if it was removed.
 func (h Hierarchy) Created(path string) time.Time {
 	dir, name := h.Dir("memory", path), "cgroup.clone_children"
 	if h.Version == 2 {

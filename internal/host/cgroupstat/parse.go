@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// parseNumber reads a file of one number. "max" and numbers beyond any memory are Unlimited; -1, a
-// quota that is none, is 0.
+// parseNumber parses a file with one number. "max" and numbers beyond any memory size are
+// Unlimited; -1, which means no quota, is 0.
 func parseNumber(b []byte) (uint64, error) {
 	s := string(bytes.TrimSpace(b))
 	switch s {
@@ -29,7 +29,7 @@ func parseNumber(b []byte) (uint64, error) {
 	return n, nil
 }
 
-// parseFlat calls f with each line "key value"; lines of another form are skipped, as kernels add
+// parseFlat calls f for each line "key value"; it skips other lines, because new kernels add lines
 // to these files.
 func parseFlat(b []byte, f func(key string, value uint64)) {
 	for line := range bytes.Lines(b) {
@@ -40,7 +40,7 @@ func parseFlat(b []byte, f func(key string, value uint64)) {
 	}
 }
 
-// parseCPUMax reads cpu.max: "100000 100000", or "max 100000" for no quota.
+// parseCPUMax parses cpu.max: "100000 100000", or "max 100000" without a quota.
 func parseCPUMax(b []byte) (quota, period uint64, err error) {
 	q, p, ok := strings.Cut(strings.TrimSpace(string(b)), " ")
 	if !ok {
@@ -66,7 +66,7 @@ func sharesFromWeight(weight uint64) uint64 {
 	return 2 + (min(weight, 10000)-1)*262142/9999
 }
 
-// parsePressure reads a pressure file: a line "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and
+// parsePressure parses a pressure file: a line "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and
 // one for full, which old kernels lack for the CPU.
 func parsePressure(b []byte) (*Stall, error) {
 	var s Stall
@@ -109,7 +109,7 @@ func parsePressure(b []byte) (*Stall, error) {
 	return &s, nil
 }
 
-// parseIOStat reads io.stat of version 2: "254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".
+// parseIOStat parses io.stat of version 2: "254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".
 func parseIOStat(b []byte) []DeviceIO {
 	var out []DeviceIO
 	for line := range bytes.Lines(b) {
@@ -155,8 +155,8 @@ func parseIOStat(b []byte) []DeviceIO {
 	return out
 }
 
-// parseBlkio reads blkio.throttle.io_service_bytes_recursive and io_serviced_recursive of version
-// 1, whose lines are "254:0 Read 4096".
+// parseBlkio parses blkio.throttle.io_service_bytes_recursive and io_serviced_recursive of version
+// 1, with lines "254:0 Read 4096".
 func parseBlkio(bytesFile, countFile []byte) []DeviceIO {
 	var out []DeviceIO
 	read := func(b []byte, set func(d *DeviceIO, op string, n uint64)) {

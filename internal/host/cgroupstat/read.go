@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// reader takes one sample; its methods do nothing more after the first error.
+// reader takes one sample; its methods do nothing after the first error.
 type reader struct {
 	g   *Group
 	buf []byte
 	err error
 }
 
-// text returns the file's content, nil if it is not there; it holds until the next call.
+// text returns the file's content, nil if it does not exist; it is valid until the next call.
 func (r *reader) text(f file) []byte {
 	if r.err != nil {
 		return nil
@@ -24,7 +24,7 @@ func (r *reader) text(f file) []byte {
 	return b
 }
 
-// number returns the file's number; ok is false if the file is not there.
+// number returns the file's number; ok is false if the file does not exist.
 func (r *reader) number(f file) (n uint64, ok bool) {
 	b := r.text(f)
 	if b == nil {
@@ -38,7 +38,7 @@ func (r *reader) number(f file) (n uint64, ok bool) {
 }
 
 // clockTick is the unit of cpuacct.stat (USER_HZ, which is 100 on every architecture that Go
-// knows).
+// supports).
 const clockTick = uint64(time.Second / 100)
 
 func (r *reader) cpu() *CPU {
@@ -159,8 +159,8 @@ func (r *reader) memory() *Memory {
 	return &m
 }
 
-// setV1 takes a line of memory.stat of version 1. Faults are the cgroup's own, the rest the
-// subtree's.
+// setV1 sets the value of a line of memory.stat of version 1. Faults are those of the cgroup
+// itself, other values those of the subtree.
 func (m *Memory) setV1(key string, n uint64) {
 	switch key {
 	case "total_cache":

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Unlimited stands for a limit that is none.
+// Unlimited is the value of a limit that is not set.
 const Unlimited = math.MaxUint64
 
-// unlimitedFrom is the least value that counts as none: version 1 writes the largest number of
+// unlimitedFrom is the lowest value that means no limit: version 1 writes the largest number of
 // pages.
 const unlimitedFrom = 1 << 62
 
-// Sample is one reading. A part that the kernel does not offer here is nil.
+// Sample is one reading. Parts that the kernel does not support are nil.
 type Sample struct {
 	Time     time.Time
 	CPU      *CPU
@@ -22,18 +22,18 @@ type Sample struct {
 	Pressure *Pressure  // version 2 with PSI only
 }
 
-// CPU is processor time in nanoseconds, and the bounds of it.
+// CPU is CPU time in nanoseconds, and its limits.
 type CPU struct {
 	Usage, User, System uint64
 	// Periods, ThrottledPeriods and Bursts count periods of the quota.
 	Periods, ThrottledPeriods, Bursts uint64
 	ThrottledTime, BurstTime          uint64 // nanoseconds
-	// Shares are CPU shares, from the weight in version 2 (KEP-2254). Quota and Period are
-	// microseconds; Quota 0 is none.
+	// Shares are CPU shares, from the weight in version 2 (KEP-2254). Quota and Period are in
+	// microseconds; Quota 0 means none.
 	Shares, Quota, Period uint64
 }
 
-// Memory is in bytes. RSS, Cache and what follows them count the whole subtree.
+// Memory is in bytes. RSS, Cache and the fields after them are of the whole subtree.
 type Memory struct {
 	Usage, Peak, Kernel, Swap     uint64
 	Failures                      uint64 // of charges at the limit; version 1 only
@@ -43,25 +43,25 @@ type Memory struct {
 	Limit, SwapLimit, Reservation uint64 // Unlimited for none; Reservation 0 for none
 }
 
-// WorkingSet is what cannot be reclaimed without harm: the usage without inactive pages of files.
+// WorkingSet returns the memory that cannot be reclaimed easily: the usage without inactive file
+// pages.
 func (m *Memory) WorkingSet() uint64 { return m.Usage - min(m.InactiveFile, m.Usage) }
 
-// Pids counts tasks of the subtree (threads), and processes of the cgroup itself. Max 0 is without
-// a bound.
+// Pids counts threads of the subtree, and processes of the cgroup itself. Max 0 means no limit.
 type Pids struct {
 	Threads, Max, Processes uint64
 }
 
-// DeviceIO is what was read from and written to one block device.
+// DeviceIO is the I/O of one block device.
 type DeviceIO struct {
 	Major, Minor          uint32
 	ReadBytes, WriteBytes uint64
 	Reads, Writes         uint64
-	// Cost is there where the kernel shares the device out by cost (io.cost.qos of version 2).
+	// Cost is set if the kernel distributes the device by cost (io.cost.qos of version 2).
 	Cost *IOCost
 }
 
-// IOCost is the time of a device that was used, waited for, and gone without because of debts, in
+// IOCost is the device time that was used, waited for, and throttled because of debt, in
 // microseconds.
 type IOCost struct {
 	Usage, Wait, Debt, Delay uint64
@@ -73,7 +73,7 @@ type Pressure struct {
 	CPU, Memory, IO *Stall
 }
 
-// Stall says for how long some, and all, tasks waited for a resource.
+// Stall is the time for which some, and all, tasks waited for a resource.
 type Stall struct {
 	Some, Full Stalled
 }

@@ -1,10 +1,9 @@
-// Package hostports tells whether a host port that a pod asks for is in use by a program of the
-// machine.
+// Package hostports checks whether a host port of a pod is in use by a process of the machine.
 //
 // Owns: nothing.
-// Reads: the kernel's tables of sockets in the agent's network namespace, and whose these are
+// Reads: the kernel's socket tables of the agent's network namespace, and the owners of sockets
 // (proc_pid_net(5), proc_pid_fd(5)).
-// Never: opens a port, or keeps one from somebody else.
+// Never: opens or reserves a port.
 package hostports
 
 import (
@@ -17,24 +16,24 @@ import (
 	"berth/internal/pod"
 )
 
-// Socket is a socket of the machine to which anybody may send: one that listens, or of UDP one that
-// is not connected.
+// Socket is a socket of the machine that accepts traffic from any peer: a listening one, or an
+// unconnected UDP socket.
 type Socket struct {
 	Protocol v1.Protocol // TCP or UDP
 	Address  netip.AddrPort
 	Inode    uint64
 }
 
-// Table is what the machine has open.
+// Table is the table of open sockets.
 type Table interface {
-	// Sockets returns the sockets of TCP and UDP, of both families.
+	// Sockets returns the TCP and UDP sockets of IPv4 and IPv6.
 	Sockets() ([]Socket, error)
-	// Holder names the program that has the socket, for users; "" if it cannot be found.
+	// Holder names the process that owns the socket, for users; "" if it cannot be found.
 	Holder(s Socket) string
 }
 
-// Check returns an error if a host port of the pod is in use. A pod on the host's network opens its
-// ports itself. SCTP is not looked at.
+// Check returns an error if a host port of the pod is in use. It ignores pods on the host's
+// network, which open their ports themselves, and SCTP.
 func Check(t Table, p *v1.Pod) error {
 	if p.Spec.HostNetwork || !hasHostPort(p) {
 		return nil
@@ -69,8 +68,8 @@ func hasHostPort(p *v1.Pod) bool {
 	return found
 }
 
-// findConflict returns the first host port of the pod that is in use, and the socket that has it,
-// nil if none has.
+// findConflict returns the first host port of the pod that is in use, and the socket that uses it,
+// or nil.
 func findConflict(p *v1.Pod, sockets []Socket) (container string, port *v1.ContainerPort, in *Socket) {
 	eachHostPort(p, func(name string, want *v1.ContainerPort) {
 		for i := range sockets {
@@ -100,12 +99,12 @@ func protocolOf(port *v1.ContainerPort) v1.Protocol {
 	return port.Protocol
 }
 
-// overlaps reports whether what is sent to the host IP of a pod, "" for all, could be meant for a
-// socket with the address. A socket on all addresses of IPv6 takes those of IPv4 too, unless it was
-// told not to, which the tables do not show.
+// overlaps reports whether traffic to the host IP of a pod, "" for all, could be for a socket with
+// the address. A socket on all addresses of IPv6 also accepts IPv4, unless IPV6_V6ONLY is set,
+// which the tables do not show.
 func overlaps(hostIP string, of netip.Addr) bool {
 	want, err := netip.ParseAddr(hostIP)
-	if err != nil { // "": other texts are refused before
+	if err != nil { // "": validation rejects other texts
 		return true
 	}
 	of, want = of.Unmap(), want.Unmap()

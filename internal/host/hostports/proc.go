@@ -21,8 +21,8 @@ type Host struct {
 	Proc string
 }
 
-// tables are the kernel's lists of sockets, with the state in which one is open to anybody
-// (include/net/tcp_states.h).
+// tables are the kernel's socket tables, with the state of sockets that accept traffic from any
+// peer (include/net/tcp_states.h).
 var tables = []struct {
 	file     string
 	protocol v1.Protocol
@@ -30,11 +30,11 @@ var tables = []struct {
 }{
 	{"tcp", v1.ProtocolTCP, "0A"}, // TCP_LISTEN
 	{"tcp6", v1.ProtocolTCP, "0A"},
-	{"udp", v1.ProtocolUDP, "07"}, // TCP_CLOSE: bound, and not connected
+	{"udp", v1.ProtocolUDP, "07"}, // TCP_CLOSE: bound and not connected
 	{"udp6", v1.ProtocolUDP, "07"},
 }
 
-// Sockets reads the kernel's lists. One that the kernel does not have, as without IPv6, is empty.
+// Sockets reads the kernel's tables. Tables that do not exist, as without IPv6, are skipped.
 func (h Host) Sockets() ([]Socket, error) {
 	var out []Socket
 	for _, t := range tables {
@@ -46,7 +46,7 @@ func (h Host) Sockets() ([]Socket, error) {
 			return nil, err
 		}
 		lines := bufio.NewScanner(f)
-		lines.Scan() // the names of the columns
+		lines.Scan() // column names
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
 			if len(fields) < 10 || fields[3] != t.open {
@@ -69,8 +69,8 @@ func (h Host) Sockets() ([]Socket, error) {
 	return out, nil
 }
 
-// parseAddress reads "0100007F:1F90": the address as words of 32 bits in the machine's byte order,
-// and the port.
+// parseAddress parses "0100007F:1F90": the address as 32-bit words in the machine's byte order, and
+// the port.
 func parseAddress(text string) (netip.AddrPort, error) {
 	fail := func(err error) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("address %q: %w", text, err)
@@ -94,8 +94,7 @@ func parseAddress(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(address, uint16(port)), nil
 }
 
-// Holder looks for the socket among the open files of all processes. Of several that have it, the
-// first is named.
+// Holder searches the open files of all processes for the socket, and returns the first match.
 func (h Host) Holder(s Socket) string {
 	links, err := filepath.Glob(filepath.Join(h.Proc, "[0-9]*", "fd", "*"))
 	if err != nil || s.Inode == 0 {
@@ -104,7 +103,7 @@ func (h Host) Holder(s Socket) string {
 	want := fmt.Sprintf("socket:[%d]", s.Inode)
 	for _, link := range links {
 		if target, err := os.Readlink(link); err != nil || target != want {
-			continue // gone by now, or somebody else's
+			continue // closed meanwhile, or another file
 		}
 		process := filepath.Dir(filepath.Dir(link))
 		name, err := os.ReadFile(filepath.Join(process, "comm"))

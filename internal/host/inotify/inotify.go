@@ -1,9 +1,9 @@
-// Package inotify watches folders and files: it tells which paths something happened to. Once tells
-// of the next write to a file alone.
+// Package inotify watches directories and files, and reports the paths that have changed. Once
+// reports only the next write to a file.
 //
 // Owns: an inotify instance for each Watch, and for each Once.
 // Reads: the kernel's events (inotify(7)).
-// Never: looks at a path itself; what happened to it, the receiver finds out by looking.
+// Never: accesses a path itself; the receiver must check what has changed.
 package inotify
 
 import (
@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Event says that something happened to a path.
+// Event is a change of a path.
 type Event struct {
-	// Path is what is watched or, in a folder, an entry of it, spelled as it was added.
+	// Path is the watched path or, in a directory, an entry of it, spelled as it was added.
 	Path string
-	// Written: something was written to it.
+	// Written: the file was written to.
 	Written bool
-	// Deleted: the entry was deleted. Another one may be in its place by now.
+	// Deleted: the entry was deleted. Another one may have replaced it.
 	Deleted bool
-	// Moved: it was moved away. If it is what is watched, the watch of it has ended.
+	// Moved: the entry was moved away. If it is the watched path itself, its watch has ended.
 	Moved bool
-	// Err is set when events were lost: everything has to be looked at again. It wraps ErrOverflow
-	// when the kernel's queue was full.
+	// Err is set if events were lost: the receiver must check everything again. It wraps
+	// ErrOverflow if the kernel's queue was full.
 	Err error
 }
 
-// ErrOverflow says that the kernel had more events than its queue takes.
+// ErrOverflow means that the kernel's event queue was full.
 var ErrOverflow = fsnotify.ErrEventOverflow
 
-// Watch reports changes of files, and of folders and their entries, sub-folders not included.
+// Watch reports changes of files, and of directories and their entries, not recursively.
 type Watch struct {
 	w      *fsnotify.Watcher
 	events chan Event
@@ -42,7 +42,7 @@ type Watch struct {
 	done   sync.WaitGroup
 }
 
-// Open opens a watch of nothing yet.
+// Open opens a Watch without paths.
 func Open() (*Watch, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -53,7 +53,7 @@ func Open() (*Watch, error) {
 	return i, nil
 }
 
-// forward turns the two channels of fsnotify into one.
+// forward merges the two channels of fsnotify.
 func (i *Watch) forward() {
 	defer close(i.events)
 	for {
@@ -80,15 +80,15 @@ func (i *Watch) forward() {
 	}
 }
 
-// Add watches the folder or file. It wraps fs.ErrNotExist when there is none. Adding a path twice
-// is no error.
+// Add watches the directory or file. The error wraps fs.ErrNotExist if it does not exist. Adding a
+// path twice is not an error.
 func (i *Watch) Add(path string) error { return explain(i.w.Add(path)) }
 
-// Watched returns the paths that are watched.
+// Watched returns the watched paths.
 func (i *Watch) Watched() []string { return i.w.WatchList() }
 
-// Remove ends the watch of a path; one that has ended by itself, because what it watched went away,
-// is no error.
+// Remove stops the watch of a path. It is not an error if the watch has ended because its target
+// was removed.
 func (i *Watch) Remove(path string) error {
 	if err := i.w.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
 		return err
@@ -108,10 +108,10 @@ func explain(err error) error {
 	return err
 }
 
-// Events is closed when nothing more can be reported.
+// Events returns the channel of events. It is closed when the watch has failed or was closed.
 func (i *Watch) Events() <-chan Event { return i.events }
 
-// Close ends all watches and returns when the goroutine behind them is gone.
+// Close stops all watches and returns when the goroutine has exited.
 func (i *Watch) Close() error {
 	i.once.Do(func() { close(i.stop) })
 	err := i.w.Close()

@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Overflow is told in place of a watch when the kernel had no room to tell: any file may have been
+// Overflow is sent in place of a watch ID when the kernel's queue was full: any file may have been
 // written to.
 const Overflow = -1
 
-// Once tells of the next write to a file, and then no more until it is asked again: a file that is
-// written to all the time costs no more than one that is not.
+// Once reports the next write to a file, and then nothing until the watch is renewed: a file that
+// is written to continuously costs no more than an idle one.
 type Once struct {
-	file    *os.File // of the inotify instance
+	file    *os.File // the inotify instance
 	written chan int
 	stop    chan struct{}
 	once    sync.Once
 	done    sync.WaitGroup
 }
 
-// OpenOnce opens an inotify instance that watches nothing yet.
+// OpenOnce opens an inotify instance without watches.
 func OpenOnce() (*Once, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -37,8 +37,8 @@ func OpenOnce() (*Once, error) {
 	return o, nil
 }
 
-// Watch asks for the next write to an open file, and returns by which number it will be told. A
-// file has the same number for as long as it is watched.
+// Watch watches for the next write to an open file, and returns the ID that Written will send. A
+// file has the same ID while it is watched.
 func (o *Once) Watch(file *os.File) (id int, err error) {
 	rc, err := o.file.SyscallConn()
 	if err != nil {
@@ -51,7 +51,7 @@ func (o *Once) Watch(file *os.File) (id int, err error) {
 	return id, explain(err)
 }
 
-// Forget gives up a watch. One that was told already is no error.
+// Forget removes a watch. A watch that has fired already is not an error.
 func (o *Once) Forget(id int) error {
 	rc, err := o.file.SyscallConn()
 	if err != nil {
@@ -66,10 +66,11 @@ func (o *Once) Forget(id int) error {
 	return err
 }
 
-// Written tells which watches saw a write, or Overflow. It is closed when nothing more can be told.
+// Written returns the channel of the IDs of watches that saw a write, or Overflow. It is closed
+// when the instance has failed or was closed.
 func (o *Once) Written() <-chan int { return o.written }
 
-// Close ends all watches and returns when the goroutine behind them is gone.
+// Close removes all watches and returns when the goroutine has exited.
 func (o *Once) Close() error {
 	o.once.Do(func() { close(o.stop) })
 	err := o.file.Close()
@@ -90,7 +91,7 @@ func (o *Once) forward() {
 			wd, mask, length := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint32(b[12:])
 			b = b[min(len(b), syscall.SizeofInotifyEvent+int(length)):]
 			if mask&(unix.IN_MODIFY|unix.IN_Q_OVERFLOW) == 0 {
-				continue // that the watch has ended
+				continue // the end of the watch
 			}
 			select {
 			case o.written <- int(wd):

@@ -17,7 +17,7 @@ import (
 // Host is this machine, in the network namespace of this process.
 type Host struct{}
 
-// Run runs a program of the host, which a login's PATH may lack.
+// Run runs a program of the host, also from sbin directories that are not in PATH.
 func (Host) Run(ctx context.Context, program string, args ...string) (string, error) {
 	name, err := exec.LookPath(program)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
@@ -32,7 +32,7 @@ func (Host) Run(ctx context.Context, program string, args ...string) (string, er
 	return string(out), err
 }
 
-// Follow reads the kernel's messages about nftables, in which iptables-nft keeps its tables.
+// Follow reads the kernel's notifications of nftables, in which iptables-nft stores its tables.
 func (h Host) Follow(ctx context.Context, names []string, deleted func()) error {
 	version, err := h.Run(ctx, "iptables", "--version")
 	if err == nil && !strings.Contains(version, "nf_tables") {
@@ -51,7 +51,7 @@ func (h Host) Follow(ctx context.Context, names []string, deleted func()) error 
 		return fmt.Errorf("netlink: messages of nftables: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { socket.Close() })()
-	buffer := make([]byte, 64<<10) // as large as the kernel's messages get
+	buffer := make([]byte, 64<<10) // the maximum size of the kernel's messages
 	for {
 		n, err := socket.Read(buffer)
 		switch {
@@ -67,15 +67,15 @@ func (h Host) Follow(ctx context.Context, names []string, deleted func()) error 
 	}
 }
 
-// Kinds of messages of nftables (linux/netfilter/nf_tables.h, enum nf_tables_msg_types).
+// Message types of nftables (linux/netfilter/nf_tables.h, enum nf_tables_msg_types).
 const (
 	deleteTable = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELTABLE
 	deleteChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELCHAIN
 	deleteRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE
 )
 
-// concerns reports whether messages tell of a table that was deleted, or of a chain or a rule of
-// one of the names. Names end with a zero in their attributes (netlink(7)).
+// concerns reports whether the messages contain the deletion of a table, or of a chain or rule with
+// one of the names. Names in attributes are zero-terminated (netlink(7)).
 func concerns(messages []byte, names []string) bool {
 	for len(messages) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(messages))

@@ -1,10 +1,10 @@
-// Package iptables keeps what other programs expect of a kubelet in the tables of iptables: the
-// chain KUBE-IPTABLES-HINT, and the rule of KUBE-FIREWALL against martian packets (KEP-3178).
+// Package iptables maintains the iptables chains that other programs expect of a kubelet: the chain
+// KUBE-IPTABLES-HINT, and the rule of KUBE-FIREWALL against martian packets (KEP-3178).
 //
 // Owns: these two chains, and the jumps to the latter.
-// Reads: the kernel's messages about nftables (group NFNLGRP_NFTABLES of NETLINK_NETFILTER).
-// Never: touches chains or rules of others, removes its own: others go by them while the agent is
-// away.
+// Reads: the kernel's notifications of nftables (group NFNLGRP_NFTABLES of NETLINK_NETFILTER).
+// Never: changes other chains or rules, removes its own: other programs rely on them while the
+// agent is stopped.
 package iptables
 
 import (
@@ -18,35 +18,36 @@ import (
 	"time"
 )
 
-// Machine is this machine, or what stands for it in tests.
+// Machine runs iptables on this machine, or is a fake in tests.
 type Machine interface {
-	// Run runs iptables or ip6tables. It wraps exec.ErrNotFound if there is no such program.
+	// Run runs iptables or ip6tables. The error wraps exec.ErrNotFound if the program does not
+	// exist.
 	Run(ctx context.Context, program string, args ...string) (out string, err error)
-	// Follow calls deleted each time that chains or rules of these names, or whole tables, may have
-	// been deleted, until ctx is done. It wraps ErrNoEvents where the kernel does not tell.
+	// Follow calls deleted each time that chains or rules with these names, or whole tables, may
+	// have been deleted, until ctx is done. The error wraps ErrNoEvents if the kernel sends no
+	// notifications.
 	Follow(ctx context.Context, names []string, deleted func()) error
 }
 
-// ErrNoEvents says that the kernel tells nothing of the tables: those of iptables-legacy.
+// ErrNoEvents means that the kernel sends no notifications of the tables, as with iptables-legacy.
 var ErrNoEvents = errors.New("no change notifications for iptables-legacy")
 
-// The chains.
+// Names of the chains.
 const (
-	hint     = "KUBE-IPTABLES-HINT" // in mangle: whoever finds it uses the iptables that sees it
+	hint     = "KUBE-IPTABLES-HINT" // in mangle: shows other programs which iptables variant to use
 	firewall = "KUBE-FIREWALL"
 )
 
-// step is a chain or a rule that is to be there. Chains have no rule. A rule in a chain of the
-// kernel comes first.
+// step is a required chain or rule. Chains have no rule. A rule in a built-in chain is inserted
+// first.
 type step struct {
 	program, table, chain string
 	rule                  []string
 }
 
-// steps are what is to be there, in the order in which it can be made. The rule drops packets to
-// loopback addresses that come from elsewhere, but for answers and what was translated
-// (CVE-2020-8558): kube-proxy has the kernel route such packets (route_localnet), which IPv6 has
-// not.
+// steps are the required chains and rules, in order of creation. The rule drops packets to loopback
+// addresses from other hosts, except replies and translated packets (CVE-2020-8558): kube-proxy
+// lets the kernel route such packets (route_localnet). IPv6 has no such routing.
 var steps = []step{
 	{"iptables", "mangle", hint, nil},
 	{"iptables", "filter", firewall, nil},
@@ -59,26 +60,25 @@ var steps = []step{
 	{"ip6tables", "mangle", hint, nil},
 }
 
-// names are those whose deletion may concern the steps.
+// names are the chains whose deletion may affect the steps.
 var names = []string{hint, firewall, "INPUT", "OUTPUT"}
 
-// Times between looks at the tables.
+// Intervals between checks of the tables.
 const (
-	// settleTime is the pause after a deletion: a program that loads all its rules again deletes
+	// settleTime is the delay after a deletion: a program that reloads all its rules deletes them
 	// first.
 	settleTime = time.Second
-	// period is how often tables are looked at that could not be changed, or of whose changes
-	// nobody tells; the kubelet's.
+	// period is the check interval after a failure, or without notifications; it is the kubelet's.
 	period = time.Minute
 )
 
-// Keeper makes the chains, and makes them again when they were deleted.
+// Keeper creates the chains, and recreates them when they are deleted.
 type Keeper struct {
 	Machine Machine
 	Log     *slog.Logger
 }
 
-// Run keeps the chains until ctx is done. What fails is told once, as long as it stays the same.
+// Run maintains the chains until ctx is done. It logs a failure once, until it changes.
 func (k *Keeper) Run(ctx context.Context) error {
 	deleted := make(chan struct{}, 1)
 	following, stop := context.WithCancel(ctx)
@@ -130,7 +130,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// report logs what failed, unless it was said, and returns what is said now.
+// report logs a new failure, and returns its text.
 func (k *Keeper) report(err error, said string) string {
 	if err == nil {
 		return ""
@@ -142,14 +142,14 @@ func (k *Keeper) report(err error, said string) string {
 	return err.Error()
 }
 
-// ensure makes what is missing, and returns the chains in which that was.
+// ensure creates missing chains and rules, and returns the affected chains.
 func (k *Keeper) ensure(ctx context.Context) (made []string, err error) {
 	var errs []error
 	for _, s := range steps {
 		isNew, err := k.ensureStep(ctx, s)
 		switch {
 		case errors.Is(err, exec.ErrNotFound) && len(errs) > 0 && errors.Is(errs[0], exec.ErrNotFound):
-			continue // said once
+			continue // report it once
 		case err != nil:
 			errs = append(errs, err)
 		case isNew && !slices.Contains(made, s.chain):
@@ -179,7 +179,7 @@ func (k *Keeper) ensureStep(ctx context.Context, s step) (isNew bool, err error)
 	}
 	if s.chain == firewall {
 		err = run("-A")
-	} else { // before what others end the chain with
+	} else { // before a final rule of another program
 		err = run("-I")
 	}
 	return err == nil, err

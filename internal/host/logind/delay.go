@@ -17,17 +17,18 @@ import (
 
 const (
 	dropInFolder = "/etc/systemd/logind.conf.d"
-	// dropIn is named and read as the kubelet's, so that either finds what the other wrote.
+	// dropIn has the kubelet's name and format, so that agent and kubelet replace each other's
+	// file.
 	dropIn = "99-kubelet.conf"
 	unit   = "systemd-logind.service"
-	// tries is how often logind is asked whether it has read the drop-in, firstPause the time
-	// between the first two, which doubles. It has no signal for that.
+	// tries is the number of checks whether logind has read the drop-in, firstPause the delay after
+	// the first one, which doubles. logind has no signal for that.
 	tries      = 5
 	firstPause = 100 * time.Millisecond
 )
 
-// EnsureDelay has logind let a shutdown be delayed for so long at least, in whole seconds: by a
-// drop-in, if it is not so already.
+// EnsureDelay ensures that logind permits a shutdown delay of at least want, in whole seconds. If
+// necessary, it writes a drop-in and reloads logind.
 func (c *Conn) EnsureDelay(ctx context.Context, want time.Duration) error {
 	is, err := c.delay(ctx)
 	if err != nil || is >= want {
@@ -57,7 +58,7 @@ func (c *Conn) EnsureDelay(ctx context.Context, want time.Duration) error {
 
 func (c *Conn) folder() string { return cmp.Or(c.Folder, dropInFolder) }
 
-// writeDropIn writes the drop-in, unless it says so already.
+// writeDropIn writes the drop-in, unless it is up to date.
 func (c *Conn) writeDropIn(want time.Duration) error {
 	text := fmt.Appendf(nil, "# Written by the node agent for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", int64((want+time.Second-1)/time.Second))
 	path := filepath.Join(c.folder(), dropIn)
@@ -73,7 +74,7 @@ func (c *Conn) writeDropIn(want time.Duration) error {
 	return nil
 }
 
-// reload has logind read its configuration again.
+// reload makes logind reload its configuration.
 func (c *Conn) reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

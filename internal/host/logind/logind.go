@@ -18,15 +18,15 @@ const (
 	service    = "org.freedesktop.login1"
 	objectPath = "/org/freedesktop/login1"
 	manager    = "org.freedesktop.login1.Manager"
-	// preparing is both a signal and, under another name, a property: a shutdown is about to begin
-	// (true), or was called off (false).
+	// preparing is a signal, and underWay the corresponding property: a shutdown is about to begin
+	// (true), or was canceled (false).
 	preparing       = "PrepareForShutdown"
 	underWay        = "PreparingForShutdown"
 	maxDelay        = "InhibitDelayMaxUSec"
 	errorInProgress = "org.freedesktop.login1.OperationInProgress"
 )
 
-// What the lock says of itself in systemd-inhibit --list.
+// Fields of the lock in systemd-inhibit --list.
 const (
 	lockWhat = "shutdown"
 	lockWho  = "kubelet"
@@ -34,25 +34,25 @@ const (
 	lockMode = "delay"
 )
 
-// callLimit bounds a call: logind answers at once or hangs.
+// callLimit is the timeout of a call: logind responds at once or hangs.
 const callLimit = 10 * time.Second
 
 var (
-	// ErrNoBus says that the machine has no system bus, and so no logind.
+	// ErrNoBus means that the machine has no system bus, and so no logind.
 	ErrNoBus = errors.New("there is no system bus: run systemd with dbus on this machine, or leave shutdownGracePeriod and its kin unset")
-	// ErrInProgress says that a shutdown has begun, so that it can no longer be delayed.
+	// ErrInProgress means that a shutdown has begun and can no longer be delayed.
 	ErrInProgress = errors.New("a shutdown has begun already")
 )
 
-// Config is what a connection needs; the zero value is that of this machine.
+// Config configures a connection; the zero value is that of this machine.
 type Config struct {
-	// Address is that of the bus, as D-Bus writes it; "" is the system's.
+	// Address is the D-Bus address of the bus; "" means the system bus.
 	Address string
-	// Folder is that of the drop-ins of logind.conf; "" is /etc/systemd/logind.conf.d.
+	// Folder is the directory of drop-ins of logind.conf; "" means /etc/systemd/logind.conf.d.
 	Folder string
 }
 
-// Conn is one connection to logind. Its methods are safe for concurrent use.
+// Conn is a connection to logind. Its methods are safe for concurrent use.
 type Conn struct {
 	Config
 	bus       *dbus.Conn
@@ -60,7 +60,8 @@ type Conn struct {
 	ended     chan struct{} // closed when shutdowns is
 }
 
-// Dial connects to logind, and listens from then on. The connection ends with ctx, too.
+// Dial connects to logind and subscribes to its shutdown signal. The connection is also closed when
+// ctx is done.
 func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	connect := dbus.ConnectSystemBus
 	if cfg.Address != "" {
@@ -86,7 +87,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
-// listen subscribes to the signal, and returns what was signalled before.
+// listen subscribes to the signal, and returns the current state.
 func (c *Conn) listen(ctx context.Context) (begun bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -104,7 +105,7 @@ func (c *Conn) listen(ctx context.Context) (begun bool, err error) {
 	return begun, nil
 }
 
-// forward hands the newest signal over, until the connection ends.
+// forward sends the newest signal to shutdowns, until the connection is closed.
 func (c *Conn) forward(signals <-chan *dbus.Signal) {
 	defer close(c.ended)
 	defer close(c.shutdowns)
@@ -116,7 +117,7 @@ func (c *Conn) forward(signals <-chan *dbus.Signal) {
 		if !ok || !c.isLogind(s.Sender) {
 			continue
 		}
-		select { // only the newest counts
+		select { // drop an older value
 		case <-c.shutdowns:
 		default:
 		}
@@ -124,8 +125,8 @@ func (c *Conn) forward(signals <-chan *dbus.Signal) {
 	}
 }
 
-// isLogind reports whether a sender of a signal is logind: whoever may use the bus can send one
-// that looks like it.
+// isLogind reports whether the sender of a signal is logind: any client of the bus can send such a
+// signal.
 func (c *Conn) isLogind(sender string) bool {
 	ctx, cancel := context.WithTimeout(c.bus.Context(), callLimit)
 	defer cancel()
@@ -134,20 +135,20 @@ func (c *Conn) isLogind(sender string) bool {
 	return err == nil && owner == sender
 }
 
-// Shutdowns tells whether a shutdown is under way, then when one is about to begin (true), or was
-// called off (false); of several that nobody has taken only the newest. It is closed when the
-// connection is lost.
+// Shutdowns returns a channel that first has whether a shutdown is in progress, then true when one
+// is about to begin and false when it was canceled. It holds only the newest value, and is closed
+// when the connection is lost.
 func (c *Conn) Shutdowns() <-chan bool { return c.shutdowns }
 
-// Close ends the connection. A lock stays.
+// Close closes the connection. It does not release locks.
 func (c *Conn) Close() error {
 	err := c.bus.Close()
 	<-c.ended
 	return err
 }
 
-// Inhibit takes a lock that delays shutdowns until it is closed, and at most as long as logind lets
-// them be delayed. The error is ErrInProgress during one.
+// Inhibit takes a lock that delays shutdowns until it is closed, at most for logind's maximum
+// delay. The error wraps ErrInProgress if a shutdown has begun.
 func (c *Conn) Inhibit(ctx context.Context) (io.Closer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -160,12 +161,12 @@ func (c *Conn) Inhibit(ctx context.Context) (io.Closer, error) {
 	case err != nil:
 		return nil, fmt.Errorf("delay shutdowns: Inhibit of systemd-logind: %w: the agent must be root", err)
 	}
-	// A child that has the descriptor would hold the lock. None has: package net takes descriptors
-	// with MSG_CMSG_CLOEXEC.
+	// A child process that inherits the descriptor would hold the lock. This cannot happen: package
+	// net receives descriptors with MSG_CMSG_CLOEXEC.
 	return os.NewFile(uintptr(fd), "shutdown inhibitor"), nil
 }
 
-// delay returns how long a shutdown can be delayed.
+// delay returns the maximum delay of a shutdown.
 func (c *Conn) delay(ctx context.Context) (time.Duration, error) {
 	v, err := c.property(ctx, maxDelay)
 	if err != nil {

@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// siren is the kernel's means to tell that memory is being reclaimed.
+// siren is a kernel notification that memory is being reclaimed.
 type siren interface {
 	// open opens it, unless it is open.
 	open() error
-	// notice returns the descriptor that has POLLPRI when the kernel tells; notOpen if it is not.
+	// notice returns the descriptor that has POLLPRI on an event, or notOpen.
 	notice() int
-	// rang takes what the kernel told, and reports whether it matters.
+	// rang consumes an event, and reports whether it matters.
 	rang() bool
 	close()
 }
 
-// alarm is a siren, and for how long it rests: where files are read and written a lot, it rings all
-// the time.
+// alarm is a siren that is rate-limited: with heavy file I/O, it fires continuously.
 type alarm struct {
 	name   string
 	siren  siren
 	psi    bool      // the siren is the machine's pressure stall information
-	rests  time.Time // until when; zero: it does not
-	failed bool      // to open, which was said
+	rests  time.Time // ignored until then; zero: not ignored
+	failed bool      // to open, which was logged
 }
 
-// aim opens the siren if there is a threshold.
+// aim opens the siren if there is a threshold, and closes it otherwise.
 func (a *alarm) aim(left distances) error {
 	if left == (distances{none, none}) {
 		a.siren.close()
@@ -46,9 +45,9 @@ type stall struct {
 	fd   int
 }
 
-// triggers ask to be told when some task waits for memory for a twentieth of a window, in
-// microseconds; the kernel's own task that reclaims is one. Without CAP_SYS_RESOURCE a window must
-// be a multiple of 2 s, and the kernel looks once in 2 s.
+// triggers fire when some task waits for memory for a twentieth of a window, in microseconds; the
+// kernel's own reclaim task counts, too. Without CAP_SYS_RESOURCE a window must be a multiple of 2
+// s, and the kernel checks every 2 s.
 var triggers = []string{"some 50000 1000000\x00", "some 100000 2000000\x00"}
 
 func (s *stall) open() error {
@@ -74,12 +73,12 @@ func (s *stall) open() error {
 
 func (s *stall) notice() int { return s.fd }
 
-// rang has nothing to take: the kernel tells each event once.
+// rang has nothing to consume: the kernel reports each event once.
 func (s *stall) rang() bool { return true }
 
 func (s *stall) close() { s.fd = closed(s.fd) }
 
-// limit is how often the pods' cgroup of version 2 was at its limit.
+// limit is the event counter of the pods' cgroup of version 2 at its limit.
 type limit struct {
 	path string
 	fd   int
@@ -106,7 +105,7 @@ func (l *limit) notice() int { return l.fd }
 
 func (l *limit) rang() bool {
 	hits, err := readHits(l.fd)
-	if err != nil { // the cgroup is gone; it is opened anew when there is a reading
+	if err != nil { // the cgroup was removed; it is reopened after the next reading
 		l.close()
 		return true
 	}
@@ -117,7 +116,7 @@ func (l *limit) rang() bool {
 
 func (l *limit) close() { l.fd = closed(l.fd) }
 
-// readHits reads an open memory.events.local, so that the next event is told.
+// readHits reads an open memory.events.local, which enables the next notification.
 func readHits(fd int) (int64, error) {
 	var b [512]byte
 	n, err := unix.Pread(fd, b[:], 0)
@@ -127,7 +126,7 @@ func readHits(fd int) (int64, error) {
 	return parseHits(b[:n]), nil
 }
 
-// parseHits returns how often the cgroup was at its limit, or had a process killed at it.
+// parseHits returns how often the cgroup reached its limit, or had an OOM event.
 func parseHits(b []byte) int64 {
 	var sum int64
 	for line := range bytes.Lines(b) {

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notOpen stands for a descriptor that there is not.
+// notOpen is the value of a descriptor that is not open.
 const notOpen = -1
 
-// closed closes a descriptor, if there is one, and returns what is in its place.
+// closed closes a descriptor, if it is open, and returns notOpen.
 func closed(fd int) int {
 	if fd != notOpen {
 		_ = unix.Close(fd)
@@ -29,12 +29,12 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// isGone reports whether something failed because the cgroup is not there.
+// isGone reports whether an operation failed because the cgroup does not exist.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// readNumber reads a file of one number; "max" is none.
+// readNumber reads a file with one number; "max" is none.
 func readNumber(path string) (int64, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -51,8 +51,8 @@ func readNumber(path string) (int64, error) {
 	return n, nil
 }
 
-// writeNow writes a file of a cgroup without blocking: since Linux 6.16, the kernel then does not
-// reclaim what is above a new memory.high before it returns.
+// writeNow writes a file of a cgroup in non-blocking mode: since Linux 6.16, the kernel then does
+// not reclaim memory above a new memory.high before it returns.
 func writeNow(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_TRUNC|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -65,8 +65,8 @@ func writeNow(path, value string) error {
 	return nil
 }
 
-// openEvents opens a memory.events.local that has POLLPRI with its next event: the kernel counts
-// what is read as told.
+// openEvents opens a memory.events.local that has POLLPRI on its next event: reading it clears
+// earlier events.
 func openEvents(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,9 +78,9 @@ func openEvents(path string) (int, error) {
 	return fd, nil
 }
 
-// poll waits until a descriptor has an event, or until the time; zero is for ever. It is poll(2)
-// rather than Go's own poller because the kernel tells an event of pressure to whoever asks first:
-// an epoll within an epoll loses it.
+// poll waits until a descriptor has an event, or until the time; zero means forever. It uses
+// poll(2) instead of Go's poller, because the kernel reports a pressure event only to the first
+// poller: nested epolls lose it.
 func poll(fds []unix.PollFd, until time.Time) error {
 	timeout := -1
 	if !until.IsZero() {
@@ -92,7 +92,7 @@ func poll(fds []unix.PollFd, until time.Time) error {
 	return nil
 }
 
-// bell ends a poll from another goroutine. It is silent while it is not open.
+// bell wakes a poll from another goroutine. It does nothing while it is not open.
 type bell struct {
 	mu sync.Mutex
 	fd int // guarded by mu: an eventfd, or notOpen
@@ -121,7 +121,7 @@ func (b *bell) number() (n int) {
 	return n
 }
 
-// with calls f with the descriptor, which is open meanwhile, if there is one.
+// with calls f with the descriptor if it is open, and keeps it open meanwhile.
 func (b *bell) with(f func(fd int)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

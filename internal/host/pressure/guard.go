@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard waits for what the kernel tells, and wakes. All of it belongs to the goroutine of run.
+// guard waits for kernel notifications and wakes the owner. Only the goroutine of run uses it.
 type guard struct {
 	wires  []*line
 	alarms []*alarm
 	bell   *bell
-	// wait blocks until one of the descriptors has an event, which it notes, or until the time;
-	// zero is for ever.
+	// wait blocks until one of the descriptors has an event, which it sets in fds, or until the
+	// time; zero means forever.
 	wait func(fds []unix.PollFd, until time.Time) error
 	wake func()
-	// watching is whether each use of memory that matters has a wire, stalls whether the machine's
+	// watching is whether each relevant memory usage has a wire; stalls is whether the machine's
 	// pressure stall information is open.
 	watching, stalls *atomic.Bool
 	log              *slog.Logger
@@ -28,7 +28,7 @@ type guard struct {
 	left distances
 }
 
-// run serves until ctx is done, or until it cannot wait. news returns distances that are new.
+// run serves until ctx is done or wait fails. news returns new distances, if any.
 func (g *guard) run(ctx context.Context, news func() (distances, bool)) error {
 	for ctx.Err() == nil {
 		told, ok := news()
@@ -38,7 +38,7 @@ func (g *guard) run(ctx context.Context, news func() (distances, bool)) error {
 		}
 		g.step(time.Now())
 		if was, is := g.watching.Swap(g.isWatching()), g.isWatching(); ok && was && !is {
-			g.wake() // who told that may sleep for long: he relies on what he heard before
+			g.wake() // the owner may sleep for long, relying on the earlier coverage
 		}
 		fds, takes := g.notices()
 		if err := g.wait(fds, g.next()); err != nil {
@@ -54,7 +54,7 @@ func (g *guard) run(ctx context.Context, news func() (distances, bool)) error {
 	return ctx.Err()
 }
 
-// aim takes new distances to wires and alarms.
+// aim applies new distances to wires and alarms.
 func (g *guard) aim() {
 	for _, l := range g.wires {
 		g.failed(l, l.aim(g.left))
@@ -68,7 +68,7 @@ func (g *guard) aim() {
 	g.stalls.Store(slices.ContainsFunc(g.alarms, func(a *alarm) bool { return a.psi && a.siren.notice() != notOpen }))
 }
 
-// isWatching reports whether a wire lies, or is about to, and none has failed.
+// isWatching reports whether a wire is set, or about to be, and none has failed.
 func (g *guard) isWatching() bool {
 	some := false
 	for _, l := range g.wires {
@@ -103,7 +103,7 @@ func (g *guard) step(now time.Time) {
 	}
 }
 
-// failed says once that a wire has ended.
+// failed logs an error of a wire, as a warning if the wire is disabled.
 func (g *guard) failed(l *line, err error) {
 	switch {
 	case err == nil || isGone(err):
@@ -116,7 +116,7 @@ func (g *guard) failed(l *line, err error) {
 	}
 }
 
-// notices returns the descriptors to wait for, and what to do when one has an event.
+// notices returns the descriptors to wait for, with the handlers of their events.
 func (g *guard) notices() ([]unix.PollFd, []func()) {
 	fds, takes := []unix.PollFd{{Fd: int32(g.bell.number()), Events: unix.POLLIN}}, []func(){nil}
 	add := func(fd int, events int16, take func()) {
@@ -128,7 +128,7 @@ func (g *guard) notices() ([]unix.PollFd, []func()) {
 		fd, events := l.wire.notice()
 		add(fd, events, func() {
 			at := l.lies
-			g.failed(l, l.lift()) // first: pods may be slowed down
+			g.failed(l, l.lift()) // first: pods may be throttled
 			g.wake()
 			g.log.Debug("memory: a wire was crossed", "cgroup", l.name, "at", at)
 		})

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files of a cgroup of version 2. memory.events.local leaves out what happens to the cgroups below:
-// a container at its own limit is nobody's shortage.
+// Files of a cgroup of version 2. memory.events.local excludes events of descendants: a container
+// at its own limit does not mean a shortage.
 const (
 	controllersFile = "cgroup.controllers"
 	currentFile     = "memory.current"
@@ -22,8 +22,8 @@ const (
 
 var (
 	errForeign = errors.New("memory.high is set by another program")
-	// errReplaced is no failure: systemd resets what it does not know of a slice when it makes
-	// another one below.
+	// errReplaced is not a failure: systemd resets unknown values of a slice when it creates
+	// another slice below it.
 	errReplaced = errors.New("memory.high was reset by another program")
 )
 
@@ -36,9 +36,9 @@ type high struct {
 	events int  // descriptor, or notOpen
 }
 
-// attributes keep a number with the cgroup, for as long as it exists.
+// attributes store a number with the cgroup.
 type attributes interface {
-	get() (int64, error) // 0 is none
+	get() (int64, error) // 0 means none
 	set(int64) error
 }
 
@@ -57,7 +57,7 @@ func (h *high) aim(left distances, lies int64) (int64, error) {
 	return computeWire(now, min(left.machine, left.pods), limit), nil
 }
 
-// own makes sure that memory.high is ours to set.
+// own ensures that the agent may set memory.high.
 func (h *high) own(lies int64) error {
 	value, err := readNumber(filepath.Join(h.dir, highFile))
 	if err != nil {
@@ -87,8 +87,8 @@ func (h *high) lay(at int64) (crossed bool, err error) {
 			return false, err
 		}
 	}
-	// What is marked without being set harms nobody; what is set without a mark would stay for ever
-	// if the agent were killed.
+	// A mark without the value is harmless; a value without the mark would stay forever if the
+	// agent were killed.
 	if err := h.attributes.set(at); err != nil {
 		return false, err
 	}
@@ -113,10 +113,10 @@ func (h *high) lift() error {
 
 func (h *high) notice() (fd int, events int16) { return h.events, unix.POLLPRI }
 
-// attribute is the folder of a cgroup, which has the mark as an extended attribute.
+// attribute is the directory of a cgroup that stores the mark as an extended attribute.
 type attribute string
 
-// highAttr needs CAP_SYS_ADMIN, as "trusted" ones do.
+// highAttr needs CAP_SYS_ADMIN, as all "trusted" attributes.
 const highAttr = "trusted.berth.high"
 
 func (a attribute) get() (int64, error) {
@@ -130,7 +130,7 @@ func (a attribute) get() (int64, error) {
 	}
 	at, err := strconv.ParseInt(string(b[:n]), 10, 64)
 	if err != nil {
-		return 0, nil // not ours
+		return 0, nil // not written by the agent
 	}
 	return at, nil
 }

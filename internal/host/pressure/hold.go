@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// Hold keeps processes of a cgroup, by its path from the root of its hierarchy, from taking more
-// memory than they have: each that does sleeps for as long as the kernel allows, but for SIGKILL.
-// It is for processes that are about to end: nothing takes it back. The kernel may reclaim an
-// eighth of what they have before Hold returns. Version 1 of cgroups has no such means, and a
-// cgroup that is gone needs none.
+// Hold prevents the processes of a cgroup from allocating more memory: each that does is put to
+// sleep for as long as the kernel permits, interruptible by SIGKILL. cgroup is the path from the
+// root of its hierarchy. Use it only for processes that are about to be killed, because the limit
+// is never removed. The kernel may reclaim an eighth of their memory before Hold returns. It does
+// nothing with cgroup version 1 or if the cgroup does not exist.
 func (w *Watch) Hold(cgroup string) error {
 	if cgroup == "" || !w.unified() {
 		return nil
@@ -26,7 +26,7 @@ func (w *Watch) Hold(cgroup string) error {
 	return nil
 }
 
-// computeHold returns the memory.high at which who uses so much takes next to nothing more. How
-// long the kernel has a task sleep goes with the square of how far beyond it the use is: at the use
-// itself, one that has much could still take a few percent at full speed.
+// computeHold returns the memory.high for a memory usage that prevents nearly all further
+// allocation. The kernel's sleep time grows with the square of the excess: with memory.high at the
+// usage itself, a large cgroup could still allocate a few percent at full speed.
 func computeHold(use int64) int64 { return use - use/8 }

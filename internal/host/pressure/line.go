@@ -5,36 +5,36 @@ import (
 	"time"
 )
 
-// wire is the kernel's means to tell once that a use of memory is crossed.
+// wire is a kernel notification that is sent once when a memory usage is crossed.
 type wire interface {
-	// aim returns where the wire should lie, none for nowhere, and looks after where it lies now.
-	// errReplaced: somebody took it away.
+	// aim returns the usage at which the wire should be, or none, and checks the current one.
+	// errReplaced: another program has removed it.
 	aim(left distances, lies int64) (int64, error)
-	// lay lays it in place of the one that lies, and reports whether it was crossed meanwhile.
+	// lay sets the wire, replaces the current one, and reports whether it was crossed meanwhile.
 	lay(at int64) (crossed bool, err error)
-	// lift takes away what lies, if anything does.
+	// lift removes the wire, if one is set.
 	lift() error
-	// notice returns the descriptor that has the events when it is crossed; notOpen when none lies.
+	// notice returns the descriptor for events, or notOpen if no wire is set.
 	notice() (fd int, events int16)
 }
 
-// line is a wire, and what is known of it.
+// line is a wire with its state.
 type line struct {
 	name string
 	wire wire
 
-	lies   int64 // none: it does not
-	should int64 // where it is laid as soon as it may be; none: it stays as it is
+	lies   int64 // the current usage; none: not set
+	should int64 // the usage to set when due; none: no change
 	laid   time.Time
 
-	failures int       // in a row
-	retry    time.Time // when to have its owner look because it failed
+	failures int       // consecutive
+	retry    time.Time // when to wake the owner after a failure
 	ended    bool
 }
 
 func newLine(name string, w wire) *line { return &line{name: name, wire: w, lies: none, should: none} }
 
-// aim decides where the wire should lie.
+// aim decides where the wire should be.
 func (l *line) aim(left distances) error {
 	if l.ended {
 		return nil
@@ -60,7 +60,7 @@ func (l *line) aim(left distances) error {
 	return nil
 }
 
-// due returns when there is something to do, zero for never.
+// due returns when the next action is due, zero for never.
 func (l *line) due() time.Time {
 	if l.should != none {
 		return l.laid.Add(gap)
@@ -68,7 +68,7 @@ func (l *line) due() time.Time {
 	return l.retry
 }
 
-// lay lays the wire where it should lie.
+// lay sets the wire at should.
 func (l *line) lay(now time.Time) (crossed bool, err error) {
 	at := l.should
 	l.laid, l.should = now, none
@@ -82,7 +82,7 @@ func (l *line) lay(now time.Time) (crossed bool, err error) {
 	return crossed, err
 }
 
-// lift takes the wire away.
+// lift removes the wire.
 func (l *line) lift() error {
 	l.lies = none
 	if err := l.wire.lift(); err != nil {
@@ -91,12 +91,12 @@ func (l *line) lift() error {
 	return nil
 }
 
-// fail notes a failure, with no wire left.
+// fail records a failure and removes the wire.
 func (l *line) fail(err error) error {
 	l.lies, l.should = none, none
 	err = errors.Join(err, l.wire.lift())
 	switch {
-	case isGone(err): // the pods' cgroup is not there
+	case isGone(err): // the pods' cgroup does not exist
 	case errors.Is(err, errForeign):
 		l.ended = true
 	default:

@@ -12,50 +12,50 @@ import (
 	"sync/atomic"
 )
 
-// Config says what is watched.
+// Config configures a Watch.
 type Config struct {
-	// Proc is where proc is mounted, Cgroups where the hierarchies of cgroups are; "" is the usual
-	// place.
+	// Proc is the mount point of proc, Cgroups that of the cgroup hierarchies; "" means the usual
+	// path.
 	Proc, Cgroups string
-	// Pods returns the cgroup of all pods, by its path from the root of its hierarchy:
-	// "/kubepods". "" is none; nil returns none.
+	// Pods returns the path of the cgroup of all pods from the root of its hierarchy: "/kubepods".
+	// "" means none; so does nil.
 	Pods func() string
 	Log  *slog.Logger
 }
 
-// Watch has the kernel tell when the machine's memory may have become short.
+// Watch reports that the machine's memory may be short.
 type Watch struct {
 	cfg      Config
 	wake     chan struct{}
 	notified chan struct{}
 	bell     bell
-	// watching is false before anything is seen, and from when nothing is any more; stalls is
+	// watching is false before the first wire is set and after monitoring has failed; stalls is
 	// whether pressure stall information is one of the alarms.
 	watching, stalls atomic.Bool
 
 	mu   sync.Mutex
-	left *distances // guarded by mu; nil: taken, or never told
+	left *distances // guarded by mu; nil: taken, or never set
 }
 
-// distances are how many bytes may still be taken before a threshold is crossed, of the machine and
-// of the pods; none is without a threshold.
+// distances are the bytes that may be allocated before a threshold is crossed, of the machine and
+// of the pods; none means no threshold.
 type distances struct{ machine, pods int64 }
 
-// none stands for a number that is beyond any.
+// none is a number larger than any usage.
 const none = math.MaxInt64
 
-// New returns a watch that sees nothing before it runs and is told distances.
+// New returns a Watch. It reports nothing before Run and Arm are called.
 func New(cfg Config) *Watch {
 	cfg.Proc, cfg.Cgroups = cmp.Or(cfg.Proc, "/proc"), cmp.Or(cfg.Cgroups, "/sys/fs/cgroup")
 	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), notified: make(chan struct{}, 1), bell: bell{fd: -1}}
 }
 
-// Wake has a value when memory may have become short. It has room for one.
+// Wake returns a channel with a value when memory may be short. Its capacity is one.
 func (w *Watch) Wake() <-chan struct{} { return w.wake }
 
-// Arm says how far memory is from the thresholds: bytes that the machine, and the pods' cgroup, may
-// still take before a threshold is crossed; math.MaxInt64 for no such threshold. It is called after
-// each reading, and never blocks.
+// Arm sets the distance to the thresholds: the bytes that the machine, and the pods' cgroup, may
+// allocate before a threshold is crossed; math.MaxInt64 if there is none. Call it after each
+// reading. It does not block.
 func (w *Watch) Arm(machine, pods int64) {
 	w.mu.Lock()
 	w.left = &distances{machine: machine, pods: pods}
@@ -64,23 +64,22 @@ func (w *Watch) Arm(machine, pods int64) {
 	notify(w.notified)
 }
 
-// Coverage says which consumption of memory a Watch reports. What it does not cover is to be read
-// periodically.
+// Coverage describes which memory consumption a Watch reports. The rest must be read periodically.
 type Coverage struct {
-	// Pods: memory that pods take as far as Arm was told. Others: what is taken outside of pods,
-	// too; version 2 of cgroups has no wire for the machine.
+	// Pods: memory that pods allocate, up to the distance of Arm. Others: memory allocated outside
+	// of pods, too; cgroup version 2 has no wire for the machine.
 	Pods, Others bool
-	// Stalls: tasks that wait for memory to be reclaimed (PSI), whoever takes it.
+	// Stalls: tasks that wait for memory to be reclaimed (PSI), for any consumer.
 	Stalls bool
 }
 
-// Coverage returns what is reported now.
+// Coverage returns the current coverage.
 func (w *Watch) Coverage() Coverage {
 	watching := w.watching.Load()
 	return Coverage{Pods: watching, Others: watching && !w.unified(), Stalls: w.stalls.Load()}
 }
 
-// take returns the distances if they are newer than those that were taken last.
+// take returns the distances if they were set since the last call.
 func (w *Watch) take() (distances, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,8 +91,8 @@ func (w *Watch) take() (distances, bool) {
 	return left, true
 }
 
-// Run watches until ctx is done. It keeps nothing open before it is told distances, and leaves
-// nothing open.
+// Run watches until ctx is done. It opens nothing before Arm is called, and closes everything
+// before it returns.
 func (w *Watch) Run(ctx context.Context) error {
 	w.tidy()
 	select {
@@ -108,7 +107,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tidy takes away the wire of an agent that was killed: this one may never be told distances.
+// tidy removes the wire of an agent that was killed, because Arm may never be called.
 func (w *Watch) tidy() {
 	if !w.unified() || w.pods() == "" {
 		return
@@ -150,7 +149,7 @@ func (w *Watch) serve(ctx context.Context) error {
 	return g.run(ctx, w.take)
 }
 
-// wires returns those that the host's version of cgroups has.
+// wires returns the wires that the host's cgroup version supports.
 func (w *Watch) wires() []*line {
 	var out []*line
 	switch root := filepath.Join(w.cfg.Cgroups, "memory"); {
@@ -169,7 +168,7 @@ func (w *Watch) wires() []*line {
 	return out
 }
 
-// alarms returns those that the host has.
+// alarms returns the alarms that the host supports.
 func (w *Watch) alarms() []*alarm {
 	var out []*alarm
 	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
@@ -186,7 +185,7 @@ func ofMachine(d distances) int64 { return d.machine }
 
 func ofPods(d distances) int64 { return d.pods }
 
-// notify puts a value into a channel with room for one.
+// notify sends a value to a channel of capacity one, without blocking.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

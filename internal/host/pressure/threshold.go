@@ -14,8 +14,8 @@ const (
 	usageFile   = "memory.usage_in_bytes"
 )
 
-// threshold is a wire of version 1: an eventfd that the kernel adds to when the use of memory of
-// the cgroup crosses a threshold. The kernel forgets one that is closed.
+// threshold is a wire of version 1: an eventfd that the kernel signals when the cgroup's memory
+// usage crosses a threshold. Closing it removes the threshold.
 type threshold struct {
 	dir string
 	of  func(distances) int64 // the distance of this cgroup
@@ -43,7 +43,7 @@ func (t *threshold) lay(at int64) (crossed bool, err error) {
 	if err := os.WriteFile(filepath.Join(t.dir, controlFile), fmt.Appendf(nil, "%d %d %d", t.event, usage.Fd(), at), 0); err != nil {
 		return false, err
 	}
-	// What was crossed before the kernel knew of the threshold, it does not tell.
+	// The kernel does not report a crossing before the threshold was set.
 	now, err := readNumber(path)
 	return now >= at, err
 }

@@ -1,4 +1,4 @@
-// Package rootlock has the locks by which agents of one machine keep out of each other's way.
+// Package rootlock has the locks that keep several agents on one machine apart.
 //
 // Owns: the lock file in a root directory, the lock files of cgroup roots.
 // Reads: nothing else.
@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is the file in the root directory whose lock an agent holds.
+// File is the lock file in the root directory.
 const File = "berth.lock"
 
-// Lock makes the root directory and takes the lock on it: two agents on one root would each undo
-// what the other does. The lock ends with the process.
+// Lock creates the root directory and locks it: two agents with one root would undo each other's
+// work. The lock is released by unlock, or when the process exits.
 func Lock(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
@@ -38,12 +38,12 @@ func Lock(root string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// CgroupFolder is where the agents of this machine have the locks on their cgroup roots.
+// CgroupFolder is the directory of the lock files of cgroup roots on this machine.
 const CgroupFolder = "/run/berth-cgroups"
 
-// LockCgroups takes the lock on a cgroup root, whose file is in the folder: the shares and limits
-// of the cgroups that pods have in common follow from the pods of one agent, and two would each
-// write theirs. It ends with the process. A kubelet takes no such lock.
+// LockCgroups locks a cgroup root; its lock file is in folder. The values of shared cgroups depend
+// on the pods of one agent, and two agents would overwrite each other's. The lock is released by
+// unlock, or when the process exits. A kubelet does not take this lock.
 func LockCgroups(folder, root string) (unlock func(), err error) {
 	root = path.Clean("/" + root)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -58,30 +58,29 @@ func LockCgroups(folder, root string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(file) // the next agent of this root takes it as it is if it stays
+		_ = os.Remove(file) // a remaining file does no harm
 		f.Close()
 	}, nil
 }
 
-// heldError is that another process has the lock.
+// heldError means that another process holds the lock.
 type heldError struct{ path, pid string }
 
 func (e *heldError) Error() string { return fmt.Sprintf("lock %s: process %s has it", e.path, e.pid) }
 
-// ended reports whether the process that took the lock is gone.
+// ended reports whether the process that took the lock has exited.
 func (e *heldError) ended() bool {
 	pid, err := strconv.Atoi(e.pid)
 	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
-// forkPatience is how long the lock of a process that has ended may still be held: a process that
-// is killed while it starts another leaves a child which has all its files open until it executes
-// its program.
+// forkPatience is how long a lock may be held after its process has exited: a process that is
+// killed while it starts another leaves a child that shares its files until it calls execve.
 const forkPatience = 2 * time.Second
 
-// lock takes the lock on a file, which it makes, and writes the process id into it. The lock ends
-// when the file is closed, at the latest with the process. On a read-only file system the file is
-// locked as it is.
+// lock creates and locks a file, and writes the PID to it. The lock is released when the file is
+// closed, at the latest when the process exits. On a read-only file system it locks the existing
+// file.
 func lock(path string) (*os.File, error) {
 	for limit := time.Now().Add(forkPatience); ; {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -109,8 +108,8 @@ func lock(path string) (*os.File, error) {
 	}
 }
 
-// lockOpen takes the lock on a file that was opened by the path. It is false if who had the lock
-// before has removed the file meanwhile.
+// lockOpen locks a file that was opened at the path. It returns false if the previous holder has
+// removed the file meanwhile.
 func lockOpen(f *os.File, path string) (ours bool, err error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -127,16 +126,16 @@ func lockOpen(f *os.File, path string) (ours bool, err error) {
 	if there, err := os.Stat(path); err != nil || !os.SameFile(opened, there) {
 		return false, nil
 	}
-	// The number is for messages alone: a disk that takes none keeps nobody from the lock.
+	// The PID is only for messages: a write error does not prevent locking.
 	if n, err := f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0); err == nil {
 		_ = f.Truncate(int64(n))
 	}
 	return true, nil
 }
 
-// IsReadOnly reports whether the file system of a root directory that agents have used takes no
-// writes. An ext4 in which the kernel has found an error says so only to who writes: neither
-// access(2) nor statfs(2) do.
+// IsReadOnly reports whether the file system of a used root directory is read-only. It opens a file
+// for writing, because neither access(2) nor statfs(2) report that the kernel has found an error in
+// an ext4 file system.
 func IsReadOnly(root string) bool {
 	f, err := os.OpenFile(filepath.Join(root, File), os.O_WRONLY, 0)
 	if err != nil {

@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoOpenat2 is the error on a kernel that cannot look a path up safely.
+// ErrNoOpenat2 means that the kernel does not support safe path lookups.
 var ErrNoOpenat2 = errors.New("the kernel has no openat2, which looks up paths in volumes safely: use Linux 5.6 or later")
 
-// LookupTries bounds the lookups of one path: the kernel gives up (EAGAIN) on one that a rename
-// anywhere on the host has disturbed, and a path that somebody takes away again and again is never
-// there.
+// LookupTries is the maximum number of lookups of one path: the kernel returns EAGAIN for a lookup
+// that was disturbed by any rename on the host.
 const LookupTries = 64
 
-// OpenRoot opens, for its path only, a directory that lookups begin at: that of a volume, whose
-// path is the agent's own, or a hostPath, which may be a link.
+// OpenRoot opens, as O_PATH, the root directory of lookups: that of a volume, whose path is the
+// agent's own, or a hostPath, which may be a symbolic link.
 func OpenRoot(root string) (int, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,8 +30,8 @@ func OpenRoot(root string) (int, error) {
 	return fd, nil
 }
 
-// Lookup opens what the path names inside the directory root. It follows links that stay inside;
-// one that leads out, or an absolute one, is an error (EXDEV).
+// Lookup opens the path inside the directory root. It follows symbolic links within root; absolute
+// links and links that lead out of root are an error (EXDEV).
 func Lookup(root int, path string, flags uint64) (int, error) {
 	how := &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := openat2(root, path, how)
@@ -42,7 +41,7 @@ func Lookup(root int, path string, flags uint64) (int, error) {
 	return fd, err
 }
 
-// openat2 looks the path up, again where the kernel gave up.
+// openat2 looks the path up and retries interrupted lookups.
 func openat2(root int, path string, how *unix.OpenHow) (int, error) {
 	var fd int
 	err := error(unix.EAGAIN)
@@ -58,9 +57,9 @@ func openat2(root int, path string, how *unix.OpenHow) (int, error) {
 	return fd, nil
 }
 
-// MakeDirs makes the directories of the path that are missing inside the directory root, with the
-// mode of root. It makes nothing outside: each is made in a directory that was looked up, or made,
-// before, and through no link.
+// MakeDirs creates the missing directories of the path inside the directory root, with the mode of
+// root. It creates nothing outside of root: each directory is created in one that was looked up or
+// created before, and not through symbolic links.
 func MakeDirs(root int, path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
@@ -83,8 +82,8 @@ func MakeDirs(root int, path string) error {
 	return nil
 }
 
-// openExisting opens the longest part of the path that exists as a directory, and returns the
-// elements after it.
+// openExisting opens the longest prefix of the path that is an existing directory, and returns the
+// remaining elements.
 func openExisting(root int, elements []string) (fd int, missing []string, err error) {
 	for n := len(elements) - 1; ; n-- {
 		path := filepath.Join(elements[:n]...)
@@ -99,7 +98,7 @@ func openExisting(root int, elements []string) (fd int, missing []string, err er
 	}
 }
 
-// makeIn makes the directory name in parent, unless another has just made it, and opens it.
+// makeIn creates the directory name in parent, unless it exists, and opens it.
 func makeIn(parent int, name string, mode uint32) (int, error) {
 	fail := func(op string, err error) (int, error) { return -1, &fs.PathError{Op: op, Path: name, Err: err} }
 	made := unix.Mkdirat(parent, name, mode)
@@ -120,9 +119,9 @@ func makeIn(parent int, name string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// openUp gives a new directory its mode, of which the umask has taken a part. A directory that
-// somebody has put in its place meanwhile keeps the mode that it has: it may be one that is closed
-// to him.
+// openUp sets the mode of a new directory, which the umask has reduced. If another process has
+// replaced the directory meanwhile, its mode does not change: the directory may be inaccessible to
+// that process.
 func openUp(fd int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -138,16 +137,16 @@ func openUp(fd int, mode uint32) error {
 	return unix.Fchmod(fd, mode)
 }
 
-// ReadFile returns the regular file at the path inside the volume whose directory is root, of at
-// most limit bytes. The last element must not be a link. What does not exist is an error that is
-// fs.ErrNotExist.
+// ReadFile returns the content of the regular file at the path inside the volume directory root, of
+// at most limit bytes. The last element must not be a symbolic link. The error for a nonexistent
+// file wraps fs.ErrNotExist.
 func ReadFile(root, path string, limit int64) ([]byte, error) {
 	dir, err := OpenRoot(root)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	// Without waiting, since to open a named pipe waits for its writer.
+	// Non-blocking, because opening a named pipe waits for its writer.
 	fd, err := Lookup(dir, path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, err
@@ -175,5 +174,5 @@ func readRegular(f *os.File, path string, limit int64) ([]byte, error) {
 	return content, nil
 }
 
-// Self is a path to what the descriptor refers to, which is followed by no other process.
+// Self returns a path to the file of the descriptor. It is valid only in this process.
 func Self(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

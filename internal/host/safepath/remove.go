@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Batch is how many names of a directory are held at one time; a volume may have millions.
+// Batch is the number of directory names that are read at a time; a volume may have millions.
 const Batch = 1024
 
-// deepest is the nesting that removal follows with one open file per level. What lies deeper is
-// first moved up, so that a container cannot make its volume unremovable.
+// deepest is the maximum depth of removal, with one open file per level. Deeper directories are
+// moved up first, so that a container cannot make its volume unremovable.
 const deepest = 64
 
-// remover removes a tree inside one filesystem.
+// remover removes a tree within one file system.
 type remover struct {
 	root  int // descriptor of the tree's root
 	moved int
 }
 
-// removeIn removes the directory name inside parent with all it holds; the path is for errors only.
-// A missing directory is no error.
+// removeIn removes the directory name inside parent with its contents; path is only for errors. A
+// missing directory is not an error.
 func removeIn(parent int, name, path string) error {
 	root, err := Enter(parent, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -43,9 +43,9 @@ func removeIn(parent int, name, path string) error {
 	return RemoveEmptyAt(parent, name, path)
 }
 
-// RemoveAt removes what is at the name in the directory parent: a link itself, a directory with all
-// it holds. It follows no link and enters no mount, wherever it comes from; then the error is EXDEV
-// and what is mounted is untouched. That nothing is there is no error. The path is for errors only.
+// RemoveAt removes name in the directory parent: a symbolic link itself, a directory with its
+// contents. It does not follow links or enter mounts; at a mount it returns EXDEV and leaves the
+// mounted files untouched. A missing name is not an error. path is only for errors.
 func RemoveAt(parent int, name, path string) error {
 	err := unix.Unlinkat(parent, name, 0)
 	switch {
@@ -57,8 +57,9 @@ func RemoveAt(parent int, name, path string) error {
 	return &fs.PathError{Op: "unlink", Path: path, Err: err}
 }
 
-// removeContents removes what is in the directory fd, whose path is for errors only. It ends when
-// the directory is empty: in the root it so removes what was moved up meanwhile.
+// removeContents removes the contents of the directory fd; path is only for errors. It repeats
+// until the directory is empty, so at the root it also removes directories that were moved up
+// meanwhile.
 func (r *remover) removeContents(fd int, path string, depth int) error {
 	for {
 		names, err := ReadNames(fd)
@@ -99,7 +100,7 @@ func (r *remover) remove(parent int, name, path string, depth int) error {
 	return RemoveEmptyAt(parent, name, path)
 }
 
-// moveUp moves the directory to the tree's root under a name that is not taken there.
+// moveUp moves the directory to the tree's root under an unused name.
 func (r *remover) moveUp(parent int, name, path string) error {
 	for {
 		r.moved++
@@ -114,7 +115,7 @@ func (r *remover) moveUp(parent int, name, path string) error {
 	}
 }
 
-// Enter opens the directory name inside parent, unless it is a symlink or a mount.
+// Enter opens the directory name inside parent, unless it is a symbolic link or a mount point.
 func Enter(parent int, name string) (int, error) {
 	fd, err := openat2(parent, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
@@ -126,7 +127,8 @@ func Enter(parent int, name string) (int, error) {
 	return fd, err
 }
 
-// ReadNames returns some names in the directory, from its beginning; none means that it is empty.
+// ReadNames returns up to Batch names in the directory, from its beginning; none means that it is
+// empty.
 func ReadNames(fd int) ([]string, error) {
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -144,8 +146,8 @@ func ReadNames(fd int) ([]string, error) {
 	return names, err
 }
 
-// RemoveEmptyAt removes the directory, which holds nothing, in the directory parent. Data in it is
-// somebody's and stays, as an error. A missing directory is no error. The path is for errors only.
+// RemoveEmptyAt removes an empty directory in the directory parent. A directory with contents
+// stays, and is an error. A missing directory is not an error. path is only for errors.
 func RemoveEmptyAt(parent int, name, path string) error {
 	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: err}

@@ -1,11 +1,12 @@
-// Package safepath opens files and directories in places that containers can change: in a volume,
-// or in the agent's directory of a pod or plugin, which a container may have mounted by a hostPath.
+// Package safepath opens files and directories in places that containers can modify: in a volume,
+// or in the agent's directory of a pod or plugin, which a container may have mounted with a
+// hostPath.
 //
-// Owns: every lookup of a path there. The kernel does each in one step (openat2(2)), and from there
-// on a file is known by its descriptor alone.
-// Reads: what is on the disk.
-// Never: follows a link in the agent's own folders, leaves a volume, or enters a mount to remove
-// what is in it.
+// Owns: every path lookup in these places. The kernel does each in one step (openat2(2)), and
+// afterwards a file is only accessed by its descriptor.
+// Reads: the file system.
+// Never: follows a symbolic link in the agent's own directories, leaves a volume, or enters a mount
+// to remove its contents.
 package safepath
 
 import (
@@ -19,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is the agent's root directory, an absolute path. The folders in it, that of all pods and
-// that of all plugins, may be reached through links, which are the operator's; what is below those
-// is reached through none. Its methods take absolute paths of what is in these folders.
+// Root is the agent's root directory, an absolute path. Its top-level directories, such as those of
+// all pods and of all plugins, may be reached through symbolic links that the operator has created;
+// paths below them must not contain links. Methods take absolute paths in these directories.
 type Root string
 
-// locate splits a path into the folder in the root and the rest, which is "." for the folder
+// locate splits a path into the top-level directory and the rest, which is "." for that directory
 // itself.
 func (r Root) locate(path string) (top, rest string, err error) {
 	kind, rest, _ := strings.Cut(strings.TrimPrefix(path, strings.TrimSuffix(string(r), "/")+"/"), "/")
@@ -34,19 +35,19 @@ func (r Root) locate(path string) (top, rest string, err error) {
 	return top, filepath.Clean(rest), nil
 }
 
-// Contains reports whether the path is one of those that the methods take.
+// Contains reports whether the methods accept the path.
 func (r Root) Contains(path string) bool {
 	_, _, err := r.locate(path)
 	return err == nil
 }
 
-// IsElement reports whether the name can be one element of a path, and no other than itself.
+// IsElement reports whether the name is a valid single element of a path.
 func IsElement(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
 }
 
-// at opens what is at the path. A link anywhere in it is an error that is ELOOP, what is not there
-// one that is fs.ErrNotExist.
+// at opens the path. The error wraps ELOOP if the path contains a symbolic link, and fs.ErrNotExist
+// if it does not exist.
 func (r Root) at(path string, flags int, perm uint32) (*os.File, error) {
 	top, rest, err := r.locate(path)
 	if err != nil {
@@ -64,7 +65,7 @@ func (r Root) at(path string, flags int, perm uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openReal opens what is at the path inside the directory root, through no link.
+// openReal opens the path inside the directory root, without following symbolic links.
 func openReal(root int, path string, flags int, perm uint32) (int, error) {
 	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
 	if flags&unix.O_CREAT != 0 {
@@ -80,8 +81,8 @@ func realError(path string, err error) error {
 	return &fs.PathError{Op: "open", Path: path, Err: err}
 }
 
-// OpenReal opens a file or directory of the host. A link anywhere in its path, which is absolute,
-// is an error that is ELOOP.
+// OpenReal opens a file or directory of the host by its absolute path. The error wraps ELOOP if the
+// path contains a symbolic link.
 func OpenReal(path string, flags int) (*os.File, error) {
 	root, err := OpenRoot("/")
 	if err != nil {
@@ -100,7 +101,7 @@ func (r Root) Open(path string) (*os.File, error) {
 	return r.at(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// OpenFile opens a file as os.OpenFile does, but does not wait for the writer of a named pipe.
+// OpenFile opens a file like os.OpenFile, but does not wait for the writer of a named pipe.
 func (r Root) OpenFile(path string, flags int, perm uint32) (*os.File, error) {
 	if flags&unix.O_PATH == 0 {
 		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
@@ -108,8 +109,8 @@ func (r Root) OpenFile(path string, flags int, perm uint32) (*os.File, error) {
 	return r.at(path, flags, perm)
 }
 
-// Make opens a directory, which it makes with mode last, and those above it that are missing with
-// mode parents, less the umask. An existing one is left as it is.
+// Make opens a directory. If it does not exist, Make creates it with mode last, and its missing
+// parents with mode parents, less the umask. An existing directory does not change.
 func (r Root) Make(path string, parents, last uint32) (*os.File, error) {
 	f, err := r.Open(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -147,7 +148,7 @@ func (r Root) Make(path string, parents, last uint32) (*os.File, error) {
 	return os.NewFile(uintptr(at), path), nil
 }
 
-// Ensure makes the directory as Make does.
+// Ensure creates the directory like Make.
 func (r Root) Ensure(path string, parents, last uint32) error {
 	f, err := r.Make(path, parents, last)
 	if err != nil {
@@ -156,7 +157,7 @@ func (r Root) Ensure(path string, parents, last uint32) error {
 	return f.Close()
 }
 
-// ReadDir returns what is in a directory, in no order.
+// ReadDir returns the entries of a directory, unsorted.
 func (r Root) ReadDir(path string) ([]fs.DirEntry, error) {
 	f, err := r.Open(path)
 	if err != nil {
@@ -166,7 +167,7 @@ func (r Root) ReadDir(path string) ([]fs.DirEntry, error) {
 	return f.ReadDir(-1)
 }
 
-// ReadFile returns a regular file of at most limit bytes.
+// ReadFile returns the content of a regular file of at most limit bytes.
 func (r Root) ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := r.OpenFile(path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -176,15 +177,15 @@ func (r Root) ReadFile(path string, limit int64) ([]byte, error) {
 	return readRegular(f, path, limit)
 }
 
-// NewSuffix is what Replace appends to the name of a file that is not whole yet.
+// NewSuffix is the suffix of Replace's temporary file.
 const NewSuffix = ".new"
 
-// Replace makes a file with what write writes, in place of what was at the path: who reads it, also
-// after a kill, finds either. Its directory must exist.
+// Replace atomically replaces the file at the path with the output of write: readers see the old or
+// the new file, even if the agent is killed. Its directory must exist.
 func (r Root) Replace(path string, perm uint32, write func(*os.File) error) error {
 	return r.In(path, func(parent int, name string) error {
 		next := name + NewSuffix
-		if err := RemoveAt(parent, next, path+NewSuffix); err != nil { // of an agent that was killed
+		if err := RemoveAt(parent, next, path+NewSuffix); err != nil { // left by an agent that was killed
 			return err
 		}
 		fd, err := unix.Openat(parent, next, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, perm)
@@ -202,7 +203,7 @@ func (r Root) Replace(path string, perm uint32, write func(*os.File) error) erro
 	})
 }
 
-// Lstat returns what is at the path, which may be a link itself.
+// Lstat returns the status of the path, and does not follow a final symbolic link.
 func (r Root) Lstat(path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := r.In(path, func(parent int, name string) error {
@@ -214,7 +215,7 @@ func (r Root) Lstat(path string) (unix.Stat_t, error) {
 	return st, err
 }
 
-// In opens the directory that the path is in, and hands it on with the last element.
+// In opens the parent directory of the path, and calls do with it and the last element.
 func (r Root) In(path string, do func(parent int, name string) error) error {
 	f, err := r.Open(filepath.Dir(path))
 	if err != nil {
@@ -224,18 +225,18 @@ func (r Root) In(path string, do func(parent int, name string) error) error {
 	return do(int(f.Fd()), filepath.Base(path))
 }
 
-// Remove removes what is at the path, a link itself, a directory with all it holds (see RemoveAt).
-// That nothing is there is no error.
+// Remove removes the path: a symbolic link itself, a directory with its contents (see RemoveAt). A
+// missing path is not an error.
 func (r Root) Remove(path string) error {
 	return r.removeBy(path, func(parent int, name string) error { return RemoveAt(parent, name, path) })
 }
 
-// RemoveEmpty removes a directory that holds nothing. That it is not there is no error.
+// RemoveEmpty removes an empty directory. A missing directory is not an error.
 func (r Root) RemoveEmpty(path string) error {
 	return r.removeBy(path, func(parent int, name string) error { return RemoveEmptyAt(parent, name, path) })
 }
 
-// Unlink removes a file, or a link. That it is not there is no error.
+// Unlink removes a file or symbolic link. A missing file is not an error.
 func (r Root) Unlink(path string) error {
 	return r.removeBy(path, func(parent int, name string) error {
 		if err := unix.Unlinkat(parent, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -253,7 +254,7 @@ func (r Root) removeBy(path string, remove func(parent int, name string) error) 
 	return err
 }
 
-// EnsureLink makes a link, in place of another one.
+// EnsureLink creates a symbolic link, and replaces an existing file or link.
 func (r Root) EnsureLink(target, link string) error {
 	f, err := r.Make(filepath.Dir(link), 0o750, 0o750)
 	if err != nil {
@@ -273,8 +274,8 @@ func (r Root) EnsureLink(target, link string) error {
 	return nil
 }
 
-// Real returns the path without the links that the operator has made, as the kernel's tables have
-// it.
+// Real returns the path with the operator's symbolic links resolved, as in the kernel's mount
+// tables.
 func (r Root) Real(path string) (string, error) {
 	var real string
 	err := r.In(path, func(parent int, name string) error {

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longest is how long a path is that a walk has looked up at once; the kernel takes somewhat more
-// (PATH_MAX).
+// longest is the maximum length of a path that is looked up at once; the kernel's limit (PATH_MAX)
+// is somewhat higher.
 const longest = 3000
 
-// Walk shows everything that is in the directory, and that itself, however deep, but enters no
-// mount and follows no link. What vanishes meanwhile, or may not be read, is left out. It holds one
-// directory open at a time, and one more for each longest bytes of path.
+// Walk calls see for the directory and everything in it, at any depth, but does not enter mounts or
+// follow symbolic links. It skips files that vanish or must not be read. It keeps one directory
+// open at a time, and one more for each longest bytes of path.
 func Walk(ctx context.Context, root *os.File, see func(*unix.Stat_t)) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(root.Fd()), &st); err != nil {
@@ -26,7 +26,7 @@ func Walk(ctx context.Context, root *os.File, see func(*unix.Stat_t)) error {
 	return walk(ctx, int(root.Fd()), st.Dev, see)
 }
 
-// walk shows what is in the directory root.
+// walk calls see for everything in the directory root.
 func walk(ctx context.Context, root int, dev uint64, see func(*unix.Stat_t)) error {
 	var far []string
 	for left := []string{"."}; len(left) > 0; {
@@ -57,7 +57,7 @@ func walk(ctx context.Context, root int, dev uint64, see func(*unix.Stat_t)) err
 	return nil
 }
 
-// enterFar hands over the directory name of a directory that is far from root, unless it is gone.
+// enterFar calls visit with the directory name in dir, unless it was removed.
 func enterFar(root int, dir, name string, visit func(fd int) error) error {
 	parent, err := Enter(root, dir)
 	if err != nil {
@@ -72,7 +72,7 @@ func enterFar(root int, dir, name string, visit func(fd int) error) error {
 	return visit(fd)
 }
 
-// seeIn shows what is directly in the directory at the path, and returns the directories among it.
+// seeIn calls see for the entries of the directory at the path, and returns its subdirectories.
 func seeIn(root int, path string, dev uint64, see func(*unix.Stat_t)) (dirs []string, err error) {
 	fd, err := Enter(root, path)
 	if err != nil {
@@ -81,7 +81,7 @@ func seeIn(root int, path string, dev uint64, see func(*unix.Stat_t)) (dirs []st
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	for {
-		names, _ := f.Readdirnames(Batch) // a directory that cannot be read any more has been removed
+		names, _ := f.Readdirnames(Batch) // an unreadable directory was removed
 		for _, name := range names {
 			var st unix.Stat_t
 			err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -102,7 +102,7 @@ func seeIn(root int, path string, dev uint64, see func(*unix.Stat_t)) (dirs []st
 	}
 }
 
-// ignoreGone leaves out that something is not there any more, may not be read, or is a mount.
+// ignoreGone ignores errors of files that were removed, must not be read, or are mounts.
 func ignoreGone(err error) error {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM} {
 		if errors.Is(err, e) {

@@ -1,10 +1,10 @@
-// Package selinux reads what the host's SELinux has to say of containers.
+// Package selinux reads the host's SELinux configuration for containers.
 //
 // Owns: nothing.
 // Reads: the kernel's selinuxfs, the policy's settings below /etc/selinux, the label of this
 // process.
-// Writes: the label of a folder in which plugins make sockets.
-// Never: changes another label, or what is enforced.
+// Writes: the label of a directory in which plugins create sockets.
+// Never: changes another label or the enforcing mode.
 package selinux
 
 import (
@@ -20,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Labels are those that a policy gives to containers where nobody asks for others.
+// Labels are the policy's default labels of containers.
 type Labels struct {
-	// Process is that of their processes, File that of the files that they may write; "" where the
-	// policy does not tell.
+	// Process is the label of their processes, File that of files that they may write; "" if the
+	// policy does not define it.
 	Process, File string
 }
 
-// ReadLabels returns the labels of the host's policy; none where SELinux is off. root is "/".
+// ReadLabels returns the labels of the host's policy; none if SELinux is disabled. root is "/".
 func ReadLabels(root string) Labels {
 	if _, err := os.Stat(filepath.Join(root, selinuxfs, "enforce")); err != nil {
 		return Labels{}
@@ -40,12 +40,12 @@ func ReadLabels(root string) Labels {
 	return Labels{Process: readSetting(contexts, "process"), File: readSetting(contexts, "file")}
 }
 
-// pluginsLabel is that of the folders in which device plugins and other plugins make their sockets,
-// as the kubelet has it: containers may write there.
+// pluginsLabel is the kubelet's label for directories in which device plugins and other plugins
+// create their sockets: containers may write there.
 const pluginsLabel = "system_u:object_r:container_file_t:s0"
 
-// MakePluginsDir makes a folder in which plugins make their sockets, if it is missing, and lets
-// containers write there where SELinux is on. root is "/".
+// MakePluginsDir creates a directory for plugins' sockets, if it is missing, and labels it if
+// SELinux is enabled, so that containers may write there. root is "/".
 func MakePluginsDir(root, dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
@@ -62,8 +62,8 @@ func MakePluginsDir(root, dir string) error {
 	return nil
 }
 
-// MayRun reports whether this process, and what it starts, may start processes with the label: the
-// policy allows it, or it is not enforced.
+// MayRun reports whether this process and its children may start processes with the label: the
+// policy permits it, or is not enforced.
 func MayRun(root, label string) (bool, error) {
 	enforce, err := os.ReadFile(filepath.Join(root, selinuxfs, "enforce"))
 	if err != nil {
@@ -91,11 +91,11 @@ func MayRun(root, label string) (bool, error) {
 	return allowed&(1<<(bit-1)) != 0, nil
 }
 
-// selinuxfs is where the kernel's side of SELinux is mounted.
+// selinuxfs is the mount point of the kernel's SELinux interface.
 const selinuxfs = "sys/fs/selinux"
 
-// ask has the kernel decide what one label may do to another (the file access of selinuxfs), and
-// returns the permissions as bits.
+// ask queries the permissions of one label on another from the kernel (the file access of
+// selinuxfs), and returns them as bits.
 func ask(path, question string) (uint32, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -127,8 +127,8 @@ func readNumber(path string) (int, error) {
 	return n, err
 }
 
-// readSetting returns what a file of lines "name = value" says, without quotes; "" when it says
-// nothing.
+// readSetting returns the value of a setting in a file of lines "name = value", without quotes; ""
+// if it is not set.
 func readSetting(path, name string) string {
 	f, err := os.Open(path)
 	if err != nil {

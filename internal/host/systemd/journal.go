@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsJournal reports whether what is written to w goes to systemd's journal: w is the stream whose
-// device and inode JOURNAL_STREAM names, as in a service with StandardError=journal
-// (systemd.exec(5)).
+// IsJournal reports whether w is connected to systemd's journal: it is the stream with the device
+// and inode of JOURNAL_STREAM, as in a service with StandardError=journal (systemd.exec(5)).
 func IsJournal(w io.Writer) bool {
 	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
@@ -30,11 +29,11 @@ func IsJournal(w io.Writer) bool {
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// Prefix begins a line that is written to a stream of the journal, and tells the level of it:
-// SyslogLevelPrefix= of systemd.exec(5), sd-daemon(3).
+// Prefix returns the level prefix for a line on a stream of the journal: SyslogLevelPrefix= of
+// systemd.exec(5), sd-daemon(3).
 func Prefix(level slog.Level) string { return fmt.Sprintf("<%d>", priority(level)) }
 
-// priority is syslog's name for the level.
+// priority returns the syslog priority of the level.
 func priority(level slog.Level) journal.Priority {
 	switch {
 	case level >= slog.LevelError:
@@ -47,19 +46,19 @@ func priority(level slog.Level) journal.Priority {
 	return journal.PriDebug
 }
 
-// JournalConfig is what a log for the journal needs.
+// JournalConfig configures a journal handler.
 type JournalConfig struct {
 	Level slog.Leveler
-	// Stream is where entries go, a line each, that the journal does not take with their fields.
+	// Stream receives entries, one line each, that Send failed to send.
 	Stream io.Writer
-	// Send hands an entry to the journal; nil is its socket.
+	// Send sends an entry to the journal; nil means the journal's socket.
 	Send func(message string, p journal.Priority, fields map[string]string) error
 }
 
-// NewJournalHandler returns a handler that logs to the journal by its native protocol
-// (systemd.journal-fields(7)). The priority is that of the level, the time the journal's own. The
-// message ends with the attributes as key=value; each is a field besides, by its key in capitals
-// (pod: POD, those of groups GROUP_KEY), so that `journalctl POD=default/web` finds it.
+// NewJournalHandler returns a handler that logs to the journal with its native protocol
+// (systemd.journal-fields(7)). The priority is that of the level, the time that of the journal. The
+// message ends with the attributes as key=value. Each attribute is also a field, with its key in
+// capitals (pod: POD, in groups GROUP_KEY), so that `journalctl POD=default/web` finds it.
 func NewJournalHandler(cfg JournalConfig) slog.Handler {
 	if cfg.Send == nil {
 		cfg.Send = journal.Send
@@ -68,7 +67,7 @@ func NewJournalHandler(cfg JournalConfig) slog.Handler {
 	return &journalHandler{out: out, text: slog.NewTextHandler(&out.line, &slog.HandlerOptions{Level: cfg.Level, ReplaceAttr: withoutHead})}
 }
 
-// withoutHead leaves out what each line of text begins with: the journal has it otherwise.
+// withoutHead removes the level and the empty message, which the journal stores separately.
 func withoutHead(groups []string, a slog.Attr) slog.Attr {
 	_, level := a.Value.Any().(slog.Level)
 	if len(groups) == 0 && (a.Key == slog.LevelKey && level || a.Key == slog.MessageKey && a.Value.String() == "") {
@@ -77,7 +76,7 @@ func withoutHead(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// journalOut is what all handlers of one log share.
+// journalOut is shared by all handlers of one log.
 type journalOut struct {
 	JournalConfig
 	mu   sync.Mutex
@@ -87,7 +86,7 @@ type journalOut struct {
 type journalHandler struct {
 	out    *journalOut
 	text   slog.Handler // writes attributes to out.line
-	group  string       // before the names of fields; "" or ends with _
+	group  string       // prefix of field names; "" or ends with _
 	fields map[string]string
 }
 
@@ -119,8 +118,8 @@ func (h *journalHandler) WithGroup(name string) slog.Handler {
 	return &next
 }
 
-// Handle implements slog.Handler. What the journal's socket does not take is written to the stream,
-// as while journald starts anew.
+// Handle implements slog.Handler. If Send fails, as during a restart of journald, it writes the
+// entry to the stream.
 func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	attrs := slog.Record{Level: r.Level}
 	fields := maps.Clone(h.fields)
@@ -144,8 +143,8 @@ func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	return err
 }
 
-// inOneLine leaves nothing in a text that ends a line of the stream: what follows would be an entry
-// of its own, of any level.
+// inOneLine replaces line terminators of the stream: text after them would be a separate entry of
+// any level.
 var inOneLine = strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ")
 
 // render returns the attributes as text.
@@ -174,11 +173,11 @@ func addField(fields map[string]string, group string, a slog.Attr) {
 	}
 }
 
-// maxFieldName is how long the name of a field may be; journald drops longer ones.
+// maxFieldName is the maximum length of a field name; journald drops fields with longer ones.
 const maxFieldName = 64
 
-// fieldName makes a name of a field: capitals, digits and _, of which the first is a letter; "" is
-// for those that would be the message's own.
+// fieldName converts a key to a field name: capitals, digits and _, starting with a letter; "" for
+// the fields of the message itself.
 func fieldName(key string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {

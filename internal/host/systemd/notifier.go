@@ -1,10 +1,10 @@
-// Package systemd tells systemd, which started the agent as a service, how the agent is, and its
-// journal what the agent logs.
+// Package systemd reports the agent's state to systemd, which started it as a service, and its log
+// to systemd's journal.
 //
 // Owns: the notifications of sd_notify(3): READY=1, STATUS=, WATCHDOG=1 and STOPPING=1; the fields
-// of entries of the journal.
+// of journal entries.
 // Reads: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID and JOURNAL_STREAM, which systemd sets.
-// Never: decides whether the agent is well.
+// Never: decides whether the agent is healthy.
 package systemd
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// Service is what systemd wants to know of the agent; the zero value is nothing.
+// Service describes the notifications that systemd expects; the zero value means none.
 type Service struct {
-	// Notify: systemd wants to be told (Type=notify, or a unit with NotifyAccess=).
+	// Notify: systemd expects notifications (Type=notify, or a unit with NotifyAccess=).
 	Notify bool
-	// Watchdog is after how long without a sign of life systemd ends the agent (WatchdogSec=); 0:
-	// never.
+	// Watchdog is the time without a keep-alive after which systemd kills the agent (WatchdogSec=);
+	// 0: never.
 	Watchdog time.Duration
 }
 
-// Asked returns what systemd wants to know. The error is that of a WATCHDOG_USEC that is no time,
-// or no more than a second, which no agent under load can keep.
+// Asked returns the notifications that systemd expects. It returns an error if WATCHDOG_USEC is
+// invalid, or at most one second, which is too short for an agent under load.
 func Asked() (Service, error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return Service{}, nil
@@ -43,28 +43,28 @@ func Asked() (Service, error) {
 	return Service{Notify: true, Watchdog: watchdog}, nil
 }
 
-// Config is what a Notifier tells.
+// Config configures a Notifier.
 type Config struct {
 	Service Service
-	// Alive returns within ctx what keeps the agent from working, nil for nothing. It is asked
-	// twice per Service.Watchdog.
+	// Alive returns, within ctx, the error that prevents the agent from working, or nil. It is
+	// called twice per Service.Watchdog.
 	Alive func(ctx context.Context) error
-	// Status is the agent in one line, for `systemctl status`.
+	// Status returns a one-line status for `systemctl status`.
 	Status func() string
-	// Changed has an element after each change of what Status says.
+	// Changed receives a value after each change of the status.
 	Changed <-chan struct{}
-	// Notify sends one or several assignments, a line each; nil is systemd's socket.
+	// Notify sends one or several assignments, one per line; nil means systemd's socket.
 	Notify func(state string) error
 	Log    *slog.Logger
 }
 
-// Notifier tells systemd how the agent is.
+// Notifier reports the agent's state to systemd.
 type Notifier struct {
 	cfg       Config
-	published string // the status as systemd has it
+	published string // the last status that was sent
 }
 
-// New returns a notifier that has told nothing.
+// New returns a Notifier. It sends nothing until Run is called.
 func New(cfg Config) *Notifier {
 	if cfg.Notify == nil {
 		cfg.Notify = func(state string) error {
@@ -75,12 +75,11 @@ func New(cfg Config) *Notifier {
 	return &Notifier{cfg: cfg}
 }
 
-// statusPause is the least time between two statuses.
+// statusPause is the minimum interval between two statuses.
 const statusPause = time.Second
 
-// Run says that the agent is ready, and then gives signs of life and tells changes of the status
-// until ctx is done. An agent that is not well gives no sign of life, so that systemd ends it and
-// starts another.
+// Run reports that the agent is ready, and then sends keep-alives and status changes until ctx is
+// done. It sends no keep-alive while Alive returns an error, so that systemd restarts the agent.
 func (n *Notifier) Run(ctx context.Context) error {
 	n.published = n.cfg.Status()
 	n.notify(daemon.SdNotifyReady, "STATUS="+n.published)
@@ -110,7 +109,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// giveSign says that the agent is alive, if it is.
+// giveSign sends a keep-alive if the agent is alive.
 func (n *Notifier) giveSign(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, n.cfg.Service.Watchdog/2)
 	defer cancel()
@@ -122,7 +121,7 @@ func (n *Notifier) giveSign(ctx context.Context) {
 	}
 }
 
-// Stop says that the agent ends.
+// Stop reports that the agent is stopping.
 func (n *Notifier) Stop(context.Context) error {
 	n.notify(daemon.SdNotifyStopping, "STATUS=The agent stops")
 	return nil

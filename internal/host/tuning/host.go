@@ -18,7 +18,7 @@ type Host struct {
 	Proc string
 }
 
-// ReadSysctl reads a setting of the kernel.
+// ReadSysctl reads a kernel setting.
 func (h Host) ReadSysctl(name string) (int, error) {
 	b, err := os.ReadFile(h.sysctl(name))
 	if err != nil {
@@ -27,7 +27,7 @@ func (h Host) ReadSysctl(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// WriteSysctl changes a setting of the kernel.
+// WriteSysctl writes a kernel setting.
 func (h Host) WriteSysctl(name string, value int) error {
 	return write(h.sysctl(name), value)
 }
@@ -36,12 +36,12 @@ func (h Host) sysctl(name string) string {
 	return filepath.Join(h.Proc, "sys", strings.ReplaceAll(name, ".", "/"))
 }
 
-// SetOOMScore sets that of this process.
+// SetOOMScore sets the oom_score_adj of this process.
 func (h Host) SetOOMScore(score int) error {
 	return write(filepath.Join(h.Proc, "self", "oom_score_adj"), score)
 }
 
-// write writes a number to a file that is there.
+// write writes a number to an existing file.
 func write(file string, value int) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -54,7 +54,7 @@ func write(file string, value int) error {
 	return err
 }
 
-// RaiseOpenFiles raises RLIMIT_NOFILE of this process, which what it starts from then on inherits.
+// RaiseOpenFiles raises RLIMIT_NOFILE of this process; later child processes inherit it.
 func (Host) RaiseOpenFiles(n uint64) error {
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
@@ -70,9 +70,9 @@ func (Host) RaiseOpenFiles(n uint64) error {
 	return nil
 }
 
-// raised returns the limit with which n files can be opened, and whether it is to be set. Go has
-// raised the soft limit to one less than the hard one, and gives what it starts the original: as
-// long as that does, it is left alone.
+// raised returns the limit that permits n open files, and whether it must be set. Go has raised the
+// soft limit to one less than the hard one, and child processes inherit the original limit. To
+// preserve this, a sufficient limit is not set again.
 func raised(now unix.Rlimit, n uint64) (unix.Rlimit, bool) {
 	if now.Cur >= n || now.Cur == n-1 {
 		return now, false
@@ -80,5 +80,5 @@ func raised(now unix.Rlimit, n uint64) (unix.Rlimit, bool) {
 	return unix.Rlimit{Cur: n, Max: max(now.Max, n)}, true
 }
 
-// Group makes a cgroup of the machine.
+// Group creates a cgroup of the machine.
 func (h Host) Group(cgroup string) (Group, error) { return cgroups.OpenDaemons("/", cgroup) }

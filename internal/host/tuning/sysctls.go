@@ -5,30 +5,30 @@ import (
 	"fmt"
 )
 
-// sysctl is a setting of the kernel.
+// sysctl is a kernel setting.
 type sysctl struct {
 	name string
 	want int
 }
 
-// needed are the settings that pods need, in the order in which they are told.
+// needed are the settings that pods need, in the order in which they are reported.
 var needed = []sysctl{
-	{"vm.overcommit_memory", 1},             // what memory cgroups limit is not refused before
-	{"vm.panic_on_oom", 0},                  // the OOM killer ends a process, not the machine
-	{"kernel.panic", 10},                    // a kernel that is lost starts again, after 10 s
-	{"kernel.panic_on_oops", 1},             // and does not go on half broken
+	{"vm.overcommit_memory", 1},             // do not refuse memory that cgroups limit
+	{"vm.panic_on_oom", 0},                  // the OOM killer kills a process, not the machine
+	{"kernel.panic", 10},                    // reboot 10 s after a panic
+	{"kernel.panic_on_oops", 1},             // panic on an oops
 	{"kernel.keys.root_maxkeys", 1000000},   // each container has a session key of root's
 	{"kernel.keys.root_maxbytes", 25000000}, // 25 bytes for each
 }
 
-// difference is a setting that is not what it should be.
+// difference is a setting with a wrong value.
 type difference struct {
 	sysctl
 	is  int
-	err error // it cannot be read
+	err error // of reading it
 }
 
-// compare returns what differs.
+// compare returns the settings with wrong values.
 func compare(want []sysctl, read func(name string) (int, error)) []difference {
 	var out []difference
 	for _, s := range want {
@@ -40,7 +40,7 @@ func compare(want []sysctl, read func(name string) (int, error)) []difference {
 	return out
 }
 
-// change tells that the setting was changed.
+// change describes the change of the setting.
 func (d difference) change() string {
 	if d.err != nil {
 		return fmt.Sprintf("%s to %d", d.name, d.want)
@@ -48,7 +48,7 @@ func (d difference) change() string {
 	return fmt.Sprintf("%s from %d to %d", d.name, d.is, d.want)
 }
 
-// demand makes the differences an error that names the fix.
+// demand converts the differences into an error that names the remedy.
 func demand(wrong []difference) error {
 	var errs []error
 	for _, d := range wrong {

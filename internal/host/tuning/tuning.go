@@ -1,9 +1,10 @@
-// Package tuning sets what the KubeletConfiguration says of the machine's kernel and of the agent's
-// own process: six kernel settings, the OOM score, the limit of open files, cgroups of daemons.
+// Package tuning applies the settings of the KubeletConfiguration for the machine's kernel and the
+// agent's own process: six kernel settings, the OOM score, the limit of open files, cgroups of
+// daemons.
 //
 // Owns: which kernel settings pods need.
 // Reads: kernel settings below /proc/sys, the limits of the agent's process.
-// Never: writes to a cgroup itself (package cgroups does), sets anything that was not asked for.
+// Never: writes to a cgroup itself (package cgroups does), changes anything that is not configured.
 package tuning
 
 import (
@@ -13,37 +14,37 @@ import (
 	"time"
 )
 
-// Settings are what to set. nil, and the zero value of each field, leaves everything as it is.
+// Settings are the settings to apply. The zero value of a field changes nothing.
 type Settings struct {
 	Kernel KernelPolicy
-	// OOMScore is the agent's own (proc_pid_oom_score_adj(5)); nil leaves it.
+	// OOMScore is the agent's own (proc_pid_oom_score_adj(5)); nil does not change it.
 	OOMScore *int
-	// OpenFiles is how many files the agent may have open at least; 0 leaves the limit.
+	// OpenFiles is the minimum limit of the agent's open files; 0 does not change it.
 	OpenFiles uint64
-	// AgentCgroup is that of the agent, SystemCgroup that of the daemons of the machine that are in
-	// no other; "" moves nothing.
+	// AgentCgroup is the cgroup of the agent, SystemCgroup that of the machine's daemons without a
+	// cgroup; "" moves nothing.
 	AgentCgroup, SystemCgroup string
 }
 
-// KernelPolicy is what is done about kernel settings that are not as pods need them.
+// KernelPolicy is what happens if kernel settings are not as pods need them.
 type KernelPolicy int
 
-// The policies: protectKernelDefaults: false is SetKernel, true is DemandKernel.
+// Policies: protectKernelDefaults: false is SetKernel, true is DemandKernel.
 const (
 	LeaveKernel KernelPolicy = iota
 	SetKernel
 	DemandKernel
 )
 
-// Machine is what is set.
+// Machine applies the settings.
 type Machine interface {
 	Sysctls
 	Process
-	// Group makes a cgroup, if it is not there.
+	// Group creates a cgroup, if it does not exist.
 	Group(cgroup string) (Group, error)
 }
 
-// Sysctls are the kernel's settings, by names such as vm.overcommit_memory.
+// Sysctls are the kernel settings, by names such as vm.overcommit_memory.
 type Sysctls interface {
 	ReadSysctl(name string) (int, error)
 	WriteSysctl(name string, value int) error
@@ -52,7 +53,7 @@ type Sysctls interface {
 // Process is the agent's own process.
 type Process interface {
 	SetOOMScore(score int) error
-	// RaiseOpenFiles has the process open so many files at least.
+	// RaiseOpenFiles raises the limit of open files to at least n.
 	RaiseOpenFiles(n uint64) error
 }
 
@@ -60,20 +61,20 @@ type Process interface {
 type Group interface {
 	// Join moves the agent into it.
 	Join() error
-	// Gather moves those processes into it that are in no cgroup, but for threads of the kernel and
-	// the first process, and returns how many.
+	// Gather moves the processes without a cgroup into it, except kernel threads and the first
+	// process, and returns their number.
 	Gather() (moved int, err error)
 }
 
-// Tuner sets what Settings say.
+// Tuner applies Settings.
 type Tuner struct {
 	Settings
 	Machine Machine
 	Log     *slog.Logger
 }
 
-// Start sets everything once, before the agent starts anything else: what it starts inherits. What
-// cannot be set is warned of; only kernel settings that are demanded are an error.
+// Start applies the settings once. Call it before the agent starts child processes, which inherit
+// them. It logs settings that cannot be applied; only DemandKernel results in an error.
 func (t *Tuner) Start() error {
 	if err := t.kernel(); err != nil {
 		return err
@@ -103,11 +104,11 @@ func (t *Tuner) Start() error {
 // GathersDaemons reports whether Run has anything to do.
 func (t *Tuner) GathersDaemons() bool { return t.SystemCgroup != "" }
 
-// gatherPeriod is how often daemons are looked for that are in no cgroup.
+// gatherPeriod is the interval between searches for daemons without a cgroup.
 const gatherPeriod = time.Minute
 
-// Run gathers the daemons of the machine in their cgroup until ctx is done. An error that stays the
-// same is told once.
+// Run moves the machine's daemons into their cgroup until ctx is done. It logs an error once, until
+// it changes.
 func (t *Tuner) Run(ctx context.Context) error {
 	ticker := time.NewTicker(gatherPeriod)
 	defer ticker.Stop()
@@ -141,7 +142,7 @@ func (t *Tuner) gather() (moved int, err error) {
 	return g.Gather()
 }
 
-// kernel has the kernel's settings as pods need them.
+// kernel applies the policy for kernel settings.
 func (t *Tuner) kernel() error {
 	if t.Kernel == LeaveKernel {
 		return nil

@@ -1,10 +1,10 @@
-// Package containermanager joins those who share out the node (containerManager of the literature):
-// deviceManager, cpuManager and memoryManager, whom topologyManager has act together, and the
-// claims of dynamic resource allocation.
+// Package containermanager combines the resource managers (containerManager of the literature):
+// deviceManager, cpuManager and memoryManager, which topologyManager aligns, and the claims of
+// dynamic resource allocation.
 //
-// Owns: the order in which they are asked, and that they are asked one at a time.
-// Reads: what each of them says.
-// Never: keeps what was given, talks to a plugin while others wait.
+// Owns: the order of calls to the managers, and their serialization.
+// Reads: the allocations of the managers.
+// Never: stores allocations; holds its lock while a plugin prepares devices.
 package containermanager
 
 import (
@@ -26,31 +26,31 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Config is what a ContainerManager joins.
+// Config configures a ContainerManager.
 type Config struct {
 	Devices *devicemanager.Manager
 	CPUs    *cpumanager.CPUManager
 	Memory  *memorymanager.Manager
-	// Topology has the three above as its providers.
+	// Topology has the three managers above as its providers.
 	Topology *topologymanager.Manager
-	// Claims is nil for who is no member of a cluster.
+	// Claims is nil if the agent is not a cluster member.
 	Claims *dra.Manager
-	// Silent: pods are told nothing of the health of their devices (the gate ResourceHealthStatus
-	// turned off).
+	// Silent: the health of devices is not reported in pod status (feature gate
+	// ResourceHealthStatus is off).
 	Silent bool
 }
 
-// ContainerManager gives pods what of the node is theirs alone. It is safe for concurrent use.
+// ContainerManager assigns exclusive resources of the node to pods. It is safe for concurrent use.
 type ContainerManager struct {
 	Config
-	// sharing is held while it is decided who gets what, which may last some seconds when a plugin
-	// is asked what it would rather give.
+	// sharing is held during an allocation, which may take some seconds if a plugin is asked for
+	// its preference.
 	sharing sync.Mutex
 
 	wake chan struct{} // capacity 1
 
 	mu    sync.Mutex
-	known map[pod.UID]bool // guarded by mu; pods that are there, until it is seen to; else nil
+	known map[pod.UID]bool // guarded by mu; the pods of a pending Retain, else nil
 }
 
 // New returns a ContainerManager.
@@ -58,7 +58,7 @@ func New(cfg Config) *ContainerManager {
 	return &ContainerManager{Config: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Run does what Retain asks for, until ctx is done.
+// Run executes Retain requests until ctx is done.
 func (m *ContainerManager) Run(ctx context.Context) error {
 	for {
 		select {
@@ -70,8 +70,9 @@ func (m *ContainerManager) Run(ctx context.Context) error {
 	}
 }
 
-// Assign chooses devices, CPUs and memory for the containers of a pod that may start otherwise.
-// What they have already stays. The error is a *topologymanager.Refusal; the pod has nothing then.
+// Assign allocates devices, CPUs and memory to the containers of a pod that is admitted otherwise.
+// Existing allocations stay. An error is a *topologymanager.Refusal; the pod has no allocations
+// then.
 func (m *ContainerManager) Assign(p *v1.Pod) error {
 	m.noteKept(p.UID)
 	m.sharing.Lock()
@@ -79,7 +80,8 @@ func (m *ContainerManager) Assign(p *v1.Pod) error {
 	return m.Topology.Admit(p)
 }
 
-// Reassign is Assign for a pod that an earlier agent admitted. It keeps what it can have.
+// Reassign is Assign for a pod that an earlier agent admitted. Its allocations stay, also on an
+// error.
 func (m *ContainerManager) Reassign(p *v1.Pod) error {
 	m.noteKept(p.UID)
 	m.sharing.Lock()
@@ -87,7 +89,7 @@ func (m *ContainerManager) Reassign(p *v1.Pod) error {
 	return m.Topology.Readmit(p)
 }
 
-// Release takes back devices, CPUs and memory of the pod.
+// Release releases devices, CPUs and memory of the pod.
 func (m *ContainerManager) Release(uid pod.UID) {
 	m.sharing.Lock()
 	defer m.sharing.Unlock()
@@ -97,8 +99,8 @@ func (m *ContainerManager) Release(uid pod.UID) {
 	m.Topology.Forget(uid)
 }
 
-// Retain takes back everything from all pods but these, and those that come later. It does not
-// block: Run does it.
+// Retain releases the resources of all pods that are not in known and are not assigned later. It
+// does not block; Run executes it.
 func (m *ContainerManager) Retain(known map[pod.UID]bool) {
 	m.mu.Lock()
 	m.known = maps.Clone(known)
@@ -112,7 +114,7 @@ func (m *ContainerManager) Retain(known map[pod.UID]bool) {
 	}
 }
 
-// noteKept keeps what a pod is about to be given from a Retain that did not know of it.
+// noteKept protects a pod that is about to be assigned from a pending Retain without it.
 func (m *ContainerManager) noteKept(uid pod.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,8 +139,8 @@ func (m *ContainerManager) retain() {
 	m.Topology.Retain(keep)
 }
 
-// PrepareDevices has plugins make ready what the pod was assigned. It lasts as long as they take. A
-// *topologymanager.Refusal is what a plugin said.
+// PrepareDevices has plugins prepare the devices of the pod, and waits for them. If a plugin fails,
+// the error is a *topologymanager.Refusal.
 func (m *ContainerManager) PrepareDevices(ctx context.Context, p *v1.Pod) error {
 	err := m.Devices.Prepare(ctx, p)
 	if err == nil || ctx.Err() != nil {
@@ -147,17 +149,16 @@ func (m *ContainerManager) PrepareDevices(ctx context.Context, p *v1.Pod) error 
 	return topologymanager.Unexpected(err)
 }
 
-// PrepareClaims has drivers make the claims of the pod ready, for a sandbox that is about to be
-// made.
+// PrepareClaims has drivers prepare the claims of the pod. Call it before the sandbox is created.
 func (m *ContainerManager) PrepareClaims(ctx context.Context, p *v1.Pod) error {
 	if m.Claims == nil {
-		return nil // admission refuses pods with claims
+		return nil // admission rejects pods with claims
 	}
 	return m.Claims.Prepare(ctx, p)
 }
 
-// Finish gives back all that the pod has. Nothing of it runs any more. An error is of a claim,
-// whose driver is to be asked again.
+// Finish releases all resources of a pod that has terminated. An error is that of a driver that
+// failed to unprepare a claim; retry it.
 func (m *ContainerManager) Finish(ctx context.Context, uid pod.UID) error {
 	if m.Claims != nil {
 		if err := m.Claims.Unprepare(ctx, uid); err != nil {
@@ -168,7 +169,7 @@ func (m *ContainerManager) Finish(ctx context.Context, uid pod.UID) error {
 	return nil
 }
 
-// Health returns what is known of the devices of the pod's regular containers, by their names
+// Health returns the health of the devices of the pod's regular containers, by container name
 // (KEP-4680).
 func (m *ContainerManager) Health(p *v1.Pod) map[string][]v1.ResourceStatus {
 	var out map[string][]v1.ResourceStatus
@@ -192,8 +193,8 @@ func (m *ContainerManager) Health(p *v1.Pod) map[string][]v1.ResourceStatus {
 	return out
 }
 
-// Assigned returns what the container is to be created with. It may wait for a plugin that has to
-// do something before each start of a container.
+// Assigned returns the settings for a container that is about to be created. It may wait for
+// PreStartContainer of a device plugin.
 func (m *ContainerManager) Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (out crispec.Assigned, err error) {
 	if err := m.creating(p, c.Name); err != nil {
 		return out, err
@@ -216,7 +217,7 @@ func (m *ContainerManager) Assigned(ctx context.Context, p *v1.Pod, c *v1.Contai
 	return out, err
 }
 
-// HasDevices reports whether the pod has devices of plugins, or of claims.
+// HasDevices reports whether the pod has devices of plugins or claims.
 func (m *ContainerManager) HasDevices(p *v1.Pod) bool {
 	for c := range pod.Containers(&p.Spec) {
 		if len(m.Devices.Devices(p.UID, c.Name)) > 0 {
@@ -226,7 +227,7 @@ func (m *ContainerManager) HasDevices(p *v1.Pod) bool {
 	return len(p.Spec.ResourceClaims) > 0 || p.Status.ExtendedResourceClaimStatus != nil
 }
 
-// creating frees the memory of init containers that have ended.
+// creating releases the memory of exited init containers.
 func (m *ContainerManager) creating(p *v1.Pod, container string) error {
 	if len(p.Spec.InitContainers) == 0 {
 		return nil
@@ -236,8 +237,8 @@ func (m *ContainerManager) creating(p *v1.Pod, container string) error {
 	return m.Memory.Creating(p, container)
 }
 
-// Available returns how many devices of each extended resource pods can have in all: those that are
-// healthy, and at least as many as pods have.
+// Available returns how many devices of each extended resource pods can have in total: the number
+// of healthy devices, but not less than the number of allocated ones.
 func (m *ContainerManager) Available() map[v1.ResourceName]int64 {
 	_, allocatable := m.Devices.Capacity()
 	out := map[v1.ResourceName]int64{}

@@ -10,51 +10,51 @@ import (
 	"berth/internal/resources/memorymanager"
 )
 
-// Snapshot is who has what of the node, and what is left.
+// Snapshot is the resource assignment of the node, and what is free.
 type Snapshot struct {
-	// CPUs is nil unless containers can have CPUs to themselves.
+	// CPUs is nil unless containers can have exclusive CPUs.
 	CPUs *CPUs `json:"cpus,omitempty"`
-	// Memory is that of each NUMA node, none unless it is given out by node.
+	// Memory is the memory by NUMA node; empty unless it is allocated by node.
 	Memory []memorymanager.NodeMemory `json:"memory,omitempty"`
-	// Resources are the extended resources of device plugins, by name.
+	// Resources are the extended resources of device plugins, sorted by name.
 	Resources []devicemanager.Resource `json:"resources,omitempty"`
-	// Drivers are the drivers of claims that are connected.
+	// Drivers are the connected DRA drivers.
 	Drivers []string `json:"drivers,omitempty"`
-	// Containers are those that have something, in the order of their pods.
+	// Containers are the containers with resources, in the order of their pods.
 	Containers []Holding `json:"containers,omitempty"`
 }
 
-// CPUs are the CPUs of the node, as lists of the kernel ("0-3,8").
+// CPUs are the CPUs of the node, in the kernel's list format ("0-3,8").
 type CPUs struct {
-	// Reserved are those that no container has to itself, Shared those of all that have none of
-	// their own, Free those that can still be given.
+	// Reserved are the CPUs that are never exclusive, Shared those of containers without exclusive
+	// CPUs, Free those that can become exclusive.
 	Reserved string `json:"reserved"`
 	Shared   string `json:"shared"`
 	Free     string `json:"free"`
 }
 
-// Holding is what one container has.
+// Holding is the resource assignment of one container.
 type Holding struct {
 	Namespace string  `json:"namespace"`
 	Pod       string  `json:"pod"`
 	UID       pod.UID `json:"uid"`
 	Container string  `json:"container"`
-	// CPUs are those that nobody else runs on, as a list of the kernel; "" is none.
+	// CPUs are the exclusive CPUs, in the kernel's list format; "" if there are none.
 	CPUs    string                 `json:"cpus,omitempty"`
 	Memory  []memorymanager.Block  `json:"memory,omitempty"`
 	Devices []devicemanager.Device `json:"devices,omitempty"`
 	Claims  []Claim                `json:"claims,omitempty"`
 }
 
-// Claim is what a container has of a ResourceClaim in its namespace.
+// Claim is a container's share of a ResourceClaim in its namespace.
 type Claim struct {
 	Name string `json:"name"`
-	// Devices are driver/pool/device.
+	// Devices have the form driver/pool/device.
 	Devices []string `json:"devices"`
 }
 
-// Snapshot returns who has what, of these pods. It waits for nobody, so that what is given in the
-// same moment can be in one part of it and not in another.
+// Snapshot returns the resource assignment of the given pods. It does not block allocations, so a
+// concurrent allocation may be visible in only one part of it.
 func (m *ContainerManager) Snapshot(pods []*v1.Pod) Snapshot {
 	s := Snapshot{Memory: m.Memory.Nodewise(), Resources: m.Devices.Resources()}
 	if reserved, shared, ok := m.CPUs.Common(); ok {
@@ -73,7 +73,7 @@ func (m *ContainerManager) Snapshot(pods []*v1.Pod) Snapshot {
 	return s
 }
 
-// holding returns what a container has.
+// holding returns the resource assignment of a container.
 func (m *ContainerManager) holding(p *v1.Pod, c *v1.Container) Holding {
 	h := Holding{
 		Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Container: c.Name,
@@ -92,7 +92,7 @@ func (m *ContainerManager) holding(p *v1.Pod, c *v1.Container) Holding {
 	return h
 }
 
-// Of returns what the container of a pod has, and false if that is nothing.
+// Of returns the resource assignment of a container, and false if it has none.
 func (s *Snapshot) Of(uid pod.UID, container string) (Holding, bool) {
 	i := slices.IndexFunc(s.Containers, func(h Holding) bool { return h.UID == uid && h.Container == container })
 	if i < 0 {

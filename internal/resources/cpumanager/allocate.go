@@ -12,14 +12,14 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// component is the name in the journal.
+// component is the component of journal entries.
 const component = "cpus"
 
-// Hints says on which NUMA nodes the CPUs of the container could lie, or do lie. It is nil for a
-// container that shares.
+// Hints returns the topology hints for the container's exclusive CPUs, or of the CPUs that it
+// already has. It is nil for a container without exclusive CPUs.
 //
-// Differs from the kubelet: a container that has CPUs keeps them, also if it now asks for another
-// number; it is not refused after a restart of the agent.
+// Differs from the kubelet: an existing allocation stays even if the container now requests another
+// number; the container is not rejected after a restart of the agent.
 func (m *CPUManager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	n := m.exclusive(p, c)
 	now := m.now()
@@ -33,7 +33,7 @@ func (m *CPUManager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	return m.hints(m.demand(now, n, reusable(p, c, now.owned[p.UID])))
 }
 
-// PodHints is Hints of all containers of the pod together.
+// PodHints returns the topology hints for all containers of the pod together.
 func (m *CPUManager) PodHints(p *v1.Pod) topologymanager.Hints {
 	now := m.now()
 	own := now.owned[p.UID]
@@ -57,7 +57,7 @@ func (m *CPUManager) hints(d demand) topologymanager.Hints {
 	return topologymanager.Hints{v1.ResourceCPU: computeHints(m.layout, m.options, d)}
 }
 
-// exclusive returns how many CPUs the container is to have to itself.
+// exclusive returns the number of exclusive CPUs that the container requests.
 func (m *CPUManager) exclusive(p *v1.Pod, c *v1.Container) int {
 	if !m.isStatic() {
 		return 0
@@ -65,11 +65,11 @@ func (m *CPUManager) exclusive(p *v1.Pod, c *v1.Container) int {
 	return exclusiveCPUs(p, c, m.cfg.Gates)
 }
 
-// demand returns what there is for n CPUs. With full-pcpus-only that is cores of which nobody has a
-// thread.
+// demand returns a request for n CPUs with the available ones. With full-pcpus-only those are cores
+// without a thread that another container uses.
 //
-// Differs from the kubelet: threads whose sibling belongs to somebody are not counted, as they can
-// be left over from a time without the option.
+// Differs from the kubelet: threads whose sibling is allocated do not count; they can be left from
+// a time without the option.
 func (m *CPUManager) demand(now pools, n int, held cpuset.CPUSet) demand {
 	free := now.shared.Difference(m.reserved)
 	if m.options[fullPhysicalCPUs] {
@@ -79,11 +79,11 @@ func (m *CPUManager) demand(now pools, n int, held cpuset.CPUSet) demand {
 	return demand{cpus: n, held: held, free: free.Difference(held)}
 }
 
-// Allocate gives the container the CPUs that it is to have to itself. When it returns nil they are
-// its own, also for an agent that starts after a power cut. What it has already stays.
+// Allocate allocates exclusive CPUs to the container. When it returns nil, the allocation is
+// durable. An existing allocation stays.
 //
-// The error is a *topologymanager.Refusal with full-pcpus-only, and else that of the choice or of
-// the file.
+// With full-pcpus-only, the error may be a *topologymanager.Refusal; other errors are those of the
+// choice or of writing the file.
 func (m *CPUManager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint) error {
 	m.deciding.Lock()
 	defer m.deciding.Unlock()
@@ -103,7 +103,7 @@ func (m *CPUManager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.H
 	if err == nil {
 		next = now.give(p.UID, c.Name, cpus)
 		if err = m.write(next); err != nil {
-			m.wake() // the file may have it all the same
+			m.wake() // the file may contain it nevertheless
 		}
 	}
 	if err != nil {
@@ -117,7 +117,7 @@ func (m *CPUManager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.H
 	return nil
 }
 
-// pick chooses the CPUs, and makes sure of full-pcpus-only.
+// pick chooses the CPUs, and enforces full-pcpus-only.
 func (m *CPUManager) pick(d demand, near topologymanager.Hint) (cpuset.CPUSet, error) {
 	if !m.options[fullPhysicalCPUs] {
 		return choose(m.layout, m.options, d, near)
@@ -139,8 +139,8 @@ func (m *CPUManager) pick(d demand, near topologymanager.Hint) (cpuset.CPUSet, e
 	return cpuset.New(), refusal
 }
 
-// pickCores chooses whole cores. Where those have different numbers of threads, a choice can end
-// within a core: then it is made from cores of the one size of which the request is a multiple.
+// pickCores chooses whole cores. If cores have different numbers of threads, a choice can end
+// within a core: then it is made from the cores whose size divides the request.
 func (m *CPUManager) pickCores(d demand, near topologymanager.Hint) cpuset.CPUSet {
 	even := m.layout.ofThreads(m.layout.threads)
 	for _, d := range []demand{d, {d.cpus, d.held.Intersection(even), d.free.Intersection(even)}} {
@@ -152,7 +152,7 @@ func (m *CPUManager) pickCores(d demand, near topologymanager.Hint) cpuset.CPUSe
 	return cpuset.New()
 }
 
-// explain says what a choice was made from, and what is left in the pools.
+// explain describes the input of a choice and the remaining shared CPUs.
 func (m *CPUManager) explain(d demand, near topologymanager.Hint, left pools) string {
 	free := d.free.Union(d.held)
 	said := []string{fmt.Sprintf("it asks for %d of the %d free CPUs %s", d.cpus, free.Size(), orNone(free))}
@@ -196,22 +196,21 @@ func (m *CPUManager) record(p *v1.Pod, c *v1.Container, e journal.Entry) {
 	m.cfg.Journal.Record(e)
 }
 
-// Release gives back what the pod has: its CPUs are shared again. All its containers have ended.
+// Release returns the CPUs of the pod to the shared pool. All its containers must have exited.
 func (m *CPUManager) Release(uid pod.UID) {
 	m.deciding.Lock()
 	defer m.deciding.Unlock()
 	m.releaseLocked(uid)
 }
 
-// Retain gives back what belongs to pods that are not to be kept. It is for when all pods are
-// known.
+// Retain releases the CPUs of all pods that are not in keep. Call it when all pods are known.
 func (m *CPUManager) Retain(keep map[pod.UID]bool) {
 	m.deciding.Lock()
 	defer m.deciding.Unlock()
 	m.releaseLocked(m.strangers(keep)...)
 }
 
-// strangers returns the pods that have something and are not to be kept.
+// strangers returns the pods with an allocation that are not in keep. It also drops their handouts.
 func (m *CPUManager) strangers(keep map[pod.UID]bool) []pod.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,8 +228,9 @@ func (m *CPUManager) strangers(keep map[pod.UID]bool) []pod.UID {
 	return out
 }
 
-// releaseLocked gives back what the pods have, with one write. It holds in memory even if it cannot
-// be written: the next write has it, and until then a new agent finds the pods gone.
+// releaseLocked releases the CPUs of the pods, with one write. If the write fails, the release
+// holds in memory and the next write persists it; a new agent would release the pods again.
+// deciding must be held.
 func (m *CPUManager) releaseLocked(uids ...pod.UID) {
 	next, changed := m.now(), false
 	for _, uid := range uids {
@@ -259,7 +259,7 @@ func (m *CPUManager) releaseLocked(uids ...pod.UID) {
 	m.publish(next)
 }
 
-// forget drops what containers of the pod were created with.
+// forget drops the handouts of the pod.
 func (m *CPUManager) forget(uid pod.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// exclusiveCPUs returns how many CPUs the container is to have to itself; 0: it shares. Ephemeral
-// containers always share.
+// exclusiveCPUs returns the number of exclusive CPUs that the container requests; 0: it uses the
+// shared pool, as ephemeral containers always do.
 func exclusiveCPUs(p *v1.Pod, c *v1.Container, gates Gates) int {
 	if cgroups.QOSClass(p) != v1.PodQOSGuaranteed || pod.FindContainer(&p.Spec, c.Name) == nil {
 		return 0
@@ -24,7 +24,7 @@ func exclusiveCPUs(p *v1.Pod, c *v1.Container, gates Gates) int {
 	return 0
 }
 
-// hasPodLevel reports whether the pod states resources as a whole (KEP-2837).
+// hasPodLevel reports whether the pod has pod-level resources (KEP-2837).
 func hasPodLevel(p *v1.Pod) bool {
 	r := p.Spec.Resources
 	return r != nil && len(r.Requests)+len(r.Limits) > 0
@@ -41,8 +41,8 @@ func isGuaranteed(c *v1.Container) bool {
 	return true
 }
 
-// peak returns how many CPUs the pod has at most at one time: plain init containers run one after
-// the other, each beside the sidecars before it (KEP-753).
+// peak returns the maximum number of CPUs that the pod uses at the same time: plain init containers
+// run one after the other, each beside the sidecars before it (KEP-753).
 func peak(p *v1.Pod, cpusOf func(*v1.Container) int) int {
 	most, sidecars := 0, 0
 	for i := range p.Spec.InitContainers {

@@ -14,19 +14,19 @@ import (
 	"berth/internal/pod"
 )
 
-// state is the content of the file cpu_manager_state, as the kubelet writes and reads it.
+// state is the content of the file cpu_manager_state, in the kubelet's format.
 type state struct {
 	Policy  string                       `json:"policyName"`
 	Shared  string                       `json:"defaultCpuSet"`
 	Entries map[string]map[string]string `json:"entries,omitempty"`
-	// Checksum is that of the other fields; 0 is not checked.
+	// Checksum is the checksum of the other fields; 0 is not verified.
 	Checksum uint64 `json:"checksum"`
 }
 
 var errCorrupted = errors.New("checkpoint is corrupted")
 
-// checksum returns the FNV-32a sum of how the kubelet's struct prints with the checksum 0. That is
-// the form of k8s.io/utils/dump.ForHash, of which the tests make sure; fmt sorts maps as that does.
+// checksum returns the FNV-32a sum of the kubelet's struct, printed with checksum 0 in the format
+// of k8s.io/utils/dump.ForHash. Tests compare the two; both sort maps.
 func (s *state) checksum() uint64 {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "(*state.CPUManagerCheckpoint){PolicyName:(string)%s DefaultCPUSet:(string)%s Entries:(map[string]map[string]string)%v Checksum:(checksum.Checksum)0}",
@@ -47,7 +47,7 @@ func encode(policy string, p pools) ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// decode reads the content of the file.
+// decode decodes the content of the file.
 func decode(policy string, content []byte) (pools, error) {
 	var s state
 	if err := json.Unmarshal(content, &s); err != nil {
@@ -76,9 +76,9 @@ func decode(policy string, content []byte) (pools, error) {
 	return p, nil
 }
 
-// Load reads the file, and writes one if there is none. It must be called before all but New. Its
-// errors are fatal: what is in the file belongs to containers that may run, and does not fit the
-// configuration or the machine.
+// Load reads the file, or creates it if it does not exist. It must be called before any other
+// method. Its errors are fatal: the file belongs to containers that may be running, and cannot be
+// read or does not fit the configuration or the machine.
 func (m *CPUManager) Load() error {
 	m.deciding.Lock()
 	defer m.deciding.Unlock()
@@ -105,12 +105,12 @@ func (m *CPUManager) Load() error {
 	return nil
 }
 
-// unusable adds the fix to the error of a file that must not be used.
+// unusable adds the remedy to the error.
 func (m *CPUManager) unusable(err error) error {
 	return fmt.Errorf("%w, please drain this node and delete the CPU manager checkpoint file %q before restarting Kubelet", err, m.cfg.StateFile)
 }
 
-// begin writes the first file: nobody has CPUs.
+// begin writes the first file, without allocations.
 func (m *CPUManager) begin() error {
 	p := pools{}
 	if m.isStatic() {
@@ -126,7 +126,7 @@ func (m *CPUManager) begin() error {
 	return nil
 }
 
-// write makes the file that of the pools, durably. After a failure the file may be either.
+// write persists the pools durably. After a failure the file may have the old or the new content.
 func (m *CPUManager) write(p pools) error {
 	content, err := encode(m.cfg.Policy, p)
 	if err == nil {
@@ -136,7 +136,7 @@ func (m *CPUManager) write(p pools) error {
 	return err
 }
 
-// rewrite writes the file once more, if it may not be what it should.
+// rewrite retries a failed write.
 func (m *CPUManager) rewrite() error {
 	m.deciding.Lock()
 	defer m.deciding.Unlock()

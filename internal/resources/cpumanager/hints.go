@@ -8,19 +8,19 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// demand is what hints are asked for, and what CPUs are chosen for.
+// demand is a request for CPUs with the available ones.
 type demand struct {
-	// cpus is how many.
+	// cpus is the number of requested CPUs.
 	cpus int
-	// held are those that the asker has, or that an init container before it leaves: hints must
-	// have all of them.
+	// held are the CPUs that the container or pod has, or that an earlier init container left.
+	// Hints must include all their NUMA nodes.
 	held cpuset.CPUSet
-	// free are those that can be given besides.
+	// free are the other available CPUs.
 	free cpuset.CPUSet
 }
 
-// computeHints returns the sets of NUMA nodes on which the demand could be met, and which of them
-// are as small as any could be if the machine were empty. None is an empty list, not nil.
+// computeHints returns the sets of NUMA nodes that can satisfy the demand. A hint is preferred if
+// no smaller set could satisfy the demand on an empty machine. The result is never nil.
 func computeHints(l *layout, o options, d demand) []topologymanager.Hint {
 	must := l.nodesOf(d.held)
 	usable := d.free.Union(d.held)
@@ -56,8 +56,8 @@ func computeHints(l *layout, o options, d demand) []topologymanager.Hint {
 	return hints
 }
 
-// choose returns the CPUs that meet the demand: as many as can be near the hint, the others from
-// what is left. The error is that of takeCPUs.
+// choose returns CPUs that satisfy the demand: as many as possible near the hint, then others. The
+// error is that of takeCPUs.
 func choose(l *layout, o options, d demand, near topologymanager.Hint) (cpuset.CPUSet, error) {
 	usable, take := d.free.Union(d.held), o.take(l.threads)
 	if near.Nodes == 0 || usable.Size() < d.cpus {

@@ -12,23 +12,22 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// maxNode is the highest ID of a NUMA node that a topologymanager.Nodes can hold.
+// maxNode is the highest NUMA node ID that topologymanager.Nodes can hold.
 const maxNode = 63
 
-// layout is a machine as hints and checks ask for it.
+// layout indexes the machine's topology for hints and checks.
 type layout struct {
 	machine *machine.Machine
 	online  cpuset.CPUSet
-	nodes   []int // those with CPUs, ascending
+	nodes   []int // nodes with CPUs, ascending
 	sockets int
-	// The CPUs of each part of the machine, by its ID.
+	// CPUs by the ID of the NUMA node, socket, core or cache.
 	inNode, inSocket, inCore, inCache map[int]cpuset.CPUSet
-	socketOf                          map[int]topologymanager.Nodes // the nodes of a socket
-	// threads is how many CPUs a core has.
+	socketOf                          map[int]topologymanager.Nodes // NUMA nodes by socket
+	// threads is the number of CPUs of a core.
 	//
-	// Differs from the kubelet: it is the number of the largest core. A machine with some CPUs
-	// offline, or with cores of two kinds, else would have fewer than two on average, and
-	// full-pcpus-only would align to nothing there.
+	// Differs from the kubelet: it is that of the largest core. On a machine with offline CPUs, or
+	// with cores of two kinds, the average is below two, and full-pcpus-only would have no effect.
 	threads int
 }
 
@@ -71,7 +70,7 @@ func (l *layout) ofNodes(nodes topologymanager.Nodes) cpuset.CPUSet {
 	return out
 }
 
-// ofSockets returns the CPUs of all sockets that the nodes are part of.
+// ofSockets returns the CPUs of all sockets that contain one of the nodes.
 func (l *layout) ofSockets(nodes topologymanager.Nodes) cpuset.CPUSet {
 	out := cpuset.New()
 	for socket, has := range l.socketOf {
@@ -82,7 +81,7 @@ func (l *layout) ofSockets(nodes topologymanager.Nodes) cpuset.CPUSet {
 	return out
 }
 
-// countSockets returns how many sockets the nodes are part of.
+// countSockets returns the number of sockets that contain one of the nodes.
 func (l *layout) countSockets(nodes topologymanager.Nodes) int {
 	n := 0
 	for _, has := range l.socketOf {
@@ -93,7 +92,7 @@ func (l *layout) countSockets(nodes topologymanager.Nodes) int {
 	return n
 }
 
-// nodesOf returns the nodes that the CPUs belong to.
+// nodesOf returns the nodes of the CPUs.
 func (l *layout) nodesOf(cpus cpuset.CPUSet) topologymanager.Nodes {
 	var nodes topologymanager.Nodes
 	for _, id := range l.nodes {
@@ -104,7 +103,7 @@ func (l *layout) nodesOf(cpus cpuset.CPUSet) topologymanager.Nodes {
 	return nodes
 }
 
-// wholeCores returns those of the CPUs whose core is among them with all its threads.
+// wholeCores returns the subset of cpus that consists of complete cores.
 func (l *layout) wholeCores(cpus cpuset.CPUSet) cpuset.CPUSet {
 	out := cpuset.New()
 	for _, core := range l.inCore {
@@ -115,7 +114,7 @@ func (l *layout) wholeCores(cpus cpuset.CPUSet) cpuset.CPUSet {
 	return out
 }
 
-// ofThreads returns the CPUs of cores that have so many threads.
+// ofThreads returns the CPUs of cores with n threads.
 func (l *layout) ofThreads(n int) cpuset.CPUSet {
 	out := cpuset.New()
 	for _, core := range l.inCore {
@@ -126,7 +125,7 @@ func (l *layout) ofThreads(n int) cpuset.CPUSet {
 	return out
 }
 
-// inOneCache reports whether all of the CPUs use the same last-level cache.
+// inOneCache reports whether all of the CPUs share a last-level cache.
 func (l *layout) inOneCache(cpus cpuset.CPUSet) bool {
 	for _, cache := range l.inCache {
 		if cpus.IsSubsetOf(cache) {

@@ -16,59 +16,60 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// The policies (cpuManagerPolicy).
+// Policies (cpuManagerPolicy).
 const (
 	None   = "none"
 	Static = "static"
 )
 
-// Alignment counts CPUs that were given without crossing a boundary, or could not be;
-// topologymanager.Alignment is one.
+// Alignment counts allocations that are aligned at a boundary, and failures to align them;
+// topologymanager.Alignment implements it.
 type Alignment interface {
 	Aligned(scope, boundary string)
 	Failed(scope, boundary string)
 }
 
-// Config is what a CPUManager needs.
+// Config configures a CPUManager.
 type Config struct {
-	// Policy is None or Static, Options those of the latter (cpuManagerPolicyOptions).
+	// Policy is None or Static; Options are the options of Static (cpuManagerPolicyOptions).
 	Policy  string
 	Options map[string]string
 	Gates   Gates
 	// TopologyPolicy is topologyManagerPolicy.
 	TopologyPolicy string
 	Machine        *machine.Machine
-	// ReservedMilliCPU is what systemReserved and kubeReserved have of CPU together, in
-	// thousandths. ReservedCPUs, if there are any, are reserved instead (reservedSystemCPUs).
+	// ReservedMilliCPU is the CPU of systemReserved and kubeReserved together, in millicores. If
+	// ReservedCPUs (reservedSystemCPUs) is not empty, it is used instead.
 	ReservedMilliCPU int64
 	ReservedCPUs     cpuset.CPUSet
-	// StateFile is the path of cpu_manager_state. Its folder must be there at Load.
+	// StateFile is the path of cpu_manager_state. Its directory must exist when Load is called.
 	StateFile string
-	// Runtime changes the CPUs of containers that run.
+	// Runtime updates the CPUs of running containers.
 	Runtime Runtime
-	// Changed gets every pod whose observation changed; Newest returns that.
+	// Changed receives the UID of each pod whose status changed; Newest returns the newest status.
 	Changed *pod.Inbox[pod.UID]
 	Newest  func(uid pod.UID) (*pod.Status, bool)
-	// Alignment may be nil. Metrics is where metrics are registered; nil: nowhere.
+	// Alignment may be nil. Metrics is the registry for metrics; nil means that they are not
+	// registered.
 	Alignment Alignment
 	Metrics   prometheus.Registerer
 	Journal   *journal.Journal
 	Log       *slog.Logger
 }
 
-// CPUManager gives containers CPUs. It is safe for concurrent use.
+// CPUManager assigns CPUs to containers. It is safe for concurrent use.
 type CPUManager struct {
 	cfg      Config
 	options  options
 	layout   *layout
 	reserved cpuset.CPUSet // empty with the policy none
 	metrics  *metrics
-	changed  chan struct{}  // capacity 1: the pools have changed, or the file has to be written
-	file     health.Latch   // of the last write
-	stuck    health.Latches // of containers that the runtime does not move
+	changed  chan struct{}  // capacity 1: wakes Run
+	file     health.Latch   // error of the last write
+	stuck    health.Latches // containers that the runtime failed to update
 
-	// deciding is held from a decision to the end of its write, so that the next one sees it and
-	// the file never goes back. What reads takes mu alone, and waits for no disk.
+	// deciding is held from a decision to the end of its write, so that the next decision sees it
+	// and writes are in order. Readers take only mu and do not wait for the disk.
 	deciding sync.Mutex
 
 	mu     sync.Mutex
@@ -76,13 +77,13 @@ type CPUManager struct {
 	handed map[pod.UID]map[string]handout // guarded by mu
 }
 
-// handout is what a container was told to be created with.
+// handout is the cpuset that CPUs returned for a container to be created.
 type handout struct {
 	cpus string
 	at   time.Time
 }
 
-// New checks the configuration against the machine. An error names the field and the fix.
+// New validates the configuration against the machine. Errors name the field and the remedy.
 func New(cfg Config) (*CPUManager, error) {
 	l, err := newLayout(cfg.Machine)
 	if err != nil {
@@ -108,7 +109,7 @@ func New(cfg Config) (*CPUManager, error) {
 	return m, nil
 }
 
-// prepare checks what the policy static needs, and finds the reserved CPUs.
+// prepare validates the configuration of the policy static, and determines the reserved CPUs.
 func (m *CPUManager) prepare() error {
 	var err error
 	if m.options, err = parseOptions(m.cfg.Options, m.cfg.Gates); err != nil {
@@ -127,7 +128,7 @@ func (m *CPUManager) prepare() error {
 	return err
 }
 
-// reserve returns the CPUs that are kept for the host.
+// reserve returns the reserved CPUs.
 func (m *CPUManager) reserve() (cpuset.CPUSet, error) {
 	if given := m.cfg.ReservedCPUs; !given.IsEmpty() {
 		if missing := given.Difference(m.layout.online); !missing.IsEmpty() {
@@ -148,14 +149,14 @@ func (m *CPUManager) reserve() (cpuset.CPUSet, error) {
 
 func (m *CPUManager) isStatic() bool { return m.cfg.Policy == Static }
 
-// now returns the pools as they are.
+// now returns the current pools.
 func (m *CPUManager) now() pools {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pools
 }
 
-// publish makes the pools those that hold, and has containers that run follow.
+// publish replaces the pools and wakes Run, which updates running containers.
 func (m *CPUManager) publish(p pools) {
 	m.mu.Lock()
 	m.pools = p
@@ -173,14 +174,14 @@ func (m *CPUManager) wake() {
 	}
 }
 
-// Exclusive returns the CPUs that the container has to itself; none is the empty set.
+// Exclusive returns the exclusive CPUs of the container; the set may be empty.
 func (m *CPUManager) Exclusive(uid pod.UID, container string) cpuset.CPUSet {
 	return m.now().owned[uid][container]
 }
 
-// CPUs returns the CPUs that the container is to be created with, as the kernel's files and CRI
-// have them ("0-3,8"); "" with the policy none: all. What it returns is remembered, so that the
-// container need not be told again once it runs.
+// CPUs returns the cpuset for a container that is about to be created, in the kernel's list format
+// ("0-3,8"), as in CRI; "" with the policy none: all CPUs. The result is stored, so that the
+// running container need not be updated.
 func (m *CPUManager) CPUs(uid pod.UID, container string) string {
 	if !m.isStatic() {
 		return ""
@@ -195,10 +196,10 @@ func (m *CPUManager) CPUs(uid pod.UID, container string) string {
 	return cpus
 }
 
-// wantLocked returns the CPUs that the container is to run on.
+// wantLocked returns the CPUs that the container must run on. mu must be held.
 //
-// Differs from the kubelet: where all CPUs were given away (strict-cpu-reservation), the others run
-// on the reserved CPUs. No set at all would let them run everywhere.
+// Differs from the kubelet: if no shared CPUs are left (strict-cpu-reservation), the other
+// containers run on the reserved CPUs. An empty set would let them run on all CPUs.
 func (m *CPUManager) wantLocked(uid pod.UID, container string) string {
 	switch own := m.pools.owned[uid][container]; {
 	case !own.IsEmpty():
@@ -210,8 +211,8 @@ func (m *CPUManager) wantLocked(uid pod.UID, container string) string {
 	}
 }
 
-// Allocatable returns the CPUs that pods can have to themselves: all but the reserved ones; none
-// with the policy none.
+// Allocatable returns the CPUs that can be exclusive: all but the reserved ones; empty with the
+// policy none.
 func (m *CPUManager) Allocatable() cpuset.CPUSet {
 	if !m.isStatic() {
 		return cpuset.New()
@@ -219,14 +220,14 @@ func (m *CPUManager) Allocatable() cpuset.CPUSet {
 	return m.layout.online.Difference(m.reserved)
 }
 
-// Common returns the CPUs that no container has to itself: those that are reserved, and those that
-// all containers run on that have none of their own. With the policy none it is not ok.
+// Common returns the CPUs that are not exclusive: the reserved CPUs, and the CPUs shared by
+// containers without exclusive CPUs. ok is false with the policy none.
 func (m *CPUManager) Common() (reserved, shared cpuset.CPUSet, ok bool) {
 	return m.reserved, m.now().shared, m.isStatic()
 }
 
-// Persistence returns why the file cannot be written, or nil.
+// Persistence returns the error of the last write of the file, or nil.
 func (m *CPUManager) Persistence() error { return m.file.Err() }
 
-// Health returns which containers run on CPUs that they should not, and why, or nil.
+// Health returns an error that names the containers that the runtime failed to update, or nil.
 func (m *CPUManager) Health() error { return m.stuck.Err() }

@@ -14,7 +14,7 @@ type metrics struct {
 	perNode           *prometheus.GaugeVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer, l *layout) *metrics {
 	f := promauto.With(r)
 	m := &metrics{
@@ -42,7 +42,7 @@ func newMetrics(r prometheus.Registerer, l *layout) *metrics {
 	return m
 }
 
-// set sets the gauges to what the pools are.
+// set updates the gauges.
 func (m *metrics) set(l *layout, p pools) {
 	exclusive := p.exclusive()
 	m.shared.Set(float64(1000 * p.shared.Size()))
@@ -52,14 +52,14 @@ func (m *metrics) set(l *layout, p pools) {
 	}
 }
 
-// The label values of what is aligned.
+// Label values of the alignment metrics.
 const (
 	containerScope = "container"
 	physicalCPU    = "physical_cpu"
 	uncoreCache    = "uncore_cache"
 )
 
-// countAlignment counts what an option is about, if the CPUs are so.
+// countAlignment counts an allocation that is aligned as an option requires.
 func (m *CPUManager) countAlignment(cpus cpuset.CPUSet) {
 	if m.cfg.Alignment == nil {
 		return

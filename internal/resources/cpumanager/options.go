@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The names of the options of the static policy (cpuManagerPolicyOptions).
+// Options of the static policy (cpuManagerPolicyOptions).
 const (
 	fullPhysicalCPUs   = "full-pcpus-only"
 	strictReservation  = "strict-cpu-reservation"
@@ -19,20 +19,20 @@ const (
 	spreadAcrossCores  = "distribute-cpus-across-cores"
 )
 
-// The feature gates of options that are not stable.
+// Feature gates of options that are not stable.
 const (
 	betaGate  = "CPUManagerPolicyBetaOptions"
 	alphaGate = "CPUManagerPolicyAlphaOptions"
 )
 
-// gateOf has all options, each with the gate that it needs; "" is none.
+// gateOf maps each option to the feature gate that it requires; "" is none.
 var gateOf = map[string]string{
 	fullPhysicalCPUs: "", strictReservation: "", alignByUncoreCache: "",
 	spreadAcrossNodes: betaGate,
 	alignBySocket:     alphaGate, spreadAcrossCores: alphaGate,
 }
 
-// exclusions are options that contradict each other.
+// exclusions are mutually exclusive options.
 var exclusions = [...][2]string{
 	{fullPhysicalCPUs, spreadAcrossCores},
 	{spreadAcrossNodes, spreadAcrossCores},
@@ -40,7 +40,7 @@ var exclusions = [...][2]string{
 	{alignByUncoreCache, spreadAcrossNodes},
 }
 
-// Gates are feature gates.
+// Gates are the feature gates that affect the CPU manager.
 type Gates struct {
 	BetaOptions              bool // CPUManagerPolicyBetaOptions
 	AlphaOptions             bool // CPUManagerPolicyAlphaOptions
@@ -51,10 +51,10 @@ func (g Gates) allow(gate string) bool {
 	return gate == "" || gate == betaGate && g.BetaOptions || gate == alphaGate && g.AlphaOptions
 }
 
-// options are those that are on.
+// options are the enabled options.
 type options map[string]bool
 
-// parseOptions reads the options of the static policy. The error names the option and the fix.
+// parseOptions validates the options of the static policy. Errors name the option and the remedy.
 func parseOptions(given map[string]string, gates Gates) (options, error) {
 	var errs []error
 	fail := func(format string, args ...any) {
@@ -83,10 +83,10 @@ func parseOptions(given map[string]string, gates Gates) (options, error) {
 	return o, errors.Join(errs...)
 }
 
-// String returns the names of those that are on.
+// String returns the names of the enabled options.
 func (o options) String() string { return strings.Join(slices.Sorted(maps.Keys(o)), ", ") }
 
-// take are the options of the take algorithm on a machine with so many threads per core.
+// take returns the TakeOptions for a machine with the given number of threads per core.
 func (o options) take(threads int) TakeOptions {
 	t := TakeOptions{
 		AlignByUncoreCache: o[alignByUncoreCache], SpreadAcrossCores: o[spreadAcrossCores],

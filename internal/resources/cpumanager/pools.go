@@ -11,14 +11,14 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// pools say which CPUs are shared, and who has the others. It is a value: what changes it returns
-// another.
+// pools are the shared CPUs and the exclusive CPUs by pod and container. It is immutable: changes
+// return a new value.
 type pools struct {
 	shared cpuset.CPUSet // the default set
 	owned  map[pod.UID]map[string]cpuset.CPUSet
 }
 
-// give returns the pools after the container got the CPUs.
+// give returns the pools after the allocation of cpus to the container.
 func (p pools) give(uid pod.UID, container string, cpus cpuset.CPUSet) pools {
 	owned, mine := maps.Clone(p.owned), maps.Clone(p.owned[uid])
 	if owned == nil {
@@ -32,7 +32,7 @@ func (p pools) give(uid pod.UID, container string, cpus cpuset.CPUSet) pools {
 	return pools{p.shared.Difference(cpus), owned}
 }
 
-// release returns the pools after the pod gave back all it has, and what that was.
+// release returns the pools after the release of the pod's CPUs, and these CPUs.
 func (p pools) release(uid pod.UID) (next pools, freed cpuset.CPUSet) {
 	freed = union(p.owned[uid])
 	owned := maps.Clone(p.owned)
@@ -40,7 +40,7 @@ func (p pools) release(uid pod.UID) (next pools, freed cpuset.CPUSet) {
 	return pools{p.shared.Union(freed), owned}, freed
 }
 
-// exclusive returns all CPUs that are not shared.
+// exclusive returns all exclusive CPUs.
 func (p pools) exclusive() cpuset.CPUSet {
 	out := cpuset.New()
 	for _, mine := range p.owned {
@@ -57,8 +57,8 @@ func union(of map[string]cpuset.CPUSet) cpuset.CPUSet {
 	return out
 }
 
-// reusable returns the CPUs of the pod's plain init containers before c: those have ended when it
-// starts. What a container has that runs beside c is not among them.
+// reusable returns the CPUs of the pod's plain init containers before c, which have exited when c
+// starts, without those of containers that run beside c.
 func reusable(p *v1.Pod, c *v1.Container, has map[string]cpuset.CPUSet) cpuset.CPUSet {
 	left, taken := cpuset.New(), cpuset.New()
 	before := true
@@ -78,7 +78,7 @@ func reusable(p *v1.Pod, c *v1.Container, has map[string]cpuset.CPUSet) cpuset.C
 	return left.Difference(taken)
 }
 
-// check returns what is wrong with pools that were read from a file.
+// check validates pools that were read from a file.
 func (p pools) check(l *layout, reserved cpuset.CPUSet, o options) error {
 	exclusive := p.exclusive()
 	all := p.shared.Union(exclusive)
@@ -90,8 +90,8 @@ func (p pools) check(l *layout, reserved cpuset.CPUSet, o options) error {
 		if both := exclusive.Intersection(reserved); !both.IsEmpty() {
 			return fmt.Errorf("the reserved CPUs %q belong to containers, although strict-cpu-reservation keeps them free", both)
 		}
-		// Differs from the kubelet: a default set that is empty because all CPUs but the reserved
-		// ones were given away is as it must be.
+		// Differs from the kubelet: an empty default set is valid if all CPUs but the reserved ones
+		// are exclusive.
 		all = all.Union(reserved)
 	case p.shared.IsEmpty():
 		return fmt.Errorf("the default set is empty, and the containers have the CPUs %q", exclusive)
@@ -107,7 +107,7 @@ func (p pools) check(l *layout, reserved cpuset.CPUSet, o options) error {
 	return nil
 }
 
-// checkOwners returns an error if something belongs to two.
+// checkOwners returns an error if a CPU has two owners.
 func (p pools) checkOwners() error {
 	owner := map[int]pod.UID{}
 	for uid, containers := range p.owned {

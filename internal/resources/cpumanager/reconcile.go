@@ -12,37 +12,37 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Runtime changes containers that run; *cri.Client is one.
+// Runtime updates running containers; *cri.Client implements it.
 type Runtime interface {
-	// UpdateContainerResources changes the limits of a container; fields that are zero stay.
+	// UpdateContainerResources changes the limits of a container; zero fields do not change.
 	UpdateContainerResources(ctx context.Context, id pod.ContainerID, r *runtimeapi.LinuxContainerResources) error
 }
 
 const (
-	// atOnce is how many containers are moved at the same time, so that one that hangs does not
-	// hold up the others, and a hundred do not start a hundred programs.
+	// atOnce limits concurrent updates, so that a hung one does not delay the others, and a hundred
+	// updates do not start a hundred processes.
 	atOnce = 8
-	// tellAfter is how many moves in a row must fail until it is told: the first may fail because
-	// the container has ended a moment ago.
+	// tellAfter is the number of consecutive failures after which an error is reported: the first
+	// update may fail because the container has just exited.
 	tellAfter    = 2
 	firstBackOff = time.Second
 	maxBackOff   = time.Minute
 )
 
-// container is one that runs.
+// container is a running container.
 type container struct {
 	id      pod.ContainerID
 	name    string
 	subject journal.Subject
-	has     string // the CPUs that the runtime was last told; "" is not known
+	has     string // the cpuset that the runtime last applied; "": unknown
 	moving  bool
-	// failures are those in a row, of moves to failedTo.
+	// failures counts consecutive failed updates to failedTo.
 	failures int
 	failedTo string
 	retryAt  time.Time
 }
 
-// reconciler has containers that run follow the pools. All of it is Run's.
+// reconciler updates running containers to match the pools. Only Run uses it.
 type reconciler struct {
 	*CPUManager
 	containers map[pod.ContainerID]*container
@@ -54,18 +54,18 @@ type reconciler struct {
 	fileRetryAt  time.Time
 }
 
-// result is the end of a move.
+// result is the result of an update.
 type result struct {
 	*container
 	to  string
 	err error
 }
 
-// Run has containers that run follow the pools until ctx is done: when those change, and when a
-// container has started.
+// Run updates running containers to match the pools until ctx is done: when the pools change, and
+// when a container has started.
 //
-// Differs from the kubelet: that compares all containers every cpuManagerReconcilePeriod, and lets
-// them run on CPUs of others until then.
+// Differs from the kubelet: it compares all containers every cpuManagerReconcilePeriod, and lets
+// them run on other containers' CPUs until then.
 func (m *CPUManager) Run(ctx context.Context) error {
 	if !m.isStatic() {
 		<-ctx.Done()
@@ -96,7 +96,7 @@ func (m *CPUManager) Run(ctx context.Context) error {
 	}
 }
 
-// finish waits for the moves.
+// finish waits for updates in progress.
 func (r *reconciler) finish() {
 	go func() {
 		r.workers.Wait()
@@ -109,12 +109,12 @@ func (r *reconciler) finish() {
 	}
 }
 
-// title names the container in health.
+// title names the container in health messages.
 func (c *container) title() string {
 	return fmt.Sprintf("CPUs of container %s of pod %s (%s)", c.name, c.subject, c.id)
 }
 
-// follow takes note of what runs of a pod.
+// follow updates the set of running containers of a pod.
 func (r *reconciler) follow(uid pod.UID) {
 	s, ok := r.cfg.Newest(uid)
 	if !ok {
@@ -142,21 +142,20 @@ func (r *reconciler) follow(uid pod.UID) {
 	}
 }
 
-// createdWith returns the CPUs that this agent had the container created with, and "" if it does
-// not know.
+// createdWith returns the cpuset with which this agent created the container, or "" if unknown.
 func (m *CPUManager) createdWith(uid pod.UID, c *pod.ContainerStatus) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h, ok := m.handed[uid][c.Name]
-	if !ok || c.CreatedAt.Before(h.at) { // it is for a container that is still to come
+	if !ok || c.CreatedAt.Before(h.at) { // the handout is for a later container
 		return ""
 	}
 	delete(m.handed[uid], c.Name)
 	return h.cpus
 }
 
-// act moves containers that are not where they should be, and writes the file if it could not be
-// written. It returns when it is to be called again at the latest, the zero time for never.
+// act updates containers with wrong CPUs, and retries a failed write of the file. It returns when
+// it must be called next; zero: never.
 func (r *reconciler) act(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	if r.file.Err() != nil {
@@ -174,15 +173,15 @@ func (r *reconciler) act(ctx context.Context) (next time.Time) {
 			if next.IsZero() || c.retryAt.Before(next) {
 				next = c.retryAt
 			}
-		case r.moving < slots(c): // else the end of a move comes back here
+		case r.moving < slots(c): // otherwise retried when an update finishes
 			r.move(ctx, c, to)
 		}
 	}
 	return next
 }
 
-// slots are how many moves may be under way for that of the container to begin. Those that failed
-// before leave half of them to the others.
+// slots returns the number of concurrent updates below which an update of the container may start.
+// Failed containers leave half of atOnce to the others.
 func slots(c *container) int {
 	if c.failures > 0 {
 		return atOnce / 2
@@ -196,7 +195,7 @@ func (m *CPUManager) want(c *container) string {
 	return m.wantLocked(c.subject.UID, c.name)
 }
 
-// retryFile writes the file again when it is time to, and returns when it is to be called again.
+// retryFile retries the write of the file when it is due, and returns when it must be called next.
 func (r *reconciler) retryFile(now time.Time) time.Time {
 	if r.fileFailures == 0 {
 		r.fileFailures, r.fileRetryAt = 1, now.Add(firstBackOff)
@@ -213,7 +212,7 @@ func (r *reconciler) retryFile(now time.Time) time.Time {
 	return r.fileRetryAt
 }
 
-// backOff is how long to wait after so many failures in a row.
+// backOff returns the delay after n consecutive failures.
 func backOff(failures int) time.Duration {
 	return min(maxBackOff, firstBackOff<<min(failures-1, 10))
 }
@@ -227,7 +226,7 @@ func (r *reconciler) move(ctx context.Context, c *container, to string) {
 	})
 }
 
-// moved is told of the end of a move.
+// moved handles the result of an update.
 func (r *reconciler) moved(res result) {
 	c := res.container
 	r.moving--
@@ -237,11 +236,11 @@ func (r *reconciler) moved(res result) {
 		r.settled(c)
 		return
 	}
-	c.has = "" // the runtime may have done it
+	c.has = "" // the runtime may have applied it
 	c.failures++
 	c.failedTo, c.retryAt = res.to, time.Now().Add(backOff(c.failures))
 	if r.containers[c.id] != c || c.failures < tellAfter {
-		return // it has ended, or may have
+		return // it has exited, or may have
 	}
 	r.stuck.Set(c.title(), fmt.Errorf("container %s of pod %s is not moved to the CPUs %s: %w", c.name, c.subject, res.to, res.err))
 	if c.failures == tellAfter {
@@ -252,7 +251,7 @@ func (r *reconciler) moved(res result) {
 	}
 }
 
-// settled notes that the container is where it should be.
+// settled resets the failures of a container with the right CPUs.
 func (r *reconciler) settled(c *container) {
 	if c.failures == 0 {
 		return

@@ -10,7 +10,7 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// TakeOptions are the options of the static policy that say which CPUs are taken (Kubernetes
+// TakeOptions are the options of the static policy that affect which CPUs are chosen (Kubernetes
 // documentation, "Control CPU Management Policies on the Node", "Static policy options").
 type TakeOptions struct {
 	// AlignByUncoreCache is prefer-align-cpus-by-uncorecache.
@@ -19,32 +19,32 @@ type TakeOptions struct {
 	SpreadAcrossCores bool
 	// SpreadAcrossNodes is distribute-cpus-across-numa.
 	SpreadAcrossNodes bool
-	// GroupSize is how many CPUs are only taken together: with full-pcpus-only the threads of a
-	// core, else 1 or 0.
+	// GroupSize is the number of CPUs that are only allocated together: the threads per core with
+	// full-pcpus-only, else 1 or 0.
 	GroupSize int
 }
 
-// takeCPUs returns n of the free CPUs. The same values give the same CPUs, in whatever order the
-// machine lists its own. Free CPUs that the machine does not have are not seen.
+// takeCPUs returns n of the free CPUs. The result is deterministic and does not depend on the order
+// of the machine's CPUs. Free CPUs that the machine does not have are ignored.
 //
-// It is greedy: it takes parts of the machine that are wholly free and not too large, NUMA nodes or
-// sockets first, then cores, then single CPUs; among parts of a kind those with the fewest free
-// CPUs come first, so that pieces are used up. This is true without options:
+// It is greedy: it takes parts of the machine that are entirely free and not too large, NUMA nodes
+// or sockets first, then cores, then single CPUs. Parts of a kind with the fewest free CPUs come
+// first, to reduce fragmentation. Without options:
 //
-//   - Of the larger of sockets and NUMA nodes each that is wholly free is taken, or has more CPUs
-//     than were taken outside of such. The same is true of cores. So a wholly free core is split for
-//     the last CPUs alone, and one at most.
-//   - It does not use the fewest NUMA nodes. Of one CPU that is free on the first node and eight on
-//     the second it takes four from both, because the one is a piece. Who wants them all on the
-//     second hands over only what is free there, or has SpreadAcrossNodes.
+//   - Of the larger of sockets and NUMA nodes, each entirely free one is taken, or has more CPUs
+//     than were taken outside of such. The same holds for cores. So at most one entirely free core
+//     is split, for the last CPUs.
+//   - It does not use the fewest NUMA nodes. With one free CPU on the first node and eight on the
+//     second, a request for four uses both nodes, because the single CPU is a fragment. To avoid
+//     this, pass only the free CPUs of the second node, or set SpreadAcrossNodes.
 //
-// SpreadAcrossNodes uses the fewest nodes that can each give an equal share; if n fits on one, that
-// is one. Where no such nodes are, it is as without it.
+// SpreadAcrossNodes uses the fewest nodes that can each provide an equal share; if n fits on one
+// node, that is one. If there are no such nodes, it has no effect.
 //
-// With a GroupSize no core is shared with what is not taken, as long as wholly free cores of that
-// size have n CPUs, and n is a multiple of it.
+// With a GroupSize, no core is shared with CPUs that are not taken, as long as the entirely free
+// cores of that size have n CPUs and n is a multiple of GroupSize.
 //
-// The error is that n CPUs are not free.
+// It returns an error if fewer than n CPUs are free.
 func takeCPUs(m *machine.Machine, free cpuset.CPUSet, n int, o TakeOptions) (cpuset.CPUSet, error) {
 	if n < 1 {
 		return cpuset.New(), nil
@@ -76,7 +76,7 @@ func takeCPUs(m *machine.Machine, free cpuset.CPUSet, n int, o TakeOptions) (cpu
 	return cpuset.New(taken...), nil
 }
 
-// divisionsOf returns by what the machine is divided, from the outside in. Cores are the last.
+// divisionsOf returns the levels of the machine's topology from the outside in. The last is byCore.
 func divisionsOf(m *machine.Machine, o TakeOptions) []division {
 	divisions := []division{bySocket, byNode}
 	if len(m.Sockets()) >= len(m.CPUNodes()) {
@@ -92,8 +92,8 @@ func divisionsOf(m *machine.Machine, o TakeOptions) []division {
 type picker struct {
 	TakeOptions
 	root *part
-	// socket, cache and core are the levels of these. The root is level 0, and there is none of
-	// caches if nobody asks for them.
+	// socket, cache and core are the levels of these divisions. The root is level 0; cache is 0
+	// without AlignByUncoreCache.
 	socket, cache, core int
 
 	wanted int
@@ -109,7 +109,7 @@ func (d divider) pick(cpus []machine.CPU, o TakeOptions) *picker {
 	}
 }
 
-// take returns n CPUs. So many must be free.
+// take returns n CPUs. At least n must be free.
 func (p *picker) take(n int) []int {
 	p.wanted, p.taken = n, nil
 	p.takeWhole(p.root.at(1))
@@ -126,10 +126,10 @@ func (p *picker) take(n int) []int {
 	return p.taken
 }
 
-// takeWhole takes those parts that are wholly free and not too large.
+// takeWhole takes the parts that are entirely free and not too large.
 func (p *picker) takeWhole(parts []*part) {
 	for _, u := range parts {
-		// With an odd number of CPUs, the rest of what is wanted would end in half a core.
+		// With an odd number of CPUs, the remaining request would end within a core.
 		if u.free == u.size && u.size <= p.wanted && u.size%p.GroupSize == 0 {
 			for _, core := range p.cores(u) {
 				p.takeFrom(core, core.free)
@@ -138,7 +138,7 @@ func (p *picker) takeWhole(parts []*part) {
 	}
 }
 
-// takeInOneCache takes all that is still wanted from one cache, if one has it.
+// takeInOneCache takes all remaining CPUs from one cache, if one has enough.
 func (p *picker) takeInOneCache() {
 	if p.wanted == 0 {
 		return
@@ -151,12 +151,12 @@ func (p *picker) takeInOneCache() {
 	}
 }
 
-// takeIn takes cores of a part, and then single CPUs.
+// takeIn takes cores of a part, then single CPUs.
 func (p *picker) takeIn(u *part) {
 	p.takeWhole(p.cores(u))
 	for _, core := range p.cores(u) {
-		// A core of which threads are offline is still better than half of one whose other half
-		// somebody else could have.
+		// A core with offline threads is preferable to splitting a core whose other half could be
+		// allocated to another container.
 		if p.GroupSize > 1 && core.free == core.size && core.size <= p.wanted {
 			p.takeFrom(core, core.free)
 		}
@@ -168,10 +168,10 @@ func (p *picker) takeIn(u *part) {
 
 func (p *picker) cores(u *part) []*part { return u.at(p.core - u.level) }
 
-// takeSpread takes a CPU of each core of a socket before it takes a second of any.
+// takeSpread takes one CPU of each core of a socket before it takes a second one of any.
 //
-// Differs from the kubelet: that takes CPUs by their number alone, which is the same on machines
-// whose numbers are given to the first threads of all cores first; on others it takes whole cores.
+// Differs from the kubelet: it takes CPUs in the order of their IDs. That is the same on machines
+// that number the first threads of all cores first; on others it takes whole cores.
 func (p *picker) takeSpread() {
 	for _, socket := range p.root.at(p.socket) {
 		cores := p.cores(socket)
@@ -190,8 +190,8 @@ func (p *picker) takeFrom(core *part, n int) {
 	p.wanted -= n
 }
 
-// capacity is how many CPUs of a part can be taken: where cores are only taken whole, those of
-// cores that are wholly free and have all their threads.
+// capacity returns how many CPUs of a part can be taken. With a GroupSize, only entirely free cores
+// with all their threads count.
 func (p *picker) capacity(u *part) int {
 	if p.GroupSize == 1 {
 		return u.free

@@ -9,7 +9,7 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// division is by what a part of a machine is divided.
+// division is a level of the machine's topology.
 type division int
 
 const (
@@ -38,19 +38,19 @@ type divider struct {
 	free      cpuset.CPUSet
 }
 
-// part is a part of a machine. A cache or a socket that reaches beyond the part around it is two
-// parts, so that each part lies within one other.
+// part is a part of a machine. A cache or socket that extends beyond the enclosing part is
+// represented by two parts, so that parts nest.
 type part struct {
 	id, level int
 	around    *part
 	inside    []*part
-	// size is how many CPUs the part has, free how many of them are.
+	// size is the number of CPUs, free the number of free ones.
 	size, free int
-	// left are those of a core that are free, ascending.
+	// left are the free CPUs of a core, ascending.
 	left []int
 }
 
-// divide returns the machine that has those CPUs, which it sorts.
+// divide returns the root part of a machine with these CPUs. It sorts cpus.
 func (d divider) divide(cpus []machine.CPU) *part {
 	slices.SortFunc(cpus, func(a, b machine.CPU) int {
 		for _, by := range d.divisions {
@@ -65,7 +65,7 @@ func (d divider) divide(cpus []machine.CPU) *part {
 	return root
 }
 
-// fill divides a part that has those CPUs.
+// fill divides a part with these CPUs.
 func (d divider) fill(p *part, cpus []machine.CPU) {
 	p.size = len(cpus)
 	if p.level == len(d.divisions) {
@@ -92,8 +92,8 @@ func (d divider) fill(p *part, cpus []machine.CPU) {
 	}
 }
 
-// at returns the parts that lie so many levels inside: by ascending number of free CPUs, then by
-// ID, and those within one part together.
+// at returns the parts the given number of levels inside, grouped by enclosing part, in ascending
+// order of free CPUs, then of ID.
 func (p *part) at(levels int) []*part { return p.appendAt(nil, levels) }
 
 func (p *part) appendAt(to []*part, levels int) []*part {
@@ -109,7 +109,7 @@ func (p *part) appendAt(to []*part, levels int) []*part {
 	return to
 }
 
-// give returns the first n of the free CPUs of a core, which are free no longer.
+// give removes the first n free CPUs of a core and returns them.
 func (p *part) give(n int) []int {
 	ids := p.left[:n]
 	p.left = p.left[n:]
@@ -119,7 +119,7 @@ func (p *part) give(n int) []int {
 	return ids
 }
 
-// next is the CPU that a core would give; any number if it has none.
+// next returns the first free CPU of a core, or 0.
 func (p *part) next() int {
 	if len(p.left) == 0 {
 		return 0

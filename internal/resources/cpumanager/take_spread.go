@@ -5,17 +5,18 @@ import (
 	"slices"
 )
 
-// stock is what a NUMA node has: CPUs that are free, and how many of them can be taken.
+// stock is the number of free CPUs of a NUMA node, and how many of them can be taken.
 type stock struct{ free, capacity int }
 
-// spread returns how many of n CPUs each node gives, in groups of CPUs: the fewest nodes that can
-// give an equal number, and what is left over as evenly as they have room. Of several choices it is
-// the one that leaves the nodes most alike: with the lowest standard deviation of the numbers of
-// CPUs that are then free. Nil: there are no such nodes.
+// spread returns how many of n CPUs each node provides, in multiples of group. It uses the fewest
+// nodes that can provide an equal share, and distributes the remainder as evenly as their capacity
+// permits. Of several choices it returns the one with the lowest standard deviation of the nodes'
+// remaining free CPUs. It returns nil if there are no such nodes.
 //
-// It need not try all combinations. As many CPUs are left in sum whatever is chosen, so the
-// standard deviation is lowest where the sum of squares is. A node with f free CPUs that gives s of
-// them changes that by s²-2fs, which is least where the largest shares come from the fullest nodes.
+// It does not try all combinations. The sum of the remaining CPUs is constant, so the standard
+// deviation is lowest where the sum of squares is. A node with f free CPUs that provides s of them
+// changes that sum by s²-2fs, which is least if the largest shares come from the nodes with the
+// most free CPUs.
 func spread(nodes []stock, n, group int) []int {
 	if n%group != 0 {
 		return nil
@@ -33,7 +34,7 @@ func spread(nodes []stock, n, group int) []int {
 	return nil
 }
 
-// spreading is what spread is asked, and the nodes with the most free CPUs first.
+// spreading is the input of spread, with the nodes in descending order of free CPUs.
 type spreading struct {
 	nodes    []stock
 	fullest  []int
@@ -43,7 +44,7 @@ type spreading struct {
 // over spreads over k nodes.
 func (s spreading) over(k int) []int {
 	equal := s.n / k / s.group * s.group
-	groups := (s.n - k*equal) / s.group // that are left over; fewer than k
+	groups := (s.n - k*equal) / s.group // remaining groups; fewer than k
 	shares := make([]int, len(s.nodes))
 	chosen := 0
 	for share := equal + s.group; groups > 0; share += s.group {

@@ -8,18 +8,18 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// wish is what a container asks for of one resource, and what there is.
+// wish is a container's request for one resource, with the devices to choose from.
 type wish struct {
 	count int
-	// reusable are devices of this pod's earlier init containers, free those that nobody has; all
-	// are healthy, and sorted.
+	// reusable are devices of this pod's earlier init containers; free are unassigned devices. All
+	// are healthy and sorted.
 	reusable, free []string
-	// nodes are the NUMA nodes of each.
+	// nodes are the NUMA nodes of each device.
 	nodes map[string]topologymanager.Nodes
-	near  topologymanager.Nodes // 0: anywhere
+	near  topologymanager.Nodes // 0: any
 }
 
-// explain says what there is to choose from.
+// explain describes the devices to choose from, for the journal.
 func (w wish) explain() string {
 	said := []string{fmt.Sprintf("it asks for %d; healthy and free are %s", w.count, listOrNone(w.free))}
 	if len(w.reusable) > 0 {
@@ -38,15 +38,15 @@ func listOrNone(ids []string) string {
 	return list(ids)
 }
 
-// question is what a plugin is asked: which devices it would rather give.
+// question is a request for the devices that a plugin prefers.
 type question struct {
 	available, must []string
 	size            int
 }
 
-// choose returns the devices that the container gets: those of earlier init containers first, then
-// those that are near, among which the plugin may prefer some. prefer returns nil where the plugin
-// has no preference. There must be enough.
+// choose returns the devices for the container: those of earlier init containers first, then those
+// near w.near, of which the plugin may prefer some. prefer returns nil if the plugin has no
+// preference. The caller has checked that there are enough devices.
 func (w wish) choose(prefer func(question) []string) []string {
 	var near, far, anywhere []string
 	for _, id := range w.free {
@@ -78,7 +78,7 @@ func (w wish) choose(prefer func(question) []string) []string {
 	return take(out, w.count, only(preferred, rest), far, anywhere)
 }
 
-// take adds from the lists what is not yet there, until there are as many as are wanted.
+// take appends devices from the lists that have does not contain, up to count.
 func take(have []string, count int, lists ...[]string) []string {
 	out := slices.Clone(have)
 	in := make(map[string]bool, count)
@@ -98,7 +98,7 @@ func take(have []string, count int, lists ...[]string) []string {
 	return out
 }
 
-// only returns those of the preferred that are among the given ones.
+// only returns the elements of preferred that are in of.
 func only(preferred, of []string) []string {
 	if len(preferred) == 0 {
 		return nil

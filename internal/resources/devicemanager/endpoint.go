@@ -20,31 +20,31 @@ import (
 	"berth/internal/pod"
 )
 
-// plugins are the connections to plugins.
+// plugins manages the connections to plugins.
 type plugins struct {
 	*Manager
-	slots   chan struct{}   // registrations that run
-	began   chan struct{}   // closed when Run has begun
-	life    context.Context // of Run; there when began is closed
+	slots   chan struct{}   // semaphore for registrations in progress
+	began   chan struct{}   // closed when Run has started
+	life    context.Context // the context of Run; set before began is closed
 	running sync.WaitGroup
 }
 
-// endpoint is one connection to a plugin. When it ends, the plugin has to register again.
+// endpoint is one connection to a plugin. After it closes, the plugin must register again.
 type endpoint struct {
 	resource, socket string
 	client           pluginapi.DevicePluginClient
 	options          *pluginapi.DevicePluginOptions
-	silent           atomic.Bool // the plugin failed to say what it prefers, and is not asked again
+	silent           atomic.Bool // GetPreferredAllocation failed; it is not called again
 
 	ctx   context.Context // done when the connection is closed
 	close func()
 }
 
-// errSocketGone says that the plugin watcher sees a plugin no more.
+// errSocketGone is the cause if the plugin watcher reports that a plugin's socket was removed.
 var errSocketGone = errors.New("its socket is gone")
 
-// connect makes the plugin that listens on the socket the one of the resource. On an error all
-// stays as it was.
+// connect makes the plugin that listens on the socket the endpoint of the resource. On an error
+// nothing changes.
 func (m *plugins) connect(ctx context.Context, resource, socket string) error {
 	select {
 	case <-m.began:
@@ -74,7 +74,7 @@ func (m *plugins) connect(ctx context.Context, resource, socket string) error {
 	return nil
 }
 
-// open connects to a plugin and asks for its options.
+// open connects to a plugin and reads its options.
 func (m *plugins) open(ctx context.Context, resource, socket string) (*endpoint, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	raw, err := m.Dial(dialing, socket)
@@ -82,7 +82,7 @@ func (m *plugins) open(ctx context.Context, resource, socket string) (*endpoint,
 	if err != nil {
 		return nil, fmt.Errorf("connect to the device plugin of %s: %w", resource, err)
 	}
-	// One connection is one plugin: it is not made again behind our back.
+	// One connection is one plugin registration: gRPC must not reconnect.
 	once := make(chan net.Conn, 1)
 	once <- raw
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableServiceConfig(),
@@ -101,7 +101,7 @@ func (m *plugins) open(ctx context.Context, resource, socket string) (*endpoint,
 	life, end := context.WithCancel(m.life)
 	e := &endpoint{resource: resource, socket: socket, client: pluginapi.NewDevicePluginClient(conn), ctx: life, close: func() {
 		end()
-		_, _ = conn.Close(), raw.Close() // which it may not have taken yet
+		_, _ = conn.Close(), raw.Close() // raw too: gRPC may not have dialed yet
 	}}
 	asking, cancel := context.WithTimeout(ctx, optionsTimeout)
 	defer cancel()
@@ -112,8 +112,8 @@ func (m *plugins) open(ctx context.Context, resource, socket string) (*endpoint,
 	return e, nil
 }
 
-// adopt puts the plugin in the place of the one before. The list of that one stays until the new
-// one sends its own.
+// adopt replaces the previous endpoint of the resource. The previous device list stays until the
+// new plugin sends its own.
 func (m *plugins) adopt(e *endpoint) error {
 	m.mu.Lock()
 	if m.life.Err() != nil {
@@ -158,7 +158,7 @@ func (m *Manager) notify(pods []pod.UID) {
 	}
 }
 
-// follow takes the lists that the plugin sends until it sends no more.
+// follow reads the plugin's device lists until the stream fails, then closes the connection.
 func (m *plugins) follow(e *endpoint) {
 	err := m.lists(e)
 	e.close()
@@ -171,9 +171,9 @@ func (m *plugins) lists(e *endpoint) error {
 		return err
 	}
 	var told string
-	var full time.Time // when a plugin that began to send as much as it may had nothing left
+	var full time.Time // when the rate limit's budget is full again
 	for {
-		// A plugin that sends more than that is slowed down by what it has not got rid of.
+		// The rate limit slows down a plugin that sends more, by flow control.
 		now := time.Now()
 		if full.Before(now) {
 			full = now
@@ -198,7 +198,7 @@ func (m *plugins) lists(e *endpoint) error {
 	}
 }
 
-// update makes the devices those of the resource, if the plugin still is.
+// update sets the devices of the resource, unless the plugin has been replaced.
 func (m *Manager) update(e *endpoint, devices map[string]device) {
 	m.mu.Lock()
 	r := m.resources[e.resource]
@@ -226,7 +226,7 @@ func (m *Manager) update(e *endpoint, devices map[string]device) {
 	}
 }
 
-// ended says that a connection is over. The end of one that was replaced says nothing.
+// ended marks the devices of a closed connection unhealthy. A replaced connection is ignored.
 func (m *Manager) ended(e *endpoint, err error) {
 	m.mu.Lock()
 	r := m.resources[e.resource]
@@ -245,8 +245,8 @@ func (m *Manager) ended(e *endpoint, err error) {
 	m.wakeUp()
 }
 
-// preferred asks the plugin which devices it would rather give; nil: it has no preference. A plugin
-// that does not say is not asked again until it registers anew, so that it costs pods no more time.
+// preferred calls the plugin's GetPreferredAllocation; nil: no preference. After a failure the
+// plugin is not called again until it registers anew, so that it does not delay more pods.
 func (m *Manager) preferred(e *endpoint, p *v1.Pod, container string, q question) []string {
 	if e == nil || !e.options.GetGetPreferredAllocationAvailable() || e.silent.Load() {
 		return nil
@@ -267,7 +267,7 @@ func (m *Manager) preferred(e *endpoint, p *v1.Pod, container string, q question
 	return r.ContainerResponses[0].GetDeviceIDs()
 }
 
-// closeAll ends the connections to plugins.
+// closeAll closes the connections to plugins.
 func (m *plugins) closeAll() {
 	m.mu.Lock()
 	var open []*endpoint

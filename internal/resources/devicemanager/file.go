@@ -11,14 +11,14 @@ import (
 	"berth/internal/resources/devicemanager/checkpoint"
 )
 
-// FileName is the name of the file in the folder of device plugins that says who has what.
+// FileName is the name of the checkpoint of device allocations in the device plugin directory.
 const FileName = "kubelet_internal_checkpoint"
 
 func (m *Manager) file() string { return filepath.Join(m.Dir, FileName) }
 
-// Load reads who had which devices. It must be called before anything is asked. Plugins that an
-// earlier agent knew count as stopped now, until they register again. A file that cannot be read is
-// set aside, and is the error, which says so: the agent goes on without it.
+// Load reads the checkpoint. It must be called before any other method. Plugins of an earlier agent
+// count as stopped from now until they register again. If the checkpoint cannot be read, Load sets
+// it aside and returns an error that reports this; the manager is usable without it.
 func (m *Manager) Load() error {
 	_, err := os.Lstat(m.file())
 	fresh := errors.Is(err, fs.ErrNotExist)
@@ -39,19 +39,19 @@ func (m *Manager) Load() error {
 	for resource, ids := range m.pods.contested() {
 		m.Log.Warn("several pods have the same devices, which was so before this agent began", "resource", resource, "devices", list(ids))
 	}
-	m.generation++ // so that the file is there once something has happened
+	m.generation++ // so that the next save writes the file
 	return err
 }
 
-// BeganWithoutFile reports whether an earlier agent left no file that Load could read. Then a Node
-// that is there already has amounts of extended resources that nobody answers for.
+// BeganWithoutFile reports whether Load found no readable checkpoint. An existing Node may then
+// have stale amounts of extended resources.
 func (m *Manager) BeganWithoutFile() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.fresh
 }
 
-// save makes the file say what is so now, durably.
+// save writes the checkpoint durably, if it is out of date.
 func (m *Manager) save() error {
 	m.writeLock <- struct{}{}
 	defer func() { <-m.writeLock }()
@@ -59,7 +59,7 @@ func (m *Manager) save() error {
 	generation := m.generation
 	if generation == m.written {
 		m.mu.Unlock()
-		return nil // who held the token before has written it
+		return nil // the previous holder of the token wrote it
 	}
 	data := m.data()
 	m.mu.Unlock()

@@ -6,19 +6,20 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// hostsLimit is up to how many NUMA nodes with devices of one resource hints are made: their number
-// doubles with each. A topology manager takes more than eight only when it is told to.
+// hostsLimit is the maximum number of NUMA nodes with devices of one resource for which hints are
+// made: the number of hints doubles with each node. The topology manager accepts more than eight
+// nodes only if configured.
 const hostsLimit = 16
 
-// supply is what hints are made from: the NUMA nodes of devices of one resource.
+// supply is the input for hints: the NUMA nodes of the devices of one resource.
 type supply struct {
 	request             int
 	all, free, reusable []topologymanager.Nodes
 }
 
-// hints returns the sets of NUMA nodes that can hold the request: all that is reusable, which is
-// taken first, lies there, and with it enough that is free. nil is no preference, as when no
-// device is known to lie near a node; an empty list says that there is not enough.
+// hints returns the sets of NUMA nodes that can satisfy the request: each contains all reusable
+// devices, which are used first, and enough free ones. nil means no preference, such as when no
+// device has a NUMA node; an empty list means that there are not enough devices.
 func (s supply) hints() []topologymanager.Hint {
 	var hosts topologymanager.Nodes
 	for _, n := range append(s.all[:len(s.all):len(s.all)], s.reusable...) {
@@ -38,7 +39,7 @@ func (s supply) hints() []topologymanager.Hint {
 	smallest := maxNodes + 1
 	var out []topologymanager.Hint
 	for mask := topologymanager.Nodes(0); ; {
-		mask = (mask - hosts) & hosts // the next of the subsets, in ascending order
+		mask = (mask - hosts) & hosts // the next subset, in ascending order
 		if mask == 0 {
 			break
 		}
@@ -52,11 +53,11 @@ func (s supply) hints() []topologymanager.Hint {
 	for i := range out {
 		out[i].Preferred = bits.OnesCount64(uint64(out[i].Nodes)) == smallest
 	}
-	// None: it takes devices that lie near no node, and these could be anywhere.
+	// If out is nil: the request needs devices without a NUMA node, so there is no preference.
 	return out
 }
 
-// counts are numbers of devices by the nodes near which they lie: few, however many devices.
+// counts is the number of devices by their set of NUMA nodes. It is small even for many devices.
 type counts map[topologymanager.Nodes]int
 
 func countByNodes(devices []topologymanager.Nodes) counts {
@@ -67,7 +68,7 @@ func countByNodes(devices []topologymanager.Nodes) counts {
 	return out
 }
 
-// within returns how many devices lie near one of the nodes at least.
+// within returns the number of devices near at least one of the nodes.
 func (c counts) within(mask topologymanager.Nodes) int {
 	n := 0
 	for nodes, count := range c {

@@ -14,17 +14,17 @@ import (
 	"berth/internal/resources/devicemanager/checkpoint"
 )
 
-// holdings are who has which devices: by pod, container and resource.
+// holdings are the device allocations by pod, container and resource.
 type holdings map[pod.UID]map[string]map[string]*allocation
 
-// allocation is what one container has of one resource.
+// allocation is one container's allocation of one resource.
 type allocation struct {
-	// devices are the NUMA nodes of each device, as they were when it was given.
+	// devices are the NUMA nodes of each device at the time of allocation.
 	devices map[string][]int64
-	// response is what the plugin said of them, as protobuf; nil: it was not asked, or has not
-	// answered.
+	// response is the plugin's ContainerAllocateResponse as protobuf; nil: not called, or no
+	// response yet.
 	response []byte
-	// restored: an earlier agent gave them.
+	// restored: allocated before this agent started.
 	restored bool
 }
 
@@ -54,7 +54,7 @@ func (h holdings) remove(uid pod.UID, container, resource string) {
 	}
 }
 
-// of yields who has what of a resource.
+// of yields the allocations of a resource.
 func (h holdings) of(resource string) iter.Seq2[pod.UID, *allocation] {
 	return func(yield func(pod.UID, *allocation) bool) {
 		for uid, containers := range h {
@@ -85,7 +85,7 @@ func describe(containers map[string]map[string]*allocation) string {
 	return strings.Join(out, "; ")
 }
 
-// taken returns the devices of a resource that somebody has.
+// taken returns the allocated devices of a resource.
 func (h holdings) taken(resource string) map[string]bool {
 	out := map[string]bool{}
 	for _, a := range h.of(resource) {
@@ -96,7 +96,7 @@ func (h holdings) taken(resource string) map[string]bool {
 	return out
 }
 
-// users returns the pods that have one of the devices of a resource for which is holds.
+// users returns the pods with an allocated device of the resource for which is returns true.
 func (h holdings) users(resource string, is func(id string) bool) []pod.UID {
 	found := map[pod.UID]bool{}
 	for uid, a := range h.of(resource) {
@@ -110,8 +110,8 @@ func (h holdings) users(resource string, is func(id string) bool) []pod.UID {
 	return slices.Collect(maps.Keys(found))
 }
 
-// reusable returns the devices that earlier plain init containers of the pod have, and that no
-// container that runs beside c has taken over.
+// reusable returns the devices of the pod's plain init containers before c, without those that a
+// long-running container before c has reused.
 func (h holdings) reusable(p *v1.Pod, c, resource string) map[string]bool {
 	out := map[string]bool{}
 	isInit := len(p.Spec.InitContainers)
@@ -137,7 +137,7 @@ func (h holdings) reusable(p *v1.Pod, c, resource string) map[string]bool {
 	return out
 }
 
-// entries returns all in the form of the file, in order.
+// entries returns the holdings in checkpoint form, sorted.
 func (h holdings) entries() []checkpoint.PodDevicesEntry {
 	var out []checkpoint.PodDevicesEntry
 	for _, uid := range slices.Sorted(maps.Keys(h)) {
@@ -167,10 +167,10 @@ func (a *allocation) perNUMA() checkpoint.DevicesPerNUMA {
 	return out
 }
 
-// nowhere is how the file says that a device lies near no NUMA node.
+// nowhere is the checkpoint's encoding of a device without a NUMA node.
 var nowhere = []int64{-1}
 
-// restore reads what entries wrote, or the kubelet.
+// restore reads checkpoint entries, the kubelet's included.
 func restore(entries []checkpoint.PodDevicesEntry) holdings {
 	h := holdings{}
 	for _, e := range entries {
@@ -189,8 +189,8 @@ func restore(entries []checkpoint.PodDevicesEntry) holdings {
 	return h
 }
 
-// contested returns the devices that several pods have, by resource: a file says so that was
-// changed by hand.
+// contested returns the devices that are allocated to several pods, by resource. Only a checkpoint
+// that was edited by hand has any.
 func (h holdings) contested() map[string][]string {
 	owner, out := map[[2]string]pod.UID{}, map[string][]string{}
 	for uid, containers := range h {
@@ -209,14 +209,14 @@ func (h holdings) contested() map[string][]string {
 	return out
 }
 
-// request is how many devices a container asks for, of one resource.
+// request is a container's request for devices of one resource.
 type request struct {
 	resource string
 	count    int
 }
 
-// requests returns what the container asks for, of resources that have a domain. Those that the
-// scheduler has mapped to a ResourceClaim are not among them (KEP-5004).
+// requests returns the container's requests for extended resources, without those that the
+// scheduler has mapped to a ResourceClaim (KEP-5004).
 func requests(p *v1.Pod, c *v1.Container) []request {
 	var out []request
 	for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
@@ -235,9 +235,9 @@ func isClaimed(p *v1.Pod, container, resource string) bool {
 	})
 }
 
-// podRequests returns how many devices of each resource the pod has at a time at most: init
-// containers run one after the other, before the others, and beside the sidecars that were started
-// before them.
+// podRequests returns the maximum number of devices of each resource that the pod uses at the same
+// time: init containers run one after the other, before the other containers, and beside the
+// sidecars that were started before them.
 func podRequests(p *v1.Pod) map[string]int {
 	peak, staying := map[string]int{}, map[string]int{}
 	raise := func(resource string, n int) { peak[resource] = max(peak[resource], n) }

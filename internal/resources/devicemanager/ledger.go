@@ -13,21 +13,21 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// ledger is what there is, and who has it. It does nothing by itself; the Manager's lock guards it.
+// ledger holds the resources and their allocations. The Manager's mu guards it.
 type ledger struct {
 	machine    topologymanager.Nodes
-	resources  map[string]*resource // those that plugins offer, or did until some minutes ago
-	gone       map[string]bool      // those that they offered before that
-	heard      map[string]bool      // those that a plugin has registered since this agent began
+	resources  map[string]*resource // offered by plugins, now or until forgetAfter ago
+	gone       map[string]bool      // offered before that
+	heard      map[string]bool      // registered since this agent started
 	pods       holdings
-	generation uint64 // counts what changes the file
+	generation uint64 // counts changes to the checkpoint's content
 }
 
 func newLedger(machine topologymanager.Nodes) ledger {
 	return ledger{machine: machine, resources: map[string]*resource{}, gone: map[string]bool{}, heard: map[string]bool{}, pods: holdings{}}
 }
 
-// isKnown reports whether a resource is one that plugins give, or have given.
+// isKnown reports whether plugins offer the resource, or have offered or allocated it.
 func (l *ledger) isKnown(resource string) bool {
 	if l.resources[resource] != nil || l.gone[resource] {
 		return true
@@ -38,8 +38,8 @@ func (l *ledger) isKnown(resource string) bool {
 	return false
 }
 
-// hintsOf returns the hints of devices that are given already. Where they lie is known even while
-// their plugin is away.
+// hintsOf returns the hints for devices that are already allocated. Their NUMA nodes are known even
+// while their plugin is unavailable.
 func (l *ledger) hintsOf(resource string, devices map[string][]int64) []topologymanager.Hint {
 	s := supply{request: len(devices)}
 	if r := l.resources[resource]; r != nil {
@@ -56,7 +56,7 @@ func (l *ledger) hintsOf(resource string, devices map[string][]int64) []topology
 	return s.hints()
 }
 
-// supply returns what there is of the resource, for a request.
+// supply returns the devices of the resource for a request.
 func (l *ledger) supply(resource string, reusable map[string]bool) supply {
 	r := l.resources[resource]
 	if r == nil {
@@ -78,7 +78,7 @@ func (l *ledger) supply(resource string, reusable map[string]bool) supply {
 	return s
 }
 
-// wish returns what the container asks for, and fails if that is not there.
+// wish returns the container's request with the available devices. It fails if they do not suffice.
 func (l *ledger) wish(p *v1.Pod, container string, r request, near topologymanager.Nodes) (wish, error) {
 	known := l.resources[r.resource]
 	if known == nil {
@@ -112,7 +112,7 @@ func (l *ledger) wish(p *v1.Pod, container string, r request, near topologymanag
 	return w, nil
 }
 
-// offers reports whether all these devices can be given.
+// offers reports whether all these devices can be allocated.
 func (w wish) offers(ids []string) bool {
 	for _, id := range ids {
 		_, free := slices.BinarySearch(w.free, id)
@@ -124,7 +124,7 @@ func (w wish) offers(ids []string) bool {
 	return true
 }
 
-// hasRoom refuses a resource that is one too many.
+// hasRoom returns an error if the resource would exceed maxResources.
 func (l *ledger) hasRoom(resource string) error {
 	if l.resources[resource] == nil && !l.gone[resource] && len(l.resources)+len(l.gone) >= maxResources {
 		return fmt.Errorf("the node has %d extended resources of device plugins already, which is the most: %s is not taken", maxResources, resource)
@@ -132,8 +132,8 @@ func (l *ledger) hasRoom(resource string) error {
 	return nil
 }
 
-// expire forgets the resources whose plugins have been away for too long, and returns them and when
-// that is to be looked at again; zero: not before something happens.
+// expire moves resources whose plugins have been unavailable for forgetAfter to gone. It returns
+// them and the time of the next expiry; zero: none is due.
 func (l *ledger) expire(now time.Time) (gone []string, next time.Time) {
 	for name, r := range l.resources {
 		if r.endpoint != nil {
@@ -152,10 +152,10 @@ func (l *ledger) expire(now time.Time) (gone []string, next time.Time) {
 	return gone, next
 }
 
-// data returns all in the form of the file.
+// data returns the ledger in checkpoint form.
 //
-// Differs from the kubelet: it has the resources that are gone, too. A Node that was not told that
-// they are would otherwise keep its amounts of them under the next agent.
+// Differs from the kubelet: it contains the resources that are gone, too. Otherwise a Node that was
+// not updated yet would keep its amounts of them under the next agent.
 func (l *ledger) data() checkpoint.Data {
 	d := checkpoint.Data{PodDeviceEntries: l.pods.entries(), RegisteredDevices: map[string][]string{}}
 	for name := range l.gone {
@@ -173,18 +173,18 @@ func (l *ledger) data() checkpoint.Data {
 	return d
 }
 
-// held is what a container has of one resource, and who gives it.
+// held is a container's allocation of one resource, with the plugin's endpoint.
 type held struct {
 	*allocation
-	response []byte // of the allocation, when it was looked at
+	response []byte // a copy of allocation.response, read under mu
 	resource string
 	ids      []string
-	endpoint *endpoint // nil: none is connected
+	endpoint *endpoint // nil: no plugin is connected
 	prestart bool
-	heard    bool // a plugin has registered since this agent began
+	heard    bool // a plugin has registered since this agent started
 }
 
-// held returns what the container has, by resource, in order.
+// held returns the container's allocations, sorted by resource.
 func (l *ledger) held(uid pod.UID, container string) []held {
 	var out []held
 	has := l.pods[uid][container]

@@ -19,74 +19,75 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// DefaultDir is the folder that device plugins know (k8s.io/kubelet, deviceplugin/v1beta1,
+// DefaultDir is the default device plugin directory (k8s.io/kubelet, deviceplugin/v1beta1,
 // DevicePluginPath).
 const DefaultDir = "/var/lib/kubelet/device-plugins"
 
-// What a plugin may take.
+// Limits for plugins.
 const (
-	// dialTimeout and optionsTimeout bound a registration, preferenceTimeout the question which
-	// devices the plugin would rather give, preStartTimeout what it does before a container starts.
+	// dialTimeout and optionsTimeout bound a registration, preferenceTimeout a call of
+	// GetPreferredAllocation, preStartTimeout a call of PreStartContainer.
 	dialTimeout       = 10 * time.Second
 	optionsTimeout    = 10 * time.Second
 	preferenceTimeout = 10 * time.Second
 	preStartTimeout   = 30 * time.Second
-	// forgetAfter is how long a resource whose plugin is away keeps its capacity.
+	// forgetAfter is how long a resource keeps its capacity while its plugin is unavailable.
 	forgetAfter = 5 * time.Minute
 
-	// maxMessage is the size of a plugin's longest message, in bytes. It is gRPC's default, on
-	// which plugins rely already.
+	// maxMessage is the maximum size of a plugin's message, in bytes. It is gRPC's default, on
+	// which plugins rely.
 	maxMessage = 4 << 20
-	// maxResponse is the size of what is kept for a container of one resource.
+	// maxResponse is the maximum size of a stored allocation response, in bytes.
 	maxResponse = 1 << 20
-	// maxDevices is how many devices one resource has at most, maxID how long their IDs are.
+	// maxDevices is the maximum number of devices of one resource, maxID the maximum length of a
+	// device ID in bytes.
 	maxDevices = 32768
 	maxID      = 1024
-	// maxResources is how many resources are known at a time, those that are away included.
+	// maxResources is the maximum number of resources, including unavailable ones.
 	maxResources = 256
-	// maxRegistrations is how many registrations run side by side; others wait.
+	// maxRegistrations is the maximum number of concurrent registrations; others wait.
 	maxRegistrations = 8
-	// A plugin's lists are taken as they come, up to listBurst, and then one each listEvery.
+	// Device lists of a plugin are rate-limited to one per listEvery, with a burst of listBurst.
 	listBurst = 20
 	listEvery = time.Second
-	// maxErrorText is how much of a plugin's error is told.
+	// maxErrorText is the length at which a plugin's error text is cut, in bytes.
 	maxErrorText = 1024
 )
 
-// Watch reports changes of the entries of a folder.
+// Watch reports changes of the entries of a directory.
 type Watch interface {
-	// Add watches the folder.
+	// Add starts to watch the directory.
 	Add(folder string) error
-	// Events is closed when nothing more can be reported.
+	// Events returns the channel of events. It is closed when the watch has failed or was closed.
 	Events() <-chan inotify.Event
-	// Close ends the watch and returns when its goroutines are gone.
+	// Close stops the watch and returns when its goroutines have exited.
 	Close() error
 }
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
-	// Dir is the folder of device plugins; "" is DefaultDir.
+	// Dir is the device plugin directory; "" means DefaultDir.
 	Dir string
-	// Nodes are the machine's NUMA nodes. Others that plugins name count for nothing.
+	// Nodes are the machine's NUMA nodes. Other nodes that plugins report are ignored.
 	Nodes topologymanager.Nodes
-	// Changed gets the pods whose devices have changed, or whose plugin has come.
+	// Changed receives the pods whose devices have changed, or whose plugin has registered.
 	Changed *pod.Inbox[pod.UID]
-	// CapacityChanged is called, without a lock, when Capacity may return something else; nil:
-	// nobody wants to know. It must not block.
+	// CapacityChanged is called, without a lock, when the result of Capacity may have changed. It
+	// must not block. It is optional.
 	CapacityChanged func()
-	// Listen serves the socket on which plugins register; nil is the machine's.
+	// Listen listens on the registration socket; nil means a Unix socket of the machine.
 	Listen func(path string) (net.Listener, error)
-	// Dial connects to the socket of a plugin; nil is the machine's.
+	// Dial connects to a plugin's socket; nil means a Unix socket of the machine.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
-	// Watch opens what tells of the folder; nil is inotify.
+	// Watch opens a watch for directories; nil means inotify.
 	Watch   func() (Watch, error)
 	Journal *journal.Journal
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// Manager (deviceManager) gives the devices of plugins to containers. It is safe for concurrent
+// Manager (deviceManager) allocates the devices of plugins to containers. It is safe for concurrent
 // use.
 type Manager struct {
 	Config
@@ -94,18 +95,19 @@ type Manager struct {
 	voice   voice
 	plugins *plugins
 
-	changed   chan struct{} // capacity 1: there is something for Run to look at
-	writeLock chan struct{} // capacity 1: who holds the one token writes the file
+	changed   chan struct{} // capacity 1: wakes tend
+	writeLock chan struct{} // capacity 1: the holder of the token writes the file
 	serving   health.Latch  // why plugins cannot register
-	writing   health.Latch  // why the file is not written
+	writing   health.Latch  // why the file cannot be written
 
 	mu      sync.Mutex
 	ledger         // guarded by mu
-	written uint64 // guarded by mu; the generation that the file has
-	fresh   bool   // guarded by mu; there was no file
+	written uint64 // guarded by mu; the generation in the file
+	fresh   bool   // guarded by mu; there was no readable file
 }
 
-// New returns a Manager without devices. Load reads who had which, and Run serves plugins.
+// New returns a Manager without devices. Load reads the allocations from the checkpoint, and Run
+// serves plugins.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Dir == "" {
 		cfg.Dir = DefaultDir
@@ -141,13 +143,13 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Health says why device plugins cannot register; nil if they can.
+// Health returns the error that prevents registrations of device plugins, or nil.
 func (m *Manager) Health() error { return m.serving.Err() }
 
-// Persistence says why the file of allocations is not written; nil if it is.
+// Persistence returns the error of the last write of the checkpoint, or nil.
 func (m *Manager) Persistence() error { return m.writing.Err() }
 
-// wakeUp has Run look at what there is to do. It does not block.
+// wakeUp wakes tend. It does not block.
 func (m *Manager) wakeUp() {
 	select {
 	case m.changed <- struct{}{}:
@@ -155,15 +157,15 @@ func (m *Manager) wakeUp() {
 	}
 }
 
-// voice keeps plugins that come and go all the time from filling the log: what is said too often is
-// said at level debug. Its zero value is ready.
+// voice rate-limits log lines of flapping plugins: lines above the limit get level debug. Its zero
+// value is ready to use.
 type voice struct {
 	mu    sync.Mutex
 	since time.Time // guarded by mu
 	said  int       // guarded by mu
 }
 
-// What is said in how long.
+// The rate limit of voice.
 const (
 	voiceLines  = 60
 	voiceWindow = time.Minute

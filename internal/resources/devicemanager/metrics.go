@@ -12,7 +12,7 @@ type metrics struct {
 	allocations   *prometheus.HistogramVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		registrations: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
@@ -27,11 +27,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// registered counts a try to register. Names that are none of a resource share one label: a plugin
-// could make any number of them up.
+// registered counts a registration attempt.
 func (m *metrics) registered(resource string) { m.registrations.WithLabelValues(resource).Inc() }
 
-// allocated counts a call of a plugin's Allocate.
+// allocated observes the duration of an Allocate call.
 func (m *metrics) allocated(resource string, took time.Duration) {
 	m.allocations.WithLabelValues(resource).Observe(took.Seconds())
 }

@@ -14,21 +14,22 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// Options are what a container needs to use its devices, in the runtime's terms.
+// Options are the CRI options that a container needs to use its devices.
 type Options struct {
-	Envs        []*runtimeapi.KeyValue // by key
+	Envs        []*runtimeapi.KeyValue // sorted by key
 	Devices     []*runtimeapi.Device
-	Mounts      []*runtimeapi.Mount // their labels are left as they are
+	Mounts      []*runtimeapi.Mount // without SELinux labels
 	CDIDevices  []*runtimeapi.CDIDevice
 	Annotations map[string]string // for the runtime
 }
 
-// Options returns what the container, which is about to be created, needs. Plugins that want to
-// know are told that it starts, each for 30 s at most. A plugin that has not registered since this
-// agent began is an error; Changed gets the pod as soon as it does.
+// Options returns the options for a container that is about to be created. It calls
+// PreStartContainer of plugins that require it, each for at most 30 s. If a plugin has not
+// registered since this agent started, Options returns an error, and Changed gets the pod when the
+// plugin registers.
 //
-// Differs from the kubelet: it creates the container with what the plugin said before, to which the
-// devices may not correspond after a reboot.
+// Differs from the kubelet: the kubelet uses the stored response, which may not match the devices
+// after a reboot.
 func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Options, error) {
 	if err := m.allocateMissing(p, c); err != nil {
 		return Options{}, err
@@ -73,8 +74,8 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 	return out, nil
 }
 
-// allocateMissing gives the container what it has not got, though its pod runs: the file of
-// allocations was lost.
+// allocateMissing allocates devices that the container lacks although its pod was admitted, because
+// the checkpoint was lost.
 func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 	for _, r := range requests(p, c) {
 		m.mu.Lock()
@@ -93,7 +94,7 @@ func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 	return nil
 }
 
-// preStart tells the plugin that the container starts, if it wants to know.
+// preStart calls the plugin's PreStartContainer, if required.
 func (h held) preStart(ctx context.Context) error {
 	if !h.prestart {
 		return nil
@@ -110,14 +111,14 @@ func (h held) preStart(ctx context.Context) error {
 	return nil
 }
 
-// response is what one plugin said.
+// response is the allocation response of one plugin.
 type response struct {
 	resource string
 	*pluginapi.ContainerAllocateResponse
 }
 
-// merge puts together what several plugins said. Of two that say different things of one, the first
-// counts; conflicts name them.
+// merge merges the responses of several plugins. If two contradict each other, the first one wins,
+// and conflicts names the item.
 func merge(responses []response) (out Options, conflicts []string) {
 	envs, annotations := map[string]string{}, map[string]string{}
 	devices, mounts, names := map[string]*runtimeapi.Device{}, map[string]*runtimeapi.Mount{}, map[string]bool{}

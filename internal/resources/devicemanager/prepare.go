@@ -12,12 +12,12 @@ import (
 	"berth/internal/pod"
 )
 
-// Prepare has the plugins make ready what Allocate has chosen, container by container, and keeps
-// what they say. It waits for them as long as ctx allows. The error is the first one of a plugin,
-// in its words.
+// Prepare calls the plugins' Allocate for the devices that Allocate has chosen, container by
+// container, and stores the responses. It waits for plugins until ctx is done. It returns the first
+// error of a plugin, unchanged.
 //
-// What an earlier agent has chosen is never an error: a plugin that is not there yet, or fails, is
-// asked again by Options.
+// For allocations of an earlier agent, plugin errors are ignored: Options calls an unavailable or
+// failed plugin again.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 	for c := range pod.Containers(&p.Spec) {
 		if err := m.prepare(ctx, p, c.Name); err != nil {
@@ -50,15 +50,15 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) erro
 	return nil
 }
 
-// saveAllocations writes what plugins have answered. If that fails it is tried again: an agent that
-// ends before asks them once more.
+// saveAllocations persists plugin responses and schedules a retry on failure. If the agent exits
+// before, the plugins are called again.
 func (m *Manager) saveAllocations() {
 	if m.save() != nil {
 		m.wakeUp()
 	}
 }
 
-// ask makes the plugin's Allocate call, and notes the response.
+// ask calls the plugin's Allocate and stores the response.
 func (m *Manager) ask(ctx context.Context, p *v1.Pod, container string, h held) (response []byte, err error) {
 	if h.endpoint == nil {
 		return nil, fmt.Errorf("cannot allocate devices of %s: %w", h.resource, errAway)
@@ -83,8 +83,7 @@ func (m *Manager) ask(ctx context.Context, p *v1.Pod, container string, h held) 
 	return response, nil
 }
 
-// encode returns the response for the first container, as protobuf; not nil even if it says
-// nothing.
+// encode returns the response for the first container as protobuf. It is not nil, even if empty.
 func encode(r *pluginapi.AllocateResponse) ([]byte, error) {
 	if len(r.GetContainerResponses()) == 0 {
 		return nil, fmt.Errorf("the device plugin's response is for no container")

@@ -13,7 +13,7 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// component is who decides, in the journal.
+// component is the component of journal entries.
 const component = "devices"
 
 func (m *Manager) note(p *v1.Pod, container, decision string, err error) {
@@ -29,8 +29,8 @@ func (m *Manager) record(p *v1.Pod, e journal.Entry) {
 	m.Journal.Record(e)
 }
 
-// Hints says near which NUMA nodes the devices for the container could lie; where they lie, if it
-// has them already.
+// Hints returns the topology hints for the container's devices, or of the devices that it already
+// has.
 func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,7 +50,7 @@ func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	return out
 }
 
-// PodHints says near which NUMA nodes the devices for all containers of the pod could lie together.
+// PodHints returns the topology hints for the devices of all containers of the pod together.
 func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,13 +80,13 @@ func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 	return out
 }
 
-// Allocate gives the container the devices that it asks for, near the hint where that can be. Its
-// plugins are asked which they would rather give, for 10 s at most, and told by Prepare. On an
-// error the container has what it had before.
+// Allocate allocates the devices that the container requests, near the hint if possible. It asks
+// plugins for their preference, each for at most 10 s; Prepare calls their Allocate. On an error
+// the allocations of the container do not change.
 //
-// Differs from the kubelet: what a container has already stays, whatever has become of the devices,
-// of their plugin or of the number that it asks for: a pod that runs is not refused after a restart
-// of the agent.
+// Differs from the kubelet: an existing allocation stays, whatever happens to the devices, their
+// plugin or the requested number, so that a running pod is not rejected after a restart of the
+// agent.
 func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint) error {
 	var given []string
 	var err error
@@ -114,12 +114,12 @@ func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint
 		}
 		m.generation++
 		m.mu.Unlock()
-		m.wakeUp() // the file may have them
+		m.wakeUp() // the file may contain the removed allocations
 	}
 	return err
 }
 
-// list names the first few of devices.
+// list names the first 16 devices.
 func list(ids []string) string {
 	const most = 16
 	if len(ids) > most {
@@ -128,8 +128,8 @@ func list(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// reserve gives the container devices of one resource, and returns them and what they were chosen
-// from; nil if it has some, or if no plugin gives any.
+// reserve allocates devices of one resource and returns them with the reason for the choice. It
+// returns nil if the container has an allocation already, or if no plugin offers the resource.
 func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologymanager.Nodes) (ids []string, why string, err error) {
 	m.mu.Lock()
 	has, known := m.pods.get(p.UID, container, r.resource), m.isKnown(r.resource)
@@ -155,7 +155,7 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	if w, err = m.wish(p, container, r, near); err != nil {
 		return nil, "", err
 	}
-	if !w.offers(ids) { // a device went while the plugin was asked
+	if !w.offers(ids) { // a device became unavailable during the call to the plugin
 		ids = w.choose(func(question) []string { return nil })
 	}
 	a := &allocation{devices: make(map[string][]int64, len(ids))}
@@ -167,12 +167,12 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	return a.ids(), w.explain(), nil
 }
 
-// Release takes back what the pod has.
+// Release releases the devices of the pod.
 func (m *Manager) Release(uid pod.UID) {
 	m.drop(func(has pod.UID) bool { return has == uid })
 }
 
-// Retain takes back what pods have that are not to be kept: nobody knows them any more.
+// Retain releases the devices of all pods that are not in keep.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
 	m.drop(func(has pod.UID) bool { return !keep[has] })
 }
@@ -198,11 +198,11 @@ func (m *Manager) drop(goes func(pod.UID) bool) {
 			m.Journal.Record(journal.Entry{Subject: s, Component: component, Decision: "take back " + what, Why: "the pod has ended, or was refused"})
 		}
 	}
-	// What the file still has then belongs to nobody, and goes at a later write.
+	// If this write fails, the file has orphaned allocations until the next write.
 	if err := m.save(); err != nil {
 		m.wakeUp()
 	}
 }
 
-// errAway says that the plugin of a resource is not connected.
+// errAway means that the plugin of a resource is not connected.
 var errAway = errors.New("the device plugin is not connected")

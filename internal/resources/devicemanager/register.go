@@ -11,15 +11,15 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// registration is the service on which plugins register (k8s.io/kubelet, deviceplugin/v1beta1). The
-// reply is sent when the plugin was reached and has told its options.
+// registration is the Registration service of device plugins (k8s.io/kubelet,
+// deviceplugin/v1beta1). It replies after it has connected to the plugin and read its options.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
 	*Manager
 }
 
-// Register takes a plugin that listens on a socket in the folder. The options in the request count
-// for nothing: those that the plugin tells when it is asked do.
+// Register registers a plugin that listens on a socket in the device plugin directory. The options
+// in the request are ignored; those of GetDevicePluginOptions are used.
 func (s registration) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	err := s.register(ctx, r)
 	if err != nil {
@@ -43,10 +43,10 @@ func (s registration) register(ctx context.Context, r *pluginapi.RegisterRequest
 	return s.plugins.connect(ctx, r.GetResourceName(), filepath.Join(s.Dir, r.GetEndpoint()))
 }
 
-// count counts a try to register.
+// count counts a registration attempt.
 //
-// Differs from the kubelet: names that are none of a resource, and names above the number of
-// resources that a node may have, are counted under "": anybody can make them up.
+// Differs from the kubelet: invalid resource names and names beyond maxResources are counted under
+// "", because a client could create any number of label values.
 func (m *Manager) count(resource string) {
 	m.mu.Lock()
 	if !isExtended(resource) || m.hasRoom(resource) != nil {
@@ -56,15 +56,15 @@ func (m *Manager) count(resource string) {
 	m.metrics.registered(resource)
 }
 
-// isFileName reports whether the name is that of an entry of a folder.
+// isFileName reports whether name is a single path element.
 func isFileName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
 func clip(s string) string { return s[:min(len(s), maxErrorText)] }
 
-// ValidatePlugin refuses a plugin, found by the plugin watcher, that speaks no known version or
-// whose name is that of no extended resource.
+// ValidatePlugin validates a plugin that the plugin watcher has found. It returns an error if no
+// version is supported or the name is not that of an extended resource.
 func (m *Manager) ValidatePlugin(name, _ string, versions []string) error {
 	m.count(name)
 	if !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(pluginapi.SupportedVersions[:], v) }) {
@@ -76,12 +76,13 @@ func (m *Manager) ValidatePlugin(name, _ string, versions []string) error {
 	return nil
 }
 
-// RegisterPlugin takes a plugin that the plugin watcher has found. It waits until Run has begun.
+// RegisterPlugin registers a plugin that the plugin watcher has found. It waits until Run has
+// started.
 func (m *Manager) RegisterPlugin(ctx context.Context, name, endpoint string, _ []string) error {
 	return m.plugins.connect(ctx, name, endpoint)
 }
 
-// DeregisterPlugin is told that the socket of a plugin is gone.
+// DeregisterPlugin closes the connection to the plugin if its socket was removed.
 func (m *Manager) DeregisterPlugin(name, socket string) {
 	m.mu.Lock()
 	var e *endpoint

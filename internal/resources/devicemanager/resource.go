@@ -14,22 +14,21 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// resource is what plugins of one name offer.
+// resource is an extended resource that plugins offer.
 type resource struct {
-	endpoint *endpoint // nil: none is connected
-	stopped  time.Time // since when none is
+	endpoint *endpoint // nil: no plugin is connected
+	stopped  time.Time // since when no plugin is connected
 	devices  map[string]device
-	// prestart says that the last plugin wanted to be called before each start.
+	// prestart: the last plugin requires PreStartContainer.
 	prestart bool
 }
 
-// device is one device, as its plugin describes it.
+// device is one device, as reported by its plugin.
 type device struct {
 	healthy bool
-	nodes   []int64 // NUMA nodes, sorted; none: not told
+	nodes   []int64 // NUMA nodes, sorted; may be empty
 }
 
-// healthy returns how many devices are.
 func (r *resource) healthy() int64 {
 	n := int64(0)
 	for _, d := range r.devices {
@@ -40,7 +39,7 @@ func (r *resource) healthy() int64 {
 	return n
 }
 
-// stop makes all devices unhealthy: their plugin is away.
+// stop marks all devices unhealthy because their plugin has disconnected.
 func (r *resource) stop(at time.Time) {
 	r.endpoint, r.stopped = nil, at
 	for id, d := range r.devices {
@@ -49,8 +48,8 @@ func (r *resource) stop(at time.Time) {
 	}
 }
 
-// readDevices returns the devices of a plugin's list by ID. What is wrong with some of them is in
-// complaint, and they are left out. A list that is too long is an error.
+// readDevices returns the devices of a plugin's list by ID. It skips invalid devices and describes
+// them in complaint. A list that is too long is an error.
 func readDevices(list []*pluginapi.Device) (devices map[string]device, complaint string, err error) {
 	if len(list) > maxDevices {
 		return nil, "", fmt.Errorf("it lists %d devices, more than the %d that one resource may have", len(list), maxDevices)
@@ -99,10 +98,10 @@ func readDevices(list []*pluginapi.Device) (devices map[string]device, complaint
 	return devices, strings.Join(wrong, "; "), nil
 }
 
-// maxNodes is how many NUMA nodes topologymanager.Nodes can name.
+// maxNodes is the number of NUMA nodes that topologymanager.Nodes can hold.
 const maxNodes = 64
 
-// maskOf returns those of the NUMA nodes that the machine has.
+// maskOf returns the given NUMA nodes that exist on the machine.
 func maskOf(nodes []int64, machine topologymanager.Nodes) topologymanager.Nodes {
 	var mask topologymanager.Nodes
 	for _, n := range nodes {
@@ -113,17 +112,18 @@ func maskOf(nodes []int64, machine topologymanager.Nodes) topologymanager.Nodes 
 	return mask & machine
 }
 
-// isExtended reports whether a name is that of an extended resource, which plugins may offer: it
-// has a domain, which is not Kubernetes' own (Kubernetes documentation, "Extended resources").
+// isExtended reports whether name is a valid name of an extended resource, which plugins may offer:
+// it has a domain that does not belong to Kubernetes (Kubernetes documentation, "Extended
+// resources").
 func isExtended(name string) bool {
 	if !strings.Contains(name, "/") || strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, v1.DefaultResourceRequestsPrefix) {
 		return false
 	}
-	// Quotas name it with a prefix, which must be a name, too.
+	// Quotas prefix the name; the result must be a qualified name, too.
 	return len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+name)) == 0
 }
 
-// brief returns an error's text, cut where it is too long to be told.
+// brief returns an error's text, cut at maxErrorText.
 func brief(err error) string {
 	text := err.Error()
 	if len(text) <= maxErrorText {

@@ -22,21 +22,21 @@ import (
 	"berth/internal/pod"
 )
 
-// socketName is where plugins register, deprecationName a file that tells plugins that the plugin
-// watcher is the way to come, both in the folder of device plugins.
+// socketName is the registration socket and deprecationName a file that refers plugins to the
+// plugin watcher, both in the device plugin directory.
 const (
 	socketName      = "kubelet.sock"
 	deprecationName = "DEPRECATION"
 	deprecationText = "Device plugins should offer themselves through the plugin watcher, with a socket in the folder plugins_registry of the node agent.\n"
 )
 
-// retries space the tries to serve the socket.
+// retries is the back-off for serving the socket.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2 * time.Minute, Steps: math.MaxInt}
 
-// writeAgain is how long a file that could not be written waits for the next try.
+// writeAgain is the delay before a failed write of the file is retried.
 const writeAgain = 10 * time.Second
 
-// Run takes registrations until ctx is done. It may be called once.
+// Run serves registrations until ctx is done. It may be called once.
 func (m *Manager) Run(ctx context.Context) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(2*maxRegistrations), grpc.ConnectionTimeout(dialTimeout), grpc.WaitForHandlers(true))
 	s := &socket{Manager: m, server: server, broken: make(chan net.Listener)}
@@ -77,7 +77,8 @@ func makeFolder(dir string) error {
 	return nil
 }
 
-// removeSockets removes what plugins and an earlier agent left: plugins see that, and register.
+// removeSockets removes the sockets of plugins and of an earlier agent. Plugins that see this
+// register again.
 func (s *socket) removeSockets() {
 	entries, err := os.ReadDir(s.Dir)
 	for _, e := range entries {
@@ -90,8 +91,7 @@ func (s *socket) removeSockets() {
 	}
 }
 
-// tend forgets plugins that are away for long, and writes the file when what plugins say has
-// changed.
+// tend expires resources of unavailable plugins, and persists changes of device lists.
 func (m *Manager) tend(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -116,8 +116,7 @@ func (m *Manager) tend(ctx context.Context) {
 	}
 }
 
-// forget forgets the resources of plugins that are away for long, and returns when that is to be
-// done again.
+// forget expires the resources of unavailable plugins, and returns the time of the next expiry.
 func (m *Manager) forget() time.Time {
 	m.mu.Lock()
 	gone, next := m.expire(time.Now())
@@ -131,19 +130,18 @@ func (m *Manager) forget() time.Time {
 	return next
 }
 
-// socket is where plugins register. Plugins watch it: one that is made anew tells them to register
-// again.
+// socket is the registration socket. Plugins watch it and register again when it is recreated.
 type socket struct {
 	*Manager
 	server   *grpc.Server
-	broken   chan net.Listener // has ended by itself
+	broken   chan net.Listener // receives listeners whose server has stopped
 	listener net.Listener
-	made     fs.FileInfo // what is at the path of the listener
+	made     fs.FileInfo // the socket file that was created
 	running  sync.WaitGroup
 }
 
-// follow serves the socket, and again when somebody has taken it away, until the watch breaks or
-// ctx is done.
+// follow serves the socket, and recreates it when it is removed, until the watch fails or ctx is
+// done.
 func (s *socket) follow(ctx context.Context) error {
 	if err := makeFolder(s.Dir); err != nil {
 		return err
@@ -154,11 +152,11 @@ func (s *socket) follow(ctx context.Context) error {
 	watch, err := s.Watch()
 	if err == nil {
 		defer watch.Close()
-		// A folder that is removed tells so when its inode goes, which the sockets in it hold as
-		// long as somebody listens. The folder above tells at once.
+		// The removal of a directory is reported when its inode is deleted, which open sockets in
+		// it delay. The watch of the parent directory reports it at once.
 		err = errors.Join(watch.Add(filepath.Dir(s.Dir)), watch.Add(s.Dir))
 	}
-	// Without a watch plugins can register all the same.
+	// Without a watch plugins can still register.
 	if err := errors.Join(s.ensure(ctx), err); err != nil {
 		return err
 	}
@@ -190,7 +188,7 @@ func (s *socket) follow(ctx context.Context) error {
 
 func (s *socket) path() string { return filepath.Join(s.Dir, socketName) }
 
-// ensure serves the socket unless it is there.
+// ensure creates and serves the socket unless it exists.
 func (s *socket) ensure(ctx context.Context) error {
 	is, err := os.Lstat(s.path())
 	switch {
@@ -223,7 +221,8 @@ func (s *socket) ensure(ctx context.Context) error {
 	return nil
 }
 
-// lost makes room for a new listener where one has ended. One that was dropped has its successor.
+// lost removes the socket of a listener that stopped, so that ensure creates a new one. A replaced
+// listener is ignored.
 func (s *socket) lost(l net.Listener) error {
 	if l != s.listener {
 		return nil
@@ -236,7 +235,6 @@ func (s *socket) lost(l net.Listener) error {
 	return nil
 }
 
-// drop ends the listener.
 func (s *socket) drop() {
 	if s.listener != nil {
 		_ = s.listener.Close()
@@ -244,7 +242,8 @@ func (s *socket) drop() {
 	}
 }
 
-// listenUnix listens on a path, which stays when the listener ends: by then it may be another's.
+// listenUnix listens on a path. Closing the listener does not remove the path, which may belong to
+// another process by then.
 func listenUnix(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {

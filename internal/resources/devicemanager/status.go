@@ -11,8 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Capacity returns how many devices there are of each resource, and how many of them are healthy.
-// Resources whose plugins are away for more than five minutes are there with zero.
+// Capacity returns the number of devices and of healthy devices of each resource. Resources whose
+// plugins have been unavailable for more than five minutes have zero.
 func (m *Manager) Capacity() (capacity, allocatable v1.ResourceList) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -30,7 +30,7 @@ func (m *Manager) Capacity() (capacity, allocatable v1.ResourceList) {
 	return capacity, allocatable
 }
 
-// Allocated returns how many devices of each resource are given, each counted once.
+// Allocated returns the number of allocated devices of each resource.
 func (m *Manager) Allocated() map[v1.ResourceName]int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,8 +57,8 @@ func (m *Manager) Registered(name v1.ResourceName) bool {
 	return r != nil && r.endpoint != nil
 }
 
-// AllocatedResourcesStatus returns the devices of the container and their health, by resource
-// (KEP-4680). A device that is not known counts as healthy.
+// AllocatedResourcesStatus returns the devices of the container and their health, sorted by
+// resource (KEP-4680). Unknown devices count as healthy.
 func (m *Manager) AllocatedResourcesStatus(uid pod.UID, container string) []v1.ResourceStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,20 +83,20 @@ func (m *Manager) AllocatedResourcesStatus(uid pod.UID, container string) []v1.R
 // Resource is an extended resource of the node, counted in devices.
 type Resource struct {
 	Name v1.ResourceName `json:"name"`
-	// Devices are all that the plugin lists, Healthy those of them that can be used, Given those
-	// that containers have, Free those that are healthy and can be given.
+	// Devices is the number of listed devices, Healthy of healthy ones, Given of allocated ones,
+	// and Free of healthy ones that are not allocated.
 	Devices int64 `json:"devices"`
 	Healthy int64 `json:"healthy"`
 	Given   int64 `json:"given"`
 	Free    int64 `json:"free"`
-	// Plugin is the socket of the plugin that is connected; "" is none.
+	// Plugin is the socket of the connected plugin; "" if none is connected.
 	Plugin string `json:"plugin,omitempty"`
-	// AwaySince is since when none is, if that is known.
+	// AwaySince is the time when the plugin disconnected, if known.
 	AwaySince *time.Time `json:"awaySince,omitempty"`
 }
 
-// Resources returns the extended resources that plugins offer, have offered, or have given to
-// somebody, by name.
+// Resources returns the extended resources that plugins offer or have offered, or that are
+// allocated, sorted by name.
 func (m *Manager) Resources() []Resource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,11 +137,11 @@ func (m *Manager) Resources() []Resource {
 type Device struct {
 	Resource v1.ResourceName `json:"resource"`
 	ID       string          `json:"id"`
-	// Nodes are the NUMA nodes near which it lies, as its plugin says; none: it does not say.
+	// Nodes are the device's NUMA nodes as reported by its plugin, if any.
 	Nodes []int64 `json:"nodes,omitempty"`
 }
 
-// Devices returns what the container has, by resource and ID.
+// Devices returns the devices of the container, sorted by resource and ID.
 func (m *Manager) Devices(uid pod.UID, container string) []Device {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,7 +155,7 @@ func (m *Manager) Devices(uid pod.UID, container string) []Device {
 	return out
 }
 
-// AllocatableDevices returns the healthy devices of the node, by resource and ID.
+// AllocatableDevices returns the healthy devices of the node, sorted by resource and ID.
 func (m *Manager) AllocatableDevices() []Device {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,41 +12,41 @@ import (
 	"berth/internal/pod"
 )
 
-// Device is a device of a claim, as its driver prepared it.
+// Device is a device of a claim, as prepared by its driver.
 type Device struct {
 	Driver, Pool, Name string
-	// ShareID tells the shares of one device apart (KEP-5075); nil: it is not shared that way.
+	// ShareID distinguishes the shares of one device (KEP-5075); nil: the device is not shared.
 	ShareID *string
-	// Requests are those of the claim that it belongs to; none is all.
+	// Requests are the requests of the claim that the device satisfies; empty means all.
 	Requests []string
-	// CDI are the names under which the runtime finds it.
+	// CDI are the device's CDI names, for the runtime.
 	CDI []string
 }
 
-// claim is one that pods of this node use.
+// claim is a ResourceClaim that pods of this node use.
 type claim struct {
 	uid types.UID
-	// pods are those that use it.
+	// pods are the pods that use it.
 	pods map[pod.UID]origin
-	// drivers are those that have to take it back.
+	// drivers are the drivers that must unprepare it.
 	drivers map[string]prepared
-	// allocation is the one that was prepared; "" is not known: it is from the file.
+	// allocation identifies the prepared allocation; "": unknown, because restored from the file.
 	allocation string
-	// earlier: an earlier agent had it prepared, or was about to.
+	// earlier: restored from the file of an earlier agent, which prepared it or was about to.
 	earlier bool
 }
 
-// origin is since when it is known that a pod uses a claim.
+// origin is which agent recorded that a pod uses a claim.
 type origin int
 
 const (
 	ofThisAgent origin = iota + 1
-	ofAnEarlier        // and this one was not asked to prepare it
+	ofAnEarlier        // and Prepare was not called in this one
 )
 
-// prepared is what a driver made of a claim.
+// prepared is the result of a driver's NodePrepareResources for a claim.
 type prepared struct {
-	// done: it was, by this agent, and not taken back since.
+	// done: prepared by this agent, and not unprepared since.
 	done    bool
 	devices []Device
 }
@@ -60,32 +60,32 @@ func (c *claim) done() bool {
 	return true
 }
 
-// reference is what a driver is told of a claim.
+// reference identifies a claim in a driver call.
 type reference struct {
 	key types.NamespacedName
 	uid types.UID
 }
 
-// calls are what to ask of drivers, by their names.
+// calls are the claims to prepare or unprepare, by driver name.
 type calls map[string][]reference
 
-// book is which pods use which claims. It is safe for concurrent use. What it is asked about a
-// claim changes only under the claim's flight.
+// book records which pods use which claims, and persists it. It is safe for concurrent use. The
+// entry of a claim changes only while its inflight lock is held.
 type book struct {
 	path      string
-	writeLock chan struct{} // capacity 1: who holds the one token writes the file
+	writeLock chan struct{} // capacity 1: the holder of the token writes the file
 
 	mu      sync.Mutex
 	claims  map[types.NamespacedName]*claim // guarded by mu
-	changes uint64                          // guarded by mu; counts them
-	saved   uint64                          // guarded by mu; the change that the file is at
+	changes uint64                          // guarded by mu; counts changes
+	saved   uint64                          // guarded by mu; value of changes in the file
 }
 
 func newBook(path string) *book {
 	return &book{path: path, writeLock: make(chan struct{}, 1), claims: map[types.NamespacedName]*claim{}}
 }
 
-// save has the file tell what the book does, durably. It is one write for all who wait.
+// save writes the file durably, if it is out of date. Concurrent callers share a write.
 func (b *book) save() error {
 	b.writeLock <- struct{}{}
 	defer func() { <-b.writeLock }()
@@ -107,8 +107,8 @@ func (b *book) save() error {
 	return nil
 }
 
-// refer notes that the pod uses the claims, and returns what drivers are to prepare for that. On an
-// error nothing is noted.
+// refer records that the pod uses the claims, and returns the driver calls to prepare them. On an
+// error nothing is recorded.
 func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,7 +147,7 @@ func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
 			}
 		}
 		for driver := range c.drivers {
-			if !slices.Contains(a.drivers, driver) { // of an allocation before the agent started: it has nothing but to take it back
+			if !slices.Contains(a.drivers, driver) { // of an earlier allocation: only to be unprepared
 				c.drivers[driver] = prepared{done: true}
 			}
 		}
@@ -155,8 +155,8 @@ func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
 	return todo, nil
 }
 
-// note keeps what the driver made of the claims. Devices from before are replaced.
-// Differs from the kubelet: it adds to those that its file had.
+// note records the devices that the driver prepared for the claims. It replaces earlier devices.
+// Differs from the kubelet: it appends to the devices of its checkpoint.
 func (b *book) note(driver string, made map[types.NamespacedName][]Device) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,8 +168,8 @@ func (b *book) note(driver string, made map[types.NamespacedName][]Device) {
 	}
 }
 
-// leave notes that the pod uses its claims no more, but for those that nobody else uses: it returns
-// what drivers are to take back for those, and their keys.
+// leave removes the pod from the claims that other pods use, too. For the claims of which it is the
+// last user, it returns the unprepare calls and the keys; forget removes those.
 func (b *book) leave(uid pod.UID, held []types.NamespacedName) (todo calls, last []types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,7 +184,7 @@ func (b *book) leave(uid pod.UID, held []types.NamespacedName) (todo calls, last
 		default:
 			last = append(last, key)
 			for driver, d := range c.drivers {
-				d.done = false // whoever comes next has it prepared anew, whatever becomes of this
+				d.done = false // the next pod prepares it again, even if unprepare fails
 				c.drivers[driver] = d
 				todo[driver] = append(todo[driver], reference{key, c.uid})
 			}
@@ -193,7 +193,7 @@ func (b *book) leave(uid pod.UID, held []types.NamespacedName) (todo calls, last
 	return todo, last
 }
 
-// forget drops claims that were taken back.
+// forget deletes claims that were unprepared.
 func (b *book) forget(keys []types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,7 +219,7 @@ func (b *book) heldBy(uid pod.UID) []types.NamespacedName {
 	return out
 }
 
-// orphans returns the pods of an earlier agent that use claims and are not among those to keep.
+// orphans returns the pods of an earlier agent that use claims and are not in keep.
 func (b *book) orphans(keep map[pod.UID]bool) map[pod.UID]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,7 +234,7 @@ func (b *book) orphans(keep map[pod.UID]bool) map[pod.UID]bool {
 	return out
 }
 
-// podsWith returns the pods that use one of the devices of the driver.
+// podsWith returns the pods that use one of the driver's devices in changed.
 func (b *book) podsWith(driver string, changed map[deviceID]bool) []pod.UID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,8 +249,8 @@ func (b *book) podsWith(driver string, changed map[deviceID]bool) []pod.UID {
 	return slices.Collect(maps.Keys(out))
 }
 
-// devices returns those of a claim that the pod uses, by driver and in its order; false if the pod
-// uses no such claim.
+// devices returns the devices of a claim, by driver and in its order; false if the pod does not use
+// the claim.
 func (b *book) devices(uid pod.UID, key types.NamespacedName) ([]Device, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -265,7 +265,8 @@ func (b *book) devices(uid pod.UID, key types.NamespacedName) ([]Device, bool) {
 	return out, true
 }
 
-// inUse counts the claims that are prepared, or were by an earlier agent, by driver, and all.
+// inUse returns the number of claims that are prepared, or were by an earlier agent, by driver and
+// in total.
 func (b *book) inUse() (byDriver map[string]int, all int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// callTimeout bounds one call of a driver.
+// callTimeout is the timeout of a driver call.
 const callTimeout = 45 * time.Second
 
-// maxText is how many bytes of a driver's error are told on: an event has no room for more.
+// maxText is the maximum length of a driver's error text, in bytes, so that it fits into an event.
 const maxText = 800
 
-// call makes one call of a driver.
+// call makes one driver call.
 func (m *Manager) call(ctx context.Context, driver, method string, do func(context.Context, drav1.DRAPluginClient) error) error {
 	e, err := m.drivers.choose(driver)
 	if err != nil {
@@ -31,7 +31,7 @@ func (m *Manager) call(ctx context.Context, driver, method string, do func(conte
 	err = do(ctx, e.client)
 	m.metrics.called(driver, method, time.Since(began), err)
 	if status.Code(err) == codes.DeadlineExceeded && time.Since(began) > callTimeout-time.Second {
-		// In the same words whichever end of the connection sees it first.
+		// The same message, whether the client or the server times out first.
 		err = status.FromContextError(context.DeadlineExceeded).Err()
 	}
 	if err != nil {
@@ -40,7 +40,7 @@ func (m *Manager) call(ctx context.Context, driver, method string, do func(conte
 	return nil
 }
 
-// shorten cuts a long error of a call, and keeps its code.
+// shorten cuts a long gRPC error message and preserves the code.
 func shorten(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || len(s.Message()) <= maxText {
@@ -61,8 +61,8 @@ func protos(claims []reference) []*drav1.Claim {
 	return out
 }
 
-// prepareAt has a driver prepare claims. It returns the devices of those that it has prepared, also
-// with an error.
+// prepareAt calls the driver's NodePrepareResources. It returns the devices of the prepared claims,
+// also with an error.
 func (m *Manager) prepareAt(ctx context.Context, driver string, claims []reference) (map[types.NamespacedName][]Device, error) {
 	var answer *drav1.NodePrepareResourcesResponse
 	err := m.call(ctx, driver, drav1.DRAPlugin_NodePrepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
@@ -86,7 +86,8 @@ func (m *Manager) prepareAt(ctx context.Context, driver string, claims []referen
 	return made, nil
 }
 
-// unprepareAt has a driver take claims back. The error is of any that it has not.
+// unprepareAt calls the driver's NodeUnprepareResources. It returns an error if any claim was not
+// unprepared.
 func (m *Manager) unprepareAt(ctx context.Context, driver string, claims []reference) error {
 	var answer *drav1.NodeUnprepareResourcesResponse
 	err := m.call(ctx, driver, drav1.DRAPlugin_NodeUnprepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
@@ -103,8 +104,8 @@ func (m *Manager) unprepareAt(ctx context.Context, driver string, claims []refer
 	return nil
 }
 
-// judge goes through a driver's answer and has take what it says of each claim that it carried out.
-// A claim that was not asked for makes all of the answer unbelievable.
+// judge validates a driver's response and calls take for each claim that succeeded. A response for
+// a claim that was not requested invalidates the whole response.
 func judge[A interface{ GetError() string }](method string, asked []reference, answers map[string]A, take func(reference, A)) error {
 	uids := map[string]bool{}
 	for _, r := range asked {

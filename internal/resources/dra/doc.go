@@ -1,12 +1,11 @@
-// Package dra is the node's side of dynamic resource allocation (KEP-4381): it has drivers prepare
-// the claims of a pod before the pod's sandbox is made, tells which devices each container gets,
-// and has drivers take the claims back when the last pod that uses them has ended.
+// Package dra is the node's side of dynamic resource allocation (KEP-4381): it calls drivers to
+// prepare the claims of a pod before the pod's sandbox is created, returns the devices of each
+// container, and calls drivers to unprepare a claim when the last pod that uses it has terminated.
 //
-// Owns: the registered DRA drivers, and their connections; which pods use which claims
-// (dra_manager_state) and how healthy the devices are (dra_health_state), both in the root
-// directory and in the kubelet's forms; the removal of the node's ResourceSlices when their driver
-// is gone.
-// Reads: the ResourceClaims of pods; what drivers answer.
-// Never: allocates a device, writes a claim, remembers across a restart that a claim was prepared,
-// waits for a driver in anything but Prepare and Unprepare.
+// Owns: the registered DRA drivers and their connections; which pods use which claims
+// (dra_manager_state) and the health of devices (dra_health_state), both in the root directory and
+// in the kubelet's format; the removal of the node's ResourceSlices when their driver is gone.
+// Reads: the ResourceClaims of pods; the responses of drivers.
+// Never: allocates a device, writes a claim, relies across a restart on a claim being prepared,
+// waits for a driver outside Prepare and Unprepare.
 package dra

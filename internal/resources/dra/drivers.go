@@ -19,7 +19,7 @@ import (
 	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 )
 
-// services are the versions of the drivers' service, as drivers list them.
+// services are the supported versions of the driver service, by the name in the registration.
 var services = map[string]func(grpc.ClientConnInterface) drav1.DRAPluginClient{
 	drav1.DRAPluginService: drav1.NewDRAPluginClient,
 	drav1beta1.DRAPluginService: func(c grpc.ClientConnInterface) drav1.DRAPluginClient {
@@ -27,35 +27,35 @@ var services = map[string]func(grpc.ClientConnInterface) drav1.DRAPluginClient{
 	},
 }
 
-// reconnects space the tries to connect to a driver whose socket is there. One that is back must be
-// found well before absence is over.
+// reconnects is the back-off for connections to a driver. It must find a recovered driver well
+// before absence is over.
 var reconnects = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 
-// endpoint is a socket on which a driver listens. A driver that is being replaced has two.
+// endpoint is a socket on which a driver listens. A driver has two during a rolling update.
 type endpoint struct {
 	driver, address string
-	// number is higher than that of endpoints that were there before.
+	// number increases with each registration.
 	number    uint64
 	client    drav1.DRAPluginClient
 	conn      *grpc.ClientConn
 	connected bool          // guarded by drivers.mu
-	gone      chan struct{} // closed when it is deregistered
+	gone      chan struct{} // closed on deregistration
 }
 
-// drivers are those that are registered. It is safe for concurrent use.
+// drivers are the registered drivers. It is safe for concurrent use.
 type drivers struct {
 	dial func(ctx context.Context, socket string) (net.Conn, error)
-	// changed is told, without a lock, that a driver has come, gone, connected or lost its last
+	// changed is called, without a lock, after a driver was deregistered, connected or lost its
 	// connection.
 	changed func(driver string)
 
 	mu        sync.Mutex
 	count     uint64                 // guarded by mu
 	endpoints map[string][]*endpoint // guarded by mu; by driver, the oldest first
-	fresh     []*endpoint            // guarded by mu; of which nobody watches the connection yet
+	fresh     []*endpoint            // guarded by mu; not followed yet
 }
 
-// chooseService returns the first version that is known.
+// chooseService returns the client of the first supported version.
 func chooseService(versions []string) (func(grpc.ClientConnInterface) drav1.DRAPluginClient, error) {
 	for _, v := range versions {
 		if client := services[v]; client != nil {
@@ -65,7 +65,7 @@ func chooseService(versions []string) (func(grpc.ClientConnInterface) drav1.DRAP
 	return nil, fmt.Errorf("none of the versions %q is supported; %s and %s are", versions, drav1.DRAPluginService, drav1beta1.DRAPluginService)
 }
 
-// chooseEndpoint returns the newest that is connected, or else the newest; nil if there is none.
+// chooseEndpoint returns the newest connected endpoint, or else the newest; nil if there is none.
 func chooseEndpoint(all []*endpoint) *endpoint {
 	for _, e := range slices.Backward(all) {
 		if e.connected {
@@ -89,7 +89,7 @@ func validateDriver(name string, versions []string) error {
 	return nil
 }
 
-// add registers an endpoint of a driver and begins to connect to it.
+// add registers an endpoint of a driver.
 func (d *drivers) add(name, address string, versions []string) error {
 	if err := validateDriver(name, versions); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (d *drivers) add(name, address string, versions []string) error {
 	return nil
 }
 
-// remove forgets an endpoint of a driver.
+// remove deregisters an endpoint of a driver.
 func (d *drivers) remove(name, address string) {
 	d.mu.Lock()
 	i := slices.IndexFunc(d.endpoints[name], func(e *endpoint) bool { return e.address == address })
@@ -136,11 +136,11 @@ func (d *drivers) remove(name, address string) {
 	e.connected = false
 	d.mu.Unlock()
 	close(e.gone)
-	_ = e.conn.Close() // which has no error but that it was closed
+	_ = e.conn.Close() // only fails if closed already
 	d.changed(name)
 }
 
-// closeAll ends the connections of all, without forgetting them.
+// closeAll closes all connections without deregistering the endpoints.
 func (d *drivers) closeAll() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +151,7 @@ func (d *drivers) closeAll() {
 	}
 }
 
-// takeFresh returns the endpoints that nobody watches yet.
+// takeFresh returns the endpoints that are not followed yet, and clears the list.
 func (d *drivers) takeFresh() []*endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,7 +160,7 @@ func (d *drivers) takeFresh() []*endpoint {
 	return fresh
 }
 
-// choose returns the endpoint for calls of the driver.
+// choose returns the endpoint for driver calls.
 func (d *drivers) choose(name string) (*endpoint, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,7 +170,7 @@ func (d *drivers) choose(name string) (*endpoint, error) {
 	return nil, fmt.Errorf("DRA driver %s is not registered", name)
 }
 
-// connected reports whether the driver has an endpoint that is connected.
+// connected reports whether the driver has a connected endpoint.
 func (d *drivers) connected(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +178,7 @@ func (d *drivers) connected(name string) bool {
 	return e != nil && e.connected
 }
 
-// connectedNames returns the drivers that have one, sorted.
+// connectedNames returns the names of connected drivers, sorted.
 func (d *drivers) connectedNames() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,7 +192,7 @@ func (d *drivers) connectedNames() []string {
 	return out
 }
 
-// follow keeps track of the endpoint's connection, and has it made whenever it is not there.
+// follow tracks the state of the endpoint's connection, and reconnects when it is idle.
 func (d *drivers) follow(ctx context.Context, e *endpoint) {
 	for {
 		state := e.conn.GetState()
@@ -213,7 +213,7 @@ func (d *drivers) follow(ctx context.Context, e *endpoint) {
 	}
 }
 
-// whileThere returns a context that ends with ctx and when the endpoint is deregistered.
+// whileThere returns a context that is also canceled when the endpoint is deregistered.
 func (e *endpoint) whileThere(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

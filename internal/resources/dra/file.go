@@ -15,13 +15,13 @@ import (
 	"berth/internal/pod"
 )
 
-// What the file of claims says that it is.
+// Kind and version of the claim checkpoint.
 const (
 	fileKind    = "DRACheckpoint"
 	fileVersion = "checkpoint.dra.kubelet.k8s.io/v1"
 )
 
-// envelope is the file: a document as text, and its CRC-32 (IEEE).
+// envelope is the file: a JSON document as a string, and its CRC-32 (IEEE).
 type envelope struct {
 	Data     string
 	Checksum uint32
@@ -51,7 +51,7 @@ type deviceForm struct {
 	CDIDeviceIDs []string
 }
 
-// encodeClaims returns the file of the claims, in the order of their names.
+// encodeClaims returns the content of the claim checkpoint, sorted by claim.
 func encodeClaims(claims map[types.NamespacedName]*claim) ([]byte, error) {
 	d := document{Kind: fileKind, APIVersion: fileVersion, Claims: []claimForm{}}
 	for _, key := range slices.SortedFunc(maps.Keys(claims), compareKeys) {
@@ -76,7 +76,7 @@ func encodeClaims(claims map[types.NamespacedName]*claim) ([]byte, error) {
 	return json.Marshal(envelope{Data: string(data), Checksum: crc32.ChecksumIEEE(data)})
 }
 
-// decodeClaims reads what encodeClaims, or a kubelet, wrote.
+// decodeClaims decodes a claim checkpoint of this package or of a kubelet.
 func decodeClaims(content []byte) (map[types.NamespacedName]*claim, error) {
 	var e envelope
 	if err := json.Unmarshal(content, &e); err != nil {
@@ -114,7 +114,7 @@ func decodeClaims(content []byte) (map[types.NamespacedName]*claim, error) {
 	return out, nil
 }
 
-// load reads the file of an earlier agent, if there is one.
+// load reads the claim checkpoint, if it exists.
 func (b *book) load() error {
 	content, err := os.ReadFile(b.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,41 +10,42 @@ import (
 )
 
 const (
-	// freshFor is how long a device is as healthy as its driver said, if the driver does not say.
+	// freshFor is how long a health report is valid if the driver does not specify it.
 	freshFor = 30 * time.Second
-	// freshAtMost bounds what a driver says.
+	// freshAtMost limits the validity that a driver specifies.
 	freshAtMost = 365 * 24 * time.Hour
-	// maxDevices is how many devices of a driver are remembered that it tells of no more.
+	// maxDevices is the number of devices up to which devices missing from a driver's list are
+	// retained.
 	maxDevices = 10000
 )
 
-// deviceID is a device of a driver.
+// deviceID identifies a device of a driver.
 type deviceID struct{ pool, name string }
 
-// deviceHealth is what was last heard of a device.
+// deviceHealth is the last reported health of a device.
 type deviceHealth struct {
 	health  v1.ResourceHealthStatus
 	message string
-	// until is when that is worth nothing any more.
+	// until is when the report expires.
 	until time.Time
-	// timeout is how long it was worth something.
+	// timeout is how long the report is valid.
 	timeout time.Duration
 }
 
-// healths are those of the devices of all drivers; a device that is missing is Unknown. It is safe
-// for concurrent use.
+// healths is the health of the devices of all drivers; a missing device is Unknown. It is safe for
+// concurrent use.
 type healths struct {
 	mu      sync.Mutex
 	drivers map[string]*driverHealths // guarded by mu
 }
 
-// driverHealths are those of one driver, as its newest endpoint tells.
+// driverHealths is the health of one driver's devices, as reported by its newest endpoint.
 type driverHealths struct {
-	reporter uint64 // the endpoint's number; 0 is none: they are from the file
+	reporter uint64 // number of the endpoint; 0: restored from the file
 	devices  map[deviceID]deviceHealth
 }
 
-// healthOf reads what a driver says of a device at a time.
+// healthOf converts a driver's report at the given time.
 func healthOf(d *healthapi.DeviceHealth, now time.Time) deviceHealth {
 	h := deviceHealth{health: v1.ResourceHealthStatusUnknown, message: cut(d.GetMessage(), v1.ResourceHealthMessageMaxLength), timeout: freshFor}
 	switch d.GetHealth() {
@@ -60,7 +61,7 @@ func healthOf(d *healthapi.DeviceHealth, now time.Time) deviceHealth {
 	return h
 }
 
-// cut shortens a text to so many bytes, the last three of which say so.
+// cut limits a text to limit bytes, with an ellipsis.
 func cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -68,9 +69,9 @@ func cut(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit-3], "") + "..."
 }
 
-// update takes a driver's list from one of its endpoints, and returns the devices that are another
-// way now. Who is older than the last teller is not heard.
-// Differs from the kubelet: with it, the endpoint that is being replaced is heard too.
+// update applies a report of a driver's endpoint, and returns the devices that have changed. It
+// ignores endpoints older than the last reporter.
+// Differs from the kubelet: it also accepts reports of the endpoint that is being replaced.
 func (h *healths) update(e *endpoint, list []*healthapi.DeviceHealth, now time.Time) (changed map[deviceID]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +89,7 @@ func (h *healths) update(e *endpoint, list []*healthapi.DeviceHealth, now time.T
 		next[deviceID{v.GetDevice().GetPoolName(), v.GetDevice().GetDeviceName()}] = healthOf(v, now)
 	}
 	if len(d.devices) <= maxDevices {
-		for id, was := range d.devices { // what is told of no more stays what it was, for its time
+		for id, was := range d.devices { // devices that are not reported any more stay until they expire
 			if _, told := next[id]; !told && was.until.After(now) {
 				next[id] = was
 			}
@@ -99,7 +100,7 @@ func (h *healths) update(e *endpoint, list []*healthapi.DeviceHealth, now time.T
 	return changed
 }
 
-// silence forgets what the endpoint told, whose stream has ended.
+// silence removes the reports of an endpoint whose stream has failed.
 func (h *healths) silence(e *endpoint) (changed map[deviceID]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,8 +112,8 @@ func (h *healths) silence(e *endpoint) (changed map[deviceID]bool) {
 	return differences(d.devices, nil)
 }
 
-// expire forgets what is too old, and returns the devices by driver that are another way now, and
-// when the next is too old; zero for never.
+// expire removes expired reports. It returns the devices that have changed, by driver, and the time
+// of the next expiry; zero: never.
 func (h *healths) expire(now time.Time) (changed map[string]map[deviceID]bool, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +137,7 @@ func (h *healths) expire(now time.Time) (changed map[string]map[deviceID]bool, n
 	return changed, next
 }
 
-// of returns how healthy a device is.
+// of returns the health of a device and its message.
 func (h *healths) of(driver string, id deviceID, now time.Time) (v1.ResourceHealthStatus, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +149,7 @@ func (h *healths) of(driver string, id deviceID, now time.Time) (v1.ResourceHeal
 	return v1.ResourceHealthStatusUnknown, ""
 }
 
-// differences returns the devices of which the two say something else.
+// differences returns the devices whose health or message differs.
 func differences(a, b map[deviceID]deviceHealth) map[deviceID]bool {
 	unknown := deviceHealth{health: v1.ResourceHealthStatusUnknown}
 	look := func(in map[deviceID]deviceHealth, id deviceID) deviceHealth {
@@ -169,7 +170,7 @@ func differences(a, b map[deviceID]deviceHealth) map[deviceID]bool {
 	return out
 }
 
-// earlier returns the earlier of two times, of which a zero one is never.
+// earlier returns the earlier of two times; a zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

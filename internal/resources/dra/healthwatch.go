@@ -17,17 +17,17 @@ import (
 	"berth/internal/pod"
 )
 
-// listenAgain is the time from the end of a stream of healths to the next try.
+// listenAgain is the delay before a failed health stream is reopened.
 const listenAgain = 5 * time.Second
 
-// watchHealth hears what the endpoint tells of its devices, as long as it is there. A driver that
-// has no such service is asked once (KEP-4680).
+// watchHealth follows the endpoint's health reports until it is deregistered. If the driver does
+// not implement the service, it returns (KEP-4680).
 func (m *Manager) watchHealth(ctx context.Context, e *endpoint) {
 	client, told := healthapi.NewDRAResourceHealthClient(e.conn), ""
 	for {
 		err := m.listen(ctx, e, client)
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errDeregistered) {
-			return // the agent leaves: the next one begins with what is known
+			return // the agent stops: the next agent restores the reports
 		}
 		m.healthChanged(e.driver, m.healths.silence(e))
 		if status.Code(err) == codes.Unimplemented || ctx.Err() != nil {
@@ -43,7 +43,7 @@ func (m *Manager) watchHealth(ctx context.Context, e *endpoint) {
 	}
 }
 
-// listen hears one stream to its end, which is an error.
+// listen reads one stream until it fails, and returns the error.
 func (m *Manager) listen(ctx context.Context, e *endpoint, client healthapi.DRAResourceHealthClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -52,13 +52,13 @@ func (m *Manager) listen(ctx context.Context, e *endpoint, client healthapi.DRAR
 		var list *healthapi.NodeWatchResourcesResponse
 		if list, err = stream.Recv(); err == nil {
 			m.healthChanged(e.driver, m.healths.update(e, list.GetDevices(), time.Now()))
-			m.wakeUp() // it is worth something for a time
+			m.wakeUp() // to schedule the expiry
 		}
 	}
 	return err
 }
 
-// healthChanged tells those whom it concerns.
+// healthChanged wakes the writer of the health file and notifies the affected pods.
 func (m *Manager) healthChanged(driver string, changed map[deviceID]bool) {
 	if len(changed) == 0 {
 		return
@@ -72,7 +72,7 @@ func (m *Manager) healthChanged(driver string, changed map[deviceID]bool) {
 	}
 }
 
-// expireHealths forgets what is too old, and returns when the next is; zero for never.
+// expireHealths removes expired reports, and returns the time of the next expiry; zero: never.
 func (m *Manager) expireHealths(now time.Time) time.Time {
 	changed, next := m.healths.expire(now)
 	for driver, devices := range changed {
@@ -92,7 +92,7 @@ type deviceHealthForm struct {
 	Message            string
 }
 
-// encodeHealths returns the file of healths: JSON, by driver and device.
+// encode returns the content of the health file: JSON, by driver and device.
 func (h *healths) encode() ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,8 +107,8 @@ func (h *healths) encode() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// decode reads what encode wrote. The file is written when a health changes, and not each time that
-// it is confirmed: what it says is worth something for its time from now on.
+// decode decodes the content of the health file. The file is written when a health changes and not
+// at each report, so the validity of its reports starts anew from now.
 func (h *healths) decode(content []byte, now time.Time) error {
 	var in map[string]driverHealthForm
 	if err := json.Unmarshal(content, &in); err != nil {

@@ -8,15 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// inflight lets one at a time have a claim prepared or taken back. Who needs several gets them at
-// once, so that no two wait for each other.
+// inflight is a lock per claim, held while the claim is prepared or unprepared. Several claims are
+// locked at once, which prevents deadlocks.
 type inflight struct {
 	mu      sync.Mutex
-	airborn map[types.NamespacedName]chan struct{} // guarded by mu; closed when the flight ends
+	airborn map[types.NamespacedName]chan struct{} // guarded by mu; closed on unlock
 }
 
-// take waits until none of the claims is in use by another and takes them all, until land is
-// called. It ends with ctx.
+// take waits until all the claims are unlocked, and locks them until land is called. It fails when
+// ctx is done.
 func (f *inflight) take(ctx context.Context, keys []types.NamespacedName) (land func(), err error) {
 	mine := make(chan struct{})
 	for {
@@ -32,7 +32,7 @@ func (f *inflight) take(ctx context.Context, keys []types.NamespacedName) (land 
 	}
 }
 
-// tryTake returns what to wait for, nil if the claims are taken.
+// tryTake returns nil if it has locked the claims, and else the channel to wait for.
 func (f *inflight) tryTake(keys []types.NamespacedName, mine chan struct{}) (ahead chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,46 +17,47 @@ import (
 	"berth/internal/record/journal"
 )
 
-// API is the part of the API server that holds claims and what drivers offer.
+// API is the part of the API server that holds ResourceClaims and ResourceSlices.
 type API interface {
 	GetResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error)
-	// DeleteResourceSlices removes those that are selected.
+	// DeleteResourceSlices deletes the ResourceSlices that match s.
 	DeleteResourceSlices(ctx context.Context, s kube.Selector) error
 }
 
-// Reporting is how much of the health of devices the status of pods tells (KEP-4680).
+// Reporting is how much of the devices' health is reported in the status of pods (KEP-4680).
 type Reporting int
 
-// How much it tells: all, nothing of what drivers say about it (without the feature gate
-// ResourceHealthStatusMessage), nothing (without ResourceHealthStatus; drivers are not asked then).
+// The levels: health and messages; no messages (without the feature gate
+// ResourceHealthStatusMessage); nothing (without ResourceHealthStatus; drivers are not queried
+// then).
 const (
 	ReportAll Reporting = iota
 	ReportNoMessages
 	ReportNothing
 )
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
-	// API is the API server; nil without one: then no claim can be prepared.
+	// API is the API server; nil if there is none: Prepare fails for every claim then.
 	API API
 	// NodeName is the name of the Node.
 	NodeName string
-	// StateFile is <root>/dra_manager_state, HealthFile <root>/dra_health_state. Their folder must
-	// be there when Load is called.
+	// StateFile is <root>/dra_manager_state, HealthFile <root>/dra_health_state. Their directory
+	// must exist before Load is called.
 	StateFile, HealthFile string
-	// Dial connects to the socket of a driver; nil is the machine's.
+	// Dial connects to a driver's socket; nil means a Unix socket of the machine.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
-	// Reporting is how much of the health of devices is told.
+	// Reporting is how much of the devices' health is reported.
 	Reporting Reporting
-	// Journal is where it is recorded what was done for pods; nil: nowhere.
+	// Journal records decisions about pods. It is optional.
 	Journal *journal.Journal
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// Manager (DRA manager) has the claims of pods prepared and taken back. It is safe for concurrent
-// use, and a plugins.Handler for the type DRAPlugin.
+// Manager (DRA manager) has the claims of pods prepared and unprepared. It is safe for concurrent
+// use, and is a plugins.Handler for the type DRAPlugin.
 type Manager struct {
 	Config
 	metrics  *metrics
@@ -70,14 +71,14 @@ type Manager struct {
 	pods     pod.Publisher[pod.UID]
 
 	healthFile *checkpoint.Writer
-	healthWake chan struct{} // capacity 1: the file of healths is older than they are
-	wake       chan struct{} // capacity 1: there is something for Run to look at
+	healthWake chan struct{} // capacity 1: the health file is out of date
+	wake       chan struct{} // capacity 1: wakes Run
 	running    sync.WaitGroup
-	// registering orders what is made of drivers that come and go.
+	// registering serializes the effects of connection changes.
 	registering sync.Mutex
 }
 
-// New returns a Manager without drivers and claims. Load reads those of an earlier agent.
+// New returns a Manager without drivers and claims. Load restores those of an earlier agent.
 func New(cfg Config) (*Manager, error) {
 	switch {
 	case cfg.Log == nil:
@@ -104,9 +105,9 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Load reads what an earlier agent, or a kubelet, left. The error is of a file of claims that
-// cannot be read: without it, nobody would take them back. A file of healths that cannot be read is
-// set aside.
+// Load restores the state of an earlier agent or a kubelet. It returns an error if the claim
+// checkpoint cannot be read, because its claims would never be unprepared. It sets aside a health
+// file that cannot be read.
 func (m *Manager) Load() error {
 	if err := m.book.load(); err != nil {
 		return err
@@ -121,14 +122,14 @@ func (m *Manager) Load() error {
 	return nil
 }
 
-// Run keeps the connections to drivers, hears of the health of devices, withdraws what drivers
-// offer that are gone, and tries again what failed. It blocks until ctx is done; drivers are called
-// no more then.
+// Run maintains the connections to drivers, follows the health of devices, deletes the
+// ResourceSlices of absent drivers, and retries failed operations. It blocks until ctx is done and
+// makes no driver calls after that.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.running.Wait()
 	defer m.drivers.closeAll()
 	if m.Reporting != ReportNothing {
-		m.running.Go(func() { _ = m.healthFile.Run(ctx) }) // it ends with ctx, and knows no other error
+		m.running.Go(func() { _ = m.healthFile.Run(ctx) }) // only fails with ctx.Err()
 	}
 	m.wipes.plan(allDrivers, time.Now())
 	timer := time.NewTimer(0)
@@ -147,7 +148,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// step does what is due, and returns when it is to be called next; zero for never.
+// step does what is due, and returns when it must be called next; zero: never.
 func (m *Manager) step(ctx context.Context, now time.Time) time.Time {
 	for _, e := range m.drivers.takeFresh() {
 		m.attend(ctx, e)
@@ -162,7 +163,7 @@ func (m *Manager) step(ctx context.Context, now time.Time) time.Time {
 	return earlier(next, later)
 }
 
-// attend follows an endpoint until it is deregistered.
+// attend starts to follow an endpoint until it is deregistered.
 func (m *Manager) attend(ctx context.Context, e *endpoint) {
 	there, leave := e.whileThere(ctx)
 	m.running.Go(func() {
@@ -174,7 +175,7 @@ func (m *Manager) attend(ctx context.Context, e *endpoint) {
 	}
 }
 
-// takeBackAll has drivers take back the claims of pods that are gone.
+// takeBackAll unprepares the claims of orphaned pods.
 func (m *Manager) takeBackAll(ctx context.Context, pods []pod.UID) {
 	var mu sync.Mutex
 	var done []pod.UID // guarded by mu
@@ -202,23 +203,23 @@ func (m *Manager) wakeUp() {
 	}
 }
 
-// Subscribe returns an inbox that gets the pods to look at: Prepare has failed for them and may
-// succeed now, or the health of their devices has changed. It is called before Run.
+// Subscribe returns an inbox for pods to sync: Prepare has failed and may succeed now, or the
+// health of their devices has changed. It must be called before Run.
 func (m *Manager) Subscribe() *pod.Inbox[pod.UID] {
 	in, _ := m.pods.Subscribe()
 	return in
 }
 
-// Health says what is wrong on the disk: the file of healths cannot be written. That of claims
-// fails the pod that it is written for.
+// Health returns the error of writing the health file, or nil. An error of the claim checkpoint
+// fails the pod instead.
 func (m *Manager) Health() error { return m.healthFile.Health() }
 
-// ValidatePlugin refuses a driver that speaks no known version, or has an impossible name.
+// ValidatePlugin returns an error if no version of the driver is supported or its name is invalid.
 func (m *Manager) ValidatePlugin(name, _ string, versions []string) error {
 	return validateDriver(name, versions)
 }
 
-// RegisterPlugin takes an endpoint of a driver, which may have several while it is replaced. It
+// RegisterPlugin registers an endpoint of a driver; a driver may have several during an update. It
 // does not wait for a connection.
 func (m *Manager) RegisterPlugin(_ context.Context, name, endpoint string, versions []string) error {
 	if err := m.drivers.add(name, endpoint, versions); err != nil {
@@ -229,11 +230,11 @@ func (m *Manager) RegisterPlugin(_ context.Context, name, endpoint string, versi
 	return nil
 }
 
-// DeregisterPlugin forgets an endpoint of a driver. The claims that it prepared stay as they are;
-// whatever is to be done with them waits for its return.
+// DeregisterPlugin removes an endpoint of a driver. Prepared claims stay; calls for them wait until
+// the driver is registered again.
 func (m *Manager) DeregisterPlugin(name, endpoint string) { m.drivers.remove(name, endpoint) }
 
-// driverChanged is called when a driver has come or gone, or its connection has.
+// driverChanged is called when a driver's registration or connection has changed.
 func (m *Manager) driverChanged(name string) {
 	m.registering.Lock()
 	if m.drivers.connected(name) {
@@ -247,10 +248,10 @@ func (m *Manager) driverChanged(name string) {
 	m.wakeUp()
 }
 
-// Retain has drivers take back what pods of an earlier agent hold that are not among those to keep.
-// Those to keep are all that any source still wants, and all whose end is under way. It is called
-// when all sources have told what they want; pods of this agent, which Prepare was called for, end
-// with Unprepare. It does not block; Run does it, and again until it works.
+// Retain schedules the unprepare calls for pods of an earlier agent that hold claims and are not in
+// keep. keep must contain all desired and all terminating pods. Call it when all sources have
+// reported. Pods for which Prepare was called in this agent release their claims with Unprepare. It
+// does not block; Run makes the calls and retries them.
 // Differs from the kubelet, which looks for such pods once a minute.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
 	m.waits.retain(keep)

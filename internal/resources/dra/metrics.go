@@ -10,13 +10,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Names of operations, as the metric has them.
+// Operation names, as in the metric's label.
 const (
 	prepareOperation   = "PrepareResources"
 	unprepareOperation = "UnprepareResources"
 )
 
-// anyDriver is the label of the claims of all drivers, each counted once.
+// anyDriver is the label of the total over all drivers.
 const anyDriver = "<any>"
 
 type metrics struct {
@@ -24,7 +24,7 @@ type metrics struct {
 	calls      *prometheus.HistogramVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer, inUse func() (map[string]int, int)) *metrics {
 	f := promauto.With(r)
 	if r != nil {
@@ -46,15 +46,15 @@ func newMetrics(r prometheus.Registerer, inUse func() (map[string]int, int)) *me
 	}
 }
 
-// durations are the buckets, the kubelet's own.
+// durations are the kubelet's buckets.
 var durations = prometheus.ExponentialBucketsRange(.1, 40, 15)
 
-// operated counts what was done for one pod.
+// operated observes the duration of an operation for one pod.
 func (m *metrics) operated(operation string, took time.Duration, err error) {
 	m.operations.WithLabelValues(operation, strconv.FormatBool(err != nil)).Observe(took.Seconds())
 }
 
-// called counts a call of a driver, by the full name of its method.
+// called observes the duration of a driver call; method is the full gRPC method name.
 func (m *metrics) called(driver, method string, took time.Duration, err error) {
 	code := "unknown-non-grpc"
 	if s, ok := status.FromError(err); ok {
@@ -63,7 +63,7 @@ func (m *metrics) called(driver, method string, took time.Duration, err error) {
 	m.calls.WithLabelValues(driver, path.Base(method), code).Observe(took.Seconds())
 }
 
-// claimsInUse counts claims when it is asked.
+// claimsInUse counts claims at collection time.
 type claimsInUse struct {
 	count func() (byDriver map[string]int, all int)
 }
@@ -73,10 +73,10 @@ var claimsInUseDesc = prometheus.NewDesc("dra_resource_claims_in_use",
 		"Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. "+
 		"Instead, use the count for the <any> driver_name.", []string{"driver_name"}, nil)
 
-// Describe sends what is collected.
+// Describe sends the metric's description.
 func (claimsInUse) Describe(out chan<- *prometheus.Desc) { out <- claimsInUseDesc }
 
-// Collect counts.
+// Collect sends the current counts.
 func (c claimsInUse) Collect(out chan<- prometheus.Metric) {
 	byDriver, all := c.count()
 	out <- prometheus.MustNewConstMetric(claimsInUseDesc, prometheus.GaugeValue, float64(all), anyDriver)

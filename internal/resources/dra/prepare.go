@@ -16,18 +16,18 @@ import (
 	"berth/internal/record/journal"
 )
 
-// EventReason is the reason of the event about a pod for which Prepare failed, and EventMessage
-// begins its message; Prepare's error follows.
+// EventReason is the reason of the event for a pod for which Prepare failed. EventMessage is the
+// prefix of its message; Prepare's error follows.
 const (
 	EventReason  = "FailedPrepareDynamicResources"
 	EventMessage = "Failed to prepare dynamic resources: "
 )
 
-// Prepare has drivers prepare all claims of the pod, which must be done before its sandbox is made.
-// What this agent had prepared before stays. It waits for drivers, at most 45 s for each. On an
-// error the pod is put into the inboxes of Subscribe when another try may succeed: when the driver
-// is there, when the claim is free, and after 1 s, doubling to 1 min. Pods that share a claim take
-// turns.
+// Prepare has drivers prepare all claims of the pod. It must succeed before the pod's sandbox is
+// created. Claims that this agent has prepared already are skipped. A driver call takes at most 45
+// s. On an error the inboxes of Subscribe get the pod when a retry may succeed: when the driver has
+// connected, when the claim is released, and after a back-off of 1 s, doubling to 1 min. Pods that
+// share a claim are prepared one after the other.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 	wants, err := wantsOf(p)
 	if err == nil && len(wants) == 0 {
@@ -57,7 +57,7 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 	return err
 }
 
-// prepare returns what drivers were asked for, and what may make another try succeed.
+// prepare returns the driver calls that were due, and the causes that may make a retry succeed.
 func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made calls, causes []string, err error) {
 	wanted, causes, err := m.read(ctx, p, wants)
 	if err != nil {
@@ -74,7 +74,7 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 	defer land()
 	made, err = m.book.refer(p.UID, wanted)
 	if err == nil {
-		err = m.book.save() // before a driver does anything that is to be taken back
+		err = m.book.save() // before a driver prepares anything that must be unprepared
 	}
 	if err != nil {
 		return nil, causes, err
@@ -89,7 +89,7 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 	return made, causes, m.book.save()
 }
 
-// read reads the claims and says whether the pod may use them. It changes nothing.
+// read reads the claims and validates that the pod may use them. It changes nothing.
 func (m *Manager) read(ctx context.Context, p *v1.Pod, wants []want) (wanted []allocated, causes []string, err error) {
 	if m.API == nil {
 		return nil, nil, errors.New("there is no API server that has claims")
@@ -123,10 +123,10 @@ func (m *Manager) read(ctx context.Context, p *v1.Pod, wants []want) (wanted []a
 	return wanted, causes, nil
 }
 
-// Unprepare has drivers take back the claims of the pod that no other pod uses. It is called when
-// all containers of the pod have ended, and again until it succeeds: the claims may be given to
-// others when the pod is gone. It waits for drivers, at most 45 s for each. On an error the pod is
-// put into the inboxes of Subscribe as Prepare does it. A pod that uses no claim costs nothing.
+// Unprepare has drivers unprepare the claims of the pod that no other pod uses. Call it when all
+// containers of the pod have exited, and retry until it succeeds: once the pod is deleted, the
+// claims may be allocated to other pods. A driver call takes at most 45 s. On an error the inboxes
+// of Subscribe get the pod as with Prepare. It is cheap for a pod without claims.
 func (m *Manager) Unprepare(ctx context.Context, uid pod.UID) error {
 	causes, err := m.takeBack(ctx, uid)
 	switch {
@@ -139,11 +139,11 @@ func (m *Manager) Unprepare(ctx context.Context, uid pod.UID) error {
 	return err
 }
 
-// takeBack is Unprepare, and returns what may make another try succeed.
+// takeBack implements Unprepare. It also returns the causes that may make a retry succeed.
 func (m *Manager) takeBack(ctx context.Context, uid pod.UID) (causes []string, err error) {
 	held := m.book.heldBy(uid)
 	if len(held) == 0 {
-		return nil, m.book.save() // the last try may not have come so far
+		return nil, m.book.save() // an earlier save may have failed
 	}
 	began := time.Now()
 	causes, err = m.unprepare(ctx, uid, held)
@@ -185,7 +185,6 @@ func (m *Manager) unprepare(ctx context.Context, uid pod.UID, held []types.Names
 	return causes, err
 }
 
-// record writes into the journal.
 func (m *Manager) record(s journal.Subject, e journal.Entry) {
 	if m.Journal == nil {
 		return
@@ -194,7 +193,7 @@ func (m *Manager) record(s journal.Subject, e journal.Entry) {
 	m.Journal.Record(e)
 }
 
-// describe says which claims there are, and which drivers were asked for them.
+// describe lists the claims and the called drivers.
 func describe(wants []want, made calls) string {
 	var claims []string
 	for _, w := range wants {

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// CDIDevices returns the names of the devices that the container gets of the pod's claims, each
-// once, for the runtime (CDI_devices of CRI's container configuration). The error is of a claim
-// that was not prepared for the pod, without which the container must not be made.
+// CDIDevices returns the CDI names of the container's devices without duplicates, for CDI_devices
+// in CRI's ContainerConfig. It returns an error if a claim was not prepared for the pod; the
+// container must not be created then.
 func (m *Manager) CDIDevices(p *v1.Pod, c *v1.Container) ([]string, error) {
 	requests, err := requestsOf(p, c)
 	if err != nil {
@@ -43,23 +43,23 @@ func (m *Manager) devicesOf(p *v1.Pod, r request) ([]Device, error) {
 	return slices.DeleteFunc(all, func(d Device) bool { return !r.gets(d) }), nil
 }
 
-// Connected returns the names of the drivers that are connected, sorted.
+// Connected returns the names of the connected drivers, sorted.
 func (m *Manager) Connected() []string { return m.drivers.connectedNames() }
 
-// Claim is what a container gets of a claim.
+// Claim is a container's share of a ResourceClaim.
 type Claim struct {
 	Namespace, Name string
 	Devices         []Device
 }
 
-// Claims returns what the container has of the pod's claims, as the pod-resources API shows it
-// (k8s.io/kubelet, podresources/v1, DynamicResource). A claim that was not prepared is left out.
-// Differs from the kubelet: a claim shows the devices of the container's requests alone, and each
-// device its own names.
+// Claims returns the container's claims for the pod-resources API (k8s.io/kubelet, podresources/v1,
+// DynamicResource). Claims that are not prepared are omitted.
+// Differs from the kubelet: a claim lists only the devices of the container's requests, and each
+// device only its own CDI names.
 func (m *Manager) Claims(p *v1.Pod, c *v1.Container) []Claim {
 	requests, err := requestsOf(p, c)
 	if err != nil {
-		return nil // nothing of it was prepared
+		return nil // no claim was prepared
 	}
 	var out []Claim
 	for _, r := range requests {
@@ -91,7 +91,7 @@ func (d Device) is(o Device) bool {
 	return d.Driver == o.Driver && d.Pool == o.Pool && d.Name == o.Name && share(d) == share(o)
 }
 
-// resourceID is what the status of a container calls the device.
+// resourceID is the device's ID in the container status.
 func (d Device) resourceID() v1.ResourceID {
 	if len(d.CDI) > 0 {
 		return v1.ResourceID(d.CDI[0])
@@ -99,8 +99,8 @@ func (d Device) resourceID() v1.ResourceID {
 	return v1.ResourceID(d.Driver + "/" + d.Pool + "/" + d.Name)
 }
 
-// AllocatedResourcesStatus returns the health of the devices that a regular container of the pod
-// has of its claims, for its status (KEP-4680); nil of any other container.
+// AllocatedResourcesStatus returns the health of the container's claimed devices for its status
+// (KEP-4680). It returns nil for containers that are not in spec.containers.
 func (m *Manager) AllocatedResourcesStatus(p *v1.Pod, container string) []v1.ResourceStatus {
 	i := slices.IndexFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == container })
 	if i < 0 || m.Reporting == ReportNothing {
@@ -108,7 +108,7 @@ func (m *Manager) AllocatedResourcesStatus(p *v1.Pod, container string) []v1.Res
 	}
 	requests, err := requestsOf(p, &p.Spec.Containers[i])
 	if err != nil {
-		return nil // nothing of it was prepared
+		return nil // no claim was prepared
 	}
 	var out []v1.ResourceStatus
 	now := time.Now()
@@ -121,7 +121,7 @@ func (m *Manager) AllocatedResourcesStatus(p *v1.Pod, container string) []v1.Res
 		for _, d := range devices {
 			id := d.resourceID()
 			if slices.ContainsFunc(s.Resources, func(h v1.ResourceHealth) bool { return h.ResourceID == id }) {
-				continue // the API takes each once
+				continue // IDs must be unique in the API
 			}
 			health, message := m.healths.of(d.Driver, deviceID{d.Pool, d.Name}, now)
 			h := v1.ResourceHealth{ResourceID: id, Health: health}

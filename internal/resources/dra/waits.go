@@ -11,8 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// What failed is tried again that far apart, doubling. The API server lets nodes read claims, and
-// watch none.
+// The back-off of retries doubles from retryFirst to retryMax. Retries are needed because nodes may
+// read ResourceClaims but not watch them.
 const (
 	retryFirst = time.Second
 	retryMax   = time.Minute
@@ -20,18 +20,19 @@ const (
 
 func nextDelay(last time.Duration) time.Duration { return min(max(2*last, retryFirst), retryMax) }
 
-// wait is a pod whose claims could not be prepared.
+// wait is the retry state of a pod whose claims could not be prepared or unprepared.
 type wait struct {
-	// causes are what may make the next try succeed.
+	// causes are the causes that may make the next try succeed.
 	causes []string
 	delay  time.Duration
-	due    time.Time // zero: the pod was woken, and has not tried yet
+	due    time.Time // zero: the pod was woken and has not retried yet
 }
 
 func driverCause(name string) string             { return "driver " + name }
 func claimCause(key types.NamespacedName) string { return "claim " + key.String() }
 
-// waits are the pods whose claims could not be prepared. It is safe for concurrent use.
+// waits holds the pods whose claims could not be prepared or unprepared. It is safe for concurrent
+// use.
 type waits struct {
 	wake func(pod.UID)
 
@@ -39,7 +40,7 @@ type waits struct {
 	pods map[pod.UID]*wait // guarded by mu
 }
 
-// failed notes a try that failed, and returns when the next one is due.
+// failed records a failure, and returns when the next try is due.
 func (w *waits) failed(uid pod.UID, causes []string, now time.Time) (due time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,14 +54,14 @@ func (w *waits) failed(uid pod.UID, causes []string, now time.Time) (due time.Ti
 	return v.due
 }
 
-// over says that the pod waits no more.
+// over removes the pod.
 func (w *waits) over(uid pod.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pods, uid)
 }
 
-// retain forgets all pods but those to keep.
+// retain removes all pods that are not in keep.
 func (w *waits) retain(keep map[pod.UID]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,7 @@ func (w *waits) happened(cause string) {
 	}
 }
 
-// fire wakes the pods whose time has come, and returns when the next is due; zero for never.
+// fire wakes the pods that are due, and returns when the next pod is due; zero: never.
 func (w *waits) fire(now time.Time) (next time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,31 +97,30 @@ func (w *waits) fire(now time.Time) (next time.Time) {
 	return next
 }
 
-// orphans are pods that are gone and whose claims are still to be taken back. It is safe for
-// concurrent use.
+// orphans are deleted pods whose claims must be unprepared. It is safe for concurrent use.
 type orphans struct {
 	mu    sync.Mutex
 	pods  map[pod.UID]bool // guarded by mu
 	delay time.Duration    // guarded by mu
 	due   time.Time        // guarded by mu
-	busy  bool             // guarded by mu; a try is under way
+	busy  bool             // guarded by mu; a try is in progress
 }
 
-// set replaces them, and lets them be tried at once.
+// set replaces the pods and makes them due now.
 func (o *orphans) set(pods map[pod.UID]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pods, o.delay, o.due = pods, 0, time.Time{}
 }
 
-// hurry lets them be tried at once.
+// hurry makes the pods due now.
 func (o *orphans) hurry() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.delay, o.due = 0, time.Time{}
 }
 
-// begin returns those to try now, if their time has come, and else when it comes; zero for never.
+// begin returns the pods to try now, or else the time when they are due; zero: never.
 func (o *orphans) begin(now time.Time) (try []pod.UID, next time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -134,7 +134,7 @@ func (o *orphans) begin(now time.Time) (try []pod.UID, next time.Time) {
 	return slices.Sorted(maps.Keys(o.pods)), time.Time{}
 }
 
-// end notes which were done; the rest is tried again.
+// end removes the pods that succeeded and schedules a retry for the others.
 func (o *orphans) end(done []pod.UID, tried int, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

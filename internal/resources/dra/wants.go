@@ -15,16 +15,16 @@ import (
 
 // want is a ResourceClaim that a pod uses.
 type want struct {
-	// Name is what the pod calls it, "" for the claim of extended resources.
+	// Name is its name in the pod's spec; "" for the claim of extended resources.
 	Name string
-	// Claim is the name of the object.
+	// Claim is the name of the ResourceClaim.
 	Claim string
-	// Own: it was made for the pod from a template, and so must be controlled by it.
+	// Own: it was created for the pod from a template, so the pod must control it.
 	Own bool
 }
 
-// UsesClaims reports whether the pod has claims to be prepared: those of its spec, or the one that
-// the scheduler made for its extended resources (KEP-5004).
+// UsesClaims reports whether the pod has claims to be prepared: those of its spec, or the claim
+// that the scheduler created for its extended resources (KEP-5004).
 func UsesClaims(p *v1.Pod) bool {
 	return len(p.Spec.ResourceClaims) > 0 || extendedClaim(p) != ""
 }
@@ -36,8 +36,8 @@ func extendedClaim(p *v1.Pod) string {
 	return ""
 }
 
-// wantsOf returns the claims that the pod uses, of which two may be one object. A template that
-// needs no claim has none.
+// wantsOf returns the claims of the pod; two of them may refer to the same object. A template for
+// which no claim was needed is omitted.
 func wantsOf(p *v1.Pod) ([]want, error) {
 	var out []want
 	for i := range p.Spec.ResourceClaims {
@@ -55,7 +55,7 @@ func wantsOf(p *v1.Pod) ([]want, error) {
 	return out, nil
 }
 
-// wantOf returns what one entry of spec.resourceClaims stands for.
+// wantOf returns the claim of one entry of spec.resourceClaims.
 func wantOf(p *v1.Pod, c *v1.PodResourceClaim) (w want, needed bool, err error) {
 	switch {
 	case c.ResourceClaimName != nil:
@@ -75,7 +75,7 @@ func wantOf(p *v1.Pod, c *v1.PodResourceClaim) (w want, needed bool, err error) 
 	return want{}, false, fmt.Errorf("pod %s/%s: the ResourceClaim of spec.resourceClaims %q has not been made yet from the template %s", p.Namespace, p.Name, c.Name, *c.ResourceClaimTemplateName)
 }
 
-// checkClaim says why the pod may not use the claim.
+// checkClaim returns an error if the pod may not use the claim.
 func checkClaim(p *v1.Pod, w want, c *resourcev1.ResourceClaim) error {
 	if w.Own && !metav1.IsControlledBy(c, p) {
 		return fmt.Errorf("ResourceClaim %s: not made for pod %s/%s (%s), which does not control it", c.Name, p.Namespace, p.Name, p.UID)
@@ -90,13 +90,13 @@ func checkClaim(p *v1.Pod, w want, c *resourcev1.ResourceClaim) error {
 	return nil
 }
 
-// allocated is a claim as the API server has it, checked for a pod.
+// allocated is an allocated ResourceClaim, validated for a pod.
 type allocated struct {
 	key types.NamespacedName
 	uid types.UID
-	// drivers are those whose devices were allocated, sorted.
+	// drivers are the drivers of the allocated devices, sorted.
 	drivers []string
-	// allocation tells this allocation from others of the same claim.
+	// allocation identifies this allocation of the claim.
 	allocation string
 }
 
@@ -107,22 +107,22 @@ func allocatedOf(c *resourcev1.ResourceClaim) allocated {
 		drivers[r.Driver] = true
 	}
 	a.drivers = slices.Sorted(maps.Keys(drivers))
-	b, _ := json.Marshal(c.Status.Allocation.Devices.Results) // which are strings, numbers and times
+	b, _ := json.Marshal(c.Status.Allocation.Devices.Results) // strings, numbers and times: cannot fail
 	a.allocation = string(b)
 	return a
 }
 
-// request is what a container asks of a claim.
+// request is a container's request for devices of a claim.
 type request struct {
-	claim string // the object's name
-	// status is what the status of the container calls it; "" for extended resources, which are not
-	// told of there (KEP-4680).
+	claim string // the name of the ResourceClaim
+	// status is the name in the container status; "" for extended resources, which are not reported
+	// there (KEP-4680).
 	status string
-	// name is that of a request of the claim; "" is all.
+	// name is the name of a request of the claim; "" means all.
 	name string
 }
 
-// requestsOf returns what the container gets of the pod's claims.
+// requestsOf returns the container's requests for devices of the pod's claims.
 func requestsOf(p *v1.Pod, c *v1.Container) ([]request, error) {
 	wants, err := wantsOf(p)
 	if err != nil {
@@ -138,7 +138,7 @@ func requestsOf(p *v1.Pod, c *v1.Container) ([]request, error) {
 	for _, r := range c.Resources.Claims {
 		claim, needed := claims[r.Name]
 		if !needed {
-			continue // its template needed none; validation has refused a name that is not the pod's
+			continue // the template needed no claim; validation has rejected unknown names
 		}
 		status := "claim:" + r.Name
 		if r.Request != "" {
@@ -156,8 +156,8 @@ func requestsOf(p *v1.Pod, c *v1.Container) ([]request, error) {
 	return out, nil
 }
 
-// gets reports whether the device belongs to the request. A device that names no requests belongs
-// to all; of a subrequest, "main/sub", it is the request that was asked for (KEP-4816).
+// gets reports whether the device satisfies the request. A device without request names satisfies
+// all. For a subrequest, "main/sub", the request may name "main" (KEP-4816).
 func (r request) gets(d Device) bool {
 	if r.name == "" || len(d.Requests) == 0 {
 		return true

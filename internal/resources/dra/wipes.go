@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// absence is how long a driver may have no connection before what it offers is withdrawn.
+	// absence is how long a driver may be disconnected before its ResourceSlices are deleted.
 	absence = 30 * time.Second
-	// Tries to withdraw are that far apart, doubling.
+	// The back-off of failed deletions doubles from wipeRetry to wipeRetryMax.
 	wipeRetry    = time.Second
 	wipeRetryMax = 5 * time.Minute
 )
 
-// allDrivers stands for what drivers of before the agent's start have left.
+// allDrivers stands for the drivers from before the agent's start.
 const allDrivers = ""
 
-// wipe is a removal of ResourceSlices.
+// wipe is a deletion of ResourceSlices.
 type wipe struct {
 	due    time.Time
-	delay  time.Duration      // before the last try
-	cancel context.CancelFunc // of one that is under way; nil: none is
+	delay  time.Duration      // before the last retry
+	cancel context.CancelFunc // of the try in progress; nil: none
 	done   bool
 }
 
-// wipes are the removals to come, by driver. It is safe for concurrent use.
+// wipes are the scheduled deletions, by driver. It is safe for concurrent use.
 type wipes struct {
-	api  API // nil: there is nothing to remove
+	api  API // nil: there are no ResourceSlices
 	node string
 	log  *slog.Logger
-	// connected returns the drivers that are; it is asked at each try.
+	// connected returns the names of the connected drivers; it is called at each try.
 	connected func() []string
 	wake      func()
 
@@ -44,9 +44,10 @@ type wipes struct {
 	byDriver map[string]*wipe // guarded by mu
 }
 
-// sliceSelector returns what the driver, or all but those that are connected, offer on the node.
-// Differs from the kubelet: at its start, it withdraws what a driver offers that is connected by
-// then.
+// sliceSelector selects the node's ResourceSlices of the driver, or of all drivers that are not
+// connected.
+// Differs from the kubelet: at its start, it also deletes the ResourceSlices of drivers that have
+// connected meanwhile.
 func sliceSelector(node, driver string, connected []string) kube.Selector {
 	terms := []fields.Selector{fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorNodeName, node)}
 	if driver != allDrivers {
@@ -59,7 +60,8 @@ func sliceSelector(node, driver string, connected []string) kube.Selector {
 	return kube.Selector{Fields: fields.AndSelectors(terms...)}
 }
 
-// plan has what the driver offers removed at a time, if that is not planned already or done.
+// plan schedules the deletion of the driver's ResourceSlices, unless it is scheduled or done
+// already.
 func (w *wipes) plan(driver string, due time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +70,7 @@ func (w *wipes) plan(driver string, due time.Time) {
 	}
 }
 
-// drop says that the driver is back: what it offers stays.
+// drop cancels the deletion, because the driver has connected.
 func (w *wipes) drop(driver string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +80,7 @@ func (w *wipes) drop(driver string) {
 	delete(w.byDriver, driver)
 }
 
-// dropDone says that the driver may have offered something anew.
+// dropDone forgets a finished deletion, because the driver may have published new ResourceSlices.
 func (w *wipes) dropDone(driver string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,8 +89,7 @@ func (w *wipes) dropDone(driver string) {
 	}
 }
 
-// fire begins the removals that are due, each with run, and returns when the next is due; zero for
-// never.
+// fire starts the deletions that are due with run, and returns when the next is due; zero: never.
 func (w *wipes) fire(ctx context.Context, now time.Time, run func(func())) (next time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +107,6 @@ func (w *wipes) fire(ctx context.Context, now time.Time, run func(func())) (next
 	return next
 }
 
-// try is one try.
 func (w *wipes) try(ctx context.Context, driver string, v *wipe) {
 	err := w.api.DeleteResourceSlices(ctx, sliceSelector(w.node, driver, w.connected()))
 	if err != nil && ctx.Err() == nil {

@@ -13,20 +13,19 @@ import (
 )
 
 const (
-	// maxFile is how long a file may be, in bytes: lists of CPUs may be longer than a page.
+	// maxFile is the maximum size of a file, in bytes: lists of CPUs may be longer than a page.
 	maxFile = 64 << 10
-	// maxID is the highest number that a CPU or a node may have. Kernels are built for 8192 CPUs at
-	// most.
+	// maxID is the highest ID of a CPU or node. Kernels support at most 8192 CPUs.
 	maxID = 1<<16 - 1
 )
 
-// files are the files of a machine.
+// files reads the files of a machine.
 type files struct{ root fs.FS }
 
-// missing tells whether a file could not be read because there is none.
+// missing reports whether the error means that a file does not exist.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// text returns what is in a file, without white space around it.
+// text returns the content of a file without surrounding white space.
 func (f files) text(name string) (string, error) {
 	file, err := f.root.Open(name)
 	if err != nil {
@@ -43,7 +42,7 @@ func (f files) text(name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// number returns a file that is one number.
+// number returns the content of a file that is a number.
 func (f files) number(name string) (int, error) {
 	s, err := f.text(name)
 	if err != nil {
@@ -56,8 +55,8 @@ func (f files) number(name string) (int, error) {
 	return n, nil
 }
 
-// list returns a file that is a list of numbers, "0-3,8", ascending (cpuset(7), "List format"). It
-// takes what the kernel writes, which has no steps.
+// list returns the content of a file that is a list of numbers, "0-3,8", ascending (cpuset(7),
+// "List format"). It does not support steps, which the kernel does not write.
 func (f files) list(name string) ([]int, error) {
 	s, err := f.text(name)
 	if err != nil {
@@ -70,8 +69,8 @@ func (f files) list(name string) ([]int, error) {
 	return ids, nil
 }
 
-// parseList is unlike cpuset.Parse in that it refuses numbers that no kernel knows, before it
-// counts up to them.
+// parseList differs from cpuset.Parse in that it rejects numbers above maxID before it expands
+// ranges.
 func parseList(s string) ([]int, error) {
 	if s == "" {
 		return nil, nil
@@ -101,7 +100,7 @@ func parseList(s string) ([]int, error) {
 	return slices.Compact(ids), nil
 }
 
-// memTotal returns the line MemTotal of a meminfo, of the machine or of a node, in bytes.
+// memTotal returns MemTotal of a meminfo file of the machine or of a node, in bytes.
 func (f files) memTotal(name string) (int64, error) {
 	s, err := f.text(name)
 	if err != nil {
@@ -121,8 +120,8 @@ func (f files) memTotal(name string) (int64, error) {
 	return 0, fmt.Errorf("%s: has no MemTotal", name)
 }
 
-// hugePages returns how many pages are set aside, by their size in bytes; nil where the kernel has
-// none.
+// hugePages returns the number of preallocated hugepages, by page size in bytes; nil if the kernel
+// does not support them.
 func (f files) hugePages(folder string) (map[int64]int64, error) {
 	entries, err := fs.ReadDir(f.root, folder)
 	if missing(err) {

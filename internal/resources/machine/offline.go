@@ -7,12 +7,12 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// Offline reads which CPUs the machine has that are offline (kernel documentation, "CPU hotplug in
-// the Kernel"). The kernel's own list of them also has numbers that no CPU has so far, as in
-// virtual machines that may get more; these are not among them.
+// Offline reads which of the machine's CPUs are offline (kernel documentation, "CPU hotplug in the
+// Kernel"). Unlike the kernel's own list, it does not contain CPUs that are possible but not
+// present, as in virtual machines with CPU hotplug.
 //
-// root is that of [Read]. The error names the file, and what is wrong in it. A kernel that does not
-// tell which CPUs are there has none offline.
+// root is that of [Read]. An error names the file and the cause. If the kernel does not report
+// present CPUs, the result is empty.
 func Offline(root fs.FS) (cpuset.CPUSet, error) {
 	f := files{root}
 	present, err := f.list(cpuFolder + "/present")

@@ -14,14 +14,14 @@ const (
 	nodeFolder = "sys/devices/system/node"
 )
 
-// Read reads how the machine lies (kernel documentation, "ABI/stable/sysfs-devices-system-cpu" and
-// "ABI/stable/sysfs-devices-node"). root is the root folder of the machine: os.DirFS("/"). It
-// follows no link, because all that it reads lies in folders of sysfs itself.
+// Read reads the topology of a machine (kernel documentation, "ABI/stable/sysfs-devices-system-cpu"
+// and "ABI/stable/sysfs-devices-node"). root is the machine's root directory: os.DirFS("/"). It
+// does not need symbolic links, because all files are in directories of sysfs itself.
 //
-// CPUs that are offline do not exist. A CPU of which no threads are told is a core, one of which no
-// socket is told is on socket 0. A machine without NUMA is one node.
+// Offline CPUs are omitted. A CPU without reported threads is a core; one without a reported socket
+// is on socket 0. A machine without NUMA is one node.
 //
-// The error names the file, and what is wrong in it.
+// An error names the file and the cause.
 func Read(root fs.FS) (Machine, error) {
 	m, err := read(files{root})
 	if err != nil {
@@ -59,7 +59,7 @@ func read(f files) (Machine, error) {
 func (f files) cpu(id int, online []int) (CPU, error) {
 	folder := fmt.Sprintf("%s/cpu%d/topology", cpuFolder, id)
 	c := CPU{ID: id, Core: id}
-	// Kernels before 5.3 have the second name alone.
+	// Kernels before 5.3 have only the second file.
 	for _, name := range []string{"core_cpus_list", "thread_siblings_list"} {
 		threads, err := f.list(path.Join(folder, name))
 		if missing(err) {
@@ -79,15 +79,15 @@ func (f files) cpu(id int, online []int) (CPU, error) {
 	if err != nil && !missing(err) {
 		return CPU{}, err
 	}
-	c.Socket = max(socket, 0) // -1: the firmware does not tell
+	c.Socket = max(socket, 0) // -1: not reported by the firmware
 	return c, nil
 }
 
 // cache is an L3 cache.
 type cache struct {
-	// id is what the kernel calls it; -1 where it does not.
+	// id is the kernel's ID; -1 if there is none.
 	id int
-	// lowest is the lowest ID of the CPUs that share it and are online.
+	// lowest is the lowest ID of the online CPUs that share the cache.
 	lowest int
 }
 
@@ -102,13 +102,14 @@ func (f files) caches(cpus []CPU) error {
 		if err != nil {
 			return err
 		}
-		// CPUs come by ID: of those that share the cache this is the first.
+		// CPUs are sorted by ID, so this is the first that shares the cache.
 		found.lowest = c.ID
 		for _, id := range sharers {
 			used[id] = found
 		}
 	}
-	// Kernels before 4.11, and some later ones, have no IDs. Some hypervisors give two caches one.
+	// Kernels before 4.11, and some later ones, have no IDs. Some hypervisors report the same ID
+	// for two caches.
 	named, highest, known := true, -1, map[int]cache{}
 	for _, c := range used {
 		other, twice := known[c.id]
@@ -120,7 +121,7 @@ func (f files) caches(cpus []CPU) error {
 		c, ok := used[cpus[i].ID]
 		switch {
 		case !ok:
-			// Where only some CPUs have an L3 cache, the others get numbers that no cache has.
+			// If only some CPUs have an L3 cache, the others get unused IDs.
 			cpus[i].Cache = highest + 1 + cpus[i].Socket
 		case named:
 			cpus[i].Cache = c.id
@@ -131,14 +132,14 @@ func (f files) caches(cpus []CPU) error {
 	return nil
 }
 
-// cache returns the L3 cache of a CPU, and the CPUs that share it: none where it has none.
+// cache returns the L3 cache of a CPU and the CPUs that share it; no CPUs if it has none.
 func (f files) cache(cpu int) (cache, []int, error) {
 	folder := fmt.Sprintf("%s/cpu%d/cache", cpuFolder, cpu)
 	entries, err := fs.ReadDir(f.root, folder)
 	if err != nil && !missing(err) {
 		return cache{}, nil, fmt.Errorf("read %s: %w", folder, err)
 	}
-	// The last one is mostly the one looked for.
+	// The last index usually is the L3 cache.
 	for _, e := range slices.Backward(entries) {
 		if !strings.HasPrefix(e.Name(), "index") {
 			continue
@@ -214,7 +215,7 @@ func (f files) nodes(cpus []CPU) ([]Node, error) {
 	return nodes, nil
 }
 
-// node reads one of the NUMA nodes that are online, whose IDs are all.
+// node reads an online NUMA node; all are the IDs of the online nodes.
 func (f files) node(id int, all []int) (Node, error) {
 	folder := fmt.Sprintf("%s/node%d", nodeFolder, id)
 	n := Node{ID: id}
@@ -245,7 +246,7 @@ func (f files) node(id int, all []int) (Node, error) {
 	return n, nil
 }
 
-// onlyNode reads the memory of a machine whose kernel knows no NUMA.
+// onlyNode reads the memory of a machine whose kernel does not support NUMA.
 func (f files) onlyNode() (Node, error) {
 	memory, err := f.memTotal("proc/meminfo")
 	if err != nil {

@@ -23,18 +23,17 @@ func (m Machine) OnSockets(ids ...int) cpuset.CPUSet {
 	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Socket) })
 }
 
-// OnCaches returns the CPUs that use last-level caches.
+// OnCaches returns the CPUs of last-level caches.
 func (m Machine) OnCaches(ids ...int) cpuset.CPUSet {
 	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Cache) })
 }
 
-// OnCores returns the CPUs that are threads of cores.
+// OnCores returns the CPUs of cores.
 func (m Machine) OnCores(ids ...int) cpuset.CPUSet {
 	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Core) })
 }
 
-// Siblings returns the CPUs whose core has a thread among those given: these, and what shares a
-// core with them.
+// Siblings returns the given CPUs and all CPUs that share a core with them.
 func (m Machine) Siblings(cpus cpuset.CPUSet) cpuset.CPUSet {
 	cores := map[int]bool{}
 	for _, c := range m.CPUs {
@@ -55,10 +54,10 @@ func (m Machine) where(is func(CPU) bool) cpuset.CPUSet {
 	return cpuset.New(ids...)
 }
 
-// Sockets returns the IDs of the sockets that have CPUs, ascending.
+// Sockets returns the IDs of the sockets with CPUs, ascending.
 func (m Machine) Sockets() []int { return m.ids(func(c CPU) int { return c.Socket }) }
 
-// CPUNodes returns the IDs of the NUMA nodes that have CPUs, ascending.
+// CPUNodes returns the IDs of the NUMA nodes with CPUs, ascending.
 func (m Machine) CPUNodes() []int { return m.ids(func(c CPU) int { return c.Node }) }
 
 // Caches returns the IDs of the last-level caches, ascending.
@@ -76,10 +75,10 @@ func (m Machine) ids(of func(CPU) int) []int {
 	return slices.Compact(ids)
 }
 
-// ThreadsPerCore returns how many threads the cores have; where they differ, what the largest has.
+// ThreadsPerCore returns the number of threads of the largest core.
 //
-// Differs from the kubelet: that divides CPUs by cores and rounds down, which makes it 1 as soon as
-// one core of many has lost a thread.
+// Differs from the kubelet: it divides CPUs by cores and rounds down, which results in 1 if one of
+// many cores has lost a thread.
 func (m Machine) ThreadsPerCore() int {
 	most, threads := 0, map[int]int{}
 	for _, c := range m.CPUs {
@@ -89,7 +88,7 @@ func (m Machine) ThreadsPerCore() int {
 	return most
 }
 
-// Node returns the NUMA node of that ID, and whether there is one.
+// Node returns the NUMA node with the ID, and whether it exists.
 func (m Machine) Node(id int) (Node, bool) {
 	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == id })
 	if i < 0 {
@@ -98,7 +97,7 @@ func (m Machine) Node(id int) (Node, bool) {
 	return m.Nodes[i], true
 }
 
-// String says what the machine has, for people: "2 sockets, 4 NUMA nodes, 64 cores, 128 CPUs".
+// String summarizes the machine: "2 sockets, 4 NUMA nodes, 64 cores, 128 CPUs".
 func (m Machine) String() string {
 	nodes := count(len(m.Nodes), "NUMA node")
 	if without := len(m.Nodes) - len(m.CPUNodes()); without > 0 {

@@ -14,9 +14,9 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// layout returns the map of a machine on which nothing was given yet. reserved is what is kept for
-// the host on each node; per type it must be as much as pods together cannot have. The errors are
-// the kubelet's, or name the field of the configuration.
+// layout returns the node map of a machine without allocations. reserved is the reservation of each
+// node; its sum per type must equal unavailable. The errors are the kubelet's, or name the
+// configuration field.
 func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable v1.ResourceList) (nodeMap, error) {
 	kept, err := reservedOnNodes(m, reserved)
 	if err != nil {
@@ -36,7 +36,7 @@ func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable
 	return out, nil
 }
 
-// reservedOnNodes returns what is kept for the host, by node.
+// reservedOnNodes returns the reserved memory by node.
 func reservedOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (map[int]request, error) {
 	out := map[int]request{}
 	for _, n := range m.Nodes {
@@ -61,8 +61,8 @@ func reservedOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (m
 	return out, nil
 }
 
-// checkSums checks that as much is kept on the nodes as is not for pods (Kubernetes documentation,
-// "Utilizing the NUMA-aware Memory Manager", reserved memory flag).
+// checkSums checks that the reservations of all nodes add up to what is unavailable to pods
+// (Kubernetes documentation, "Utilizing the NUMA-aware Memory Manager", reserved memory flag).
 func checkSums(reserved []config.MemoryReservation, unavailable v1.ResourceList) error {
 	sums := v1.ResourceList{}
 	for name := range unavailable {
@@ -92,8 +92,8 @@ func checkSums(reserved []config.MemoryReservation, unavailable v1.ResourceList)
 	return nil
 }
 
-// emptyNode returns the state of a node on which nothing was given yet. Huge pages are a part of
-// its memory that is no longer there for anything else.
+// emptyNode returns the state of a node without allocations. Hugepages are part of its total
+// memory, but not allocatable as memory.
 func emptyNode(n machine.Node, kept request) (nodeState, error) {
 	total := request{v1.ResourceMemory: uint64(n.Memory)}
 	taken := uint64(0)
@@ -123,7 +123,7 @@ func emptyNode(n machine.Node, kept request) (nodeState, error) {
 	return out, nil
 }
 
-// hugePages returns the name of the resource of huge pages of a size in bytes: "hugepages-2Mi".
+// hugePages returns the resource name of hugepages of a size in bytes: "hugepages-2Mi".
 func hugePages(size int64) v1.ResourceName {
 	return v1.ResourceName(v1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 }

@@ -1,9 +1,9 @@
-// Package memorymanager gives containers of Guaranteed pods their memory and huge pages on as few
-// NUMA nodes as can be, so that what they were promised is there, and near (KEP-1769).
+// Package memorymanager assigns memory and hugepages of as few NUMA nodes as possible to containers
+// of Guaranteed pods, so that the requested memory is available and local (KEP-1769).
 //
-// Owns: which container has memory on which nodes; the file memory_manager_state.
-// Reads: the layout of the machine, what is reserved for the host, pods' resources.
-// Never: touches a cgroup: the nodes are set when a container is made; gives memory twice.
+// Owns: the memory assignment of containers; the file memory_manager_state.
+// Reads: the layout of the machine, reservations, pods' resources.
+// Never: changes a cgroup: nodes are set when a container is created; allocates memory twice.
 package memorymanager
 
 import (
@@ -28,45 +28,46 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// The policies.
+// Policies (memoryManagerPolicy).
 const (
-	None   = "None"   // nothing is given, and nothing is kept apart
-	Static = "Static" // containers of Guaranteed pods get theirs
+	None   = "None"   // no allocations and no reservations
+	Static = "Static" // containers of Guaranteed pods get allocations
 )
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
-	// Policy is that of the KubeletConfiguration.
+	// Policy is memoryManagerPolicy.
 	Policy  string
 	Machine *machine.Machine
-	// Reserved is what is kept for the host on each node (reservedMemory).
+	// Reserved is the reserved memory of each node (reservedMemory).
 	Reserved []config.MemoryReservation
-	// NodeAllocatableReservation is what pods cannot have: what is reserved for daemons, and the
-	// hard threshold of eviction. Other resources than types of memory do not matter.
+	// NodeAllocatableReservation is what is unavailable to pods: reservations and the hard eviction
+	// threshold. Resources that are not memory or hugepages are ignored.
 	NodeAllocatableReservation v1.ResourceList
-	// StateFile keeps what was given; "" keeps it in memory alone.
+	// StateFile is the path of memory_manager_state; "" disables persistence.
 	StateFile string
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
-	// Journal may be nil.
+	// Journal is optional.
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
 
-// Manager (memoryManager) is a topologymanager.Provider of memory and huge pages. Load, Allocate,
-// Release, Retain and Creating do not overlap; the others can be called at any time.
+// Manager (memoryManager) is a topologymanager.Provider of memory and hugepages. Calls of Load,
+// Allocate, Release, Retain and Creating must not overlap; the other methods are safe for
+// concurrent use.
 type Manager struct {
 	cfg     Config
 	metrics *metrics
-	empty   nodeMap // what the machine has; nil without policy Static
+	empty   nodeMap // state without allocations; nil without policy Static
 	writing health.Latch
 
 	mu    sync.Mutex
-	nodes nodeMap     // guarded by mu; what follows from given
+	nodes nodeMap     // guarded by mu; derived from given
 	given assignments // guarded by mu
 }
 
-// New returns a manager that gave nothing yet. The error is one of the configuration.
+// New returns a Manager without allocations. It returns an error if the configuration is invalid.
 func New(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, nodes: nodeMap{}, given: assignments{}}
 	switch cfg.Policy {
@@ -84,12 +85,12 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// errDifferent is that the machine, or what is reserved of it, is not what it was when memory of it
-// was given.
+// errDifferent means that the machine or its reservations have changed since the file was written.
 var errDifferent = errors.New("[memorymanager] the expected machine state is different from the real one")
 
-// Load reads what an earlier agent, or a kubelet, gave, and makes the file if there is none. The
-// error is fatal, and says what to do: containers that run lie where nobody knows.
+// Load reads the allocations of an earlier agent or a kubelet, and creates the file if it does not
+// exist. An error is fatal and contains the remedy: the allocations of running containers are
+// unknown.
 func (m *Manager) Load() error {
 	if m.cfg.StateFile == "" {
 		return nil
@@ -137,7 +138,7 @@ func (m *Manager) save(nodes nodeMap, given assignments) error {
 	return err
 }
 
-// Persistence returns why the file cannot be written, or nil.
+// Persistence returns the error of the last write of the file, or nil.
 func (m *Manager) Persistence() error { return m.writing.Err() }
 
 func (m *Manager) set(nodes nodeMap, given assignments) {
@@ -152,8 +153,8 @@ func (m *Manager) now() (nodeMap, assignments) {
 	return m.nodes, m.given
 }
 
-// Hints says on which nodes what the container asks for could lie, the same for each type of
-// memory; on which it lies, if it has it already. Nobody but Guaranteed pods has a preference.
+// Hints returns the topology hints for the container's request, the same for each type of memory,
+// or the nodes of its existing allocation. Only Guaranteed pods have hints.
 func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	want := requestOf(c)
 	if m.empty == nil || len(want) == 0 || !concerns(p) {
@@ -170,8 +171,8 @@ func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	return want.hints(listOf(nodes, want, reusable(endedBefore(p, c.Name), has)))
 }
 
-// PodHints says it of all containers of the pod together. Of a pod whose containers have memory on
-// different nodes already, it has no preference.
+// PodHints returns the topology hints for all containers of the pod together. A pod whose
+// containers have allocations on different nodes has no preference.
 func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 	want := podRequest(p)
 	if m.empty == nil || len(want) == 0 || !concerns(p) {
@@ -194,14 +195,14 @@ func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 	return nil
 }
 
-// listOf returns the places of the request; an empty list, which is not nil, if there is none.
+// listOf returns the hints for the request; the list may be empty but is not nil.
 func listOf(nodes nodeMap, want request, again reuse) []topologymanager.Hint {
 	return slices.AppendSeq([]topologymanager.Hint{}, nodes.places(want, again))
 }
 
-// Allocate gives the container its memory, and returns when that is on disk. Where the nodes of the
-// hint do not have as much, others are added. Then the error is, as of the kubelet, that there are
-// none, that they are more than what is preferred, or that others have theirs on a part of them.
+// Allocate allocates memory to the container and persists the allocation. If the nodes of the hint
+// do not suffice, it adds others. As in the kubelet, it returns an error if no nodes suffice, if
+// they are not preferred although the hint is, or if they overlap another group of nodes.
 func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint) error {
 	want := requestOf(c)
 	if m.empty == nil || len(want) == 0 || !concerns(p) {
@@ -225,8 +226,7 @@ func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint
 	return nil
 }
 
-// change makes the assignments those of the machine. If they do not fit, or cannot be written,
-// everything stays as it was.
+// change persists and applies the assignments. On an error nothing changes.
 func (m *Manager) change(given assignments) error {
 	nodes, err := m.empty.fill(given)
 	if err == nil {
@@ -238,9 +238,9 @@ func (m *Manager) change(given assignments) error {
 	return err
 }
 
-// Creating is to be called before a container of the pod is created, and gives back what is left of
-// the plain init containers before it, which have ended. The error is that of the disk; then they
-// still have it.
+// Creating releases what is left of the allocations of plain init containers before the given
+// container, which have exited. Call it before the container is created. If the write of the file
+// fails, it returns the error and releases nothing.
 func (m *Manager) Creating(p *v1.Pod, container string) error {
 	_, given := m.now()
 	left := maps.Clone(given[p.UID])
@@ -253,14 +253,14 @@ func (m *Manager) Creating(p *v1.Pod, container string) error {
 	return m.change(given.with(p.UID, left))
 }
 
-// Release takes back what the pod has. If the disk does not take it, it is free all the same, and
-// the next change writes it.
+// Release releases the memory of the pod. If the file cannot be written, the memory is free
+// nevertheless, and the next change persists it.
 func (m *Manager) Release(uid pod.UID) {
 	_, given := m.now()
 	m.drop(given, func(other pod.UID) bool { return other == uid })
 }
 
-// Retain takes back what all pods have but those to keep.
+// Retain releases the memory of all pods that are not in keep.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
 	_, given := m.now()
 	m.drop(given, func(uid pod.UID) bool { return !keep[uid] })
@@ -274,7 +274,7 @@ func (m *Manager) drop(given assignments, gone func(pod.UID) bool) {
 	}
 	nodes, err := m.empty.fill(rest)
 	if err != nil {
-		panic(err) // less than what fitted fits
+		panic(err) // a subset of fitting assignments fits
 	}
 	if err := m.save(nodes, rest); err != nil {
 		m.cfg.Log.Error("the memory of a pod that is gone is still in the file", "error", err)
@@ -282,7 +282,7 @@ func (m *Manager) drop(given assignments, gone func(pod.UID) bool) {
 	m.set(nodes, rest)
 }
 
-// Nodes returns the NUMA nodes of a container's memory, ascending: its cpuset.mems. Nil is any.
+// Nodes returns the NUMA nodes of a container's memory, ascending, for cpuset.mems; nil means any.
 func (m *Manager) Nodes(uid pod.UID, container string) []int {
 	var on topologymanager.Nodes
 	for _, b := range m.Memory(uid, container) {
@@ -294,14 +294,13 @@ func (m *Manager) Nodes(uid pod.UID, container string) []int {
 	return on.List()
 }
 
-// Memory returns what a container has, by type; nil if nothing was given to it.
+// Memory returns the allocation of a container, by type; nil if there is none.
 func (m *Manager) Memory(uid pod.UID, container string) []Block {
 	_, given := m.now()
 	return slices.Clone(given[uid][container])
 }
 
-// Allocatable returns what containers can have on each node, by node and type, whether it was given
-// or not.
+// Allocatable returns the allocatable memory, sorted by node and type, including allocated memory.
 func (m *Manager) Allocatable() []Block {
 	var out []Block
 	for _, id := range slices.Sorted(maps.Keys(m.empty)) {
@@ -315,18 +314,18 @@ func (m *Manager) Allocatable() []Block {
 	return out
 }
 
-// NodeMemory is the memory of one type that a NUMA node has for containers, in bytes.
+// NodeMemory is the memory of one type on a NUMA node, in bytes.
 type NodeMemory struct {
 	Node int             `json:"node"`
 	Type v1.ResourceName `json:"type"`
-	// Allocatable is what containers can have, Free what of it nobody has.
+	// Allocatable is what containers can have; Free is the part that is not allocated.
 	Allocatable uint64 `json:"allocatable"`
 	Free        uint64 `json:"free"`
-	// Group are the nodes that it is given out together with, itself included, while it is.
+	// Group are the nodes that the node is currently allocated together with, including itself.
 	Group []int `json:"group,omitempty"`
 }
 
-// Nodewise returns what is left on each node, by node and type; nil with the policy None.
+// Nodewise returns the memory of each node, sorted by node and type; nil with the policy None.
 func (m *Manager) Nodewise() []NodeMemory {
 	if m.empty == nil {
 		return nil

@@ -16,18 +16,18 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// concerns reports whether containers of the pod are given memory: it is Guaranteed, and states no
-// resources at pod level.
+// concerns reports whether the pod's containers get allocations: it is Guaranteed and has no
+// pod-level resources.
 func concerns(p *v1.Pod) bool {
 	return !podresource.IsPodLevelResourcesSet(p) && cgroups.QOSClass(p) == v1.PodQOSGuaranteed
 }
 
-// isMemory reports whether the resource is a type of memory.
+// isMemory reports whether the resource is memory or hugepages.
 func isMemory(name v1.ResourceName) bool {
 	return name == v1.ResourceMemory || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// requestOf returns what a container asks for.
+// requestOf returns the container's request.
 func requestOf(c *v1.Container) request {
 	out := request{}
 	for name, q := range c.Resources.Requests {
@@ -38,8 +38,8 @@ func requestOf(c *v1.Container) request {
 	return out
 }
 
-// podRequest returns what the containers of a pod need at most at a time: all regular ones and all
-// sidecars, or a plain init container and the sidecars before it (KEP-753).
+// podRequest returns the maximum that the pod's containers need at the same time: all regular
+// containers and all sidecars, or a plain init container and the sidecars before it (KEP-753).
 func podRequest(p *v1.Pod) request {
 	running, out := request{}, request{}
 	for i := range p.Spec.InitContainers {
@@ -71,7 +71,7 @@ func (r request) raise(other request) {
 	}
 }
 
-// hints says the same of each type of the request.
+// hints returns the same hints for each type of the request.
 func (r request) hints(list []topologymanager.Hint) topologymanager.Hints {
 	out := topologymanager.Hints{}
 	for name := range r {
@@ -80,7 +80,8 @@ func (r request) hints(list []topologymanager.Hint) topologymanager.Hints {
 	return out
 }
 
-// endedBefore returns the plain init containers that have ended when c runs, in their order.
+// endedBefore returns the plain init containers that have exited when the container starts, in
+// order.
 func endedBefore(p *v1.Pod, name string) []string {
 	var out []string
 	for i := range p.Spec.InitContainers {
@@ -95,8 +96,8 @@ func endedBefore(p *v1.Pod, name string) []string {
 	return out
 }
 
-// wasGivenBack reports whether the container had memory once: a plain init container without any,
-// while one after it has. Containers are given theirs in order.
+// wasGivenBack reports whether the container's allocation was released: it is a plain init
+// container before a container that has one. Allocations are made in order.
 func wasGivenBack(p *v1.Pod, name string, has map[string][]Block) bool {
 	for c := range pod.Containers(&p.Spec) {
 		if _, ok := has[c.Name]; ok && slices.Contains(endedBefore(p, c.Name), name) {
@@ -106,7 +107,7 @@ func wasGivenBack(p *v1.Pod, name string, has map[string][]Block) bool {
 	return false
 }
 
-// reusable returns what a container can have of the plain init containers before it.
+// reusable returns what a container can reuse of the exited init containers' allocations.
 func reusable(ended []string, has map[string][]Block) reuse {
 	out := reuse{}
 	for _, name := range ended {
@@ -121,9 +122,9 @@ func reusable(ended []string, has map[string][]Block) reuse {
 	return out
 }
 
-// give returns the blocks of a pod's containers after one more was given what it asks for. What it
-// can have of those that will have ended is taken off their blocks, so that the sum of all blocks
-// is what the pod needs at a time.
+// give returns the blocks of the pod's containers after an allocation to one of them. Reused memory
+// is subtracted from the blocks of init containers that will have exited, so that the sum of all
+// blocks is what the pod needs at the same time.
 func give(p *v1.Pod, name string, want request, on topologymanager.Nodes, has map[string][]Block) map[string][]Block {
 	out := maps.Clone(has)
 	if out == nil {
@@ -151,7 +152,7 @@ func give(p *v1.Pod, name string, want request, on topologymanager.Nodes, has ma
 	return out
 }
 
-// String returns the amounts, by type: "hugepages-2Mi 4Mi, memory 1Gi".
+// String returns the amounts by type: "hugepages-2Mi 4Mi, memory 1Gi".
 func (r request) String() string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(r)) {

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// state is what is kept in the file memory_manager_state, in the kubelet's form.
+// state is the content of the file memory_manager_state, in the kubelet's format.
 type state struct {
 	PolicyName   string      `json:"policyName"`
 	MachineState nodeMap     `json:"machineState"`
@@ -27,7 +27,7 @@ func (s state) encode() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// decode reads what encode, or a kubelet, wrote. A checksum of 0 is none.
+// decode decodes a file of this package or of a kubelet. A checksum of 0 is not verified.
 func decode(content []byte) (state, error) {
 	s := state{MachineState: nodeMap{}, Entries: assignments{}}
 	if err := json.Unmarshal(content, &s); err != nil {
@@ -39,8 +39,8 @@ func decode(content []byte) (state, error) {
 	return s, nil
 }
 
-// sum returns the checksum: FNV-1a of the form in which the kubelet's struct is printed for hashing
-// (k8s.io/utils/dump.ForHash).
+// sum returns the checksum: FNV-1a of the kubelet's struct in the format of
+// k8s.io/utils/dump.ForHash.
 func (s state) sum() uint64 { return hash(s.dump()) }
 
 func hash(text string) uint64 {
@@ -49,8 +49,8 @@ func hash(text string) uint64 {
 	return uint64(h.Sum32())
 }
 
-// dump returns the text that dump.ForHash makes of the kubelet's struct with these values. It is
-// written out here, because the names of the kubelet's types and fields are in it.
+// dump returns the output of dump.ForHash for the kubelet's struct with these values. The names of
+// the kubelet's types and fields are part of it.
 func (s state) dump() string {
 	return "(*state.MemoryManagerCheckpoint){PolicyName:(string)" + s.PolicyName +
 		" MachineState:(state.NUMANodeMap)" + dumpMap(s.MachineState, strconv.Itoa, dumpNode) +
@@ -88,9 +88,9 @@ func dumpMap[K ~int | ~string, V any](m map[K]V, key func(K) string, value func(
 	return "map[" + strings.Join(out, " ") + "]"
 }
 
-// difference says how the state of a file differs from the one that follows from the machine, the
-// configuration and the entries of the file; "" if it does not. Of a group, sums are compared: on
-// which of its nodes a block lies is nobody's to say.
+// difference describes how the state of a file differs from the state derived from the machine, the
+// configuration and the file's entries; "" if they are equal. Within a group only sums are
+// compared, because the node of a block is undefined.
 func difference(read, should nodeMap) string {
 	for _, id := range slices.Sorted(maps.Keys(should)) {
 		n, ok := read[id]
@@ -120,7 +120,7 @@ func difference(read, should nodeMap) string {
 	return ""
 }
 
-// tableDifference compares what does not depend on what was given.
+// tableDifference compares the fields that do not depend on allocations.
 func tableDifference(read, should map[v1.ResourceName]memoryTable) string {
 	for _, name := range slices.Sorted(maps.Keys(should)) {
 		is, ok := read[name]
@@ -148,7 +148,7 @@ func tableDifference(read, should map[v1.ResourceName]memoryTable) string {
 	return ""
 }
 
-// sums returns what is given and free of one type on the nodes together.
+// sums returns the allocated and the free memory of one type on the nodes together.
 func (m nodeMap) sums(nodes []int, name v1.ResourceName) memoryTable {
 	var out memoryTable
 	for _, id := range nodes {

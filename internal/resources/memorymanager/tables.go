@@ -14,11 +14,11 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// Block is memory of one type that a container has.
+// Block is memory of one type that is allocated to a container.
 type Block struct {
-	// NUMAAffinity are the nodes that it lies on, ascending.
+	// NUMAAffinity are its NUMA nodes, ascending.
 	NUMAAffinity []int `json:"numaAffinity"`
-	// Type is memory, or hugepages-<size>.
+	// Type is memory or hugepages-<size>.
 	Type v1.ResourceName `json:"type"`
 	// Size is in bytes.
 	Size uint64 `json:"size"`
@@ -26,11 +26,11 @@ type Block struct {
 
 func (b Block) nodes() topologymanager.Nodes { return topologymanager.NodesOf(b.NUMAAffinity...) }
 
-// assignments are the blocks of containers, by pod and name. They are not changed: a change makes
-// others.
+// assignments are the blocks by pod UID and container name. They are immutable: changes return a
+// new value.
 type assignments map[pod.UID]map[string][]Block
 
-// with returns the assignments with other blocks of a pod; nil are none.
+// with returns the assignments with the pod's blocks replaced; an empty map removes the pod.
 func (a assignments) with(uid pod.UID, containers map[string][]Block) assignments {
 	out := maps.Clone(a)
 	if out == nil {
@@ -44,10 +44,10 @@ func (a assignments) with(uid pod.UID, containers map[string][]Block) assignment
 	return out
 }
 
-// memoryTable is how much memory of one type a NUMA node has, in bytes (KEP-1769, "Memory Map").
+// memoryTable is the memory of one type on a NUMA node, in bytes (KEP-1769, "Memory Map").
 type memoryTable struct {
-	// Total is all, SystemReserved what is kept for the host. Allocatable is what containers can
-	// have: Reserved what they were given, Free the rest.
+	// Allocatable is the part of Total that containers can have. Reserved is the allocated part of
+	// it, Free the rest. SystemReserved is withheld from pods.
 	Total          uint64 `json:"total"`
 	SystemReserved uint64 `json:"systemReserved"`
 	Allocatable    uint64 `json:"allocatable"`
@@ -55,17 +55,17 @@ type memoryTable struct {
 	Free           uint64 `json:"free"`
 }
 
-// nodeState is what is given of a NUMA node.
+// nodeState is the state of a NUMA node.
 type nodeState struct {
-	// NumberOfAssignments is how many blocks lie on it.
+	// NumberOfAssignments is the number of blocks on the node.
 	NumberOfAssignments int                             `json:"numberOfAssignments"`
 	MemoryMap           map[v1.ResourceName]memoryTable `json:"memoryMap"`
 	// Cells is the group of the node, ascending: the nodes that it is allocated together with,
-	// itself included.
+	// including itself.
 	Cells []int `json:"cells"`
 }
 
-// nodeMap is what is given of all NUMA nodes, by ID. It is not changed once it was made.
+// nodeMap is the state of all NUMA nodes, by ID. It is immutable after construction.
 type nodeMap map[int]nodeState
 
 // all returns the nodes of the machine.
@@ -73,15 +73,15 @@ func (m nodeMap) all() topologymanager.Nodes {
 	return topologymanager.NodesOf(slices.Collect(maps.Keys(m))...)
 }
 
-// group returns the nodes that a node is allocated together with.
+// group returns the group of a node.
 func (m nodeMap) group(id int) topologymanager.Nodes { return topologymanager.NodesOf(m[id].Cells...) }
 
-// errOtherGroup is that a block would lie on a part of a group, or on parts of several: of what
-// lies on all nodes of a group, nobody can say on which.
+// errOtherGroup means that a block would overlap a group partially. The node of a block within a
+// group is undefined.
 var errOtherGroup = errors.New("[memorymanager] preferred hint violates NUMA node allocation")
 
-// fill returns the map of a machine on which nothing was given yet, after all blocks were. It does
-// not matter in which order they came: of a group, only sums count.
+// fill returns the map after all assignments; m must have none. The order of assignments does not
+// matter, because only sums of a group count.
 func (m nodeMap) fill(a assignments) (nodeMap, error) {
 	out := nodeMap{}
 	for id, n := range m {
@@ -100,7 +100,7 @@ func (m nodeMap) fill(a assignments) (nodeMap, error) {
 	return out, nil
 }
 
-// add takes a block from its nodes in place, from the lower ones first.
+// add allocates a block in place, from its lowest node first.
 func (m nodeMap) add(b Block) error {
 	on := b.nodes()
 	if on == 0 || !m.all().Contains(on) {
@@ -129,9 +129,9 @@ func (m nodeMap) add(b Block) error {
 	return nil
 }
 
-// allows reports whether something can be allocated on the nodes together: those of them that are
-// used are in a group that is exactly these nodes, so that groups stay apart (KEP-1769, "How to
-// enable the guaranteed memory allocation over many NUMA nodes?").
+// allows reports whether a block can be allocated on the nodes together: each node in use must be
+// in a group of exactly these nodes, so that groups stay disjoint (KEP-1769, "How to enable the
+// guaranteed memory allocation over many NUMA nodes?").
 func (m nodeMap) allows(on topologymanager.Nodes) bool {
 	for _, id := range on.List() {
 		if m[id].NumberOfAssignments > 0 && m.group(id) != on {
@@ -141,14 +141,13 @@ func (m nodeMap) allows(on topologymanager.Nodes) bool {
 	return true
 }
 
-// request is how much of each type of memory is asked for, in bytes. No amount is 0.
+// request is the requested amount of each type of memory, in bytes. Amounts are not 0.
 type request map[v1.ResourceName]uint64
 
-// reuse is what later containers of a pod can have of those that have ended by then, by the nodes
-// that it lies on.
+// reuse is what a container can reuse of exited init containers' allocations, by their nodes.
 type reuse map[topologymanager.Nodes]request
 
-// covers reports whether the nodes have enough of each type, by the amount that is counted.
+// covers reports whether the nodes have enough of each type; amount selects the field to sum.
 func (m nodeMap) covers(on topologymanager.Nodes, want, again request, amount func(memoryTable) uint64) bool {
 	for name, size := range want {
 		sum := again[name]
@@ -165,14 +164,13 @@ func (m nodeMap) covers(on topologymanager.Nodes, want, again request, amount fu
 func allocatable(t memoryTable) uint64 { return t.Allocatable }
 func free(t memoryTable) uint64        { return t.Free }
 
-// enough reports whether as much is free on the nodes, or can be had again there.
+// enough reports whether the free and reusable memory on the nodes suffices.
 func (m nodeMap) enough(on topologymanager.Nodes, want request, again reuse) bool {
 	return m.covers(on, want, again[on], free)
 }
 
-// places yields the hints of where the request could lie now: the narrower first, so that the first
-// one is the best. One is preferred if fewer nodes could not hold the request even if nothing were
-// given on them.
+// places yields the hints for the request, narrower ones first, so that the first is the best. A
+// hint is preferred if fewer nodes would not suffice even without allocations.
 func (m nodeMap) places(want request, again reuse) iter.Seq[topologymanager.Hint] {
 	return func(yield func(topologymanager.Hint) bool) {
 		least := m.least(want)
@@ -187,13 +185,14 @@ func (m nodeMap) places(want request, again reuse) iter.Seq[topologymanager.Hint
 	}
 }
 
-// least returns the number of nodes that the request needs on an empty machine; 0 if that has less.
+// least returns the number of nodes that the request needs without allocations; 0 if the machine is
+// too small.
 func (m nodeMap) least(want request) int {
 	if !m.covers(m.all(), want, nil, allocatable) {
 		return 0
 	}
-	// With that many of the largest nodes there is enough of each type by itself. It saves the
-	// search through smaller sets, which would be long on a machine of many nodes.
+	// A lower bound: that many of the largest nodes suffice for each type on its own. It saves the
+	// search through smaller sets, which takes long on machines with many nodes.
 	size := 1
 	for name := range want {
 		var amounts []uint64
@@ -218,9 +217,9 @@ func (m nodeMap) least(want request) int {
 	return 0
 }
 
-// candidates yields the sets of nodes on which something can be allocated together: groups, and
-// what is not used, if that could hold the request and from the number of nodes on that it needs.
-// The narrower come first.
+// candidates yields the sets of nodes that can be allocated together, narrower ones first: groups,
+// and subsets of the unused nodes with at least least nodes, if the unused nodes can satisfy the
+// request.
 func (m nodeMap) candidates(want request, least int) iter.Seq[topologymanager.Nodes] {
 	var unused topologymanager.Nodes
 	var groups []topologymanager.Nodes
@@ -258,7 +257,7 @@ func (m nodeMap) candidates(want request, least int) iter.Seq[topologymanager.No
 	}
 }
 
-// best returns the best of the places that contain the nodes, and whether there is one.
+// best returns the best hint that contains the nodes, if there is one.
 func (m nodeMap) best(want request, again reuse, near topologymanager.Nodes) (topologymanager.Hint, bool) {
 	for h := range m.places(want, again) {
 		if h.Nodes.Contains(near) {
@@ -275,8 +274,8 @@ var (
 	errExtendedPreferred = errors.New("[memorymanager] failed to find the extended preferred hint")
 )
 
-// place returns the nodes that the request is to be given on: those of the hint if they have as
-// much, or else the best ones that contain them.
+// place returns the nodes for the request: those of the hint if they suffice, or else the best ones
+// that contain them.
 func (m nodeMap) place(want request, again reuse, near topologymanager.Hint) (topologymanager.Nodes, error) {
 	chosen, wanted := near, errNotPreferred
 	if near.Nodes == 0 || !m.enough(near.Nodes, want, again) {

@@ -11,13 +11,13 @@ import (
 	"berth/internal/host/cgroups"
 )
 
-// Groups are the cgroups above those of pods, and those of daemons (containerManager).
+// Groups manages the QoS cgroups and the cgroups of daemons (containerManager).
 type Groups interface {
 	EnsureQoS(ctx context.Context) error
 	EnforceReserved(r cgroups.Reserved) error
 }
 
-// Kubepods is the cgroup of all pods together.
+// Kubepods is the cgroup of all pods.
 type Kubepods interface {
 	EnforceAllocatable() error
 }
@@ -27,20 +27,19 @@ type Recorder interface {
 	NodeEvent(eventtype, reason, message string)
 }
 
-// The reasons of events.
+// Event reasons.
 const (
 	enforcedReason = "NodeAllocatableEnforced"
 	failedReason   = "FailedNodeAllocatableEnforcement"
 )
 
-// Enforcer has what was computed enforced, and records an event for each outcome.
+// Enforcer enforces the computed limits, and records an event for each outcome.
 type Enforcer struct {
 	Resources *Resources
 	Recorder  Recorder
 }
 
-// EnforceReserved makes the cgroups that do not belong to a pod, and limits those of daemons to
-// what is reserved for them.
+// EnforceReserved creates the QoS cgroups, and limits the cgroups of daemons to their reservations.
 func (e Enforcer) EnforceReserved(ctx context.Context, g Groups) error {
 	if err := g.EnsureQoS(ctx); err != nil {
 		return err
@@ -64,11 +63,11 @@ func reservedName(field string) string {
 	return "System Reserved"
 }
 
-// retryPeriod is how long EnforceAllocatable waits before it tries again.
+// retryPeriod is the delay between tries of EnforceAllocatable.
 const retryPeriod = time.Minute
 
-// EnforceAllocatable limits all pods together, and returns when that has succeeded once, or with
-// the error of ctx. Pods start meanwhile.
+// EnforceAllocatable limits the cgroup of all pods, and retries until it succeeds or ctx is done.
+// Pods may start meanwhile.
 func (e Enforcer) EnforceAllocatable(ctx context.Context, g Kubepods) error {
 	for {
 		err := g.EnforceAllocatable()

@@ -1,9 +1,10 @@
-// Package nodeallocatable computes what of the machine pods may use, and has containerManager hold
-// them to it (Kubernetes documentation, "Reserve Compute Resources for System Daemons").
+// Package nodeallocatable computes the resources that are allocatable to pods, and has
+// containerManager enforce them (Kubernetes documentation, "Reserve Compute Resources for System
+// Daemons").
 //
-// Owns: what is reserved for daemons, what is allocatable, and the settings of cgroups that follow
-// from it.
-// Reads: the KubeletConfiguration, the machine as it was at the start of the agent.
+// Owns: the reservations of daemons, the allocatable resources, and the cgroup settings that follow
+// from them.
+// Reads: the KubeletConfiguration, the machine at the start of the agent.
 // Never: writes to a cgroup itself; changes while the agent runs.
 package nodeallocatable
 
@@ -19,45 +20,45 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Input is what everything here follows from.
+// Input is the input of Compute.
 type Input struct {
 	// Config is nil for an agent without a KubeletConfiguration: nothing is reserved.
 	Config *config.Kubelet
-	// MaxPods is how many pods an agent without Config takes.
+	// MaxPods is the maximum number of pods of an agent without Config.
 	MaxPods int
 	Machine node.Machine
 	Host    Host
 }
 
-// Host is what the kernel of this machine can do for a cgroup.
+// Host describes the cgroup features of the kernel.
 type Host struct {
 	CgroupVersion int // 1 or 2
 	SwapAccounted bool
 	HugePageSizes []int64 // in bytes
 }
 
-// ReadHost asks this machine.
+// ReadHost reads the features of this machine.
 func ReadHost() Host {
 	version, _ := cgroups.Detect()
 	return Host{CgroupVersion: version, SwapAccounted: cgroups.SwapAccounted(), HugePageSizes: cgroups.HugePageSizes()}
 }
 
-// Resources are the machine's resources, and what the configuration makes of them.
+// Resources are the machine's resources, and the settings derived from them and the configuration.
 type Resources struct {
 	Reservation           node.Reservation
 	Capacity, Allocatable v1.ResourceList
-	// Containers is what the resources of containers depend on, Pods what the cgroups of pods do.
+	// Containers are the settings for containers' resources, Pods those for pods' cgroups.
 	Containers crispec.ResourceSettings
 	Pods       cgroups.Settings
-	// Kubepods is what all pods together may use.
+	// Kubepods is the limit of all pods together.
 	Kubepods cgroups.Allocatable
-	// Reserved are the cgroups of daemons that are held to what is reserved for them.
+	// Reserved are the cgroups of daemons that are limited to their reservations.
 	Reserved []cgroups.Reserved
-	// EnforcesPods: enforceNodeAllocatable has "pods".
+	// EnforcesPods: enforceNodeAllocatable contains "pods".
 	EnforcesPods bool
 }
 
-// Compute returns the resources. The error names the field of the configuration.
+// Compute returns the resources. An error names the configuration field.
 func Compute(in Input) (*Resources, error) {
 	s := node.Settings{MaxPods: in.MaxPods, LocalStorageCapacityIsolation: true}
 	enforced := []string{"pods"}
@@ -120,7 +121,7 @@ func kubepods(r *Resources, pids int64) cgroups.Allocatable {
 	return out
 }
 
-// pidResource is the name of process ids in kubeReserved and systemReserved (Kubernetes
+// pidResource is the name of process IDs in kubeReserved and systemReserved (Kubernetes
 // documentation, "Process ID Limits And Reservations").
 const pidResource = "pid"
 

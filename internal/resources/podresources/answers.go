@@ -12,7 +12,7 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// holdings are what the containers of a pod have, by the container's name.
+// holdings are the resources of a pod's containers, by container name.
 type holdings struct {
 	devices map[string][]Device
 	cpus    map[string]cpuset.CPUSet
@@ -20,9 +20,9 @@ type holdings struct {
 	claims  map[string][]Claim
 }
 
-// reportedContainers returns the containers that an answer names: sidecars, then regular ones, each
-// in the order of the spec. What plain init containers have is for the others by then, and
-// ephemeral containers are given nothing.
+// reportedContainers returns the containers of a response: sidecars, then regular ones, each in the
+// order of the spec. Resources of plain init containers are reused by the others, and ephemeral
+// containers get none.
 func reportedContainers(p *v1.Pod) []*v1.Container {
 	var out []*v1.Container
 	for i := range p.Spec.InitContainers {
@@ -41,7 +41,7 @@ func regularContainers(p *v1.Pod) []*v1.Container {
 	return out
 }
 
-// generatePod returns what version v1 says of a pod.
+// generatePod returns a pod's resources in version v1.
 func generatePod(p *v1.Pod, h holdings) *podresourcesv1.PodResources {
 	out := &podresourcesv1.PodResources{Name: p.Name, Namespace: p.Namespace}
 	for _, c := range reportedContainers(p) {
@@ -56,7 +56,8 @@ func generatePod(p *v1.Pod, h holdings) *podresourcesv1.PodResources {
 	return out
 }
 
-// generateDevices returns an entry for each device and NUMA node, and one for a device without.
+// generateDevices returns an entry for each device and NUMA node, and one for a device without a
+// node.
 func generateDevices(devices []Device) []*podresourcesv1.ContainerDevices {
 	var out []*podresourcesv1.ContainerDevices
 	for _, d := range sortedDevices(devices) {
@@ -111,8 +112,8 @@ func generateMemory(blocks []Block) []*podresourcesv1.ContainerMemory {
 }
 
 // generateClaims returns the claims of a container.
-// Differs from the kubelet: each device has its own CDI names, not those of the devices before it
-// as well.
+// Differs from the kubelet: each device has its own CDI names, without those of the devices before
+// it.
 func generateClaims(claims []Claim) []*podresourcesv1.DynamicResource {
 	var out []*podresourcesv1.DynamicResource
 	for _, c := range claims {
@@ -131,8 +132,8 @@ func generateClaims(claims []Claim) []*podresourcesv1.DynamicResource {
 	return out
 }
 
-// generateAlphaPod returns what version v1alpha1 says of a pod: regular containers alone, and
-// nothing but devices, one entry each.
+// generateAlphaPod returns a pod's resources in version v1alpha1: only regular containers and
+// devices, with one entry per device.
 func generateAlphaPod(p *v1.Pod, h holdings) *v1alpha1.PodResources {
 	out := &v1alpha1.PodResources{Name: p.Name, Namespace: p.Namespace}
 	for _, c := range regularContainers(p) {
@@ -145,8 +146,7 @@ func generateAlphaPod(p *v1.Pod, h holdings) *v1alpha1.PodResources {
 	return out
 }
 
-// sortedPods returns the pods by namespace and name: whoever compares two answers sees what
-// changed.
+// sortedPods returns the pods sorted by namespace and name, so that responses are comparable.
 func sortedPods(pods []*v1.Pod) []*v1.Pod {
 	return slices.SortedFunc(slices.Values(pods), func(a, b *v1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))

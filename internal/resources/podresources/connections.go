@@ -10,30 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// warnEvery is how often at most a warning says that connections are closed.
+// warnEvery is the minimum interval between warnings about closed connections.
 const warnEvery = time.Minute
 
-// connections are the open ones. When they are as many as may be, the next takes the place of
-// another, so that a client that forgets to close its own does not keep others out.
+// connections are the open connections, at most maxConnections. A new connection replaces another
+// one then, so that a client that leaks connections does not block others.
 type connections struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	open   []*conn   // guarded by mu; the oldest first
-	closed int       // guarded by mu; for others, since the last warning
+	open   []*conn   // guarded by mu; oldest first
+	closed int       // guarded by mu; replaced since the last warning
 	warned time.Time // guarded by mu
 }
 
 func newConnections(log *slog.Logger) *connections { return &connections{log: log} }
 
-// conn is a connection, and the process that opened it; 0: that is not known.
+// conn is a connection with the ID of the process that opened it; 0: unknown.
 type conn struct {
 	net.Conn
 	all     *connections
 	process int32
 }
 
-// boundedListener accounts for the connections that it accepts.
+// boundedListener limits the connections that it accepts.
 type boundedListener struct {
 	net.Listener
 	all *connections
@@ -48,7 +48,7 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	c := &conn{Conn: accepted, all: l.all, process: processOf(accepted)}
 	leaves, closed := l.all.add(c)
 	if leaves != nil {
-		_ = leaves.Conn.Close() // how that went does not matter
+		_ = leaves.Conn.Close() // the error does not matter
 	}
 	if closed > 0 {
 		l.all.log.Warn("pod-resources API: connections are closed to make room: too many are open",
@@ -57,8 +57,8 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add takes a connection. It returns the one that has to leave for it, or nil, and how many have
-// left since the last warning, if it is time for the next.
+// add adds a connection. It returns the connection to close for it, or nil. If a warning is due,
+// closed is the number of connections closed since the last one.
 func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +74,8 @@ func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	return leaves, closed
 }
 
-// chooseLeaving returns which of the open connections, the oldest first, is closed for one more:
-// the oldest of the process that has the most.
+// chooseLeaving returns the connection to close for a new one: the oldest of the process with the
+// most connections. open is sorted, oldest first.
 func chooseLeaving(open []*conn, comes *conn) *conn {
 	count := map[int32]int{comes.process: 1}
 	for _, c := range open {
@@ -90,7 +90,7 @@ func chooseLeaving(open []*conn, comes *conn) *conn {
 	return best
 }
 
-// forget ends the account of a connection; the caller holds the lock.
+// forget removes a connection; mu must be held.
 func (s *connections) forget(c *conn) {
 	if i := slices.Index(s.open, c); i >= 0 {
 		s.open = slices.Delete(s.open, i, i+1)
@@ -105,8 +105,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// processOf returns the process that opened a unix socket's other end (unix(7), SO_PEERCRED); 0
-// when nobody says.
+// processOf returns the process at the other end of a Unix socket (unix(7), SO_PEERCRED); 0 if
+// unknown.
 func processOf(c net.Conn) int32 {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

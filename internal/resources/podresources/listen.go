@@ -15,10 +15,11 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// Listen opens the socket of the API, in place of what is there. Its folder is made with mode 0750
-// if it is missing, and the socket has mode 0600: root alone connects, as to the kubelet's. When
-// somebody removes the socket, or the folder, it is made again; connections stay. One that somebody
-// puts in its place is left alone until it goes. Closing the listener removes the socket.
+// Listen listens on the socket of the API and replaces an existing file. It creates a missing
+// directory with mode 0750; the socket has mode 0600: only root can connect, as with the kubelet's.
+// If the socket or its directory is removed, it is recreated, and connections stay open. If another
+// file replaces the socket, it is recreated only once that file is removed. Closing the listener
+// removes the socket.
 func Listen(path string, log *slog.Logger) (net.Listener, error) {
 	// The length of sun_path (unix(7)); the kernel's own message is "invalid argument".
 	if limit := len(unix.RawSockaddrUnix{}.Path) - 1; len(path) > limit {
@@ -48,7 +49,7 @@ func Listen(path string, log *slog.Logger) (net.Listener, error) {
 	return s, nil
 }
 
-// socket is a listener at a path, where it stays though others remove it.
+// socket is a listener that recreates its socket file when it is removed.
 type socket struct {
 	path      string
 	log       *slog.Logger
@@ -57,13 +58,13 @@ type socket struct {
 
 	mu     sync.Mutex
 	bound  *net.UnixListener // guarded by mu
-	file   fs.FileInfo       // guarded by mu; the socket that it made
-	failed error             // guarded by mu; why it could not be made again
+	file   fs.FileInfo       // guarded by mu; the created socket file
+	failed error             // guarded by mu; why it could not be recreated
 	closed bool              // guarded by mu
 }
 
-// watch tells of changes in one folder. It is not used for another one at the same path: what is
-// still to be told of the old folder would end the watch of the new one.
+// watch watches one directory. It is not reused for a new directory at the same path: pending
+// events of the old directory would remove the watch of the new one.
 type watch struct {
 	*inotify.Watch
 	folder fs.FileInfo
@@ -84,15 +85,15 @@ func openWatch(dir string) (*watch, error) {
 	return &watch{w, folder}, nil
 }
 
-// follows reports whether what is at the path now is watched. A folder may get the number of one
-// that is gone; then the end of that one is still to be told, or ended the watch.
+// follows reports whether the directory at the path is watched. A new directory may have the inode
+// number of a deleted one; then the deletion event is pending, or has removed the watch.
 func (w *watch) follows(dir string) bool {
 	now, err := os.Stat(dir)
 	return err == nil && os.SameFile(now, w.folder) && len(w.Watched()) > 0
 }
 
-// bind makes a socket that only its user connects to. Its file stays when the listener is closed:
-// by then it may be somebody else's.
+// bind creates a socket with mode 0600. Closing the listener does not remove the file, which may
+// belong to another process by then.
 func bind(path string) (*net.UnixListener, fs.FileInfo, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -109,9 +110,9 @@ func bind(path string) (*net.UnixListener, fs.FileInfo, error) {
 	return l, file, nil
 }
 
-// follow makes the socket again whenever it is gone, until the listener is closed.
+// follow recreates the socket whenever it is removed, until the listener is closed.
 func (s *socket) follow(w *watch) {
-	defer func() { _ = w.Close() }() // nothing is lost by a failure
+	defer func() { _ = w.Close() }() // the error does not matter
 	for {
 		select {
 		case <-w.Events():
@@ -126,8 +127,8 @@ func (s *socket) follow(w *watch) {
 	}
 }
 
-// ensure makes the folder and the socket if one is missing, and returns the watch to go on with.
-// What is removed in the middle of it is made again.
+// ensure creates the directory and the socket if necessary, and returns the watch to use. It
+// retries if they are removed meanwhile.
 func (s *socket) ensure(w *watch) (*watch, error) {
 	for {
 		next, err := s.tryEnsure(w)
@@ -137,8 +138,7 @@ func (s *socket) ensure(w *watch) (*watch, error) {
 	}
 }
 
-// tryEnsure has the folder watched before it looks for the socket, so that what happens in between
-// is not missed.
+// tryEnsure starts the watch before it checks the socket, so that no removal is missed.
 func (s *socket) tryEnsure(w *watch) (*watch, error) {
 	dir := filepath.Dir(s.path)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -166,7 +166,7 @@ func (s *socket) tryEnsure(w *watch) (*watch, error) {
 	return w, s.replace(l, file).Close()
 }
 
-// replace takes a new socket, and returns the one that nobody needs any more.
+// replace sets a new socket, and returns the old one.
 func (s *socket) replace(l *net.UnixListener, file fs.FileInfo) *net.UnixListener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,12 +175,12 @@ func (s *socket) replace(l *net.UnixListener, file fs.FileInfo) *net.UnixListene
 	return old
 }
 
-// fail ends the listener: nobody finds it any more.
+// fail stops the listener, because clients cannot find its socket.
 func (s *socket) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = err
-	_ = s.bound.Close() // wakes Accept, which returns why
+	_ = s.bound.Close() // wakes Accept, which returns failed
 }
 
 // Accept implements net.Listener.
@@ -197,7 +197,7 @@ func (s *socket) Accept() (net.Conn, error) {
 		if now, failed := s.current(); failed != nil {
 			return nil, failed
 		} else if now == l {
-			return nil, err // as it is: gRPC asks whether it passes
+			return nil, err // unchanged: gRPC checks whether it is temporary
 		}
 	}
 }
@@ -222,7 +222,7 @@ func (s *socket) Close() error {
 	return s.end()
 }
 
-// end closes the socket, and removes its file if that is still its own.
+// end closes the socket, and removes its file unless it was replaced.
 func (s *socket) end() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func (s *socket) end() error {
 	}
 	err := s.bound.Close()
 	if s.failed != nil {
-		err = nil // it was closed by then
+		err = nil // fail has closed it
 	}
 	return errors.Join(removed, err)
 }

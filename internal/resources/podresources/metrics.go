@@ -9,16 +9,16 @@ import (
 
 type metrics struct {
 	total   *prometheus.CounterVec
-	methods map[string]method // by the name that gRPC has for it
+	methods map[string]method // by full gRPC method name
 }
 
-// method is a call of the API, and what is counted of it.
+// method is an API method with its counters.
 type method struct {
 	version          string
 	requests, errors *prometheus.CounterVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	counter := func(name, help string) *prometheus.CounterVec {
@@ -46,7 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts a call that was let in, by its full name.
+// count counts an admitted call by its full method name.
 func (m *metrics) count(name string, err error) {
 	of, ok := m.methods[name]
 	if !ok {

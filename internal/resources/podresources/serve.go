@@ -18,7 +18,7 @@ type serverV1 struct {
 	s *Server
 }
 
-// List returns what the containers of all active pods have.
+// List returns the resources of all active pods, or of all known pods if ListKnown is set.
 func (v serverV1) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*podresourcesv1.ListPodResourcesResponse, error) {
 	pods := v.s.Pods.Active
 	if v.s.ListKnown {
@@ -31,8 +31,8 @@ func (v serverV1) List(context.Context, *podresourcesv1.ListPodResourcesRequest)
 	return out, nil
 }
 
-// Get returns what the containers of one pod have. The error for a pod that is not known has no
-// code of its own, as in the kubelet: clients look at its text.
+// Get returns the resources of one pod. The error for an unknown pod has no specific code, as in
+// the kubelet: clients check its text.
 func (v serverV1) Get(_ context.Context, in *podresourcesv1.GetPodResourcesRequest) (*podresourcesv1.GetPodResourcesResponse, error) {
 	named := &v1.Pod{}
 	named.Name, named.Namespace = in.GetPodName(), in.GetPodNamespace()
@@ -43,7 +43,7 @@ func (v serverV1) Get(_ context.Context, in *podresourcesv1.GetPodResourcesReque
 	return &podresourcesv1.GetPodResourcesResponse{PodResources: generatePod(p, v.s.holdings(p))}, nil
 }
 
-// GetAllocatableResources returns what the node could give.
+// GetAllocatableResources returns the allocatable resources of the node.
 func (v serverV1) GetAllocatableResources(
 	context.Context, *podresourcesv1.AllocatableResourcesRequest,
 ) (*podresourcesv1.AllocatableResourcesResponse, error) {
@@ -60,7 +60,7 @@ type serverV1alpha1 struct {
 	s *Server
 }
 
-// List returns the devices that the regular containers of all known pods have.
+// List returns the devices of the regular containers of all known pods.
 func (v serverV1alpha1) List(context.Context, *v1alpha1.ListPodResourcesRequest) (*v1alpha1.ListPodResourcesResponse, error) {
 	out := &v1alpha1.ListPodResourcesResponse{}
 	for _, p := range sortedPods(v.s.Pods.List()) {
@@ -69,7 +69,7 @@ func (v serverV1alpha1) List(context.Context, *v1alpha1.ListPodResourcesRequest)
 	return out, nil
 }
 
-// holdings asks the managers what the containers of a pod have.
+// holdings reads a pod's resources from the managers.
 func (s *Server) holdings(p *v1.Pod) holdings {
 	h := holdings{map[string][]Device{}, map[string]cpuset.CPUSet{}, map[string][]Block{}, map[string][]Claim{}}
 	for _, c := range reportedContainers(p) {

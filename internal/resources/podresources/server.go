@@ -19,19 +19,18 @@ import (
 	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 )
 
-// The limits of all clients together, as in the kubelet: so many calls a second, and so many at
-// once.
+// Rate limit of all clients together, as in the kubelet: calls per second, and burst.
 const (
 	callsPerSecond = 100
 	callsAtOnce    = 10
 )
 
-// The limits of connections. An answer that is not read stays in memory, so that few are possible
-// at a time; a connection ends after some minutes, and with it what its client left lying. Clients
-// of gRPC connect again by themselves.
+// Limits of connections. An unread response stays in memory, so few concurrent calls are possible.
+// A connection is closed after connectionAge, which releases unread responses; gRPC clients
+// reconnect automatically.
 const (
 	maxConnections   = 64
-	maxStreams       = 4       // on one connection; clients wait for their turn
+	maxStreams       = 4       // per connection; further calls wait
 	maxRequestBytes  = 4 << 10 // a request has two names
 	maxHeaderBytes   = 16 << 10
 	handshakeTimeout = 10 * time.Second
@@ -39,24 +38,24 @@ const (
 	connectionGrace  = 30 * time.Second
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
-	// Socket is where the API is served, <root>/pod-resources/kubelet.sock.
+	// Socket is the path of the socket, <root>/pod-resources/kubelet.sock.
 	Socket string
-	// Listen opens the socket when Run begins; nil is Listen of this package, at Socket.
+	// Listen opens the socket when Run starts; nil means Listen of this package, on Socket.
 	Listen func() (net.Listener, error)
 
 	Pods    Pods
 	Devices Devices
 	CPUs    CPUs
 	Memory  Memory
-	// Claims are those of dynamic resource allocation; nil: there is none.
+	// Claims are the claims of dynamic resource allocation; nil if there are none.
 	Claims Claims
 
-	// ListKnown has List name all known pods instead of the active ones (feature gate
-	// KubeletPodResourcesListUseActivePods: false).
+	// ListKnown: List returns all known pods instead of the active ones (feature gate
+	// KubeletPodResourcesListUseActivePods is off).
 	ListKnown bool
-	// Metrics is where metrics of the API are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
@@ -69,7 +68,7 @@ type Server struct {
 	bucket  flowcontrol.RateLimiter
 }
 
-// New returns a Server that does not listen until Run.
+// New returns a Server. It does not listen until Run is called.
 func New(cfg Config) (*Server, error) {
 	if cfg.Pods == nil || cfg.Devices == nil || cfg.CPUs == nil || cfg.Memory == nil || cfg.Log == nil {
 		return nil, errors.New("pod-resources API: pods, devices, CPUs, memory and a logger are needed")
@@ -86,9 +85,9 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Run serves until ctx is done. It can be called again after it returned. An error says that the
-// API cannot be served.
-// Differs from the kubelet: the process does not end by it.
+// Run serves the API until ctx is done. It may be called again after it has returned. Any other
+// error means that the API cannot be served.
+// Differs from the kubelet: the process does not exit then.
 func (s *Server) Run(ctx context.Context) error {
 	l, err := s.Listen()
 	if err != nil {
@@ -118,10 +117,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// errTooMany is what a client is told that calls too often; monitoring agents know its text.
+// errTooMany is the error of a rate-limited call; monitoring agents depend on its text.
 var errTooMany = status.Error(codes.ResourceExhausted, "rejected by rate limit")
 
-// admit lets a call in if the limits allow it, and counts it.
+// admit rate-limits and counts calls.
 func (s *Server) admit(ctx context.Context, in any, of *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if !s.bucket.TryAccept() {
 		return nil, errTooMany

@@ -1,12 +1,12 @@
-// Package topologymanager brings what a container asks for close together: it asks each provider on
-// which NUMA nodes the container's devices, CPUs and memory could lie, merges the answers by its
+// Package topologymanager aligns the resources of a container: it collects from each provider the
+// NUMA nodes that the container's devices, CPUs and memory could use, merges these hints by its
 // policy, and has the providers allocate there (Kubernetes documentation, "Control Topology
 // Management Policies on a node").
 //
-// Owns: policies, scopes and options; the merge of hints; the reason and the message of a refusal
-// for want of locality.
+// Owns: policies, scopes and options; the merge of hints; the reason and the message of a rejection
+// because of topology affinity.
 // Reads: the hints of providers.
-// Never: knows what a hint is of, keeps what was allocated.
+// Never: depends on the resource of a hint, stores allocations.
 package topologymanager
 
 import (
@@ -18,33 +18,33 @@ import (
 // Nodes is a set of NUMA nodes: bit n is node n. A machine has at most 64.
 type Nodes uint64
 
-// Hint is a set of NUMA nodes on which something could lie.
+// Hint is a set of NUMA nodes that can satisfy a request.
 type Hint struct {
-	// Nodes is where; 0 is anywhere: no preference.
+	// Nodes are the NUMA nodes; 0 means no preference.
 	Nodes Nodes
-	// Preferred says that no smaller set of nodes could ever hold it.
+	// Preferred: no smaller set of nodes could ever satisfy the request.
 	Preferred bool
 }
 
-// Hints are the hints of a provider, by resource. A resource that is missing, or whose list is nil,
-// has no preference; an empty list that is not nil can lie nowhere.
+// Hints are the hints of a provider, by resource. A missing resource or a nil list means no
+// preference; an empty list that is not nil means that no nodes can satisfy the request.
 type Hints map[v1.ResourceName][]Hint
 
-// Provider gives containers one kind of thing. Calls do not overlap, and do not wait for a plugin
-// longer than some seconds.
+// Provider allocates one kind of resource to containers. Calls do not overlap, and must not wait
+// for a plugin longer than a few seconds.
 type Provider interface {
-	// Hints says where what the container asks for could lie; where it lies, if it has it already.
+	// Hints returns the hints for the container's request, or of its existing allocation.
 	Hints(p *v1.Pod, c *v1.Container) Hints
-	// PodHints says it of all containers of the pod together.
+	// PodHints returns the hints for all containers of the pod together.
 	PodHints(p *v1.Pod) Hints
-	// Allocate gives the container what it asks for, as near to the hint as can be. What it has
-	// already stays. The error is a *Refusal where the provider has a reason of its own.
+	// Allocate allocates the container's request, as near to the hint as possible. An existing
+	// allocation stays. The error may be a *Refusal with the provider's own reason.
 	Allocate(p *v1.Pod, c *v1.Container, near Hint) error
-	// Release takes back what the pod has.
+	// Release releases the resources of the pod.
 	Release(uid pod.UID)
 }
 
-// Refusal is why a pod is refused: the reason and the message of its status.
+// Refusal is the error of a rejected pod: the reason and the message of its status.
 type Refusal struct{ Reason, Message string }
 
 func (r *Refusal) Error() string { return r.Message }

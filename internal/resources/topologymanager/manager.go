@@ -13,23 +13,24 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
 	// Policy, Scope and Options are those of the KubeletConfiguration.
 	Policy, Scope string
 	Options       map[string]string
 	Machine       *machine.Machine
-	// Providers are asked, and allocate, in this order: devices, CPUs, memory.
+	// Providers are called in this order: devices, CPUs, memory.
 	Providers []Provider
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
-	// Note records a decision about a pod, or about a container of it ("": all of them), and what
-	// led to it. It may be nil.
+	// Note records a decision about a pod or one of its containers ("": all of them), and the
+	// reason. It is optional.
 	Note func(p *v1.Pod, container, decision, why string)
 }
 
-// Manager (topologyManager) decides where what containers ask for is to lie, and has the providers
-// give it. Admit, Readmit and Forget do not overlap; Affinity can be called at any time.
+// Manager (topologyManager) decides which NUMA nodes containers use, and has the providers
+// allocate. Calls of Admit, Readmit and Forget must not overlap; Affinity is safe for concurrent
+// use.
 type Manager struct {
 	cfg     Config
 	merging merging
@@ -39,8 +40,8 @@ type Manager struct {
 	hints map[pod.UID]map[string]Hint // guarded by mu; by container
 }
 
-// New returns a manager. The error is one of the configuration, which it names, or that the machine
-// has too many NUMA nodes for the policy.
+// New returns a Manager. It returns an error that names the invalid configuration field, or that
+// the machine has too many NUMA nodes for the policy.
 func New(cfg Config) (*Manager, error) {
 	m, err := newMerging(&cfg)
 	if err != nil {
@@ -52,18 +53,18 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{cfg: cfg, merging: m, metrics: newMetrics(cfg.Metrics), hints: map[pod.UID]map[string]Hint{}}, nil
 }
 
-// Reasons and messages of refusals.
+// Reasons and messages of rejections.
 const (
 	affinityReason   = "TopologyAffinityError"
 	affinityMessage  = "Resources cannot be allocated with Topology locality"
 	unexpectedReason = "UnexpectedAdmissionError"
 )
 
-// Admit has the providers give the containers of a pod what they ask for, init containers first.
-// The error is a *Refusal. Then the pod has nothing.
+// Admit has the providers allocate the requests of the pod's containers, init containers first. An
+// error is a *Refusal, and the pod has no allocations then.
 //
-// Differs from the kubelet: what the pod was given before it was refused is taken back at once, not
-// when the pod is found to be gone.
+// Differs from the kubelet: the allocations of a rejected pod are released at once, not when the
+// pod is found to be deleted.
 func (m *Manager) Admit(p *v1.Pod) error {
 	refusal := m.assign(p, m.cfg.Policy)
 	if refusal == nil {
@@ -76,9 +77,9 @@ func (m *Manager) Admit(p *v1.Pod) error {
 	return refusal
 }
 
-// Readmit is Admit for a pod that an earlier agent admitted. It keeps what it has, however far that
-// lies from each other under the policy of now. The error is a *Refusal of a provider. Also then
-// the pod keeps what it has: its containers may run.
+// Readmit is Admit for a pod that an earlier agent admitted. Its allocations stay, even if they are
+// not aligned under the current policy. An error is a *Refusal of a provider; the allocations stay
+// then, too, because the pod's containers may be running.
 func (m *Manager) Readmit(p *v1.Pod) error {
 	policy := m.cfg.Policy
 	if policy != None {
@@ -90,7 +91,7 @@ func (m *Manager) Readmit(p *v1.Pod) error {
 	return nil
 }
 
-// assign has each container given what it asks for. policy decides what is refused.
+// assign allocates the requests of each container. policy decides which pods are rejected.
 func (m *Manager) assign(p *v1.Pod, policy string) *Refusal {
 	m.metrics.requests.Inc()
 	start := time.Now()
@@ -117,8 +118,8 @@ func (m *Manager) assign(p *v1.Pod, policy string) *Refusal {
 	return nil
 }
 
-// decide asks all providers, merges what they say, and judges it. Without a container it is about
-// the whole pod.
+// decide collects the hints of all providers, merges them, and applies the policy. An empty
+// container means the whole pod.
 func (m *Manager) decide(p *v1.Pod, container, policy string) (Hint, *Refusal) {
 	hints := make([]Hints, 0, len(m.cfg.Providers))
 	for _, provider := range m.cfg.Providers {
@@ -154,7 +155,7 @@ func (m *Manager) allocate(p *v1.Pod, c *v1.Container, near Hint) error {
 	return nil
 }
 
-// Unexpected returns the refusal for the error of a provider.
+// Unexpected returns the rejection for an error of a provider.
 func Unexpected(err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
@@ -171,7 +172,8 @@ func (m *Manager) remember(uid pod.UID, container string, h Hint) {
 	m.hints[uid][container] = h
 }
 
-// Affinity returns the hint that a container was given its things by; the zero Hint if it has none.
+// Affinity returns the hint that was used for a container's allocation; the zero Hint if there is
+// none.
 func (m *Manager) Affinity(uid pod.UID, container string) Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +187,7 @@ func (m *Manager) Forget(uid pod.UID) {
 	delete(m.hints, uid)
 }
 
-// Retain drops the hints of all pods but those to keep.
+// Retain drops the hints of all pods that are not in keep.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

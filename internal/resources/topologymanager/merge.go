@@ -7,23 +7,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// merging is what the merge of hints depends on beside them.
+// merging are the parameters of a merge besides the hints.
 type merging struct {
 	// all are the nodes of the machine.
 	all Nodes
-	// single keeps only what lies on one node at most, and is preferred.
+	// single accepts only preferred hints of at most one node.
 	single bool
-	// distance returns how far the nodes of a set lie from each other, all together; nil: it does
-	// not matter (option prefer-closest-numa-nodes).
+	// distance returns the sum of distances between the nodes of a set; nil: not considered (option
+	// prefer-closest-numa-nodes).
 	distance func(Nodes) int
 }
 
-// merge returns the hint that follows from those of all providers: the best of all combinations of
-// one hint for each resource. A combination lies on the nodes that all of its hints have in common,
-// and is preferred if all are, and none of them wants other nodes than another.
+// merge merges the hints of all providers: it returns the best of all combinations of one hint for
+// each resource. A combination has the nodes that all of its hints have in common. It is preferred
+// if all of them are, and all with nodes have the same ones.
 //
-// Only the different outcomes of combinations are kept: there are not more than sets of nodes,
-// while there are as many combinations as the numbers of hints multiplied.
+// Only distinct outcomes are stored: their number is bounded by the number of node sets, while the
+// number of combinations is the product of the numbers of hints.
 func (m merging) merge(providers []Hints) Hint {
 	lists := m.lists(providers)
 	outcomes := map[outcome]bool{{nodes: m.all, preferred: true}: true}
@@ -51,7 +51,7 @@ func (m merging) merge(providers []Hints) Hint {
 	return best
 }
 
-// lists returns the hints of each resource of each provider, in no order, none twice.
+// lists returns the hints of each resource of each provider without duplicates, in no order.
 func (m merging) lists(providers []Hints) [][]Hint {
 	var lists [][]Hint
 	for _, hints := range providers {
@@ -77,17 +77,17 @@ func (m merging) lists(providers []Hints) [][]Hint {
 	return lists
 }
 
-// outcome is what a combination of hints comes to.
+// outcome is the result of a combination of hints.
 type outcome struct {
-	// nodes are those that its hints have in common.
+	// nodes are the nodes that the hints have in common.
 	nodes Nodes
-	// preferred: all hints are, and those that have nodes have these; wanted are they, 0 as long as
-	// no hint has nodes, and 0 if it is not preferred.
+	// preferred: all hints are preferred, and those with nodes have the nodes wanted. wanted is 0
+	// if no hint has nodes, or if the outcome is not preferred.
 	preferred bool
 	wanted    Nodes
 }
 
-// with returns the outcome with one more hint.
+// with returns the outcome with an additional hint.
 func (o outcome) with(h Hint) outcome {
 	o.preferred = o.preferred && h.Preferred
 	if h.Nodes != 0 {
@@ -101,8 +101,8 @@ func (o outcome) with(h Hint) outcome {
 	return o
 }
 
-// largestMinimum returns how many nodes the resource needs that needs most: less can not be had of
-// all, and more need not be.
+// largestMinimum returns the largest of the resources' minimum numbers of nodes: a combination
+// needs at least that many, and need not have more.
 func largestMinimum(lists [][]Hint) int {
 	largest := 0
 	for _, list := range lists {
@@ -117,9 +117,9 @@ func largestMinimum(lists [][]Hint) int {
 	return largest
 }
 
-// better reports whether a is the better outcome. What is preferred is better than what is not; of
-// what is preferred, the narrower; of what is not, that whose number of nodes is nearest to size
-// from below, and above it only if nothing else is left.
+// better reports whether a is the better outcome. Preferred outcomes are better; of two preferred
+// ones, the narrower. Of two others, it is the one with the number of nodes nearest to size from
+// below, and above size only if there is no other.
 func (m merging) better(a, b Hint, size int) bool {
 	if a.Preferred != b.Preferred {
 		return a.Preferred

@@ -13,7 +13,7 @@ type metrics struct {
 	alignment        Alignment
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -34,7 +34,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// Boundaries that an Alignment counts.
+// Boundaries of an Alignment.
 const (
 	NUMANode     = "numa_node"
 	PhysicalCPU  = "physical_cpu"
@@ -45,12 +45,12 @@ const (
 	notAlignName = "kubelet_container_aligned_compute_resources_failure_count"
 )
 
-// Alignment counts what was given to containers, or to pods, without crossing a boundary. Its two
-// families are shared by all who know of a boundary.
+// Alignment counts allocations of containers or pods that do, or do not, stay within a boundary.
+// Its two metrics are shared by several managers.
 type Alignment struct{ aligned, failed *prometheus.CounterVec }
 
-// NewAlignment returns the families of the registerer, and registers them if nobody did before;
-// nobody scrapes them if r is nil.
+// NewAlignment returns the metrics of the registerer, and registers them if necessary. If r is nil,
+// they are not registered.
 func NewAlignment(r prometheus.Registerer) Alignment {
 	return Alignment{
 		aligned: shared(r, prometheus.CounterOpts{
@@ -72,18 +72,18 @@ func shared(r prometheus.Registerer, o prometheus.CounterOpts) *prometheus.Count
 		return there.ExistingCollector.(*prometheus.CounterVec)
 	}
 	if err != nil {
-		panic(err) // as promauto does: two families of one name with other labels are a mistake in the code
+		panic(err) // as promauto does: the same name with other labels is a programming error
 	}
 	return vec
 }
 
-// Aligned counts what lies within the boundary.
+// Aligned counts an aligned allocation.
 func (a Alignment) Aligned(scope, boundary string) { a.aligned.WithLabelValues(scope, boundary).Inc() }
 
-// Failed counts what does not, although it should.
+// Failed counts a failure to align an allocation.
 func (a Alignment) Failed(scope, boundary string) { a.failed.WithLabelValues(scope, boundary).Inc() }
 
-// count counts where merged hints of the policy single-numa-node lie.
+// count counts the merged hint of the policy single-numa-node.
 func (a Alignment) count(merged Hint, scope string) {
 	if merged.Preferred {
 		a.Aligned(scope, NUMANode)

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// MaxNodes is how many nodes a Nodes can tell apart: IDs go from 0 to 63.
+// MaxNodes is the capacity of a Nodes: IDs are from 0 to 63.
 const MaxNodes = 64
 
-// NodesOf returns the set of the nodes with these IDs. IDs from MaxNodes on are no nodes.
+// NodesOf returns the set of the nodes with these IDs. Negative IDs and IDs of at least MaxNodes
+// are ignored.
 func NodesOf(ids ...int) Nodes {
 	var n Nodes
 	for _, id := range ids {
@@ -21,7 +22,7 @@ func NodesOf(ids ...int) Nodes {
 	return n
 }
 
-// Count returns how many nodes are in the set.
+// Count returns the number of nodes in the set.
 func (n Nodes) Count() int { return bits.OnesCount64(uint64(n)) }
 
 // Has reports whether the node is in the set.
@@ -39,8 +40,7 @@ func (n Nodes) List() []int {
 	return ids
 }
 
-// Narrower reports whether the set has fewer nodes than other or, of as many, lower ones: those
-// whose mask is the lower number.
+// Narrower reports whether the set has fewer nodes than other or, if equally many, the lower mask.
 func (n Nodes) Narrower(other Nodes) bool {
 	if a, b := n.Count(), other.Count(); a != b {
 		return a < b
@@ -57,22 +57,21 @@ func (n Nodes) String() string {
 	return "{" + strings.Join(ids, ",") + "}"
 }
 
-// Subsets yields the sets of nodes that n contains, but for the empty one: the narrower first. They
-// are 2^Count-1.
+// Subsets yields the 2^Count-1 non-empty subsets of n, narrower ones first.
 func (n Nodes) Subsets() iter.Seq[Nodes] { return n.SubsetsFrom(1) }
 
-// SubsetsFrom is Subsets without those that have fewer nodes than size.
+// SubsetsFrom is Subsets without the sets of fewer than size nodes.
 func (n Nodes) SubsetsFrom(size int) iter.Seq[Nodes] {
 	return func(yield func(Nodes) bool) {
 		ids := n.List()
-		last := uint64(1)<<len(ids) - 1 // all of them; so it is with 64, too, where the shift gives 0
+		last := uint64(1)<<len(ids) - 1 // all; correct for 64 nodes, too, where the shift gives 0
 		for size := max(size, 1); size <= len(ids); size++ {
 			for mask := last >> (len(ids) - size); mask <= last; {
 				if !yield(chosen(ids, mask)) {
 					return
 				}
-				// The next higher number with as many bits: the lowest run of ones is carried
-				// one up, and what is left of it goes to the bottom.
+				// The next higher number with as many bits: carry the lowest run of ones up by one,
+				// and move the rest of the run to the bottom.
 				low := mask & -mask
 				up := mask + low
 				if up == 0 {
@@ -84,7 +83,7 @@ func (n Nodes) SubsetsFrom(size int) iter.Seq[Nodes] {
 	}
 }
 
-// chosen returns those of the IDs whose index is a bit of the mask.
+// chosen returns the IDs whose index is set in the mask.
 func chosen(ids []int, mask uint64) Nodes {
 	var n Nodes
 	for ; mask != 0; mask &= mask - 1 {

@@ -10,33 +10,33 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// The policies: what becomes of a pod that cannot have everything close together (Kubernetes
-// documentation, "Control Topology Management Policies on a node").
+// Policies for pods whose resources cannot be aligned (Kubernetes documentation, "Control Topology
+// Management Policies on a node").
 const (
-	None           = "none"             // nobody is asked
-	BestEffort     = "best-effort"      // it starts all the same
-	Restricted     = "restricted"       // it is refused
-	SingleNUMANode = "single-numa-node" // it is refused, and so is what no single node can hold
+	None           = "none"             // no alignment
+	BestEffort     = "best-effort"      // admit the pod anyway
+	Restricted     = "restricted"       // reject the pod
+	SingleNUMANode = "single-numa-node" // reject the pod, and any that needs several nodes
 )
 
-// The scopes: what is brought close together.
+// Scopes of alignment.
 const (
-	ContainerScope = "container" // what each container asks for
-	PodScope       = "pod"       // what all containers of a pod ask for
+	ContainerScope = "container" // align the resources of each container
+	PodScope       = "pod"       // align the resources of the whole pod
 )
 
-// The options of policies. All of them are generally available: no feature gate is asked.
+// Policy options. All of them are generally available and need no feature gate.
 const (
 	preferClosest = "prefer-closest-numa-nodes"
 	maxNodes      = "max-allowable-numa-nodes"
 )
 
-// defaultMaxNodes is how many nodes a machine may have unless an option says otherwise, and the
-// least that the option may say: the number of hints doubles with each node.
+// defaultMaxNodes is the default and the minimum of max-allowable-numa-nodes: the number of hints
+// doubles with each node.
 const defaultMaxNodes = 8
 
-// newMerging checks policy, scope and options against the machine, and returns what they make of a
-// merge. The errors name the field of the configuration; those of too many nodes are the kubelet's.
+// newMerging validates policy, scope and options against the machine, and returns the parameters of
+// the merge. Errors name the configuration field; the error of too many nodes is the kubelet's.
 func newMerging(cfg *Config) (merging, error) {
 	switch cfg.Policy {
 	case None, BestEffort, Restricted, SingleNUMANode:
@@ -69,8 +69,7 @@ func newMerging(cfg *Config) (merging, error) {
 	return m, err
 }
 
-// parseOptions returns what the options say: whether near nodes are to be preferred, and how many
-// nodes there may be.
+// parseOptions returns whether closer nodes are preferred, and the maximum number of nodes.
 func parseOptions(options map[string]string) (closest bool, limit int, err error) {
 	limit = defaultMaxNodes
 	for _, name := range slices.Sorted(maps.Keys(options)) {
@@ -91,8 +90,8 @@ func parseOptions(options map[string]string) (closest bool, limit int, err error
 	return closest, limit, nil
 }
 
-// distances returns the func that adds up the distances between the nodes of a set. Of sets of one
-// size, the one with the lower sum has the lower average.
+// distances returns a function that sums up the distances between the nodes of a set. Of sets of
+// equal size, the one with the lower sum has the lower average.
 func distances(m *machine.Machine) (func(Nodes) int, error) {
 	between := map[[2]int]int{}
 	for _, from := range m.Nodes {
@@ -115,7 +114,7 @@ func distances(m *machine.Machine) (func(Nodes) int, error) {
 	}, nil
 }
 
-// admits reports whether a pod may start whose hints came to h.
+// admits reports whether the policy admits a pod with the merged hint h.
 func admits(policy string, h Hint) bool {
 	return h.Preferred || policy == None || policy == BestEffort
 }

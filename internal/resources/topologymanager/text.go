@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// shown is how many hints of a resource are told of at most: there may be hundreds.
+// shown is the maximum number of hints of a resource in a description: there may be hundreds.
 const shown = 6
 
-// describe returns hints and what they came to in one line, for people:
-// "cpu {0},{1}, else {0,1}; example.com/gpu {1}; merged {1} preferred".
+// describe describes hints and their merge in one line: "cpu {0},{1}, else {0,1}; example.com/gpu
+// {1}; merged {1} preferred".
 func describe(providers []Hints, merged Hint) string {
 	var parts []string
 	for _, hints := range providers {

@@ -1,11 +1,10 @@
-// Package checkpoint is the form of the file in which a node agent keeps who has which devices:
-// kubelet_internal_checkpoint, as the kubelet writes it, so that each can go on where the other
-// ended.
+// Package checkpoint is the format of the device manager's checkpoint, kubelet_internal_checkpoint,
+// as the kubelet writes it, so that agent and kubelet can replace each other.
 //
-// Owns: the form, and its checksum. The checksum is over a text with the names of this package and
-// of its types, so that these names are part of the form.
+// Owns: the format and its checksum. The checksum covers a text with the names of this package and
+// of its types, so these names are part of the format.
 // Reads: nothing.
-// Never: touches a file.
+// Never: accesses a file.
 package checkpoint
 
 import (
@@ -16,29 +15,29 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// DevicesPerNUMA are the IDs of devices by NUMA node; -1 has those that lie near none. A device
-// that lies near several is listed under each.
+// DevicesPerNUMA are device IDs by NUMA node; -1 holds devices without a NUMA node. A device near
+// several nodes is listed under each.
 type DevicesPerNUMA map[int64][]string
 
-// PodDevicesEntry is what one container has of one resource.
+// PodDevicesEntry is one container's allocation of one resource.
 type PodDevicesEntry struct {
 	PodUID        string
 	ContainerName string
 	ResourceName  string
 	DeviceIDs     DevicesPerNUMA
-	// AllocResp is the plugin's ContainerAllocateResponse (v1beta1), as protobuf; nil: it has not
-	// answered.
+	// AllocResp is the plugin's ContainerAllocateResponse (v1beta1) as protobuf; nil: no response
+	// yet.
 	AllocResp []byte
 }
 
-// checkpointData has its name from the checksum.
+// checkpointData must have this name: it is part of the checksum.
 type checkpointData struct {
 	PodDeviceEntries []PodDevicesEntry
 	// RegisteredDevices are the IDs of the healthy devices of each resource.
 	RegisteredDevices map[string][]string
 }
 
-// Data is what the file says.
+// Data is the content of the checkpoint.
 type Data = checkpointData
 
 type file struct {
@@ -46,11 +45,11 @@ type file struct {
 	Checksum uint64
 }
 
-// Encode returns the content of the file.
+// Encode encodes the checkpoint.
 func Encode(d Data) ([]byte, error) { return json.Marshal(file{Data: d, Checksum: checksum(d)}) }
 
-// Decode reads what Encode wrote, or the kubelet. It fails for what is not JSON of this form, and
-// for a checksum that is wrong.
+// Decode decodes a checkpoint of this package or of the kubelet. It returns an error if the JSON is
+// invalid or the checksum does not match.
 func Decode(content []byte) (Data, error) {
 	var f file
 	if err := json.Unmarshal(content, &f); err != nil {
@@ -64,6 +63,6 @@ func Decode(content []byte) (Data, error) {
 
 func checksum(d Data) uint64 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(dump.ForHash(d))) // which cannot fail
+	_, _ = h.Write([]byte(dump.ForHash(d))) // never fails
 	return uint64(h.Sum32())
 }

@@ -1,11 +1,11 @@
-// Package devicetest is a small device plugin whose devices are device nodes that every machine
-// has, and with which a test has its way: it tells each call, its devices fall ill and recover, and
-// it fails, hangs or dies in the calls that the test names.
+// Package devicetest is a small device plugin for tests, with device nodes that exist on every
+// machine. It records each call; tests make its devices unhealthy and healthy, and inject faults
+// into calls: errors, hangs and crashes.
 //
-// Owns: the folder that it is given: the record of calls, the faults to come, which devices are
-// ill; its socket in the folder of device plugins.
-// Reads: the socket on which device plugins register, when it is made anew.
-// Never: keeps in memory who has which device: a plugin that was killed goes on where it was.
+// Owns: the directory that it is given, with recorded calls, pending faults and unhealthy devices;
+// its socket in the device plugin directory.
+// Reads: the registration socket of device plugins, when it is recreated.
+// Never: stores allocations in memory: a plugin that was killed resumes where it was.
 package devicetest
 
 import (
@@ -29,41 +29,42 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Plugin is one device plugin. Its fields are not changed while it serves.
+// Plugin is a device plugin. Its fields must not change while it serves.
 type Plugin struct {
-	// Resource is what it offers: example.com/null.
+	// Resource is the extended resource: example.com/null.
 	Resource string
-	// Dir is where it keeps everything: calls, faults/<method>, unhealthy/<device>.
+	// Dir is its data directory: calls, faults/<method>, unhealthy/<device>.
 	Dir string
-	// Folder is that of device plugins, Endpoint the name of its socket there; "": by the resource.
+	// Folder is the device plugin directory, Endpoint the name of the plugin's socket there; "":
+	// derived from Resource.
 	Folder, Endpoint string
-	// Version is the API version that it registers with; "": the one that it serves.
+	// Version is the API version in the registration; "": the served one.
 	Version string
-	// Registry is the folder of the plugin watcher, in which it offers itself then.
+	// Registry is the directory of the plugin watcher; if set, the plugin registers there.
 	Registry string
 	Devices  []Device
-	// Mount is a folder of the host that containers with a device see, read-only, as /devices/<name
-	// of the resource>; "": none.
+	// Mount is a host directory that is mounted read-only in containers with a device, as
+	// /devices/<name of the resource>; "": none.
 	Mount string
-	// CDI is the kind of CDI devices that it names: example.com/device; "": none.
+	// CDI is the kind of its CDI devices: example.com/device; "": none.
 	CDI string
-	// Prefers: it says which devices it would rather give: the last ones. PreStarts: it wants to
-	// know of each start.
+	// Prefers: GetPreferredAllocation is available, and prefers the last devices. PreStarts:
+	// PreStartContainer is required.
 	Prefers, PreStarts bool
 
 	mu      sync.Mutex
-	changed chan struct{} // guarded by mu; closed when the list is to be sent again
+	changed chan struct{} // guarded by mu; closed when the device list must be sent again
 }
 
 // Device is one device.
 type Device struct {
 	ID string
-	// Host is the device node on the host, which containers see as /dev/<ID>; "" is /dev/null.
+	// Host is the device node on the host, which is /dev/<ID> in containers; "" means /dev/null.
 	Host  string
 	Nodes []int64
 }
 
-// Call is one call that the plugin got, or how a registration went.
+// Call is a call that the plugin received, or the result of a registration.
 type Call struct {
 	Method    string
 	Devices   []string `json:",omitempty"`
@@ -72,24 +73,23 @@ type Call struct {
 	Error     string   `json:",omitempty"`
 }
 
-// Faults that a call may have.
+// Faults of a call.
 const (
-	// Fail fails with a code before anything is done: "fail 13".
+	// Fail returns an error with a code, before the call has an effect: "fail 13".
 	Fail = "fail"
-	// Hang does nothing until the caller gives up.
+	// Hang blocks until the caller cancels.
 	Hang = "hang"
-	// Die ends the process before anything is done, DieAfter when everything is.
+	// Die kills the process before the call has an effect, DieAfter afterwards.
 	Die      = "die"
 	DieAfter = "die-after"
 )
 
-// Break gives the next call of the method a fault, with the gRPC code for one that fails.
+// Break injects a fault into the next call of the method; code is the gRPC code of Fail.
 func Break(dir, method, fault string, code codes.Code) error {
 	return put(filepath.Join(dir, "faults"), method, fmt.Sprintf("%s %d", fault, code))
 }
 
-// MakeUnhealthy has the device fall ill; MakeHealthy has it recover. A plugin of Main sees it by
-// itself, others when Refresh is called.
+// MakeUnhealthy makes the device unhealthy. A plugin of Main notices it, others after Refresh.
 func MakeUnhealthy(dir, device string) error { return put(filepath.Join(dir, "unhealthy"), device, "") }
 
 // MakeHealthy undoes MakeUnhealthy.
@@ -102,7 +102,7 @@ func put(dir, name, content string) error {
 	return os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)
 }
 
-// Calls returns the calls that plugins in the folder got, the first first, but those of
+// Calls returns the calls that plugins with the data directory received, oldest first, except
 // GetDevicePluginOptions and ListAndWatch.
 func Calls(dir string) ([]Call, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "calls"))
@@ -123,7 +123,7 @@ func Calls(dir string) ([]Call, error) {
 	return out, nil
 }
 
-// Offer has the server serve the plugin, and its registration by the plugin watcher.
+// Offer registers the plugin's services with the server, including that for the plugin watcher.
 func (p *Plugin) Offer(s *grpc.Server) {
 	p.mu.Lock()
 	p.changed = make(chan struct{})
@@ -132,7 +132,7 @@ func (p *Plugin) Offer(s *grpc.Server) {
 	registerapi.RegisterRegistrationServer(s, registrationServer{Plugin: p})
 }
 
-// Refresh sends the list of devices again.
+// Refresh sends the device list again.
 func (p *Plugin) Refresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *Plugin) nextChange() <-chan struct{} {
 	return p.changed
 }
 
-// EndpointName is the name of the plugin's socket.
+// EndpointName returns the name of the plugin's socket.
 func (p *Plugin) EndpointName() string {
 	if p.Endpoint != "" {
 		return p.Endpoint
@@ -154,7 +154,6 @@ func (p *Plugin) EndpointName() string {
 	return strings.ReplaceAll(p.Resource, "/", "-") + ".sock"
 }
 
-// record takes note of a call.
 func (p *Plugin) record(c Call) error {
 	line, err := json.Marshal(c)
 	if err != nil {
@@ -168,7 +167,8 @@ func (p *Plugin) record(c Call) error {
 	return errors.Join(err, f.Close())
 }
 
-// take has a call, with the fault that it is to have. after is to be called when it is carried out.
+// take records a call and injects its fault. The caller must call after when the call has had its
+// effect.
 func (p *Plugin) take(ctx context.Context, c Call) (after func() error, err error) {
 	fault, code := "", codes.OK
 	file := filepath.Join(p.Dir, "faults", c.Method)
@@ -199,7 +199,7 @@ func (p *Plugin) take(ctx context.Context, c Call) (after func() error, err erro
 	return func() error { return nil }, nil
 }
 
-// die ends the process as a kill does. It does not come back.
+// die kills the process. It does not return.
 func die() error {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
 		return err
@@ -207,7 +207,7 @@ func die() error {
 	select {}
 }
 
-// list returns the devices as they are now.
+// list returns the current devices.
 func (p *Plugin) list() *pluginapi.ListAndWatchResponse {
 	out := &pluginapi.ListAndWatchResponse{}
 	for _, d := range p.Devices {

@@ -18,8 +18,8 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// Main serves the plugin that the file describes, in JSON, until the process is killed: it
-// registers as often as the socket for that is made anew, and follows the health of its devices.
+// Main serves the plugin that the JSON file describes until the process is killed. It registers
+// whenever the registration socket is recreated, and follows the health of its devices.
 func Main(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -32,7 +32,7 @@ func Main(file string) error {
 	return p.Run(context.Background())
 }
 
-// Run is Main for a plugin that ends with ctx.
+// Run is Main for a plugin that stops when ctx is done.
 func (p *Plugin) Run(ctx context.Context) error {
 	ill := filepath.Join(p.Dir, "unhealthy")
 	if err := os.MkdirAll(ill, 0o700); err != nil {
@@ -81,11 +81,12 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 }
 
-// same reports whether a socket is the one that was seen. Its successor may well get its inode.
+// same reports whether both are the same socket. A new socket may get the inode of the old one.
 func same(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
-// Serve begins to serve on the plugin's socket: in the folder of device plugins or, if there is
-// one, in that of the plugin watcher. stop ends that and leaves the socket behind, as a kill does.
+// Serve starts to serve on the plugin's socket: in the plugin watcher's directory if set, otherwise
+// in the device plugin directory. stop stops the server and leaves the socket behind, as a kill
+// does.
 func (p *Plugin) Serve() (stop func(), err error) {
 	dir := p.Folder
 	if p.Registry != "" {
@@ -103,7 +104,7 @@ func (p *Plugin) Serve() (stop func(), err error) {
 	return p.ServeOn(l), nil
 }
 
-// ServeOn begins to serve on a listener.
+// ServeOn starts to serve on a listener.
 func (p *Plugin) ServeOn(l net.Listener) (stop func()) {
 	s := grpc.NewServer()
 	p.Offer(s)
@@ -115,15 +116,15 @@ func (p *Plugin) ServeOn(l net.Listener) (stop func()) {
 	return func() { s.Stop(); <-done }
 }
 
-// patience is how long a registration may take.
+// patience is the timeout of a registration.
 const patience = time.Minute
 
-// Register registers the plugin on the socket for that. What comes of it is recorded too.
+// Register registers the plugin on the registration socket, and records the result.
 func (p *Plugin) Register(ctx context.Context, socket string) error {
 	return p.RegisterBy(ctx, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) })
 }
 
-// RegisterBy is Register over a connection of another kind.
+// RegisterBy is Register with another dialer.
 func (p *Plugin) RegisterBy(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }))
@@ -133,7 +134,7 @@ func (p *Plugin) RegisterBy(ctx context.Context, dial func(context.Context) (net
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// A socket is there a moment before somebody listens on it.
+	// The socket exists shortly before the server accepts connections.
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
 		Version: cmp.Or(p.Version, pluginapi.Version), Endpoint: p.EndpointName(), ResourceName: p.Resource,
 	}, grpc.WaitForReady(true))

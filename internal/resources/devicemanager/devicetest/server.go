@@ -12,19 +12,19 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Methods whose calls are not recorded: they come with each registration.
+// Methods whose calls are not recorded, because every registration makes them.
 const (
 	options = "GetDevicePluginOptions"
 	watch   = "ListAndWatch"
 )
 
-// deviceServer is the service of device plugins.
+// deviceServer is the DevicePlugin service.
 type deviceServer struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Plugin
 }
 
-// GetDevicePluginOptions says what the plugin wants to be called for.
+// GetDevicePluginOptions returns the plugin's options.
 func (s deviceServer) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	after, err := s.take(ctx, Call{Method: options})
 	if err != nil {
@@ -33,7 +33,7 @@ func (s deviceServer) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.E
 	return &pluginapi.DevicePluginOptions{PreStartRequired: s.PreStarts, GetPreferredAllocationAvailable: s.Prefers}, after()
 }
 
-// ListAndWatch sends the devices, and again when they change.
+// ListAndWatch sends the devices, and again after each change.
 func (s deviceServer) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	after, err := s.take(stream.Context(), Call{Method: watch})
 	if err != nil {
@@ -77,7 +77,7 @@ func (s deviceServer) GetPreferredAllocation(ctx context.Context, r *pluginapi.P
 	return out, nil
 }
 
-// Allocate says what a container needs to use the devices.
+// Allocate returns the response for each container.
 func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	out := &pluginapi.AllocateResponse{}
 	for _, c := range r.ContainerRequests {
@@ -97,8 +97,8 @@ func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest
 	return out, nil
 }
 
-// response is what a container with the devices gets: an environment variable and an annotation
-// that name them, the device nodes, the folder, the CDI devices.
+// response returns the settings of a container with the devices: an environment variable and an
+// annotation that name them, the device nodes, the mount, the CDI devices.
 func (s deviceServer) response(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	text := strings.Join(ids, ",")
 	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{EnvName(s.Resource): text}, Annotations: map[string]string{s.Resource: text}}
@@ -118,7 +118,7 @@ func (s deviceServer) response(ids []string) (*pluginapi.ContainerAllocateRespon
 	return out, nil
 }
 
-// EnvName is the environment variable that names a container's devices: EXAMPLE_COM_NULL.
+// EnvName returns the environment variable that names a container's devices: EXAMPLE_COM_NULL.
 func EnvName(resource string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '/' || r == '.' || r == '-' {
@@ -128,7 +128,7 @@ func EnvName(resource string) string {
 	}, strings.ToUpper(resource))
 }
 
-// PreStartContainer is told that a container starts.
+// PreStartContainer records the call.
 func (s deviceServer) PreStartContainer(ctx context.Context, r *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	after, err := s.take(ctx, Call{Method: "PreStartContainer", Devices: r.DevicesIds})
 	if err != nil {
@@ -137,18 +137,18 @@ func (s deviceServer) PreStartContainer(ctx context.Context, r *pluginapi.PreSta
 	return &pluginapi.PreStartContainerResponse{}, after()
 }
 
-// registrationServer offers the plugin to the plugin watcher.
+// registrationServer is the Registration service for the plugin watcher.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
 	*Plugin
 }
 
-// GetInfo says what the plugin is.
+// GetInfo returns the plugin's type, name and versions.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{Type: registerapi.DevicePlugin, Name: s.Resource, SupportedVersions: []string{pluginapi.Version}}, nil
 }
 
-// NotifyRegistrationStatus takes note of how the registration went.
+// NotifyRegistrationStatus records the result of the registration.
 func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	c := Call{Method: "registered"}
 	if !r.PluginRegistered {

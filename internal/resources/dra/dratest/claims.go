@@ -14,15 +14,15 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// server prepares claims.
+// server is the DRAPlugin service.
 type server struct {
 	drav1.UnimplementedDRAPluginServer
 	*Driver
 	version string
 }
 
-// take carries out a call about claims, with the fault that it is to have; do is called for each
-// claim, unless the fault leaves them out.
+// take records and executes a call with its fault; do is called for each claim, unless the fault
+// skips them.
 func (s server) take(ctx context.Context, method string, claims []*drav1.Claim, do func(*drav1.Claim) error) (fault string, err error) {
 	fault, code, err := s.fault(method)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s server) take(ctx context.Context, method string, claims []*drav1.Claim, 
 	return fault, after(ctx, fault, code)
 }
 
-// NodePrepareResources prepares claims. Doing it twice is doing it once.
+// NodePrepareResources prepares claims. It is idempotent.
 func (s server) NodePrepareResources(ctx context.Context, r *drav1.NodePrepareResourcesRequest) (*drav1.NodePrepareResourcesResponse, error) {
 	out := &drav1.NodePrepareResourcesResponse{Claims: map[string]*drav1.NodePrepareResourceResponse{}}
 	fault, err := s.take(ctx, Prepare, r.Claims, func(c *drav1.Claim) error {
@@ -74,7 +74,7 @@ func (s server) NodePrepareResources(ctx context.Context, r *drav1.NodePrepareRe
 	return out, nil
 }
 
-// NodeUnprepareResources takes claims back, also those that were never prepared.
+// NodeUnprepareResources unprepares claims, including those that were never prepared.
 func (s server) NodeUnprepareResources(ctx context.Context, r *drav1.NodeUnprepareResourcesRequest) (*drav1.NodeUnprepareResourcesResponse, error) {
 	out := &drav1.NodeUnprepareResourcesResponse{Claims: map[string]*drav1.NodeUnprepareResourceResponse{}}
 	fault, err := s.take(ctx, Unprepare, r.Claims, func(c *drav1.Claim) error {
@@ -95,10 +95,10 @@ func (s server) NodeUnprepareResources(ctx context.Context, r *drav1.NodeUnprepa
 	return out, nil
 }
 
-// class is that of the driver's CDI names.
+// class is the class of the driver's CDI names.
 const class = "device"
 
-// prepare makes the CDI specification of a claim, and notes that it is prepared.
+// prepare writes the CDI specification of a claim, and marks it as prepared.
 func (s server) prepare(c *drav1.Claim) ([]*drav1.Device, error) {
 	devices := []Device{{Name: "device"}}
 	b, err := os.ReadFile(filepath.Join(s.Dir, "devices", c.Name))
@@ -153,7 +153,7 @@ func (s server) specify(uid string, devices []Device) error {
 		for _, id := range d.CDI {
 			kind, name, _ := strings.Cut(id, "=")
 			if kind != spec.Kind {
-				continue // somebody else's
+				continue // another vendor's
 			}
 			v := cdiDevice{Name: name}
 			v.Edits.Env = []string{"DRA_" + strings.ReplaceAll(name, "-", "_") + "=" + d.Name}
@@ -171,7 +171,7 @@ func (s server) specFile(uid string) string {
 	return filepath.Join(s.CDI, s.Name+"-"+uid+".json")
 }
 
-// unprepare removes the note last: who sees it gone finds nothing else of the claim.
+// unprepare removes the mark last, when nothing else of the claim exists.
 func (s server) unprepare(c *drav1.Claim) error {
 	files := []string{filepath.Join(s.Dir, "prepared", c.Uid)}
 	if s.CDI != "" {

@@ -1,10 +1,10 @@
-// Package dratest is a small DRA driver whose devices are names, and with which a test has its way:
-// it tells each call, and fails, hangs, lies or dies in those that the test names.
+// Package dratest is a small DRA driver for tests, with devices that are only names. It records
+// each call; tests inject faults into calls: errors, hangs, wrong responses and crashes.
 //
-// Owns: the folder that it is given: what is prepared, the socket, the record of calls, the faults
-// to come, the health of devices; the CDI specifications that it writes.
-// Reads: that folder.
-// Never: keeps anything in memory: a driver that was killed goes on where it was.
+// Owns: the directory that it is given, with prepared claims, the socket, recorded calls, pending
+// faults and the health of devices; the CDI specifications that it writes.
+// Reads: that directory.
+// Never: stores anything in memory: a driver that was killed resumes where it was.
 package dratest
 
 import (
@@ -31,41 +31,41 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// Driver is one driver. Its fields are not changed while it serves.
+// Driver is a DRA driver. Its fields must not change while it serves.
 type Driver struct {
-	// Name is the driver's, and the vendor of its CDI names.
+	// Name is the driver name, and the vendor of its CDI names.
 	Name string
-	// Dir is where it keeps everything: prepared/<claim UID>, devices/<claim name>, dra.sock,
-	// calls, faults/<method>, health.json.
+	// Dir is its data directory: prepared/<claim UID>, devices/<claim name>, dra.sock, calls,
+	// faults/<method>, health.json.
 	Dir string
-	// Registry is the folder of the sockets on which plugins register.
+	// Registry is the directory of plugins' registration sockets.
 	Registry string
-	// CDI is the folder of CDI specifications, for containers that really run; "" writes none. A
-	// container with a device has the variable DRA_<claim UID>_<device>, with "_" for each "-".
+	// CDI is the directory of CDI specifications, for real containers; "" writes none. A container
+	// with a device has the variable DRA_<claim UID>_<device>, with "_" for each "-".
 	CDI string
-	// Pool is that of its devices: the name of the node.
+	// Pool is the pool of its devices: the node name.
 	Pool string
-	// Versions are the services that it says it has; nil is v1 and v1beta1. It has both.
+	// Versions are the services in the registration; nil means v1 and v1beta1. It serves both.
 	Versions []string
-	// Health: it tells of the health of devices.
+	// Health: it serves the health of devices.
 	Health bool
 }
 
-// Call is one call that the driver got.
+// Call is a call that the driver received.
 type Call struct {
 	Method string
-	// Claims are the UIDs that it was about, and Version that of the service.
+	// Claims are the UIDs of the claims, and Version is that of the service.
 	Claims  []string `json:",omitempty"`
 	Version string   `json:",omitempty"`
 	Error   string   `json:",omitempty"`
 }
 
-// Device is one that a claim gets.
+// Device is a device of a claim.
 type Device struct {
 	Name     string
 	Requests []string `json:",omitempty"`
 	Share    string   `json:",omitempty"`
-	// CDI are its CDI names; nil is one, made from the claim and the device.
+	// CDI are its CDI names; nil means one, derived from the claim and the device.
 	CDI []string
 }
 
@@ -76,44 +76,45 @@ type DeviceHealth struct {
 	TimeoutSeconds int64
 }
 
-// Faults that a call may have.
+// Faults of a call.
 const (
-	// Fail fails with a code before anything is done, FailAfter when everything is.
+	// Fail returns an error with a code before the call has an effect, FailAfter afterwards.
 	Fail      = "fail"
 	FailAfter = "fail-after"
-	// Hang does nothing until the caller gives up, HangAfter when everything is done.
+	// Hang blocks until the caller cancels, before the call has an effect, HangAfter afterwards.
 	Hang      = "hang"
 	HangAfter = "hang-after"
-	// Die ends the process before anything is done, DieAfter when everything is.
+	// Die kills the process before the call has an effect, DieAfter afterwards.
 	Die      = "die"
 	DieAfter = "die-after"
-	// Refuse answers with an error for each claim, Skip with nothing, Stray for one more that
-	// nobody asked for, Huge with an answer of 10 MB.
+	// Refuse responds with an error for each claim, Skip with no claim, Stray with an additional
+	// claim, Huge with a response of 10 MB.
 	Refuse = "refuse"
 	Skip   = "skip"
 	Stray  = "stray"
 	Huge   = "huge"
 )
 
-// The driver's methods, as faults and calls name them.
+// Names of the driver's methods in faults and calls.
 const (
 	Prepare   = "NodePrepareResources"
 	Unprepare = "NodeUnprepareResources"
 	Watch     = "NodeWatchResources"
 )
 
-// Break gives the next call of the method a fault, with the gRPC code for those that fail.
+// Break injects a fault into the next call of the method; code is the gRPC code of Fail and
+// FailAfter.
 func Break(dir, method, fault string, code codes.Code) error {
 	return write(filepath.Join(dir, "faults", method), []byte(fmt.Sprintf("%s %d", fault, code)))
 }
 
-// Broken reports whether the method's fault is still to come.
+// Broken reports whether the method's fault is pending.
 func Broken(dir, method string) bool {
 	_, err := os.Lstat(filepath.Join(dir, "faults", method))
 	return err == nil
 }
 
-// SetDevices says which devices the claims of a name get. Without it, it is one, "device".
+// SetDevices sets the devices of claims with a name. The default is one device, "device".
 func SetDevices(dir, claim string, devices ...Device) error {
 	b, err := json.Marshal(devices)
 	if err != nil {
@@ -122,8 +123,8 @@ func SetDevices(dir, claim string, devices ...Device) error {
 	return write(filepath.Join(dir, "devices", claim), b)
 }
 
-// SetHealth says how healthy devices are, which the driver tells at once. It watches the file, and
-// so does not in a bubble.
+// SetHealth sets the health of devices, which the driver reports at once. The driver watches the
+// file, so this does not work in a synctest bubble.
 func SetHealth(dir string, devices ...DeviceHealth) error {
 	b, err := json.Marshal(devices)
 	if err != nil {
@@ -132,7 +133,7 @@ func SetHealth(dir string, devices ...DeviceHealth) error {
 	return write(filepath.Join(dir, "health.json"), b)
 }
 
-// write replaces a file in one step.
+// write replaces a file atomically.
 func write(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -144,7 +145,7 @@ func write(path string, content []byte) error {
 	return os.Rename(temp, path)
 }
 
-// Calls returns the calls that drivers in the folder got, the first first.
+// Calls returns the calls that drivers with the data directory received, oldest first.
 func Calls(dir string) ([]Call, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "calls"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +165,7 @@ func Calls(dir string) ([]Call, error) {
 	return out, nil
 }
 
-// Prepared returns the UIDs of the claims that are prepared, sorted.
+// Prepared returns the UIDs of prepared claims, sorted.
 func Prepared(dir string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "prepared"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +180,7 @@ func Prepared(dir string) ([]string, error) {
 	return out, err
 }
 
-// Main serves the driver that the file describes, in JSON, until the process is killed.
+// Main serves the driver that the JSON file describes until the process is killed.
 func Main(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -195,8 +196,8 @@ func Main(file string) error {
 	select {}
 }
 
-// Serve begins to serve on sockets, and to offer itself for registration. stop ends that and leaves
-// the sockets behind, as a kill does.
+// Serve starts to serve on the driver's and the registration socket. stop stops the servers and
+// leaves the sockets behind, as a kill does.
 func (d *Driver) Serve() (stop func(), err error) {
 	for _, dir := range []string{d.Dir, d.Registry} {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -223,7 +224,7 @@ func (d *Driver) Serve() (stop func(), err error) {
 	return func() { driver.Stop(); registration.Stop() }, nil
 }
 
-// Register has the server serve the driver in both versions, its health and its registration.
+// Register registers the driver's services with the server: both versions, health and registration.
 func (d *Driver) Register(s *grpc.Server) {
 	drav1.RegisterDRAPluginServer(s, server{Driver: d, version: "v1"})
 	drav1beta1.RegisterDRAPluginServer(s, drav1beta1.V1ServerWrapper{DRAPluginServer: server{Driver: d, version: "v1beta1"}})
@@ -233,10 +234,10 @@ func (d *Driver) Register(s *grpc.Server) {
 	registerapi.RegisterRegistrationServer(s, registrationServer{Driver: d})
 }
 
-// Socket is where the driver says that it can be reached.
+// Socket returns the endpoint in the driver's registration.
 func (d *Driver) Socket() string { return filepath.Join(d.Dir, "dra.sock") }
 
-// Services are the versions that the driver says it has.
+// Services returns the versions in the driver's registration.
 func (d *Driver) Services() []string {
 	if d.Versions != nil {
 		return d.Versions
@@ -244,18 +245,18 @@ func (d *Driver) Services() []string {
 	return []string{drav1.DRAPluginService, drav1beta1.DRAPluginService}
 }
 
-// registrationServer offers the driver.
+// registrationServer is the Registration service of the driver.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
 	*Driver
 }
 
-// GetInfo says what the driver is.
+// GetInfo returns the driver's type, name, endpoint and versions.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: s.Name, Endpoint: s.Socket(), SupportedVersions: s.Services()}, nil
 }
 
-// NotifyRegistrationStatus takes note of how the registration went as of a call.
+// NotifyRegistrationStatus records the result of the registration as a call.
 func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	c := Call{Method: "registered"}
 	if !r.PluginRegistered {
@@ -264,7 +265,6 @@ func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *regis
 	return &registerapi.RegistrationStatusResponse{}, s.record(c)
 }
 
-// record takes note of a call.
 func (d *Driver) record(c Call) error {
 	line, err := json.Marshal(c)
 	if err != nil {
@@ -278,7 +278,7 @@ func (d *Driver) record(c Call) error {
 	return errors.Join(err, f.Close())
 }
 
-// die ends the process as a kill does. It does not come back.
+// die kills the process. It does not return.
 func die() error {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
 		return err
@@ -286,7 +286,7 @@ func die() error {
 	select {}
 }
 
-// fault takes the fault that a call of the method is to have.
+// fault returns the pending fault of the method and removes it.
 func (d *Driver) fault(method string) (name string, code codes.Code, err error) {
 	file := filepath.Join(d.Dir, "faults", method)
 	b, err := os.ReadFile(file)
@@ -301,7 +301,7 @@ func (d *Driver) fault(method string) (name string, code codes.Code, err error) 
 	return name, codes.Code(n), os.Remove(file)
 }
 
-// before carries out what a fault does before the call is carried out.
+// before executes a fault before the call has an effect.
 func before(ctx context.Context, fault string, code codes.Code) error {
 	switch fault {
 	case Fail:
@@ -315,7 +315,7 @@ func before(ctx context.Context, fault string, code codes.Code) error {
 	return nil
 }
 
-// after carries out what a fault does when the call was carried out.
+// after executes a fault after the call has had its effect.
 func after(ctx context.Context, fault string, code codes.Code) error {
 	switch fault {
 	case FailAfter:
@@ -329,13 +329,13 @@ func after(ctx context.Context, fault string, code codes.Code) error {
 	return nil
 }
 
-// healthServer tells of the health of devices.
+// healthServer is the DRAResourceHealth service.
 type healthServer struct {
 	healthapi.UnimplementedDRAResourceHealthServer
 	*Driver
 }
 
-// NodeWatchResources tells what the file says, and again when it changes.
+// NodeWatchResources sends the content of the health file, and again after each change.
 func (s healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[healthapi.NodeWatchResourcesResponse]) error {
 	fault, code, err := s.fault(Watch)
 	if err == nil {

@@ -1,39 +1,39 @@
 package machinetest
 
-// Known are machines as they are sold, and as kernels and hypervisors describe them badly.
+// Known are real machines, and machines that kernels and hypervisors describe incompletely.
 var Known = map[string]Shape{
 	"one CPU": {},
 	// Four cores with two threads each.
 	"laptop": {Cores: 4, Threads: 2, Memory: 16 << 30},
-	// A virtual machine that shows threads but no caches.
+	// A virtual machine that reports threads but no caches.
 	"virtual": {Sockets: 2, Cores: 2, Threads: 2, Numbers: Adjacent, Lacks: []Lack{Caches}},
-	// Two sockets that are one node each, with cores numbered in turns.
+	// Two sockets with one node each; core numbers alternate between sockets.
 	"two sockets": {Sockets: 2, Cores: 6, Threads: 2, Numbers: Dealt, HugePages: map[int64]int64{2 << 20: 512, 1 << 30: 0}},
-	// Each socket is two nodes that share one cache (sub-NUMA clustering).
+	// Each socket has two nodes that share one cache (sub-NUMA clustering).
 	"sub-NUMA": {Sockets: 2, Nodes: 2, Cores: 8, Threads: 2, HugePages: map[int64]int64{2 << 20: 128, 1 << 30: 4}},
-	// AMD EPYC with one node on each socket, and eight caches of eight cores.
+	// AMD EPYC with one node per socket, and eight caches of eight cores.
 	"EPYC NPS1": {Sockets: 2, Caches: 8, Cores: 64, Threads: 2},
-	// The same with four nodes on each socket.
+	// The same with four nodes per socket.
 	"EPYC NPS4": {Sockets: 2, Nodes: 4, Caches: 8, Cores: 64, Threads: 2},
 	// The same with a node for each cache.
 	"EPYC L3 as NUMA": {Sockets: 2, Nodes: 8, Caches: 8, Cores: 64, Threads: 2},
-	// A small one of that kind, for tests that try everything.
+	// A small one of that kind, for exhaustive tests.
 	"small EPYC": {Sockets: 1, Nodes: 2, Caches: 4, Cores: 8, Threads: 2},
-	// Four sockets, of which two are one node.
+	// Four sockets, two of which form a node.
 	"sockets in nodes": {Sockets: 4, SocketsPerNode: 2, Cores: 3, Threads: 2, SocketStep: 3},
-	// POWER9: four threads to a core, and nodes 0 and 8.
+	// POWER9: four threads per core, and nodes 0 and 8.
 	"POWER9": {Sockets: 2, Cores: 4, Threads: 4, Numbers: Adjacent, SocketStep: 8, NodeStep: 8},
-	// ARM without sockets, without threads, and with caches that have no IDs.
+	// ARM without sockets and threads, and with caches without IDs.
 	"ARM": {Cores: 8, Caches: 2, Lacks: []Lack{Packages, CacheIDs}},
-	// ARM with two nodes, and the IDs that firmware makes of addresses.
+	// ARM with two nodes, and cache IDs that firmware derives from addresses.
 	"ARM server": {Sockets: 2, Cores: 8, Caches: 2, SocketStep: 36, CacheStep: 100663296},
-	// A machine with memory beyond its processors (CXL, HBM).
+	// A machine with memory-only nodes (CXL, HBM).
 	"memory node": {Sockets: 2, Cores: 4, Threads: 2, MemoryNodes: 2},
-	// CPUs that are offline: a whole core, and single threads of others.
+	// Offline CPUs: a whole core, and single threads of others.
 	"offline": {Sockets: 2, Cores: 4, Threads: 2, Offline: []int{0, 3, 11, 12, 15}},
-	// A whole node is offline.
+	// All CPUs of a node are offline.
 	"idle node": {Sockets: 2, Cores: 2, Threads: 2, Offline: []int{2, 3, 6, 7}},
-	// Kernels that tell less.
+	// Kernels that report less.
 	"no NUMA":      {Sockets: 2, Cores: 2, Threads: 2, HugePages: map[int64]int64{2 << 20: 8}, Lacks: []Lack{NUMA}},
 	"no topology":  {Cores: 4, Threads: 2, Lacks: []Lack{Topology, Caches}},
 	"no distances": {Sockets: 2, Cores: 2, Lacks: []Lack{Distances}},

@@ -1,5 +1,5 @@
-// Package machinetest has machines for tests: known ones, and whatever a test describes, as what
-// package machine should say of them and as the files from which it reads that.
+// Package machinetest has machines for tests: known ones, and those that a test describes. It has
+// the expected result of package machine, and the files that package machine reads.
 //
 // Owns: nothing.
 // Reads: nothing.
@@ -14,35 +14,35 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// Shape describes a machine whose parts are alike. Numbers that are 0 are 1, unless it is said
+// Shape describes a machine with uniform parts. Numbers that are 0 default to 1, unless stated
 // otherwise.
 type Shape struct {
 	Sockets int
-	// Nodes is how many NUMA nodes each socket has.
+	// Nodes is the number of NUMA nodes per socket.
 	Nodes int
-	// SocketsPerNode is how many sockets each NUMA node has; more than one needs Nodes to be 1.
+	// SocketsPerNode is the number of sockets per NUMA node; more than one requires Nodes to be 1.
 	SocketsPerNode int
-	// Caches is how many L3 caches each socket has: more than Nodes, as many or fewer.
+	// Caches is the number of L3 caches per socket: more than Nodes, as many or fewer.
 	Caches int
-	// Cores is how many cores each socket has. Caches and nodes have equal parts of them, in the
+	// Cores is the number of cores per socket. Caches and nodes have equal parts of them, in the
 	// order of their numbers.
 	Cores   int
-	Threads int // of each core
+	Threads int // per core
 	Numbers Numbering
 
-	// SocketStep and NodeStep lie between the IDs of sockets and nodes, CacheStep between those of
-	// caches that a kernel tells.
+	// SocketStep and NodeStep are the distances between IDs of sockets and nodes, CacheStep that of
+	// reported cache IDs.
 	SocketStep, NodeStep, CacheStep int
 
-	// MemoryNodes is how many nodes come after the others and have no CPUs; it may be 0.
+	// MemoryNodes is the number of additional nodes without CPUs; it may be 0.
 	MemoryNodes int
-	// Memory is what each node has, in bytes; 0 is 64 GiB.
+	// Memory is the memory of each node, in bytes; 0 means 64 GiB.
 	Memory int64
-	// HugePages are those of each node, by size in bytes.
+	// HugePages are the hugepages of each node, by page size in bytes.
 	HugePages map[int64]int64
-	// Offline are CPUs that are not used.
+	// Offline are the offline CPUs.
 	Offline []int
-	// Lacks is what the kernel or the firmware does not tell.
+	// Lacks is what the kernel or the firmware does not report.
 	Lacks []Lack
 }
 
@@ -50,39 +50,39 @@ type Shape struct {
 type Numbering int
 
 const (
-	// Split numbers the first threads of all cores first, then the second threads: what most
-	// firmware does.
+	// Split numbers the first threads of all cores first, then the second threads, as most firmware
+	// does.
 	Split Numbering = iota
-	// Adjacent gives threads of one core numbers in a row: what most virtual machines and POWER do.
+	// Adjacent numbers threads of a core consecutively, as most virtual machines and POWER do.
 	Adjacent
-	// Dealt is Split with cores numbered in turns, one of each socket.
+	// Dealt is Split with core numbers that alternate between sockets.
 	Dealt
 )
 
-// Lack is what a machine does not tell.
+// Lack is what a machine does not report.
 type Lack int
 
 const (
-	// NUMA lacks: the kernel was built without it, and there is no folder of nodes.
+	// NUMA: the kernel was built without it, and has no node directory.
 	NUMA Lack = iota
-	// CacheIDs lack, as in old kernels.
+	// CacheIDs are missing, as in old kernels.
 	CacheIDs
-	// Caches lack: there is no folder of caches, as in many virtual machines.
+	// Caches: there is no cache directory, as in many virtual machines.
 	Caches
-	// Packages lack: physical_package_id is -1, as on ARM whose firmware does not tell.
+	// Packages: physical_package_id is -1, as on ARM if the firmware does not report it.
 	Packages
-	// Topology lacks: no core and no socket is told.
+	// Topology: neither cores nor sockets are reported.
 	Topology
-	// NewNames lack: there is thread_siblings_list alone, as in old kernels.
+	// NewNames: there is only thread_siblings_list, as in old kernels.
 	NewNames
-	// Distances lack.
+	// Distances between nodes are missing.
 	Distances
 )
 
-// place is where a CPU lies, in numbers that have no holes.
+// place is the position of a CPU, in consecutive numbers.
 type place struct{ id, core, thread, cache, node, socket int }
 
-// whole returns the shape with its zero numbers replaced.
+// whole returns the shape with defaults.
 func (s Shape) whole() Shape {
 	for _, n := range []*int{
 		&s.Sockets, &s.Nodes, &s.SocketsPerNode, &s.Caches, &s.Cores, &s.Threads,
@@ -96,10 +96,10 @@ func (s Shape) whole() Shape {
 
 func (s Shape) lacks(what Lack) bool { return slices.Contains(s.Lacks, what) }
 
-// nodes is how many NUMA nodes have CPUs.
+// nodes returns the number of NUMA nodes with CPUs.
 func (s Shape) nodes() int { return s.Sockets * s.Nodes / s.SocketsPerNode }
 
-// places returns all CPUs, those that are offline too, by ID.
+// places returns all CPUs, including offline ones, sorted by ID.
 func (s Shape) places() []place {
 	var all []place
 	for socket := range s.Sockets {
@@ -127,16 +127,16 @@ func (s Shape) places() []place {
 	return all
 }
 
-// online returns the CPUs that are online, by ID.
+// online returns the online CPUs, sorted by ID.
 func (s Shape) online() []place {
 	return slices.DeleteFunc(s.places(), func(p place) bool { return slices.Contains(s.Offline, p.id) })
 }
 
-// Machine returns what package machine should say of it.
+// Machine returns the expected result of package machine.
 func (s Shape) Machine() machine.Machine {
 	s = s.whole()
 	var m machine.Machine
-	cores, caches := map[int]int{}, map[int]int{} // the lowest IDs in them
+	cores, caches := map[int]int{}, map[int]int{} // lowest CPU ID of each
 	for _, p := range s.online() {
 		if _, ok := cores[p.core]; !ok {
 			cores[p.core] = p.id
@@ -184,7 +184,8 @@ func (s Shape) Machine() machine.Machine {
 	return m
 }
 
-// distance is that of two nodes: of one, of one socket, of two, or to memory that has no CPUs.
+// distance returns the distance of two nodes: of the same node, within a socket, between sockets,
+// or to a node without CPUs.
 func (s Shape) distance(i, j int) int {
 	switch {
 	case i == j:
