@@ -12,8 +12,8 @@ import (
 	"berth/internal/sync/admission"
 )
 
-// newAdmission builds what decides whether pods start. resized gets the pods of which a resize that
-// waited was decided anew.
+// newAdmission builds the admission chain. resized gets the pods whose pending resize was decided
+// again.
 func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInputs) *admission.Chain {
 	c := admission.Config{
 		Handlers: admission.Handlers(),
@@ -41,7 +41,8 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 		}
 		return f
 	}
-	// A scheduler counts on it. On a machine alone a manifest must not end pods of others.
+	// Schedulers rely on preemption. On a standalone node, a manifest must not terminate other
+	// pods.
 	c.Preempt = g.api.isCluster()
 	c.Refresh = func(ctx context.Context) error {
 		newest, err := g.api.client.GetNode(ctx, g.cfg.NodeName)
@@ -53,7 +54,7 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 	return admission.New(c)
 }
 
-// resizeWhenListed decides about resizes once it is known what runs.
+// resizeWhenListed decides about pending resizes after the first list of the runtime's pods.
 func (l *podLife) resizeWhenListed(ctx context.Context) error {
 	select {
 	case <-l.listed:

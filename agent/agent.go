@@ -1,4 +1,4 @@
-// Package agent is the composition root: it builds every component, joins them, and runs them in
+// Package agent is the composition root: it creates all components, connects them, and runs them in
 // order.
 //
 // Owns: the wiring (wire.go, joints.go), the start order (phases.go), the table of health
@@ -47,168 +47,166 @@ import (
 	"berth/internal/sync/nodeshutdown"
 )
 
-// Config is what a user decides about an agent. Default returns that of an agent which nobody has
-// told anything.
+// Config is the configuration of an agent. Default returns the defaults.
 type Config struct {
-	// RootDir holds everything that the agent keeps; RunDir its socket. Both absolute.
+	// RootDir is the directory of the agent's state, RunDir that of its socket. Both are absolute.
 	RootDir, RunDir string
 	// NodeName is the node's name, lower case.
 	NodeName string
-	// Paths are the files, folders and URLs of manifests.
+	// Paths are the files, directories and URLs of manifests.
 	Paths []string
-	// AllowUnknownFields has berth run ignore fields of manifests that there are not, as the
-	// kubelet does, where it would refuse the manifest.
+	// AllowUnknownFields makes berth run ignore unknown fields of manifests, as the kubelet does.
+	// Otherwise such a manifest is rejected.
 	AllowUnknownFields bool
-	// Source is where pods come from besides Paths: a program that the agent is part of. It runs as
-	// long as the agent, and hands over the complete set of what should be here, now and each time
-	// that it changes: a pod that is not in it any more ends, and one that is another than before
-	// is replaced. The error of set names what of it is refused; the rest is in force, and of what
-	// is refused what was before. Until the first set nothing ends that an earlier agent has left.
-	// A Source that returns nil has said its last word; with an error the agent ends. nil: there is
-	// none.
+	// Source is a pod source within the embedding program, in addition to Paths. It runs as long as
+	// the agent and calls set with the complete desired set, initially and on each change: a pod
+	// that is not in the set is terminated, a changed pod is replaced. The error of set names the
+	// rejected objects; the others take effect, and a rejected object keeps its previous version.
+	// Pods of an earlier agent are not terminated before the first set. If Source returns nil, the
+	// last set stays in force; if it returns an error, the agent exits. nil: no such source.
 	Source func(ctx context.Context, set func(Desired) error) error
-	// OnStatus is called with each pod and its newest status, at first and each time that it
-	// changes; OnRemoved with a pod of which nothing is left on this machine, as it was last. Both
-	// are called from one goroutine, which waits for them, and see the newest state alone. Neither
-	// changes what it is given. nil: nobody is told.
+	// OnStatus is called with each pod and its newest status, initially and on each change.
+	// OnRemoved is called with the last version of a pod of which nothing remains on this machine.
+	// Both are called from one goroutine, which waits for them, and may skip intermediate states.
+	// They must not modify the pod. nil: no calls.
 	OnStatus, OnRemoved func(*v1.Pod)
-	// RuntimeEndpoint is a CRI socket, or "" for the embedded runtime.
+	// RuntimeEndpoint is a CRI socket; "" selects the embedded runtime.
 	RuntimeEndpoint string
-	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass. The embedded one
-	// has "runc" and "keeper"; "" is keeper there, where the machine can have keepers and the agent
-	// is no kubelet and without SELinux, else the one that the runtime takes then.
+	// RuntimeHandler is the runtime handler of pods without a RuntimeClass. The embedded runtime
+	// has "runc" and "keeper". "" selects keeper in run mode if the machine supports it, otherwise
+	// the runtime's default.
 	RuntimeHandler string
-	// ImageEndpoint is a CRI socket of images alone, "" for the runtime's.
+	// ImageEndpoint is the CRI socket of the image service, "" for the runtime's.
 	ImageEndpoint string
-	// PodCIDR is the range of the pods' addresses, or one of each family with a comma between them;
-	// "" has the embedded runtime take a free one. For a member of a cluster that of its Node
-	// counts.
+	// PodCIDR is the range of pod addresses, or one per address family, separated by a comma. With
+	// "", the embedded runtime chooses a free range. A cluster member uses its Node's ranges.
 	PodCIDR string
-	// CgroupRoot is the cgroup below which kubepods lies; "" is the root.
+	// CgroupRoot is the parent cgroup of kubepods; "" is the root.
 	CgroupRoot string
-	// CgroupDriver is "cgroupfs" or "systemd": what the embedded runtime is told to use, and what a
-	// foreign one is taken to use that does not tell. "" is systemd where systemd runs the host on
-	// cgroup v2, else cgroupfs.
+	// CgroupDriver is "cgroupfs" or "systemd": the driver of the embedded runtime, and of a foreign
+	// runtime that does not report its own. "" is systemd if systemd runs the host on cgroup v2,
+	// otherwise cgroupfs.
 	CgroupDriver string
-	// SELinux: the embedded runtime labels containers by the host's policy, and as pods ask.
+	// SELinux makes the embedded runtime label containers by the host's policy and the pods'
+	// seLinuxOptions.
 	SELinux bool
-	// ImagePullProgressDeadline: the embedded runtime ends a pull of which less than 64 KiB come in
-	// this time; 0 is 5 minutes.
+	// ImagePullProgressDeadline makes the embedded runtime cancel a pull that transfers less than
+	// 64 KiB in this time; 0 is 5 minutes.
 	ImagePullProgressDeadline time.Duration
-	// PodLogsDir is the folder of pod logs; ContainerLogsDir the folder of links for log shippers,
+	// PodLogsDir is the directory of pod logs; ContainerLogsDir that of the links for log shippers,
 	// "" for none.
 	PodLogsDir, ContainerLogsDir string
-	// Kubelet is what a member of a cluster is told besides; nil for berth run. Load has checked
-	// it.
+	// Kubelet is the configuration of kubelet mode; nil for berth run. Load has validated it.
 	Kubelet *config.Kubelet
-	// Run is what berth run is told besides: eviction, logs of containers, shutdowns of the
-	// machine. nil: no pod is evicted because the node runs short, and no shutdown waits for pods.
-	// config.LoadRun has checked it.
+	// Run is the KubeletConfiguration of berth run: eviction, container logs, graceful node
+	// shutdown. nil: no eviction under node pressure and no graceful shutdown. config.LoadRun has
+	// validated it.
 	Run *config.KubeletConfiguration
-	// LocalAPI is the Kubernetes API of this machine, for an agent without Kubelet; nil: there is
-	// none.
+	// LocalAPI configures the local API of an agent without Kubelet; nil: no local API.
 	LocalAPI *LocalAPI
-	// MaxPods is how many pods an agent without Kubelet takes; 0 is admission.LocalMaxPods. With
-	// Kubelet its own maxPods counts.
+	// MaxPods is the maximum number of pods of an agent without Kubelet; 0 is
+	// admission.LocalMaxPods. With Kubelet, its maxPods applies.
 	MaxPods int
-	// AtExit says what becomes of pods and runtime when the agent ends.
+	// AtExit selects what happens to pods and runtime when the agent exits.
 	AtExit AtExit
-	// Version is the agent's own.
+	// Version is the agent's version.
 	Version string
 	Log     *slog.Logger
-	// Started is called after each phase of the start: what the phase needed may not be needed
-	// again. nil: nothing is.
+	// Started is called after each start phase, when memory of that phase may be released. nil: no
+	// calls.
 	Started func()
-	// AtRest is called when nothing has become of any pod for a while after something did, or after
-	// the start; nil: nothing is.
+	// AtRest is called when no pod status has changed for a while after a change or the start; nil:
+	// no calls.
 	AtRest func()
-	// Service is what systemd wants to know of the agent.
+	// Service notifies systemd of the agent's state.
 	Service systemd.Service
-	// LogLevel is the level of Log, for those who may change it; nil: nobody.
+	// LogLevel is the level of Log, which clients with permission can change; nil: it cannot be
+	// changed.
 	LogLevel *slog.LevelVar
-	// Outside is the world that the agent is in; the zero value is the real one.
+	// Outside is the agent's environment; the zero value is the real one.
 	Outside Outside
 }
 
-// AtExit says what becomes of pods and runtime when the agent ends.
+// AtExit selects what happens to pods and runtime when the agent exits.
 type AtExit int
 
 const (
-	// KeepPods leaves pods and runtime as they are; the next agent takes them over.
+	// KeepPods leaves pods and runtime running; the next agent adopts them.
 	KeepPods AtExit = iota
-	// StopPods stops and removes all pods and ends the embedded runtime.
+	// StopPods stops and removes all pods and stops the embedded runtime.
 	StopPods
-	// RemoveAll also removes what the embedded runtime and the agent keep below the root directory.
+	// RemoveAll also removes the state of the agent and the embedded runtime below the root
+	// directory.
 	RemoveAll
 )
 
-// Outside is the outside world; the zero value is the real one. Tests replace its parts; those of
-// other modules take that of agenttest.Machine.
+// Outside is the agent's environment; the zero value is the real one. Tests replace its fields;
+// tests of other modules use agenttest.Machine.
 type Outside struct {
 	// DialCRI connects to the runtime; nil dials the endpoint.
 	DialCRI cri.Dialer
 	// Cgroups replaces the cgroup tree.
 	Cgroups ContainerManager
-	// Kernel replaces the kernel as the source of OOM kills.
+	// Kernel replaces the kernel's OOM kill reports.
 	Kernel oom.Kernel
 	// Mounter replaces mount(2).
 	Mounter mount.Interface
-	// Disk returns size and free part, in bytes, of the file system that a folder is on; nil asks
-	// this machine.
+	// Disk returns capacity and available bytes of the file system of a directory; nil reads this
+	// machine.
 	Disk func(folder string) (capacity, available uint64, err error)
-	// Readings replaces what the kernel and the runtime tell evictionManager of the machine.
+	// Readings replaces the kernel's and runtime's readings for evictionManager.
 	Readings eviction.Readings
-	// Logind replaces what connects to systemd-logind.
+	// Logind replaces the connection to systemd-logind.
 	Logind func(ctx context.Context) (nodeshutdown.Logind, error)
-	// Transport replaces HTTP to the URLs of manifests.
+	// Transport replaces HTTP for the URLs of manifests.
 	Transport http.RoundTripper
 	// Watch replaces inotify.
 	Watch podconfig.WatchFunc
-	// Plugins replaces inotify for the sockets of plugins.
+	// Plugins replaces inotify for the plugin sockets.
 	Plugins func() (plugins.Watch, error)
-	// LogWrites replaces inotify for the logs of containers.
+	// LogWrites replaces inotify for container logs.
 	LogWrites func() (containerlogs.Writes, error)
-	// DialPlugin connects to the sockets of plugins; nil is the machine's.
+	// DialPlugin connects to plugin sockets; nil uses the machine's.
 	DialPlugin func(ctx context.Context, socket string) (net.Conn, error)
-	// ListenPlugins opens the sockets for device plugins, and of the pod-resources API; nil is the
+	// ListenPlugins opens the sockets for device plugins and the pod-resources API; nil uses the
 	// machine's.
 	ListenPlugins func(path string) (net.Listener, error)
-	// Layout reads how processors and memory of the machine lie; nil reads this one.
+	// Layout reads the machine's CPU and memory topology; nil reads this machine.
 	Layout func() (machine.Machine, error)
-	// Machine reads what the Node says of the machine; nil reads this one. Network finds the Node's
-	// addresses; the zero value asks this machine.
+	// Machine reads the machine information for the Node; nil reads this machine. Network finds the
+	// Node's addresses; the zero value uses this machine.
 	Machine func() (node.Machine, error)
-	// Random spreads what the node tells the API server, by numbers in [0,1); nil is math/rand.
+	// Random returns numbers in [0,1) that jitter node reports to the API server; nil is math/rand.
 	Random func() float64
-	// Tuning replaces the kernel's settings and the limits of the agent's process.
+	// Tuning replaces the kernel settings and resource limits of the agent's process.
 	Tuning tuning.Machine
 	// Chains replaces iptables.
 	Chains  iptables.Machine
 	Network node.Network
 	// Dial connects to containers, for probes and hooks; nil is the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// HostPorts says which ports of the machine are in use; nil asks the kernel.
+	// HostPorts reads the used ports of the machine; nil reads them from the kernel.
 	HostPorts hostports.Table
-	// REST is the API server; nil: the one of the kubeconfig.
+	// REST configures the connection to the API server; nil uses the kubeconfig.
 	REST *rest.Config
 	// Listen opens the local socket; nil listens on <RunDir>/berth.sock.
 	Listen func() (net.Listener, error)
-	// ListenAPI opens the socket and the port of the local API; nil is net.Listen.
+	// ListenAPI opens the sockets of the local API; nil is net.Listen.
 	ListenAPI func(network, address string) (net.Listener, error)
-	// WatchRules replaces inotify for the rules of the local API.
+	// WatchRules replaces inotify for the authorization rules of the local API.
 	WatchRules func() (auth.Watcher, error)
-	// Metrics is the registry of /metrics and SLIs that of /metrics/slis, each of one agent alone;
-	// nil is a new one.
+	// Metrics is the registry of /metrics, SLIs that of /metrics/slis. Each belongs to one agent;
+	// nil creates one.
 	Metrics, SLIs Registry
 }
 
-// Registry is where metrics are registered and gathered.
+// Registry registers and gathers metrics.
 type Registry interface {
 	prometheus.Registerer
 	prometheus.Gatherer
 }
 
-// Validate checks the configuration; the error names the field and the fix.
+// Validate validates the configuration. The error names the field and the fix.
 func (c *Config) Validate() error {
 	var errs []error
 	for _, d := range []struct{ name, value string }{{"root directory", c.RootDir}, {"run directory", c.RunDir}, {"pod logs directory", c.PodLogsDir}} {
@@ -234,22 +232,23 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Build makes an agent. It starts nothing.
+// Build creates an agent without starting it.
 func Build(cfg Config) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.CgroupRoot != "" { // as a kubelet, which takes the name without a slash, too
+	if cfg.CgroupRoot != "" { // like the kubelet, accept the name without a slash
 		cfg.CgroupRoot = path.Join("/", cfg.CgroupRoot)
 	}
 	return wire(cfg, cfg.Outside)
 }
 
-// Handlers is what the HTTP API serves, for use within the process.
+// Handlers returns the handlers of the HTTP API, for in-process use.
 func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 
-// Run runs the agent until ctx is done or a client asks it to stop, and returns nil then; other
-// reasons to end are errors. Pods go on running unless AtExit says otherwise. An agent runs once.
+// Run runs the agent until ctx is done or a client requests a stop, and then returns nil; any other
+// termination is an error. Pods keep running unless AtExit selects otherwise. An agent runs only
+// once.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := checkProgram(&a.out); err != nil {
 		return err
@@ -257,9 +256,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.run(ctx, a.phases())
 }
 
-// claim locks what must be the agent's own, and opens its socket: an agent that is already in the
-// run directory must be found before anything of it is touched, and clients that come while the
-// runtime starts wait instead of hearing that there is no agent.
+// claim takes the agent's locks and opens its socket. Another agent in the run directory must be
+// detected before anything is modified, and clients that connect while the runtime starts wait
+// instead of failing.
 func (a *Agent) claim() (release func(), err error) {
 	l, unlock, err := a.claimFolders()
 	if err != nil {
@@ -295,7 +294,7 @@ func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
 	}, nil
 }
 
-// run claims what must be the agent's own, and runs the phases.
+// run takes the agent's locks and runs the phases.
 func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	defer func() { err = errors.Join(err, a.cri.Close()) }()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -313,7 +312,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 			release()
 			return
 		}
-		err = removeLast(&a.cfg) // with the locks in hand, which are among it
+		err = removeLast(&a.cfg) // while the locks, which are removed too, are held
 		release()
 		err = errors.Join(err, removeFolders(&a.cfg))
 	}()
@@ -343,15 +342,15 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	}
 	err = runPhases(ctx, phases, told, a.cfg.Log)
 	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
-		// Told to who asked, by CheckEnded. A failure of ours would have a service manager start
-		// us, and the pods, again.
+		// CheckEnded reports it to the client. With an error, a service manager would restart the
+		// agent and the pods.
 		a.cfg.Log.Error("Pods are still running after stop --all", "error", err)
 		err = nil
 	}
 	return err
 }
 
-// makeDirs makes the folders that several components use.
+// makeDirs creates the directories that several components share.
 func makeDirs(cfg *Config) error {
 	dirs := []struct {
 		path string

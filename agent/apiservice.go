@@ -13,11 +13,11 @@ import (
 	"berth/internal/pod"
 )
 
-// apiService is the Service "kubernetes" of the local API, for the environment of containers. Pods
-// of the host network reach it; the API listens on a loopback address.
+// apiService provides the Service "kubernetes" of the local API to container environments. Only
+// host-network pods reach it, because the API listens on a loopback address.
 type apiService struct {
 	handlerNames
-	// address returns that of the port of the API, "" without one.
+	// address returns the address of the API's port, "" without a port.
 	address func() string
 	event   func(p *v1.Pod, container, eventtype, reason, message string)
 
@@ -25,11 +25,11 @@ type apiService struct {
 	reported map[pod.UID]bool // guarded by mu; pods with an event
 }
 
-// maxReported bounds the pods that are remembered. After that, a pod may get its event twice.
+// maxReported bounds reported. Beyond it, a pod may get its event twice.
 const maxReported = 1000
 
-// Services returns the Service, for pods that reach the API. A pod of another network with a
-// service account of its own gets an event.
+// Services returns the Service for pods that can reach the API. A pod in another network namespace
+// with its own service account gets an event.
 func (s *apiService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, error) {
 	address := s.address()
 	host, port, err := net.SplitHostPort(address)
@@ -53,8 +53,8 @@ func (s *apiService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, erro
 	}}, nil
 }
 
-// report writes the event of a pod, once. Nearly every pod has the token of the account "default",
-// and does not use it.
+// report records the pod's event once. Pods with the account "default" are skipped: nearly every
+// pod has its token and does not use it.
 func (s *apiService) report(p *v1.Pod, address string) {
 	account := p.Spec.ServiceAccountName
 	if account == "" || account == "default" {

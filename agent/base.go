@@ -20,22 +20,22 @@ import (
 	"berth/internal/sync/quarantine"
 )
 
-// base is what every group of components is built from.
+// base is the common base of all component groups.
 type base struct {
 	cfg      Config
 	out      Outside
 	settings settings
-	// member is what a member is told: the KubeletConfiguration of one of a cluster, or what stands
-	// for it where the API server is within the agent.
+	// member is the KubeletConfiguration of a cluster member, or its substitute with an API server
+	// within the agent.
 	member  *config.Kubelet
 	started time.Time
 	measures
-	// resources and hostIPs are those of the machine; the groups above the ground have them.
+	// resources and hostIPs describe the machine; only the groups above ground set them.
 	resources *nodeallocatable.Resources
 	hostIPs   *node.HostIPs
 }
 
-// ground is what all groups of components stand on.
+// ground holds the shared dependencies of all component groups.
 type ground struct {
 	base
 	api apiServer
@@ -43,8 +43,8 @@ type ground struct {
 	truths
 }
 
-// truths are what is desired of pods, where they are in their lives, what is reported of them, what
-// the node is short of, and whether it is being shut down.
+// truths holds the state stores: desired pods, lifecycle states, statuses, node pressure and node
+// shutdown.
 type truths struct {
 	pods          *pod.Manager
 	states        *pod.States
@@ -52,10 +52,10 @@ type truths struct {
 	statusRecords *status.Records
 	pressures     *eviction.Pressures
 	shutdown      *nodeshutdown.State
-	tracer        *span.Tracer // nil: nothing is traced
+	tracer        *span.Tracer // nil: tracing is off
 }
 
-// newGround opens the API server, if there is one to be, and begins with records and truths.
+// newGround opens the API server, if any, and creates records and truths.
 func newGround(cfg Config, out Outside) (g ground, err error) {
 	g.base = newBase(cfg, out)
 	if g.api, err = openAPI(&g.base); err != nil {
@@ -81,7 +81,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 	return g, nil
 }
 
-// lastPod returns the pod as it is wanted, or as it was reported last.
+// lastPod returns the desired pod, or else the last reported one.
 func (t *truths) lastPod(uid pod.UID) (*v1.Pod, bool) {
 	if p, ok := t.pods.Get(uid); ok {
 		return p, true
@@ -100,7 +100,7 @@ func newBase(cfg Config, out Outside) base {
 	}
 }
 
-// measures are families that are shown, too, where there is nothing for them to count.
+// measures are metric families that are exposed even if there is nothing to count.
 type measures struct {
 	clientCert, servingCert *certs.Metrics
 	statuses                *status.Metrics
@@ -112,7 +112,6 @@ func newMeasures(r prometheus.Registerer) measures {
 	}
 }
 
-// machineReader returns what reads the machine.
 func (b *base) machineReader() func() (node.Machine, error) {
 	if b.out.Machine != nil {
 		return b.out.Machine
@@ -120,7 +119,7 @@ func (b *base) machineReader() func() (node.Machine, error) {
 	return node.Host{Root: "/", Dir: b.cfg.RootDir}.Read
 }
 
-// readMachine reads the machine; what could not be read is zero.
+// readMachine reads the machine; unreadable values are zero.
 func (b *base) readMachine() node.Machine {
 	m, err := b.machineReader()()
 	if err != nil {
@@ -129,7 +128,7 @@ func (b *base) readMachine() node.Machine {
 	return m
 }
 
-// loaded is readiness that is reached by reading something from the disk.
+// loaded adapts a load from disk to a readiness function.
 func loaded(load func()) func(context.Context) error {
 	return func(context.Context) error {
 		load()

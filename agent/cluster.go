@@ -22,27 +22,27 @@ import (
 	"berth/internal/record/journal"
 )
 
-// apiServer is the way to the API server: that of a cluster, or one within the agent.
+// apiServer is the API server of a cluster, or the one within the agent.
 type apiServer struct {
 	client *kube.Client
-	// local is the one within the agent; nil: it is a cluster's.
+	// local is the API server within the agent; nil with a cluster's.
 	local *localAPI
-	// known names the server and whom it is known by.
+	// known identifies the server and its certificate authorities.
 	known string
-	// kept keeps what the server says, for a start without it.
+	// kept is the offline cache, for a start without the server.
 	kept     *offlinecache.Keeper
-	identity *certs.Client  // nil where the kubeconfig suffices
-	sender   *events.Sender // nil where nobody reads them there
-	// current is the Node as the API server shows it.
+	identity *certs.Client  // nil if the kubeconfig has the credentials
+	sender   *events.Sender // nil if events are not sent to the server
+	// current is the Node as in the API server.
 	current *node.Current
-	// static gets the names of static pods and mirrors that came, changed or went.
+	// static gets the names of static and mirror pods that were added, changed or deleted.
 	static     *pod.Inbox[pod.FullName]
 	csiDrivers *kube.Watch[*storagev1.CSIDriver]
-	// driversChanged has an element when the API server shows other CSIDrivers.
+	// driversChanged has an element when the CSIDrivers in the API server changed.
 	driversChanged chan struct{} // capacity 1
 }
 
-// openAPI finds the API server.
+// openAPI connects to the API server.
 func openAPI(b *base) (s apiServer, err error) {
 	if b.cfg.Kubelet != nil {
 		if err := checkHost(b.cfg.Kubelet); err != nil {
@@ -87,8 +87,8 @@ func openAPI(b *base) (s apiServer, err error) {
 	return s, nil
 }
 
-// nameServer returns the address of the server with the digest of the authorities by which it is
-// known: what was kept of another cluster is not for this one.
+// nameServer returns the server's address with the digest of its certificate authorities, so that
+// cache entries of another cluster are not used.
 func nameServer(rc *rest.Config) (string, error) {
 	authorities := rc.CAData
 	if len(authorities) == 0 && rc.CAFile != "" {
@@ -100,7 +100,7 @@ func nameServer(rc *rest.Config) (string, error) {
 	return fmt.Sprintf("%s %x", rc.Host, sha256.Sum256(authorities)), nil
 }
 
-// newKeeper returns what keeps what the API server says.
+// newKeeper creates the offline cache of the API server's objects.
 func newKeeper(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Keeper, error) {
 	return offlinecache.New(offlinecache.Config{
 		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
@@ -108,16 +108,16 @@ func newKeeper(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Keeper,
 	})
 }
 
-// keptDir is the folder, below the root directory, of the offline cache.
+// keptDir is the directory of the offline cache, below the root directory.
 const keptDir = "kept"
 
-// objects is the API server for those who read what pods refer to.
+// objects returns the API for reading the objects that pods refer to.
 func (s *apiServer) objects(node string) offlinecache.API {
 	return offlinecache.API{Follower: kube.Follower{Client: s.client, Node: node}, Keeper: s.kept}
 }
 
-// allocatablePeriod is how often the cluster wants to be told how many volumes this node takes of
-// the driver, 0 for never.
+// allocatablePeriod returns how often the driver's volume limit is updated in the cluster, 0 for
+// never.
 func (s *apiServer) allocatablePeriod(driver string) time.Duration {
 	d, ok := s.csiDrivers.Get("", driver)
 	if !ok || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
@@ -126,7 +126,6 @@ func (s *apiServer) allocatablePeriod(driver string) time.Duration {
 	return time.Duration(*d.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
 }
 
-// wakeEach wakes several.
 func wakeEach(wakes ...func()) func() {
 	return func() {
 		for _, w := range wakes {
@@ -142,15 +141,15 @@ func wake(c chan struct{}) {
 	}
 }
 
-// checkHost refuses hosts on which the configuration says that the agent must not run.
+// checkHost rejects hosts that the configuration forbids.
 func checkHost(k *config.Kubelet) error {
 	version, _ := cgroups.Detect()
 	content, _ := os.ReadFile(swapsFile) // a machine without the file has no swap
 	return unfitFor(k, version, content)
 }
 
-// unfitFor says why a host with that version of cgroups, 0 for unknown, and that swapsFile is not
-// one for the configuration.
+// unfitFor returns why a host with this cgroup version (0 for unknown) and swapsFile does not meet
+// the configuration.
 func unfitFor(k *config.Kubelet, version int, swapsFile []byte) error {
 	var errs []error
 	if version == 1 && *k.FailCgroupV1 {

@@ -9,36 +9,34 @@ import (
 	"time"
 )
 
-// component is one part of the agent that runs.
+// component is a part of the agent that runs.
 type component struct {
 	name string
-	// run blocks until its context is done. Returning earlier ends the agent.
+	// run blocks until its context is done. If it returns earlier, the agent exits.
 	run func(ctx context.Context) error
-	// ready blocks until the next phase may begin; nil: at once.
+	// ready blocks until the next phase may start; nil: immediately.
 	ready func(ctx context.Context) error
-	// drain does what must be done before run's context ends, when the agent stops in good order;
-	// nil: nothing.
+	// drain runs before run's context is cancelled in an orderly stop; nil: nothing.
 	drain func(ctx context.Context) error
-	// absent: the component is none of this agent's.
+	// absent components are not part of this agent.
 	absent bool
-	// limit is how long run may take to return after its context is done.
+	// limit bounds how long run may take to return after its context is done.
 	limit time.Duration
 }
 
-// phase is a set of components that start together.
 type phase struct {
 	name       string
 	components []component
 }
 
-// milestones are told how the start goes.
+// milestones are callbacks for the progress of the start.
 type milestones struct {
-	started func()          // another phase has
-	failed  func(err error) // a phase has not
+	started func()          // a phase has started
+	failed  func(err error) // a phase has failed
 }
 
-// runPhases starts the phases in order, runs them until ctx is done or a component ends, and stops
-// them backwards. It returns why it ended, nil for ctx, and what failed in its stopping.
+// runPhases starts the phases in order, runs them until ctx is done or a component returns, and
+// stops them in reverse order. It returns the cause, nil for ctx, joined with errors of stopping.
 func runPhases(ctx context.Context, phases []phase, told milestones, log *slog.Logger) error {
 	failed := make(chan error, 1)
 	fail := func(err error) {
@@ -82,7 +80,7 @@ func runPhases(ctx context.Context, phases []phase, told milestones, log *slog.L
 	return errors.Join(err, stopAll())
 }
 
-// ignoreCanceled makes the end that was asked for no error; what its stopping says is one.
+// ignoreCanceled returns nil for a requested stop; errors of stopping remain.
 func ignoreCanceled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -108,8 +106,7 @@ func waitReady(ctx context.Context, c component, failed <-chan error) error {
 	}
 }
 
-// startComponent runs the component in a context of its own; the returned function drains and stops
-// it.
+// startComponent runs the component in its own context; the returned function drains and stops it.
 func startComponent(parent context.Context, c component, fail func(error), log *slog.Logger) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
 	done := make(chan struct{})
@@ -150,10 +147,10 @@ func startComponent(parent context.Context, c component, fail func(error), log *
 
 var errEnded = errors.New("it must run as long as the agent")
 
-// stopLimit is how long a component may take to stop: calls of the runtime in flight get this long.
+// stopLimit bounds how long a component may take to stop: runtime calls in flight get this long.
 const stopLimit = 2 * time.Second
 
-// waitDone is the run of a component that only starts and ends.
+// waitDone is run for a component that has only ready or drain.
 func waitDone(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()

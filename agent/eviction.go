@@ -18,13 +18,13 @@ import (
 	"berth/internal/sync/podworkers"
 )
 
-// thresholdsFile is where the state of thresholds survives the agent.
+// thresholdsFile stores the state of eviction thresholds across restarts.
 const thresholdsFile = "thresholds.json"
 
-// killer ends pods.
+// killer evicts pods.
 type killer struct{ workers *podworkers.PodWorkers }
 
-// EvictPod evicts a pod within so many seconds.
+// EvictPod evicts a pod with this grace period, in seconds.
 func (k killer) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{}) {
 	k.workers.UpdatePod(podworkers.UpdatePodOptions{
 		UpdateType: podworkers.SyncPodKill, Pod: p,
@@ -34,37 +34,37 @@ func (k killer) EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), don
 	})
 }
 
-// garbage is what can be freed of a disk without the end of a pod.
+// garbage is the disk space that can be reclaimed without evicting pods.
 type garbage struct {
 	containers *kuberuntime.Runtime
 	images     *images.Collector
 }
 
-// RemoveDead removes containers that have ended.
+// RemoveDead removes exited containers.
 func (g garbage) RemoveDead(ctx context.Context) error { return g.containers.RemoveDead(ctx) }
 
-// RemoveUnused removes images that nobody uses.
+// RemoveUnused removes unused images.
 func (g garbage) RemoveUnused(ctx context.Context) (uint64, error) { return g.images.RemoveUnused(ctx) }
 
-// kernel wakes eviction, and holds those that it evicts.
+// kernel wakes eviction, and limits the memory of pods that are being evicted.
 type kernel struct {
 	*pressure.Watch
 	cgroup func(uid pod.UID) string
 }
 
-// Hold keeps the pod from taking more memory.
+// Hold prevents the pod from allocating more memory.
 func (k kernel) Hold(uid pod.UID) error { return k.Watch.Hold(k.cgroup(uid)) }
 
-// evictions is what ends pods for want of memory, tasks or disk.
+// evictions evicts pods under memory, PID or disk pressure.
 type evictions struct {
 	eviction *eviction.Manager
-	// memory has the kernel wake eviction; nil where its readings are replaced.
+	// memory gets the kernel's pressure notifications; nil if the readings are replaced.
 	memory *pressure.Watch
-	// limits holds pods to their limits of local storage.
+	// limits enforces the pods' ephemeral storage limits.
 	limits *eviction.LocalLimits
 }
 
-// evictionInputs are what evictions are built on.
+// evictionInputs are the dependencies of evictions.
 type evictionInputs struct {
 	life       *podLife
 	pleg       *pleg.PLEG
@@ -74,7 +74,6 @@ type evictionInputs struct {
 	podCgroup  func(uid pod.UID) string
 }
 
-// newEvictions builds what evicts pods.
 func newEvictions(g *ground, in evictionInputs, pressureChanged func()) evictions {
 	e := eviction.NewEvictor(eviction.EvictorConfig{
 		Killer: killer{in.life.workers}, Events: g.recorder, IsCritical: g.settings.isCritical,
@@ -101,9 +100,9 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 	}
 }
 
-// thresholds returns how each threshold stands.
+// thresholds returns the state of each eviction threshold.
 func (a *Agent) thresholds() []server.Threshold {
-	out := []server.Threshold{} // "none" is a list, too
+	out := []server.Threshold{} // an empty list, not null
 	for _, s := range a.eviction.States() {
 		t := server.Threshold{
 			Signal: string(s.Signal), Value: s.Value.String(), GraceSeconds: s.Grace.Seconds(),
@@ -117,14 +116,14 @@ func (a *Agent) thresholds() []server.Threshold {
 	return out
 }
 
-// loadThresholds reads what an earlier agent knew of thresholds that were met.
+// loadThresholds loads the persisted state of thresholds.
 func (a *Agent) loadThresholds() {
 	if err := a.eviction.Load(); err != nil {
 		a.cfg.Log.Warn("state of thresholds not read", "error", err)
 	}
 }
 
-// nodePressure says for the Node what it is short of.
+// nodePressure returns the pressure conditions for the Node.
 func (t *truths) nodePressure() node.Pressure {
 	p := t.pressures
 	return node.Pressure{Memory: p.Has(v1.NodeMemoryPressure), Disk: p.Has(v1.NodeDiskPressure), PID: p.Has(v1.NodePIDPressure)}

@@ -16,7 +16,7 @@ import (
 	"berth/internal/sync/leftovers"
 )
 
-// newDrain builds what ends all pods, and returns what finds them.
+// newDrain creates the drain of all pods, and returns the function that finds leftover pods.
 func (a *Agent) newDrain() (find func() []*pod.Status) {
 	found := leftovers.New(leftovers.Config{
 		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: a.facts,
@@ -29,7 +29,7 @@ func (a *Agent) newDrain() (find func() []*pod.Status) {
 	return found.Find
 }
 
-// removeAll ends the embedded runtime and removes what was kept, as far as the agent was told to.
+// removeAll stops the embedded runtime and removes state according to AtExit.
 func (a *Agent) removeAll(ctx context.Context) error {
 	exit := a.Exit()
 	if exit == KeepPods {
@@ -52,7 +52,7 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	return errors.Join(append(errs, removeFiles(&a.cfg), a.unshareRoot())...)
 }
 
-// removeFiles removes what agents leave on the disk.
+// removeFiles removes the agent's files.
 func removeFiles(cfg *Config) error {
 	var own []string
 	for _, name := range []string{allocationsFile, probesFile, statusesFile, killsFile, recordsFolder, manifestsDir, imageRecordsDir, localapi.Dir, localapi.RulesFile} {
@@ -62,7 +62,7 @@ func removeFiles(cfg *Config) error {
 	return drain.RemoveFiles(own, []string{filepath.Join(cfg.RootDir, "pods"), cfg.PodLogsDir, cfg.ContainerLogsDir})
 }
 
-// removeLast removes what the agent has in use to its end.
+// removeLast removes what the agent uses until its exit.
 func removeLast(cfg *Config) error {
 	own := []string{filepath.Join(cfg.RunDir, "mounts"), filepath.Join(cfg.RunDir, localapi.Kubeconfig), filepath.Join(cfg.RunDir, localapi.ViewDir), filepath.Join(cfg.RunDir, server.LockFile)}
 	for _, name := range []string{
@@ -74,13 +74,13 @@ func removeLast(cfg *Config) error {
 	return drain.RemoveFiles(own, nil)
 }
 
-// removeFolders removes the root and run directories, unless somebody has put something there.
+// removeFolders removes the root and run directories if they contain no other files.
 func removeFolders(cfg *Config) error {
 	return drain.RemoveFiles(nil, []string{filepath.Join(cfg.RootDir, "plugins"), cfg.RootDir, cfg.RunDir})
 }
 
-// noteEnded leaves to who asked for the end of all pods, and to the next agent, whether there is
-// something left.
+// noteEnded records whether pods are left, for the client that requested the stop and for the next
+// agent.
 func (a *Agent) noteEnded() error {
 	if len(a.drain.Left()) > 0 {
 		return a.saveConfig()
@@ -91,8 +91,8 @@ func (a *Agent) noteEnded() error {
 	return nil
 }
 
-// drainPods ends every pod when the agent is not to leave any behind. The loop, which owns the
-// desired pods, has stopped.
+// drainPods stops all pods unless AtExit is KeepPods. The sync loop, which owns the desired pods,
+// has stopped.
 func (a *Agent) drainPods(ctx context.Context) error {
 	if a.Exit() == KeepPods {
 		return nil
@@ -100,7 +100,7 @@ func (a *Agent) drainPods(ctx context.Context) error {
 	return a.drain.EndPods(ctx)
 }
 
-// Exit says what becomes of pods and runtime when the agent ends, a client's wish included.
+// Exit returns what happens to pods and runtime at exit, including a client's request.
 func (a *Agent) Exit() AtExit {
 	a.mu.Lock()
 	defer a.mu.Unlock()

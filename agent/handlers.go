@@ -13,10 +13,9 @@ import (
 	"berth/internal/sync/quarantine"
 )
 
-// errStopped is the cause of an end that a client asked for.
+// errStopped is the cause of a stop that a client requested.
 var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
 
-// handlers answers the local API from the components.
 func (a *Agent) handlers() server.Handlers {
 	h := server.Handlers{
 		Pods:          a.view.listPods,
@@ -58,8 +57,8 @@ func (a *Agent) handlers() server.Handlers {
 	return h
 }
 
-// waits returns the calls for the pod that are under way: of the runtime, of CSI drivers, and what
-// else volumes wait for.
+// waits returns the pending calls for the pod: to the runtime, to CSI drivers, and other operations
+// that volumes wait for.
 func (a *Agent) waits(uid pod.UID) []server.Wait {
 	observed, ok := a.pleg.Newest(uid)
 	if !ok {
@@ -78,7 +77,7 @@ func (a *Agent) waits(uid pod.UID) []server.Wait {
 	return out
 }
 
-// probesOf returns what tells clients how the probes of a pod stand.
+// probesOf returns a function that reports the probe states of a pod.
 func probesOf(probes *prober.Manager) func(pod.UID) []server.Probe {
 	return func(uid pod.UID) (out []server.Probe) {
 		for _, s := range probes.States(uid) {
@@ -90,16 +89,16 @@ func probesOf(probes *prober.Manager) func(pod.UID) []server.Probe {
 	}
 }
 
-// followProblems tells subscribers when what is wrong with manifests changed.
+// followProblems notifies subscribers when the manifest problems change.
 func (a *Agent) followProblems(ctx context.Context) error {
 	changed := a.source.ProblemsChanged()
-	a.status.Notify("") // of those that were there before
+	a.status.Notify("") // of the initial problems
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			changed = a.source.ProblemsChanged() // before telling: what changes from here on is told again
+			changed = a.source.ProblemsChanged() // first: later changes are reported
 			a.status.Notify("")
 		}
 	}
@@ -121,8 +120,8 @@ func (a *Agent) stop(scope server.StopScope) {
 	a.ask()
 }
 
-// configz returns the KubeletConfiguration in force. In run mode it is the one that the agent's
-// settings amount to.
+// configz returns the KubeletConfiguration in force. In run mode, it is derived from the agent's
+// settings.
 func (a *Agent) configz() any {
 	k := a.cfg.Kubelet
 	if a.settings.mode == runMode {
@@ -136,7 +135,7 @@ func (a *Agent) configz() any {
 	return &c
 }
 
-// listSettings returns what the agent was told, and by what; nothing in run mode, which has no
+// listSettings returns the configured values and their origins; none in run mode, which has no
 // KubeletConfiguration.
 func (a *Agent) listSettings() ([]server.Setting, error) {
 	if a.settings.mode == runMode {

@@ -11,8 +11,8 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// newConditions gives the declared conditions their owners. What this agent does not have is not in
-// the table.
+// newConditions assigns checks to the declared conditions. Conditions that do not apply to this
+// agent are not in the table.
 func (a *Agent) newConditions() (*health.Table, error) {
 	owners := map[health.Code]health.Check{
 		health.ContainerRuntime: a.runtimeHealth.Ready,
@@ -56,11 +56,11 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	return health.New(owners)
 }
 
-// nodeProblems are the conditions that make the node not ready.
+// nodeProblems returns the conditions that make the node not ready.
 func (a *Agent) nodeProblems() []error { return a.conditions.NotReady() }
 
-// networkReady says why pods get no network: in the runtime's words, and in those of the one
-// inside.
+// networkReady returns why pods get no network, as reported by the runtime and, if embedded, its
+// network component.
 func networkReady(rt *containerRuntime, h *node.RuntimeHealth) health.Check {
 	return func() error {
 		err := h.NetworkReady()
@@ -74,7 +74,7 @@ func networkReady(rt *containerRuntime, h *node.RuntimeHealth) health.Check {
 	}
 }
 
-// named puts a name before the error of a check.
+// named prefixes the errors of a check with a name.
 func named(name string, check health.Check) health.Check {
 	return func() error {
 		if err := check(); err != nil {
@@ -84,7 +84,7 @@ func named(name string, check health.Check) health.Check {
 	}
 }
 
-// all makes one check of several.
+// all combines checks.
 func all(checks ...health.Check) health.Check {
 	return func() error {
 		var errs []error
@@ -95,7 +95,8 @@ func all(checks ...health.Check) health.Check {
 	}
 }
 
-// refused names the manifest that was refused first, and says how many were; nil if none was.
+// refused names the manifest that was rejected first and the number of others; nil if there is
+// none.
 func refused(problems []manifest.Problem) error {
 	problems = slices.DeleteFunc(slices.Clone(problems), func(p manifest.Problem) bool { return p.Severity != manifest.SeverityError })
 	if len(problems) == 0 {
@@ -109,7 +110,7 @@ func refused(problems []manifest.Problem) error {
 	return health.Since(err, first.Since)
 }
 
-// quarantined names the pods that are set aside; nil if none is.
+// quarantined names the pods in quarantine; nil if there are none.
 func (a *Agent) quarantined() error {
 	var names []string
 	for _, p := range a.view.listPods() {

@@ -6,8 +6,7 @@ import (
 	"berth/internal/cluster/node"
 )
 
-// addressSettings are those by which the addresses of the Node are found, nil where there is no
-// Node.
+// addressSettings returns the settings for finding the Node's addresses, nil without a Node.
 func addressSettings(cfg Config) *node.Settings {
 	k := cfg.Kubelet
 	if k == nil {
@@ -16,7 +15,7 @@ func addressSettings(cfg Config) *node.Settings {
 	return &node.Settings{Name: cfg.NodeName, NodeIPs: k.NodeIPs, ExternalCloudProvider: k.CloudProvider == "external"}
 }
 
-// followAddresses has pods and Node show the node's addresses when they change.
+// followAddresses updates pods and Node when the node's addresses change.
 func (a *Agent) followAddresses(ctx context.Context) error {
 	return a.hostIPs.Follow(ctx, func() {
 		a.workers.WakeAll()

@@ -14,8 +14,8 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// openIdentity finds the API server and how the agent proves to it who it is. There is no identity
-// where the kubeconfig suffices.
+// openIdentity finds the API server and the agent's client certificate. There is none if the
+// kubeconfig has the credentials.
 func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
 	k := b.cfg.Kubelet
 	s.identity, rc, err = certs.OpenClient(certs.ClientConfig{
@@ -29,21 +29,21 @@ func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
 	return rc, err
 }
 
-// renewIdentity keeps the certificate that the API server knows the agent by.
+// renewIdentity renews the client certificate.
 func (s *apiServer) renewIdentity(ctx context.Context) error {
 	return s.identity.Run(ctx, kube.Follower{Client: s.client})
 }
 
-// serving is the certificate of the HTTPS port.
+// serving is the serving certificate of the HTTPS port.
 type serving struct {
 	*certs.Serving
 	rotation *certs.Rotation // nil unless the API server signs the certificate
-	// wake says that the node may have other addresses.
+	// wake signals that the node's addresses may have changed.
 	wake func()
 }
 
-// newServing finds the serving certificate, if there is an HTTPS port: in files, signed by the API
-// server, or made here.
+// newServing opens the serving certificate, if there is an HTTPS port: from files, signed by the
+// API server, or self-signed.
 func newServing(g *ground) (s serving, err error) {
 	s.wake = func() {}
 	k := g.cfg.Kubelet
@@ -62,7 +62,7 @@ func newServing(g *ground) (s serving, err error) {
 				return s, err
 			}
 		}
-		return s, nil // with the one of before, if it cannot be replaced
+		return s, nil // with the previous certificate if it cannot be replaced
 	}
 	store := certs.NewStore(k.CertDir, "kubelet-server")
 	cfg.CertFile, cfg.KeyFile = store.Path(), store.Path()
@@ -78,12 +78,12 @@ func newServing(g *ground) (s serving, err error) {
 	if err := s.rotation.Load(); err != nil {
 		g.cfg.Log.Warn("serving certificate not read; the node asks for a new one", "error", err)
 	}
-	s.Serving, err = certs.NewServing(cfg) // whose files may be still to come
+	s.Serving, err = certs.NewServing(cfg) // the files may not exist yet
 	return s, err
 }
 
-// servingRequest returns what the serving certificate of a node must say: its names and addresses,
-// as the API server shows them. It is nil while that does not show an address.
+// servingRequest returns the certificate request of a node: its names and addresses in the API
+// server. It returns nil while the Node has no address.
 func servingRequest(n *v1.Node) *x509.CertificateRequest {
 	if n == nil || n.UID == "" { // the stand-in
 		return nil

@@ -7,10 +7,10 @@ import (
 	"berth/internal/observe/status"
 )
 
-// idleAfter is how long the status of no pod must have changed until the agent is idle.
+// idleAfter is how long no pod status must change until the agent counts as idle.
 const idleAfter = 10 * time.Second
 
-// followIdle calls onIdle each time that the agent becomes idle; nil: nobody.
+// followIdle calls onIdle each time that the agent becomes idle; nil: no calls.
 func followIdle(ctx context.Context, statuses *status.Manager, onIdle func()) error {
 	if onIdle == nil {
 		return waitDone(ctx)

@@ -11,21 +11,21 @@ import (
 	"berth/internal/runtime/images"
 )
 
-// progressTimeout bounds the question to the runtime how far its downloads are.
+// progressTimeout bounds the query for the progress of downloads.
 const progressTimeout = 2 * time.Second
 
-// imagePulls answers which pulls are under way.
+// imagePulls lists the current pulls.
 type imagePulls struct {
 	puller *images.Puller
 	pods   *pod.Manager
-	// open returns the images of the embedded runtime, which says how far its downloads are; nil:
-	// CRI does not say.
+	// open opens the image store of the embedded runtime, which reports download progress; nil with
+	// CRI, which does not.
 	open func() (*embedded.Images, error)
 	log  *slog.Logger
 }
 
-// list returns the pulls under way, and of the embedded runtime how far they are. It asks the
-// runtime each time.
+// list returns the current pulls, with progress for the embedded runtime. It queries the runtime on
+// each call.
 func (p imagePulls) list(ctx context.Context) []server.Pull {
 	under := p.puller.Pulls()
 	if len(under) == 0 {
@@ -52,7 +52,7 @@ func (p imagePulls) list(ctx context.Context) []server.Pull {
 	return shown
 }
 
-// firstOf returns the pull that began first, nil if none has begun.
+// firstOf returns the pull that started first, nil if none has started.
 func (p imagePulls) firstOf(under []images.Pull) *server.PullAhead {
 	var first *images.Pull
 	for i := range under {
@@ -98,7 +98,7 @@ func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown 
 	return nil
 }
 
-// addRests says of pulls that wait for another one how long that one still takes.
+// addRests sets the remaining time of the pull that queued pulls wait for.
 func addRests(pulls []server.Pull) {
 	for _, p := range pulls {
 		if p.Behind == nil {
@@ -112,7 +112,6 @@ func addRests(pulls []server.Pull) {
 	}
 }
 
-// imagePulls returns what knows of pulls.
 func (a *Agent) imagePulls() imagePulls {
 	p := imagePulls{puller: a.puller, pods: a.pods, log: a.cfg.Log}
 	if a.embedded != nil {

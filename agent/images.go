@@ -15,13 +15,13 @@ import (
 	"berth/internal/runtime/images"
 )
 
-// imageManager is what pulls images and what removes those that nobody uses.
+// imageManager pulls images and removes unused ones.
 type imageManager struct {
 	puller    *images.Puller
 	collector *images.Collector
 }
 
-// newImageManager also reads the configuration of the node's credential providers.
+// newImageManager also loads the configuration of the credential provider plugins.
 func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager, err error) {
 	s := g.settings.images
 	c := images.Config{
@@ -49,18 +49,18 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 	return m, nil
 }
 
-// PruneImages removes the unused images of a runtime whose agent does not run; rootDir is the
-// agent's. It returns what became of every image.
+// PruneImages removes the unused images of a runtime whose agent is not running; rootDir is the
+// agent's. It returns a verdict for every image.
 func PruneImages(ctx context.Context, rootDir string, rt *cri.Client, o images.PruneOptions) ([]images.Verdict, error) {
 	return images.NewCollector(images.GCConfig{
 		Store: rt, Puller: images.New(images.Config{Runtime: rt, RecordsDir: filepath.Join(rootDir, imageRecordsDir)}),
-		HasImageVolumes: func(pod.UID) bool { return true }, // nobody knows
+		HasImageVolumes: func(pod.UID) bool { return true }, // unknown without an agent
 		NodeEvent:       func(string, string, string) {}, Log: slog.New(slog.DiscardHandler),
 	}).Prune(ctx, o)
 }
 
-// loadPullRecords brings the records of pulls up to date. Without them pods only have to pull more
-// often.
+// loadPullRecords reconciles the pull records with the runtime. Without records, pods only pull
+// more often.
 func (m *imageManager) loadPullRecords(log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := m.puller.Recover(ctx); err != nil {
@@ -70,7 +70,7 @@ func (m *imageManager) loadPullRecords(log *slog.Logger) func(context.Context) e
 	}
 }
 
-// diskOf asks the kernel. What is free for root alone is not free for images.
+// diskOf reads a file system's size. Space that is reserved for root does not count as available.
 func diskOf(folder string) (capacity, available uint64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(folder, &st); err != nil {
@@ -79,7 +79,7 @@ func diskOf(folder string) (capacity, available uint64, err error) {
 	return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize), nil
 }
 
-// hasImageVolumes reports whether the pod mounts images, true if it is not known any more.
+// hasImageVolumes reports whether the pod has image volumes, true for an unknown pod.
 func hasImageVolumes(pods *pod.Manager, uid pod.UID) bool {
 	p, ok := pods.Get(uid)
 	return !ok || slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Image != nil })

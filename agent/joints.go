@@ -51,7 +51,7 @@ import (
 	"berth/internal/sync/syncloop"
 )
 
-// Every joint of the agent: who is given to whom as what.
+// All interface implementations that the wiring relies on.
 var (
 	_ oom.Runtime              = (*cri.Client)(nil)
 	_ oom.Recorder             = (*events.Recorder)(nil)
@@ -124,7 +124,7 @@ var (
 	_ ContainerManager         = noCgroups{}
 	_ nodeview.Events          = (*events.Store)(nil)
 
-	// These are for what asks the API server.
+	// Those that use the API server.
 	_ status.API              = (*kube.Client)(nil)
 	_ status.MirrorAPI        = (*kube.Client)(nil)
 	_ events.API              = (*kube.Client)(nil)

@@ -14,12 +14,10 @@ import (
 	"berth/internal/sync/drain"
 )
 
-// lastFile, in the run directory, is what the last agent there was told about the places that its
-// pods use, so that they can be ended when no agent runs. A reboot forgets it together with the
-// pods.
+// lastFile, in the run directory, stores the directories of the last agent, so that its pods can be
+// stopped when no agent runs. A reboot deletes it together with the pods.
 const lastFile = "agent.json"
 
-// lastConfig is the file's content.
 type lastConfig struct {
 	RootDir          string `json:"rootDir"`
 	NodeName         string `json:"nodeName"`
@@ -27,13 +25,14 @@ type lastConfig struct {
 	CgroupRoot       string `json:"cgroupRoot,omitempty"`
 	PodLogsDir       string `json:"podLogsDir"`
 	ContainerLogsDir string `json:"containerLogsDir,omitempty"`
-	// Left is what still runs, or is not removed, of pods that the agent was to end: a line each.
+	// Left lists, one a line, pods that the agent was to stop and that still run or are not
+	// removed.
 	Left []string `json:"left,omitempty"`
 }
 
 // LastConfig returns the configuration of the last agent in the run directory that left its pods
-// behind, without paths and log. It wraps fs.ErrNotExist when there was none, or when it took its
-// pods along.
+// running, without paths and log. The error wraps fs.ErrNotExist if there was none, or if it
+// stopped its pods.
 func LastConfig(runDir string) (Config, error) {
 	l, err := readLast(runDir)
 	if err != nil {
@@ -57,8 +56,8 @@ func readLast(runDir string) (l lastConfig, err error) {
 	return l, nil
 }
 
-// CheckEnded returns nil when the last agent in the run directory, which was told to take its pods
-// along, has done so, and else an error that names what is left.
+// CheckEnded returns nil if the last agent in the run directory, which was to stop its pods, did
+// so. Otherwise the error names what is left.
 func CheckEnded(runDir string) error {
 	l, err := readLast(runDir)
 	switch {
@@ -85,15 +84,15 @@ func (a *Agent) saveConfig() error {
 		return err
 	}
 	path := filepath.Join(c.RunDir, lastFile)
-	if err := checkpoint.WriteWarm(path, 0o600, b); err != nil { // a reboot forgets it
+	if err := checkpoint.WriteWarm(path, 0o600, b); err != nil { // a reboot deletes it
 		return fmt.Errorf("save the last configuration: %w", err)
 	}
 	return nil
 }
 
-// StartRuntime starts the runtime that berth brings along, leaves it running for the next agent
-// with these directories, and returns its endpoint: unix:// and the path of its socket. It fails
-// while an agent has the root directory or the run directory.
+// StartRuntime starts the embedded runtime, leaves it running for the next agent with these
+// directories, and returns its endpoint: unix:// and the path of its socket. It fails while an
+// agent holds the root or run directory.
 func StartRuntime(ctx context.Context, cfg Config) (endpoint string, err error) {
 	a, err := Build(cfg)
 	if err != nil {
@@ -110,8 +109,8 @@ func StartRuntime(ctx context.Context, cfg Config) (endpoint string, err error) 
 	return a.embedded.Ensure(ctx)
 }
 
-// Drain ends the pods that an earlier agent left behind, as AtExit says, and returns when that is
-// done. It takes no manifests and serves no API.
+// Drain stops the pods of an earlier agent according to AtExit, and returns when that is done. It
+// reads no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
 	if a.embedded != nil && rootlock.IsReadOnly(a.cfg.RootDir) {
 		return a.drainReadOnly(ctx)

@@ -21,23 +21,23 @@ import (
 	"berth/internal/storage/mounts"
 )
 
-// Desired is all that a Source wants to be here. Each object is what a manifest of its own would
-// be: what is not said gets its default, and a pod without a UID is another pod once it is changed.
-// ConfigMaps and Secrets are for pods of the same namespace.
+// Desired is the complete desired set of a Source. Each object is like a manifest: unset fields get
+// their defaults, and a changed pod without a UID is a new pod. ConfigMaps and Secrets are for pods
+// of the same namespace.
 type Desired struct {
 	Pods       []*v1.Pod
 	ConfigMaps []*v1.ConfigMap
 	Secrets    []*v1.Secret
 }
 
-// programSource returns the Source as podconfig runs it.
+// programSource converts the Source for podconfig.
 func programSource(source func(context.Context, func(Desired) error) error) func(context.Context, func([]podconfig.ProgramObject) error) error {
 	return func(ctx context.Context, set func([]podconfig.ProgramObject) error) error {
 		return source(ctx, func(d Desired) error { return set(d.objects()) })
 	}
 }
 
-// objects returns copies that say what they are.
+// objects returns copies with their TypeMeta set.
 func (d Desired) objects() []podconfig.ProgramObject {
 	out := make([]podconfig.ProgramObject, 0, len(d.Pods)+len(d.ConfigMaps)+len(d.Secrets))
 	kind := func(k string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: "v1", Kind: k} }
@@ -59,9 +59,9 @@ func (d Desired) objects() []podconfig.ProgramObject {
 	return out
 }
 
-// Default returns the configuration of `berth run` without flags: its folders, the name of the
-// host, the runtime that is built in, its thresholds of eviction, and the default logger. Agents
-// whose pods must not meet have other folders.
+// Default returns the configuration of `berth run` without flags: directories, host name, embedded
+// runtime, eviction thresholds and default logger. Agents that must not share pods need other
+// directories.
 func Default() (Config, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -77,10 +77,10 @@ func Default() (Config, error) {
 	}, nil
 }
 
-// RunPod runs one pod until it has ended or ctx is done, and returns it as it was last: its phase
-// says how it ended. Each call is a run of its own, also of the same pod. What else an agent has
-// left in the root directory ends. The error says why the pod did not run: it was refused, the
-// agent could not start, or ctx is done.
+// RunPod runs one pod until it has terminated or ctx is done, and returns its last version; the
+// phase is the result. Each call is a new run, even of the same pod. Other pods that an agent left
+// in the root directory are terminated. The error is why the pod did not run: it was rejected, the
+// agent failed to start, or ctx is done.
 func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -90,7 +90,7 @@ func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 	cfg.Source = func(ctx context.Context, set func(Desired) error) error {
 		err := set(Desired{Pods: []*v1.Pod{p}})
 		if ctx.Err() != nil {
-			return nil // the end is not a refusal
+			return nil // the stop is not a rejection
 		}
 		return err
 	}
@@ -100,7 +100,7 @@ func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 		if told != nil {
 			told(p)
 		}
-		if p.UID != run.UID { // of one that an agent has left
+		if p.UID != run.UID { // a pod of an earlier agent
 			return
 		}
 		last.Store(p)
@@ -120,37 +120,38 @@ func RunPod(ctx context.Context, cfg Config, p *v1.Pod) (*v1.Pod, error) {
 	return last.Load(), err
 }
 
-// newUID returns a UID that no pod has.
+// newUID returns a random UID.
 func newUID() pod.UID {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // which never fails
+	_, _ = rand.Read(b[:]) // never fails
 	return pod.UID(hex.EncodeToString(b[:]))
 }
 
-// errPodEnded is why RunPod ends its agent.
+// errPodEnded is why RunPod stops its agent.
 var errPodEnded = errors.New("the pod has ended")
 
-// knowsChildren is whether this process has called RunChild.
+// knowsChildren is true if this process has called RunChild.
 var knowsChildren atomic.Bool
 
-// RunChild does the work for which an agent starts its own program again, if args (as os.Args) say
-// so, and returns the exit code to end with. A program with an agent calls it before anything else:
+// RunChild runs the work of a child process if args (as os.Args) request it, and returns the exit
+// code. An agent starts its own program for this; a program with an agent calls RunChild before
+// anything else:
 //
 //	if handled, code := agent.RunChild(os.Args); handled {
 //		os.Exit(code)
 //	}
 func RunChild(args []string) (handled bool, code int) {
 	knowsChildren.Store(true)
-	// Work whose memory the agent does not want to keep.
+	// Work whose memory the agent must not retain.
 	if handled, code := embedded.RunChild(args); handled {
 		return true, code
 	}
-	// Work that it may have to give up half way.
+	// Work that the agent may have to kill.
 	return mounts.RunChild(args)
 }
 
-// checkProgram returns an error for a program that would be started as a child of an agent and not
-// know it, which would start an agent again.
+// checkProgram rejects a program that does not call RunChild: as a child process it would start
+// another agent.
 func checkProgram(out *Outside) error {
 	if out.DialCRI == nil && !knowsChildren.Load() {
 		return errors.New("the program does not call agent.RunChild(os.Args) first in its main function: the agent starts its own program again for some of its work")

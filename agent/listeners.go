@@ -16,7 +16,7 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// newListeners builds the ports at which clients ask.
+// newListeners creates the ports for clients.
 func newListeners(a *Agent) (l listeners, err error) {
 	l.listener, l.listen = make(chan net.Listener, 1), a.out.Listen
 	if l.listen == nil {
@@ -52,8 +52,8 @@ func newListeners(a *Agent) (l listeners, err error) {
 	return l, err
 }
 
-// nodeLogsOf returns the node logs that k opens. In run mode, k is nil and they are a kubelet's by
-// default.
+// nodeLogsOf returns the node logs that k enables. In run mode, k is nil and the kubelet's defaults
+// apply.
 func nodeLogsOf(k *config.Kubelet) server.NodeLogs {
 	if k != nil && !*k.EnableSystemLogHandler {
 		return server.NodeLogs{}
@@ -64,7 +64,7 @@ func nodeLogsOf(k *config.Kubelet) server.NodeLogs {
 	}
 }
 
-// kubeletPorts are the ports of kubelet mode.
+// kubeletPorts returns the ports of kubelet mode.
 func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, error) {
 	k := g.cfg.Kubelet
 	d := &server.Kubelet{
@@ -90,7 +90,7 @@ func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, 
 	return d, guard(d, g)
 }
 
-// guard says whom the HTTPS port lets in.
+// guard configures authentication and authorization of the HTTPS port.
 func guard(d *server.Kubelet, g *ground) error {
 	k := g.cfg.Kubelet
 	d.Authentication = server.Authentication{Anonymous: *k.Authentication.Anonymous.Enabled, TokenTTL: k.Authentication.Webhook.CacheTTL.Duration}
@@ -108,7 +108,8 @@ func guard(d *server.Kubelet, g *ground) error {
 	if !g.api.isCluster() {
 		return nil
 	}
-	// Whoever reaches the port causes reviews: the agent's own calls must not wait behind them.
+	// Any client of the port can cause reviews; a separate rate limit keeps them from delaying the
+	// agent's calls.
 	reviews, err := g.api.client.With(kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)})
 	if err != nil {
 		return err
@@ -120,8 +121,8 @@ func guard(d *server.Kubelet, g *ground) error {
 	return nil
 }
 
-// debugging returns what looks into the process: profiles, which in run mode only root sees, and
-// the level of the log.
+// debugging returns the debug handlers: profiles, which only root can read in run mode, and the log
+// level.
 func debugging(b *base) server.Debug {
 	d := server.Debug{Profiling: b.settings.profiling}
 	if level := b.cfg.LogLevel; level != nil && b.settings.changesLogLevel {

@@ -30,36 +30,36 @@ import (
 	"berth/internal/source/podconfig"
 )
 
-// LocalAPI is what a user decides about the Kubernetes API of this machine.
+// LocalAPI configures the local API.
 type LocalAPI struct {
-	// Address is that of the HTTPS port; port 0 is any. "": there is the unix socket alone.
+	// Address is that of the HTTPS port; port 0 selects a free one. "": only the unix socket.
 	Address string
-	// Registry is the path of the program that judges what is written; "": the one that is inside
-	// berth. Documents is that of the file that the program has written of itself; "": that of the
-	// one inside, and another one is asked.
+	// Registry is the path of the API writer; "" selects the embedded one. Documents is the path of
+	// that program's OpenAPI documents; "" selects the embedded ones, or queries another program
+	// for its own.
 	Registry, Documents string
 }
 
-// localAPI is the API server of this machine within the agent. Its file is opened when the agent
-// has its root directory; until then, and where that fails, it is as a server that is away.
+// localAPI is the local API within the agent. Its database is opened when the agent has locked its
+// root directory; before that, and on failure, it behaves like an unavailable server.
 type localAPI struct {
 	cfg localapi.Config
-	// serves says that it is for others, too, and outlives the agent.
+	// serves is true if other clients use the API and it outlives the agent.
 	serves bool
-	// documents is the path of the file of the program; "": that of the program inside counts.
+	// documents is the path of the API writer's documents; "" selects the embedded ones.
 	documents string
 	opened    chan struct{} // closed when server or failed is set
-	once      sync.Once     // of this
-	reopened  bool          // of the goroutine of run
+	once      sync.Once     // closes opened
+	reopened  bool          // used only by the goroutine of run
 	trust     *manifestTrust
 
-	turn    sync.Mutex         // of who hands over what manifests are
+	turn    sync.Mutex         // serializes SetManifests
 	defined manifests.Defined  // guarded by turn
 	refused []manifests.Object // guarded by turn
 
 	mu     sync.Mutex
 	server *localapi.Server // guarded by mu
-	failed error            // guarded by mu; why there is none
+	failed error            // guarded by mu; why server is unavailable
 }
 
 func newLocalAPI(b *base) *localAPI {
@@ -76,12 +76,12 @@ func newLocalAPI(b *base) *localAPI {
 	return l
 }
 
-// registryCgroups are the cgroups of the program that judges what is written.
+// registryCgroups returns the cgroups of the API writer.
 func registryCgroups(cgroupRoot string) *cgroups.Programs {
 	return cgroups.NewPrograms(cgroupRoot, "berth-registry", registry.MemoryLimit)
 }
 
-// confinement makes the cgroup of a process of this program; nil in a world without cgroups.
+// confinement returns a function that creates the cgroup of a child process; nil without cgroups.
 func confinement(b *base) func() (registry.Cgroup, error) {
 	if b.out.Cgroups != nil {
 		return nil
@@ -90,7 +90,7 @@ func confinement(b *base) func() (registry.Cgroup, error) {
 	return func() (registry.Cgroup, error) { return made.Make() }
 }
 
-// removeLeftRegistry removes the cgroup of a program whose agent was cut off.
+// removeLeftRegistry removes the cgroup of an API writer whose agent was killed.
 func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
 	if out.Cgroups != nil || cfg.Kubelet != nil {
 		return
@@ -100,7 +100,7 @@ func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
 	}
 }
 
-// open opens the API, by the program inside unless another one is named.
+// open opens the API, with the embedded API writer unless another one is configured.
 func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	if !l.serves {
 		return localapi.OpenPrivate(l.cfg)
@@ -119,22 +119,22 @@ func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	return localapi.Open(c)
 }
 
-// reportRecovery records an event about the Node when a damaged file of objects was recovered.
+// reportRecovery records a Node event when a damaged database was recovered.
 func reportRecovery(r *events.Recorder) func(*store.Recovery) {
 	return func(done *store.Recovery) {
 		r.NodeEvent(v1.EventTypeWarning, "LocalAPIDamaged", fmt.Sprintf("%s; the damaged file is kept as %s", done, done.Aside))
 	}
 }
 
-// localAPILimit is how long it may take to end: clients get 5 seconds, and so does its program.
+// localAPILimit bounds the shutdown: clients get 5 seconds, and so does the API writer.
 const localAPILimit = 12 * time.Second
 
-// localAPIRetry is how long after a failure it is tried again to open the API: its disk may have
-// been full, or somebody may have restored its file.
+// localAPIRetry is the delay before the API is opened again after a failure: the disk may have been
+// full, or an administrator may have restored the file.
 const localAPIRetry = 10 * time.Second
 
-// run serves until ctx is done. What keeps it from that ends neither agent nor pods: it is told as
-// a condition.
+// run serves until ctx is done. A failure to serve is reported as a condition; agent and pods keep
+// running.
 func (l *localAPI) run(ctx context.Context) error {
 	for {
 		err := l.runOnce(ctx)
@@ -145,17 +145,17 @@ func (l *localAPI) run(ctx context.Context) error {
 	}
 }
 
-// errDamaged is the end of an API whose file was damaged: it is opened anew.
+// errDamaged is returned when the database was damaged; the API is reopened.
 var errDamaged = errors.New("the local API is reopened")
 
-// runOnce opens the API, as often as it takes, and serves.
+// runOnce opens the API, with retries, and serves.
 func (l *localAPI) runOnce(ctx context.Context) error {
 	s, err := l.open(ctx)
 	l.set(s, err)
 	l.once.Do(func() { close(l.opened) })
 	late := l.reopened
 	for last := ""; err != nil; late = true {
-		if now := err.Error(); now != last { // once for each cause
+		if now := err.Error(); now != last { // once per cause
 			l.cfg.Log.Error("the local API does not serve; it is tried again", "error", err)
 			last = now
 		}
@@ -169,7 +169,7 @@ func (l *localAPI) runOnce(ctx context.Context) error {
 		}
 		l.set(s, err)
 	}
-	if late { // what manifests are was handed over before
+	if late { // the manifests were set without a server
 		l.write(func() {})
 	}
 	err = s.Run(ctx)
@@ -189,14 +189,14 @@ func (l *localAPI) runOnce(ctx context.Context) error {
 	return errors.Join(ctx.Err(), s.Close())
 }
 
-// set notes the API, or why there is none.
+// set stores the API, or why it is unavailable.
 func (l *localAPI) set(s *localapi.Server, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.server, l.failed = s, err
 }
 
-// ready waits until it is known whether the API can be had.
+// ready waits until the API was opened or failed to open.
 func (l *localAPI) ready(ctx context.Context) error {
 	select {
 	case <-l.opened:
@@ -206,7 +206,7 @@ func (l *localAPI) ready(ctx context.Context) error {
 	}
 }
 
-// Health is what keeps it from serving.
+// Health returns why the API does not serve.
 func (l *localAPI) Health() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,10 +216,10 @@ func (l *localAPI) Health() error {
 	return l.server.Health()
 }
 
-// hasPort reports whether clients reach it at a port.
+// hasPort reports whether clients can connect to a port.
 func (l *localAPI) hasPort() bool { return l.address() != "" }
 
-// address returns that of the port at which clients reach it, "" without one.
+// address returns the address of the port, "" without a port.
 func (l *localAPI) address() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +229,7 @@ func (l *localAPI) address() string {
 	return l.server.Address()
 }
 
-// Explain is server.Scheduler.
+// Explain implements server.Scheduler.
 func (l *localAPI) Explain(namespace, name string) *explain.Unbound {
 	s := l.serving()
 	if s == nil {
@@ -249,7 +249,7 @@ func (l *localAPI) shutdownChanged() {
 	}
 }
 
-// Unbound is server.Scheduler.
+// Unbound implements server.Scheduler.
 func (l *localAPI) Unbound() []*v1.Pod {
 	s := l.serving()
 	if s == nil {
@@ -272,10 +272,10 @@ func (l *localAPI) serving() *localapi.Server {
 	return l.server
 }
 
-// rest is how the agent itself reaches it.
+// rest returns the agent's own client configuration.
 func (l *localAPI) rest() *rest.Config { return &rest.Config{Host: "http://local", Transport: l} }
 
-// RoundTrip carries out a request of the agent.
+// RoundTrip performs a request of the agent.
 func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	s, failed := l.server, l.failed
@@ -289,13 +289,13 @@ func (l *localAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.REST().Transport.RoundTrip(r)
 }
 
-// localLease is how long the Node's lease lasts, in seconds: nobody takes a node away here, so
-// that it is renewed seldom, and the disk is spared.
+// localLease is the duration of the Node's lease, in seconds. No controller acts on its expiry
+// here, so it is renewed rarely to spare the disk.
 const localLease = 600
 
-// memberSettings are the settings of a member. With an API server within the agent they are what
-// the user has set, or the KubeletConfiguration's defaults, but for what only controllers, other
-// nodes and a network are the reason for.
+// memberSettings returns the settings of a cluster member. With an API server within the agent they
+// are the user's, or the defaults of the KubeletConfiguration, except for what only controllers,
+// other nodes and a network require.
 func memberSettings(cfg *Config) *config.Kubelet {
 	k := config.Kubelet{RootDir: cfg.RootDir}
 	switch {
@@ -306,7 +306,7 @@ func memberSettings(cfg *Config) *config.Kubelet {
 	case cfg.Run != nil:
 		k.KubeletConfiguration = *cfg.Run
 	default:
-		if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // flags that nobody gave
+		if d, err := config.LoadRun(config.NewRunFlags()); err == nil { // without flags
 			k.KubeletConfiguration = *d
 		}
 	}
@@ -318,14 +318,14 @@ func memberSettings(cfg *Config) *config.Kubelet {
 	return &k
 }
 
-// isPrivate reports whether nobody but the agent reaches the API server, nor has to hear of it.
+// isPrivate reports whether only the agent can reach the API server.
 func (s *apiServer) isPrivate() bool { return s.local != nil && !s.local.serves }
 
 // isCluster reports whether the API server is that of a cluster.
 func (s *apiServer) isCluster() bool { return s.local == nil }
 
-// define makes the API have the objects of manifests. Of ClusterTrustBundles it has none: they are
-// kept here.
+// define stores the objects of manifests in the API. ClusterTrustBundles are not part of it: they
+// are stored here.
 func (l *localAPI) define(defined podconfig.LocalObjects) {
 	d := manifests.Defined{Incomplete: !defined.Complete}
 	var trust []*certificatesv1beta1.ClusterTrustBundle
@@ -341,12 +341,12 @@ func (l *localAPI) define(defined podconfig.LocalObjects) {
 	l.write(func() { l.defined = d })
 }
 
-// refuse makes the API have the pods that stand for refused manifests.
+// refuse stores the pods that represent rejected manifests in the API.
 func (l *localAPI) refuse(pods []manifests.Object) {
 	l.write(func() { l.refused = pods })
 }
 
-// write makes the API have what manifests are after change.
+// write stores the manifests in the API after change.
 func (l *localAPI) write(change func()) {
 	l.turn.Lock()
 	defer l.turn.Unlock()
@@ -359,5 +359,5 @@ func (l *localAPI) write(change func()) {
 	}
 	d := l.defined
 	d.Objects = slices.Concat(d.Objects, l.refused)
-	_ = s.SetManifests(context.Background(), d) // it says so itself, tries again, and it is its health
+	_ = s.SetManifests(context.Background(), d) // logs, retries and reports failures itself
 }

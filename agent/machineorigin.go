@@ -22,8 +22,8 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// machineOrigin is where the objects of pods come from where the API server is this machine's: it
-// has no controllers, and some kinds are none of it.
+// machineOrigin returns the origin of pods' objects with a local API: it has no controllers and
+// lacks some kinds.
 func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
 	server := g.api.objects(g.cfg.NodeName)
 	cfg := serverObjects(g, server)
@@ -34,7 +34,7 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 	}
 	g.api.kept.Retry = all.Changed().Put
 	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
-	// Claims are few, and all are here: their pods need not be looked at now and then.
+	// Claims are few and all known, so that their pods need no polling.
 	claims := kube.NewWatch[*v1.PersistentVolumeClaim](g.api.client, kube.Selector{}, func() {
 		for _, p := range g.pods.List() {
 			if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
@@ -43,31 +43,30 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 		}
 	})
 	var accounts images.Accounts = all
-	if g.api.isPrivate() { // nobody would know their tokens
+	if g.api.isPrivate() { // tokens of a private API are not accepted by anyone
 		accounts = nil
 	}
 	return origin{
 		objects: &apiService{handlerNames: handlerNames{all, rt.handlers}, address: g.api.local.address, event: g.recorder.Event}, changed: all.Changed(), claims: server, accounts: accounts, csi: c, define: g.api.local.define,
 		run: func(ctx context.Context) error {
 			var both sync.WaitGroup
-			both.Go(func() { _ = claims.Run(ctx) }) // which ends with ctx alone
+			both.Go(func() { _ = claims.Run(ctx) }) // returns only when ctx is done
 			defer both.Wait()
 			return all.Run(ctx)
 		},
 	}, nil
 }
 
-// manifestTrust are the ClusterTrustBundles of manifests.
+// manifestTrust holds the ClusterTrustBundles of manifests.
 type manifestTrust struct {
 	mu       sync.Mutex
 	defined  []*certificatesv1beta1.ClusterTrustBundle // guarded by mu
-	all      []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; the same, with versions
-	versions int                                       // guarded by mu; that there were
-	changed  chan struct{}                             // guarded by mu; closed and replaced with each change
+	all      []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; with resource versions
+	versions int                                       // guarded by mu; the last resource version
+	changed  chan struct{}                             // guarded by mu; closed and replaced on each change
 }
 
-// set takes the bundles. Each that is new or another one gets a new version, as an API server would
-// give it.
+// set replaces the bundles. New and changed ones get a new resource version, as in an API server.
 func (t *manifestTrust) set(defined []*certificatesv1beta1.ClusterTrustBundle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,10 +88,10 @@ func (t *manifestTrust) set(defined []*certificatesv1beta1.ClusterTrustBundle) {
 	t.changed = make(chan struct{})
 }
 
-// ProbeClusterTrustBundles says that there are some, or may be.
+// ProbeClusterTrustBundles returns nil: the kind is always available.
 func (t *manifestTrust) ProbeClusterTrustBundles(context.Context) error { return nil }
 
-// FollowClusterTrustBundles hands over all bundles.
+// FollowClusterTrustBundles calls seen with all bundles, on each change.
 func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func([]*certificatesv1beta1.ClusterTrustBundle)) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
@@ -106,24 +105,24 @@ func (t *manifestTrust) FollowClusterTrustBundles(ctx context.Context, seen func
 	}
 }
 
-// withoutServices is an API server that has none, and never will.
+// withoutServices is an API server without Services.
 type withoutServices struct{ offlinecache.API }
 
-// FollowServices hands over no Service.
+// FollowServices calls seen with no Services.
 func (a withoutServices) FollowServices(ctx context.Context, seen func([]*v1.Service)) {
 	seen(nil)
 	<-ctx.Done()
 }
 
-// handlerNames are objects of an API server where a pod may name a handler of the runtime as its
-// RuntimeClass, too: nobody has to define one for that.
+// handlerNames lets a pod's runtimeClassName name a runtime handler, so that no RuntimeClass is
+// required.
 type handlerNames struct {
 	*objects.Objects
 	handlers func(context.Context) ([]string, error)
 }
 
-// RuntimeHandler returns the handler that the pod's runtimeClassName stands for. One that the
-// runtime does not have is an error that names those that it has.
+// RuntimeHandler returns the runtime handler for the pod's runtimeClassName. For a handler that the
+// runtime does not have, the error lists the available ones.
 func (o handlerNames) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
 	handler, err := o.Objects.RuntimeHandler(ctx, p)
 	if err != nil && !errors.Is(err, objects.ErrNoClass) {
@@ -150,11 +149,11 @@ func (o handlerNames) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, er
 	return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", *p.Spec.RuntimeClassName, handler, offered)
 }
 
-// localDrivers are the objects of CSI drivers where no controller attaches volumes.
+// localDrivers are the CSI objects of a node without an attach controller.
 type localDrivers struct{ storageAPI }
 
-// CSIDriver returns what is said of a driver. Of one that nobody speaks of, it says what fits a
-// machine without controllers: its volumes are not attached first.
+// CSIDriver returns the CSIDriver object. Without one, it returns defaults for a machine without
+// controllers: volumes are not attached first.
 func (s localDrivers) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	d, err := s.storageAPI.CSIDriver(ctx, name)
 	if d == nil && err == nil {
@@ -163,17 +162,17 @@ func (s localDrivers) CSIDriver(ctx context.Context, name string) (*storagev1.CS
 	return d, err
 }
 
-// GetVolumeAttachment always fails: only the controllers of a cluster attach volumes.
+// GetVolumeAttachment always fails: only cluster controllers attach volumes.
 func (s localDrivers) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAttachment, error) {
 	return nil, errNoAttacher
 }
 
-// unknownDriver is what a driver of which nothing is said counts as.
+// unknownDriver returns the defaults for a driver without a CSIDriver object.
 func unknownDriver(name string) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{
 		AttachRequired: ptr.To(false), VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 	}}
 }
 
-// errNoAttacher says that nobody attaches volumes to this machine.
+// errNoAttacher is returned because no controller attaches volumes to this machine.
 var errNoAttacher = errors.New("volumes are attached by the controllers of a cluster: set attachRequired: false in the CSIDriver, if its volumes can do without")

@@ -19,17 +19,17 @@ import (
 
 var _ metrics.Readings = (*stats.Collector)(nil)
 
-// newPodCounts builds what counts pods by what is reported of them.
+// newPodCounts creates the pod metrics.
 func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
-	changed, _ := g.status.Subscribe() // for as long as there is an agent
+	changed, _ := g.status.Subscribe() // for the agent's lifetime
 	return metrics.NewPods(metrics.PodsConfig{
 		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
 		Lifecycles: g.states.List,
 	})
 }
 
-// newMetrics builds what Prometheus scrapes, each path with a registry of its own: names may be in
-// two of them.
+// newMetrics creates the Prometheus handlers. Each path has its own registry, because some names
+// occur in two of them.
 func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	build := buildOf(a)
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_cgroup_version", Help: "[ALPHA] cgroup version on the hosts."}, func() float64 {
@@ -57,7 +57,7 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 			ID: m.MachineID, SystemUUID: m.SystemUUID, BootID: m.BootID, CPUs: m.CPUs, Topology: topology(), Memory: m.Memory, Swap: m.Swap, Kernel: m.Kernel, OSImage: m.OSImage,
 		}, err
 	}
-	// Others register there, too.
+	// Other components register here, too.
 	shared := map[string]Registry{server.PathMetrics: a.out.Metrics, server.PathSLIs: a.out.SLIs}
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
@@ -87,7 +87,7 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	return out, nil
 }
 
-// buildOf says what the agent is built from; a build without version control says nothing of that.
+// buildOf returns the build information; a build without version control has no revision.
 func buildOf(a *Agent) metrics.Build {
 	b := metrics.Build{Node: a.cfg.NodeName, Version: a.cfg.Version}
 	if a.cfg.Kubelet != nil {

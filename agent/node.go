@@ -15,13 +15,13 @@ import (
 	"berth/internal/record/events"
 )
 
-// heartbeatTimeout bounds the calls that keep the node alive: they wait for nobody.
+// heartbeatTimeout bounds the calls of node heartbeats.
 const heartbeatTimeout = 10 * time.Second
 
-// nodeSource is the Node as the API server shows it, for those that read it or have news of it.
+// nodeSource is the Node as in the API server.
 type nodeSource struct{ current *node.Current }
 
-// allocatable returns what the node has for pods, nil while it is not known.
+// allocatable returns the node's allocatable resources, nil while unknown.
 func allocatable(s nodeSource) v1.ResourceList {
 	if n, known := s.Current(); known {
 		return n.Status.Allocatable
@@ -35,22 +35,22 @@ func (n nodeSource) Current() (*v1.Node, bool) {
 	return current, current != nil
 }
 
-// Describe returns the Node, or its stand-in, for clients, with its kind.
+// Describe returns the Node, or its stand-in, with its kind, for clients.
 func (n nodeSource) Describe(context.Context) (*v1.Node, error) {
 	current := n.current.Node()
 	if current == nil {
 		return nil, errors.New("the node is not known yet: the agent is about to read the machine")
 	}
-	shown := *current // which is shared
+	shown := *current // shared
 	shown.Kind, shown.APIVersion = "Node", "v1"
 	return &shown, nil
 }
 
-// Wake has the Node reported soon. It never blocks.
+// Wake schedules a report of the Node. It never blocks.
 func (n nodeSource) Wake() { n.current.Wake() }
 
-// Subscribe returns an inbox that has an element when the Node may be another than before, and the
-// function that ends this.
+// Subscribe returns an inbox that gets an element when the Node may have changed, and a function
+// that cancels the subscription.
 func (n nodeSource) Subscribe() (changed *pod.Inbox[string], cancel func()) {
 	return n.current.Subscribe()
 }
@@ -63,7 +63,7 @@ func (r nodeRecorder) Event(eventtype, reason, message string) {
 	r.NodeEvent(eventtype, reason, message)
 }
 
-// newNode builds the keeper of the Node object.
+// newNode creates the component that maintains the Node object.
 func newNode(g *ground, sources node.Sources) (*node.Node, error) {
 	k := g.member
 	heartbeat, err := g.api.client.With(kube.Limits{Timeout: min(heartbeatTimeout, time.Duration(k.NodeLeaseDurationSeconds)*time.Second)})

@@ -9,15 +9,15 @@ import (
 	"berth/internal/sync/admission"
 )
 
-// newNodeResources returns the machine's resources, and what the configuration makes of them.
+// newNodeResources returns the machine's resources after the configured reservations.
 func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
 	return nodeallocatable.Compute(nodeallocatable.Input{
 		Config: a.cfg.Kubelet, MaxPods: cmp.Or(a.cfg.MaxPods, admission.LocalMaxPods), Machine: a.readMachine(), Host: nodeallocatable.ReadHost(),
 	})
 }
 
-// newCgroups builds containerManager for the runtime's cgroup driver, and makes the cgroups that do
-// not belong to a pod.
+// newCgroups creates containerManager for the runtime's cgroup driver, and the cgroups that belong
+// to no pod.
 func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (ContainerManager, error) {
 	m, err := cgroups.New(cgroups.Config{
 		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.Kubepods, Settings: a.resources.Pods, Log: a.cfg.Log, Metrics: a.out.Metrics,
@@ -32,7 +32,7 @@ func (a *Agent) enforcer() nodeallocatable.Enforcer {
 	return nodeallocatable.Enforcer{Resources: a.resources, Recorder: a.recorder}
 }
 
-// enforceAllocatable limits all pods together.
+// enforceAllocatable limits the pods' total resources.
 func (a *Agent) enforceAllocatable(ctx context.Context) error {
 	if err := a.enforcer().EnforceAllocatable(ctx, a.facts); err != nil {
 		return err

@@ -18,14 +18,14 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// writeElsewhere says, for each way of running, where to write what a view of the node shows.
+// writeElsewhere names, by mode, where users change what a node view shows.
 var writeElsewhere = map[mode]string{
 	runMode:        `change the manifests, or start the agent without --local-api=false`,
 	standaloneMode: "change the manifests of its static pods",
 	memberMode:     "write to the API server of its cluster",
 }
 
-// newNodeView returns the view of this node that kubectl can have.
+// newNodeView creates the read-only view of this node for kubectl.
 func newNodeView(a *Agent) *localapi.View {
 	write := writeElsewhere[a.settings.mode]
 	if a.cfg.LocalAPI != nil {
@@ -47,7 +47,7 @@ func newNodeView(a *Agent) *localapi.View {
 	})
 }
 
-// openView has the view opened, unless a local API has a port: that shows more.
+// openView opens the view, unless a local API has a port.
 func (a *Agent) openView(ctx context.Context) error {
 	if a.api.local != nil && a.api.local.hasPort() {
 		return server.ErrLocalAPI
@@ -55,10 +55,10 @@ func (a *Agent) openView(ctx context.Context) error {
 	return a.nodeView.Open(ctx)
 }
 
-// answers is what of the answers to clients of the Kubernetes API comes from the agent.
+// answers returns the agent's handlers for clients of the Kubernetes API.
 func (a *Agent) answers() localapi.Answers {
 	return localapi.Answers{
-		// The server is built later.
+		// The server is created later.
 		Node:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Containers().ServeHTTP(w, r) }),
 		NodeProxy: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Proxied().ServeHTTP(w, r) }),
 		Usage:     func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) },
@@ -71,7 +71,7 @@ func (a *Agent) answers() localapi.Answers {
 	}
 }
 
-// documentsInside returns the documents of OpenAPI that are inside this program, nil if none are.
+// documentsInside returns the embedded OpenAPI documents, nil if there are none.
 func documentsInside() (*registry.Documents, error) {
 	inside := embedded.APIDocuments()
 	if inside == "" {
@@ -80,10 +80,10 @@ func documentsInside() (*registry.Documents, error) {
 	return registry.ReadDocuments(strings.NewReader(inside), int64(len(inside)))
 }
 
-// marks looks which pulls are under way, and returns what of them is said of a pod.
+// marks lists the current pulls and returns a function that describes a pod's.
 func (p imagePulls) marks(ctx context.Context) func(*v1.Pod) string {
 	under := p.list(ctx)
 	return func(of *v1.Pod) string {
-		return server.PullMark(server.PullsOf(under, p.pods.TranslateUID(of.UID))) // clients know a static pod by its mirror
+		return server.PullMark(server.PullsOf(under, p.pods.TranslateUID(of.UID))) // clients use the mirror's UID
 	}
 }

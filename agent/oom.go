@@ -4,10 +4,10 @@ import (
 	"berth/internal/observe/oom"
 )
 
-// killsFile says which OOM kills were reported.
+// killsFile stores which OOM kills were reported.
 const killsFile = "oom_kills.json"
 
-// newOOMWatcher builds the watch on OOM kills. A host without cgroups has none.
+// newOOMWatcher creates the OOM watcher. A host without cgroups has none.
 func (a *Agent) newOOMWatcher() {
 	kernel := a.out.Kernel
 	if kernel == nil {

@@ -24,7 +24,7 @@ import (
 	"berth/internal/sync/podsync"
 )
 
-// podObjects are what pods refer to, for everyone who reads it.
+// podObjects are the objects that pods refer to, for all consumers.
 type podObjects interface {
 	kuberuntime.Objects
 	podsync.Objects
@@ -32,21 +32,21 @@ type podObjects interface {
 	volumes.Certificates
 }
 
-// origin is where what pods refer to comes from.
+// origin provides the objects that pods refer to.
 type origin struct {
 	objects  podObjects
-	changed  *pod.Inbox[pod.UID] // pods of which an object changed
+	changed  *pod.Inbox[pod.UID] // pods whose objects changed
 	claims   volumes.Claims
-	accounts images.Accounts // nil: nobody knows their tokens
-	// define takes the objects of manifests; nil: they define none.
+	accounts images.Accounts // nil: no registry accepts their tokens
+	// define sets the objects of manifests; nil if manifests define none.
 	define func(podconfig.LocalObjects)
 	// run keeps the objects up to date.
 	run func(context.Context) error
-	// csi says how volumes of CSI drivers are made.
+	// csi configures CSI volumes.
 	csi volumes.CSIConfig
 }
 
-// newOrigin is where the objects of pods come from in this mode.
+// newOrigin returns the origin of pods' objects for this mode.
 func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 	csi := volumes.CSIConfig{
 		NodeName: g.cfg.NodeName, ClaimEvent: g.recorder.ClaimEvent,
@@ -58,7 +58,7 @@ func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
 	return memberOrigin(g, csi)
 }
 
-// serverObjects are the settings of what keeps the objects of an API server.
+// serverObjects returns the settings for objects of an API server.
 func serverObjects(g *ground, api offlinecache.API) objects.Config {
 	k := g.member
 	return objects.Config{
@@ -104,13 +104,13 @@ func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
 	return origin{objects: all, changed: all.Changed(), claims: api, accounts: all, run: all.Run, csi: c}, nil
 }
 
-// podEvents records events about pods as a whole.
+// podEvents records events about whole pods.
 func podEvents(r *events.Recorder) func(p *v1.Pod, eventtype, reason, message string) {
 	return func(p *v1.Pod, eventtype, reason, message string) { r.Event(p, "", eventtype, reason, message) }
 }
 
-// recordUnobserved records an event of a pod that the runtime does not tell of. That a runtime is
-// down is no event of each of its pods.
+// recordUnobserved records an event for a pod whose status the runtime does not report. An
+// unavailable runtime causes no event for each pod.
 func recordUnobserved(r *events.Recorder) func(p *v1.Pod, err error) {
 	return func(p *v1.Pod, err error) {
 		if !errors.Is(err, cri.ErrUnavailable) {
@@ -119,9 +119,8 @@ func recordUnobserved(r *events.Recorder) func(p *v1.Pod, err error) {
 	}
 }
 
-// objectTTL returns how long copies of ConfigMaps and Secrets serve, as the controller of the
-// cluster's size wrote it to the Node (Kubernetes documentation, "Well-Known Labels, Annotations
-// and Taints").
+// objectTTL returns how long ConfigMaps and Secrets are cached, as a cluster controller annotated
+// it on the Node (Kubernetes documentation, "Well-Known Labels, Annotations and Taints").
 func objectTTL(n *v1.Node) (time.Duration, bool) {
 	if n == nil {
 		return 0, false
@@ -130,17 +129,17 @@ func objectTTL(n *v1.Node) (time.Duration, bool) {
 	return time.Duration(seconds) * time.Second, err == nil && seconds >= 0
 }
 
-// storageAPI are the objects of the API server that volumes of CSI drivers need.
+// storageAPI provides the API objects that CSI volumes need.
 type storageAPI struct {
 	server  *apiServer
 	kept    offlinecache.API
 	objects *objects.Objects
 }
 
-// driverWait is how long the API server is waited for to tell of drivers.
+// driverWait bounds the wait for CSIDrivers from the API server.
 const driverWait = 10 * time.Second
 
-// CSIDriver returns what is said of a driver, nil if nothing is.
+// CSIDriver returns the CSIDriver, nil if there is none.
 func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	if d, lent := s.kept.LentCSIDriver(name); lent {
 		return d, nil
@@ -160,12 +159,12 @@ func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSID
 	return d, nil
 }
 
-// GetVolumeAttachment reads the record of a volume that is attached to this node.
+// GetVolumeAttachment returns the VolumeAttachment of a volume of this node.
 func (s storageAPI) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
 	return s.kept.GetVolumeAttachment(ctx, name)
 }
 
-// GetSecret reads the Secret as it is now.
+// GetSecret returns the Secret as it is now in the API server.
 func (s storageAPI) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return s.kept.GetSecret(ctx, namespace, name)
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// phases is the start order; stopping goes backwards.
+// phases returns the start order; stopping uses the reverse order.
 func (a *Agent) phases() []phase {
 	return append(a.podPhases(),
 		newPhase("loop",
@@ -27,13 +27,12 @@ func (a *Agent) phases() []phase {
 	)
 }
 
-// podPhases are the phases up to that in which pods are worked on. Nobody says yet which pods are
-// desired.
+// podPhases returns the phases up to the pod workers. No desired pods are known yet.
 func (a *Agent) podPhases() []phase {
 	return []phase{
 		newPhase("ground",
 			component{name: "cleanup", run: waitDone, drain: a.removeAll},
-			// What is recorded is written until all others have ended.
+			// Records are written until all other components have stopped.
 			component{name: "journal", run: a.journal.Run},
 			component{name: "local API", run: a.api.local.run, ready: a.api.local.ready, limit: localAPILimit, absent: a.api.local == nil},
 			component{name: "events", run: a.events.Run},
@@ -44,8 +43,8 @@ func (a *Agent) podPhases() []phase {
 		newPhase("runtime",
 			a.containerRuntime.component(a.newCgroups),
 		),
-		// Before those who share it out run: a plugin that registers meanwhile would be forgotten,
-		// and the file written before it is read.
+		// Before the resource managers run: otherwise a plugin that registers meanwhile would be
+		// forgotten, and the checkpoint overwritten before it is read.
 		newPhase("allocations",
 			component{name: "who has what", run: waitDone, ready: a.sharing.load(&a.ground)},
 		),
@@ -61,7 +60,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "probes", run: a.probes.Run, ready: loaded(a.probes.Load)},
 			component{name: "statuses", run: a.statusRecords.Run, ready: loaded(a.statusRecords.Load)},
 			component{name: "resizes", run: a.resizeWhenListed},
-			component{name: "first list", run: wakeAfter(a.listed, a.node.Wake)}, // before it, the Node is not ready
+			component{name: "first list", run: wakeAfter(a.listed, a.node.Wake)}, // the Node is not ready before
 			component{name: "allocations", run: a.allocations.Run, ready: loaded(a.allocations.Load)},
 			component{name: "statuses for the program", run: newPublisher(&a.cfg, a.view).run, absent: a.cfg.OnStatus == nil && a.cfg.OnRemoved == nil},
 			component{name: "addresses of the node", run: a.followAddresses},
@@ -78,7 +77,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "changes of claims", run: a.sharing.followClaims, absent: a.sharing.claims == nil},
 			component{name: "plugin watcher", run: a.storage.plugins.Run},
 			component{name: "CSI drivers", run: a.storage.drivers.Run},
-			// Volumes end after the pods that have them and before what they need.
+			// Volumes stop after the pods that use them and before their own dependencies.
 			component{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.load(a.cfg.Log)), drain: a.drainVolumes},
 			component{name: "runtime health", run: a.runtimeHealth.Run},
 			component{name: "ranges of pods", run: a.ranges.Run, absent: a.ranges == nil},
@@ -110,7 +109,7 @@ func wakeAfter(done <-chan struct{}, wake func()) func(context.Context) error {
 	}
 }
 
-// newPhase returns the phase of those components that are there.
+// newPhase returns the phase without absent components.
 func newPhase(name string, components ...component) phase {
 	return phase{name, slices.DeleteFunc(components, func(c component) bool { return c.absent })}
 }

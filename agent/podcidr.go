@@ -11,19 +11,19 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// podCIDRRetry is the pause after the runtime did not take the ranges.
+// podCIDRRetry is the delay after the runtime rejected the ranges.
 const podCIDRRetry = 10 * time.Second
 
-// podCIDRs tells the runtime the ranges of the pods' addresses. nil: nobody is told.
+// podCIDRs publishes the pod address ranges to the runtime. nil does nothing.
 type podCIDRs struct {
-	current func() []string // none while they are not known
+	current func() []string // empty while unknown
 	publish func(ctx context.Context, cidrs []string) error
 	changed chan struct{} // capacity 1: current may have changed
 	log     *slog.Logger
 }
 
-// newPodCIDRs returns what tells the runtime of the Node's ranges or, without an API server, of the
-// configuration's. The runtime inside knows the latter from its start.
+// newPodCIDRs returns the publisher of the Node's ranges or, without an API server, the configured
+// ones. The embedded runtime starts with the latter.
 func newPodCIDRs(b *base, rt *containerRuntime, n nodeSource) *podCIDRs {
 	c := &podCIDRs{changed: make(chan struct{}, 1), log: b.cfg.Log, publish: publishPodCIDRs(rt.cri, rt.embedded)}
 	switch {
@@ -55,7 +55,7 @@ func publishPodCIDRs(client *cri.Client, inside *embedded.Runtime) func(context.
 	}
 }
 
-// splitCIDRs reads ranges with commas between them; "" has none.
+// splitCIDRs splits comma-separated ranges; "" has none.
 func splitCIDRs(text string) []string {
 	if text == "" {
 		return nil
@@ -63,15 +63,15 @@ func splitCIDRs(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// Wake says that the ranges may have changed. It never blocks.
+// Wake signals that the ranges may have changed. It never blocks.
 func (c *podCIDRs) Wake() {
 	if c != nil {
 		wake(c.changed)
 	}
 }
 
-// Run tells the runtime the ranges each time that they are others, until ctx is done. What it does
-// not take it is told again. Ranges that are taken back stay: pods have addresses of them.
+// Run publishes the ranges on each change until ctx is done, with retries. Withdrawn ranges stay in
+// use: pods have addresses from them.
 func (c *podCIDRs) Run(ctx context.Context) error {
 	var told []string
 	complaint := ""

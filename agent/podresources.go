@@ -15,10 +15,10 @@ import (
 	"berth/internal/resources/podresources"
 )
 
-// podResourcesSocket is where the pod-resources API is served, below the root directory.
+// podResourcesSocket is the socket of the pod-resources API, below the root directory.
 const podResourcesSocket = "pod-resources/kubelet.sock"
 
-// newPodResources builds the API by which others see who has what of the node.
+// newPodResources creates the pod-resources API, which reports resource assignments.
 func newPodResources(g *ground, s *sharing, given *allocation.Allocations) (*podresources.Server, error) {
 	c := podresources.Config{
 		Socket: filepath.Join(g.cfg.RootDir, podResourcesSocket), Pods: activePods{g, given},
@@ -36,9 +36,9 @@ func newPodResources(g *ground, s *sharing, given *allocation.Allocations) (*pod
 	return podresources.New(c)
 }
 
-// serve serves the API for as long as that can be; pods do not need it.
+// servePodResources serves the API while possible; pods do not need it.
 //
-// Differs from the kubelet, which ends when it cannot be served.
+// Differs from the kubelet, which exits when it cannot be served.
 func servePodResources(g *ground, s *podresources.Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.Run(ctx); ctx.Err() == nil {
@@ -48,7 +48,7 @@ func servePodResources(g *ground, s *podresources.Server) func(context.Context) 
 	}
 }
 
-// activePods are the pods of the node, and those that were admitted and have not ended.
+// activePods lists the node's pods, and those that were admitted and are not terminated.
 type activePods struct {
 	*ground
 	given *allocation.Allocations
@@ -70,7 +70,7 @@ func (a activePods) Active() []*v1.Pod {
 	return out
 }
 
-// deviceAnswers, memoryAnswers and claimAnswers are what is shared out, as the API has it.
+// deviceAnswers, memoryAnswers and claimAnswers convert assignments for the API.
 type deviceAnswers struct{ *devicemanager.Manager }
 
 func (d deviceAnswers) Devices(uid pod.UID, container string) []podresources.Device {

@@ -36,15 +36,14 @@ func (t *truths) hasEnded(uid pod.UID) bool {
 	return known && pod.IsTerminal(st.Phase)
 }
 
-// keepsEnded reports whether all containers of the pod have ended for good, and are only there to
-// be looked at. Of a pod that nobody wants any more its worker removes what there is.
+// keepsEnded reports whether all containers of the pod have terminated for good and remain only for
+// inspection. The worker of a pod that is not desired removes them.
 func (t *truths) keepsEnded(uid pod.UID) bool {
 	l, ok := t.states.Get(uid)
 	return ok && l.State >= pod.Terminated && !l.Orphan && !l.RuntimeOnly
 }
 
-// newContainerLogs builds what keeps the logs of containers within their limits; nil where they
-// have none (a negative containerLogMaxSize).
+// newContainerLogs creates the log rotation; nil if it is off (a negative containerLogMaxSize).
 func newContainerLogs(g *ground, rt *containerRuntime, p *pleg.PLEG) *containerlogs.Manager {
 	if g.settings.containerLogs.MaxSize < 0 {
 		return nil
@@ -58,7 +57,7 @@ func newContainerLogs(g *ground, rt *containerRuntime, p *pleg.PLEG) *containerl
 	})
 }
 
-// podNeeds is what a pod has when it runs.
+// podNeeds holds what running pods need.
 type podNeeds struct {
 	users       *userns.Allocator
 	allocations *allocation.Allocations
@@ -89,18 +88,18 @@ func newPodNeeds(g *ground, rt *containerRuntime) (n podNeeds, err error) {
 	return n, nil
 }
 
-// podLife is the life of pods: admission, workers, and what a pass does.
+// podLife holds the components of pod lifecycles: admission, workers and syncer.
 type podLife struct {
 	podNeeds
 	runtime *kuberuntime.Runtime
 	syncer  *podsync.Syncer
-	listed  <-chan struct{} // closed when it is known what runs
+	listed  <-chan struct{} // closed after the first list of running pods
 	admit   *admission.Chain
 	workers *podworkers.PodWorkers
 	resized *pod.Inbox[pod.UID]
 }
 
-// sources says where pods come from.
+// sources returns the configuration of the pod sources.
 func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 	m := g.settings.manifests
 	c := podconfig.Config{
@@ -123,9 +122,9 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 	return c
 }
 
-// expectPods returns the pods of which an earlier agent left a folder. The API server is to have
-// them, but for static pods, which it knows under the UIDs of their mirrors; one that ends with the
-// agent begins without any.
+// expectPods returns the pods whose directories an earlier agent left. The API server is expected
+// to list them, except static pods, which it has under the UIDs of their mirrors; a private API
+// starts empty.
 func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
 	if g.api.isPrivate() {
 		return nil
@@ -137,8 +136,8 @@ func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
 	return uids
 }
 
-// checkHostPorts returns what judges pods by the sockets of this machine, unless another table is
-// given.
+// checkHostPorts returns a check of pods against the sockets of this machine, unless another table
+// is given.
 func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
 	if t == nil {
 		t = hostports.Host{Proc: "/proc"}
@@ -146,27 +145,26 @@ func checkHostPorts(t hostports.Table) func(*v1.Pod) error {
 	return func(p *v1.Pod) error { return hostports.Check(t, p) }
 }
 
-// reporting is what tells the API server of pods.
+// reporting holds what writes to the API server about pods.
 type reporting struct {
-	// patcher and compare are nil where nobody but the agent reaches the API server: no part of it
-	// reads the status of a pod, and to write it takes as many allocations as all else of a start.
+	// patcher and compare are nil if only the agent reaches the API server: it does not read pod
+	// statuses there, and writing them takes as many allocations as the rest of the start.
 	patcher *status.Patcher
 	mirrors *status.Mirrors
-	// followNode follows the Node at the API server.
+	// followNode watches the Node.
 	followNode func(context.Context) error
-	// compare looks at a pod as the API server showed it.
+	// compare compares a pod from the API server.
 	compare func(*v1.Pod)
 }
 
-// newReporting builds what tells the API server of pods, and what follows the Node there. known
-// reports whether it is known which pods are wanted.
+// newReporting creates reporting. known reports whether the desired pods are known.
 func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
 	var r reporting
 	published := func(pod.UID) {}
 	if !g.api.isPrivate() {
 		r.patcher = status.NewPatcher(status.PatcherConfig{
 			API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
-			BeforePatch: func(ctx context.Context) { // only this agent knows it of static pods
+			BeforePatch: func(ctx context.Context) { // only this agent has it for static pods
 				l.probes.Write(ctx)
 				g.statusRecords.Write(ctx)
 			},
@@ -198,7 +196,7 @@ func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, 
 	return r
 }
 
-// lifeInputs are what the life of pods is built on.
+// lifeInputs are the dependencies of podLife.
 type lifeInputs struct {
 	runtime      *containerRuntime
 	images       *imageManager
@@ -211,7 +209,7 @@ type lifeInputs struct {
 	execLimits   crispec.ExecLimits
 }
 
-// newPodLife builds what starts, keeps and ends pods.
+// newPodLife creates the components that start, sync and terminate pods.
 func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	if l.podNeeds, err = newPodNeeds(g, in.runtime); err != nil {
 		return l, err

@@ -9,11 +9,11 @@ import (
 	"berth/internal/pod"
 )
 
-// publisher tells the program that the agent is part of how its pods are, of each state once.
+// publisher notifies the embedding program of pod statuses, each state once.
 type publisher struct {
 	view                podView
 	onStatus, onRemoved func(*v1.Pod)
-	told                map[pod.UID]*v1.Pod // as the program was told last
+	told                map[pod.UID]*v1.Pod // as last published
 }
 
 func newPublisher(cfg *Config, v podView) *publisher {
@@ -31,14 +31,14 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-changed.Wake():
 		}
-		for _, uid := range changed.Take() { // the last ones too, when the agent ends
+		for _, uid := range changed.Take() { // including the last ones when the agent stops
 			p.look(uid)
 		}
 	}
 	return ctx.Err()
 }
 
-// look tells how the pod is, if it is not as before.
+// look publishes the pod if it has changed.
 func (p *publisher) look(uid pod.UID) {
 	now, there := p.view.getPod(uid)
 	before := p.told[uid]

@@ -11,9 +11,9 @@ func readOnlyError(root string) error {
 		"read-write, or choose another --root-dir; running pods go on, and \"berth stop --all\" ends them", root)
 }
 
-// drainReadOnly ends what an earlier agent left behind on a root directory that cannot be written
-// to. The embedded runtime writes down each step of a container's end, and ends nothing when it
-// cannot: so it is ended first, and the containers without it.
+// drainReadOnly terminates the pods of an earlier agent on a read-only root directory. The embedded
+// runtime persists each step of a container's termination and fails if it cannot, so it is stopped
+// first, and the containers without it.
 func (a *Agent) drainReadOnly(ctx context.Context) error {
 	release, err := a.claim()
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"berth/internal/sync/quarantine"
 )
 
-// records is what the agent keeps about itself: what it decided and told, and with what in hand it
-// crashed.
+// records holds the agent's records: journal, events, and the pods in work at a crash.
 type records struct {
 	journal    *journal.Journal
 	events     *events.Store
@@ -19,16 +18,15 @@ type records struct {
 	quarantine *quarantine.Quarantine
 }
 
-// eventComponent is the source of the agent's events, whose reasons and messages are those of the
-// kubelet.
+// eventComponent is the source of the agent's events; their reasons and messages match the
+// kubelet's.
 const eventComponent = "kubelet"
 
-// recordsFolder, below the root directory, is that of the journal, the events and the quarantine.
-// It is root's alone: logs' ends are in it.
+// recordsFolder, below the root directory, holds journal, events and quarantine. Only root can read
+// it: it contains ends of logs.
 const recordsFolder = "journal"
 
-// newRecords returns the records, which are also sent to the API server if somebody reads them
-// there.
+// newRecords creates the records. Events are also sent to the API server if it has a sender.
 func newRecords(b *base, api *apiServer) records {
 	dir := filepath.Join(b.cfg.RootDir, recordsFolder)
 	r := records{journal: journal.NewInFolder(dir, b.cfg.Log), events: events.NewStoreInFolder(dir, eventComponent, b.cfg.NodeName, b.cfg.Log)}
@@ -38,8 +36,8 @@ func newRecords(b *base, api *apiServer) records {
 	return r
 }
 
-// openRecords reads what earlier agents left, and counts their crash. The returned function ends
-// it.
+// openRecords reads the records of earlier agents and counts crashes. The returned function closes
+// them.
 func (a *Agent) openRecords() (closeAll func(), err error) {
 	if err := errors.Join(a.journal.Load(), a.events.Load()); err != nil {
 		return nil, err
@@ -54,7 +52,7 @@ func (a *Agent) openRecords() (closeAll func(), err error) {
 	}, nil
 }
 
-// newTraces returns what sends the starts of pods to a collector.
+// newTraces creates the exporter of pod start traces.
 func newTraces(g *ground) *tracing.Exporter {
 	cfg := g.settings.tracing
 	cfg.Node, cfg.Version, cfg.Log, cfg.Dial = g.cfg.NodeName, g.cfg.Version, g.cfg.Log, g.out.Dial

@@ -20,11 +20,11 @@ import (
 	"berth/internal/source/podconfig"
 )
 
-// refusedReason is the reason of the pod that stands for a refused manifest.
+// refusedReason is the reason of a pod that represents a rejected manifest.
 const refusedReason = "InvalidManifest"
 
-// refusedPods returns a pod for each file and URL that has a refused manifest, under the name of
-// the file: so clients of the API see that, and why. No node has it.
+// refusedPods returns a pod for each file and URL with a rejected manifest, named after the file,
+// so that API clients see the rejection and its reason. The pods have no node.
 func refusedPods(problems []manifest.Problem) []manifests.Object {
 	var out []manifests.Object
 	taken := map[string]bool{}
@@ -39,7 +39,7 @@ func refusedPods(problems []manifest.Problem) []manifests.Object {
 	}
 	for _, file := range slices.Sorted(maps.Keys(byPath)) {
 		name := podName(path.Base(file))
-		if taken[name] { // by a file of another folder
+		if taken[name] { // by a file of another directory
 			name = fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(file)))[:len(name)+9]
 		}
 		taken[name] = true
@@ -51,7 +51,7 @@ func refusedPods(problems []manifest.Problem) []manifests.Object {
 	return out
 }
 
-// said is the message of a problem, with what it is about.
+// said returns a problem's message, prefixed with the object's name.
 func said(p manifest.Problem) string {
 	if p.Name == "" {
 		return p.Message
@@ -59,10 +59,10 @@ func said(p manifest.Problem) string {
 	return fmt.Sprintf("%s/%s: %s", cmp.Or(p.Namespace, metav1.NamespaceDefault), p.Name, p.Message)
 }
 
-// maxPodName is how long the name of a pod may be (RFC 1123 subdomain).
+// maxPodName is the maximum length of a pod name (RFC 1123 subdomain).
 const maxPodName = 253
 
-// podName makes a name of a pod of that of a file.
+// podName derives a pod name from a file name.
 func podName(file string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -74,7 +74,7 @@ func podName(file string) string {
 		return '-'
 	}, file)
 	name = strings.Trim(name[:min(len(name), maxPodName-9)], "-.")
-	// Each part between dots begins and ends with a letter or a digit.
+	// Each part between dots must begin and end with a letter or digit.
 	parts := strings.FieldsFunc(name, func(r rune) bool { return r == '.' })
 	for i := range parts {
 		parts[i] = strings.Trim(parts[i], "-")
@@ -82,11 +82,11 @@ func podName(file string) string {
 	return cmp.Or(strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "."), "manifest")
 }
 
-// showRefused has the API show what manifests are refused, as that changes.
+// showRefused updates the pods of rejected manifests in the API on each change.
 func showRefused(source *podconfig.PodConfig, api *localAPI) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {
-			changed := source.ProblemsChanged() // before looking: what changes from here on is seen again
+			changed := source.ProblemsChanged() // before reading, so that later changes are seen
 			api.refuse(refusedPods(source.Problems()))
 			select {
 			case <-ctx.Done():

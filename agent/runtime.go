@@ -26,29 +26,28 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// containerRuntime is the runtime and what it tells of itself.
+// containerRuntime is the runtime and what it reports about itself.
 type containerRuntime struct {
 	embedded *embedded.Runtime // nil with a foreign runtime
 	ensured  chan struct{}     // closed when the embedded runtime serves
 	endpoint string
-	// handler is for pods without a RuntimeClass; "" is the runtime's own. prefersKeepers: it is
-	// that of keepers, when the runtime has answered, if nobody has said another one.
+	// handler is for pods without a RuntimeClass; "" is the runtime's default. prefersKeepers
+	// selects the keeper handler once the runtime has answered, unless another one is configured.
 	handler        string
 	prefersKeepers bool
 	cri            *cri.Client
 	facts          *runtimeInfo
 	log            *slog.Logger
-	// logWriters are the handlers whose containers have logs that the runtime does not write. It is
-	// set when the runtime answers, before there are passes.
+	// logWriters are the handlers whose container logs the runtime does not write. Set when the
+	// runtime answers, before any pass.
 	logWriters []string
-	// driver counts where the runtime does not tell its own.
+	// driver applies if the runtime does not report its own.
 	driver cgroups.Driver
-	// networkChanged has an element when the embedded runtime has given pods another network.
+	// networkChanged has an element when the embedded runtime has changed the pod network.
 	networkChanged chan struct{} // capacity 1
 }
 
-// networkPlugins is where network plugins say how pods get their network (containerd's and CRI-O's
-// default).
+// networkPlugins is the directory of CNI configurations (containerd's and CRI-O's default).
 const networkPlugins = "/etc/cni/net.d"
 
 func newContainerRuntime(g *ground) (containerRuntime, error) {
@@ -85,8 +84,8 @@ func newContainerRuntime(g *ground) (containerRuntime, error) {
 	return rt, err
 }
 
-// chooseHandler has the embedded runtime run pods by keepers, if nobody has said what is to run
-// them and the machine can have keepers.
+// chooseHandler selects the keeper handler of the embedded runtime, unless a handler is configured
+// or the machine does not support it.
 func (rt *containerRuntime) chooseHandler() {
 	if !rt.prefersKeepers || rt.handler != "" {
 		return
@@ -98,8 +97,8 @@ func (rt *containerRuntime) chooseHandler() {
 	rt.handler = embedded.KeeperHandler
 }
 
-// handlerFor returns the handler of a pod that names no RuntimeClass. Shims run programs for
-// devices (hooks of CDI), and keepers do not: hasDevices says which pods may need some.
+// handlerFor returns the handler of a pod without a RuntimeClass. Shims run CDI hooks of devices
+// and keepers do not: hasDevices reports which pods may need them.
 func (rt *containerRuntime) handlerFor(p *v1.Pod, hasDevices func(*v1.Pod) bool) (handler, why string) {
 	if rt.embedded != nil && rt.handler == embedded.KeeperHandler && hasDevices(p) {
 		return embedded.ShimHandler, "as it has devices"
@@ -107,8 +106,8 @@ func (rt *containerRuntime) handlerFor(p *v1.Pod, hasDevices func(*v1.Pod) bool)
 	return rt.handler, ""
 }
 
-// newRuntimeHealth returns the check of the runtime. A foreign runtime reports no change of its
-// network.
+// newRuntimeHealth creates the check of the runtime. A foreign runtime does not report changes of
+// its network.
 func newRuntimeHealth(b *base, rt *containerRuntime, events *pleg.PLEG, changed func()) *node.RuntimeHealth {
 	c := node.RuntimeHealthConfig{Runtime: rt.cri, Changed: changed, Streaming: events.Streaming, Broke: events.Broke(), Log: b.cfg.Log}
 	if rt.embedded != nil {
@@ -117,7 +116,8 @@ func newRuntimeHealth(b *base, rt *containerRuntime, events *pleg.PLEG, changed 
 	return node.NewRuntimeHealth(c)
 }
 
-// component runs the runtime that berth brings along, and waits for the answer of any.
+// component returns the component that runs an embedded runtime and waits for the answer of any
+// runtime.
 func (rt *containerRuntime) component(connected func(context.Context, cgroups.Driver) (ContainerManager, error)) component {
 	connect := func(ctx context.Context) error { return rt.connect(ctx, connected) }
 	if rt.embedded == nil {
@@ -132,7 +132,7 @@ func (rt *containerRuntime) component(connected func(context.Context, cgroups.Dr
 	}}
 }
 
-// supervise begins when the runtime was started for the first time.
+// supervise starts after the runtime's first start.
 func (rt *containerRuntime) supervise(ctx context.Context) error {
 	select {
 	case <-rt.ensured:
@@ -142,8 +142,8 @@ func (rt *containerRuntime) supervise(ctx context.Context) error {
 	}
 }
 
-// connect waits for the runtime's answer and learns what can only be learned from it; newCgroups
-// builds containerManager for its cgroup driver.
+// connect waits for the runtime's answer and reads its properties; newCgroups creates
+// containerManager for its cgroup driver.
 func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context.Context, cgroups.Driver) (ContainerManager, error)) error {
 	for {
 		v, err := rt.cri.Version(ctx)
@@ -173,8 +173,7 @@ func (rt *containerRuntime) connect(ctx context.Context, newCgroups func(context
 	}
 }
 
-// cgroupDriver returns the driver that the runtime uses, and the configured one when it does not
-// tell.
+// cgroupDriver returns the runtime's driver, or the configured one if it does not report it.
 func (rt *containerRuntime) cgroupDriver(ctx context.Context) (cgroups.Driver, error) {
 	switch d, err := rt.cri.CgroupDriver(ctx); {
 	case errors.Is(err, cri.ErrUnimplemented):
@@ -188,12 +187,12 @@ func (rt *containerRuntime) cgroupDriver(ctx context.Context) (cgroups.Driver, e
 	}
 }
 
-// writesLogs reports whether those who run the containers of a handler write their logs.
+// writesLogs reports whether the shims of a handler write the container logs.
 func (rt *containerRuntime) writesLogs(handler string) bool {
 	return slices.Contains(rt.logWriters, handler)
 }
 
-// checkHandler refuses a handler for pods without a RuntimeClass that the runtime does not have.
+// checkHandler rejects a default handler that the runtime does not have.
 func (rt *containerRuntime) checkHandler(ctx context.Context) error {
 	if rt.handler == "" {
 		return nil
@@ -205,7 +204,6 @@ func (rt *containerRuntime) checkHandler(ctx context.Context) error {
 	return err
 }
 
-// handlers returns the names of the runtime's handlers.
 func (rt *containerRuntime) handlers(ctx context.Context) ([]string, error) {
 	s, err := rt.cri.Status(ctx)
 	if err != nil {
@@ -218,7 +216,7 @@ func (rt *containerRuntime) handlers(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// nodeImages returns the images as a Node lists them.
+// nodeImages returns the images in the form of the Node status.
 func (rt *containerRuntime) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {
 	images, err := rt.cri.ListImages(ctx)
 	if err != nil {
@@ -227,8 +225,8 @@ func (rt *containerRuntime) nodeImages(ctx context.Context) ([]v1.ContainerImage
 	return node.ContainerImages(images), nil
 }
 
-// podDialer returns how to connect inside of the sandbox's network, nil if the runtime does not
-// tell where that is.
+// podDialer returns a dialer within the sandbox's network namespace, nil if the runtime does not
+// report the namespace.
 func (rt *containerRuntime) podDialer(ctx context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
 	if sandbox.HostNetwork {
 		return (&net.Dialer{}).DialContext, nil
@@ -237,7 +235,7 @@ func (rt *containerRuntime) podDialer(ctx context.Context, sandbox *pod.SandboxS
 	if err != nil || path == "" {
 		return nil, err
 	}
-	if err := netns.Check(path); err != nil { // a runtime that sees other files than we do
+	if err := netns.Check(path); err != nil { // the runtime is in another mount namespace
 		rt.log.Debug("port-forward is left to the runtime", "sandbox", sandbox.ID, "error", err)
 		return nil, nil
 	}
@@ -246,7 +244,7 @@ func (rt *containerRuntime) podDialer(ctx context.Context, sandbox *pod.SandboxS
 	}, nil
 }
 
-// execLimits are those of the processes that the runtime starts.
+// execLimits returns the limits of processes that the runtime starts.
 func (rt *containerRuntime) execLimits() crispec.ExecLimits {
 	if rt.embedded == nil {
 		return crispec.HostExecLimits(os.Getpagesize(), 0)

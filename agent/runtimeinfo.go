@@ -15,7 +15,7 @@ import (
 	"berth/internal/sync/podsync"
 )
 
-// ContainerManager keeps the cgroups of pods.
+// ContainerManager manages the cgroups of pods.
 type ContainerManager interface {
 	podsync.Cgroups
 	kuberuntime.Cgroups
@@ -24,7 +24,7 @@ type ContainerManager interface {
 	NodeCgroups
 }
 
-// PodCgroups says what is in the cgroups of pods.
+// PodCgroups reads the cgroups of pods.
 type PodCgroups interface {
 	// PodPath returns the cgroup of a pod, "" for one that has none.
 	PodPath(uid pod.UID) string
@@ -32,22 +32,22 @@ type PodCgroups interface {
 	List() ([]pod.UID, error)
 	// IsOccupied reports whether a process is in the pod's cgroup.
 	IsOccupied(uid pod.UID) (bool, error)
-	// Processes returns what runs in the pod's cgroup.
+	// Processes returns the processes in the pod's cgroup.
 	Processes(uid pod.UID) ([]cgroups.Process, error)
 }
 
 // NodeCgroups are the cgroups above those of pods.
 type NodeCgroups interface {
-	// QoSPath returns the cgroup of a class of pods.
+	// QoSPath returns the cgroup of a QoS class.
 	QoSPath(class v1.PodQOSClass) string
-	// EnforceAllocatable limits all pods together. Idempotent.
+	// EnforceAllocatable limits the pods' total resources. Idempotent.
 	EnforceAllocatable() error
-	// RemoveQoS removes the cgroups, which are empty.
+	// RemoveQoS removes the empty cgroups of QoS classes.
 	RemoveQoS() error
 }
 
-// runtimeInfo is what only the running runtime tells, and what depends on it: the cgroup driver.
-// Until the runtime has answered, its containerManager is noCgroups.
+// runtimeInfo holds what only the running runtime reports, and what depends on it: the cgroup
+// driver. Until the runtime has answered, its containerManager is noCgroups.
 type runtimeInfo struct {
 	mu            sync.RWMutex
 	name, version string           // guarded by mu
@@ -55,8 +55,8 @@ type runtimeInfo struct {
 	strictGroups  bool             // guarded by mu; the runtime honours supplementalGroupsPolicy
 }
 
-// newRuntimeInfo returns what is known before the runtime has answered. cgroups replaces the
-// containerManager that depends on its answer; nil replaces none.
+// newRuntimeInfo returns the information before the runtime has answered. A non-nil cgroups
+// replaces the containerManager that depends on the answer.
 func newRuntimeInfo(cgroups ContainerManager) *runtimeInfo {
 	if cgroups == nil {
 		cgroups = noCgroups{}
@@ -66,7 +66,7 @@ func newRuntimeInfo(cgroups ContainerManager) *runtimeInfo {
 
 var errNotReady = errors.New("the container runtime has not answered yet")
 
-// set takes the runtime's answer; newCgroups builds containerManager unless there is one.
+// set stores the runtime's answer; newCgroups creates containerManager unless there is one.
 func (i *runtimeInfo) set(name, version string, newCgroups func() (ContainerManager, error)) error {
 	c := i.get()
 	if c == (noCgroups{}) {
@@ -81,7 +81,7 @@ func (i *runtimeInfo) set(name, version string, newCgroups func() (ContainerMana
 	return nil
 }
 
-// setFeatures takes what the runtime can do.
+// setFeatures stores the runtime's features.
 func (i *runtimeInfo) setFeatures(r *runtimeapi.RuntimeFeatures) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -112,7 +112,7 @@ func (i *runtimeInfo) get() ContainerManager {
 	return i.cgroups
 }
 
-// What runtimeInfo is asked as a ContainerManager is asked of the newest one.
+// As a ContainerManager, runtimeInfo delegates to the newest one.
 
 func (i *runtimeInfo) PodParent(p *v1.Pod) string              { return i.get().PodParent(p) }
 func (i *runtimeInfo) PodMemoryUsage(p *v1.Pod) (int64, error) { return i.get().PodMemoryUsage(p) }
@@ -152,8 +152,9 @@ func (i *runtimeInfo) Processes(uid pod.UID) ([]cgroups.Process, error) {
 	return i.get().Processes(uid)
 }
 
-// noCgroups is containerManager before the runtime has answered: what changes something fails with
-// errNotReady, and there is nothing yet. Nor is it known what a pod uses: 0 would be nothing.
+// noCgroups is containerManager before the runtime has answered: modifications fail with
+// errNotReady, and lists are empty. The memory usage of a pod is an error, because 0 would mean
+// that it uses none.
 type noCgroups struct{}
 
 func (noCgroups) EnsurePod(context.Context, *v1.Pod) error { return errNotReady }

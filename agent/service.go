@@ -7,10 +7,10 @@ import (
 	"berth/internal/host/systemd"
 )
 
-// newService returns what tells systemd how the agent is. The agent is alive while its loop comes
-// by: another one would not mend a runtime or an API server that is away.
+// newService creates the systemd notifier. The agent counts as alive while its sync loop makes
+// iterations: a restart would not repair an unavailable runtime or API server.
 func newService(g *ground, ping func(context.Context) error) *systemd.Notifier {
-	changed, _ := g.status.Subscribe() // as long as the agent lives
+	changed, _ := g.status.Subscribe() // for the agent's lifetime
 	return systemd.New(systemd.Config{
 		Service: g.cfg.Service, Alive: ping, Changed: changed.Wake(), Log: g.cfg.Log,
 		Status: func() string {

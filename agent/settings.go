@@ -27,83 +27,81 @@ import (
 	"berth/internal/sync/nodeshutdown"
 )
 
-// mode is a way of running.
+// mode is the mode of operation.
 type mode int
 
 const (
 	runMode        mode = iota // berth run: the API server is within the agent
-	standaloneMode             // berth kubelet without an API server: that is within the agent, too
+	standaloneMode             // berth kubelet without an API server: it is within the agent, too
 	memberMode                 // berth kubelet as a member of a cluster
 )
 
-// settings are those of the KubeletConfiguration that components of every agent have, and what
-// stands for them in run mode.
+// settings are the values of the KubeletConfiguration that all agents use, and their equivalents in
+// run mode.
 type settings struct {
 	mode mode
 
-	runtimeTimeout   time.Duration // of an ordinary call of the runtime; 0 is the default
+	runtimeTimeout   time.Duration // of an ordinary runtime call; 0 is the default
 	images           imageSettings
 	maxRestartPeriod time.Duration
 	garbage          kuberuntime.GarbageLimits
 	dns              crispec.DNS
 	resolvConf       *string // nil is the host's
 	seccompDefault   bool
-	idsPerPod        int64 // of a pod with a user namespace; 0 is the default
-	maxPods          int   // that the ids must suffice for; 0 is the default
+	idsPerPod        int64 // per pod with a user namespace; 0 is the default
+	maxPods          int   // that need user namespaces; 0 is the default
 	containerLogs    containerlogs.Limits
 
 	manifests manifestSettings
-	// admission is what the configuration says to admission.
+	// admission holds the configuration of admission.
 	admission admission.Facts
-	// limitsStorage has pods held to their limits of local storage, but for the critical ones.
+	// limitsStorage enforces ephemeral storage limits, except for critical pods.
 	limitsStorage bool
 	isCritical    func(*v1.Pod) bool
 	eviction      evictionSettings
-	// shutdown are the pods that a shutdown of the machine waits for; none: it does not.
+	// shutdown holds the grace periods by pod priority for a node shutdown; empty: shutdowns do not
+	// wait for pods.
 	shutdown []nodeshutdown.Group
-	// tracing.PerMillion is 0 when nothing is traced.
-	tracing tracing.Config
-	// volumePeriod is how long what a volume uses counts as known.
-	hiddenMetrics     bool // also what the kubelet hides
-	volumePeriod      time.Duration
+	// tracing.PerMillion is 0 if tracing is off.
+	tracing           tracing.Config
+	hiddenMetrics     bool          // also metrics that the kubelet hides
+	volumePeriod      time.Duration // how long volume usage is cached
 	systemCgroups     map[string]string
 	streamIdleTimeout time.Duration
 	profiling         bool
 	changesLogLevel   bool
-	// node is what the Node says of this agent.
+	// node holds what the agent reports in the Node.
 	node node.Settings
-	// tuning is what is set of the kernel and of the agent's process. Run mode sets nothing: nobody
-	// has asked for it.
+	// tuning holds the settings of the kernel and the agent's process. Run mode changes none,
+	// because the user has not asked for it.
 	tuning tuning.Settings
-	// utilChains: the chains are kept that other programs expect of a kubelet in iptables.
+	// utilChains maintains the iptables chains that other programs expect of a kubelet.
 	utilChains bool
 }
 
-// imageSettings are those of pulls and of image garbage collection.
+// imageSettings configures pulls and image garbage collection.
 type imageSettings struct {
-	parallelPulls int // 0 is without a bound
-	// pullQPS of 0 is without a bound, which is how it is in run mode: pods that start together
-	// would only wait for nothing.
+	parallelPulls int // 0 is unlimited
+	// pullQPS of 0 is unlimited, as in run mode: a limit would only delay pods that start together.
 	pullQPS, pullBurst        int
 	verification              images.Verification
-	providers, providerBinDir string // of credentials; "" for none
+	providers, providerBinDir string // of credential providers; "" for none
 	minAge, maxAge            time.Duration
 	highPercent, lowPercent   int
-	keepsUnrecorded           bool // images that were not pulled by an agent stay
+	keepsUnrecorded           bool // images that no agent pulled are not collected
 }
 
-// manifestSettings say how manifests are read.
+// manifestSettings configures the manifest sources.
 type manifestSettings struct {
 	names        manifest.NameRule
 	rescan, poll time.Duration // 0 is the default
 	header       http.Header
 }
 
-// mostNodeImages is how many images a Node tells of, unless nodeStatusMaxImages says otherwise; the
-// default of that.
+// mostNodeImages is the default of nodeStatusMaxImages: how many images the Node lists.
 const mostNodeImages = 50
 
-// settingsOf is the one place that looks whether there is a KubeletConfiguration.
+// settingsOf is the only place that depends on whether there is a KubeletConfiguration.
 func settingsOf(cfg *Config) settings {
 	if cfg.Kubelet == nil {
 		return runSettings(cfg)
@@ -119,19 +117,18 @@ func runSettings(cfg *Config) settings {
 		mode: runMode,
 		images: imageSettings{
 			parallelPulls: 4, minAge: 2 * time.Minute, highPercent: 85, lowPercent: 80,
-			keepsUnrecorded: true, // nobody could pull again what the user brought
+			keepsUnrecorded: true, // images that the user imported could not be pulled again
 		},
 		dns:           crispec.DNS{Domain: "cluster.local"},
 		containerLogs: containerlogs.Limits{MaxSize: 10 << 20, MaxFiles: 5, Workers: 1, Interval: 10 * time.Second},
 		maxPods:       cfg.MaxPods,
 		manifests:     manifestSettings{names: manifest.KeepNames},
 		limitsStorage: true,
-		// Differs from the kubelet: it never evicts pods of files. In run mode all pods are of
-		// files, and a limit would hold for none of them. There, a pod is spared by its priority
-		// alone.
+		// Differs from the kubelet, which never evicts static pods. In run mode all pods are
+		// static, and no limit would apply. Here, only a pod's priority protects it.
 		isCritical:   pod.HasCriticalPriority,
 		volumePeriod: time.Minute,
-		profiling:    true, // which only root sees
+		profiling:    true, // only for root
 		node: node.Settings{
 			Name: cfg.NodeName, KubeletVersion: config.KubeletVersion(cfg.Version), MaxPods: cmp.Or(cfg.MaxPods, admission.LocalMaxPods),
 			LocalStorageCapacityIsolation: true, MaxImages: mostNodeImages,
@@ -145,14 +142,14 @@ func runSettings(cfg *Config) settings {
 	return s
 }
 
-// evictionSettings are those of evictionManager.
+// evictionSettings configures evictionManager.
 type evictionSettings struct {
 	thresholds []eviction.Threshold
 	transition time.Duration
 	maxGrace   int64 // seconds
 }
 
-// evictionSettingsOf returns what the configuration, which was validated, says.
+// evictionSettingsOf returns the eviction settings of a validated configuration.
 func evictionSettingsOf(k *config.KubeletConfiguration) evictionSettings {
 	ts, err := eviction.ParseThresholds(k)
 	if err != nil {
@@ -223,8 +220,8 @@ func imageSettingsOf(k *config.Kubelet) imageSettings {
 	return s
 }
 
-// declaredFeatures are the features that others must know of before they rely on this node
-// (KEP-5328), as far as they are on; nil where none are declared.
+// declaredFeatures returns the enabled features that the control plane must know before it relies
+// on this node (KEP-5328); nil if none are declared.
 func declaredFeatures(k *config.Kubelet) []string {
 	if !k.FeatureEnabled("NodeDeclaredFeatures") {
 		return nil

@@ -6,12 +6,12 @@ import (
 	"berth/internal/storage/mounts"
 )
 
-// sharedMark, in the run directory, says that the root directory was mounted on itself.
+// sharedMark, in the run directory, records that the root directory was bind-mounted on itself.
 const sharedMark = "root.shared"
 
-// shareRoot has mounts in volumes get to the host and follow it, as pods ask by mountPropagation,
-// also where no systemd has made the host's mounts shared. Without it, pods that do not ask run all
-// the same.
+// shareRoot makes mounts propagate between volumes and host, as mountPropagation requires, even if
+// systemd has not made the host's mounts shared. If it fails, pods without mountPropagation still
+// run.
 func (a *Agent) shareRoot() {
 	if a.out.Mounter != nil {
 		return
@@ -22,7 +22,7 @@ func (a *Agent) shareRoot() {
 	}
 }
 
-// unshareRoot undoes shareRoot, by whatever agent, when all pods have ended.
+// unshareRoot undoes shareRoot, by any agent, after all pods have terminated.
 func (a *Agent) unshareRoot() error {
 	if a.out.Mounter != nil {
 		return nil

@@ -24,8 +24,8 @@ import (
 	"berth/internal/storage/plugins"
 )
 
-// Files below the root directory that say who has what of the node; their names and forms are the
-// kubelet's.
+// Checkpoint files of resource assignments below the root directory; their names and formats are
+// the kubelet's.
 const (
 	devicePluginsDir = "device-plugins"
 	cpuStateFile     = "cpu_manager_state"
@@ -34,9 +34,9 @@ const (
 	claimHealthFile  = "dra_health_state"
 )
 
-// sharing is who has which devices, CPUs and memory of the node.
+// sharing holds the resource managers of devices, claims, CPUs and memory.
 type sharing struct {
-	// changed names the pods of which a device, a claim or a plugin has become another.
+	// changed gets the pods whose devices, claims or plugins have changed.
 	changed, claimsChanged *pod.Inbox[pod.UID]
 	layout                 machine.Machine
 	devices                *devicemanager.Manager
@@ -46,7 +46,7 @@ type sharing struct {
 	containers             *containermanager.ContainerManager
 }
 
-// newSharing builds those who share out what plugins and drivers offer. share adds the others.
+// newSharing creates the managers of plugins and drivers. share adds the others.
 func newSharing(g *ground, capacityChanged func()) (s sharing, err error) {
 	s.changed = pod.NewInbox[pod.UID]()
 	if s.layout, err = g.readLayout(); err != nil {
@@ -74,7 +74,7 @@ func newSharing(g *ground, capacityChanged func()) (s sharing, err error) {
 	return s, err
 }
 
-// deviceWatch is what tells of the folder of device plugins; nil is inotify.
+// deviceWatch watches the directory of device plugins; nil is inotify.
 func deviceWatch(open func() (plugins.Watch, error)) func() (devicemanager.Watch, error) {
 	if open == nil {
 		return nil
@@ -82,7 +82,7 @@ func deviceWatch(open func() (plugins.Watch, error)) func() (devicemanager.Watch
 	return func() (devicemanager.Watch, error) { return open() }
 }
 
-// readLayout reads how processors and memory of the machine lie, if anything depends on it.
+// readLayout reads the machine's CPU and memory topology, if a policy depends on it.
 func (b *base) readLayout() (machine.Machine, error) {
 	k := b.cfg.Kubelet
 	if k == nil || k.CPUManagerPolicy == cpumanager.None && k.MemoryManagerPolicy == memorymanager.None && k.TopologyManagerPolicy == topologymanager.None {
@@ -102,7 +102,7 @@ func nodesOf(m machine.Machine) topologymanager.Nodes {
 	return out
 }
 
-// share builds those who share out CPUs and memory, and joins them all.
+// share creates the CPU and memory managers, and connects all managers.
 func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (err error) {
 	k := g.cfg.Kubelet
 	if k == nil {
@@ -113,7 +113,7 @@ func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (er
 	}
 	alignment := topologymanager.NewAlignment(g.out.Metrics)
 	cpus := cpumanager.Config{Runtime: runtime, Changed: pod.NewInbox[pod.UID](), Newest: p.Newest, Alignment: alignment}
-	if k.CPUManagerPolicy == cpumanager.Static { // else nobody takes from the inbox
+	if k.CPUManagerPolicy == cpumanager.Static { // otherwise the inbox has no reader
 		cpus.Changed = p.Subscribe()
 	}
 	if s.cpus, err = cpumanager.New(s.cpuConfig(g, k, cpus)); err != nil {
@@ -145,7 +145,7 @@ func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (er
 	return nil
 }
 
-// cpuConfig completes the configuration of cpuManager.
+// cpuConfig completes the configuration of the CPU manager.
 func (s *sharing) cpuConfig(g *ground, k *config.Kubelet, c cpumanager.Config) cpumanager.Config {
 	c.Policy, c.Options, c.TopologyPolicy = k.CPUManagerPolicy, k.CPUManagerPolicyOptions, k.TopologyManagerPolicy
 	c.Gates = cpumanager.Gates{BetaOptions: k.FeatureEnabled("CPUManagerPolicyBetaOptions"), AlphaOptions: k.FeatureEnabled("CPUManagerPolicyAlphaOptions")}
@@ -154,11 +154,11 @@ func (s *sharing) cpuConfig(g *ground, k *config.Kubelet, c cpumanager.Config) c
 	for _, reserved := range []v1.ResourceList{g.resources.Reservation.Kube(), g.resources.Reservation.System()} {
 		c.ReservedMilliCPU += reserved.Cpu().MilliValue()
 	}
-	c.ReservedCPUs, _ = cpuset.Parse(k.ReservedSystemCPUs) // which was validated
+	c.ReservedCPUs, _ = cpuset.Parse(k.ReservedSystemCPUs) // was validated
 	return c
 }
 
-// reservedMemory is what pods cannot have of each type of memory.
+// reservedMemory returns the reserved amount of each type of memory.
 func reservedMemory(g *ground) v1.ResourceList {
 	out := v1.ResourceList{}
 	for name, capacity := range g.resources.Capacity {
@@ -167,8 +167,8 @@ func reservedMemory(g *ground) v1.ResourceList {
 	return out
 }
 
-// load reads who has what. What cannot be read of CPUs, memory or claims ends the agent: pods run
-// with what nobody would know of.
+// load reads the resource assignments. If those of CPUs, memory or claims cannot be read, the agent
+// exits: pods run with resources that the managers would not know of.
 func (s *sharing) load(g *ground) func(context.Context) error {
 	return func(context.Context) error {
 		if err := s.devices.Load(); err != nil {
@@ -188,7 +188,7 @@ func (s *sharing) load(g *ground) func(context.Context) error {
 	}
 }
 
-// persistence says which of the files that say who has what cannot be written.
+// persistence returns which checkpoints of resource assignments cannot be written.
 func (s *sharing) persistence() error {
 	checks := []health.Check{s.devices.Persistence, s.cpus.Persistence, s.memory.Persistence}
 	if s.claims != nil {
@@ -197,13 +197,13 @@ func (s *sharing) persistence() error {
 	return all(checks...)()
 }
 
-// nodeDevices are what device plugins offer, for the Node.
+// nodeDevices returns the devices of device plugins for the Node.
 func (s *sharing) nodeDevices() (d node.Devices) {
 	d.Capacity, d.Allocatable = s.devices.Capacity()
 	return d
 }
 
-// followClaims puts the pods of which a claim has become another to those of which a device has.
+// followClaims forwards pods with changed claims to changed.
 func (s *sharing) followClaims(ctx context.Context) error {
 	for {
 		select {

@@ -13,13 +13,13 @@ import (
 	"berth/internal/sync/podworkers"
 )
 
-// shutdownFile says when the machine was turned off last; its name and form are the kubelet's.
+// shutdownFile records the last node shutdown; its name and format are the kubelet's.
 const shutdownFile = "graceful_node_shutdown_state"
 
-// shutdownKiller ends pods before the machine is turned off.
+// shutdownKiller terminates pods before a node shutdown.
 type shutdownKiller struct{ workers *podworkers.PodWorkers }
 
-// ShutDownPod ends a pod within so many seconds.
+// ShutDownPod terminates a pod with this grace period, in seconds.
 func (k shutdownKiller) ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodStatus)) {
 	k.workers.UpdatePod(podworkers.UpdatePodOptions{
 		UpdateType: podworkers.SyncPodKill, Pod: p,
@@ -29,8 +29,8 @@ func (k shutdownKiller) ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodS
 	})
 }
 
-// newShutdown builds what ends pods before the machine is turned off; patcher is nil where nobody
-// reads statuses at the API server.
+// newShutdown creates the graceful node shutdown; patcher is nil if statuses are not written to an
+// API server.
 func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patcher, known <-chan struct{}, nodeChanged func()) *nodeshutdown.Manager {
 	var tell func(context.Context, []pod.UID) error
 	if patcher != nil {
@@ -41,7 +41,7 @@ func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patc
 		connect = func(ctx context.Context) (nodeshutdown.Logind, error) {
 			c, err := logind.Dial(ctx, logind.Config{})
 			if err != nil {
-				return nil, err // and no nil of a type
+				return nil, err // not a typed nil
 			}
 			return c, nil
 		}
@@ -57,8 +57,7 @@ func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patc
 	})
 }
 
-// podsToEnd returns the pods that are wanted, and those that nobody wants any more and that are
-// ending.
+// podsToEnd returns the desired pods, and the terminating ones that are no longer desired.
 func podsToEnd(wanted *pod.Manager, workers *podworkers.PodWorkers) []*v1.Pod {
 	out := wanted.List()
 	for _, uid := range workers.AllEnding() {

@@ -14,7 +14,7 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// newStats builds what reads the use of pods and node.
+// newStats creates the collector of resource usage of pods and node.
 func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podView, m *volumes.Manager) *stats.Collector {
 	return stats.New(stats.Config{
 		NodeName: b.cfg.NodeName, RootDir: b.cfg.RootDir, PodLogsDir: b.cfg.PodLogsDir, Hierarchy: cgroupstat.Detect,
@@ -27,8 +27,8 @@ func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podView, m *volumes
 	})
 }
 
-// systemCgroups returns the cgroups of the node's own parts that the configuration names, by their
-// names in the summary.
+// systemCgroups returns the configured cgroups of system components, by their names in the Summary
+// API.
 func systemCgroups(k *config.Kubelet) map[string]string {
 	all := map[string]string{
 		summary.SystemContainerKubelet: k.KubeletCgroups, summary.SystemContainerRuntime: k.RuntimeCgroups, summary.SystemContainerMisc: k.SystemCgroups,

@@ -17,22 +17,22 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// pluginsDir and registryDir are folders below the root directory: of plugins, and of the sockets
-// on which they register.
+// pluginsDir and registryDir are directories below the root directory: of plugins, and of their
+// registration sockets.
 const (
 	pluginsDir  = "plugins"
 	registryDir = "plugins_registry"
 )
 
-// storage is what makes volumes of CSI drivers.
+// storage holds the volume manager and the CSI drivers.
 type storage struct {
 	drivers *csi.Drivers
 	plugins *plugins.Watcher
 	volumes *volumes.Manager
-	sweep   func() error // removes what an earlier agent has mounted half way; nil: nothing is mounted here
+	sweep   func() error // removes incomplete mounts of an earlier agent; nil: nothing is mounted here
 }
 
-// newStorage builds volumes, and what finds the drivers of some.
+// newStorage creates the volume manager and the watcher of CSI drivers.
 func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage, err error) {
 	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Metrics: g.out.Metrics, Dial: g.out.DialPlugin}
 	if !g.api.isPrivate() {
@@ -71,7 +71,7 @@ func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage,
 	return s, nil
 }
 
-// load finds what an earlier agent left of volumes.
+// load finds the volumes of an earlier agent.
 func (s *storage) load(log *slog.Logger) func() {
 	return func() {
 		if s.sweep != nil {
@@ -83,8 +83,8 @@ func (s *storage) load(log *slog.Logger) func() {
 	}
 }
 
-// sources returns what reports the claims and CSI drivers that volumes of pods are made from, nil
-// if no pod has such a volume.
+// sources returns a function that reports the claims and CSI drivers of the pods' volumes, nil if
+// no pod has such a volume.
 func (s *storage) sources(rootDir string) func([]*v1.Pod) *server.VolumeSources {
 	external := func(v v1.Volume) bool { return v.CSI != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
 	return func(pods []*v1.Pod) (out *server.VolumeSources) {
@@ -103,8 +103,8 @@ func (s *storage) sources(rootDir string) func([]*v1.Pod) *server.VolumeSources 
 	}
 }
 
-// unstageLimit bounds how long an agent that has ended all pods waits for drivers to take down what
-// the pods shared.
+// unstageLimit bounds how long an agent that has stopped all pods waits for drivers to unstage
+// shared volumes.
 const unstageLimit = 30 * time.Second
 
 func (a *Agent) drainVolumes(ctx context.Context) error {

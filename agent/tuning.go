@@ -13,7 +13,7 @@ import (
 	"berth/internal/record/events"
 )
 
-// tuningOf returns what the configuration says of the kernel and of the agent's process.
+// tuningOf returns the configured settings of the kernel and the agent's process.
 func tuningOf(k *config.Kubelet) tuning.Settings {
 	score := int(*k.OOMScoreAdj)
 	s := tuning.Settings{
@@ -33,7 +33,7 @@ func newTuner(b *base) *tuning.Tuner {
 	return &tuning.Tuner{Settings: b.settings.tuning, Machine: machine, Log: b.cfg.Log}
 }
 
-// reconcileChains keeps the chains that other programs expect of a kubelet in iptables.
+// reconcileChains maintains the iptables chains that other programs expect of a kubelet.
 func reconcileChains(b *base) func(context.Context) error {
 	k := iptables.Keeper{Machine: b.out.Chains, Log: b.cfg.Log}
 	if k.Machine == nil {
@@ -42,14 +42,14 @@ func reconcileChains(b *base) func(context.Context) error {
 	return k.Run
 }
 
-// swapsFile lists what the machine swaps to (proc_swaps(5)): a title, and a line for each.
+// swapsFile lists the swap areas (proc_swaps(5)): a title, and a line for each.
 const swapsFile = "/proc/swaps"
 
-// swaps reports whether a machine with that swapsFile swaps.
+// swaps reports whether swapsFile lists a swap area.
 func swaps(content []byte) bool { return strings.Count(string(content), "\n") > 1 }
 
-// reportSwappedMemory warns where volumes in memory, with Secrets in them, may reach a disk:
-// with such a swapsFile, and a tmpfs that has no option to be kept out of that.
+// reportSwappedMemory warns if memory-backed volumes, which hold Secrets, may be swapped to disk:
+// swap is on, and tmpfs has no noswap option.
 func (g *ground) reportSwappedMemory(swapsFile string, noswap func() bool) {
 	content, err := os.ReadFile(swapsFile)
 	if err != nil || !swaps(content) || noswap() {
@@ -61,10 +61,10 @@ func (g *ground) reportSwappedMemory(swapsFile string, noswap func() bool) {
 	g.recorder.NodeEvent(v1.EventTypeWarning, "PossibleMemoryBackedVolumesOnDisk", message)
 }
 
-// cgroupV1 is what is to be known of such a host (KEP-5573: cgroup v1 goes).
+// cgroupV1 is the message for a host with cgroup v1 (KEP-5573: removal of cgroup v1).
 const cgroupV1 = "cgroup v1 support is unsupported and will be removed in a future release"
 
-// tellCgroupV1 warns of a host with version 1 of cgroups.
+// tellCgroupV1 records a warning for a host with cgroup v1.
 func tellCgroupV1(r *events.Recorder, version int) {
 	if version == 1 {
 		r.NodeEvent(v1.EventTypeWarning, "CgroupV1", cgroupV1)

@@ -16,23 +16,23 @@ import (
 	"berth/internal/sync/podworkers"
 )
 
-// podView is the pods as clients see them: what is desired with what is reported.
+// podView returns the pods as clients see them: desired state with reported status.
 type podView struct {
 	desired *pod.Manager
 	status  *status.Manager
 	workers *podworkers.PodWorkers
 	pleg    *pleg.PLEG
-	since   time.Time // the agent's start
+	since   time.Time // start of the agent
 }
 
-// getPod returns the pod with its newest status; it is shared and must not be changed. A pod that
-// is no longer wanted but still ends is shown as being deleted.
+// getPod returns the pod with its newest status; it is shared and must not be modified. A pod that
+// is terminating and no longer desired is shown as being deleted.
 func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
-	uid = v.desired.TranslateUID(uid) // clients of the API know a static pod by its mirror
+	uid = v.desired.TranslateUID(uid) // API clients use the UID of the mirror pod
 	p, wanted := v.desired.Get(uid)
 	if !wanted {
 		last, ok := v.status.Pod(uid)
-		if !ok { // this agent has said nothing of it yet
+		if !ok { // not reported yet by this agent
 			last, ok = v.workers.Ending(uid)
 		}
 		if !ok {
@@ -50,7 +50,7 @@ func (v podView) getPod(uid pod.UID) (*v1.Pod, bool) {
 	return &out, true
 }
 
-// listPods returns all pods as getPod does, ordered by namespace and name.
+// listPods returns all pods like getPod, ordered by namespace and name.
 func (v podView) listPods() []*v1.Pod {
 	uids := map[pod.UID]bool{}
 	for _, p := range v.desired.List() {

@@ -28,19 +28,19 @@ import (
 	"berth/internal/sync/syncloop"
 )
 
-// Files below the root directory in which an agent leaves to the next what it knows.
+// State files below the root directory.
 const (
 	allocationsFile = "pod_allocations.json"
 	probesFile      = "probes.json"
 	statusesFile    = "statuses.json"
-	// manifestsDir is the folder of the last good version of each manifest.
+	// manifestsDir stores the last good version of each manifest.
 	manifestsDir = "manifests"
-	// imageRecordsDir is the folder that says with which credentials images were pulled; its name
-	// and form are the kubelet's.
+	// imageRecordsDir stores with which credentials images were pulled; its name and format are the
+	// kubelet's.
 	imageRecordsDir = "image_manager"
 )
 
-// Agent is a built agent: groups of components, in the order in which they are built.
+// Agent is an assembled agent: groups of components, in the order in which they are created.
 type Agent struct {
 	ground
 	containerRuntime
@@ -55,62 +55,62 @@ type Agent struct {
 	desired
 	serving serving
 	listeners
-	service *systemd.Notifier // tells systemd how the agent is
+	service *systemd.Notifier // notifies systemd of the agent's state
 	ending
 }
 
-// nodeParts are the Node and what keeps it.
+// nodeParts are the components of the Node object.
 type nodeParts struct {
 	node          nodeSource
 	runtimeHealth *node.RuntimeHealth
-	ranges        *podCIDRs // nil where the runtime is told nothing
+	ranges        *podCIDRs // nil if no ranges are published
 	conditions    *health.Table
 	tuner         *tuning.Tuner
 	nodeObject    *node.Node
 }
 
-// observation is what the runtime shows.
+// observation holds the components that observe the runtime.
 type observation struct {
 	pleg  *pleg.PLEG
 	kills *oom.Kills
 	// oomWatcher is nil on a host without cgroups.
 	oomWatcher *oom.Watcher
-	// containerLogs keeps the logs of containers within their limits; nil where they have none.
+	// containerLogs rotates container logs; nil if rotation is off.
 	containerLogs *containerlogs.Manager
 }
 
-// usage is what looks at pods that run.
+// usage holds the components that measure running pods.
 type usage struct {
 	view       podView
-	nodeView   *localapi.View // what kubectl can read where there is no API of this machine
+	nodeView   *localapi.View // for kubectl, without a local API
 	podMetrics *metrics.Pods
 	stats      *stats.Collector
 	evictions
-	// atShutdown ends pods before the machine is turned off.
+	// atShutdown terminates pods before a node shutdown.
 	atShutdown *nodeshutdown.Manager
 	traces     *tracing.Exporter
 }
 
-// desired is where pods come from, and who hears of them.
+// desired holds the pod sources and the sync loop that acts on them.
 type desired struct {
 	source *podconfig.PodConfig
 	reporting
 	loop *syncloop.SyncLoop
 }
 
-// listeners are the ports at which clients ask.
+// listeners are the ports for clients.
 type listeners struct {
 	listen   func() (net.Listener, error)
-	listener chan net.Listener // capacity 1; opened by Run, taken by the server
+	listener chan net.Listener // capacity 1; opened by Run, received by the server
 	server   *server.Server
-	// podResources tells who has what of the node.
+	// podResources reports resource assignments.
 	podResources *podresources.Server
 }
 
-// ending is how the agent ends.
+// ending holds the state of stopping the agent.
 type ending struct {
-	asked context.Context    // done when a client has asked to stop
-	ask   context.CancelFunc // asks
+	asked context.Context    // done when a client has requested a stop
+	ask   context.CancelFunc // requests a stop
 	drain *drain.Drain
 
 	mu     sync.Mutex
@@ -122,7 +122,7 @@ func newEnding(atExit AtExit) ending {
 	return ending{asked: asked, ask: ask, atExit: atExit}
 }
 
-// wire builds every group of components from those before it.
+// wire creates every group of components from the earlier ones.
 func wire(cfg Config, out Outside) (_ *Agent, err error) {
 	a := &Agent{ending: newEnding(cfg.AtExit)}
 	if a.ground, err = newGround(cfg, out); err != nil {

@@ -1,15 +1,14 @@
-// Package checkpoint is how the agent keeps on disk what must survive it. There are two kinds.
+// Package checkpoint persists the agent's state on disk. There are two kinds of files.
 //
-// Durable: Write, WriteAll and Remove return when what they did is not lost in a power cut.
-// Warm: WriteWarm, WarmFile, WarmTable and WarmLog survive the end of the agent, however it ends,
-// but perhaps not a power cut, which ends the containers that they tell of too. The last three are
-// written behind the owner, at most once a second. No kind leaves a file that is half of the old
-// content and half of the new: a reader sees one or the other, and what a power cut has torn is set
-// aside.
+// Durable: Write, WriteAll and Remove return when their effect survives a power failure. Warm:
+// WriteWarm, WarmFile, WarmTable and WarmLog survive any exit of the agent, but perhaps not a power
+// failure, which also terminates the containers that they describe. The last three are written
+// asynchronously, at most once a second. No file ever mixes old and new content: a reader sees one
+// or the other, and what a power failure has torn is set aside.
 //
-// Owns: how such files are written, what becomes of one that cannot be read, the words for both.
+// Owns: how such files are written, how unreadable files are handled, the messages for both.
 // Reads: the files, once, at the start.
-// Never: decides what is kept.
+// Never: decides what is persisted.
 package checkpoint
 
 import (
@@ -24,30 +23,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AsideSuffix is what is appended to the name of a file that cannot be read.
+// AsideSuffix is appended to the name of an unreadable file.
 const AsideSuffix = ".corrupt"
 
-// What earlier versions appended to the names of files that they set aside, or did not finish.
+// Suffixes of earlier versions for files that were set aside, or not finished.
 var (
 	oldAside      = []string{".bad", ".unusable"}
 	oldUnfinished = []string{".tmp", ".new", ".next"}
 )
 
-// Content is what a file is to hold.
+// Content is the new content of a file.
 type Content struct {
 	Path  string
 	Mode  fs.FileMode
 	Bytes []byte
 }
 
-// Write replaces the file in one step, and is durable: it returns when the new content is not lost
-// in a power cut. The folder must exist. The error names the file, the cause and the fix.
+// Write replaces the file atomically and durably: it returns when the new content survives a power
+// failure. The directory must exist. The error names the file, the cause and the remedy.
 func Write(path string, mode fs.FileMode, content []byte) error {
 	return WriteAll(Content{path, mode, content})
 }
 
 // WriteAll is Write for files that belong together: if one cannot be written, none is replaced. An
-// agent that is killed may have replaced the first ones.
+// agent that is killed meanwhile may have replaced the first ones.
 func WriteAll(files ...Content) error {
 	for i, c := range files {
 		if err := stage(c, (*os.File).Sync); err != nil {
@@ -68,7 +67,7 @@ func WriteAll(files ...Content) error {
 	return nil
 }
 
-// WriteWarm is Write for what may be lost in a power cut: it does not wait for the disk.
+// WriteWarm is Write for content that may be lost in a power failure: it does not sync the disk.
 func WriteWarm(path string, mode fs.FileMode, content []byte) error {
 	if err := stage(Content{path, mode, content}, func(*os.File) error { return nil }); err != nil {
 		return err
@@ -76,12 +75,12 @@ func WriteWarm(path string, mode fs.FileMode, content []byte) error {
 	return publish(path)
 }
 
-// stage writes the content beside its path. A file has one writer at a time.
+// stage writes the content to a temporary file beside path. A file has one writer at a time.
 func stage(c Content, sync func(*os.File) error) error {
 	if _, err := allow(c.Path, 0); err != nil {
 		return failed("write", c.Path, err)
 	}
-	temp := unfinished(c.Path) // that of an agent that was killed is overwritten
+	temp := unfinished(c.Path) // that of a killed agent is overwritten
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return failed("write", c.Path, err)
@@ -99,8 +98,8 @@ func stage(c Content, sync func(*os.File) error) error {
 	return nil
 }
 
-// publish gives the file that was staged the name. A folder that has it, which no file replaces, is
-// set aside.
+// publish renames the staged file to path. A directory of that name, which a file cannot replace,
+// is set aside.
 func publish(path string) error {
 	temp := unfinished(path)
 	err := os.Rename(temp, path)
@@ -115,20 +114,20 @@ func publish(path string) error {
 	return nil
 }
 
-// unfinished is the name of the file that replaces the one at path.
+// unfinished returns the name of the temporary file for path.
 func unfinished(path string) string {
 	dir, name := filepath.Split(path)
 	return dir + "." + name + ".tmp"
 }
 
-// Remove removes the files durably. One that is not there is no error; its folder must be.
+// Remove removes the files durably. A missing file is no error; its directory must exist.
 func Remove(paths ...string) error {
 	var errs []error
 	inFolder := map[string]string{}
 	for _, path := range paths {
 		_, err := allow(path, 0)
 		if err == nil {
-			err = os.RemoveAll(path) // a folder may be in its place
+			err = os.RemoveAll(path) // there may be a directory in its place
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, failed("remove", path, err))
@@ -142,7 +141,7 @@ func Remove(paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// RemoveAll removes the file and all that was set aside or left of it, by earlier versions too.
+// RemoveAll removes the file and everything set aside or left of it, including by earlier versions.
 func RemoveAll(path string) error {
 	names := []string{path, path + AsideSuffix, unfinished(path)}
 	for _, suffix := range slices.Concat(oldUnfinished, oldAside) {
@@ -168,8 +167,8 @@ func syncFolder(path string) error {
 	return nil
 }
 
-// Read has decode read the file, if there is one. A file that it cannot read is set aside, and the
-// error says so: the owner goes on without it. what names the content: "verdicts of probes".
+// Read passes the file to decode, if it exists. A file that cannot be decoded is set aside, and the
+// error reports it: the owner continues without it. what names the content: "verdicts of probes".
 func Read(path, what string, decode func([]byte) error) error {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -189,16 +188,16 @@ func Read(path, what string, decode func([]byte) error) error {
 	return fmt.Errorf("%w; the file is kept as %s", err, aside)
 }
 
-// UnknownVersion is the error of a file in a form that this version does not know.
+// UnknownVersion returns the error for a file in an unknown format version.
 func UnknownVersion(is, known int) error {
 	return fmt.Errorf("version %d is not known, %d is", is, known)
 }
 
-// SetAside moves a file that cannot be read out of the way, for somebody to look at, and returns
-// its new path. An earlier one is lost.
+// SetAside renames an unreadable file for later inspection, and returns its new path. An earlier
+// one is overwritten.
 func SetAside(path string) (aside string, err error) {
 	aside = path + AsideSuffix
-	// What is set aside may be a folder, and so may what was set aside before.
+	// The file, or one that was set aside before, may be a directory.
 	for _, suffix := range append(oldAside, AsideSuffix) {
 		if err := os.RemoveAll(path + suffix); err != nil {
 			return "", failed("set aside", path, err)
@@ -210,14 +209,15 @@ func SetAside(path string) (aside string, err error) {
 	return aside, nil
 }
 
-// IsAside reports whether the name is that of a file that was set aside, by this version or before.
+// IsAside reports whether the name is that of a file that was set aside, by this version or an
+// earlier one.
 func IsAside(name string) bool {
 	return slices.ContainsFunc(append(oldAside, AsideSuffix), func(suffix string) bool {
 		return strings.HasSuffix(name, suffix)
 	})
 }
 
-// fixes are what helps against the errors of disks.
+// fixes are the remedies for disk errors.
 var fixes = map[unix.Errno]string{
 	unix.ENOSPC: "free space on its file system",
 	unix.EDQUOT: "raise the quota, or free space on its file system",
@@ -227,8 +227,8 @@ var fixes = map[unix.Errno]string{
 	unix.EIO:    "look at the disk; the kernel's log says more",
 }
 
-// failed returns the error of an operation on a file: the file, the cause and, where one is known,
-// the fix.
+// failed returns the error of an operation on a file: the file, the cause and, if known, the
+// remedy.
 func failed(operation, path string, err error) error {
 	if fix := fixes[errnoOf(err)]; fix != "" {
 		return fmt.Errorf("%s %s: %w; %s", operation, path, cause(err), fix)
@@ -241,7 +241,7 @@ func errnoOf(err error) unix.Errno {
 	return errno
 }
 
-// cause takes the names of files and system calls off an error.
+// cause strips the names of files and system calls from an error.
 func cause(err error) error {
 	if errno := errnoOf(err); errno != 0 {
 		return errno

@@ -7,22 +7,21 @@ import (
 	"sync"
 )
 
-// Fault stands in for a disk that fails. Of size bytes that are about to be written it returns how
-// many are, and the error of the rest. Size 0 is a step that needs no space, such as a removal.
+// Fault simulates a failing disk. Of size bytes to be written it returns how many are, and the
+// error for the rest. Size 0 is a step that needs no space, such as a removal.
 type Fault func(size int) (written int, err error)
 
-// faults are those of files, and of what is below folders. The paths tell apart the tests of one
-// process, which run side by side.
+// faults maps files and directories to faults. Paths isolate the parallel tests of one process.
 var faults sync.Map
 
-// Inject makes writes of the file, or below the folder, fail until the returned function is called.
-// It is for package checkpointtest alone.
+// Inject makes writes of the file, or below the directory, fail until the returned function is
+// called. Only package checkpointtest uses it.
 func Inject(path string, f Fault) (mend func()) {
 	faults.Store(path, f)
 	return func() { faults.Delete(path) }
 }
 
-// allow returns how many of the bytes may be written to the file, and the error of the rest.
+// allow returns how many of the bytes may be written to the file, and the error for the rest.
 func allow(path string, size int) (written int, err error) {
 	written = size
 	faults.Range(func(faulty, f any) bool {
@@ -41,7 +40,7 @@ func write(f *os.File, path string, content []byte) error {
 	return errors.Join(err, fault)
 }
 
-// appendTo adds to the end of the file, which must be there.
+// appendTo appends to the file, which must exist.
 func appendTo(path string, content []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err == nil {
@@ -53,8 +52,8 @@ func appendTo(path string, content []byte) error {
 	return nil
 }
 
-// Allow returns the error of the disk that stands in for that of the file, for owners that write
-// files themselves; nil without one.
+// Allow returns the injected error for the file, for owners that write files themselves; nil
+// without one.
 func Allow(path string, size int) error {
 	_, err := allow(path, size)
 	return err

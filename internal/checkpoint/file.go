@@ -6,31 +6,31 @@ import (
 	"log/slog"
 )
 
-// FileConfig is what a WarmFile is made from.
+// FileConfig is the configuration of a WarmFile.
 type FileConfig[T any] struct {
-	// Path is the file's place; "" keeps nothing. Its folder must exist when Run begins.
+	// Path is the path of the file; "" persists nothing. Its directory must exist when Run starts.
 	Path string
-	// Version is that of the content's form. A file of another one cannot be read.
+	// Version is the version of the content's format. A file of another one is unreadable.
 	Version int
 	// What names the content in the log and in errors: "verdicts of probes".
 	What string
-	// Content returns what is to be written. It is called from one goroutine.
+	// Content returns the content to write. It is called from one goroutine.
 	Content func() T
 	Log     *slog.Logger
 }
 
-// WarmFile is one document on disk, JSON with a version, which is written whole. Changed and Health
-// are safe for concurrent use, the rest is the owner's.
+// WarmFile is one document on disk, JSON with a version, which is written as a whole. Changed and
+// Health are safe for concurrent use; the other methods are for the owner.
 type WarmFile[T any] struct {
 	FileConfig[T]
 	*Writer
 	changed chan struct{} // capacity 1
 }
 
-// document is a file's form.
+// document is the file format.
 type document[T any] struct {
 	Version int `json:"version"`
-	// Epoch is that of a WarmTable.
+	// Epoch is the epoch of a WarmTable.
 	Epoch   string `json:"epoch,omitempty"`
 	Content T      `json:"content"`
 }
@@ -44,8 +44,8 @@ func NewFile[T any](cfg FileConfig[T]) *WarmFile[T] {
 	return f
 }
 
-// Load returns what an earlier agent kept, nothing if there is no file. A file that cannot be read
-// is set aside, and is the error, which says so: the agent goes on without it.
+// Load returns the content persisted by an earlier agent, zero if there is no file. An unreadable
+// file is set aside, and the error reports it: the agent continues without it.
 func (f *WarmFile[T]) Load() (T, error) {
 	var d document[T]
 	if f.Path == "" {
@@ -66,7 +66,7 @@ func (f *WarmFile[T]) Load() (T, error) {
 	return d.Content, err
 }
 
-// Changed says that the content is another one now. It does not block.
+// Changed signals that the content has changed. It does not block.
 func (f *WarmFile[T]) Changed() {
 	select {
 	case f.changed <- struct{}{}:
@@ -78,7 +78,7 @@ func (f *WarmFile[T]) write() error {
 	return writeDocument(f.Path, document[T]{Version: f.Version, Content: f.Content()})
 }
 
-// writeDocument makes d the file's content; with "" as path it does nothing.
+// writeDocument writes d to the file; if path is "", it does nothing.
 func writeDocument[T any](path string, d document[T]) error {
 	if path == "" {
 		return nil

@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	// maxRecord is the longest record; a longer one is a sign of a damaged file.
+	// maxRecord is the maximum length of a record; a longer one indicates a damaged file.
 	maxRecord = 1 << 16
-	// frameHeader is what stands before a record: its checksum and its length, each a uint32 in
-	// little-endian order.
+	// frameHeader precedes a record: its checksum and its length, each a uint32 in little-endian
+	// order.
 	frameHeader = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// LogConfig is what a WarmLog needs. All fields are required.
+// LogConfig is the configuration of a WarmLog. All fields are required.
 type LogConfig struct {
-	// Dir is the file's folder, which is made; Name the file's name there.
+	// Dir is the directory of the file, which is created; Name the file's name.
 	Dir, Name string
-	// Version is that of the records' form. A file of another version is set aside.
+	// Version is the version of the records' format. A file of another version is set aside.
 	Version int
 	// Limit is the length in bytes at which the file is replaced by a snapshot.
 	Limit int64
-	// Lock guards the state that the records describe, and what is appended and not written yet. No
-	// file is waited for while it is held.
+	// Lock guards the state that the records describe, and appended records that are not written
+	// yet. It is not held during file I/O.
 	Lock sync.Locker
-	// Snapshot calls add with records from which the state can be made again. It is called with
-	// Lock held; add keeps no record.
+	// Snapshot calls add with records from which the state can be restored. It is called with Lock
+	// held; add does not retain the record.
 	Snapshot func(add func(record []byte))
 	Log      *slog.Logger
 }
 
-// WarmLog keeps a state as records that are appended to a file. A file that has grown to its limit
-// is replaced by a snapshot. What cannot be written is not queued: a later snapshot makes up for
-// it.
+// WarmLog persists a state as records that are appended to a file. A file that reaches its limit is
+// replaced by a snapshot. Records that cannot be written are not queued: a later snapshot includes
+// them.
 type WarmLog struct {
 	LogConfig
 	*Writer
@@ -53,26 +53,25 @@ type WarmLog struct {
 	pending []byte // guarded by Lock; frames that are not in the file yet
 	stale   bool   // guarded by Lock; the file lacks more than pending: it needs a snapshot
 
-	size int64 // of the file; Load's, then Run's own
+	size int64 // of the file; used by Load, then only by Run
 }
 
-// NewLog returns a log that was not read yet.
+// NewLog returns a log that has not been read yet.
 func NewLog(c LogConfig) *WarmLog {
 	l := &WarmLog{LogConfig: c, path: filepath.Join(c.Dir, c.Name), wake: make(chan struct{}, 1)}
 	l.Writer = NewWriter(WriterConfig{What: c.Name, Log: c.Log, Wake: l.wake, Write: l.write})
 	return l
 }
 
-// header is the first line of the file.
+// header returns the first line of the file.
 func (l *WarmLog) header() string { return fmt.Sprintf("berth %s %d\n", l.Name, l.Version) }
 
-// Append hands a record over to be written. The caller holds Lock; the record may be reused at
-// once.
+// Append queues a record for writing. The caller holds Lock; the record may be reused immediately.
 func (l *WarmLog) Append(record []byte) {
 	if len(record) > maxRecord {
-		return // it would look like damage when it is read
+		return // a reader would take it for damage
 	}
-	if !l.stale { // else the snapshot has it
+	if !l.stale { // otherwise the snapshot has it
 		l.pending = appendFrame(l.pending, record)
 	}
 	if int64(len(l.pending)) > l.Limit {
@@ -94,15 +93,15 @@ func appendFrame(b, record []byte) []byte {
 	return append(b, record...)
 }
 
-// Load calls replay, with Lock held, for each record of the file. A record that was written half,
-// as by a process that was killed, is left out. A file with a damaged record is set aside, and what
-// stands before it is taken; of one of another version nothing is. The error says that the folder
-// cannot be used.
+// Load calls replay, with Lock held, for each record of the file. A partial record, as written by a
+// killed process, is skipped. A file with a damaged record is set aside after the records before it
+// were replayed; a file of another version is set aside entirely. The error means that the
+// directory cannot be used.
 func (l *WarmLog) Load(replay func(record []byte) error) error {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return fmt.Errorf("%s: %w", l.Name, err)
 	}
-	// An earlier version that was killed may have left it.
+	// A killed agent of an earlier version may have left it.
 	if err := os.Remove(l.path + ".tmp"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", l.Name, err)
 	}
@@ -128,13 +127,13 @@ func (l *WarmLog) Load(replay func(record []byte) error) error {
 	return nil
 }
 
-// damagedError says that a file holds something that was never written to it.
+// damagedError is returned for content that was never written to the file.
 type damagedError struct{ what string }
 
 // Error implements error.
 func (e *damagedError) Error() string { return e.what }
 
-// read replays the file and returns the length of its good part.
+// read replays the file and returns the length of its valid part.
 func (l *WarmLog) read(replay func([]byte) error) (good int64, err error) {
 	f, err := os.Open(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +147,7 @@ func (l *WarmLog) read(replay func([]byte) error) (good int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if l.size = st.Size(); l.size == 0 { // none was written so
+	if l.size = st.Size(); l.size == 0 { // an empty file is never written
 		return 0, &damagedError{"it is empty"}
 	}
 	in := bufio.NewReaderSize(f, maxRecord)
@@ -197,7 +196,7 @@ func unlessEnd(err error) error {
 	return err
 }
 
-// write brings the file up to date.
+// write updates the file.
 func (l *WarmLog) write() error {
 	l.Lock.Lock()
 	content := l.pending
@@ -230,7 +229,7 @@ func (l *WarmLog) write() error {
 	l.Lock.Lock()
 	l.pending, l.stale = nil, true
 	l.Lock.Unlock()
-	if !whole && errors.Is(err, fs.ErrNotExist) { // somebody removed it
+	if !whole && errors.Is(err, fs.ErrNotExist) { // another process removed it
 		return l.write()
 	}
 	return err

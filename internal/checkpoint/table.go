@@ -11,52 +11,51 @@ import (
 	"maps"
 )
 
-// fewest is how many changes are appended at least before a table is written whole.
+// fewest is the minimum number of changes that are appended before a table is rewritten.
 const fewest = 100
 
-// Changes names the keys of which what is to be kept may have changed since it was last asked.
-// *pod.Inbox is one.
+// Changes returns the keys whose entries may have changed since the last call. *pod.Inbox
+// implements it.
 type Changes[K ~string] interface {
 	Wake() <-chan struct{}
 	Take() []K
 }
 
-// TableConfig is what a WarmTable is made from.
+// TableConfig is the configuration of a WarmTable.
 type TableConfig[K ~string, V any] struct {
-	// Path is the file's place; "" keeps nothing. Its folder must exist when Run begins.
+	// Path is the path of the file; "" persists nothing. Its directory must exist when Run starts.
 	Path string
-	// Version is that of the form. A file of another one cannot be read.
+	// Version is the version of the format. A file of another one is unreadable.
 	Version int
 	// What names the content in the log and in errors: "verdicts of probes".
 	What string
-	// Epoch names what the content does not outlive: a file of another one says nothing. Nil is for
-	// content that outlives everything.
+	// Epoch identifies the lifetime of the content, such as a boot: the content of another one is
+	// ignored. Nil: the content has no such limit.
 	Epoch func() string
-	// Changes get a key before anybody can learn that what is kept under it has changed, and not
-	// before Get would say so.
+	// Changes gets a key before a reader can see that its entry has changed, and not before Get
+	// returns the change.
 	Changes Changes[K]
-	// All returns what is to be kept, Get what of it is under one key. They are called from one
+	// All returns all entries to persist, Get the entry of one key. They are called from one
 	// goroutine.
 	All func() map[K]V
 	Get func(K) (V, bool)
 	Log *slog.Logger
 }
 
-// WarmTable is one file of many entries, of which a change costs what the entry costs and not what
-// the table does. It is a document as a WarmFile's, followed by the changes to it, each a line of
-// JSON; when they are more than the entries, the file is written whole. It is written whole too by
-// each agent's first write, and after one that failed: what is not a whole line can only be the
-// last.
+// WarmTable is one file of many entries, in which a change costs as much as the entry, not the
+// table. It is a document like a WarmFile's, followed by changes, each a line of JSON; when they
+// outnumber the entries, the file is rewritten. Each agent's first write, and the one after a
+// failure, also rewrites it: only the last line can be incomplete.
 type WarmTable[K ~string, V any] struct {
 	TableConfig[K, V]
 	*Writer
 
-	// of the goroutine of Run:
-	saved    map[K]struct{} // the keys in the file; nil: the next write is a whole one
-	appended int            // changes of keys since the last whole write
+	// Used only by Run's goroutine:
+	saved    map[K]struct{} // the keys in the file; nil: the next write rewrites it
+	appended int            // changed keys since the last rewrite
 }
 
-// change is what a line says: entries that are new or others now, and keys that have none any more.
+// change is the content of a line: new or changed entries, and removed keys.
 type change[K ~string, V any] struct {
 	Set  map[K]V `json:"set,omitempty"`
 	Gone []K     `json:"gone,omitempty"`
@@ -74,8 +73,8 @@ func NewTable[K ~string, V any](cfg TableConfig[K, V]) *WarmTable[K, V] {
 	return t
 }
 
-// Load returns what an earlier agent kept, nothing if there is no file. A file that cannot be read
-// is set aside, and is the error, which says so: the agent goes on without it.
+// Load returns the entries persisted by an earlier agent, nil if there is no file. An unreadable
+// file is set aside, and the error reports it: the agent continues without it.
 func (t *WarmTable[K, V]) Load() (content map[K]V, err error) {
 	if t.Path == "" {
 		return nil, nil
@@ -87,7 +86,7 @@ func (t *WarmTable[K, V]) Load() (content map[K]V, err error) {
 	return content, err
 }
 
-// decode returns the document of the file with its changes.
+// decode returns the document of the file with its changes applied.
 func (t *WarmTable[K, V]) decode(b []byte) (map[K]V, error) {
 	in := json.NewDecoder(bytes.NewReader(b))
 	var d document[map[K]V]
@@ -104,7 +103,7 @@ func (t *WarmTable[K, V]) decode(b []byte) (map[K]V, error) {
 		var c change[K, V]
 		err := in.Decode(&c)
 		switch {
-		case errors.Is(err, io.ErrUnexpectedEOF): // its agent ended in the last line
+		case errors.Is(err, io.ErrUnexpectedEOF): // the agent was killed during a write
 			t.Log.Info("the last record was not written to its end and is left out", "path", t.Path)
 			return d.Content, nil
 		case err == io.EOF:
@@ -122,16 +121,16 @@ func (t *WarmTable[K, V]) decode(b []byte) (map[K]V, error) {
 	}
 }
 
-// write brings the file up to date.
+// write updates the file.
 func (t *WarmTable[K, V]) write() error {
-	// They are taken before what is under them is read: what changes meanwhile comes again.
+	// The keys are taken before their entries are read: later changes add them again.
 	keys := t.Changes.Take()
 	if t.Path == "" {
 		return nil
 	}
 	if t.saved != nil && t.appended+len(keys) <= max(len(t.saved), fewest) {
 		err := t.append(keys)
-		if !errors.Is(err, fs.ErrNotExist) { // else somebody removed it
+		if !errors.Is(err, fs.ErrNotExist) { // otherwise another process removed it
 			return err
 		}
 	}
@@ -152,7 +151,7 @@ func (t *WarmTable[K, V]) writeWhole() error {
 	return nil
 }
 
-// append adds a line about the keys to the file, which must be there.
+// append appends a line with the keys' entries to the file, which must exist.
 func (t *WarmTable[K, V]) append(keys []K) (err error) {
 	c := change[K, V]{Set: map[K]V{}}
 	for _, k := range keys {

@@ -9,42 +9,42 @@ import (
 )
 
 const (
-	// pause is the least time between two writes: what changes meanwhile is one write.
+	// pause is the minimum interval of writes, which merges changes.
 	pause = time.Second
-	// retry is the time after a write that failed before the next.
+	// retry is the delay after a failed write.
 	retry = 10 * time.Second
 )
 
-// WriterConfig is what a Writer needs.
+// WriterConfig is the configuration of a Writer.
 type WriterConfig struct {
 	// What names the content in the log and in errors: "verdicts of probes".
 	What string
-	// Wake has an element when the files are older than the content.
+	// Wake has an element when the files are out of date.
 	Wake <-chan struct{}
-	// Write brings the files up to date. It is called from one goroutine.
+	// Write updates the files. It is called from one goroutine.
 	Write func() error
-	// Delay is how long a change waits at least.
+	// Delay is the minimum delay of a change.
 	Delay time.Duration
 	Log   *slog.Logger
 }
 
-// Writer writes files behind their owner.
+// Writer writes files asynchronously.
 type Writer struct {
 	cfg WriterConfig
-	// wanted has a channel for each Flush, which is closed when a write that began later was tried.
+	// wanted has a channel for each Flush, which is closed after a later write was tried.
 	wanted chan chan struct{}
 
 	mu      sync.Mutex
 	failing *failing // guarded by mu; nil: the last write succeeded
 }
 
-// failing says what cannot be written, why, and since when.
+// failing is a write error, with the time of the first one.
 type failing struct {
 	error
 	since time.Time
 }
 
-// Since returns when the first write failed.
+// Since returns the time of the first failed write.
 func (f failing) Since() time.Time { return f.since }
 
 // Unwrap returns the cause.
@@ -55,8 +55,8 @@ func NewWriter(cfg WriterConfig) *Writer {
 	return &Writer{cfg: cfg, wanted: make(chan chan struct{})}
 }
 
-// Health returns what cannot be written, since when and why, or nil. Its error has a method
-// Since() time.Time. It is safe for concurrent use.
+// Health returns the write error, or nil. The error has a method Since() time.Time. It is safe for
+// concurrent use.
 func (w *Writer) Health() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,9 +66,9 @@ func (w *Writer) Health() error {
 	return *w.failing
 }
 
-// Flush has the content written as it is now, and waits until that was tried: what others learn
-// must not be older in the file. A write that fails is tried again by Run, which must run. Flush
-// ends early when ctx is done.
+// Flush writes the current content, and waits until that was tried: the file must not be older than
+// what is reported to others. Run, which must be running, retries a failed write. Flush returns
+// early when ctx is done.
 func (w *Writer) Flush(ctx context.Context) {
 	done := make(chan struct{})
 	select {
@@ -82,10 +82,10 @@ func (w *Writer) Flush(ctx context.Context) {
 	}
 }
 
-// Run writes when the content has changed, at most once a second unless Flush asks for it, and once
-// more at the end. It blocks until ctx is done.
+// Run writes changed content, at most once a second unless Flush requests it, and once more at the
+// end. It blocks until ctx is done.
 func (w *Writer) Run(ctx context.Context) error {
-	due := w.cfg.Wake      // nil: a write is planned
+	due := w.cfg.Wake      // nil: a write is scheduled
 	var earliest time.Time // of the next write
 	timer := time.NewTimer(0)
 	timer.Stop()
@@ -95,7 +95,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			if due == nil || len(w.cfg.Wake) > 0 {
-				_ = w.write() // it has logged the failure
+				_ = w.write() // it logs the failure
 			}
 			return ctx.Err()
 		case <-due:
@@ -107,7 +107,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			waiting = w.everybody(done)
 		}
 		select {
-		case <-w.cfg.Wake: // which is written now
+		case <-w.cfg.Wake: // written now
 		default:
 		}
 		err := w.write()
@@ -124,7 +124,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// write writes and notes how that went. Only the first failure of several is logged.
+// write writes and records the result. Only the first of consecutive failures is logged.
 func (w *Writer) write() error {
 	err := w.cfg.Write()
 	w.mu.Lock()
@@ -147,7 +147,7 @@ func (w *Writer) write() error {
 	return err
 }
 
-// everybody returns the first and all others that wait for a write.
+// everybody returns first and all other channels that wait for a write.
 func (w *Writer) everybody(first chan struct{}) []chan struct{} {
 	waiting := []chan struct{}{first}
 	for {

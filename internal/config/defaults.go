@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// defaultEvictionHard is in force when a --config file says nothing about evictionHard.
+// defaultEvictionHard applies if a --config file does not set evictionHard.
 var defaultEvictionHard = map[string]string{
 	"memory.available":   "100Mi",
 	"nodefs.available":   "10%",
@@ -17,8 +17,8 @@ var defaultEvictionHard = map[string]string{
 	"imagefs.inodesFree": "5%",
 }
 
-// setDefaults fills what the --config file and its drop-ins left open, with the defaults of
-// v1beta1.
+// setDefaults sets the fields that the --config file and its drop-ins leave unset, with the
+// defaults of v1beta1.
 func setDefaults(c *KubeletConfiguration) {
 	set(&c.Authentication.Anonymous.Enabled, ptr.To(false))
 	set(&c.Authentication.Webhook.Enabled, ptr.To(true))
@@ -34,8 +34,8 @@ func setDefaults(c *KubeletConfiguration) {
 	setCommonDefaults(c)
 }
 
-// setLegacyDefaults fills what is open without a --config file: the kubelet's flags are older than
-// its configuration file, and their defaults were never made as strict.
+// setLegacyDefaults sets unset fields without a --config file: the kubelet's flags are older than
+// its configuration file and have less strict defaults.
 func setLegacyDefaults(c *KubeletConfiguration) {
 	set(&c.Authentication.Anonymous.Enabled, ptr.To(true))
 	set(&c.Authentication.Webhook.Enabled, ptr.To(false))
@@ -56,7 +56,7 @@ func setCommonDefaults(c *KubeletConfiguration) {
 	setNodeDefaults(c)
 }
 
-// setServerDefaults fills what the agent serves.
+// setServerDefaults sets the defaults of the agent's servers.
 func setServerDefaults(c *KubeletConfiguration) {
 	set(&c.EnableServer, ptr.To(true))
 	set(&c.Address, "0.0.0.0")
@@ -74,7 +74,7 @@ func setServerDefaults(c *KubeletConfiguration) {
 	setDuration(&c.StreamingConnectionIdleTimeout, 4*time.Hour)
 }
 
-// setClientDefaults fills how the agent speaks with the API server.
+// setClientDefaults sets the defaults of the API server's client.
 func setClientDefaults(c *KubeletConfiguration) {
 	set(&c.ContentType, "application/vnd.kubernetes.protobuf")
 	set(&c.KubeAPIQPS, ptr.To[int32](50))
@@ -82,8 +82,7 @@ func setClientDefaults(c *KubeletConfiguration) {
 	set(&c.EventRecordQPS, ptr.To[int32](50))
 	set(&c.EventBurst, 100)
 	set(&c.RegisterNode, ptr.To(true))
-	// Before nodeStatusUpdateFrequency gets its own: who sets that one alone wants reports as
-	// often.
+	// Before the default of nodeStatusUpdateFrequency: if only that is set, it applies to both.
 	if c.NodeStatusUpdateFrequency.Duration != 0 {
 		set(&c.NodeStatusReportFrequency, c.NodeStatusUpdateFrequency)
 	}
@@ -94,8 +93,7 @@ func setClientDefaults(c *KubeletConfiguration) {
 	set(&c.ConfigMapAndSecretChangeDetectionStrategy, WatchChangeDetectionStrategy)
 }
 
-// setRuntimeDefaults fills how the agent speaks with the container runtime, and what is done with
-// images.
+// setRuntimeDefaults sets the defaults of the container runtime and of images.
 func setRuntimeDefaults(c *KubeletConfiguration) {
 	set(&c.ContainerRuntimeEndpoint, "unix:///run/containerd/containerd.sock")
 	setDuration(&c.RuntimeRequestTimeout, 2*time.Minute)
@@ -109,7 +107,7 @@ func setRuntimeDefaults(c *KubeletConfiguration) {
 	set(&c.ImageGCLowThresholdPercent, ptr.To[int32](80))
 }
 
-// setPodDefaults fills what holds for every pod.
+// setPodDefaults sets the defaults that apply to every pod.
 func setPodDefaults(c *KubeletConfiguration) {
 	set(&c.MaxPods, 110)
 	set(&c.PodPidsLimit, ptr.To[int64](-1))
@@ -135,7 +133,7 @@ func setPodDefaults(c *KubeletConfiguration) {
 	set(&c.LocalStorageCapacityIsolation, ptr.To(true))
 }
 
-// setNodeDefaults fills what holds for the cgroups of the node.
+// setNodeDefaults sets the defaults of the node's cgroups.
 func setNodeDefaults(c *KubeletConfiguration) {
 	set(&c.CgroupsPerQOS, ptr.To(true))
 	set(&c.CgroupDriver, "cgroupfs")
@@ -165,10 +163,10 @@ func setNodeDefaults(c *KubeletConfiguration) {
 	set(&c.Logging.FlushFrequency, TimeOrDuration{5 * time.Second})
 }
 
-// defaultCFSQuotaPeriod is the kernel's own.
+// defaultCFSQuotaPeriod is the kernel's default.
 const defaultCFSQuotaPeriod = 100 * time.Millisecond
 
-// set gives a field its default unless it has a value.
+// set sets an unset field to its default.
 func set[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {

@@ -11,14 +11,14 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// document is a configuration as JSON has it: what was said, and nothing about what was not.
+// document is a configuration as decoded JSON, with only the fields that are set.
 type document = map[string]any
 
-// configurationType is the shape of every document.
+// configurationType is the type of every document.
 var configurationType = reflect.TypeFor[KubeletConfiguration]()
 
-// mergePatch merges patch into target by the rules of JSON merge patch (RFC 7386): objects merge,
-// null deletes, everything else replaces.
+// mergePatch merges patch into target as a JSON merge patch (RFC 7386): objects merge, null
+// deletes, everything else replaces.
 func mergePatch(target, patch document) {
 	for key, value := range patch {
 		object, ok := value.(document)
@@ -38,7 +38,7 @@ func mergePatch(target, patch document) {
 	}
 }
 
-// setField sets the field of a dotted path.
+// setField sets the field at a dotted path.
 func setField(target document, path string, value any) {
 	names := strings.Split(path, ".")
 	for _, name := range names[:len(names)-1] {
@@ -52,8 +52,8 @@ func setField(target document, path string, value any) {
 	target[names[len(names)-1]] = value
 }
 
-// Document returns the KubeletConfiguration that has the given values by path, as Field has them,
-// in the form of a file. Flags that are no fields are left out.
+// Document returns the KubeletConfiguration with the given values by path, as in Field, in the form
+// of a file. Flags that are not fields are left out.
 func Document(values map[string]any) map[string]any {
 	doc := document{"apiVersion": APIVersion, "kind": Kind}
 	for path, value := range values {
@@ -75,7 +75,7 @@ func Document(values map[string]any) map[string]any {
 	return doc
 }
 
-// fieldAt returns the value of a dotted path.
+// fieldAt returns the value at a dotted path.
 func fieldAt(doc document, path string) (any, bool) {
 	var value any = doc
 	for name := range strings.SplitSeq(path, ".") {
@@ -103,7 +103,7 @@ func toDocument(c *KubeletConfiguration) (document, error) {
 	return doc, nil
 }
 
-// fromDocument decodes a document whose types checkTypes has accepted.
+// fromDocument decodes a document that checkTypes has accepted.
 func fromDocument(doc document) (*KubeletConfiguration, error) {
 	b, err := json.Marshal(doc)
 	if err != nil {
@@ -116,17 +116,17 @@ func fromDocument(doc document) (*KubeletConfiguration, error) {
 	return c, nil
 }
 
-// visitor is told of what a document holds.
+// visitor has callbacks for the contents of a document.
 type visitor struct {
-	// leaf gets each value that is no object of the type's.
+	// leaf is called with each value that is not an object of the type.
 	leaf func(path string, value any, t reflect.Type)
-	// unknown gets each name that the type at path does not have.
+	// unknown is called with each name that the type at path does not have.
 	unknown func(path, name string, known []string)
-	// list says whether the elements of a list are visited instead of the list as a whole.
+	// list reports whether the elements of a list are visited instead of the whole list.
 	list func(t reflect.Type) bool
 }
 
-// visit walks through the value of a document along its type, in the order of names.
+// visit traverses the value of a document along its type, ordered by name.
 func (v visitor) visit(value any, t reflect.Type, path string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -168,10 +168,10 @@ func join(path, name string) string {
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// readsItself reports whether the type has a form of its own, such as a duration.
+// readsItself reports whether the type has its own unmarshaler, such as a duration.
 func readsItself(t reflect.Type) bool { return reflect.PointerTo(t).Implements(unmarshaler) }
 
-// fieldsOf returns the types of a structure's fields by their names in a document.
+// fieldsOf returns the types of a struct's fields by their names in a document.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {
@@ -187,7 +187,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 }
 
 // checkTypes compares a document with the type of the configuration: unknown are the names that it
-// does not have, wrong the values that do not fit.
+// does not have, wrong the values of the wrong type.
 func checkTypes(doc document) (unknown, wrong []error) {
 	visitor{
 		list: func(reflect.Type) bool { return true },
@@ -210,8 +210,7 @@ func unknownField(path, name string, known []string) error {
 	return fmt.Errorf("%s: unknown field", path)
 }
 
-// checkLeaf reports why the value does not fit the type. null fits everything: it takes a value
-// away.
+// checkLeaf returns why the value does not fit the type. null fits every type: it unsets a value.
 func checkLeaf(value any, t reflect.Type) error {
 	if value == nil {
 		return nil
@@ -226,7 +225,7 @@ func checkLeaf(value any, t reflect.Type) error {
 	return nil
 }
 
-// describe says what is wanted of a value.
+// describe describes the valid values of a type.
 func describe(t reflect.Type) string {
 	switch t.String() {
 	case "v1.Duration", "config.TimeOrDuration":

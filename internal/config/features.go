@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// gate is a feature gate at 1.36.
+// gate is a feature gate as of 1.36.
 type gate struct {
 	on    bool
 	stage string
@@ -17,13 +17,13 @@ const (
 	alpha  = "alpha"
 	beta   = "beta"
 	stable = "GA"
-	// deprecated gates bring back what was before.
+	// deprecated gates restore an earlier behaviour.
 	deprecated = "deprecated"
 )
 
-// gates are the feature gates that change what a kubelet does, at their 1.36 defaults but for those
-// that say why. Of those that are generally available or deprecated, some are left out: they are
-// answered as unknown ones are.
+// gates are the feature gates that change the behaviour of a kubelet, with their 1.36 defaults
+// except where noted. Some generally available or deprecated ones are left out: they are treated as
+// unknown.
 var gates = map[string]gate{
 	"CustomCPUCFSQuotaPeriod":       {true, stable},
 	"DynamicResourceAllocation":     {true, stable},
@@ -114,8 +114,7 @@ var gates = map[string]gate{
 	"KubeletPodResourcesListUseActivePods": {true, deprecated},
 }
 
-// unheededGates are those of gates that nothing asks: the agent does what their defaults say,
-// whatever they are set to.
+// unheededGates are the gates that have no effect: the agent always behaves as with their defaults.
 var unheededGates = []string{
 	"AllowParsingUserUIDFromCertAuth", "AtomicFIFO", "ClientsAllowCARotation", "ClientsAllowCBOR", "ClientsAllowTLSCacheGC",
 	"ClientsPreferCBOR", "ContainerRestartRules", "ContextualLogging", "DRAConsumableCapacity",
@@ -129,15 +128,15 @@ var unheededGates = []string{
 	"TaintTolerationComparisonOperators", "UnlockWhileProcessingFIFO", "UserNamespacesHostNetworkSupport", "WatchListClient",
 }
 
-// declaredGates are those of gates that only say whether the Node declares a feature, which is
-// there all the same.
+// declaredGates are the gates that only control whether the Node declares a feature, which is
+// always available.
 var declaredGates = []string{"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
 
-// freeGates are those of gates whose features are there whatever they are set to, as they concern
-// only those who ask for them.
+// freeGates are the gates whose features are always available, because they affect only those that
+// request them.
 var freeGates = []string{"CRIListStreaming", "ContainerStopSignals", "ImageVolumeWithDigest", "PodLogsQuerySplitStreams", "RuntimeClassInImageCriApi"}
 
-// allAlpha and allBeta turn every gate of a stage that is not set itself on or off.
+// allAlpha and allBeta turn on or off every gate of a stage that is not set itself.
 const (
 	allAlpha = "AllAlpha"
 	allBeta  = "AllBeta"
@@ -145,8 +144,8 @@ const (
 
 var allOfStage = map[string]string{alpha: allAlpha, beta: allBeta}
 
-// FeatureEnabled reports whether a feature gate is on. A gate that is not among those that change
-// what the agent does is off.
+// FeatureEnabled reports whether a feature gate is on. A gate that does not change the agent's
+// behaviour is off.
 func (k *Kubelet) FeatureEnabled(name string) bool {
 	g, ok := gates[name]
 	if !ok || g.stage == stable {
@@ -161,14 +160,13 @@ func (k *Kubelet) FeatureEnabled(name string) bool {
 	return g.on
 }
 
-// Gate is a feature gate as it is in force. Stage is ALPHA, BETA, DEPRECATED, or "" for one that is
-// generally available.
+// Gate is a feature gate in force. Stage is ALPHA, BETA, DEPRECATED, or "" if generally available.
 type Gate struct {
 	Name, Stage string
 	On          bool
 }
 
-// Gates returns the gates that change what the agent does, in the order of their names.
+// Gates returns the gates that change the agent's behaviour, ordered by name.
 func (k *Kubelet) Gates() []Gate {
 	var out []Gate
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
@@ -181,8 +179,8 @@ func (k *Kubelet) Gates() []Gate {
 	return out
 }
 
-// gateWarnings tells which of the gates that were set take no effect. They are no errors: the
-// components of a cluster are often given one set of gates.
+// gateWarnings returns the gates that were set without effect. They are not errors: the components
+// of a cluster often share one set of gates.
 func gateWarnings(set map[string]bool, origins Origins) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(set)) {
@@ -194,7 +192,7 @@ func gateWarnings(set map[string]bool, origins Origins) []string {
 	return warnings
 }
 
-// gateIgnored says what of a gate that was set takes no effect; "" if all of it does.
+// gateIgnored describes which effects of a gate are missing; "" if none.
 func gateIgnored(name string, set map[string]bool) string {
 	g, ok := gates[name]
 	on := set[name]

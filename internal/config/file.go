@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pathFields are the fields that name files and folders on the host. In a file they are relative to
-// the file's folder.
+// pathFields are the fields with paths on the host. In a file they are relative to the file's
+// directory.
 var pathFields = []string{
 	"staticPodPath",
 	"podLogsDir",
@@ -29,12 +29,11 @@ var pathFields = []string{
 	"volumePluginDir",
 }
 
-// dropInExtension is what the names of files below --config-dir end with; others are left alone.
+// dropInExtension is the suffix of files below --config-dir; others are ignored.
 const dropInExtension = ".conf"
 
-// readFile reads a configuration file. Warnings tell what was passed over: fields that are not
-// known and keys that are doubled do not keep a node from starting, as they do not in the kubelet.
-// path is absolute.
+// readFile reads a configuration file. Warnings report what is ignored: as in the kubelet, unknown
+// fields and duplicate keys do not prevent a node from starting. path is absolute.
 func readFile(path string) (doc document, warnings []string, errs []error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -61,10 +60,10 @@ func readFile(path string) (doc document, warnings []string, errs []error) {
 	return doc, warnings, nil
 }
 
-// needed is what a file holds at least.
+// needed describes the minimum content of a file.
 const needed = "it needs at least the lines \"apiVersion: " + APIVersion + "\" and \"kind: " + Kind + "\""
 
-// parse reads the content of a configuration file, YAML or JSON.
+// parse parses the content of a configuration file, YAML or JSON.
 func parse(content []byte) (doc document, warnings []string, errs []error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	first, err := nextDocument(documents)
@@ -99,7 +98,7 @@ func parse(content []byte) (doc document, warnings []string, errs []error) {
 		}
 	}
 	if len(errs) > 0 {
-		return nil, warnings, errs // it may be another kind of file: its fields say nothing
+		return nil, warnings, errs // it may be another kind of file, so its fields are not checked
 	}
 	unknown, wrong := checkTypes(doc)
 	for _, u := range unknown {
@@ -108,13 +107,13 @@ func parse(content []byte) (doc document, warnings []string, errs []error) {
 	return doc, warnings, wrong
 }
 
-// oneLine returns what the YAML reader says of several lines as one.
+// oneLine joins a multi-line error of the YAML parser into one line.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:")
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// nextDocument returns the next document that is not empty, or nothing.
+// nextDocument returns the next non-empty document, or nil.
 func nextDocument(documents *utilyaml.YAMLReader) ([]byte, error) {
 	for {
 		d, err := documents.Read()
@@ -141,7 +140,7 @@ func requireField(doc document, name, want string) error {
 	}
 }
 
-// dropIns returns the drop-in files below the folder in lexical order of their paths.
+// dropIns returns the drop-in files below the directory in lexical order of their paths.
 func dropIns(dir string) ([]string, error) {
 	var files []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -159,7 +158,7 @@ func dropIns(dir string) ([]string, error) {
 	return files, nil
 }
 
-// visitFields calls leaf for each value of a document that is set, lists as a whole.
+// visitFields calls leaf for each value that is set, with lists as a whole.
 func visitFields(doc document, leaf func(path string, value any)) {
 	visitor{
 		list:    func(reflect.Type) bool { return false },

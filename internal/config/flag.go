@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Group is a heading under which flags are shown.
+// Group is the heading of flags in the help.
 type Group string
 
-// The groups, in the order in which they are shown.
+// The groups, in the order of the help.
 const (
 	ConfigurationGroup Group = "Configuration"
 	ClusterGroup       Group = "API server and certificates"
@@ -19,18 +19,18 @@ const (
 	NoEffectGroup      Group = "Accepted without effect"
 )
 
-// Groups are the groups in the order in which they are shown.
+// Groups returns the groups in the order of the help.
 func Groups() []Group {
 	return []Group{ConfigurationGroup, ClusterGroup, NodeGroup, HostGroup, LoggingGroup, FieldGroup, NoEffectGroup}
 }
 
-// Flag is one flag and the values that it was given. It is a flag.Value and a pflag.Value.
+// Flag is one flag and its values. It implements flag.Value and pflag.Value.
 type Flag struct {
 	Name string
-	// Shorthand is its letter, or "".
+	// Shorthand is its one-letter form, or "".
 	Shorthand string
 	Group     Group
-	// Usage is one sentence, in lower case and without a full stop.
+	// Usage is one sentence, in lower case and without a period.
 	Usage string
 	// Field is the path of the field that the flag sets, or "".
 	Field string
@@ -38,20 +38,20 @@ type Flag struct {
 	kind     kind
 	fallback string   // the default, as text
 	given    []string // as on the command line
-	value    any      // of all that was given, as in JSON
-	variable string   // the environment variable that it was given by, "" for the command line
+	value    any      // parsed from given, as in JSON
+	variable string   // the environment variable that set it, "" for the command line
 }
 
-// SetFrom takes the value of an environment variable that stands for the flag.
+// SetFrom sets the flag from an environment variable.
 func (f *Flag) SetFrom(variable, s string) error {
 	f.variable = variable
 	return f.Set(s)
 }
 
-// FromVariable reports whether an environment variable has given the flag.
+// FromVariable reports whether an environment variable set the flag.
 func (f *Flag) FromVariable() bool { return f.variable != "" }
 
-// Set takes one occurrence of the flag.
+// Set adds one occurrence of the flag.
 func (f *Flag) Set(s string) error {
 	given := append(f.given[:len(f.given):len(f.given)], s)
 	value, err := f.kind.parse(given)
@@ -62,7 +62,7 @@ func (f *Flag) Set(s string) error {
 	return nil
 }
 
-// String returns what the flag was given, or its default.
+// String returns the flag's values, or its default.
 func (f *Flag) String() string {
 	if f.given == nil {
 		return f.fallback
@@ -70,27 +70,27 @@ func (f *Flag) String() string {
 	return strings.Join(f.given, ",")
 }
 
-// Type names the form of the value.
+// Type returns the name of the value's type.
 func (f *Flag) Type() string { return f.kind.name }
 
-// IsBoolFlag reports whether the flag may stand without a value, and is true then.
+// IsBoolFlag reports whether the flag may be used without a value, which sets it to true.
 func (f *Flag) IsBoolFlag() bool {
 	return f.kind.name == boolKind.name || f.kind.name == versionKind.name
 }
 
-// IsSet reports whether the flag was given.
+// IsSet reports whether the flag was set.
 func (f *Flag) IsSet() bool { return f.given != nil }
 
 // Default returns the flag's default as text, "" for none.
 func (f *Flag) Default() string { return f.fallback }
 
-// Flags are the flags of `berth kubelet`, and what a command line gave them.
+// Flags are the flags of `berth kubelet` with their values.
 type Flags struct {
 	flags []*Flag
 	named map[string]*Flag
 }
 
-// NewFlags returns the flags with nothing given.
+// NewFlags returns the flags with no values set.
 func NewFlags() *Flags {
 	legacy := KubeletConfiguration{}
 	setLegacyDefaults(&legacy)
@@ -109,8 +109,7 @@ func NewFlags() *Flags {
 	return fs
 }
 
-// defaultText returns a default as one would write it after the flag, and "" for what goes without
-// saying.
+// defaultText returns a default as it is written on the command line, and "" for a trivial one.
 func defaultText(value any) string {
 	switch v := value.(type) {
 	case bool:
@@ -129,11 +128,11 @@ func defaultText(value any) string {
 	return fmt.Sprint(value)
 }
 
-// All returns the flags in the order of the groups.
+// All returns the flags, ordered by group.
 func (fs *Flags) All() []*Flag { return fs.flags }
 
-// Version returns whether --version asks for the version (VersionRaw: for all that is known), "" if
-// not.
+// Version returns the value of --version (VersionRaw for all build information), "" if it is not
+// set.
 func (fs *Flags) Version() string {
 	switch v := fs.named["version"].value.(type) {
 	case bool:
@@ -146,7 +145,7 @@ func (fs *Flags) Version() string {
 	return ""
 }
 
-// text returns the value of a flag of text that is no field, or its default.
+// text returns the value or default of a text flag that is not a field.
 func (fs *Flags) text(name string) string {
 	f := fs.named[name]
 	if s, ok := f.value.(string); ok {

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// kind is the form of a flag's values.
+// kind is the type of a flag's values.
 type kind struct {
 	name string
-	// parse turns all occurrences of the flag into the value of its field, as in JSON.
+	// parse converts all occurrences of the flag to the value of its field, as in JSON.
 	parse func(given []string) (any, error)
 }
 
-// The kinds. Where a flag holds one value the last occurrence counts, lists and maps add up.
+// The kinds. If a flag has one value, the last occurrence applies; lists and maps accumulate.
 var (
 	textKind = kind{"string", last(func(s string) (any, error) { return s, nil })}
 	boolKind = kind{"bool", last(func(s string) (any, error) {
@@ -49,7 +49,7 @@ var (
 		}
 		return s, nil
 	})}
-	// pathKind is a file or folder on the host, relative to where the command was started.
+	// pathKind is a path on the host, relative to the working directory.
 	pathKind = kind{"path", last(func(s string) (any, error) {
 		if s == "" {
 			return "", nil
@@ -79,7 +79,7 @@ var (
 	})}
 )
 
-// VersionRaw is the value of --version that asks for all that is known of the build.
+// VersionRaw is the value of --version for all build information.
 const VersionRaw = "raw"
 
 func last(parse func(string) (any, error)) func([]string) (any, error) {
@@ -104,7 +104,7 @@ func parseList(given []string) (any, error) {
 	return values, nil
 }
 
-// parseMap reads pairs, each with sep between key and value.
+// parseMap parses pairs, each with sep between key and value.
 func parseMap(sep string, parse func(string) (any, error)) func([]string) (any, error) {
 	return func(given []string) (any, error) {
 		values := document{}
@@ -130,7 +130,7 @@ func parseHeaders(given []string) (any, error) {
 		n++
 		name, value, ok := strings.Cut(item, ":")
 		if name = strings.TrimSpace(name); !ok || name == "" {
-			// The item itself may be a token.
+			// The item may be a token and must not be shown.
 			return nil, fmt.Errorf(`header %d has no ":" between a name and a value`, n)
 		}
 		before, _ := values[name].([]any)
@@ -191,7 +191,7 @@ func parseVModule(given []string) (any, error) {
 	return values, nil
 }
 
-// items yields what stands between separators and is not empty.
+// items yields the non-empty items between separators.
 func items(given []string, sep string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for _, g := range given {

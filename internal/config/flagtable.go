@@ -1,9 +1,9 @@
 package config
 
-// flagTable lists the flags of the kubelet at 1.36
-// (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with what they do
-// here, and those of Berth's own: --keep-objects, --runtime-handler, and for the runtime inside
-// --selinux and --image-pull-progress-deadline, which the kubelet had until 1.24.
+// flagTable lists the kubelet's flags of 1.36
+// (https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/), with their effects
+// here, and Berth's own: --keep-objects, --runtime-handler, and for the embedded runtime --selinux
+// and --image-pull-progress-deadline, which the kubelet had until 1.24.
 func flagTable() []Flag {
 	table := []Flag{
 		{Name: "config", Group: ConfigurationGroup, kind: pathKind, Usage: "the KubeletConfiguration file; without it older and laxer defaults hold"},
@@ -152,8 +152,7 @@ var fieldFlags = []Flag{
 	{Name: "volume-stats-agg-period", Field: "volumeStatsAggPeriod", kind: durationKind, Usage: "how often the size of volumes is computed; negative is never"},
 }
 
-// noEffectFlags are accepted so that the unit files of a node need no change. Usage says why there
-// is no effect.
+// noEffectFlags are accepted so that unit files of nodes need no change. Usage is the reason.
 var noEffectFlags = []Flag{
 	{Name: "experimental-allocatable-ignore-eviction", kind: boolKind, Usage: "hard eviction thresholds are always part of the reservation"},
 	{Name: "experimental-mounter-path", kind: textKind, Usage: "volumes are mounted by mount(8) and system calls alone"},
@@ -170,7 +169,7 @@ var noEffectFlags = []Flag{
 	{Name: "log-text-split-stream", Field: "logging.options.text.splitStream", kind: boolKind, Usage: "the log is one stream"},
 	{Name: "vmodule", Field: "logging.vmodule", kind: vmoduleKind, Usage: "the log has one level; see -v"},
 
-	// Flags of cAdvisor, which the kubelet still takes and has deprecated.
+	// Flags of cAdvisor, which the kubelet still accepts and has deprecated.
 	{Name: "application-metrics-count-limit", kind: int64Kind, Usage: withoutCadvisor},
 	{Name: "boot-id-file", kind: textKind, Usage: withoutCadvisor},
 	{Name: "container-hints", kind: textKind, Usage: withoutCadvisor},
@@ -190,5 +189,5 @@ var noEffectFlags = []Flag{
 	{Name: "storage-driver-user", kind: textKind, Usage: withoutCadvisor},
 }
 
-// withoutCadvisor is why flags of cAdvisor have no effect.
+// withoutCadvisor is the reason for cAdvisor's flags.
 const withoutCadvisor = "there is no cAdvisor inside, and the flag is deprecated in the kubelet"

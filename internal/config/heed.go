@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// deviation is something that the kubelet does for some fields and this agent does not.
+// deviation is a behaviour of the kubelet for some fields that this agent does not have.
 type deviation struct {
-	// reason is what is so instead.
+	// reason describes the agent's behaviour.
 	reason string
-	// fields are told when they are set to other than their defaults. What belongs to a field goes
-	// with it.
+	// fields are reported when they differ from their defaults. They include their subfields.
 	fields []string
-	// when reports whether the configuration asks for it at all; nil: by the fields alone.
+	// when reports whether the configuration requests the behaviour; nil: always.
 	when func(*Kubelet) bool
 }
 
-// deviations are told at the start, in this order: those that every node has first.
+// deviations are reported at the start, in this order: those of every node first.
 var deviations = []deviation{
 	{
 		reason: "containers are moved to other CPUs when something changes, and not each period",
@@ -47,8 +46,8 @@ var deviations = []deviation{
 	},
 }
 
-// unsupportedWarnings tells which of the fields in force do not do what they do in the kubelet.
-// They are no errors: a node's configuration is the kubelet's too.
+// unsupportedWarnings returns the fields in force that do not work as in the kubelet. They are not
+// errors: a node's configuration may be shared with the kubelet.
 func (k *Kubelet) unsupportedWarnings(flags *Flags) ([]string, error) {
 	fields, err := k.Fields()
 	if err != nil {
@@ -74,8 +73,7 @@ func (k *Kubelet) unsupportedWarnings(flags *Flags) ([]string, error) {
 	return warnings, nil
 }
 
-// chosen returns the fields that were set to other than their defaults, but for those of flags that
-// are told to have no effect.
+// chosen returns the fields that differ from their defaults, except those of flags without effect.
 func (k *Kubelet) chosen(fields []Field, flags *Flags) ([]Field, error) {
 	unset := &KubeletConfiguration{}
 	setDefaults(unset)
@@ -91,7 +89,7 @@ func (k *Kubelet) chosen(fields []Field, flags *Flags) ([]Field, error) {
 	}), nil
 }
 
-// below spells the fields that are the one of a path, or belong to it, with their origins.
+// below formats the field of a path and its subfields, with their origins.
 func below(fields []Field, path string) []string {
 	var out []string
 	for _, f := range fields {

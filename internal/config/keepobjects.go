@@ -1,16 +1,16 @@
 package config
 
-// KeepObjects says what the agent keeps on disk of the API server's objects, to bring the pods of
-// its node back while that is away.
+// KeepObjects selects which objects of the API server the agent caches on disk, to restart its pods
+// while the server is unavailable.
 type KeepObjects string
 
-// What is kept: the pods and the objects that they refer to, without Secrets and tokens; these too,
-// encrypted; nothing.
+// Which objects are cached: pods and the objects that they refer to, without Secrets and tokens;
+// also these, encrypted; none.
 const (
 	KeepPods    KeepObjects = "pods"
 	KeepAll     KeepObjects = "all"
 	KeepNothing KeepObjects = "none"
 )
 
-// IsValid reports whether it is one of these.
+// IsValid reports whether k is one of the constants.
 func (k KeepObjects) IsValid() bool { return k == KeepPods || k == KeepAll || k == KeepNothing }

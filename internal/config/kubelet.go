@@ -14,75 +14,74 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// EmbeddedRuntime as containerRuntimeEndpoint stands for the container runtime that berth brings
-// along.
+// EmbeddedRuntime is the containerRuntimeEndpoint of the embedded runtime.
 const EmbeddedRuntime = "embedded"
 
-// Kubelet is everything that `berth kubelet` was told: the KubeletConfiguration in force, and what
-// only flags can say. Load makes it; nothing changes it afterwards.
+// Kubelet is the complete configuration of `berth kubelet`: the KubeletConfiguration in force, and
+// the values that only flags have. Load creates it; it is immutable afterwards.
 type Kubelet struct {
 	KubeletConfiguration
 
 	// ConfigFile and ConfigDir are the values of --config and --config-dir, "" for none.
 	ConfigFile, ConfigDir string
 
-	// Kubeconfig is how the API server is reached; "" is standalone: there is no API server.
-	// BootstrapKubeconfig is used to ask for a client certificate while Kubeconfig does not exist
-	// or is not valid.
+	// Kubeconfig is the path of the API server's kubeconfig; "" is standalone, without an API
+	// server. BootstrapKubeconfig is used to request a client certificate while Kubeconfig does not
+	// exist or is invalid.
 	Kubeconfig, BootstrapKubeconfig string
-	// RootDir holds the agent's files and the pods' volumes; CertDir its certificates. Both
-	// absolute.
+	// RootDir is the directory of the agent's files and the pods' volumes; CertDir that of its
+	// certificates. Both are absolute.
 	RootDir, CertDir string
 
 	// HostnameOverride replaces the host's name; see NodeName.
 	HostnameOverride string
-	// NodeIPs are the addresses given by --node-ip: none, one, or one of each family. An
-	// unspecified one (0.0.0.0, ::) asks for the default address of that family.
+	// NodeIPs are the addresses of --node-ip: none, one, or one per family. An unspecified one
+	// (0.0.0.0, ::) selects the default address of that family.
 	NodeIPs []netip.Addr
-	// NodeLabels are added to the node when it is registered.
+	// NodeLabels are added to the Node at registration.
 	NodeLabels map[string]string
 	// CloudProvider is "" or "external".
 	CloudProvider string
 
-	// RuntimeCgroups is the cgroup of the container runtime, "" for wherever it is.
+	// RuntimeCgroups is the cgroup of the container runtime, "" if unknown.
 	RuntimeCgroups string
-	// RuntimeHandler is the runtime's handler for pods that name no RuntimeClass; "": its own
-	// choice.
+	// RuntimeHandler is the runtime handler of pods without a RuntimeClass; "": the runtime's
+	// default.
 	RuntimeHandler string
-	// SELinux has the runtime inside label containers; another one has its own configuration.
+	// SELinux makes the embedded runtime label containers; a foreign one has its own configuration.
 	SELinux bool
-	// ImagePullProgressDeadline ends pulls of the runtime inside that hardly come further; another
-	// one has its own configuration.
+	// ImagePullProgressDeadline makes the embedded runtime cancel pulls without sufficient
+	// progress; a foreign one has its own configuration.
 	ImagePullProgressDeadline time.Duration
-	// KeepObjects is what is kept on disk of the API server, for a start without it.
+	// KeepObjects selects the offline cache of the API server, for a start without it.
 	KeepObjects KeepObjects
-	// LockFile is held while the agent runs, "" for none; with ExitOnLockContention the agent ends
-	// when somebody else wants it.
+	// LockFile is locked while the agent runs, "" for none; with ExitOnLockContention the agent
+	// exits when another process opens or removes it.
 	LockFile             string
 	ExitOnLockContention bool
-	// ImageCredentialProviderConfig is a file or folder, ImageCredentialProviderBinDir the folder
-	// of the programs that it names.
+	// ImageCredentialProviderConfig is a file or directory, ImageCredentialProviderBinDir the
+	// directory of its programs.
 	ImageCredentialProviderConfig, ImageCredentialProviderBinDir string
 
-	// MinimumContainerTTL, MaxDeadContainersPerContainer and MaxDeadContainers say how many dead
-	// containers are kept, and for how long; a negative number is without a limit.
+	// MinimumContainerTTL, MaxDeadContainersPerContainer and MaxDeadContainers limit how long and
+	// how many exited containers are kept; a negative number is unlimited.
 	MinimumContainerTTL                              time.Duration
 	MaxDeadContainersPerContainer, MaxDeadContainers int32
 
-	// Origins says where each value came from.
+	// Origins are the origins of the values.
 	Origins Origins
-	// Warnings are for the log, in the order in which they were found: unknown fields, flags and
-	// gates without effect.
+	// Warnings are for the log, in the order of detection: unknown fields, flags and gates without
+	// effect.
 	Warnings []string
 
-	// Flags are the values of the flags that are no fields of the KubeletConfiguration.
+	// Flags are the values of the flags that are not fields of the KubeletConfiguration.
 	Flags []Field
 }
 
-// Standalone reports whether there is no API server.
+// Standalone reports whether the agent has no API server.
 func (k *Kubelet) Standalone() bool { return k.Kubeconfig == "" }
 
-// NodeName returns the name of the node on a host of the given name.
+// NodeName returns the node name for a host name.
 func (k *Kubelet) NodeName(hostname string) (string, error) {
 	name, from := hostname, "the host's name"
 	if k.HostnameOverride != "" {
@@ -98,11 +97,10 @@ func (k *Kubelet) NodeName(hostname string) (string, error) {
 	return name, nil
 }
 
-// RuntimeEndpoint returns the CRI socket, or "" for the runtime that berth brings along.
+// RuntimeEndpoint returns the CRI socket, or "" for the embedded runtime.
 func (k *Kubelet) RuntimeEndpoint() string { return withoutEmbedded(k.ContainerRuntimeEndpoint) }
 
-// ImageEndpoint returns the CRI socket of the image service, or "" for the runtime that berth
-// brings along.
+// ImageEndpoint returns the CRI socket of the image service, or "" for the embedded runtime.
 func (k *Kubelet) ImageEndpoint() string { return withoutEmbedded(k.ImageServiceEndpoint) }
 
 func withoutEmbedded(endpoint string) string {
@@ -112,8 +110,8 @@ func withoutEmbedded(endpoint string) string {
 	return endpoint
 }
 
-// LogLevel returns the level that stands for a verbosity (--v): level N of klog is -N of slog, so
-// that 4 is Debug. Below 4 it is Info.
+// LogLevel returns the log level for a verbosity (--v): level N of klog is -N of slog, so that 4 is
+// Debug. Below 4 it is Info.
 func LogLevel(verbosity uint32) slog.Level {
 	if verbosity < 4 {
 		return slog.LevelInfo
@@ -130,8 +128,8 @@ type Field struct {
 	Origin Origin
 }
 
-// Fields returns the values of the KubeletConfiguration in force, in the order of their paths;
-// lists as a whole, maps by key.
+// Fields returns the values of the KubeletConfiguration in force, ordered by path; lists as a
+// whole, maps by key.
 func (k *Kubelet) Fields() ([]Field, error) {
 	return k.fieldsOf(&k.KubeletConfiguration)
 }
@@ -150,16 +148,16 @@ func (k *Kubelet) fieldsOf(c *KubeletConfiguration) ([]Field, error) {
 	return fields, nil
 }
 
-// Settings returns everything that was told, for people: the flags that are no fields, with their
-// dashes, and then the fields. Secrets that staticPodURL and its header may hold are left out.
+// Settings returns the whole configuration for display: the flags that are not fields, with their
+// dashes, and then the fields. Possible secrets in staticPodURL and its header are redacted.
 func (k *Kubelet) Settings() ([]Field, error) {
 	c := k.Redacted()
 	fields, err := k.fieldsOf(&c)
 	return slices.Concat(k.Flags, fields), err
 }
 
-// Redacted returns the KubeletConfiguration without the secrets that staticPodURL and its header
-// may hold.
+// Redacted returns the KubeletConfiguration without possible secrets in staticPodURL and its
+// header.
 func (k *Kubelet) Redacted() KubeletConfiguration {
 	c := k.KubeletConfiguration
 	if u, err := url.Parse(c.StaticPodURL); err == nil {
@@ -172,8 +170,8 @@ func (k *Kubelet) Redacted() KubeletConfiguration {
 	return c
 }
 
-// flagSettings returns the values of the flags that are no fields and that say more than which
-// configuration is read.
+// flagSettings returns the values of the flags that are not fields and do not just select
+// configuration files.
 func flagSettings(flags *Flags, origins Origins) []Field {
 	var out []Field
 	for _, f := range flags.All() {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// layers is a configuration in the making.
+// layers is a configuration that is being merged.
 type layers struct {
 	doc      document
 	origins  Origins
@@ -21,10 +21,10 @@ func (l *layers) merge(doc document, origin Origin) {
 	l.origins.record(doc, origin)
 }
 
-// Load makes the configuration of flags that were parsed: defaults, over them the --config file,
-// over it the drop-ins of --config-dir, over them the flags; of feature gates those of the flag
-// come first, as the kubelet has it. Files are read now. The error joins everything that is wrong,
-// each with its file or flag, its field, and what would be right.
+// Load returns the configuration for parsed flags: defaults, overridden by the --config file, by
+// the drop-ins of --config-dir, and by the flags; feature gates of the flag have the lowest
+// precedence, as in the kubelet. Files are read now. The error joins all problems, each with its
+// file or flag, its field, and the remedy.
 func Load(flags *Flags) (*Kubelet, error) {
 	k := &Kubelet{ConfigFile: flags.text("config"), ConfigDir: flags.text("config-dir")}
 	l := &layers{doc: document{}, origins: Origins{}}
@@ -87,7 +87,7 @@ func (l *layers) mergeFiles(file, dir string) error {
 	return errors.Join(errs...)
 }
 
-// mergeDefaults fills what the files left open.
+// mergeDefaults sets the fields that the files leave unset.
 func (l *layers) mergeDefaults(set func(*KubeletConfiguration)) error {
 	c, err := fromDocument(l.doc)
 	if err != nil {
@@ -98,8 +98,7 @@ func (l *layers) mergeDefaults(set func(*KubeletConfiguration)) error {
 	return err
 }
 
-// mergeFlags puts the flags that stand for fields over the rest. A map or list of a flag replaces
-// what was there.
+// mergeFlags overrides fields with their flags. A map or list of a flag replaces the previous one.
 func (l *layers) mergeFlags(flags *Flags) {
 	for _, f := range flags.All() {
 		if !f.IsSet() {
@@ -119,7 +118,7 @@ func (l *layers) mergeFlags(flags *Flags) {
 	}
 }
 
-// mergeGates adds the gates that no file has set.
+// mergeGates adds the gates that the files do not set.
 func (l *layers) mergeGates(gates document, origin Origin) {
 	set, ok := l.doc["featureGates"].(document)
 	if !ok {
@@ -134,7 +133,7 @@ func (l *layers) mergeGates(gates document, origin Origin) {
 	}
 }
 
-// takeFlags takes over the flags that stand for no field, and returns what is wrong with them.
+// takeFlags sets the values of flags that are not fields, and returns their errors.
 func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	k.Kubeconfig, k.BootstrapKubeconfig = flags.text("kubeconfig"), flags.text("bootstrap-kubeconfig")
 	k.RootDir, k.CertDir = flags.text("root-dir"), flags.text("cert-dir")
@@ -143,7 +142,7 @@ func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	k.RuntimeCgroups = flags.text("runtime-cgroups")
 	k.RuntimeHandler = flags.text("runtime-handler")
 	k.SELinux, _ = flags.named["selinux"].value.(bool)
-	k.ImagePullProgressDeadline, _ = time.ParseDuration(flags.text("image-pull-progress-deadline")) // Set has accepted it
+	k.ImagePullProgressDeadline, _ = time.ParseDuration(flags.text("image-pull-progress-deadline")) // validated by Set
 	k.KeepObjects = KeepObjects(flags.text("keep-objects"))
 	k.LockFile = flags.text("lock-file")
 	k.ExitOnLockContention, _ = flags.named["exit-on-lock-contention"].value.(bool)
@@ -151,7 +150,7 @@ func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	k.ImageCredentialProviderBinDir = flags.text("image-credential-provider-bin-dir")
 	k.MaxDeadContainersPerContainer = flags.number("maximum-dead-containers-per-container", 1)
 	k.MaxDeadContainers = flags.number("maximum-dead-containers", -1)
-	k.MinimumContainerTTL, _ = time.ParseDuration(flags.text("minimum-container-ttl-duration")) // Set has accepted it
+	k.MinimumContainerTTL, _ = time.ParseDuration(flags.text("minimum-container-ttl-duration")) // validated by Set
 
 	if labels, ok := flags.named["node-labels"].value.(document); ok {
 		k.NodeLabels = map[string]string{}
@@ -170,7 +169,7 @@ func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
 	return wrong
 }
 
-// number returns the value of an int32 flag that is no field.
+// number returns the value of an int32 flag that is not a field.
 func (fs *Flags) number(name string, fallback int32) int32 {
 	if n, ok := fs.named[name].value.(int64); ok {
 		return int32(n)
@@ -178,8 +177,7 @@ func (fs *Flags) number(name string, fallback int32) int32 {
 	return fallback
 }
 
-// flagWarnings tells which of the flags that were given have no effect, and which belong into the
-// file.
+// flagWarnings returns warnings for flags without effect, and for flags that belong in the file.
 func flagWarnings(flags *Flags) []string {
 	var warnings, moved []string
 	for _, f := range flags.All() {

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// Nearest returns the candidate that name is most likely a slip of, or "" if none is near.
+// Nearest returns the candidate of which name is most likely a typo, or "" if none is similar.
 func Nearest(name string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(name)/4)
 	for _, c := range candidates {
@@ -13,8 +13,8 @@ func Nearest(name string, candidates []string) string {
 	return best
 }
 
-// EditDistance is the number of bytes to insert, remove or replace, or of neighbours to swap, that
-// turn a into b (optimal string alignment).
+// EditDistance returns the number of byte insertions, deletions, replacements and transpositions
+// that turn a into b (optimal string alignment).
 func EditDistance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

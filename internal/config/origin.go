@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// OriginKind is a level of the configuration, from the weakest to the strongest.
+// OriginKind is a layer of the configuration, in order of precedence.
 type OriginKind string
 
-// The levels.
+// The layers, from the lowest precedence to the highest.
 const (
 	FromDefault OriginKind = "default"
 	FromFile    OriginKind = "file"
@@ -17,12 +17,12 @@ const (
 	FromFlag    OriginKind = "flag"
 )
 
-// Origin is where a value came from.
+// Origin is the origin of a value.
 type Origin struct {
 	Kind OriginKind
-	// Name is the path of the file or the name of the flag, with its dashes; "" for a default.
+	// Name is the path of the file or the name of the flag with its dashes; "" for a default.
 	Name string
-	// Variable is the environment variable that stood for the flag, "" without one.
+	// Variable is the environment variable that set the flag, "" without one.
 	Variable string
 }
 
@@ -34,13 +34,13 @@ func (o Origin) String() string {
 	return cmp.Or(o.Variable, o.Name)
 }
 
-// Origins holds, by the path of a field ("maxPods", "authentication.anonymous.enabled",
-// "evictionHard[memory.available]", or the name of a flag that is no field, with its dashes), where
-// its value came from. What is not in it is a default.
+// Origins maps the path of a field ("maxPods", "authentication.anonymous.enabled",
+// "evictionHard[memory.available]", or the name of a flag that is not a field, with its dashes) to
+// the origin of its value. Missing paths are defaults.
 type Origins map[string]Origin
 
-// Of returns the origin of the field. A list comes as a whole: the path of something within it, or
-// within a map that was set by a flag, is answered with the list's.
+// Of returns the origin of the field. A list has one origin: the path of an element, or of an entry
+// of a map that was set by a flag, has the origin of the whole.
 func (o Origins) Of(path string) Origin {
 	for path != "" {
 		if origin, ok := o[path]; ok {
@@ -51,11 +51,11 @@ func (o Origins) Of(path string) Origin {
 	return Origin{Kind: FromDefault}
 }
 
-// record notes that the patch comes from origin.
+// record records origin for the fields of the patch.
 func (o Origins) record(patch document, origin Origin) {
 	visitor{
 		list:    func(reflect.Type) bool { return false },
-		unknown: func(string, string, []string) {}, // it takes no effect
+		unknown: func(string, string, []string) {}, // has no effect
 		leaf: func(path string, value any, _ reflect.Type) {
 			o.forget(path)
 			if value != nil {
@@ -65,7 +65,7 @@ func (o Origins) record(patch document, origin Origin) {
 	}.visit(patch, configurationType, "")
 }
 
-// forget drops the origins of path and of what is below it.
+// forget removes the origins of path and its subfields.
 func (o Origins) forget(path string) {
 	for p := range o {
 		if rest, ok := strings.CutPrefix(p, path); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {

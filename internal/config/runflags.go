@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// runFields are the flags of `berth kubelet` that `berth run` has, too: with the same names, forms
+// runFields are the flags of `berth kubelet` that `berth run` has, too: with the same names, types
 // and defaults.
 var runFields = []string{
 	"container-log-max-files", "container-log-max-size", "eviction-hard", "eviction-max-pod-grace-period", "eviction-minimum-reclaim",
 	"eviction-pressure-transition-period", "eviction-soft", "eviction-soft-grace-period",
 }
 
-// runOnly are flags that `berth run` has for fields without a flag of the kubelet.
+// runOnly are the flags of `berth run` for fields that have no kubelet flag.
 var runOnly = []Flag{
 	{
 		Name: "shutdown-grace-period", Field: "shutdownGracePeriod", Group: FieldGroup, kind: durationKind, fallback: "0s",
@@ -25,7 +25,7 @@ var runOnly = []Flag{
 	},
 }
 
-// NewRunFlags returns the flags of `berth run` that stand for fields of the configuration.
+// NewRunFlags returns the flags of `berth run` for configuration fields.
 func NewRunFlags() *Flags {
 	fs := NewFlags()
 	fs.flags = slices.DeleteFunc(fs.flags, func(f *Flag) bool { return !slices.Contains(runFields, f.Name) })
@@ -37,8 +37,8 @@ func NewRunFlags() *Flags {
 	return fs
 }
 
-// LoadRun makes the part of a configuration that `berth run` heeds, of flags that were parsed:
-// hard thresholds that are given stand beside the defaults of the others.
+// LoadRun returns the part of the configuration that `berth run` uses, for parsed flags: hard
+// thresholds are merged with the defaults.
 func LoadRun(flags *Flags) (*KubeletConfiguration, error) {
 	l := &layers{doc: document{}, origins: Origins{}}
 	l.mergeFlags(flags)
@@ -53,6 +53,6 @@ func LoadRun(flags *Flags) (*KubeletConfiguration, error) {
 	c.eviction()
 	c.logs()
 	c.shutdown()
-	given.EnforceNodeAllocatable = nil // nothing of the machine is kept from pods
+	given.EnforceNodeAllocatable = nil // run mode reserves nothing
 	return given, errors.Join(c.errs...)
 }

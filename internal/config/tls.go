@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// TLS is what the HTTPS port is told of TLS. What is zero is left to crypto/tls.
+// TLS is the TLS configuration of the HTTPS port. Zero values select the defaults of crypto/tls.
 type TLS struct {
 	MinVersion   uint16
 	CipherSuites []uint16
@@ -20,7 +20,7 @@ var tlsVersions = map[string]uint16{
 }
 
 // cipherSuites are the values of tlsCipherSuites: the names of crypto/tls, and the older names of
-// two, which the kubelet takes too.
+// two, which the kubelet accepts too.
 var cipherSuites = func() map[string]uint16 {
 	known := map[string]uint16{
 		"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305":   tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305,
@@ -32,8 +32,7 @@ var cipherSuites = func() map[string]uint16 {
 	return known
 }()
 
-// TLS returns tlsMinVersion, tlsCipherSuites and tlsCurvePreferences, whose values Load has
-// checked.
+// TLS returns tlsMinVersion, tlsCipherSuites and tlsCurvePreferences, which Load has validated.
 func (k *Kubelet) TLS() TLS {
 	t := TLS{MinVersion: tlsVersions[k.TLSMinVersion]}
 	for _, name := range k.TLSCipherSuites {

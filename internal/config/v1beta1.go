@@ -10,19 +10,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The group, version and kind that every configuration file carries.
+// The group, version and kind of every configuration file.
 const (
 	APIVersion = "kubelet.config.k8s.io/v1beta1"
 	Kind       = "KubeletConfiguration"
 )
 
 // KubeletConfiguration is the published configuration of the kubelet,
-// kubelet.config.k8s.io/v1beta1, field by field; what each field means is in its reference
+// kubelet.config.k8s.io/v1beta1, field by field; the fields are documented in its reference
 // (https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/). After Load every
-// pointer is set but for those said here to stay nil.
+// pointer is set except those documented here as nil.
 //
 // It is declared here because the published package (k8s.io/kubelet/config/v1beta1) links
-// component-base with a metrics registry of its own (docs/dependencies.md has the figures). A test
+// component-base with its own metrics registry (docs/dependencies.md has the figures). A test
 // compares it with the published type.
 type KubeletConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
@@ -36,7 +36,7 @@ type KubeletConfiguration struct {
 	HTTPCheckFrequency metav1.Duration     `json:"httpCheckFrequency,omitempty"`
 	RunOnce            bool                `json:"runOnce,omitempty"`
 
-	// The HTTP servers. ReadOnlyPort and HealthzPort 0 are off.
+	// The HTTP servers. 0 turns off ReadOnlyPort and HealthzPort.
 	EnableServer              *bool                 `json:"enableServer,omitempty"`
 	Address                   string                `json:"address,omitempty"`
 	Port                      int32                 `json:"port,omitempty"`
@@ -58,11 +58,10 @@ type KubeletConfiguration struct {
 	EnableDebugFlagsHandler   *bool                 `json:"enableDebugFlagsHandler,omitempty"`
 	EnableSystemLogHandler    *bool                 `json:"enableSystemLogHandler,omitempty"`
 	EnableSystemLogQuery      *bool                 `json:"enableSystemLogQuery,omitempty"`
-	// StreamingConnectionIdleTimeout ends streams of exec, attach and port-forward that nothing
-	// goes through.
+	// StreamingConnectionIdleTimeout closes idle exec, attach and port-forward streams.
 	StreamingConnectionIdleTimeout metav1.Duration `json:"streamingConnectionIdleTimeout,omitempty"`
 
-	// The API server, the Node object and its lease. EventRecordQPS 0 is without a limit.
+	// The API server, the Node object and its lease. EventRecordQPS 0 is unlimited.
 	ContentType               string          `json:"contentType,omitempty"`
 	KubeAPIQPS                *int32          `json:"kubeAPIQPS,omitempty"`
 	KubeAPIBurst              int32           `json:"kubeAPIBurst,omitempty"`
@@ -74,7 +73,7 @@ type KubeletConfiguration struct {
 	NodeStatusUpdateFrequency metav1.Duration `json:"nodeStatusUpdateFrequency,omitempty"`
 	NodeStatusReportFrequency metav1.Duration `json:"nodeStatusReportFrequency,omitempty"`
 	NodeLeaseDurationSeconds  int32           `json:"nodeLeaseDurationSeconds,omitempty"`
-	// NodeStatusMaxImages -1 is without a limit.
+	// NodeStatusMaxImages -1 is unlimited.
 	NodeStatusMaxImages                       *int32                          `json:"nodeStatusMaxImages,omitempty"`
 	ConfigMapAndSecretChangeDetectionStrategy ResourceChangeDetectionStrategy `json:"configMapAndSecretChangeDetectionStrategy,omitempty"`
 
@@ -84,7 +83,7 @@ type KubeletConfiguration struct {
 	ImageServiceEndpoint     string          `json:"imageServiceEndpoint,omitempty"`
 	RuntimeRequestTimeout    metav1.Duration `json:"runtimeRequestTimeout,omitempty"`
 
-	// Images. RegistryPullQPS 0 is without a limit; MaxParallelImagePulls stays nil for no limit.
+	// Images. RegistryPullQPS 0 is unlimited; MaxParallelImagePulls stays nil for no limit.
 	RegistryPullQPS                        *int32                                 `json:"registryPullQPS,omitempty"`
 	RegistryBurst                          int32                                  `json:"registryBurst,omitempty"`
 	SerializeImagePulls                    *bool                                  `json:"serializeImagePulls,omitempty"`
@@ -113,18 +112,18 @@ type KubeletConfiguration struct {
 	CrashLoopBackOff       CrashLoopBackOffConfig `json:"crashLoopBackOff,omitempty"`
 	UserNamespaces         *UserNamespaces        `json:"userNamespaces,omitempty"`
 	MakeIPTablesUtilChains *bool                  `json:"makeIPTablesUtilChains,omitempty"`
-	// IPTablesMasqueradeBit and IPTablesDropBit have no effect any more.
+	// IPTablesMasqueradeBit and IPTablesDropBit have no effect.
 	IPTablesMasqueradeBit *int32 `json:"iptablesMasqueradeBit,omitempty"`
 	IPTablesDropBit       *int32 `json:"iptablesDropBit,omitempty"`
 
-	// Logs of containers. ContainerLogMaxSize is a quantity; a negative one is without rotation.
+	// Container logs. ContainerLogMaxSize is a quantity; a negative one turns off rotation.
 	PodLogsDir                  string           `json:"podLogsDir,omitempty"`
 	ContainerLogMaxSize         string           `json:"containerLogMaxSize,omitempty"`
 	ContainerLogMaxFiles        *int32           `json:"containerLogMaxFiles,omitempty"`
 	ContainerLogMaxWorkers      *int32           `json:"containerLogMaxWorkers,omitempty"`
 	ContainerLogMonitorInterval *metav1.Duration `json:"containerLogMonitorInterval,omitempty"`
 
-	// Volumes. VolumeStatsAggPeriod negative is off.
+	// Volumes. A negative VolumeStatsAggPeriod turns off volume metrics.
 	VolumePluginDir               string          `json:"volumePluginDir,omitempty"`
 	VolumeStatsAggPeriod          metav1.Duration `json:"volumeStatsAggPeriod,omitempty"`
 	EnableControllerAttachDetach  *bool           `json:"enableControllerAttachDetach,omitempty"`
@@ -182,38 +181,38 @@ type KubeletConfiguration struct {
 	ShutdownGracePeriodCriticalPods  metav1.Duration                    `json:"shutdownGracePeriodCriticalPods,omitempty"`
 	ShutdownGracePeriodByPodPriority []ShutdownGracePeriodByPodPriority `json:"shutdownGracePeriodByPodPriority,omitempty"`
 
-	// FeatureGates are those that were set; ask Kubelet.FeatureEnabled.
+	// FeatureGates are the gates that were set; use Kubelet.FeatureEnabled.
 	FeatureGates                map[string]bool       `json:"featureGates,omitempty"`
 	Logging                     LoggingConfiguration  `json:"logging,omitempty"`
 	ShowHiddenMetricsForVersion string                `json:"showHiddenMetricsForVersion,omitempty"`
 	Tracing                     *TracingConfiguration `json:"tracing,omitempty"` // stays nil for none
 }
 
-// KubeletAuthentication says how requests to the HTTPS server are authenticated.
+// KubeletAuthentication configures the authentication of requests to the HTTPS server.
 type KubeletAuthentication struct {
 	X509      KubeletX509Authentication      `json:"x509"`
 	Webhook   KubeletWebhookAuthentication   `json:"webhook"`
 	Anonymous KubeletAnonymousAuthentication `json:"anonymous"`
 }
 
-// KubeletX509Authentication accepts client certificates that the bundle of authorities has signed;
-// "" is none.
+// KubeletX509Authentication accepts client certificates signed by an authority in the bundle; "" is
+// none.
 type KubeletX509Authentication struct {
 	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
 
-// KubeletWebhookAuthentication has the API server review bearer tokens.
+// KubeletWebhookAuthentication makes the API server review bearer tokens.
 type KubeletWebhookAuthentication struct {
 	Enabled  *bool           `json:"enabled,omitempty"`
 	CacheTTL metav1.Duration `json:"cacheTTL,omitempty"`
 }
 
-// KubeletAnonymousAuthentication lets requests without credentials in as system:anonymous.
+// KubeletAnonymousAuthentication accepts requests without credentials as system:anonymous.
 type KubeletAnonymousAuthentication struct {
 	Enabled *bool `json:"enabled,omitempty"`
 }
 
-// KubeletAuthorizationMode says who decides what an authenticated user may do.
+// KubeletAuthorizationMode selects how authenticated users are authorized.
 type KubeletAuthorizationMode string
 
 // The authorization modes.
@@ -222,19 +221,19 @@ const (
 	KubeletAuthorizationModeWebhook     KubeletAuthorizationMode = "Webhook" // the API server, by SubjectAccessReview
 )
 
-// KubeletAuthorization says how requests to the HTTPS server are authorized.
+// KubeletAuthorization configures the authorization of requests to the HTTPS server.
 type KubeletAuthorization struct {
 	Mode    KubeletAuthorizationMode    `json:"mode,omitempty"`
 	Webhook KubeletWebhookAuthorization `json:"webhook"`
 }
 
-// KubeletWebhookAuthorization is for how long the API server's decisions are remembered.
+// KubeletWebhookAuthorization configures how long the API server's decisions are cached.
 type KubeletWebhookAuthorization struct {
 	CacheAuthorizedTTL   metav1.Duration `json:"cacheAuthorizedTTL,omitempty"`
 	CacheUnauthorizedTTL metav1.Duration `json:"cacheUnauthorizedTTL,omitempty"`
 }
 
-// ResourceChangeDetectionStrategy says how changes of config maps and secrets are noticed.
+// ResourceChangeDetectionStrategy selects how changes of ConfigMaps and Secrets are detected.
 type ResourceChangeDetectionStrategy string
 
 // The strategies of change detection.
@@ -244,11 +243,11 @@ const (
 	WatchChangeDetectionStrategy    ResourceChangeDetectionStrategy = "Watch"
 )
 
-// ImagePullCredentialsVerificationPolicy says for which images that are already on the node a pod
-// must still prove that it may pull them.
+// ImagePullCredentialsVerificationPolicy selects the images on the node for which a pod must still
+// prove that it may pull them.
 type ImagePullCredentialsVerificationPolicy string
 
-// The policies of verification.
+// The verification policies.
 const (
 	NeverVerify                  ImagePullCredentialsVerificationPolicy = "NeverVerify"
 	NeverVerifyPreloadedImages   ImagePullCredentialsVerificationPolicy = "NeverVerifyPreloadedImages"
@@ -256,51 +255,50 @@ const (
 	AlwaysVerify                 ImagePullCredentialsVerificationPolicy = "AlwaysVerify"
 )
 
-// MemoryReservationPolicy says whether requests of memory are protected by cgroup v2.
+// MemoryReservationPolicy selects whether memory requests are protected by cgroup v2.
 type MemoryReservationPolicy string
 
-// The policies of memory reservation.
+// The memory reservation policies.
 const (
 	NoneMemoryReservationPolicy              MemoryReservationPolicy = "None"
 	TieredReservationMemoryReservationPolicy MemoryReservationPolicy = "TieredReservation"
 )
 
-// MemoryReservation is what is reserved on one NUMA node.
+// MemoryReservation is the reserved memory of one NUMA node.
 type MemoryReservation struct {
 	NumaNode int32           `json:"numaNode"`
 	Limits   v1.ResourceList `json:"limits"`
 }
 
-// ShutdownGracePeriodByPodPriority is the time that pods of this priority and above, up to the next
-// entry, have at node shutdown.
+// ShutdownGracePeriodByPodPriority is the grace period at node shutdown of pods of this priority
+// and above, up to the next entry.
 type ShutdownGracePeriodByPodPriority struct {
 	Priority                   int32 `json:"priority"`
 	ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
 }
 
-// MemorySwapConfiguration is "", NoSwap or LimitedSwap; "" is NoSwap.
+// MemorySwapConfiguration has SwapBehavior "", NoSwap or LimitedSwap; "" is NoSwap.
 type MemorySwapConfiguration struct {
 	SwapBehavior string `json:"swapBehavior,omitempty"`
 }
 
-// CrashLoopBackOffConfig is the longest back-off of a crashing container.
+// CrashLoopBackOffConfig configures the maximum back-off of a crashing container.
 type CrashLoopBackOffConfig struct {
 	MaxContainerRestartPeriod *metav1.Duration `json:"maxContainerRestartPeriod,omitempty"`
 }
 
-// UserNamespaces is the size of the range of user and group ids that a pod with a user namespace
-// gets.
+// UserNamespaces configures the number of user and group IDs of a pod with a user namespace.
 type UserNamespaces struct {
 	IDsPerPod *int64 `json:"idsPerPod,omitempty"`
 }
 
-// TracingConfiguration is where spans go, and how many.
+// TracingConfiguration configures the endpoint and sampling rate of spans.
 type TracingConfiguration struct {
 	Endpoint               *string `json:"endpoint,omitempty"`
 	SamplingRatePerMillion *int32  `json:"samplingRatePerMillion,omitempty"`
 }
 
-// LoggingConfiguration is how the agent logs.
+// LoggingConfiguration configures the log.
 type LoggingConfiguration struct {
 	Format         string         `json:"format,omitempty"`
 	FlushFrequency TimeOrDuration `json:"flushFrequency"`
@@ -332,7 +330,7 @@ type TimeOrDuration struct {
 	time.Duration
 }
 
-// UnmarshalJSON reads either form.
+// UnmarshalJSON parses either form.
 func (d *TimeOrDuration) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '"' {
 		var text metav1.Duration

@@ -9,14 +9,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// check collects what is wrong with a configuration. Each error says where the value came from, its
-// field, and what would be right.
+// check collects the errors of a configuration. Each names the origin of the value, its field, and
+// the remedy.
 type check struct {
 	*Kubelet
 	errs []error
 }
 
-// validate returns everything that is wrong with a configuration whose types are right.
+// validate returns all errors of a configuration whose types are valid.
 func (k *Kubelet) validate() []error {
 	c := &check{Kubelet: k}
 	c.flags()
@@ -36,7 +36,7 @@ func (k *Kubelet) validate() []error {
 	return c.errs
 }
 
-// fail notes what is wrong with the field.
+// fail records an error of the field.
 func (c *check) fail(path, format string, args ...any) {
 	problem := fmt.Sprintf(format, args...)
 	switch origin := c.Origins.Of(path); origin.Kind {
@@ -47,8 +47,7 @@ func (c *check) fail(path, format string, args ...any) {
 	}
 }
 
-// written returns the field as somebody writes it who sets it where the origin is: with a flag, by
-// that flag's name.
+// written returns the field as it is written at its origin: for a flag, the flag's name.
 func (c *check) written(path string, at Origin) string {
 	if at.Kind != FromFlag {
 		return path
@@ -62,7 +61,7 @@ func (c *check) written(path string, at Origin) string {
 	return path
 }
 
-// between checks a number against its bounds, both included.
+// between checks a number against inclusive bounds.
 func (c *check) between(path string, value, low, high int64) {
 	if value < low || value > high {
 		c.fail(path, "%d is not between %d and %d", value, low, high)
@@ -75,7 +74,7 @@ func (c *check) atLeast(path string, value, low int64) {
 	}
 }
 
-// positive checks a duration that must go on for some time; notNegative one that may be 0.
+// positive checks that a duration is greater than 0; notNegative that it is at least 0.
 func (c *check) positive(path string, d time.Duration) {
 	if d <= 0 {
 		c.fail(path, "%v is not more than 0s", d)
@@ -88,7 +87,7 @@ func (c *check) notNegative(path string, d time.Duration) {
 	}
 }
 
-// oneOf checks a word against those allowed.
+// oneOf checks that a value is one of those allowed.
 func (c *check) oneOf(path, value string, allowed ...string) {
 	if slices.Contains(allowed, value) {
 		return
@@ -110,7 +109,7 @@ func wordList(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// needsGate checks that a field is used with its feature on.
+// needsGate checks that the feature gate of a field is on.
 func (c *check) needsGate(path, gate string) {
 	if !c.FeatureEnabled(gate) {
 		c.fail(path, "needs the feature gate %s; set featureGates[%s] to true", gate, gate)

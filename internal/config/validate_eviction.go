@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// signals are the names that eviction thresholds are set for.
+// signals are the signals of eviction thresholds.
 var signals = []string{
 	"memory.available", "allocatableMemory.available",
 	"nodefs.available", "nodefs.inodesFree",
@@ -45,7 +45,7 @@ func (c *check) eviction() {
 	}
 }
 
-// thresholds checks amounts of which each must be positive. The words are the kubelet's.
+// thresholds checks amounts that must be positive. The messages are the kubelet's.
 func (c *check) thresholds(field string, amounts map[string]string) {
 	for _, signal := range slices.Sorted(maps.Keys(amounts)) {
 		value := amounts[signal]
@@ -71,8 +71,8 @@ func (c *check) amounts(field string, amounts map[string]string) {
 	}
 }
 
-// amount checks the signal, and that the value is a quantity or a percentage; it returns the path
-// of the value, and whether it is one.
+// amount checks the signal, and that the value is a quantity or percentage; it returns the path of
+// the value, and whether it is one.
 func (c *check) amount(field, signal, value string) (path string, ok bool) {
 	path = fmt.Sprintf("%s[%s]", field, signal)
 	c.signal(path, signal)

@@ -49,5 +49,5 @@ func (c *check) pods() {
 	}
 }
 
-// sysctlPattern is a name in dots or slashes; the last character may be a star.
+// sysctlPattern matches a name separated by dots or slashes; the last character may be an asterisk.
 var sysctlPattern = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*([a-z0-9][-_a-z0-9]*)?(\*|[a-z0-9])$`)

@@ -58,7 +58,7 @@ func (c *check) cgroups() {
 	}
 }
 
-// reservations checks what is kept for the host, and how it is enforced.
+// reservations checks the reservations for the host, and their enforcement.
 func (c *check) reservations() {
 	c.reserved("systemReserved", c.SystemReserved)
 	c.reserved("kubeReserved", c.KubeReserved)
@@ -181,7 +181,7 @@ func (c *check) topology() {
 	}
 }
 
-// reserves reports whether something of the resource is kept for the host.
+// reserves reports whether the resource is partly reserved for the host.
 func (c *check) reserves(name string) bool {
 	for _, reserved := range []map[string]string{c.SystemReserved, c.KubeReserved} {
 		if q, err := resource.ParseQuantity(reserved[name]); err == nil && q.Sign() > 0 {
@@ -191,7 +191,7 @@ func (c *check) reserves(name string) bool {
 	return false
 }
 
-// options checks the names of policy options. known has the gate that each needs, "" for none.
+// options checks the names of policy options. known maps options to their gates, "" for none.
 func (c *check) options(field string, options, known map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		gate, ok := known[name]

@@ -65,10 +65,10 @@ func (c *check) url(path, value string) {
 	}
 }
 
-// credentials is all of a text that may be the user and password of a URL.
+// credentials matches everything in a text that may be the user and password of a URL.
 var credentials = regexp.MustCompile(`//.*@`)
 
-// header checks what is sent with requests. Values are not shown: they hold tokens.
+// header checks HTTP headers of requests. Values are not shown: they may be tokens.
 func (c *check) header(path string, header map[string][]string) {
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		at := fmt.Sprintf("%s[%s]", path, name)
@@ -83,7 +83,7 @@ func (c *check) header(path string, header map[string][]string) {
 	}
 }
 
-// flags checks what only flags can say.
+// flags checks the values that only flags have.
 func (c *check) flags() {
 	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
 		c.fail("--bootstrap-kubeconfig", "needs --kubeconfig, the file that is written when the certificate has come")
@@ -137,8 +137,8 @@ func (c *check) flags() {
 	}
 }
 
-// ownLabels are the labels of Kubernetes that a node may give itself, besides those in
-// ownNamespaces and below.
+// ownLabels are the Kubernetes labels that a node may set on itself, besides those in ownNamespaces
+// and below.
 var ownLabels = []string{
 	"beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os",
 	"failure-domain.beta.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",

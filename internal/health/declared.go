@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Code names a condition. It is stable: scripts may rely on it.
+// Code identifies a condition. It is stable: scripts may rely on it.
 type Code string
 
 // The codes of all conditions.
@@ -32,28 +32,27 @@ const (
 	Quarantine         Code = "Quarantine"
 )
 
-// Condition is one thing that can be wrong with the agent, or with what it stands on.
+// Condition is a declared problem of the agent or its environment.
 type Condition struct {
 	Code Code `json:"code"`
-	// Title says what is wrong while the condition holds.
+	// Title describes the problem.
 	Title string `json:"title"`
-	// Help says what a user can do about it.
+	// Help is the remedy.
 	Help string `json:"help"`
-	// DependsOn are the conditions that this one follows from when they hold.
+	// DependsOn are the conditions that cause this one.
 	DependsOn []Code `json:"-"`
-	// VisibleAfter is how long it must last until it shows.
+	// VisibleAfter is how long the condition must last until it is reported.
 	VisibleAfter time.Duration `json:"-"`
-	// MakesNotReady says that the Node is not ready meanwhile.
+	// MakesNotReady makes the Node not ready.
 	MakesNotReady bool `json:"makesNotReady,omitempty"`
-	// FailsHealthz says that /healthz fails meanwhile.
+	// FailsHealthz makes /healthz fail.
 	FailsHealthz bool `json:"failsHealthz,omitempty"`
 }
 
-// More is where a user reads more of the condition.
+// More returns the documentation page of the condition.
 func (c Condition) More() string { return "docs/health.md#" + strings.ToLower(string(c.Code)) }
 
-// Declared returns all conditions. Their order is that of the message of the Node's condition
-// Ready.
+// Declared returns all conditions, in the order of the message of the Node's condition Ready.
 func Declared() []Condition { return slices.Clone(declared) }
 
 var declared = []Condition{

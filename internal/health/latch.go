@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// failure is an error that knows since when it holds.
+// failure is an error with the time of its start.
 type failure struct {
 	error
 	since time.Time
@@ -17,10 +17,10 @@ type failure struct {
 // Since returns when the failure began.
 func (f failure) Since() time.Time { return f.since }
 
-// Unwrap returns the error itself.
+// Unwrap returns the wrapped error.
 func (f failure) Unwrap() error { return f.error }
 
-// Since returns err with the time at which it began. Its text stays. A nil error stays nil.
+// Since returns err with its start time. The text is unchanged. A nil error stays nil.
 func Since(err error, began time.Time) error {
 	if err == nil {
 		return nil
@@ -28,7 +28,7 @@ func Since(err error, began time.Time) error {
 	return failure{err, began}
 }
 
-// sinceOf returns when the failure began, and the zero time if its owner does not say.
+// sinceOf returns the start of the failure, zero if unknown.
 func sinceOf(err error) time.Time {
 	if f, ok := errors.AsType[interface {
 		error
@@ -39,15 +39,15 @@ func sinceOf(err error) time.Time {
 	return time.Time{}
 }
 
-// Latch remembers how the last try of its owner ended, and since when tries fail. The zero value is
-// healthy. It is safe for concurrent use.
+// Latch stores the result of the last try, and since when tries fail. The zero value is healthy. It
+// is safe for concurrent use.
 type Latch struct {
 	mu  sync.Mutex
 	err error // guarded by mu; a failure, or nil
 }
 
-// Set notes the outcome of one more try and returns the outcome before. A failure that follows a
-// failure keeps the time of the first.
+// Set stores the result of a try and returns the previous one. Consecutive failures have the time
+// of the first.
 func (l *Latch) Set(err error) (before error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,14 +56,14 @@ func (l *Latch) Set(err error) (before error) {
 	return before
 }
 
-// Err returns nil if the last try succeeded, and else its error.
+// Err returns the error of the last try, nil if it succeeded.
 func (l *Latch) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// follow returns the outcome err with the time since which tries fail.
+// follow returns err with the time since which tries fail.
 func follow(before, err error) error {
 	if err == nil {
 		return nil
@@ -74,14 +74,14 @@ func follow(before, err error) error {
 	return Since(err, time.Now())
 }
 
-// Latches are latches by name, such as one for each file that is written. The zero value is
-// healthy. It is safe for concurrent use.
+// Latches are latches by name, such as one per written file. The zero value is healthy. It is safe
+// for concurrent use.
 type Latches struct {
 	mu     sync.Mutex
 	failed map[string]error // guarded by mu; failures only
 }
 
-// Set notes the outcome of one more try of name. A name that goes away is set to nil.
+// Set stores the result of a try of name. Set a removed name to nil.
 func (l *Latches) Set(name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *Latches) Set(name string, err error) {
 	l.failed[name] = follow(l.failed[name], err)
 }
 
-// Err returns the failures of all names, in the order of the names, and nil if there is none.
+// Err returns the failures of all names, ordered by name, and nil if there is none.
 func (l *Latches) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

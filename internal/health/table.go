@@ -9,31 +9,30 @@ import (
 	"time"
 )
 
-// Check returns nil while its condition does not hold, and else what is wrong, as one line that can
-// stand alone. It answers at once.
+// Check returns nil while its condition does not hold, otherwise a self-contained one-line error.
+// It returns immediately.
 type Check func() error
 
-// Table is the conditions that have an owner in this agent. It is safe for concurrent use.
+// Table holds the conditions that have a check in this agent. It is safe for concurrent use.
 type Table struct {
-	conditions []Condition // in the order of the declaration
+	conditions []Condition // in declaration order
 	checks     map[Code]Check
 }
 
-// State is one condition at one moment. GET /berth/v1/health answers with a list of them, in the
-// order of the declaration: all that this agent can tell of, whether they hold or not.
+// State is the current state of one condition. GET /berth/v1/health returns a list of them, in
+// declaration order: all conditions of this agent, active or not.
 type State struct {
 	Condition
-	// Error is what is wrong, one line; empty while nothing is.
+	// Error is the problem in one line; empty if there is none.
 	Error string `json:"error,omitempty"`
-	// Since is when it began; zero if nothing is wrong, or the owner does not know.
+	// Since is its start; zero without a problem, or if unknown.
 	Since time.Time `json:"since,omitzero"`
-	// BecauseOf are the conditions that hold too and that this one follows from, those at the
-	// bottom only. It is no trouble of its own then.
+	// BecauseOf are the active root causes of this condition. It needs no remedy of its own then.
 	BecauseOf []Code `json:"becauseOf,omitempty"`
 }
 
-// New returns the table of those conditions that have an owner. It fails for a code that is not
-// declared, and for an owner that is nil.
+// New returns the table of the conditions in owners. It fails for an undeclared code or a nil
+// check.
 func New(owners map[Code]Check) (*Table, error) {
 	t := &Table{checks: maps.Clone(owners)}
 	for _, c := range declared {
@@ -47,7 +46,7 @@ func New(owners map[Code]Check) (*Table, error) {
 	return t, nil
 }
 
-// States returns every condition of the table as it is now.
+// States returns the current state of every condition.
 func (t *Table) States() []State {
 	failed := map[Code]error{}
 	for _, c := range t.conditions {
@@ -65,7 +64,7 @@ func (t *Table) States() []State {
 	return out
 }
 
-// visible returns what is wrong with a condition, once that has lasted for long enough.
+// visible returns the error of a condition that has lasted for VisibleAfter.
 func (t *Table) visible(c Condition) error {
 	err := t.checks[c.Code]()
 	if err == nil || time.Since(sinceOf(err)) < c.VisibleAfter {
@@ -91,13 +90,13 @@ func (t *Table) causes(c Condition, failed map[Code]error) []Code {
 	return slices.Compact(out)
 }
 
-// NotReady returns what keeps the Node from being ready, in the order of the declaration, those
-// that follow from others included: it is the message of the condition Ready.
+// NotReady returns the errors that make the Node not ready, in declaration order and including
+// dependent ones: the message of the condition Ready.
 func (t *Table) NotReady() []error {
 	return t.errors(func(c Condition) bool { return c.MakesNotReady })
 }
 
-// Healthz returns what /healthz fails for, a line each, or nil.
+// Healthz returns the errors that fail /healthz, a line each, or nil.
 func (t *Table) Healthz() error {
 	return errors.Join(t.errors(func(c Condition) bool { return c.FailsHealthz })...)
 }

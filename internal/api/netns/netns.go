@@ -1,9 +1,8 @@
-// Package netns connects to addresses inside of network namespaces.
+// Package netns connects to addresses inside network namespaces.
 //
-// Owns: the thread that is in another namespace for as long as a socket is made and connected.
+// Owns: the thread that is in another namespace while a socket is created and connected.
 // Reads: the files of namespaces.
-// Never: leaves a thread in a namespace that is not the agent's, takes the process's main thread
-// there.
+// Never: leaves a thread in another namespace, moves the process's main thread there.
 package netns
 
 import (
@@ -17,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoNetwork says that a file is no network namespace.
+// ErrNoNetwork is returned for a file that is not a network namespace.
 var ErrNoNetwork = errors.New("not a network namespace")
 
 // Check returns an error unless path is the file of a network namespace (ioctl_nsfs(2)).
@@ -40,8 +39,8 @@ func open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Dial connects to the address, which must not have to be resolved, inside of the network namespace
-// whose file is path. It needs CAP_SYS_ADMIN.
+// Dial connects to the address, which must be numeric, inside the network namespace whose file is
+// path. It needs CAP_SYS_ADMIN.
 func Dial(ctx context.Context, path, network, address string) (net.Conn, error) {
 	f, err := open(path)
 	if err != nil {
@@ -62,13 +61,13 @@ func Dial(ctx context.Context, path, network, address string) (net.Conn, error) 
 	return r.conn, r.err
 }
 
-// onOtherThread calls f on a thread of its own, which is not the main one: /proc/self shows
-// everybody the namespaces of that. The thread ends with f unless it is to be kept.
+// onOtherThread calls f on its own thread, which is not the main one, because /proc/self shows the
+// main thread's namespaces. The thread exits after f unless f returns true.
 func onOtherThread(f func() (keep bool)) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
 		ended := make(chan struct{})
-		go func() { // on another one, as this one is held
+		go func() { // on another one, as this one is locked
 			defer close(ended)
 			onOtherThread(f)
 		}()
@@ -81,8 +80,7 @@ func onOtherThread(f func() (keep bool)) {
 	}
 }
 
-// dialFrom connects from inside of the namespace, and returns whether the thread is back where it
-// was.
+// dialFrom connects from inside the namespace, and returns whether the thread is back in its own.
 func dialFrom(ctx context.Context, namespace *os.File, network, address string) (conn net.Conn, back bool, err error) {
 	here, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
 	if err != nil {
@@ -92,8 +90,8 @@ func dialFrom(ctx context.Context, namespace *os.File, network, address string) 
 	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 		return nil, true, fmt.Errorf("enter the network namespace %s: %w", namespace.Name(), err)
 	}
-	// A socket belongs to the namespace of the thread that makes it, which is this one: there is
-	// one address, and it is not looked up.
+	// A socket belongs to the namespace of the thread that creates it, which is this one: there is
+	// one numeric address, and no lookup.
 	conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 	back = unix.Setns(int(here.Fd()), unix.CLONE_NEWNET) == nil
 	return conn, back, err

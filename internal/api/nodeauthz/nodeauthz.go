@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Attributes are what a request needs: a verb on a subresource of the Node. The first subresource
-// that is allowed is enough.
+// Attributes are the permission that a request requires: a verb on a subresource of the Node. Any
+// one of the subresources suffices.
 type Attributes struct {
 	Verb         string
 	Subresources []string
 }
 
-// Compute returns what a method on a path of the node API needs (Kubelet authorization; KEP-2862
-// for the finer names, which are tried before proxy).
+// Compute returns the permission for a method on a path of the node API (Kubelet authorization;
+// KEP-2862 for the finer names, which are tried before proxy).
 func Compute(method, path string) Attributes {
 	a := Attributes{Verb: verbOf(method), Subresources: []string{"proxy"}}
 	part, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
@@ -29,14 +29,13 @@ func Compute(method, path string) Attributes {
 	case "flagz":
 		a.Subresources = []string{"configz", "proxy"}
 	case "exec", "attach", "run", "portForward":
-		// Whoever enters a container changes what runs there, also by a GET, which is how a
-		// WebSocket begins.
+		// Entering a container changes what runs there, even by GET, which a WebSocket starts with.
 		a.Verb = "create"
 	}
 	return a
 }
 
-// verbOf returns the verb of the API for a method.
+// verbOf returns the API verb of a method.
 func verbOf(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks bounds how many absolute links one name leads over.
+// maxLinks bounds the absolute links that one name is resolved through.
 const maxLinks = 8
 
 // Logs are the logs of a node.
 type Logs struct {
-	// Dir is the log folder, absolute: /var/log.
+	// Dir is the log directory, absolute: /var/log.
 	Dir string
 	// Journalctl is the program that reads the journal, looked up in PATH.
 	Journalctl string
 }
 
-// Open opens a file or folder below the log folder. Links are followed as long as they stay there.
-// It fails with an error that wraps fs.ErrNotExist for everything else: what is not there, what is
-// elsewhere, and pipes, sockets and devices.
+// Open opens a file or directory below the log directory. Links are followed within it. For
+// everything else the error wraps fs.ErrNotExist: missing files, files elsewhere, and pipes,
+// sockets and devices.
 func (l *Logs) Open(name string) (*os.File, fs.FileInfo, error) {
 	f, st, err := l.open(name)
 	if err != nil {
@@ -61,11 +61,11 @@ func (l *Logs) open(name string) (_ *os.File, _ fs.FileInfo, err error) {
 	return f, st, nil
 }
 
-// openBelow opens name below the root. An absolute link, which the root refuses, is read as a name
-// below the root when it points there: the links of /var/log/containers are such.
+// openBelow opens name below the root. An absolute link, which os.Root rejects, is resolved below
+// the root if it points there, as those of /var/log/containers do.
 func (l *Logs) openBelow(root *os.Root, name string) (*os.File, error) {
 	for range maxLinks {
-		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // a pipe must not hold up whoever opens it
+		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // opening a pipe must not block
 		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			return f, err
 		}
@@ -82,7 +82,7 @@ func (l *Logs) openBelow(root *os.Root, name string) (*os.File, error) {
 	return nil, fmt.Errorf("%w: too many links", fs.ErrNotExist)
 }
 
-// openService opens the file that a service without a journal would log to.
+// openService opens the usual log file of a service that does not log to the journal.
 func (l *Logs) openService(service string) (*os.File, error) {
 	for _, name := range []string{service, service + ".log", path.Join(service, service+".log")} {
 		f, st, err := l.Open(name)

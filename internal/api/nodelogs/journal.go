@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// maxMessage bounds what is kept of journalctl's complaints.
+	// maxMessage bounds the error output of journalctl.
 	maxMessage = 4 << 10
-	// exitTime is how long a journalctl that was told to end may take.
+	// exitTime is how long journalctl may take to exit after it was stopped.
 	exitTime = 5 * time.Second
 )
 
-// QueryError says that this node's logs cannot be asked this; it is the client's to change the
-// question.
+// QueryError is returned for a query that this node's logs do not support; the client must change
+// it.
 type QueryError struct{ err error }
 
 func (e *QueryError) Error() string { return e.err.Error() }
 
-// Unwrap returns the reason.
+// Unwrap returns the cause.
 func (e *QueryError) Unwrap() error { return e.err }
 
-// Write writes what the query asks for: of a file its lines; of services what the journal has of
-// them, in the order of time, then the files of those that it does not have. The error wraps
-// fs.ErrNotExist when there is no such log, and is a *QueryError when this log cannot be asked
-// that; nothing is written then.
+// Write writes the log that the query selects: the lines of a file; for services the journal in
+// chronological order, then the files of services that the journal does not have. The error wraps
+// fs.ErrNotExist if there is no such log, and is a *QueryError if the log does not support the
+// query; nothing is written then.
 func (l *Logs) Write(ctx context.Context, q Query, w io.Writer) error {
 	if q.File != "" {
 		f, st, err := l.Open(q.File)
@@ -85,8 +85,8 @@ func (l *Logs) Write(ctx context.Context, q Query, w io.Writer) error {
 	return nil
 }
 
-// computeArguments returns the arguments of journalctl (journalctl(1)). Each value is in one
-// argument with its option, so that none can be taken for an option.
+// computeArguments returns the arguments of journalctl (journalctl(1)). Each value is in the same
+// argument as its option, so that it cannot be taken for an option.
 func computeArguments(q Query, services []string) []string {
 	args := []string{"--quiet", "--no-pager", "--utc", "--output=short-iso-precise"}
 	for _, s := range services {
@@ -110,13 +110,12 @@ func computeArguments(q Query, services []string) []string {
 	return args
 }
 
-// journalTime writes a time as systemd.time(7) has it, without a time zone that could be
-// misunderstood.
+// journalTime formats a time for systemd.time(7), with an unambiguous time zone.
 func journalTime(t time.Time) string {
 	return fmt.Sprintf("%s UTC", t.UTC().Format("2006-01-02 15:04:05.000000"))
 }
 
-// journalHas reports whether the journal has anything of the service. A node without journalctl has
+// journalHas reports whether the journal has entries of the service. A node without journalctl has
 // no journal.
 func (l *Logs) journalHas(ctx context.Context, service string) (bool, error) {
 	if _, err := exec.LookPath(l.Journalctl); err != nil {
@@ -127,7 +126,7 @@ func (l *Logs) journalHas(ctx context.Context, service string) (bool, error) {
 	return some.Len() > 0, err
 }
 
-// journalctl runs the program with w as its output, until it ends or ctx does.
+// journalctl runs the program with w as its output, until it exits or ctx is done.
 func (l *Logs) journalctl(ctx context.Context, w io.Writer, args ...string) error {
 	var complaint bytes.Buffer
 	cmd := exec.CommandContext(ctx, l.Journalctl, args...)
@@ -141,7 +140,7 @@ func (l *Logs) journalctl(ctx context.Context, w io.Writer, args ...string) erro
 		return nil
 	}
 	message := strings.TrimSpace(complaint.String())
-	// A pattern that nothing matches makes journalctl end with 1, like grep.
+	// If nothing matches a pattern, journalctl exits with 1, like grep.
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && message == "" {
 		return nil
 	}
@@ -154,10 +153,10 @@ func (l *Logs) journalctl(ctx context.Context, w io.Writer, args ...string) erro
 	return err
 }
 
-// clientsMistakes begin the complaints of journalctl about what it was asked.
+// clientsMistakes are prefixes of journalctl's errors about invalid queries.
 var clientsMistakes = []string{"Bad pattern", "Data from the specified boot"}
 
-// capped keeps the first bytes of what is written and drops the rest.
+// capped stores the first bytes and drops the rest.
 type capped struct {
 	to   *bytes.Buffer
 	left int

@@ -9,12 +9,11 @@ import (
 	"regexp"
 )
 
-// lineBuffer bounds what is held of a file. Of a longer line, the beginning decides whether it
-// matches.
+// lineBuffer bounds the buffered part of a file. Only the beginning of a longer line is matched.
 const lineBuffer = 64 << 10
 
-// copyLines writes the lines of the file as it is now that the query wants. With TailLines the file
-// is read twice: once to count.
+// copyLines writes the lines of the file, at its current size, that the query selects. With
+// TailLines the file is read twice: once to count.
 func copyLines(ctx context.Context, w io.Writer, f *os.File, q Query) error {
 	var pattern *regexp.Regexp
 	if q.Pattern != "" {
@@ -53,8 +52,8 @@ func copyLines(ctx context.Context, w io.Writer, f *os.File, q Query) error {
 	})
 }
 
-// eachLine hands over the lines that match, line ends included; one that the buffer cannot hold in
-// several pieces, of which only the first begins it.
+// eachLine calls take with the matching lines, including line ends; a line that exceeds the buffer
+// comes in several pieces, with begins set for the first.
 func eachLine(ctx context.Context, f *os.File, size int64, pattern *regexp.Regexp, take func(piece []byte, begins bool) error) error {
 	r := bufio.NewReaderSize(io.NewSectionReader(f, 0, size), lineBuffer)
 	begins, wanted := true, false

@@ -19,27 +19,26 @@ const (
 	maxPattern     = 1024
 )
 
-// serviceName is what a service may be called.
+// serviceName matches valid names of services.
 var serviceName = regexp.MustCompile(`^[a-zA-Z0-9\-_.:@]+$`)
 
-// Query says which log of the node is wanted, and which of its lines. ParseQuery makes one,
-// Validate checks it.
+// Query selects a log of the node, and its lines. ParseQuery creates one, Validate validates it.
 type Query struct {
-	// Services are looked for in the journal, and those that it does not have among the files. File
-	// is one file below the log folder. One of the two is given.
+	// Services are looked up in the journal, and otherwise among the files. File is a file below
+	// the log directory. Exactly one of the two is set.
 	Services []string
 	File     string
-	// Since and Until leave out what is older or newer; zero: nothing.
+	// Since and Until exclude older and newer lines; zero: none.
 	Since, Until time.Time
-	// Boot is 0 for the boot of now, -1 for the one before; nil: all.
+	// Boot is 0 for the current boot, -1 for the previous one; nil: all.
 	Boot *int
-	// Pattern is a regular expression that lines must match, case and all; "": all do.
+	// Pattern is a case-sensitive regular expression that lines must match; "": all lines.
 	Pattern string
-	// TailLines leaves only the last lines; nil: all.
+	// TailLines selects only the last lines; nil: all.
 	TailLines *int
 }
 
-// ParseQuery reads the query of a URL. The error names the parameter that cannot be understood.
+// ParseQuery parses the query of a URL. The error names the invalid parameter.
 func ParseQuery(values url.Values) (Query, error) {
 	q := Query{Pattern: values.Get("pattern")}
 	for _, v := range values["query"] {
@@ -74,7 +73,7 @@ func ParseQuery(values url.Values) (Query, error) {
 	return q, errors.Join(errs...)
 }
 
-// Validate returns what is wrong with a query that could be understood.
+// Validate returns the errors of a parsed query.
 func (q Query) Validate() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -114,8 +113,8 @@ func (q Query) Validate() error {
 	return errors.Join(errs...)
 }
 
-// localName returns a file's name relative to the log folder. The folder's own guard does not
-// depend on it; it makes the error a clear one.
+// localName returns a file's name relative to the log directory. The directory is protected
+// independently; this makes the error clear.
 func localName(name string) (string, error) {
 	local := strings.TrimLeft(name, "/")
 	if strings.ContainsRune(local, 0) || !filepath.IsLocal(local) {

@@ -11,13 +11,13 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// agentHandlers answer what the agent is, runs with and does, and take the order to stop.
+// agentHandlers report the agent's identity, configuration and state, and accept stop requests.
 type agentHandlers struct {
 	*answerer
 	h *Handlers
 }
 
-// route adds the paths of the local API; the kubelet's ports have a few of them under other names.
+// route adds the paths of the local API; the kubelet's ports serve a few of them under other names.
 func (a agentHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathVersion, a.getVersion)
 	mux.HandleFunc("GET "+PathProblems, a.getProblems)
@@ -43,35 +43,34 @@ func (a agentHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathStop, a.postStop)
 }
 
-// getHealth answers with all conditions of the agent.
 func (a agentHandlers) getHealth(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, a.h.Health())
 }
 
-// getResources answers with who has what of the node.
+// getResources returns the resource assignments of the node.
 func (a agentHandlers) getResources(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, a.h.Resources())
 }
 
-// Threshold is a threshold of eviction, and how it stands. Amounts are bytes, inodes or tasks, as
-// the signal has it.
+// Threshold is an eviction threshold and its state. Amounts are bytes, inodes or tasks, depending
+// on the signal.
 type Threshold struct {
 	// Signal and Value are as in the configuration: nodefs.available, 10%.
 	Signal string `json:"signal"`
 	Value  string `json:"value"`
-	// GraceSeconds is how long a soft threshold is met before a pod is evicted; 0 is a hard one.
+	// GraceSeconds is how long a soft threshold must be met before a pod is evicted; 0 for a hard
+	// threshold.
 	GraceSeconds float64 `json:"graceSeconds,omitempty"`
-	// Least must be left; Available is left of Capacity. All are 0 where it cannot be told.
+	// Least is the required minimum; Available of Capacity is left. All are 0 if unknown.
 	Least     uint64 `json:"least"`
 	Available uint64 `json:"available"`
 	Capacity  uint64 `json:"capacity"`
-	// MetSince is when it began to be met; nil: it is not.
+	// MetSince is since when the threshold is met; nil if it is not met.
 	MetSince *time.Time `json:"metSince,omitempty"`
-	// Ignored: the configuration has it, and it has no effect.
+	// Ignored thresholds are configured and have no effect.
 	Ignored bool `json:"ignored,omitempty"`
 }
 
-// getThresholds answers with all thresholds of eviction.
 func (a agentHandlers) getThresholds(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, a.h.Thresholds())
 }
@@ -93,7 +92,7 @@ func (a agentHandlers) getVersion(w http.ResponseWriter, r *http.Request) {
 func (a agentHandlers) getProblems(w http.ResponseWriter, r *http.Request) {
 	problems := a.h.Problems()
 	if problems == nil {
-		problems = []manifest.Problem{} // "none" is a list too
+		problems = []manifest.Problem{} // an empty list, not null
 	}
 	a.writeJSON(w, r, problems)
 }
@@ -114,7 +113,7 @@ func (a agentHandlers) getSettings(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readBody decodes the body of a request, or answers that it cannot and returns false.
+// readBody decodes the body of a request, or responds with an error and returns false.
 func readBody(w http.ResponseWriter, r *http.Request, into any, expected string) (ok bool) {
 	body := json.NewDecoder(r.Body)
 	body.DisallowUnknownFields()
@@ -131,7 +130,7 @@ func readBody(w http.ResponseWriter, r *http.Request, into any, expected string)
 	return false
 }
 
-// postStop accepts the order to stop. The answer is written before the agent closes this server.
+// postStop accepts a stop request. The response is written before the agent closes this server.
 func (a agentHandlers) postStop(w http.ResponseWriter, r *http.Request) {
 	var req StopRequest
 	if !readBody(w, r, &req, `{"all": true} or {"all": false}`) {
@@ -146,10 +145,10 @@ func (a agentHandlers) postStop(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// ErrLocalAPI says that the machine has a Kubernetes API of its own, which shows more than a view.
+// ErrLocalAPI is returned if the machine has a local API, which shows more than a view.
 var ErrLocalAPI = errors.New("there is a local API")
 
-// postView has a view of the node open.
+// postView opens a view of the node.
 func (a agentHandlers) postView(w http.ResponseWriter, r *http.Request) {
 	err := a.h.OpenView(r.Context())
 	switch {
@@ -162,7 +161,7 @@ func (a agentHandlers) postView(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// getNode answers with the Node: the API server's, or what stands for it where there is none.
+// getNode returns the Node from the API server, or its stand-in without one.
 func (a agentHandlers) getNode(w http.ResponseWriter, r *http.Request) {
 	n, err := a.h.Node(r.Context())
 	if err != nil {
@@ -180,7 +179,6 @@ func (a agentHandlers) getPulls(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, pulls)
 }
 
-// getConfigz answers with the configuration in force.
 func (a agentHandlers) getConfigz(w http.ResponseWriter, r *http.Request) {
 	a.writeJSON(w, r, map[string]any{"kubeletconfig": a.h.Configz()})
 }

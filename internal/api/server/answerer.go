@@ -12,21 +12,22 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// answerer writes the answers of one listener.
+// answerer writes the responses of one listener.
 type answerer struct {
 	name    string              // of the listener
-	streams *semaphore.Weighted // answers of unlimited length at a time
+	streams *semaphore.Weighted // concurrent responses of unlimited length
 	log     *slog.Logger
 }
 
-// stream runs f as an answer of unlimited length, or refuses it when there are too many.
+// stream runs f as a response of unlimited length, or rejects it if there are too many.
 func (a *answerer) stream(w http.ResponseWriter, f func() error) error {
 	if !a.streams.TryAcquire(1) {
 		refuseBusy(w, "too many streams at a time")
 		return nil
 	}
 	defer a.streams.Release(1)
-	// Reading too: the server reads on during an answer, to learn that the client is gone.
+	// The read deadline too: during a response the server reads on to detect that the client has
+	// disconnected.
 	c := http.NewResponseController(w)
 	err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{}))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -40,8 +41,8 @@ func (a *answerer) writeJSON(w http.ResponseWriter, r *http.Request, v any) {
 	a.ended(r, json.NewEncoder(w).Encode(v))
 }
 
-// ended takes the error of an answer that had begun: the client is gone or slow, which the agent
-// does nothing about.
+// ended handles an error of a started response: the client has disconnected or is slow, which needs
+// no action.
 func (a *answerer) ended(r *http.Request, err error) {
 	if err != nil && r.Context().Err() == nil {
 		a.log.Debug(a.name+": answer broke off", "path", r.URL.Path, "error", err)
@@ -59,7 +60,7 @@ func refuseBusy(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusTooManyRequests)
 }
 
-// setPlainText marks an answer as text, whatever it contains.
+// setPlainText marks a response as text, regardless of its content.
 func setPlainText(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -19,54 +19,53 @@ import (
 )
 
 const (
-	// maxCached bounds each cache of the API server's answers, in answers. An answer takes less
-	// than a kilobyte.
+	// maxCached bounds each cache of reviews, in entries. An entry takes less than a kilobyte.
 	maxCached = 4096
-	// maxTokenReviews bounds the questions about tokens at a time: with made-up tokens anybody can
-	// cause them, and those who wait must not fill the port. maxTokenReviewsEach is the share of
+	// maxTokenReviews bounds concurrent token reviews: any client can cause them with invalid
+	// tokens, and waiting requests must not exhaust the port. maxTokenReviewsEach is the share of
 	// one remote address, which may stand for many clients.
 	maxTokenReviews     = 64
 	maxTokenReviewsEach = 16
-	// reviewTimeout bounds one question to the API server. Whoever waits longer for an answer gives
-	// up anyway.
+	// reviewTimeout bounds one review by the API server. Clients give up earlier anyway.
 	reviewTimeout = 10 * time.Second
 )
 
-// Authentication says whom the HTTPS port believes (KubeletConfiguration, authentication).
+// Authentication configures the authentication of the HTTPS port (KubeletConfiguration,
+// authentication).
 type Authentication struct {
-	// VerifyClient says whether a chain of client certificates, the client's own first, is good;
-	// nil: client certificates say nothing.
+	// VerifyClient verifies a chain of client certificates, the client's own first; nil: client
+	// certificates are ignored.
 	VerifyClient func(chain []*x509.Certificate) error
-	// Tokens asks whose a bearer token is; nil: tokens say nothing.
+	// Tokens reviews bearer tokens; nil: tokens are ignored.
 	Tokens TokenReviewer
-	// TokenTTL is how long an answer about a token holds (webhook.cacheTTL); 0: two minutes.
+	// TokenTTL is how long a token review is cached (webhook.cacheTTL); 0: two minutes.
 	TokenTTL time.Duration
-	// Anonymous lets in those who show nothing, as system:anonymous.
+	// Anonymous accepts requests without credentials as system:anonymous.
 	Anonymous bool
 }
 
-// TokenReviewer asks the API server whose a token is.
+// TokenReviewer reviews tokens at the API server.
 type TokenReviewer interface {
 	CreateTokenReview(ctx context.Context, t *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error)
 }
 
-// The names of the API server for those that it knows and does not know.
+// The API server's names for authenticated and anonymous users.
 const (
 	anonymousName        = "system:anonymous"
 	unauthenticatedGroup = "system:unauthenticated"
 	authenticatedGroup   = "system:authenticated"
 )
 
-// authenticator finds out who sends a request.
+// authenticator authenticates requests.
 type authenticator struct {
 	Authentication
 	log      *slog.Logger
-	secret   [32]byte // tokens are stored as hashes only, which a reader of this memory cannot find in a table
+	secret   [32]byte // salts the hashes of cached tokens, so that they cannot be looked up in a table
 	inflight singleflight.Group
 	waiting  *sharedLimiter
 
-	// The answers about tokens, apart from each other: of bad tokens there are as many as anybody
-	// likes, and they must not take the place of good ones.
+	// Reviews of valid and invalid tokens are cached separately: clients can send any number of
+	// invalid tokens, which must not displace valid ones.
 	good, bad *cache.LRUExpireCache
 }
 
@@ -88,15 +87,15 @@ func newAuthenticator(a Authentication, log *slog.Logger) (*authenticator, error
 }
 
 var (
-	// errUnknown says that what was shown is not known to the API server.
+	// errUnknown is returned for a token that the API server does not accept.
 	errUnknown = errors.New("the token is not valid")
-	// errManyReviews and errNotReviewed say that nobody knows yet whether a token is good.
+	// errManyReviews and errNotReviewed are returned if a token could not be reviewed.
 	errManyReviews = errors.New("too many bearer tokens are being reviewed")
 	errNotReviewed = errors.New("the API server cannot be asked whose the bearer token is")
 )
 
-// authenticate returns who sends the request, or why nobody is believed to. A certificate or token
-// that is not good is an error also where anonymous requests are let in.
+// authenticate returns the user of the request, or why it is not authenticated. An invalid
+// certificate or token is an error even if anonymous requests are accepted.
 func (a *authenticator) authenticate(r *http.Request) (authenticationv1.UserInfo, error) {
 	var errs []error
 	if a.VerifyClient != nil && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
@@ -122,7 +121,7 @@ func (a *authenticator) authenticate(r *http.Request) (authenticationv1.UserInfo
 	return authenticationv1.UserInfo{Username: anonymousName, Groups: []string{unauthenticatedGroup}}, nil
 }
 
-// byCertificate takes the user from the common name and the groups from the organizations.
+// byCertificate returns the user of the common name and the groups of the organizations.
 func (a *authenticator) byCertificate(chain []*x509.Certificate) (authenticationv1.UserInfo, error) {
 	if err := a.VerifyClient(chain); err != nil {
 		return authenticationv1.UserInfo{}, err
@@ -143,10 +142,9 @@ func bearer(h http.Header) string {
 	return strings.TrimSpace(token)
 }
 
-// byToken asks the API server, once for all requests with the token and again when the answer is
-// too old. What could not be asked is asked again. No token is refused for its form: to the
-// authenticators of a cluster a token is any text, and whoever makes tokens up can give them any
-// form.
+// byToken reviews the token at the API server, once for concurrent requests and again when the
+// cached review has expired. Failed reviews are not cached. No token is rejected for its format:
+// authenticators accept any text, and invalid tokens can have any format.
 func (a *authenticator) byToken(r *http.Request, token string) (authenticationv1.UserInfo, error) {
 	key := sha256.Sum256(append(a.secret[:], token...))
 	for _, answers := range []*cache.LRUExpireCache{a.good, a.bad} {
@@ -160,7 +158,7 @@ func (a *authenticator) byToken(r *http.Request, token string) (authenticationv1
 	}
 	defer a.waiting.leave(from)
 	v, err, _ := a.inflight.Do(string(key[:]), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), reviewTimeout) // it is not one request's alone
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), reviewTimeout) // shared by several requests
 		defer cancel()
 		review, err := a.Tokens.CreateTokenReview(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
 		if err != nil {
@@ -186,7 +184,7 @@ func userOf(s authenticationv1.TokenReviewStatus) (authenticationv1.UserInfo, er
 	return authenticated(s.User), nil
 }
 
-// authenticated returns the user with the group of all whom somebody vouched for.
+// authenticated adds the group of all authenticated users.
 func authenticated(u authenticationv1.UserInfo) authenticationv1.UserInfo {
 	if !slices.Contains(u.Groups, authenticatedGroup) {
 		u.Groups = append(slices.Clone(u.Groups), authenticatedGroup)

@@ -25,22 +25,23 @@ const (
 	Webhook     AuthorizationMode = "Webhook"
 )
 
-// Authorization says what those who are known may do (KubeletConfiguration, authorization).
+// Authorization configures the authorization of the HTTPS port (KubeletConfiguration,
+// authorization).
 type Authorization struct {
 	Mode AuthorizationMode
-	// Reviewer asks the API server; needed for Webhook.
+	// Reviewer reviews access at the API server; required for Webhook.
 	Reviewer AccessReviewer
-	// AllowTTL and DenyTTL are how long an answer holds (webhook.cacheAuthorizedTTL,
+	// AllowTTL and DenyTTL are how long a review is cached (webhook.cacheAuthorizedTTL,
 	// cacheUnauthorizedTTL); 0: five minutes and 30 seconds.
 	AllowTTL, DenyTTL time.Duration
 }
 
-// AccessReviewer asks the API server what somebody may do.
+// AccessReviewer reviews access at the API server.
 type AccessReviewer interface {
 	CreateSubjectAccessReview(ctx context.Context, s *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// authorizer finds out whether somebody may do something.
+// authorizer authorizes requests.
 type authorizer struct {
 	Authorization
 	node     string
@@ -68,7 +69,7 @@ func newAuthorizer(a Authorization, node string) (*authorizer, error) {
 	return &authorizer{Authorization: a, node: node, answers: cache.NewLRUExpireCache(maxCached)}, nil
 }
 
-// authorize reports whether the user may. The error says that it could not be found out.
+// authorize reports whether the user has access. The error means that the review failed.
 func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo, what nodeauthz.Attributes) (bool, error) {
 	if a.Mode == AlwaysAllow {
 		return true, nil
@@ -93,19 +94,19 @@ func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo,
 	return false, errors.Join(errs...)
 }
 
-// review asks the API server, once for all requests of the kind and again when the answer is too
-// old.
+// review reviews access at the API server, once for concurrent requests and again when the cached
+// review has expired.
 func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return false, err
 	}
-	key := sha256.Sum256(b) // of one size, however many groups somebody is in
+	key := sha256.Sum256(b) // constant size, independent of the number of groups
 	if v, ok := a.answers.Get(key); ok {
 		return v.(bool), nil
 	}
 	v, err, _ := a.inflight.Do(string(key[:]), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // it is not one request's alone
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // shared by several requests
 		defer cancel()
 		r, err := a.Reviewer.CreateSubjectAccessReview(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
 		if err != nil {

@@ -15,36 +15,36 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxCheckpointSeconds bounds timeout=, so that it can be counted in nanoseconds and no client
-// holds the limit for a day.
+// maxCheckpointSeconds bounds timeout=, so that it fits in nanoseconds and no client occupies the
+// limit for a day.
 const maxCheckpointSeconds = 3600
 
-// Checkpointer is the part of CRI that puts a running container on disk.
+// Checkpointer is the part of CRI that checkpoints a running container to disk.
 type Checkpointer interface {
 	CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error
 }
 
-// Checkpoints are what /checkpoint makes. The zero value is none: the path does not exist (feature
-// gate ContainerCheckpoint).
+// Checkpoints configures /checkpoint. With the zero value the path does not exist (feature gate
+// ContainerCheckpoint).
 type Checkpoints struct {
 	Runtime Checkpointer
-	// Dir is the folder of the archives; it is made when it is needed.
+	// Dir is the directory of the archives; it is created on demand.
 	Dir string
 }
 
-// checkpointHandlers put running containers on disk.
+// checkpointHandlers checkpoint running containers to disk.
 type checkpointHandlers struct {
 	*answerer
 	podFinder
 	Checkpoints
 }
 
-// route adds the Kubelet Checkpoint API, if the configuration opens it.
+// route adds the Kubelet Checkpoint API, if enabled.
 func (h checkpointHandlers) route(mux *http.ServeMux) {
 	if h.Runtime == nil {
 		return
 	}
-	one := semaphore.NewWeighted(1) // each stops a container and writes all of its memory
+	one := semaphore.NewWeighted(1) // each stops a container and writes its whole memory
 	mux.HandleFunc("POST "+PathCheckpoint+"/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseTimeout(r.URL.Query().Get("timeout"))
 		if err != nil {
@@ -61,7 +61,7 @@ func (h checkpointHandlers) route(mux *http.ServeMux) {
 		}
 		defer one.Release(1)
 		name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", r.PathValue("pod"), r.PathValue("namespace"), r.PathValue("container"), time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
-		h.ended(r, h.stream(w, func() error { // it takes as long as the memory is large
+		h.ended(r, h.stream(w, func() error { // takes long if the container's memory is large
 			path, err := h.write(r.Context(), name, &runtimeapi.CheckpointContainerRequest{ContainerId: string(id), Timeout: seconds})
 			if err != nil {
 				http.Error(w, fmt.Sprintf("checkpoint of %s/%s/%s: %v", r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), err), http.StatusInternalServerError)
@@ -73,7 +73,7 @@ func (h checkpointHandlers) route(mux *http.ServeMux) {
 	})
 }
 
-// parseTimeout reads the seconds that the runtime has for a checkpoint; 0 leaves it to the runtime.
+// parseTimeout parses the timeout of a checkpoint in seconds; 0 selects the runtime's default.
 func parseTimeout(v string) (int64, error) {
 	if v == "" {
 		return 0, nil
@@ -85,8 +85,8 @@ func parseTimeout(v string) (int64, error) {
 	return n, nil
 }
 
-// write has the runtime write one archive, which only root can read: it is the container's memory.
-// What a failure leaves is removed.
+// write lets the runtime write one archive, readable only by root because it contains the
+// container's memory. A partial archive is removed on failure.
 func (c Checkpoints) write(ctx context.Context, name string, req *runtimeapi.CheckpointContainerRequest) (path string, err error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return "", err

@@ -12,27 +12,26 @@ import (
 	"time"
 )
 
-// warnEvery is how often at most a warning says that connections are closed: whoever reaches a port
-// can cause it.
+// warnEvery is the minimum interval of warnings about closed connections: any client of a port can
+// cause them.
 const warnEvery = time.Minute
 
-// connections are those that a listener has open. A connection is a stranger's until a request of
-// it is let in. Strangers have a share of their own: when it is full, the next one takes the place
-// of another, so that nobody's silence keeps others out, and those who were let in lose nothing by
-// it.
+// connections are the open connections of a listener. A connection is a stranger until one of its
+// requests is admitted. Strangers have a separate limit: at the limit, a new one replaces an old
+// one, so that idle clients cannot lock out others, and admitted clients are not affected.
 //
-// The one that is closed for another is of the origin that has the most. Many clients may have one
-// address, such as that of a proxy, and so none has a limit that is only its own.
+// The replaced connection is one of the origin that has the most. There is no limit per origin,
+// because many clients may share an address, such as that of a proxy.
 type connections struct {
 	name   string
 	limits limits
 	log    *slog.Logger
 
 	mu        sync.Mutex
-	strangers []*conn        // the oldest first
-	origins   map[string]int // how many strangers are of each
+	strangers []*conn        // oldest first
+	origins   map[string]int // number of strangers of each
 	known     int
-	closed    int // for others, since the last warning
+	closed    int // replaced strangers since the last warning
 	warned    time.Time
 }
 
@@ -45,13 +44,13 @@ type conn struct {
 	net.Conn
 	all    *connections
 	origin string
-	spoke  atomic.Bool // something came from the client
+	spoke  atomic.Bool // the client has sent data
 
-	// Guarded by the lock of all.
+	// Guarded by all.mu.
 	isKnown, ended bool
 }
 
-// boundedListener accounts for the connections that it accepts.
+// boundedListener tracks the connections that it accepts.
 type boundedListener struct {
 	net.Listener
 	all *connections
@@ -66,7 +65,7 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	c := &conn{Conn: accepted, all: l.all, origin: computeOrigin(accepted.RemoteAddr().String())}
 	leaves, closed := l.all.add(c)
 	if leaves != nil {
-		_ = leaves.Conn.Close() // how that went does not matter
+		_ = leaves.Conn.Close() // the error does not matter
 	}
 	if closed > 0 {
 		l.all.log.Warn(l.all.name+": too many unauthenticated connections are open, closing some",
@@ -75,8 +74,8 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add takes a stranger. It returns the one that has to leave for it, or nil, and how many have left
-// since the last warning, if it is time for the next.
+// add adds a stranger. It returns the connection that is replaced, or nil, and how many were
+// replaced since the last warning, if a warning is due.
 func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,8 +92,8 @@ func (s *connections) add(c *conn) (leaves *conn, closed int) {
 	return leaves, closed
 }
 
-// chooseLeaving returns the one that is closed for one more: of the origin that has the most, the
-// oldest that has said nothing, or else the oldest.
+// chooseLeaving returns the connection to replace: of the origin with the most connections, the
+// oldest that has sent nothing, or else the oldest.
 func chooseLeaving(strangers []*conn, origins map[string]int) *conn {
 	var best *conn
 	var most int
@@ -108,7 +107,7 @@ func chooseLeaving(strangers []*conn, origins map[string]int) *conn {
 	return best
 }
 
-// forget ends the account of a connection. The caller holds the lock.
+// forget removes a connection. The caller holds the lock.
 func (s *connections) forget(c *conn) {
 	if c.ended {
 		return
@@ -121,7 +120,7 @@ func (s *connections) forget(c *conn) {
 	s.leave(c)
 }
 
-// leave takes a connection from the strangers. The caller holds the lock.
+// leave removes a connection from the strangers. The caller holds the lock.
 func (s *connections) leave(c *conn) {
 	if i := slices.Index(s.strangers, c); i >= 0 {
 		s.strangers = slices.Delete(s.strangers, i, i+1)
@@ -131,8 +130,8 @@ func (s *connections) leave(c *conn) {
 	}
 }
 
-// letIn makes a stranger known. When too many are, it stays a stranger, which costs it nothing
-// until they are too many, too.
+// letIn makes a stranger known. At the limit of known connections it stays a stranger, which has no
+// effect until the strangers reach their limit, too.
 func (s *connections) letIn(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +160,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends the direction to the client, if the connection can end one alone.
+// CloseWrite closes the direction to the client, if the connection supports it.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -171,7 +170,7 @@ func (c *conn) CloseWrite() error {
 
 type connKey struct{}
 
-// withConn returns a context that knows its connection, for requests of it. It is a http.Server's
+// withConn returns a context with the connection, for requests on it. It is an http.Server's
 // ConnContext.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {

@@ -9,25 +9,25 @@ import (
 	"strings"
 )
 
-// maxProfileSeconds bounds how long a profile is taken.
+// maxProfileSeconds bounds the duration of a profile.
 const maxProfileSeconds = 300
 
-// Debug is what looks into the agent's own process.
+// Debug configures access to the agent's process.
 type Debug struct {
-	// Profiling opens /debug/pprof (enableProfilingHandler).
+	// Profiling enables /debug/pprof (enableProfilingHandler).
 	Profiling bool
-	// SetVerbosity sets how much the agent logs, in klog's numbers; nil: /debug/flags/v is closed
+	// SetVerbosity sets the log verbosity in klog's numbers; nil: /debug/flags/v is disabled
 	// (enableDebugFlagsHandler).
 	SetVerbosity func(v uint32)
 }
 
-// debugHandlers look into the agent's own process.
+// debugHandlers give access to the agent's process.
 type debugHandlers struct {
 	*answerer
 	Debug
 }
 
-// route adds the profiles of the process and the level of its log, or why they are closed.
+// route adds the profiles and the log level, or responses that they are disabled.
 func (d debugHandlers) route(mux *http.ServeMux) {
 	if !d.Profiling {
 		mux.HandleFunc(PathProfiles, disabled("profiling endpoint is disabled."))
@@ -35,7 +35,7 @@ func (d debugHandlers) route(mux *http.ServeMux) {
 	} else {
 		profile := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, d.profile(h)) }
 		mux.HandleFunc(PathProfiles, http.NotFound)   // the links of the index are relative to the path with a slash
-		profile("GET "+PathProfiles+"/", pprof.Index) // and every profile of the runtime by its name
+		profile("GET "+PathProfiles+"/", pprof.Index) // and every runtime profile by its name
 		profile("GET "+PathProfiles+"/cmdline", pprof.Cmdline)
 		profile("GET "+PathProfiles+"/profile", pprof.Profile)
 		profile("GET "+PathProfiles+"/trace", pprof.Trace)
@@ -49,7 +49,7 @@ func (d debugHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("PUT "+PathVerbosity, func(w http.ResponseWriter, r *http.Request) { d.putVerbosity(w, r, d.SetVerbosity) })
 }
 
-// profile bounds how long a profile is taken, and how many at a time: they count as streams.
+// profile bounds the duration of profiles and their number: they count as streams.
 func (d debugHandlers) profile(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if v := r.FormValue("seconds"); v != "" {
@@ -65,7 +65,7 @@ func (d debugHandlers) profile(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// putVerbosity sets how much is logged, until the agent ends.
+// putVerbosity sets the log verbosity until the agent exits.
 func (d debugHandlers) putVerbosity(w http.ResponseWriter, r *http.Request, set func(uint32)) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"berth/internal/api/nodeauthz"
 )
 
-// guard lets only authenticated and authorized requests through.
+// guard passes on only authenticated and authorized requests.
 //
-// Differs from the kubelet: who showed a token that could not be reviewed gets an answer to come
-// again (429, 503) and not that the token is bad (401), since a client may then throw it away.
+// Differs from the kubelet: a request whose token could not be reviewed gets a retryable error
+// (429, 503) instead of 401, since a client may then discard the token.
 type guard struct {
 	authn *authenticator
 	authz *authorizer
@@ -24,7 +24,7 @@ type guard struct {
 func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u, err := g.authn.authenticate(r)
 	if err != nil {
-		// Not a warning: whoever can reach the port can cause it as often as they like.
+		// Not a warning: any client of the port can cause it at any rate.
 		g.log.Debug("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
 		switch {
 		case errors.Is(err, errManyReviews):
@@ -51,9 +51,9 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers with the text alone, as clients of the kubelet compare it.
+// refuse responds with the text alone, because clients of the kubelet compare it.
 func refuse(w http.ResponseWriter, status int, text string) {
 	setPlainText(w)
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text) // whoever is refused may as well not listen
+	_, _ = io.WriteString(w, text) // the client may not read the response
 }

@@ -18,123 +18,121 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// Dialer connects to an address inside of a pod's network.
+// Dialer connects to an address in a pod's network namespace.
 type Dialer = streams.Dialer
 
-// Handlers is what the server asks of the agent. All functions up to Healthz are needed; all must
-// be safe for concurrent use and must not wait for the runtime or another process. Pods that they
-// hand out are shared and are never changed.
+// Handlers is the server's interface to the agent. All functions up to Healthz are required; all
+// must be safe for concurrent use and must not wait for the runtime or another process. The pods
+// that they return are shared and never modified.
 type Handlers struct {
-	// Pods returns every pod of the node with its status filled in, ordered by namespace and name.
+	// Pods returns every pod of the node with its status, ordered by namespace and name.
 	Pods func() []*v1.Pod
-	// Pod returns one pod with its status filled in, and false when the node does not have it (any
-	// more).
+	// Pod returns a pod with its status, and false if the node does not have it.
 	Pod func(uid pod.UID) (*v1.Pod, bool)
-	// Subscribe returns an inbox that gets the UID of every pod that comes, changes (status
-	// included) or goes, and the function that ends the subscription. A change after the return of
-	// Subscribe is never missed. The empty UID says that the problems of manifests changed.
+	// Subscribe returns an inbox that gets the UID of every pod that is added, changed (including
+	// its status) or deleted, and a function that ends the subscription. No change after Subscribe
+	// returns is missed. The empty UID means that the problems of manifests changed.
 	Subscribe func() (changed *pod.Inbox[pod.UID], cancel func())
 	// ContainerLog returns the log file of one incarnation of a container, which the pod's status
-	// names. It fails with an error that wraps fs.ErrNotExist when the runtime does not have that
-	// incarnation any more.
+	// names. The error wraps fs.ErrNotExist if the runtime no longer has that incarnation.
 	ContainerLog func(uid pod.UID, id pod.ContainerID) (path string, err error)
-	// Problems returns what is wrong with manifests now.
+	// Problems returns the current problems of manifests.
 	Problems func() []manifest.Problem
 	// Journal is the record of decisions.
 	Journal *journal.Journal
-	// Version says what the agent is and runs on.
+	// Version returns the versions of agent and runtime.
 	Version func() Version
-	// Stop begins to stop the agent and returns at once.
+	// Stop starts stopping the agent and returns immediately.
 	Stop func(StopScope)
-	// Healthz returns what keeps the agent from working, or nil.
+	// Healthz returns why the agent is not healthy, or nil.
 	Healthz func() error
 
-	// DevicePlugins returns why device plugins cannot register, or nil. It may be nil; then that is
-	// no check of the kubelet's ports.
+	// DevicePlugins returns why device plugins cannot register, or nil. It may be nil; then the
+	// kubelet's ports do not have this check.
 	DevicePlugins func() error
 
-	// Health returns all conditions of the agent as they are now. It may be nil; then the path does
-	// not exist.
+	// Health returns all conditions of the agent with their current state. It may be nil; then the
+	// path does not exist.
 	Health func() []health.State
 
-	// Thresholds returns those at which pods are evicted, and how they stand. It may be nil; then
-	// the path does not exist.
+	// Thresholds returns the eviction thresholds with their state. It may be nil; then the path
+	// does not exist.
 	Thresholds func() []Threshold
 
-	// Resources returns who has which devices, CPUs, memory and claims, and what is left. It may be
-	// nil; then the path does not exist.
+	// Resources returns the assigned and free devices, CPUs, memory and claims. It may be nil; then
+	// the path does not exist.
 	Resources func() containermanager.Snapshot
 
 	// Events and Quarantine may be nil; then the paths do not exist.
 
-	// Events is the node's own record of its events.
+	// Events is the node's record of its events.
 	Events Events
-	// Quarantine knows the pods that are set aside.
+	// Quarantine returns and releases quarantined pods.
 	Quarantine Quarantine
 
-	// Pulls returns the pulls of images under way. It may be nil; then the path does not exist.
-	// Unlike the other functions, it may wait for the runtime, for as long as it takes to learn how
-	// far the pulls are.
+	// Pulls returns the current image pulls. It may be nil; then the path does not exist. Unlike
+	// the other functions, it may wait for the runtime's report of the progress.
 	Pulls func(ctx context.Context) []Pull
 
-	// PruneImages removes images that nobody uses, and returns what became of every image. It may
-	// be nil; then the path does not exist. Unlike the other functions, it waits for the runtime.
+	// PruneImages removes unused images, and returns a verdict for every image. It may be nil; then
+	// the path does not exist. Unlike the other functions, it waits for the runtime.
 	PruneImages func(ctx context.Context, o images.PruneOptions) ([]images.Verdict, error)
 
-	// OpenView has a view of the node open, in the run directory, that kubectl can read, or says
-	// ErrLocalAPI. It may be nil; then the path does not exist. Unlike the other functions, it
-	// waits for the disk.
+	// OpenView opens a view of the node for kubectl in the run directory, or returns ErrLocalAPI.
+	// It may be nil; then the path does not exist. Unlike the other functions, it waits for the
+	// disk.
 	OpenView func(ctx context.Context) error
 
-	// Waits returns the calls for a pod that the runtime, or a CSI driver, has not answered yet,
-	// the oldest first. It may be nil.
+	// Waits returns the pending calls of the runtime or CSI drivers for a pod, oldest first. It may
+	// be nil.
 	Waits func(uid pod.UID) []Wait
-	// Volumes returns what volumes of pods are made from, nil if they need nothing that may be
-	// missing. It may be nil.
+	// Volumes returns the sources of the pods' volumes, nil if they need none that may be missing.
+	// It may be nil.
 	Volumes func(pods []*v1.Pod) *VolumeSources
-	// Unreported returns since when the API server does not have the status of a pod as it is; zero
-	// if it has. It may be nil.
+	// Unreported returns since when the API server's status of a pod is out of date; zero if it is
+	// current. It may be nil.
 	Unreported func(uid pod.UID) time.Time
-	// Probes returns how the probes of a pod stand. It may be nil.
+	// Probes returns the state of a pod's probes. It may be nil.
 	Probes func(uid pod.UID) []Probe
 	// Scheduler explains the pods of the local API that have no node. It may be nil.
 	Scheduler Scheduler
 
-	// Node returns the Node, with its kind: the newest that the API server showed, or this
-	// machine's own description where there is none. It may be nil; then the path does not exist.
-	// Unlike the functions, it may wait for the runtime.
+	// Node returns the Node, with its kind: the newest from the API server, or this machine's
+	// description without one. It may be nil; then the path does not exist. Unlike the other
+	// functions, it may wait for the runtime.
 	Node func(ctx context.Context) (*v1.Node, error)
 
-	// Streaming and Observed are needed to enter containers; without both, the paths do not exist.
+	// Streaming and Observed are required for streams to containers; without both, the paths do not
+	// exist.
 
-	// Streaming makes the runtime ready for a stream. Unlike the functions, it waits for the
+	// Streaming prepares streams in the runtime. Unlike the other functions, it waits for the
 	// runtime.
 	Streaming Streaming
-	// PodDialer returns how to connect inside of a sandbox's network, nil if only the runtime can:
-	// then it has the port-forwards, as it has all of them when PodDialer is nil. It waits for the
-	// runtime too.
+	// PodDialer returns a dialer within a sandbox's network namespace, nil if the runtime must do
+	// the port-forward, as it does for all if PodDialer is nil. It waits for the runtime too.
 	PodDialer func(ctx context.Context, sandbox *pod.SandboxStatus) (Dialer, error)
-	// Observed returns what the runtime showed of a pod last, and false when it has nothing of it.
+	// Observed returns the newest status of a pod from the runtime, and false if the runtime has
+	// nothing of it.
 	Observed func(uid pod.UID) (*pod.Status, bool)
 
-	// Stats says what pods and node use; nil: the paths of it do not exist. Unlike the functions,
-	// it waits: for disks, and the runtime.
+	// Stats returns the resource usage of pods and node; nil: its paths do not exist. Unlike the
+	// other functions, it waits for disks and the runtime.
 	Stats Stats
 
-	// ObservedPods and Configz are needed in kubelet mode only.
+	// ObservedPods and Configz are required only in kubelet mode.
 
-	// ObservedPods returns what the runtime showed of every pod that it has something of.
+	// ObservedPods returns the newest status of every pod in the runtime.
 	ObservedPods func() []*pod.Status
 	// Configz returns the KubeletConfiguration in force, for encoding/json. If it is nil outside of
 	// kubelet mode, Server.Proxied does not serve it.
 	Configz func() any
-	// Settings returns what the agent was configured with, and where each value came from; nothing
-	// if it has no KubeletConfiguration. It may be nil.
+	// Settings returns the agent's configured values and their origins; empty without a
+	// KubeletConfiguration. It may be nil.
 	Settings func() ([]Setting, error)
 }
 
-// missing returns the names of the handlers that are needed and not there; k is nil without the
-// kubelet's ports.
+// missing returns the names of the required handlers that are nil; k is nil without the kubelet's
+// ports.
 func (h *Handlers) missing(k *Kubelet) []string {
 	var names []string
 	for _, f := range []struct {
@@ -162,7 +160,7 @@ func (h *Handlers) missing(k *Kubelet) []string {
 	return names
 }
 
-// Setting is one value of the agent's configuration, an item of the answer of /berth/v1/settings.
+// Setting is one value of the agent's configuration, an item of the response of /berth/v1/settings.
 type Setting struct {
 	// Path is the field of the KubeletConfiguration, or the flag with its dashes.
 	Path string `json:"path"`
@@ -172,44 +170,44 @@ type Setting struct {
 	From string `json:"from"`
 }
 
-// Stats says what pods and node use.
+// Stats returns the resource usage of pods and node.
 type Stats interface {
-	// Summary returns it in the form of the Summary API, in whole or not at all.
+	// Summary returns the usage in the form of the Summary API, or an error if any part fails.
 	Summary(ctx context.Context, scope stats.Scope) (*summary.Summary, error)
 }
 
-// Streaming is the part of CRI that streams begin with. The URL is where the runtime waits for one
-// client, once.
+// Streaming is the part of CRI that prepares streams. The runtime accepts one client at the URL,
+// once.
 type Streaming interface {
 	Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error)
 	Attach(ctx context.Context, req *runtimeapi.AttachRequest) (url string, err error)
 	PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (url string, err error)
-	// ExecSync runs a command to its end, without a stream.
+	// ExecSync runs a command until it exits, without a stream.
 	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 }
 
-// Version is the answer of /berth/v1/version.
+// Version is the response of /berth/v1/version.
 type Version struct {
 	Version string `json:"version"`
-	// PID is the agent's process, by which a client can wait for its end.
+	// PID is the agent's process; clients can wait for its exit.
 	PID       int       `json:"pid"`
 	StartedAt time.Time `json:"startedAt"`
 	NodeName  string    `json:"nodeName"`
 	RootDir   string    `json:"rootDir"`
-	// RuntimeName, RuntimeVersion are the runtime's own words (CRI VersionResponse); empty while it
-	// has not answered.
+	// RuntimeName and RuntimeVersion are as the runtime reports them (CRI VersionResponse); empty
+	// before its first answer.
 	RuntimeName     string `json:"runtimeName,omitempty"`
 	RuntimeVersion  string `json:"runtimeVersion,omitempty"`
 	RuntimeEndpoint string `json:"runtimeEndpoint"`
 }
 
-// StopScope says what a stop takes along.
+// StopScope selects what a stop request stops.
 type StopScope int
 
 const (
-	// StopAgent ends the agent alone; pods and runtime go on.
+	// StopAgent stops only the agent; pods and runtime keep running.
 	StopAgent StopScope = iota
-	// StopAll stops all pods first, then ends the embedded runtime and the agent.
+	// StopAll stops all pods, then the embedded runtime and the agent.
 	StopAll
 )
 

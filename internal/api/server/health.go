@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// healthHandlers answer whether the agent works.
+// healthHandlers report the agent's health.
 type healthHandlers struct {
 	*answerer
 	metrics *metrics
@@ -19,8 +19,8 @@ type healthCheck struct {
 	check func() error
 }
 
-// healthy is the check that answering is enough for. Log records are written at once, so that there
-// is no queue to be behind with.
+// healthy is a check that always succeeds. Log records are written synchronously, so there is no
+// queue to check.
 func healthy() error { return nil }
 
 // route adds /healthz over all checks and /healthz/{name} for each.
@@ -37,16 +37,16 @@ func (h healthHandlers) route(mux *http.ServeMux, checks ...healthCheck) {
 	}
 }
 
-// check makes the check and counts its result.
+// check runs the check and counts its result.
 func (h healthHandlers) check(c healthCheck) error {
 	err := c.check()
 	h.metrics.checked(c.name, err)
 	return err
 }
 
-// writeHealth answers in the form of all Kubernetes components: ok, or which check failed. Why is
-// said one check at a time. The query is that of the Kubernetes documentation, "Kubernetes API
-// health endpoints": ?verbose lists all checks, ?exclude=NAME leaves one out.
+// writeHealth responds in the form of all Kubernetes components: ok, or the failed checks. The
+// reasons are only at the path of each check. The query is that of the Kubernetes documentation,
+// "Kubernetes API health endpoints": ?verbose lists all checks, ?exclude=NAME skips one.
 func (h healthHandlers) writeHealth(w http.ResponseWriter, r *http.Request, checks []healthCheck) {
 	var list strings.Builder
 	failed, query := false, r.URL.Query()

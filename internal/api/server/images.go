@@ -6,7 +6,6 @@ import (
 	"berth/internal/runtime/images"
 )
 
-// imageHandlers take orders about images.
 type imageHandlers struct {
 	*answerer
 	h *Handlers
@@ -18,8 +17,7 @@ func (i imageHandlers) route(mux *http.ServeMux) {
 	}
 }
 
-// postPrune removes what is unused, for as long as it takes, and as long as the client waits for
-// it.
+// postPrune removes unused images. It runs as long as it takes and the client is connected.
 func (i imageHandlers) postPrune(w http.ResponseWriter, r *http.Request) {
 	var o images.PruneOptions
 	if !readBody(w, r, &o, `{"dryRun": true, "all": true}`) {

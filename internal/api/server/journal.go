@@ -20,72 +20,69 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// Explanation is what is known of the pods, or of the manifest, with one name: the answer of
-// PathExplain.
+// Explanation is what explains the pods, or the manifest, of one name: the response of PathExplain.
 type Explanation struct {
-	// Pods are those of this name that the node has, with their status.
+	// Pods are the node's pods of this name, with their status.
 	Pods []*v1.Pod `json:"pods,omitempty"`
-	// Stories are what the journal has: one per incarnation of the name, the one that was written
-	// to last at the end.
+	// Stories are the journal's timelines: one per incarnation of the name, the most recently
+	// written last.
 	Stories []journal.Timeline `json:"stories"`
-	// Quarantined are the pods that are not touched, by UID, with the crash of the agent for which.
+	// Quarantined maps the UIDs of quarantined pods to the crash that caused it.
 	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
-	// Pulls are those under way for the pods.
+	// Pulls are the current pulls for the pods.
 	Pulls []Pull `json:"pulls,omitempty"`
-	// Waits are the calls for the pods that have not been answered yet.
+	// Waits are the pending calls for the pods.
 	Waits []Wait `json:"waits,omitempty"`
-	// Volumes are what volumes of the pods are made from, as far as it is not there.
+	// Volumes are the missing sources of the pods' volumes.
 	Volumes *VolumeSources `json:"volumes,omitempty"`
-	// Probes are how those of the pods stand.
+	// Probes are the states of the pods' probes.
 	Probes []Probe `json:"probes,omitempty"`
-	// Unbound is what holds a pod that has no node yet; nil if there is none.
+	// Unbound explains a pod that has no node yet; nil if there is none.
 	Unbound *explain.Unbound `json:"unbound,omitempty"`
-	// Unreported says of which pods the API server does not have the status yet, and since when.
+	// Unreported maps pods to the time since when the API server's status is out of date.
 	Unreported map[pod.UID]time.Time `json:"unreported,omitempty"`
-	// Node are the conditions of the agent that hold and for which nothing can be relied on, and
-	// that the API server is away.
+	// Node lists the agent's active conditions under which it is not reliable, and an unavailable
+	// API server.
 	Node []health.State `json:"node,omitempty"`
-	// Problems are what is wrong with manifests that describe such a pod, or with the manifest.
+	// Problems are the problems of manifests that describe such a pod, or of the manifest.
 	Problems []manifest.Problem `json:"problems,omitempty"`
 }
 
-// PublishedExplanation is an Explanation as clients of the Kubernetes API get it.
+// PublishedExplanation is an Explanation in the Kubernetes API.
 type PublishedExplanation struct {
 	metav1.TypeMeta `json:",inline"`
 	Explanation     `json:",inline"`
 }
 
-// Wait is a call for a pod that the runtime, a CSI driver or a server of volumes has not answered
-// yet.
+// Wait is a pending call for a pod, to the runtime, a CSI driver or a volume server.
 type Wait struct {
 	Pod pod.UID `json:"pod"`
-	// Driver is the CSI driver that is to answer; empty for the runtime.
+	// Driver is the CSI driver; empty for the runtime.
 	Driver string `json:"driver,omitempty"`
-	// From is another program that is to answer, in words, such as "the NFS server files".
+	// From describes another program that is to answer, such as "the NFS server files".
 	From string `json:"from,omitempty"`
-	// Call is the name of the call, such as "CreateContainer"; with From, what is asked for in
-	// words.
+	// Call is the name of the call, such as "CreateContainer"; with From, a description of the
+	// operation.
 	Call string `json:"call"`
-	// Container is the one that it is about; empty for a call about the pod, and when it is not
-	// known.
+	// Container is the container of the call; empty for a call about the pod, and if unknown.
 	Container string `json:"container,omitempty"`
-	// Volume is what the driver calls the volume that the call is about, with From what the pod
-	// calls it; empty for a call about none.
+	// Volume is the driver's name of the volume of the call, with From the pod's name of it; empty
+	// if the call concerns no volume.
 	Volume string `json:"volume,omitempty"`
-	// Since is when an answer could be expected: when the call was made, or when the time was over
-	// that the call itself asks for, as a grace period.
+	// Since is when an answer was first expected: when the call was made, or after the time that
+	// the call itself requests, such as a grace period.
 	Since time.Time `json:"since"`
-	// Until is when the answer is given up.
+	// Until is when the call times out.
 	Until time.Time `json:"until"`
 }
 
-// VolumeSources are what volumes of pods are made from.
+// VolumeSources are the sources of the pods' volumes.
 type VolumeSources struct {
-	// UnboundClaims were not bound to a volume when they were read last.
+	// UnboundClaims were not bound to a volume when last read.
 	UnboundClaims []UnboundClaim `json:"unboundClaims,omitempty"`
 	// CSIDrivers are the names of the registered CSI drivers.
 	CSIDrivers []string `json:"csiDrivers,omitempty"`
-	// PluginRegistry is the directory where drivers register by a socket, also those of
+	// PluginRegistry is the directory in which drivers register with a socket, including those of
 	// ResourceClaims.
 	PluginRegistry string `json:"pluginRegistry,omitempty"`
 }
@@ -97,43 +94,43 @@ type UnboundClaim struct {
 	Spec  v1.PersistentVolumeClaimSpec  `json:"spec"`
 }
 
-// Probe is how a probe of a container stands.
+// Probe is the state of a container's probe.
 type Probe struct {
 	Pod       pod.UID `json:"pod"`
 	Container string  `json:"container"`
 	// Kind is liveness, readiness or startup.
 	Kind string `json:"kind"`
-	// Last is the newest result, success or failure; unknown before the first. InARow results up to
-	// the newest were so, and Needed make the agent act on it.
+	// Last is the newest result, success or failure; unknown before the first. InARow is the number
+	// of consecutive equal results, Needed the number at which the agent acts.
 	Last   string `json:"last"`
 	InARow int    `json:"inARow"`
 	Needed int    `json:"needed"`
-	// Next is when it is tried again; absent while it is not to be tried, or is under way.
+	// Next is the time of the next try; absent if none is due, or one is running.
 	Next time.Time `json:"next,omitzero"`
 }
 
-// Events are the node's own record of its events.
+// Events is the node's record of its events.
 type Events interface {
-	// List returns the events, those that were seen last at the end.
+	// List returns the events, the most recently seen last.
 	List() []*v1.Event
-	// Get returns an event by its name, and false when it is not stored any more.
+	// Get returns an event by its name, and false if it is not stored.
 	Get(name string) (*v1.Event, bool)
-	// Subscribe returns an inbox that gets the name of each event that is recorded from now on, and
-	// the function that ends this.
+	// Subscribe returns an inbox that gets the name of each event recorded from now on, and a
+	// function that cancels the subscription.
 	Subscribe() (recorded *pod.Inbox[string], cancel func())
 }
 
-// Quarantine knows the pods that the agent does not touch because it crashed with them in hand.
+// Quarantine holds the pods that the agent does not sync because it crashed while syncing them.
 type Quarantine interface {
-	// Why returns the crash for which the pod is set aside, and false when it is not.
+	// Why returns the crash for which the pod is quarantined, and false if it is not.
 	Why(uid pod.UID) (report string, quarantined bool)
-	// Release lets the pods of this name be touched again, and reports whether one was set aside.
+	// Release releases the pods of this name, and reports whether one was quarantined.
 	Release(namespace, name string) bool
 }
 
-// EventList is the answer of PathEvents. A watch answers a WatchedEvent per line instead: an Added
-// for each event that there is, a Bookmark, and then an Added for each that is new and a Modified
-// for each that came again.
+// EventList is the response of PathEvents. A watch returns one WatchedEvent per line instead: an
+// Added for each existing event, a Bookmark, and then an Added for each new event and a Modified
+// for each repeated one.
 type EventList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
@@ -147,13 +144,12 @@ type WatchedEvent struct {
 	Object *v1.Event `json:"object,omitempty"`
 }
 
-// journalHandlers answer what explains the agent, and release pods from the quarantine.
+// journalHandlers serve explanations, and release quarantined pods.
 type journalHandlers struct {
 	*answerer
 	h *Handlers
 }
 
-// route adds what explains the agent.
 func (j journalHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathJournal, j.getSubjects)
 	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", j.getJournal)
@@ -185,8 +181,8 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 	j.writeJSON(w, r, e)
 }
 
-// ExplainPod returns what is known of the pods of one name, be they gone, and false if the journal
-// has nothing of that name.
+// ExplainPod returns what is known of the pods of one name, including deleted ones, and false if
+// the journal has none of that name.
 func (h *Handlers) ExplainPod(ctx context.Context, namespace, name string) (Explanation, bool) {
 	e := h.explain(ctx, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
 	return e, len(e.Stories) > 0
@@ -272,8 +268,8 @@ func (j journalHandlers) getEvents(w http.ResponseWriter, r *http.Request) {
 	j.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: j.h.Events.List()})
 }
 
-// watchEvents writes each event that is recorded. However slowly the client reads, only names wait
-// for it: an event that came often meanwhile is written once, with its count.
+// watchEvents writes each recorded event. For a slow client, only names are queued: an event that
+// is repeated meanwhile is written once, with its count.
 func (j journalHandlers) watchEvents(ctx context.Context, w http.ResponseWriter) error {
 	recorded, cancel := j.h.Events.Subscribe()
 	defer cancel()
@@ -299,7 +295,7 @@ func (j journalHandlers) watchEvents(ctx context.Context, w http.ResponseWriter)
 		for _, name := range recorded.Take() {
 			e, ok := j.h.Events.Get(name)
 			if !ok {
-				continue // so many came that it is gone already
+				continue // already displaced by newer events
 			}
 			t := Added
 			if e.Count > 1 {
@@ -322,7 +318,7 @@ func (j journalHandlers) postRelease(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// getSubjects answers what the journal knows, or with ?subject= the entries of a manifest.
+// getSubjects returns the journal's subjects, or with ?subject= the entries of a manifest.
 func (j journalHandlers) getSubjects(w http.ResponseWriter, r *http.Request) {
 	if name := r.URL.Query().Get("subject"); name != "" {
 		j.writeEntries(w, r, j.h.Journal.Read("", name))

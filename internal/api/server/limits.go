@@ -8,46 +8,45 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// The limits of every listener. They are generous for people and small for a process that should
-// not grow: a request costs a goroutine and two buffers.
+// The limits of every listener. They are generous for interactive use and small for the agent's
+// memory: a request costs a goroutine and two buffers.
 const (
 	maxBodyBytes  = 64 << 10
 	headerTimeout = 10 * time.Second
-	answerTimeout = 30 * time.Second // not for streams, which last as long as the client wants
+	answerTimeout = 30 * time.Second // not for streams, which have no time limit
 	idleTimeout   = 90 * time.Second
-	stopTimeout   = 2 * time.Second // for answers under way when the agent stops
+	stopTimeout   = 2 * time.Second // for running responses when the agent stops
 )
 
-// maxForwarded bounds the connections to pods at a time, of all clients.
+// maxForwarded bounds the concurrent connections to pods, over all clients.
 const maxForwarded = 512
 
-// limits are those that differ from listener to listener.
+// limits are the limits that differ between listeners.
 type limits struct {
-	requests    int // at a time, streams included
-	streams     int // watches, logs and entered containers at a time
+	requests    int // concurrent, including streams
+	streams     int // concurrent watches, logs and container streams
 	headerBytes int
-	// Open connections. Those without an admitted request have a share of their own.
+	// Open connections. Those without an admitted request have a separate limit.
 	known, strangers int
 }
 
 var (
 	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10, known: 64, strangers: 64}
-	// Everybody on the cluster who reads a log or enters a container comes by here; tokens can be
-	// long.
+	// All cluster clients that read logs or enter containers use this port; tokens can be long.
 	secureLimits = limits{requests: 512, streams: 256, headerBytes: 64 << 10, known: 1024, strangers: 1024}
 	// Without authentication, no connection becomes a known one.
 	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10, strangers: 128}
 )
 
-// manyFiles is how many open files leave the agent more than enough beside all that clients can
-// have open. minConnections are what a listener has with however few.
+// manyFiles is the number of open files that suffices for the agent and all connections.
+// minConnections is the minimum of each listener with fewer.
 const (
 	manyFiles      = 8192
 	minConnections = 8
 )
 
-// computeShare returns how much of n, which is for manyFiles, there may be when the process may
-// have so many files open (0: enough): most of them are for the agent's own work.
+// computeShare returns the part of n, which assumes manyFiles, for a process with this limit of
+// open files (0: sufficient): most files are for the agent's own work.
 func computeShare(n int, files uint64) int {
 	if n == 0 || files == 0 || files >= manyFiles {
 		return n
@@ -55,9 +54,9 @@ func computeShare(n int, files uint64) int {
 	return max(n*int(files)/manyFiles, minConnections)
 }
 
-// limiter bounds how many requests are served at a time and how much one may send. A request to
-// upgrade the connection is the last one on it, whether it becomes a stream or is refused: who
-// passed it on may take what comes after it for a stream's (CVE-2018-1002105).
+// limiter bounds the number of concurrent requests and the size of each. A request to upgrade is
+// the last one on its connection, whether it becomes a stream or is rejected: a proxy may treat
+// later bytes as part of the stream (CVE-2018-1002105).
 type limiter struct {
 	requests *semaphore.Weighted
 	next     http.Handler
@@ -76,7 +75,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.next.ServeHTTP(w, r)
 }
 
-// admit makes the connections of requests that get as far as next known.
+// admit makes the connections of requests that reach next known.
 func admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		letIn(r.Context())

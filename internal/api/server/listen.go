@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse says that another agent listens in this run directory.
+// ErrInUse is returned if another agent uses this run directory.
 var ErrInUse = errors.New("another agent is running there")
 
-// Listen opens the API's socket below runDir: the folder gets mode 0711, so that the root users of
-// user namespaces get through it to the mounts of the runtime and nobody sees what is in it, the
-// socket 0600, and connections of users other than root and the agent's own are closed. What a
-// killed agent left behind is replaced; of a living one it says ErrInUse. Closing the listener
-// removes the socket.
+// Listen opens the API's socket below runDir. The directory gets mode 0711, so that root users of
+// user namespaces can traverse it to the runtime's mounts but not list it; the socket gets 0600,
+// and connections of users other than root and the agent's own are closed. The socket of a killed
+// agent is replaced; if an agent is running, the error is ErrInUse. Closing the listener removes
+// the socket.
 func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
 	path := SocketPath(runDir)
 	// The length of sun_path (unix(7)); the kernel's own message is "invalid argument".
@@ -43,10 +43,10 @@ func Listen(runDir string, log *slog.Logger) (net.Listener, error) {
 	return &rootListener{UnixListener: l, lock: lock, log: log}, nil
 }
 
-// LockFile is the file in the run directory whose lock the agent has.
+// LockFile is the file in the run directory that the agent locks.
 const LockFile = "berth.lock"
 
-// lockRunDir takes the lock that distinguishes a living agent's socket from a leftover, also when
+// lockRunDir takes the lock that distinguishes a running agent's socket from a stale one, even if
 // two agents start at the same time.
 func lockRunDir(runDir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(runDir, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
@@ -66,7 +66,7 @@ func lockRunDir(runDir string) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	if there, err := os.Stat(f.Name()); err != nil || !os.SameFile(opened, there) {
-		// An agent that leaves nothing behind has removed it meanwhile.
+		// An agent with AtExit RemoveAll has removed the file meanwhile.
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func listenLocked(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
 	}
-	// Who connects before the mode is set is turned away by Accept.
+	// Accept rejects clients that connect before the mode is set.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func listenLocked(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// rootListener accepts connections of root and of the agent's own user only: a socket can be passed
-// on or mounted elsewhere, and then the folder's mode guards it no more.
+// rootListener accepts only connections of root and the agent's own user: a socket can be passed on
+// or mounted elsewhere, where the directory's mode does not protect it.
 type rootListener struct {
 	*net.UnixListener
 	log *slog.Logger
@@ -114,15 +114,15 @@ func (l *rootListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the socket, removes it and gives up the lock, in this order: the next agent must not
-// find the old socket under it.
+// Close closes the socket, removes it and releases the lock, in this order: the next agent must not
+// find the old socket.
 func (l *rootListener) Close() error {
 	err := l.UnixListener.Close()
 	l.closing.Do(func() { err = errors.Join(err, l.lock.Close()) })
 	return err
 }
 
-// peerUID returns the user who opened the other end (unix(7), SO_PEERCRED).
+// peerUID returns the user of the peer (unix(7), SO_PEERCRED).
 func peerUID(c *net.UnixConn) (uint32, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// listener is one socket or port and what is served there. Each has limits of its own, so that a
-// crowd at one does not close another.
+// listener is one socket or port and its handler. Each has its own limits, so that load on one does
+// not affect another.
 type listener struct {
 	name     string
 	listen   func() (net.Listener, error)
 	tls      *tls.Config // nil: plain HTTP
 	limits   limits
-	requests *semaphore.Weighted // at a time
+	requests *semaphore.Weighted // concurrent
 	handler  http.Handler
 	log      *slog.Logger
 }
 
-// serve sets what the listener serves, within its limits.
+// serve sets the handler, within the listener's limits.
 func (l *listener) serve(h http.Handler) { l.handler = limiter{l.requests, h} }
 
 // run serves until ctx is done.
@@ -36,7 +36,7 @@ func (l *listener) run(ctx context.Context) error {
 	}
 	errorLevel := slog.LevelWarn
 	if l.tls != nil {
-		errorLevel = slog.LevelDebug // whoever can reach the port can break off handshakes
+		errorLevel = slog.LevelDebug // any client of the port can abort handshakes
 	}
 	hs := &http.Server{
 		Handler:           l.handler,
@@ -50,7 +50,7 @@ func (l *listener) run(ctx context.Context) error {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       withConn,
 		Protocols:         computeProtocols(l.tls),
-		// A request for no path is one like others: counted, and authenticated.
+		// "OPTIONS *" is handled like other requests: counted and authenticated.
 		DisableGeneralOptionsHandler: true,
 	}
 	bound = boundedListener{bound, newConnections(l.name, l.limits, l.log)}
@@ -73,8 +73,8 @@ func (l *listener) run(ctx context.Context) error {
 	return err
 }
 
-// computeProtocols returns what a listener speaks. HTTP/2 has a cipher suite that it needs (RFC
-// 9113, section 9.2.2), and a configuration may leave that out.
+// computeProtocols returns the protocols of a listener. HTTP/2 requires a cipher suite (RFC 9113,
+// section 9.2.2) that a configuration may exclude.
 func computeProtocols(c *tls.Config) *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -93,10 +93,10 @@ func (l *listener) end(hs *http.Server) error {
 	defer cancel()
 	err := hs.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		// A client that does not read its answer must not keep the agent from ending.
+		// A client that does not read its response must not block the agent's exit.
 		err = hs.Close()
 	}
-	// All have left when the whole capacity is free; none comes any more.
+	// All handlers have returned when the full capacity is free; no new ones start.
 	if err := l.requests.Acquire(context.Background(), int64(l.limits.requests)); err != nil {
 		return fmt.Errorf("%s: close: %w", l.name, err)
 	}

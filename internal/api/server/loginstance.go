@@ -11,18 +11,18 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// Incarnation says which run of a container a log is wanted of.
+// Incarnation selects the run of a container whose log is read.
 type Incarnation int
 
 const (
-	// Current is the running container, or the last one that ran.
+	// Current is the running container, or the last run.
 	Current Incarnation = iota
-	// Previous is the one that ended before the current one (kubectl logs --previous).
+	// Previous is the run before the current one (kubectl logs --previous).
 	Previous
 )
 
-// logInstance returns which incarnation of the container has the wanted log, by the pod's status.
-// The errors are what kubectl users read.
+// logInstance returns the incarnation of the container whose log is read, from the pod's status.
+// kubectl shows the errors to users.
 func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerID, error) {
 	st := containerStatus(p, container)
 	if st == nil {
@@ -41,7 +41,7 @@ func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerI
 	case st.State.Terminated != nil && st.State.Terminated.ContainerID != "":
 		return bareID(st.State.Terminated.ContainerID), nil
 	case last != nil && last.ContainerID != "":
-		// Between two runs (CrashLoopBackOff) the last one shows why.
+		// Between two runs (CrashLoopBackOff) the last one shows the cause.
 		return bareID(last.ContainerID), nil
 	case st.State.Waiting != nil:
 		return "", fmt.Errorf("container %q in pod %q is waiting to start: %s", container, p.Name, waitingFor(st.State.Waiting))
@@ -50,7 +50,7 @@ func logInstance(p *v1.Pod, container string, which Incarnation) (pod.ContainerI
 	}
 }
 
-// failedToStart reports whether this incarnation of the container never ran, by the pod's status.
+// failedToStart reports whether this incarnation of the container never ran, from the pod's status.
 func failedToStart(p *v1.Pod, container string, id pod.ContainerID) bool {
 	st := containerStatus(p, container)
 	return st != nil && slices.ContainsFunc([]*v1.ContainerStateTerminated{st.State.Terminated, st.LastTerminationState.Terminated}, func(t *v1.ContainerStateTerminated) bool {
@@ -58,12 +58,10 @@ func failedToStart(p *v1.Pod, container string, id pod.ContainerID) bool {
 	})
 }
 
-// startError is the reason that container runtimes give for a container that they created and could
-// not start.
+// startError is the runtimes' reason for a container that was created and failed to start.
 const startError = "StartError"
 
-// waitingFor says what a container waits for. The two texts of image pulls are those that kubectl
-// users know.
+// waitingFor describes why a container waits. The two texts for image pulls are the kubelet's.
 func waitingFor(w *v1.ContainerStateWaiting) string {
 	switch w.Reason {
 	case lifecycle.ErrImagePull:
@@ -94,7 +92,7 @@ func containerStatus(p *v1.Pod, name string) *v1.ContainerStatus {
 	return nil
 }
 
-// bareID is the ID without its scheme: "containerd://0a1b" is 0a1b.
+// bareID removes the scheme of an ID: "containerd://0a1b" is 0a1b.
 func bareID(id string) pod.ContainerID {
 	if _, bare, ok := strings.Cut(id, "://"); ok {
 		id = bare
@@ -102,7 +100,7 @@ func bareID(id string) pod.ContainerID {
 	return pod.ContainerID(id)
 }
 
-// isRunning reports whether this incarnation of the container still runs, by the pod's status.
+// isRunning reports whether this incarnation of the container is running, from the pod's status.
 func isRunning(p *v1.Pod, container string, id pod.ContainerID) bool {
 	st := containerStatus(p, container)
 	return st != nil && st.State.Running != nil && bareID(st.ContainerID) == id

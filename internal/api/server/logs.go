@@ -17,20 +17,20 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// logHandlers answer with the logs of containers.
+// logHandlers serve container logs.
 type logHandlers struct {
 	*answerer
 	podFinder
-	watches *logs.Watches // nil: logs are followed by the clock
+	watches *logs.Watches // nil: followed logs are polled
 }
 
 func (l logHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathContainerLogs+"/{namespace}/{pod}/{container}", l.getContainerLogs)
 }
 
-// getContainerLogs answers with the log of a container, which is empty for one that failed to
-// start: 404 for an unknown pod, container or log, 400 for one that has none yet, 422 for options
-// that contradict each other.
+// getContainerLogs returns the log of a container, which is empty for one that failed to start: 404
+// for an unknown pod, container or log, 400 for one without a log yet, 422 for contradictory
+// options.
 func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	asked, err := parseLogOptions(r.URL.Query())
@@ -85,7 +85,7 @@ func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	}))
 }
 
-// logFile returns the path of a log that exists.
+// logFile returns the path of an existing log.
 func (l logHandlers) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
 	path, err := l.h.ContainerLog(uid, id)
 	if err != nil {
@@ -97,8 +97,8 @@ func (l logHandlers) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
 	return path, logs.Find(path)
 }
 
-// writeLog writes the log. An error after its beginning can only be said in the trailer, without
-// which a log that broke off looks complete.
+// writeLog writes the log. An error after the first bytes can only be reported in the trailer;
+// without it, a truncated log looks complete.
 func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Options) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Trailer", LogErrorTrailer)
@@ -106,7 +106,7 @@ func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Op
 	if o.Follow {
 		out.flush = http.NewResponseController(w).Flush
 		w.WriteHeader(http.StatusOK)
-		if err := out.flush(); err != nil { // a quiet container's follower learns at once that the log is there
+		if err := out.flush(); err != nil { // a follower of a quiet container learns immediately that the log exists
 			return err
 		}
 	}
@@ -121,10 +121,10 @@ func writeLog(ctx context.Context, w http.ResponseWriter, path string, o logs.Op
 	return err
 }
 
-// flushWriter sends each piece of a followed log at once.
+// flushWriter flushes each write of a followed log.
 type flushWriter struct {
 	http.ResponseWriter
-	flush func() error // nil: when the buffer is full
+	flush func() error // nil: flushed when the buffer is full
 }
 
 func (f flushWriter) Write(b []byte) (int, error) {
@@ -135,8 +135,8 @@ func (f flushWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// exited returns a channel that is closed when this incarnation of the container has ended; end
-// gives up waiting for it.
+// exited returns a channel that is closed when this incarnation of the container has exited; end
+// stops the wait.
 func (l logHandlers) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	changed, unsubscribe := l.h.Subscribe()
@@ -163,7 +163,7 @@ func (l logHandlers) exited(ctx context.Context, uid pod.UID, container string, 
 	}
 }
 
-// parseLogOptions reads the query; its names are those of v1.PodLogOptions.
+// parseLogOptions parses the query; its names are those of v1.PodLogOptions.
 func parseLogOptions(q url.Values) (*v1.PodLogOptions, error) {
 	o := &v1.PodLogOptions{}
 	for name, into := range map[string]*bool{"follow": &o.Follow, "previous": &o.Previous, "timestamps": &o.Timestamps} {

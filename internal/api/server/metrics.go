@@ -21,8 +21,8 @@ type metrics struct {
 	healthResults   *prometheus.CounterVec
 }
 
-// newMetrics registers the families of this package: with slis those of health checks, with r the
-// others. Nobody scrapes what is registered with nil.
+// newMetrics registers the metrics of this package: those of health checks with slis, the others
+// with r. If a registerer is nil, its metrics are not registered.
 func newMetrics(r, slis prometheus.Registerer) *metrics {
 	f, sli := promauto.With(r), promauto.With(slis)
 	request := []string{"method", "path", "server_type", "long_running"}
@@ -50,7 +50,7 @@ func newMetrics(r, slis prometheus.Registerer) *metrics {
 	}
 }
 
-// knownPaths bound the label path; what begins with them is the kubelet's API.
+// knownPaths are the values of the label path: the kubelet's paths.
 var knownPaths = map[string]bool{
 	"pods": true, "runningpods": true, "healthz": true, "configz": true, "stats": true, "logs": true, "checkpoint": true, "statusz": true, "flagz": true,
 	"containerLogs": true, "exec": true, "attach": true, "portForward": true, "run": true, "debug": true, "metrics": true,
@@ -58,7 +58,7 @@ var knownPaths = map[string]bool{
 	"metrics/slis": true,
 }
 
-// webSocketPaths are the streams that WebSocket carries, as the kubelet calls them.
+// webSocketPaths are the streams over WebSocket, as the kubelet names them.
 var webSocketPaths = map[string]string{"exec": "exec", "attach": "attach", "portForward": "portforward"}
 
 var longRunning = map[string]bool{"exec": true, "attach": true, "portForward": true, "debug": true}
@@ -67,7 +67,7 @@ var knownMethods = map[string]bool{
 	http.MethodGet: true, http.MethodHead: true, http.MethodPost: true, http.MethodPut: true, http.MethodPatch: true, http.MethodDelete: true,
 }
 
-// pathLabel is the first part of the path, for metrics the first two.
+// pathLabel returns the first part of the path, for metrics the first two.
 func pathLabel(path string) string {
 	parts := strings.SplitN(strings.Trim(path, "/"), "/", 3)
 	label := parts[0]
@@ -80,7 +80,7 @@ func pathLabel(path string) string {
 	return label
 }
 
-// count counts the requests that next gets; serverType is readonly or readwrite.
+// count counts the requests to next; serverType is readonly or readwrite.
 func (m *metrics) count(serverType string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path, method := pathLabel(r.URL.Path), r.Method
@@ -100,7 +100,7 @@ func (m *metrics) count(serverType string, next http.Handler) http.Handler {
 	})
 }
 
-// traced makes a span of each request, below that of the header traceparent. Who asks has been
+// traced creates a span for each request, as a child of the traceparent header. The client is
 // authenticated.
 func traced(t *span.Tracer, next http.Handler) http.Handler {
 	if t == nil {
@@ -113,7 +113,7 @@ func traced(t *span.Tracer, next http.Handler) http.Handler {
 	})
 }
 
-// checked counts the result of one of the checks of /healthz, which are few.
+// checked counts the result of a health check.
 func (m *metrics) checked(check string, err error) {
 	status, healthy := "success", 1.0
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The media types that a z-page is offered in.
+// The media types of z-pages.
 const (
 	mediaJSON = "application/json"
 	mediaYAML = "application/yaml"
 	mediaText = "text/plain"
 )
 
-// What the structured z-pages are in the API.
+// API group, versions and kinds of the structured z-pages.
 const (
 	zpageGroup       = "config.k8s.io"
 	deprecatedZPages = "v1alpha1"
@@ -25,10 +25,10 @@ const (
 	kindFlagz        = "Flagz"
 )
 
-// zpageVersions have the same fields, so that the types of one serve for all.
+// zpageVersions have the same fields, so that the types of one serve all.
 var zpageVersions = []string{"v1beta1", deprecatedZPages}
 
-// zpageForm is how a client wants a z-page.
+// zpageForm is the requested form of a z-page.
 type zpageForm struct {
 	kind    string
 	media   string // one of the media types above
@@ -36,15 +36,14 @@ type zpageForm struct {
 	pretty  string // the media type's parameter of that name
 }
 
-// typeMeta says what a structured page is.
+// typeMeta returns the TypeMeta of a structured page.
 func (f zpageForm) typeMeta() metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: f.kind, APIVersion: zpageGroup + "/" + f.version}
 }
 
-// negotiateZPage returns the form that an Accept header prefers for a page of a kind, and false
-// when it takes none that is offered. No header asks for text. JSON and YAML want group, version
-// and kind in the media type's parameters g, v and as, and text wants none of them (KEP-4827,
-// KEP-4828).
+// negotiateZPage returns the form that an Accept header prefers for a page of a kind, and false if
+// none is acceptable. No header selects text. JSON and YAML require group, version and kind in the
+// media type's parameters g, v and as; text requires their absence (KEP-4827, KEP-4828).
 func negotiateZPage(accept, kind string) (zpageForm, bool) {
 	if accept == "" {
 		return zpageForm{kind: kind, media: mediaText}, true
@@ -71,8 +70,8 @@ func matchesMedia(clause goautoneg.Accept, media string) bool {
 	return (clause.Type == kind || clause.Type == "*") && (clause.SubType == sub || clause.SubType == "*")
 }
 
-// wantsIndent reports whether JSON is to be read by eye: as ?pretty or the media type's parameter
-// says, or else for the clients that show it to people, as the API server does.
+// wantsIndent reports whether JSON is indented: as ?pretty or the media type's parameter requests,
+// or else for interactive clients, as in the API server.
 func wantsIndent(r *http.Request, form zpageForm) bool {
 	switch r.URL.Query().Get("pretty") {
 	case "":
@@ -88,7 +87,7 @@ func wantsIndent(r *http.Request, form zpageForm) bool {
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
 }
 
-// refuseMedia answers that no media type is offered that the client takes.
+// refuseMedia responds that no offered media type is acceptable.
 func (a *answerer) refuseMedia(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", mediaJSON)
 	w.WriteHeader(http.StatusNotAcceptable)

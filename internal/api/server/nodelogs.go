@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	// maxLogQueries bounds the queries of node logs at a time, each of which may be a process that
-	// reads the whole journal.
+	// maxLogQueries bounds concurrent node log queries, each of which may be a process that reads
+	// the whole journal.
 	maxLogQueries = 8
-	// maxListed bounds the names of a folder in an answer.
+	// maxListed bounds the names of a directory in a response.
 	maxListed = 10_000
 )
 
 // NodeLogs are the logs of the node itself.
 type NodeLogs struct {
-	// Logs are what can be read; nil: the path answers that it is disabled
+	// Logs are the readable logs; nil: the path responds that it is disabled
 	// (enableSystemLogHandler).
 	Logs *nodelogs.Logs
-	// Query opens what is asked with query= (enableSystemLogQuery, KEP-2258).
+	// Query enables query= (enableSystemLogQuery, KEP-2258).
 	Query bool
 }
 
-// nodeLogHandlers answer with the logs of the node.
+// nodeLogHandlers serve the logs of the node.
 type nodeLogHandlers struct {
 	*answerer
 	NodeLogs
-	queries *semaphore.Weighted // at a time
+	queries *semaphore.Weighted // concurrent
 }
 
-// route adds the log folder of the node, and the query of its services' logs.
+// route adds the node's log directory, and the query of service logs.
 func (n nodeLogHandlers) route(mux *http.ServeMux) {
 	if n.Logs == nil {
 		mux.HandleFunc(PathNodeLogs, disabled("logs endpoint is disabled."))
@@ -54,7 +54,7 @@ func (n nodeLogHandlers) route(mux *http.ServeMux) {
 		name := r.PathValue("name")
 		q, err := url.ParseQuery(r.URL.RawQuery)
 		switch {
-		case err != nil: // what is left of it may ask for more than was meant
+		case err != nil: // the rest of the query may request more than was intended
 			http.Error(w, fmt.Sprintf("query: %v", err), http.StatusBadRequest)
 		case !q.Has("query"):
 			n.getNodeFile(w, r, name)
@@ -70,12 +70,12 @@ func (n nodeLogHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathNodeLogs+"/{name...}", get)
 }
 
-// disabled answers that the configuration closes a path.
+// disabled responds that a path is disabled by the configuration.
 func disabled(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, http.StatusMethodNotAllowed) }
 }
 
-// queryNodeLogs answers with the log of services, or the lines of a file.
+// queryNodeLogs returns the log of services, or the lines of a file.
 func (n nodeLogHandlers) queryNodeLogs(w http.ResponseWriter, r *http.Request, values url.Values) {
 	q, err := nodelogs.ParseQuery(values)
 	if err != nil {
@@ -94,8 +94,8 @@ func (n nodeLogHandlers) queryNodeLogs(w http.ResponseWriter, r *http.Request, v
 	n.ended(r, n.stream(w, func() error { return writeNodeLog(r.Context(), w, n.Logs, q) }))
 }
 
-// writeNodeLog writes the log. As with the log of a container, an error after its beginning can
-// only be said in the trailer.
+// writeNodeLog writes the log. As with container logs, an error after the first bytes can only be
+// reported in the trailer.
 func writeNodeLog(ctx context.Context, w http.ResponseWriter, l *nodelogs.Logs, q nodelogs.Query) error {
 	setPlainText(w)
 	w.Header().Set("Trailer", LogErrorTrailer)
@@ -132,12 +132,12 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// getNodeFile answers with a file of the log folder, or the list of what is in a folder.
+// getNodeFile returns a file of the log directory, or the list of a directory.
 //
-// Differs from the kubelet: a folder that is asked for without a slash at its end is listed, where
-// the kubelet sends the client to the other path.
+// Differs from the kubelet: a directory without a trailing slash is listed, where the kubelet
+// redirects.
 func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, name string) {
-	if base := strings.TrimSuffix(name, "/"); name != "" && (base == "." || !fs.ValidPath(base)) { // "..", escaped so that it came this far, names nothing
+	if base := strings.TrimSuffix(name, "/"); name != "" && (base == "." || !fs.ValidPath(base)) { // an escaped ".." is not a name
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
@@ -161,8 +161,8 @@ func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, nam
 	}
 }
 
-// writeNodeFile writes a file, or the ranges of it that are asked for. What a file says it is does
-// not count: a container can write to some, and a browser must not take it for a page.
+// writeNodeFile writes a file, or the requested ranges of it. It does not trust the content for the
+// media type: containers can write to some files, and a browser must not render them as a page.
 func writeNodeFile(w http.ResponseWriter, r *http.Request, f *os.File, st fs.FileInfo) error {
 	begin := make([]byte, 512)
 	n, err := f.ReadAt(begin, 0)
@@ -174,18 +174,18 @@ func writeNodeFile(w http.ResponseWriter, r *http.Request, f *os.File, st fs.Fil
 	if !strings.HasPrefix(http.DetectContentType(begin[:n]), "text/") {
 		w.Header().Set("Content-Type", "application/octet-stream")
 	}
-	http.ServeContent(w, r, "", st.ModTime(), io.NewSectionReader(f, 0, st.Size())) // not what is appended meanwhile
+	http.ServeContent(w, r, "", st.ModTime(), io.NewSectionReader(f, 0, st.Size())) // not what is appended later
 	return nil
 }
 
-// listNodeFolder writes the names in a folder in the form of net/http.
+// listNodeFolder writes the names in a directory in the form of net/http.
 func (n nodeLogHandlers) listNodeFolder(w http.ResponseWriter, r *http.Request, folder *os.File) {
 	entries, err := folder.ReadDir(maxListed)
 	if err != nil && !errors.Is(err, io.EOF) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	base := "" // of links, which are relative to what is before the last slash of the path
+	base := "" // of links, which are relative to the last slash of the path
 	if !strings.HasSuffix(r.URL.Path, "/") {
 		base = path.Base(r.URL.Path) + "/"
 	}

@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// computeOrigin returns what stands for the sender of a remote address like 10.0.0.1:1234: its IP
-// address, of version 6 the network of 64 bits, all of whose addresses one machine can have. What
-// is no address of IP stands for itself.
+// computeOrigin returns the origin of a remote address like 10.0.0.1:1234: its IP address; for IPv6
+// its /64 network, all of whose addresses one machine can have. Anything else is its own origin.
 func computeOrigin(remote string) string {
 	a, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -20,13 +19,12 @@ func computeOrigin(remote string) string {
 	return ip.String()
 }
 
-// sharedLimiter is a limiter of which each origin has at most a share, so that one alone does not
-// fill it.
+// sharedLimiter is a limiter with a maximum share per origin, so that one origin cannot exhaust it.
 type sharedLimiter struct {
 	limit, share int
 
 	mu     sync.Mutex
-	inside map[string]int // by origin; without those that have nobody inside
+	inside map[string]int // by origin; no entries of 0
 	all    int
 }
 

@@ -2,10 +2,10 @@ package server
 
 import "path/filepath"
 
-// The paths of the API. {uid} may be left out.
+// The paths of the API. {uid} is optional.
 const (
-	PathHealthz       = "/healthz"       // at the kubelet's ports also /{name}
-	PathPods          = "/pods"          // at the local API ?watch=true
+	PathHealthz       = "/healthz"       // on the kubelet's ports also /{name}
+	PathPods          = "/pods"          // on the local API ?watch=true
 	PathContainerLogs = "/containerLogs" // /{namespace}/{pod}/{container}, query of v1.PodLogOptions
 	PathExec          = "/exec"          // /{namespace}/{pod}/{uid}/{container}?command=…&input=1&output=1&error=1&tty=1
 	PathAttach        = "/attach"        // the same without command
@@ -36,21 +36,22 @@ const (
 	PathPruneImages   = "/berth/v1/images/prune" // POST images.PruneOptions
 	PathNode          = "/berth/v1/node"
 	PathHealth        = "/berth/v1/health" // a list of health.State
-	// PathThresholds lists the thresholds of eviction.
+	// PathThresholds lists the eviction thresholds.
 	PathThresholds = "/berth/v1/thresholds"
-	// PathResources is a containermanager.Snapshot: who has which devices, CPUs, memory and claims.
+	// PathResources returns a containermanager.Snapshot: the assignment of devices, CPUs, memory
+	// and claims.
 	PathResources = "/berth/v1/resources"
-	PathView      = "/berth/v1/view" // POST; then there is a kubeconfig of a view of the node
+	PathView      = "/berth/v1/view" // POST; creates a kubeconfig for a view of the node
 	PathStop      = "/berth/v1/stop" // POST StopRequest
 )
 
-// LogErrorTrailer is the HTTP trailer that says why a log ended early; it is absent after a
+// LogErrorTrailer is the HTTP trailer with the reason why a log was truncated; it is absent after a
 // complete one.
 const LogErrorTrailer = "Berth-Log-Error"
 
 // StopRequest is the body of POST /berth/v1/stop.
 type StopRequest struct {
-	// All stops the pods and ends the embedded runtime too.
+	// All also stops the pods and the embedded runtime.
 	All bool `json:"all"`
 }
 

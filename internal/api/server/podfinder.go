@@ -9,10 +9,10 @@ import (
 	"berth/internal/pod"
 )
 
-// podFinder finds the pod or the container that a path names.
+// podFinder finds the pod or container of a path.
 type podFinder struct{ h *Handlers }
 
-// find returns the pod of this name; of two incarnations the one that is not being deleted.
+// find returns the pod of this name; of two incarnations, the one that is not being deleted.
 func (f podFinder) find(namespace, name string) (*v1.Pod, bool) {
 	var found *v1.Pod
 	for _, p := range f.h.Pods() {
@@ -23,7 +23,7 @@ func (f podFinder) find(namespace, name string) (*v1.Pod, bool) {
 	return found, found != nil
 }
 
-// streamedPod returns the pod of the path, or answers that there is none.
+// streamedPod returns the pod of the path, or responds that it does not exist.
 func (f podFinder) streamedPod(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 	p, ok := f.find(r.PathValue("namespace"), r.PathValue("pod"))
 	if uid := pod.UID(r.PathValue("uid")); ok && uid != "" && uid != p.UID {
@@ -37,7 +37,7 @@ func (f podFinder) streamedPod(w http.ResponseWriter, r *http.Request) (*v1.Pod,
 	return p, ok
 }
 
-// runningContainer returns the container of the path that runs now, or answers that there is none.
+// runningContainer returns the running container of the path, or responds that there is none.
 func (f podFinder) runningContainer(w http.ResponseWriter, r *http.Request) (pod.ContainerID, bool) {
 	p, ok := f.streamedPod(w, r)
 	if !ok {

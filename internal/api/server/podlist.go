@@ -14,35 +14,34 @@ import (
 	"berth/internal/pod"
 )
 
-// encodedFor is how long what was encoded for an answer serves the next one. Monitoring asks every
-// 10 to 30 s.
+// encodedFor is how long the JSON of a response is cached. Monitoring scrapes every 10 to 30 s.
 const encodedFor = time.Minute
 
-// podLists are the lists of pods that clients ask for.
+// podLists encode the lists of pods.
 type podLists struct {
 	pods, running podEncoder
 }
 
-// podEncoder writes lists of pods. It keeps the JSON of each pod of the last list, because
-// monitoring asks often and most pods do not change in between.
+// podEncoder writes lists of pods. It caches the JSON of each pod of the last list, because
+// monitoring polls often and most pods do not change in between.
 type podEncoder struct {
 	mu      sync.Mutex
-	encoded map[pod.UID]encodedPod // guarded by mu; of the last list alone
+	encoded map[pod.UID]encodedPod // guarded by mu; only of the last list
 	forget  *time.Timer            // guarded by mu; nil before the first list
 }
 
-// encodedPod is a pod and its JSON. Both are never changed.
+// encodedPod is a pod and its JSON, both immutable.
 type encodedPod struct {
 	pod  *v1.Pod
 	json []byte
 }
 
-// listBuffers are for lists that are written: the server's own buffer has 4 KiB, and each flush of
-// it is a call of the kernel.
+// listBuffers buffer lists that are written: the server's buffer has 4 KiB, and each flush is a
+// system call.
 var listBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 64<<10) }}
 
-// write writes a v1.PodList. The pods must not be changed afterwards. A client that reads slowly
-// holds up nobody else.
+// write writes a v1.PodList. The pods must not be modified afterwards. A slow client does not block
+// others.
 func (e *podEncoder) write(w io.Writer, pods []*v1.Pod) error {
 	items, err := e.encode(pods)
 	if err != nil {
@@ -62,18 +61,17 @@ func (e *podEncoder) write(w io.Writer, pods []*v1.Pod) error {
 		_, _ = b.Write(item)
 	}
 	_, _ = b.WriteString("]}\n")
-	return b.Flush() // which returns the first error
+	return b.Flush() // returns the first error
 }
 
-// encode returns the JSON of each pod.
 func (e *podEncoder) encode(pods []*v1.Pod) ([][]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := make(map[pod.UID]encodedPod, len(pods))
 	items := make([][]byte, 0, len(pods))
 	for _, p := range pods {
-		// A pod that has not changed is nearly always the same object; if not, what it has in
-		// common with the one before is shared, and the comparison looks at nothing of that.
+		// An unchanged pod is nearly always the same object; if not, unchanged parts are shared
+		// with the previous object, and the comparison skips them.
 		known := e.encoded[p.UID]
 		if known.pod == nil || known.pod != p && !reflect.DeepEqual(known.pod, p) {
 			b, err := json.Marshal(p)

@@ -23,11 +23,12 @@ type WatchEvent struct {
 	Object *v1.Pod   `json:"object"`
 }
 
-// EventType says what became of the pod; the words are those of k8s.io/apimachinery/pkg/watch.
+// EventType is the type of a watch event; the values are those of k8s.io/apimachinery/pkg/watch.
 type EventType string
 
-// The types of watch events. A watch begins with an Added for every pod, then a Bookmark, whose pod
-// is empty: all were named. Each further Bookmark says that the problems of manifests changed.
+// The types of watch events. A watch begins with an Added for every pod, then a Bookmark with an
+// empty pod, which marks the end of the list. Each further Bookmark means that the problems of
+// manifests changed.
 const (
 	Added    EventType = "ADDED"
 	Modified EventType = "MODIFIED"
@@ -35,7 +36,7 @@ const (
 	Bookmark EventType = "BOOKMARK"
 )
 
-// podHandlers answer which pods the node has.
+// podHandlers serve the pods of the node.
 type podHandlers struct {
 	*answerer
 	h     *Handlers
@@ -59,9 +60,9 @@ func (p podHandlers) getPods(w http.ResponseWriter, r *http.Request) {
 	p.ended(r, p.stream(w, func() error { return p.watchPods(r.Context(), w) }))
 }
 
-// watchPods writes an event per change. However slowly the client reads, the agent only puts UIDs
-// into the inbox; what is written is the pod as it is then, so that a slow client misses
-// intermediate states and never the last one.
+// watchPods writes an event per change. For a slow client, only UIDs are queued and the pod is
+// written in its current state, so that the client may miss intermediate states but never the last
+// one.
 func (p podHandlers) watchPods(ctx context.Context, w http.ResponseWriter) error {
 	changed, cancel := p.h.Subscribe()
 	defer cancel()
@@ -90,14 +91,14 @@ func (p podHandlers) watchPods(ctx context.Context, w http.ResponseWriter) error
 	}
 }
 
-// getPodList answers with the pods as the node knows them, static pods with their status.
+// getPodList returns the pods of the node, static pods with their status.
 func (p podHandlers) getPodList(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	p.ended(r, p.lists.pods.write(w, p.h.Pods()))
 }
 
-// getRunningPods answers with what runs by the runtime's word: names, and no more of a pod than the
-// runtime keeps.
+// getRunningPods returns the pods that the runtime reports as running, with only the fields that
+// the runtime has.
 func (p podHandlers) getRunningPods(w http.ResponseWriter, r *http.Request) {
 	var running []*v1.Pod
 	for _, s := range p.h.ObservedPods() {
@@ -118,14 +119,13 @@ func (p podHandlers) getRunningPods(w http.ResponseWriter, r *http.Request) {
 	p.ended(r, p.lists.running.write(w, running))
 }
 
-// watcher is one watch: what its client knows.
+// watcher is the state of one watch.
 type watcher struct {
 	out  *json.Encoder
 	seen map[pod.UID]*v1.Pod // as last written
 }
 
-// take writes what became of the pods: the deleted first, so that a pod that took another's name
-// follows it.
+// take writes the events of the pods: deletions first, so that a pod that reuses a name follows.
 func (v *watcher) take(uids []pod.UID, get func(pod.UID) (*v1.Pod, bool)) error {
 	slices.Sort(uids)
 	var alive []*v1.Pod
@@ -159,7 +159,7 @@ func (v *watcher) update(p *v1.Pod) error {
 	t := Added
 	if old, ok := v.seen[p.UID]; ok {
 		if old == p || reflect.DeepEqual(old, p) {
-			return nil // changed and changed back, or changed in what the API does not show
+			return nil // changed and reverted, or changed in fields that the API does not show
 		}
 		t = Modified
 	}
@@ -170,7 +170,7 @@ func (v *watcher) update(p *v1.Pod) error {
 func (v *watcher) remove(uid pod.UID) error {
 	p, ok := v.seen[uid]
 	if !ok {
-		return nil // came and went between two readings
+		return nil // created and deleted between two reads
 	}
 	delete(v.seen, uid)
 	return v.write(Deleted, p)
@@ -179,7 +179,7 @@ func (v *watcher) remove(uid pod.UID) error {
 func (v *watcher) bookmark() error { return v.write(Bookmark, &v1.Pod{}) }
 
 func (v *watcher) write(t EventType, p *v1.Pod) error {
-	shown := *p // the pod is shared; only its own type is set here
+	shown := *p // the pod is shared; only the copy's type is set
 	shown.Kind, shown.APIVersion = "Pod", "v1"
 	if err := v.out.Encode(WatchEvent{Type: t, Object: &shown}); err != nil {
 		return fmt.Errorf("write %s of pod %s/%s: %w", t, p.Namespace, p.Name, err)

@@ -8,32 +8,32 @@ import (
 	"berth/internal/pod"
 )
 
-// Pull is a pull under way, an item of the answer of PathPulls.
+// Pull is a current image pull, an item of the response of PathPulls.
 type Pull struct {
 	Image string `json:"image"`
-	// Pods are those that it is for, by UID.
+	// Pods are the UIDs of the pods that need the image.
 	Pods []pod.UID `json:"pods"`
-	// Ahead: no container waits for it yet.
+	// Ahead is true if no container waits for the pull yet.
 	Ahead bool `json:"ahead,omitempty"`
-	// Since is when the registry was asked; nil while other pulls have their turns.
+	// Since is when the registry was contacted; nil while the pull is queued.
 	Since *time.Time `json:"since,omitempty"`
-	// Behind is what it waits for, nil when the registry was asked: of the pulls under way the one
-	// that began first.
+	// Behind is the current pull that started first; nil unless this pull is queued.
 	Behind *PullAhead `json:"behind,omitempty"`
-	// Place is its place among those that wait for their turns, 1 for the next; AtOnce is how many
-	// pulls run at one time, 0 without a bound.
+	// Place is the position in the queue, 1 for the next; AtOnce is the limit of parallel pulls, 0
+	// without a limit.
 	Place  int `json:"place,omitempty"`
 	AtOnce int `json:"atOnce,omitempty"`
-	// Done and Total are in bytes; Total 0 is not known: the runtime does not say, or not yet.
+	// Done and Total are in bytes; a Total of 0 is unknown: the runtime does not report it, or not
+	// yet.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
-	// Rate is how many bytes come a second, without those that were present before; 0 is not known.
+	// Rate is in bytes per second, without those that were present before; 0 is unknown.
 	Rate int64 `json:"rate,omitempty"`
-	// Last is when bytes came last, as far as the runtime says.
+	// Last is when bytes were last received, as far as the runtime reports it.
 	Last *time.Time `json:"last,omitempty"`
 }
 
-// Rest returns how long the rest of the pull takes at its rate; 0 when that is not known.
+// Rest returns the remaining time of the pull at its rate; 0 if unknown.
 func (p Pull) Rest() time.Duration {
 	if p.Rate == 0 || p.Done >= p.Total {
 		return 0
@@ -41,17 +41,17 @@ func (p Pull) Rest() time.Duration {
 	return time.Duration(float64(p.Total-p.Done) / float64(p.Rate) * float64(time.Second))
 }
 
-// PullAhead is a pull that others wait for.
+// PullAhead is a pull that queued pulls wait for.
 type PullAhead struct {
 	Image string    `json:"image"`
 	Since time.Time `json:"since"`
-	// Pods are those that it is for, as namespace/name; none when they are gone.
+	// Pods are the pods that need it, as namespace/name; empty if they are deleted.
 	Pods []string `json:"pods,omitempty"`
-	// Rest is how long it takes at its rate, in nanoseconds; 0 when that is not known.
+	// Rest is the remaining time at its rate, in nanoseconds; 0 if unknown.
 	Rest time.Duration `json:"rest,omitempty"`
 }
 
-// PullsOf returns those of the pulls that are for a pod.
+// PullsOf returns the pulls for a pod.
 func PullsOf(pulls []Pull, uid pod.UID) []Pull {
 	var found []Pull
 	for _, p := range pulls {
@@ -62,8 +62,8 @@ func PullsOf(pulls []Pull, uid pod.UID) []Pull {
 	return found
 }
 
-// PullMark is what stands behind the status of a pod with these pulls, "" for none: how much of the
-// bytes that are known of has come.
+// PullMark returns the suffix to the status of a pod with these pulls, "" for none: the percentage
+// of the known bytes that was received.
 func PullMark(pulls []Pull) string {
 	if len(pulls) == 0 {
 		return ""

@@ -22,7 +22,7 @@ type routes struct {
 	zpages      zpageHandlers
 }
 
-// local are all paths of the unix socket.
+// local serves all paths of the unix socket.
 func (s *routes) local() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathHealthz, s.agent.getHealthz)
@@ -37,7 +37,7 @@ func (s *routes) local() http.Handler {
 	return asServed(mux)
 }
 
-// containers are the paths that show or enter containers.
+// containers serves the paths that show or enter containers.
 func (s *routes) containers() http.Handler {
 	mux := http.NewServeMux()
 	s.logs.route(mux)
@@ -45,8 +45,8 @@ func (s *routes) containers() http.Handler {
 	return asServed(mux)
 }
 
-// secure are the paths of the kubelet's HTTPS port, without those that show or enter containers if
-// they are closed.
+// secure serves the paths of the kubelet's HTTPS port, without those that show or enter containers
+// if they are disabled.
 func (s *routes) secure(k *Kubelet) http.Handler {
 	mux := s.readOnlyPaths()
 	mux.HandleFunc("GET "+PathRunningPods, s.pods.getRunningPods)
@@ -64,7 +64,7 @@ func (s *routes) secure(k *Kubelet) http.Handler {
 	return asServed(mux)
 }
 
-// proxied are the paths that clients of an API server read by nodes/NAME/proxy.
+// proxied serves the paths of nodes/NAME/proxy.
 func (s *routes) proxied(k *Kubelet) http.Handler {
 	mux := s.readOnlyPaths()
 	if s.agent.h.Configz != nil {
@@ -77,7 +77,7 @@ func (s *routes) proxied(k *Kubelet) http.Handler {
 	return asServed(mux)
 }
 
-// readOnly are the paths of the port without authentication.
+// readOnly serves the paths of the port without authentication.
 func (s *routes) readOnly() http.Handler { return withoutDebugging(asServed(s.readOnlyPaths())) }
 
 func (s *routes) readOnlyPaths() *http.ServeMux {
@@ -93,18 +93,18 @@ func (s *routes) readOnlyPaths() *http.ServeMux {
 	return mux
 }
 
-// healthz are the paths of the port that says that the agent answers, and nothing else.
+// healthz serves the port that reports only that the agent responds.
 func (s *routes) healthz() http.Handler {
 	mux := http.NewServeMux()
 	s.health.route(mux, healthCheck{"ping", healthy})
 	return asServed(mux)
 }
 
-// asServed answers 404 to a path that is not in its shortest form, where a mux sends the client to
-// that form: what is allowed was found out for the path as it was asked for, and a client that
-// follows (CVE-2020-8559) asks for another one. The same goes for a slash that is escaped, which
-// ends a part of the path for those who read it decoded, and not for a mux. The routes leave a mux
-// no other redirect: what ends with a slash there is also there without.
+// asServed responds 404 to a path that is not in canonical form, where a mux redirects: the
+// original path was authorized, and a client that follows the redirect (CVE-2020-8559) requests
+// another one. The same applies to an escaped slash, which separates path segments only once it is
+// decoded. The routes leave no other redirects to a mux: each path with a trailing slash also
+// exists without.
 func asServed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shortest := path.Clean("/" + r.URL.Path)
@@ -119,12 +119,12 @@ func asServed(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// debugging are the first parts of the paths that enableDebuggingHandlers is about.
+// debugging are the first segments of the paths that enableDebuggingHandlers controls.
 var debugging = map[string]bool{
 	"exec": true, "attach": true, "run": true, "portForward": true, "containerLogs": true, "runningpods": true, "logs": true, "debug": true,
 }
 
-// withoutDebugging refuses the paths that show or enter containers.
+// withoutDebugging rejects the paths that show or enter containers.
 func withoutDebugging(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if debugging[firstPart(r.URL.Path)] {
@@ -135,7 +135,7 @@ func withoutDebugging(next http.Handler) http.Handler {
 	})
 }
 
-// firstPart is "exec" of /exec/default/web/main.
+// firstPart returns "exec" for /exec/default/web/main.
 func firstPart(path string) string {
 	part, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return part

@@ -21,45 +21,44 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// Config is what a Server needs.
+// Config is the configuration of a Server.
 type Config struct {
 	Handlers Handlers
-	// Tracer makes spans of requests to the secure port; nil: nobody traces.
+	// Tracer creates spans for requests to the secure port; nil: tracing is off.
 	Tracer *span.Tracer
-	// Listen opens the listener of the local API when Run begins; Listen(runDir) of this package is
-	// the one for a real socket.
+	// Listen opens the listener of the local API when Run starts; use Listen(runDir) of this
+	// package for a real socket.
 	Listen func() (net.Listener, error)
-	// Kubelet are the ports of kubelet mode; nil: only the local API.
+	// Kubelet configures the ports of kubelet mode; nil: only the local API.
 	Kubelet *Kubelet
-	// OpenFiles is how many files the process may have open (RLIMIT_NOFILE): clients get a part of
-	// them. 0: enough.
+	// OpenFiles is the process's limit of open files (RLIMIT_NOFILE), of which clients get a part.
+	// 0: sufficient.
 	OpenFiles uint64
-	// StreamIdleTimeout ends an exec, attach or port-forward that nothing went through for so long
+	// StreamIdleTimeout closes an exec, attach or port-forward after this time without data
 	// (streamingConnectionIdleTimeout); 0: four hours.
 	StreamIdleTimeout time.Duration
 	// StreamTransport connects to the runtime's streaming server; nil: over the network.
 	StreamTransport http.RoundTripper
-	// NodeLogs are what /logs/ shows.
+	// NodeLogs are the logs at /logs/.
 	NodeLogs NodeLogs
-	// Scrapes are what Prometheus scrapes, by path: /metrics and what is below it. They may wait as
-	// Stats may.
+	// Scrapes are the Prometheus handlers by path: /metrics and below. They may wait as Stats may.
 	Scrapes map[string]http.Handler
-	// Metrics is where metrics of requests at the kubelet's ports are registered, SLIs where those
-	// of health checks are; nil: nowhere.
+	// Metrics registers the metrics of requests to the kubelet's ports, SLIs those of health
+	// checks; nil: not registered.
 	Metrics, SLIs prometheus.Registerer
-	// Debug is what looks into the process, at the local API and the HTTPS port.
+	// Debug configures access to the process, at the local API and the HTTPS port.
 	Debug Debug
 	Log   *slog.Logger
 }
 
-// Kubelet are the ports of kubelet mode. A port without a listen function stays closed.
+// Kubelet configures the ports of kubelet mode. A port without a listen function stays closed.
 type Kubelet struct {
 	// NodeName is the name of the node that requests are authorized for.
 	NodeName string
 	// ListenSecure, ListenReadOnly and ListenHealthz open HTTPS 10250, HTTP 10255 and HTTP 10248;
 	// see ListenTCP.
 	ListenSecure, ListenReadOnly, ListenHealthz func() (net.Listener, error)
-	// Certificate returns the certificate that a handshake shows.
+	// Certificate returns the serving certificate for a handshake.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// MinTLSVersion, CipherSuites and Curves are tlsMinVersion, tlsCipherSuites and
 	// tlsCurvePreferences; 0 and nil: TLS 1.2, and Go's choice.
@@ -68,13 +67,13 @@ type Kubelet struct {
 	Curves         []tls.CurveID
 	Authentication Authentication
 	Authorization  Authorization
-	// DisableDebugging closes what enters containers or shows their logs (enableDebuggingHandlers:
-	// false).
+	// DisableDebugging disables the paths that enter containers or show their logs
+	// (enableDebuggingHandlers: false).
 	DisableDebugging bool
-	// Checkpoints are what /checkpoint makes.
+	// Checkpoints configures /checkpoint.
 	Checkpoints Checkpoints
-	// DisableStatusz and DisableFlagz close /statusz and /flagz (feature gates ComponentStatusz and
-	// ComponentFlagz: false).
+	// DisableStatusz and DisableFlagz disable /statusz and /flagz (feature gates ComponentStatusz
+	// and ComponentFlagz: false).
 	DisableStatusz, DisableFlagz bool
 }
 
@@ -84,13 +83,12 @@ type Server struct {
 	containers, proxied http.Handler
 }
 
-// Containers serves what shows and enters containers, to everybody who reaches it: whoever hands it
-// a request has decided that it may.
+// Containers serves the paths that show and enter containers, without authorization: the caller
+// authorizes each request.
 func (s *Server) Containers() http.Handler { return s.containers }
 
-// Proxied serves what clients of an API server may read of the node by nodes/NAME/proxy, without
-// authorization: the caller authorizes each request. No path enters a container or changes the
-// node.
+// Proxied serves the paths of nodes/NAME/proxy, without authorization: the caller authorizes each
+// request. No path enters a container or modifies the node.
 func (s *Server) Proxied() http.Handler { return s.proxied }
 
 // New returns a server that does not listen yet.
@@ -131,7 +129,7 @@ func (b *builder) kubelet(k *Kubelet) error {
 	return nil
 }
 
-// builder makes listeners, and what they have in common.
+// builder creates listeners and their shared parts.
 type builder struct {
 	cfg       Config
 	metrics   *metrics
@@ -151,7 +149,7 @@ func newBuilder(cfg Config) *builder {
 	}
 }
 
-// add adds a listener and returns it with the handlers that it may serve.
+// add adds a listener and returns it with its handlers.
 func (b *builder) add(name string, listen func() (net.Listener, error), lim limits) (*listener, *routes) {
 	lim.known, lim.strangers = computeShare(lim.known, b.cfg.OpenFiles), computeShare(lim.strangers, b.cfg.OpenFiles)
 	l := &listener{
@@ -161,7 +159,7 @@ func (b *builder) add(name string, listen func() (net.Listener, error), lim limi
 	return l, b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(lim.streams)), log: b.cfg.Log})
 }
 
-// unlistened returns the handlers of requests that come from the process itself.
+// unlistened returns handlers for requests within the process.
 func (b *builder) unlistened(name string) *routes {
 	return b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(localLimits.streams)), log: b.cfg.Log})
 }
@@ -188,13 +186,11 @@ func (b *builder) routes(a *answerer) *routes {
 	return r
 }
 
-// local adds the unix socket.
 func (b *builder) local() {
 	l, r := b.add("local API", b.cfg.Listen, localLimits)
 	l.serve(admit(r.local()))
 }
 
-// secure adds the HTTPS port.
 func (b *builder) secure(k *Kubelet) error {
 	if k.Certificate == nil {
 		return errors.New("a serving certificate is needed")
@@ -215,14 +211,15 @@ func (b *builder) secure(k *Kubelet) error {
 		CurvePreferences: k.Curves,
 	}
 	if k.Authentication.VerifyClient != nil {
-		l.tls.ClientAuth = tls.RequestClientCert // verified with each request, by the authorities of that moment
+		l.tls.ClientAuth = tls.RequestClientCert // verified on each request, with the current authorities
 	}
 	l.serve(guard{authn: authn, authz: authz, log: b.cfg.Log, next: admit(b.metrics.count("readwrite", traced(b.cfg.Tracer, r.secure(k))))})
 	return nil
 }
 
-// Run opens every listener and serves until ctx is done; then streams end at once and other answers
-// get two seconds. It can be called once. A listener that cannot be opened ends the others.
+// Run opens every listener and serves until ctx is done; then streams are closed immediately and
+// other responses get two seconds. It can be called once. If a listener cannot be opened, the
+// others are closed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range s.listeners {

@@ -6,15 +6,14 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// statsHandlers answer what pods and node use.
+// statsHandlers serve the resource usage of pods and node.
 type statsHandlers struct {
 	*answerer
 	stats   Stats // nil: the paths do not exist
 	scrapes map[string]http.Handler
 }
 
-// route adds what shows use and what Prometheus scrapes, if the agent can. The methods are the
-// kubelet's.
+// route adds the summary and the Prometheus paths, if available. The methods are the kubelet's.
 func (s statsHandlers) route(mux *http.ServeMux) {
 	for path, h := range s.scrapes {
 		mux.Handle("GET "+path, h)
@@ -28,8 +27,8 @@ func (s statsHandlers) route(mux *http.ServeMux) {
 	}
 }
 
-// getSummary answers with what pods and node use. Only the one value "true", in the query or in a
-// form, asks for the short answer.
+// getSummary returns the resource usage of pods and node. Only the single value "true", in the
+// query or a form, selects the short form.
 func (s statsHandlers) getSummary(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "the query or form cannot be read: "+err.Error(), http.StatusBadRequest)

@@ -19,11 +19,11 @@ import (
 	"berth/internal/pod"
 )
 
-// maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which must name
-// them all.
+// maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which lists them
+// all.
 const maxForwardedPorts = 64
 
-// streamHandlers lead clients into containers and pods.
+// streamHandlers connect clients to containers and pods.
 type streamHandlers struct {
 	*answerer
 	podFinder
@@ -32,8 +32,8 @@ type streamHandlers struct {
 	joiner    *streams.Joiner
 }
 
-// route adds what enters containers and pods, if the agent can. The methods are those of the API
-// server: POST for SPDY, GET for WebSocket, which knows no other.
+// route adds the streaming paths, if available. The methods are those of the API server: POST for
+// SPDY, GET for WebSocket, which has no other.
 func (s streamHandlers) route(mux *http.ServeMux) {
 	if s.runtime == nil {
 		return
@@ -49,7 +49,7 @@ func (s streamHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathRun+"/{namespace}/{pod}/{uid}/{container}", s.runCommand)
 }
 
-// exec runs a command in a container and joins the client to it.
+// exec runs a command in a container and connects the client to it.
 func (s streamHandlers) exec(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	wanted, err := parseStreamOptions(q)
@@ -73,7 +73,7 @@ func (s streamHandlers) exec(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// attach joins the client to the container's own process.
+// attach connects the client to the container's main process.
 func (s streamHandlers) attach(w http.ResponseWriter, r *http.Request) {
 	wanted, err := parseStreamOptions(r.URL.Query())
 	if err != nil {
@@ -91,7 +91,7 @@ func (s streamHandlers) attach(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// portForward joins the client to ports of a pod.
+// portForward connects the client to ports of a pod.
 func (s streamHandlers) portForward(w http.ResponseWriter, r *http.Request) {
 	ports, err := parsePorts(r.URL.Query()["port"])
 	if err != nil {
@@ -123,7 +123,7 @@ func (s streamHandlers) portForward(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// runCommand runs a command to its end and answers with what it wrote.
+// runCommand runs a command until it exits and returns its output.
 func (s streamHandlers) runCommand(w http.ResponseWriter, r *http.Request) {
 	cmd := strings.Fields(r.FormValue("cmd"))
 	if len(cmd) == 0 {
@@ -134,7 +134,7 @@ func (s streamHandlers) runCommand(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	s.ended(r, s.stream(w, func() error { // it takes as long as the command does
+	s.ended(r, s.stream(w, func() error { // runs as long as the command
 		resp, err := s.runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: cmd})
 		if err != nil {
 			refuseRuntime(w, err)
@@ -151,7 +151,7 @@ func (s streamHandlers) runCommand(w http.ResponseWriter, r *http.Request) {
 	}))
 }
 
-// join has the runtime wait for the client, and connects the two.
+// join prepares the stream in the runtime and connects the client to it.
 func (s streamHandlers) join(w http.ResponseWriter, r *http.Request, wanted streams.Options, begin func(context.Context) (runtimeURL string, err error)) {
 	if !httpstream.IsUpgradeRequest(r) {
 		http.Error(w, "Upgrade request required", http.StatusBadRequest)
@@ -170,13 +170,13 @@ func (s streamHandlers) join(w http.ResponseWriter, r *http.Request, wanted stre
 	s.ended(r, s.stream(w, func() error { return s.joiner.Join(w, r, target, wanted) }))
 }
 
-// refuseRuntime answers that the runtime did not do it.
+// refuseRuntime responds with an error of the runtime.
 func refuseRuntime(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	switch status.Code(err) {
 	case codes.NotFound:
 		code = http.StatusNotFound
-	case codes.ResourceExhausted: // too many clients that were announced and have not come
+	case codes.ResourceExhausted: // too many prepared streams without a client
 		w.Header().Set("Retry-After", "1")
 		code = http.StatusTooManyRequests
 	}
@@ -195,7 +195,7 @@ func parseStreamOptions(q url.Values) (streams.Options, error) {
 	return o, nil
 }
 
-// parsePorts reads the ports of a query: port=80&port=81 or port=80,81.
+// parsePorts parses the ports of a query: port=80&port=81 or port=80,81.
 func parsePorts(values []string) ([]int32, error) {
 	var ports []int32
 	for _, v := range values {

@@ -11,13 +11,13 @@ import (
 
 // Scheduler explains pods without a node.
 type Scheduler interface {
-	// Explain returns what holds a pod; nil if there is no pod of that name without a node.
+	// Explain returns why a pod has no node; nil if there is no pod of that name without a node.
 	Explain(namespace, name string) *explain.Unbound
 	// Unbound returns the pods that have no node and have not terminated.
 	Unbound() []*v1.Pod
 }
 
-// addUnbound adds the pod of that name that has no node yet, if there is one, with its story at the
+// addUnbound adds the pod of that name without a node, if there is one, with its timeline at the
 // end. The journal has none of a pod that was never tried, such as one with scheduling gates.
 func (h *Handlers) addUnbound(e *Explanation, namespace, name string) {
 	if h.Scheduler == nil || namespace == "" {
@@ -36,7 +36,7 @@ func (h *Handlers) addUnbound(e *Explanation, namespace, name string) {
 	e.Stories = append(e.Stories, story)
 }
 
-// unboundSubjects returns the pods that can be explained though the journal has nothing of them.
+// unboundSubjects returns the pods without a node that the journal does not have.
 func (h *Handlers) unboundSubjects() (subjects []journal.Subject) {
 	if h.Scheduler == nil {
 		return nil

@@ -19,22 +19,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// component is the name that z-pages give what serves them.
+// component is the component name on z-pages.
 const component = "kubelet"
 
-// zpagesWarning is on each page of KEP-4827 and KEP-4828, in their words.
+// zpagesWarning is the text on each page of KEP-4827 and KEP-4828.
 const zpagesWarning = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
 
-// zpageHandlers answer with the z-pages: what the agent is, and what it was told.
+// zpageHandlers serve the z-pages: the agent's status and flags.
 type zpageHandlers struct {
 	*answerer
 	h *Handlers
-	// paths are those that /statusz points at.
+	// paths are those that /statusz lists.
 	paths []string
 }
 
-// route adds the z-pages that the configuration leaves open (feature gates ComponentStatusz and
-// ComponentFlagz). It is called last: /statusz points at what the mux has by then, and at itself.
+// route adds the enabled z-pages (feature gates ComponentStatusz and ComponentFlagz). It must be
+// called last: /statusz lists the paths that the mux has by then, and itself.
 func (z zpageHandlers) route(mux *http.ServeMux, k *Kubelet) {
 	if !k.DisableFlagz && z.h.Settings != nil {
 		mux.HandleFunc("GET "+PathFlagz, z.getFlagz)
@@ -52,7 +52,7 @@ func (z zpageHandlers) route(mux *http.ServeMux, k *Kubelet) {
 	mux.HandleFunc("GET "+PathStatusz, z.getStatusz)
 }
 
-// getStatusz answers with what the agent is and for how long it has run (KEP-4827).
+// getStatusz returns the agent's version and uptime (KEP-4827).
 func (z zpageHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
 	form, ok := negotiateZPage(acceptOf(r), kindStatusz)
 	if !ok {
@@ -69,20 +69,19 @@ func (z zpageHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
 	z.writeZPage(w, r, form, page)
 }
 
-// computeStatusz returns the page, without paths, of an agent at a time.
+// computeStatusz returns the page, without paths, for a version and time.
 func computeStatusz(v Version, now time.Time) statuszv1beta1.Statusz {
 	page := statuszv1beta1.Statusz{
 		ObjectMeta: metav1.ObjectMeta{Name: component},
 		StartTime:  metav1.NewTime(v.StartedAt.UTC()), UptimeSeconds: int64(now.Sub(v.StartedAt) / time.Second),
 		GoVersion: runtime.Version(), BinaryVersion: strings.TrimPrefix(v.Version, "v"),
 	}
-	if parsed, err := utilversion.ParseSemantic(v.Version); err == nil { // else it emulates no version that can be told
+	if parsed, err := utilversion.ParseSemantic(v.Version); err == nil { // otherwise the emulated version is unknown
 		page.EmulationVersion = fmt.Sprintf("%d.%d", parsed.Major(), parsed.Minor())
 	}
 	return page
 }
 
-// formatStatusz returns the page as text.
 func formatStatusz(p *statuszv1beta1.Statusz) string {
 	var b strings.Builder
 	up := time.Duration(p.UptimeSeconds) * time.Second
@@ -97,10 +96,10 @@ func formatStatusz(p *statuszv1beta1.Statusz) string {
 	return b.String()
 }
 
-// getFlagz answers with the whole configuration of the agent (KEP-4828).
+// getFlagz returns the agent's whole configuration (KEP-4828).
 //
-// Differs from the kubelet: beside flags there are the fields of the configuration, whether a flag
-// or a file set them.
+// Differs from the kubelet: besides flags it has the fields of the configuration, whether a flag or
+// a file set them.
 func (z zpageHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
 	form, ok := negotiateZPage(acceptOf(r), kindFlagz)
 	if !ok {
@@ -127,7 +126,7 @@ func (z zpageHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// computeFlags returns settings by name: text as it is, all else as JSON.
+// computeFlags returns settings by name: strings as they are, other values as JSON.
 func computeFlags(settings []Setting) (map[string]string, error) {
 	flags := make(map[string]string, len(settings))
 	for _, s := range settings {
@@ -138,7 +137,7 @@ func computeFlags(settings []Setting) (map[string]string, error) {
 		}
 		var b strings.Builder
 		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false) // text shows it, and JSON escapes it itself
+		e.SetEscapeHTML(false) // text needs no escaping, and JSON escapes it itself
 		if err := e.Encode(s.Value); err != nil {
 			return nil, fmt.Errorf("encode the value of %s: %w", s.Path, err)
 		}
@@ -147,7 +146,6 @@ func computeFlags(settings []Setting) (map[string]string, error) {
 	return flags, nil
 }
 
-// formatFlagz returns the page as text.
 func formatFlagz(flags map[string]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s flagz\n%s", component, zpagesWarning)
@@ -157,10 +155,10 @@ func formatFlagz(flags map[string]string) string {
 	return b.String()
 }
 
-// acceptOf returns which media types a client takes, of all headers that say so.
+// acceptOf returns the accepted media types of all Accept headers.
 func acceptOf(r *http.Request) string { return strings.Join(r.Header.Values("Accept"), ",") }
 
-// writeZPage answers with a structured page.
+// writeZPage writes a structured page.
 func (z zpageHandlers) writeZPage(w http.ResponseWriter, r *http.Request, form zpageForm, page any) {
 	b, err := encodeZPage(form.media, page)
 	if err == nil && form.media == mediaJSON && wantsIndent(r, form) {

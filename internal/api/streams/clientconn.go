@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// lingerTimeout bounds how long the end of a stream waits for the client to have everything and to
-// end its side too.
+// lingerTimeout bounds how long closing a stream waits for the client to read everything and close
+// its side.
 const lingerTimeout = 30 * time.Second
 
-// upgradingWriter answers a request whose connection becomes a stream, and keeps that connection as
-// a clientConn.
+// upgradingWriter responds to a request that is upgraded, and stores the connection as a
+// clientConn.
 type upgradingWriter struct {
 	http.ResponseWriter
-	ctx  context.Context // of the request: the connection ends with it
+	ctx  context.Context // of the request: the connection is closed with it
 	idle time.Duration
-	conn *clientConn // nil until it is taken over
+	conn *clientConn // nil until hijacked
 }
 
 func (w *upgradingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -38,30 +38,29 @@ func (w *upgradingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return w.conn, bufio.NewReadWriter(bufio.NewReader(w.conn), bufio.NewWriter(w.conn)), nil
 }
 
-// close ends the connection if there is one, and waits for it.
+// close closes the connection, if there is one, and waits for it.
 func (w *upgradingWriter) close() {
 	if w.conn != nil {
-		_ = w.conn.Close() // how the client left does not matter any more
+		_ = w.conn.Close() // an error of the client does not matter any more
 	}
 }
 
-// farewellTimeout is how long a stream that ends with its request has for its last word.
+// farewellTimeout is how long a stream whose request is cancelled may send its last data.
 const farewellTimeout = time.Second
 
-// clientConn is the upgraded connection of a client. It ends with its context, or when nothing goes
-// through it for a while.
+// clientConn is the upgraded connection of a client. It is closed when its context is done, or
+// after an idle timeout.
 //
-// Close lets the client read to the end first: a socket that is closed while there is something to
-// read from it, or gets something afterwards (a ping, input that nobody wants any more), is reset
-// by the kernel, and what was written to it and is still on its way is lost (RFC 9112, section
-// 9.6).
+// Close lets the client read to the end first: a socket that is closed with unread data, or
+// receives data afterwards (a ping, unused input), is reset by the kernel, and written data in
+// transit is lost (RFC 9112, section 9.6).
 type clientConn struct {
 	net.Conn
-	in      *bufio.Reader // has what came with the request
+	in      *bufio.Reader // has the data received with the request
 	idle    time.Duration
 	timer   *time.Timer
 	stop    func() bool
-	hang    func() error // closes the connection as it is
+	hang    func() error // closes the connection immediately
 	closing func() error
 	closed  atomic.Bool
 }
@@ -92,7 +91,7 @@ func (c *clientConn) used(n int) {
 	}
 }
 
-// Close ends the connection and returns when the client has ended it too, or has not for
+// Close closes the connection and returns when the client has closed it too, or after
 // lingerTimeout.
 func (c *clientConn) Close() error { return c.closing() }
 
@@ -102,19 +101,19 @@ func (c *clientConn) linger() error {
 	defer c.timer.Stop()
 	defer c.stop()
 	if closeWrite(c.Conn) == nil {
-		_, _ = io.Copy(io.Discard, c.Conn) // whatever the client had to say, it said it too late
+		_, _ = io.Copy(io.Discard, c.Conn) // late data of the client is dropped
 	}
 	return c.hang()
 }
 
-// closeWrite ends the direction to the other end.
+// closeWrite closes the direction to the other end.
 func closeWrite(conn net.Conn) error {
 	switch c := conn.(type) {
 	case *tls.Conn:
 		if err := c.CloseWrite(); err != nil {
 			return err
 		}
-		return closeWrite(c.NetConn()) // the client's program may wait for the end of the connection below
+		return closeWrite(c.NetConn()) // the client may wait for the end of the underlying connection
 	case interface{ CloseWrite() error }:
 		return c.CloseWrite()
 	}

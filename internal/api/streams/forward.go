@@ -21,19 +21,18 @@ import (
 	"berth/internal/pod"
 )
 
-// pairTimeout is how long one of the two streams of a connection waits for the other, and a
-// connection for its port.
+// pairTimeout is how long one of the two streams of a connection waits for the other, and the limit
+// for connecting to the port.
 const pairTimeout = 30 * time.Second
 
-// Dialer connects to an address inside of a pod's network.
+// Dialer connects to an address in a pod's network namespace.
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Forward brings the client to ports of a pod. Either end of a connection can end its direction
-// alone, and the other direction goes on.
+// Forward connects the client to ports of a pod. Connections support half-close in both directions.
 func (s *Joiner) Forward(w http.ResponseWriter, r *http.Request, sandbox pod.SandboxID, dial Dialer) error {
 	if !wsstream.IsWebSocketRequest(r) {
 		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardV1Name}); err != nil {
-			return nil // the client has its answer
+			return nil // the client has got the response
 		}
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -51,24 +50,23 @@ func (s *Joiner) Forward(w http.ResponseWriter, r *http.Request, sandbox pod.San
 	})
 }
 
-// forwarder are the connections that one client has to ports of a pod.
+// forwarder holds one client's connections to ports of a pod.
 type forwarder struct {
-	ctx     context.Context // ends with the client's connection
+	ctx     context.Context // done when the client's connection is closed
 	sandbox pod.SandboxID
 	dial    Dialer
-	limit   *semaphore.Weighted    // of connections
-	streams chan httpstream.Stream // that the client has opened
+	limit   *semaphore.Weighted    // concurrent connections
+	streams chan httpstream.Stream // opened by the client
 	running sync.WaitGroup
 }
 
-// portStreams are what a client opens for each connection: a stream for the data and one that says
-// why it failed.
+// portStreams are the client's two streams of a connection: data and error.
 type portStreams struct {
 	data, failure httpstream.Stream
 	expiry        *time.Timer
 }
 
-// accept takes a stream of a client, or refuses it. It implements httpstream.NewStreamHandler.
+// accept accepts a stream of a client, or rejects it. It implements httpstream.NewStreamHandler.
 func (f *forwarder) accept(s httpstream.Stream, replied <-chan struct{}) error {
 	if _, err := portOf(s); err != nil {
 		return err
@@ -77,7 +75,7 @@ func (f *forwarder) accept(s httpstream.Stream, replied <-chan struct{}) error {
 		return fmt.Errorf("invalid stream type %q", kind)
 	}
 	go func() {
-		<-replied // an end that comes before the reply is a stream that was never opened
+		<-replied // a reset before the reply would be for an unopened stream
 		select {
 		case f.streams <- s:
 		case <-f.ctx.Done():
@@ -87,7 +85,7 @@ func (f *forwarder) accept(s httpstream.Stream, replied <-chan struct{}) error {
 	return nil
 }
 
-// portOf returns the port of the pod that the stream is for.
+// portOf returns the pod's port of the stream.
 func portOf(s httpstream.Stream) (uint16, error) {
 	text := s.Headers().Get(v1.PortHeader)
 	port, err := strconv.ParseUint(text, 10, 16)
@@ -97,20 +95,20 @@ func portOf(s httpstream.Stream) (uint16, error) {
 	return uint16(port), nil
 }
 
-// requestOf returns what the two streams of a connection have in common. Clients that do not say it
-// open the one for failures first.
+// requestOf returns the common ID of a connection's two streams. Clients without a request ID open
+// the error stream first.
 func requestOf(s httpstream.Stream) string {
 	if id := s.Headers().Get(v1.PortForwardRequestIDHeader); id != "" {
 		return id
 	}
 	id := s.Identifier()
 	if s.Headers().Get(v1.StreamType) == v1.StreamTypeData {
-		id -= 2 // a client's streams have odd numbers
+		id -= 2 // client stream IDs are odd
 	}
 	return "stream " + strconv.FormatUint(uint64(id), 10)
 }
 
-// serve makes a connection of each two streams, until the client leaves.
+// serve connects each pair of streams, until the client disconnects.
 func (f *forwarder) serve(conn httpstream.Connection) {
 	waiting := map[string]*portStreams{} // for the second stream
 	expired := make(chan string)
@@ -147,7 +145,7 @@ func (f *forwarder) serve(conn httpstream.Connection) {
 			} else {
 				p.failure, s = s, p.failure
 			}
-			if s != nil { // there was one of this kind already
+			if s != nil { // a duplicate of this kind
 				conn.RemoveStreams(s)
 				_ = s.Reset()
 			}
@@ -156,13 +154,13 @@ func (f *forwarder) serve(conn httpstream.Connection) {
 			}
 			delete(waiting, id)
 			p.expiry.Stop()
-			conn.RemoveStreams(p.data, p.failure) // they end by themselves
+			conn.RemoveStreams(p.data, p.failure) // they close on their own
 			f.running.Go(func() { f.join(p) })
 		}
 	}
 }
 
-// join connects the streams with the port, until both directions have ended.
+// join connects the streams to the port, until both directions are closed.
 func (f *forwarder) join(p *portStreams) {
 	if !f.limit.TryAcquire(1) {
 		f.refuse(p, errors.New("too many connections at a time"))
@@ -181,26 +179,26 @@ func (f *forwarder) join(p *portStreams) {
 	go func() {
 		defer close(sent)
 		copyAll(conn, p.data)
-		_ = closeWrite(conn) // it may have ended altogether
+		_ = closeWrite(conn) // it may be closed completely
 	}()
 	_, err = io.Copy(p.data, conn)
 	select {
-	case <-sent: // a server may well reset a connection whose client has left
+	case <-sent: // a server may reset a connection whose client has closed it
 		err = nil
 	default:
 	}
 	if err != nil {
 		f.refuse(p, err)
 	} else {
-		// The pod has said all, and how it went: clients that do not know of half-closed
-		// connections wait for the end of both.
+		// The pod has closed its side and the result is known: clients without half-close support
+		// wait for the end of both.
 		_ = p.data.Close()
 		_ = p.failure.Close()
 	}
 	<-sent
 }
 
-// connect opens the connection to the port, which may listen on either localhost.
+// connect connects to the port, which may listen on either localhost.
 func (f *forwarder) connect(p *portStreams) (net.Conn, error) {
 	port, err := portOf(p.data)
 	if err != nil {
@@ -220,12 +218,12 @@ func (f *forwarder) connect(p *portStreams) (net.Conn, error) {
 	return nil, fmt.Errorf("failed to connect to localhost:%d inside namespace %q, IPv4: %w IPv6: %w", port, f.sandbox, err4, err6)
 }
 
-// refuse ends the streams that there are, and says why if there is a reason.
+// refuse resets the existing streams, and writes the reason if there is one.
 func (f *forwarder) refuse(p *portStreams, why error) {
 	if p.failure != nil {
 		if why != nil {
-			port, _ := portOf(p.failure) // it was read before
-			// The words of the kubelet, with those of containerd behind them, which knows no UID.
+			port, _ := portOf(p.failure) // parsed before
+			// The kubelet's message, with containerd's, which has no UID, appended.
 			fmt.Fprintf(p.failure, "error forwarding port %d to pod %s, uid %s: %v", port, f.sandbox, "", why)
 		}
 		_ = p.failure.Reset()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// idleTransport ends upgraded connections that nothing goes through.
+// idleTransport closes idle upgraded connections.
 type idleTransport struct {
 	next http.RoundTripper
 	idle time.Duration
@@ -30,7 +30,7 @@ func (t idleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// idleConn is closed when nothing was read or written for a while, or when its context is done.
+// idleConn is closed after an idle timeout, or when its context is done.
 type idleConn struct {
 	io.ReadWriteCloser
 	idle    time.Duration
@@ -63,7 +63,7 @@ func (c *idleConn) used(n int) {
 	if n > 0 {
 		c.timer.Reset(c.idle)
 	}
-	if c.closed.Load() { // meanwhile: a timer that runs would keep the connection in memory
+	if c.closed.Load() { // closed meanwhile: a running timer would retain the connection
 		c.timer.Stop()
 	}
 }

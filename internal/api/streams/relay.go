@@ -25,9 +25,9 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// serveSPDY answers an upgrade to SPDY and has use speak it, over the connection itself or inside
-// of a WebSocket (KEP-4006). The connection has ended when serveSPDY returns. protocol is what was
-// agreed on.
+// serveSPDY responds to an upgrade to SPDY and calls use with the connection, direct or tunnelled
+// in a WebSocket (KEP-4006). The connection is closed when serveSPDY returns. protocol is the
+// negotiated one.
 func (s *Joiner) serveSPDY(w http.ResponseWriter, r *http.Request, protocol string, use func(net.Conn)) error {
 	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
 	defer client.close()
@@ -44,7 +44,7 @@ func (s *Joiner) serveSPDY(w http.ResponseWriter, r *http.Request, protocol stri
 	h.Set(httpstream.HeaderUpgrade, spdystreaming.HeaderSpdy31)
 	h.Set(httpstream.HeaderProtocolVersion, protocol)
 	w.WriteHeader(http.StatusSwitchingProtocols)
-	conn, _, err := client.Hijack() // what was read too early, the connection has
+	conn, _, err := client.Hijack() // the connection has the data that was read already
 	if err != nil {
 		return fmt.Errorf("take over the connection: %w", err)
 	}
@@ -52,7 +52,7 @@ func (s *Joiner) serveSPDY(w http.ResponseWriter, r *http.Request, protocol stri
 	return nil
 }
 
-// serveTunnel has use speak SPDY inside of a WebSocket.
+// serveTunnel calls use with a SPDY connection tunnelled in a WebSocket.
 func serveTunnel(w http.ResponseWriter, r *http.Request, use func(net.Conn)) {
 	websocket.Server{
 		Handshake: func(c *websocket.Config, _ *http.Request) error {
@@ -64,17 +64,17 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, use func(net.Conn)) {
 		},
 		Handler: func(ws *websocket.Conn) {
 			ws.PayloadType = websocket.BinaryFrame
-			defer ws.Close() // with a frame that says so
+			defer ws.Close() // with a close frame
 			use(ws)
 		},
 	}.ServeHTTP(w, r)
 }
 
-// relay joins a client that speaks SPDY with the runtime, which speaks it too, frame by frame.
+// relay connects a SPDY client to the runtime's SPDY server, frame by frame.
 //
-// Bytes alone are not passed on: the client's pings would be, and one that reaches the runtime
-// after it has closed its side makes the kernel there reset the connection, and the end of the
-// output and the result of the command with it. Pings are answered here.
+// Bytes are not copied: the client's pings would be, and one that reaches the runtime after it has
+// closed its side makes the kernel there reset the connection, which loses the end of the output
+// and the result. Pings are answered here.
 func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) error {
 	protocols := r.Header.Values(httpstream.HeaderProtocolVersion)
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
@@ -101,7 +101,7 @@ func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) 
 			conn.Close()
 		}()
 		ended = y.receive()
-		client.Close() // when it has everything
+		client.Close() // after it has read everything
 		<-sent
 	})
 	return errors.Join(err, ended)
@@ -110,13 +110,13 @@ func (s *Joiner) relay(w http.ResponseWriter, r *http.Request, target *url.URL) 
 // relay is one client and the runtime.
 type relay struct {
 	client, runtime *frames
-	givesResult     bool          // the runtime must say how the command ended, even when it ended well
-	resultStream    atomic.Uint32 // where it says that; 0: the client has not opened it yet
-	open            sync.Map      // the streams (spdy.StreamId) that the client waits for the runtime to end
+	givesResult     bool          // the runtime must report the result, even on success
+	resultStream    atomic.Uint32 // the stream of the result; 0: not opened yet by the client
+	open            sync.Map      // the streams (spdy.StreamId) that the runtime has not closed yet
 }
 
-// send brings the runtime what the client sends, until the client is gone. The runtime may be gone
-// before: then it is read and dropped, and what is not read would block the client.
+// send forwards the client's frames to the runtime, until the client disconnects. If the runtime
+// has disconnected, they are read and dropped, because unread frames would block the client.
 func (y *relay) send() {
 	gone := false
 	for {
@@ -142,8 +142,7 @@ func (y *relay) send() {
 	}
 }
 
-// receive brings the client what the runtime sends, until the runtime is gone or the client does
-// not take it.
+// receive forwards the runtime's frames to the client, until either disconnects.
 func (y *relay) receive() error {
 	given := false
 	for {
@@ -168,7 +167,7 @@ func (y *relay) receive() error {
 			}
 		}
 		if err != nil {
-			return y.endAll() // how it left does not matter: the client has the result, or knows that there is none
+			return y.endAll() // the cause does not matter: the client has the result, or an error in its place
 		}
 		if err := y.client.write(frame); err != nil {
 			return err
@@ -176,7 +175,7 @@ func (y *relay) receive() error {
 	}
 }
 
-// endAll ends the streams that the runtime has left open.
+// endAll closes the streams that the runtime has left open.
 func (y *relay) endAll() (err error) {
 	y.open.Range(func(id, _ any) bool {
 		err = y.client.write(&spdy.DataFrame{StreamId: id.(spdy.StreamId), Flags: spdy.DataFlagFin})
@@ -185,10 +184,10 @@ func (y *relay) endAll() (err error) {
 	return err
 }
 
-// frames are a connection that SPDY is spoken on.
+// frames is a SPDY connection.
 type frames struct {
 	*spdy.Framer
-	mu  sync.Mutex // of writing
+	mu  sync.Mutex // guards writes
 	out *bufio.Writer
 }
 
@@ -208,8 +207,8 @@ func (f *frames) write(frame spdy.Frame) error {
 	return f.out.Flush()
 }
 
-// copyAll copies until the end of from, and returns how much came. What to does not take is let go:
-// it would hold up the other streams of the connection.
+// copyAll copies until the end of from, and returns the number of bytes read. If to fails, the rest
+// is dropped: it would block the other streams of the connection.
 func copyAll(to io.Writer, from io.Reader) int64 {
 	n, err := io.Copy(to, from)
 	if err != nil {
@@ -219,8 +218,8 @@ func copyAll(to io.Writer, from io.Reader) int64 {
 	return n
 }
 
-// computeLostResult returns the last word of a stream whose runtime did not have one: clients take
-// silence for success, though part of the output may be missing.
+// computeLostResult returns the result of a stream whose runtime sent none: clients take a missing
+// result for success, although output may be missing.
 func computeLostResult() []byte {
 	b, err := json.Marshal(&metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},

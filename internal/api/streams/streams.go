@@ -1,15 +1,15 @@
-// Package streams joins clients of exec, attach and port-forward with the container runtime or with
-// ports of a pod.
+// Package streams connects clients of exec, attach and port-forward with the container runtime or
+// with ports of a pod.
 //
 //	SPDY, or SPDY in a WebSocket ──► relay ──────► the runtime's streaming server, in SPDY
 //	WebSocket of a command ────────► translate ──► the runtime's streaming server, in SPDY
-//	WebSocket of ports ────────────► pass ───────► the runtime's streaming server, as it is
-//	port-forward ──────────────────► Forward ────► ports inside of the pod's network
+//	WebSocket of ports ────────────► pass ───────► the runtime's streaming server, unchanged
+//	port-forward ──────────────────► Forward ────► ports in the pod's network namespace
 //
-// Owns: the protocols between a client and the runtime's streaming server, and the end of upgraded
-// connections.
+// Owns: the protocols between a client and the runtime's streaming server, and the closing of
+// upgraded connections.
 // Reads: what either side sends.
-// Never: decides who may have a stream, or which container it leads to.
+// Never: authorizes a stream, or selects its container.
 package streams
 
 import (
@@ -30,25 +30,24 @@ import (
 )
 
 const (
-	// answerTimeout is how long the runtime has to answer a request for a stream.
+	// answerTimeout bounds the runtime's response to a stream request.
 	answerTimeout = 30 * time.Second
-	// maxAnswerBytes is the most that is read of a refusal of the runtime, and of the result of a
-	// command.
+	// maxAnswerBytes bounds an error response of the runtime, and the result of a command.
 	maxAnswerBytes = 64 << 10
 )
 
-// Config is what a Joiner needs.
+// Config is the configuration of a Joiner.
 type Config struct {
 	// Transport connects to the runtime's streaming server; nil: over the network.
 	Transport http.RoundTripper
-	// IdleTimeout ends a stream that nothing went through for so long; 0: four hours.
+	// IdleTimeout closes a stream after this time without data; 0: four hours.
 	IdleTimeout time.Duration
-	// MaxForwarded bounds the connections to ports of pods at a time, of all clients.
+	// MaxForwarded bounds concurrent connections to pod ports, over all clients.
 	MaxForwarded int
 	Log          *slog.Logger
 }
 
-// Joiner joins clients with the runtime's streaming server and with ports of pods.
+// Joiner connects clients to the runtime's streaming server and to ports of pods.
 type Joiner struct {
 	transport http.RoundTripper
 	idle      time.Duration
@@ -63,7 +62,7 @@ func New(cfg Config) *Joiner {
 		forwarded: semaphore.NewWeighted(int64(cfg.MaxForwarded)), log: cfg.Log,
 	}
 	if s.transport == nil {
-		// No proxy of the environment: the runtime is on this machine. A URL is good for one
+		// No proxy from the environment: the runtime is on this machine. A URL is valid for one
 		// connection.
 		s.transport = &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTimeout,
@@ -72,15 +71,15 @@ func New(cfg Config) *Joiner {
 	return s
 }
 
-// Options are what the client wants to be joined to.
+// Options are the streams that the client requests.
 type Options struct {
 	Stdin, Stdout, Stderr, TTY bool
-	Ports                      bool // of the pod, instead of all these
+	Ports                      bool // of the pod, instead of the others
 }
 
-// Join connects the client with the runtime's streaming server, which waits for it at target.
-// Whatever the client speaks of a command, SPDY or WebSocket, the runtime hears SPDY. It returns
-// when the stream has ended; a refusal is the client's answer, and no error.
+// Join connects the client to the runtime's streaming server, which expects it at target. For
+// commands, the runtime gets SPDY whether the client uses SPDY or WebSocket. It returns when the
+// stream has ended; a rejection is sent to the client and is not an error.
 func (s *Joiner) Join(w http.ResponseWriter, r *http.Request, target *url.URL, wanted Options) error {
 	switch {
 	case !wsstream.IsWebSocketRequest(r), wanted.Ports && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
@@ -93,17 +92,17 @@ func (s *Joiner) Join(w http.ResponseWriter, r *http.Request, target *url.URL, w
 	}
 }
 
-// pass lets the client speak with the runtime itself: of ports, in the old WebSocket protocol.
+// pass proxies the client's connection to the runtime: for ports, in the old WebSocket protocol.
 func (s *Joiner) pass(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL, pr.Out.Host = target, target.Host
-			pr.Out.Header.Del("Authorization") // it is for us
+			pr.Out.Header.Del("Authorization") // it is for the agent
 		},
 		Transport: idleTransport{s.transport, s.idle},
 		ModifyResponse: func(resp *http.Response) error {
 			if resp.StatusCode == http.StatusSwitchingProtocols {
-				w.Header().Del(httpstream.HeaderConnection) // the runtime's is the one
+				w.Header().Del(httpstream.HeaderConnection) // the runtime's header applies
 			}
 			return nil
 		},
@@ -117,7 +116,7 @@ func (s *Joiner) pass(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	proxy.ServeHTTP(client, r)
 }
 
-// refusal is an answer of the runtime's streaming server that is not the beginning of a stream.
+// refusal is an error response of the runtime's streaming server.
 type refusal struct {
 	status  int
 	message string
@@ -127,8 +126,8 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("streaming server of the container runtime: %d %s", e.status, e.message)
 }
 
-// dial opens a SPDY connection to the runtime with one of the subprotocols, and returns which. It
-// ends with ctx.
+// dial opens a SPDY connection to the runtime with one of the subprotocols, and returns the
+// selected one. It is closed when ctx is done.
 func (s *Joiner) dial(ctx context.Context, target *url.URL, protocols ...string) (io.ReadWriteCloser, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), nil)
 	if err != nil {
@@ -144,7 +143,7 @@ func (s *Joiner) dial(ctx context.Context, target *url.URL, protocols ...string)
 		return nil, "", &refusal{http.StatusBadGateway, err.Error()}
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return resp.Body.(io.ReadWriteCloser), resp.Header.Get(httpstream.HeaderProtocolVersion), nil // by the documentation of http.Response
+		return resp.Body.(io.ReadWriteCloser), resp.Header.Get(httpstream.HeaderProtocolVersion), nil // guaranteed by the documentation of http.Response
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
 	if err := errors.Join(err, resp.Body.Close()); err != nil {

@@ -22,8 +22,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// webSocketProtocols are the WebSocket protocols of commands, and the SPDY protocol of the runtime
-// whose result has the same form: text before v4, a Status since.
+// webSocketProtocols are the WebSocket protocols of commands, and the runtime's SPDY protocol with
+// the same form of the result: text before v4, then a Status.
 var webSocketProtocols = map[string]struct {
 	binary bool
 	spdy   string
@@ -36,7 +36,7 @@ var webSocketProtocols = map[string]struct {
 	remotecommand.StreamProtocolV5Name:              {true, remotecommand.StreamProtocolV4Name},
 }
 
-// chooseWebSocketProtocol returns the first protocol that the client wants and that is spoken here.
+// chooseWebSocketProtocol returns the first requested protocol that is supported.
 func chooseWebSocketProtocol(r *http.Request) (string, error) {
 	var wanted []string
 	for p := range strings.SplitSeq(strings.Join(r.Header.Values(wsstream.WebSocketProtocolHeader), ","), ",") {
@@ -50,8 +50,8 @@ func chooseWebSocketProtocol(r *http.Request) (string, error) {
 	return "", fmt.Errorf("WebSocket protocols %q: only %q are spoken here", wanted, slices.Sorted(maps.Keys(webSocketProtocols)))
 }
 
-// translate joins a client of a WebSocket protocol with the runtime, which speaks SPDY: the same
-// streams.
+// translate connects a client of a WebSocket protocol to the runtime, which uses the same streams
+// in SPDY.
 func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.URL, wanted Options) error {
 	protocol, err := chooseWebSocketProtocol(r)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 		return refuseStream(w, err)
 	}
 	defer conn.Close()
-	ours, err := spdy.NewClientConnection(streamConn{conn}) // it closes conn when it fails
+	ours, err := spdy.NewClientConnection(streamConn{conn}) // closes conn on failure
 	if err != nil {
 		return refuseStream(w, err)
 	}
@@ -78,9 +78,9 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 	ws.SetIdleTimeout(s.idle)
 	client := &upgradingWriter{ResponseWriter: w, ctx: r.Context(), idle: s.idle}
 	defer client.close()
-	// The library would log each end of a connection as an error, to where klog writes.
+	// The library would log the end of each connection as an error with klog.
 	r = r.WithContext(klog.NewContext(r.Context(), klog.Logger{}))
-	_, from, err := ws.Open(client, r) // a client that is refused has its answer
+	_, from, err := ws.Open(client, r) // a rejected client has got the response
 	if err != nil {
 		return fmt.Errorf("open the WebSocket: %w", err)
 	}
@@ -88,12 +88,12 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 
 	t := translation{to: to, from: from}
 	t.begin()
-	// Only this side writes to the channel of errors: reading from it ends when the client is gone.
+	// Only this side writes to the error channel: reading from it ends when the client disconnects.
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		_, _ = io.Copy(io.Discard, from[remotecommand.StreamErr])
-		conn.Close() // first, so that nothing waits for the runtime to take what is left
+		conn.Close() // first, so that nothing waits for the runtime to read the rest
 		ours.Close()
 	}()
 	var input sync.WaitGroup
@@ -103,7 +103,7 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 		result = computeLostResult()
 	}
 	if err == nil && len(result) > 0 {
-		_, err = from[remotecommand.StreamErr].Write(result) // the last thing that the client gets
+		_, err = from[remotecommand.StreamErr].Write(result) // the last data for the client
 	}
 	ws.Close() // the client may have closed it already
 	<-gone
@@ -111,25 +111,26 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 	return err
 }
 
-// translation is one client of a WebSocket protocol and the runtime: their streams, by the numbers
-// of the protocol. The runtime's are nil if they are not wanted.
+// translation is one client of a WebSocket protocol and the runtime: their streams, by channel
+// number. The runtime's are nil if not requested.
 type translation struct {
 	to   []httpstream.Stream  // the runtime
 	from []io.ReadWriteCloser // the client
 }
 
-// begin writes nothing to one output: clients of the old protocols begin when something comes.
+// begin writes an empty message to one output: clients of the old protocols start when a message
+// arrives.
 func (t translation) begin() {
 	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr, remotecommand.StreamErr} {
 		if t.to[channel] != nil {
-			_, _ = t.from[channel].Write(nil) // whether the client is there, shows later
+			_, _ = t.from[channel].Write(nil) // errors show up later
 			return
 		}
 	}
 }
 
-// copyInput starts to bring the runtime what the client sends. It ends with the client or with the
-// runtime, and either shows in the output.
+// copyInput starts copying the client's input to the runtime. It ends when either disconnects,
+// which also ends the output.
 func (t translation) copyInput(running *sync.WaitGroup) {
 	for _, channel := range []int{remotecommand.StreamStdIn, remotecommand.StreamResize} {
 		if stream := t.to[channel]; stream != nil {
@@ -141,7 +142,7 @@ func (t translation) copyInput(running *sync.WaitGroup) {
 	}
 }
 
-// copyOutput brings the client the output of the command to its end, and returns the result.
+// copyOutput copies the command's output to the client until its end, and returns the result.
 func (t translation) copyOutput() (result []byte, err error) {
 	var output errgroup.Group
 	for _, channel := range []int{remotecommand.StreamStdOut, remotecommand.StreamStdErr} {
@@ -159,7 +160,7 @@ func (t translation) copyOutput() (result []byte, err error) {
 	return result, err
 }
 
-// channelsFor returns the directions of the channels, by their numbers in the protocol.
+// channelsFor returns the directions of the channels, by channel number.
 func channelsFor(wanted Options) []wsstream.ChannelType {
 	channels := []wsstream.ChannelType{
 		remotecommand.StreamStdIn:  wsstream.IgnoreChannel,
@@ -183,8 +184,8 @@ func channelsFor(wanted Options) []wsstream.ChannelType {
 	return channels
 }
 
-// createStreams opens the streams of the SPDY protocol that the runtime waits for, by the numbers
-// of the WebSocket protocol; those that are not wanted are nil.
+// createStreams opens the SPDY streams that the runtime expects, by channel number; those not
+// requested are nil.
 func createStreams(conn httpstream.Connection, wanted Options) ([]httpstream.Stream, error) {
 	streams := make([]httpstream.Stream, remotecommand.StreamResize+1)
 	for _, s := range []struct {
@@ -212,7 +213,7 @@ func createStreams(conn httpstream.Connection, wanted Options) ([]httpstream.Str
 	return streams, nil
 }
 
-// refuseStream answers a request that has not become a stream.
+// refuseStream responds to a request that did not become a stream.
 func refuseStream(w http.ResponseWriter, err error) error {
 	status := http.StatusBadGateway
 	var r *refusal
@@ -223,8 +224,8 @@ func refuseStream(w http.ResponseWriter, err error) error {
 	return nil
 }
 
-// streamConn is an upgraded connection as SPDY wants it. Deadlines are never set: idleConn ends
-// what is idle.
+// streamConn adapts an upgraded connection for SPDY. It has no deadlines: idleConn closes idle
+// connections.
 type streamConn struct{ io.ReadWriteCloser }
 
 func (streamConn) LocalAddr() net.Addr              { return streamAddr{} }

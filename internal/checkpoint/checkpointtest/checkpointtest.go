@@ -1,9 +1,9 @@
-// Package checkpointtest has the disks that a test of an owner of checkpoints needs: one that takes
-// nothing, and one that is full.
+// Package checkpointtest provides failing disks for tests of checkpoint owners: a read-only one,
+// and a full one.
 //
 // Owns: nothing.
 // Reads: nothing.
-// Never: fails what is outside of the path that a test names; fails reads.
+// Never: fails anything outside of the path that a test names; fails reads.
 package checkpointtest
 
 import (
@@ -15,15 +15,15 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// ReadOnly makes every write and removal of the file, or below the folder, fail, until mend is
+// ReadOnly makes every write and removal of the file, or below the directory, fail, until mend is
 // called or the test ends.
 func ReadOnly(t testing.TB, path string) (mend func()) {
 	return inject(t, path, func(int) (int, error) { return 0, unix.EROFS })
 }
 
-// Full makes writes of the file, or below the folder, fail when free more bytes were written, until
-// mend is called or the test ends. What still fits of a write is written. Removals work, and free
-// nothing.
+// Full makes writes of the file, or below the directory, fail after free more bytes, until mend is
+// called or the test ends. The part of a write that still fits is written. Removals succeed, and
+// free no space.
 func Full(t testing.TB, path string, free int64) (mend func()) {
 	var left atomic.Int64
 	left.Store(free)
@@ -37,7 +37,7 @@ func Full(t testing.TB, path string, free int64) (mend func()) {
 	})
 }
 
-// Each runs the test once for each kind of disk. fail makes the disk below a folder of that kind.
+// Each runs the test once for each kind of disk. fail simulates the disk below a directory.
 func Each(t *testing.T, test func(t *testing.T, fail func(folder string) (mend func()))) {
 	t.Run("read-only", func(t *testing.T) {
 		test(t, func(folder string) func() { return ReadOnly(t, folder) })

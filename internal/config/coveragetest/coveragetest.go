@@ -1,8 +1,8 @@
-// Package coveragetest holds tables of what works, and how that is known, to be true: those behind
-// docs/coverage.md.
+// Package coveragetest holds the tables behind docs/coverage.md: which features work, with evidence
+// that is checked.
 //
 // Owns: the form of a table, its verdicts, and its part of the page.
-// Reads: tables, the tests that they name, and their stories.
+// Reads: tables, the tests that they name, and their scenarios.
 // Never: is linked into the binary.
 package coveragetest
 
@@ -19,22 +19,22 @@ import (
 
 // The verdicts of rows.
 const (
-	// Works: as with the kubelet. The row names folder and test that show it; what is behind a
-	// slash is a story of the folder's testdata.
+	// Works: as in the kubelet. The row names the directory and test that show it; after a slash, a
+	// scenario of the directory's testdata.
 	Works = "works"
-	// Told: not as with the kubelet, which is told. The row has what asks for it.
+	// Told: not as in the kubelet, which is reported. The row has the value that requests it.
 	Told = "told"
-	// None: the kubelet does nothing for it either. The row says why.
+	// None: the kubelet has no effect for it either. The row has the reason.
 	None = "none"
-	// As: it stands for another thing, which the row names.
+	// As: an alias of another item, which the row names.
 	As = "as"
 )
 
-// Row is one line of a table: what becomes of a thing.
+// Row is one line of a table: the coverage of one item.
 type Row struct{ Name, Verdict, Evidence string }
 
-// Read reads a table, which says each thing once: name, verdict, evidence. A line that begins with
-// # is a comment.
+// Read reads a table with one row per item: name, verdict, evidence. A line that begins with # is a
+// comment.
 func Read(t *testing.T, file string) []Row {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -55,7 +55,7 @@ func Read(t *testing.T, file string) []Row {
 	return rows
 }
 
-// CheckNames compares the names of a table with what there is: sorted, one row each.
+// CheckNames compares the names of a table with the existing items: sorted, one row each.
 func CheckNames(t *testing.T, rows []Row, want []string) {
 	t.Helper()
 	var got []string
@@ -68,7 +68,7 @@ func CheckNames(t *testing.T, rows []Row, want []string) {
 	}
 }
 
-// CheckReason checks that a row says why.
+// CheckReason checks that a row has a reason.
 func CheckReason(t *testing.T, r Row) {
 	t.Helper()
 	if len(strings.Fields(r.Evidence)) < 2 {
@@ -76,8 +76,8 @@ func CheckReason(t *testing.T, r Row) {
 	}
 }
 
-// CheckPage compares the part of docs/coverage.md that begins with a line with what the tables say,
-// or writes it. A part ends where the next one begins.
+// CheckPage compares the part of docs/coverage.md after the line begin with the tables, or writes
+// it. A part ends at the next one.
 func CheckPage(t *testing.T, begin, want string, write *bool) {
 	t.Helper()
 	page := filepath.Join(Repository(t), "docs/coverage.md")
@@ -104,7 +104,7 @@ func CheckPage(t *testing.T, begin, want string, write *bool) {
 	}
 }
 
-// Count says how many rows have each verdict.
+// Count formats the number of rows with each verdict.
 func Count(rows []Row) string {
 	n := map[string]int{}
 	for _, r := range rows {
@@ -119,7 +119,7 @@ func Count(rows []Row) string {
 	return strings.TrimSuffix(strings.Join(parts, " "), ",") + ".\n\n"
 }
 
-// DescribeTest spells the test of a row, such as "internal/config TestLoad/defaults".
+// DescribeTest formats the test of a row, such as "internal/config TestLoad/defaults".
 func DescribeTest(evidence string) string {
 	folder, name, _ := strings.Cut(evidence, " ")
 	return fmt.Sprintf("%s `%s`", folder, name)

@@ -28,11 +28,11 @@ func Repository(t *testing.T) string {
 	return ""
 }
 
-// testsOf are the files of the test functions of each folder that was asked for, by their names.
+// testsOf caches, by directory, the files of test functions by their names.
 var testsOf = map[string]map[string]string{}
 
-// CheckTest checks that there is the test that a row names, as "internal/config
-// TestLoad/defaults". With words, its file or story has to have one of them.
+// CheckTest checks that the test of a row exists, as "internal/config TestLoad/defaults". With
+// words, its file or scenario must contain one of them.
 func CheckTest(t *testing.T, evidence string, words ...string) {
 	t.Helper()
 	parts := strings.Fields(evidence)
@@ -63,7 +63,8 @@ func CheckTest(t *testing.T, evidence string, words ...string) {
 	}
 }
 
-// readTests returns the files of a folder's test functions, whatever their build constraints.
+// readTests returns the files of a directory's test functions, regardless of their build
+// constraints.
 func readTests(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
@@ -81,7 +82,7 @@ func readTests(t *testing.T, folder string) map[string]string {
 	return out
 }
 
-// ParseFile parses a file of Go.
+// ParseFile parses a Go file.
 func ParseFile(t *testing.T, path string) *ast.File {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

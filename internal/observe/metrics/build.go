@@ -21,21 +21,21 @@ var (
 	provider       = desc("kubelet_metrics_provider", "[ALPHA] Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'", "provider")
 )
 
-// Build says which node this is, of what build its agent is, and which feature gates it has. What
-// is not known of the build is "".
+// Build exposes the node name, the build of the agent and its feature gates. Unknown values of the
+// build are "".
 type Build struct {
 	Node, Version, Commit, TreeState, Date string
 	Gates                                  []config.Gate
 }
 
-// Describe names the families.
+// Describe implements prometheus.Collector.
 func (Build) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodeName, buildInfo, versionInfo, featureEnabled, provider} {
 		ch <- d
 	}
 }
 
-// Collect sends what does not change.
+// Collect implements prometheus.Collector.
 func (b Build) Collect(ch chan<- prometheus.Metric) {
 	one := func(d *prometheus.Desc, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, gauge, 1, labels...)
@@ -45,7 +45,7 @@ func (b Build) Collect(ch chan<- prometheus.Metric) {
 	one(nodeName, b.Node)
 	one(buildInfo, major, minor, b.Version, b.Commit, b.TreeState, b.Date, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 	one(versionInfo, "kube", version, config.Minor, config.PreviousMinor)
-	one(provider, "cadvisor") // use is read from the kernel, not from the runtime
+	one(provider, "cadvisor") // usage is read from the kernel, not from the runtime
 	for _, g := range b.Gates {
 		on := 0.0
 		if g.On {

@@ -12,7 +12,7 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// cadvisorLabels are those of every family of containers, empty if unknown.
+// cadvisorLabels are the labels of every container metric, empty if unknown.
 var cadvisorLabels = []string{"id", "name", "image", "container", "pod", "namespace"}
 
 var (
@@ -30,7 +30,7 @@ var (
 		"kernelVersion", "osVersion", "dockerVersion", "cadvisorVersion", "cadvisorRevision")
 )
 
-// Machine is what the machine_ families tell.
+// Machine is the source of the machine_ metrics.
 type Machine struct {
 	ID, SystemUUID, BootID string
 	CPUs                   int
@@ -42,18 +42,18 @@ type Machine struct {
 // Cadvisor collects /metrics/cadvisor.
 type Cadvisor struct {
 	Readings Readings
-	// Kills returns how many processes of a container were killed for want of memory.
+	// Kills returns the number of OOM-killed processes of a container.
 	Kills func(container string) uint64
-	// Files counts what the processes of a cgroup have open; false when nothing can be told.
+	// Files counts the open files of a cgroup's processes; false if unknown.
 	Files func(cgroup string) (stats.Files, bool)
-	// Disks reads the machine's filesystems.
+	// Disks reads the machine's file systems.
 	Disks func() ([]stats.Disk, error)
 	// Machine reads the machine.
 	Machine func() (Machine, error)
 	Log     *slog.Logger
 }
 
-// Describe names the families.
+// Describe implements prometheus.Collector.
 func (c Cadvisor) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
@@ -63,7 +63,7 @@ func (c Cadvisor) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads use.
+// Collect reads the usage.
 func (c Cadvisor) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
@@ -114,8 +114,8 @@ func (c Cadvisor) collectMachine(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(versionDesc, gauge, 1, m.Kernel, m.OSImage, "", "", "")
 }
 
-// targets are all cgroups that samples are of: the root, those of classes, and of each pod its own,
-// its sandbox's and its containers'.
+// targets returns all cgroups with samples: the root, those of QoS classes, and each pod's own, its
+// sandbox's and its containers'.
 func (c Cadvisor) targets(all *stats.Readings, disks []stats.Disk) []target {
 	out := []target{{Reading: all.Root, labels: []string{"/", "", "", "", "", ""}, root: true, interfaces: all.Network, disks: disks}}
 	add := func(r *stats.Reading, t target, labels ...string) {
@@ -153,7 +153,7 @@ func (c Cadvisor) filesOf(r *stats.Reading) *stats.Files {
 	return &f
 }
 
-// deviceName is /dev/<name> of a block device, or "" for one that is gone.
+// deviceName returns /dev/<name> of a block device, or "" if it does not exist.
 func deviceName(major, minor uint32) string {
 	link, err := os.Readlink("/sys/dev/block/" + strconv.FormatUint(uint64(major), 10) + ":" + strconv.FormatUint(uint64(minor), 10))
 	if err != nil {

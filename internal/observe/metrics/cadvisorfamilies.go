@@ -11,26 +11,26 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// target is a cgroup with the labels by which cAdvisor knows it.
+// target is a cgroup with its cAdvisor labels.
 type target struct {
 	*stats.Reading
 	labels     []string
 	root       bool
 	interfaces []stats.Interface // of a sandbox and of the root
 	kills      uint64
-	files      *stats.Files // of a container or sandbox; nil: not known
+	files      *stats.Files // of a container or sandbox; nil: unknown
 	disks      []stats.Disk // of the root
 }
 
-// emit takes a sample, with the values of the family's own labels.
+// emit sends a sample with the values of the metric's own labels.
 type emit func(value float64, labels ...string)
 
-// family is one family of containers.
+// family is one container metric.
 type family struct {
 	name, help string
 	kind       prometheus.ValueType
 	labels     []string // besides cadvisorLabels
-	undated    bool     // it tells of a setting, which has no time
+	undated    bool     // a setting, without timestamp
 	samples    func(t target, send emit)
 }
 
@@ -39,7 +39,7 @@ const (
 	gauge   = prometheus.GaugeValue
 )
 
-// ofCPU, ofMemory and ofPids are families of one sample that there is only with the controller.
+// ofCPU, ofMemory and ofPids are metrics of one sample that requires the controller.
 func ofCPU(f func(*cgroupstat.CPU) float64) func(target, emit) {
 	return func(t target, send emit) {
 		if t.CPU != nil {
@@ -88,7 +88,7 @@ func ofIO(f func(cgroupstat.DeviceIO) uint64) func(target, emit) {
 	}
 }
 
-// ofRequests are requests that a cgroup made, and of the root those to disks that its cgroup does
+// ofRequests are the I/O requests of a cgroup, and for the root those to disks that its cgroup does
 // not count.
 func ofRequests(f func(cgroupstat.DeviceIO) uint64, g func(*blockdevice.IOStats) uint64) func(target, emit) {
 	own := ofIO(f)
@@ -120,12 +120,12 @@ func ofDiskIO(f func(*blockdevice.IOStats) float64) func(target, emit) {
 	}
 }
 
-// ofDiskTime is in seconds, of the kernel's milliseconds.
+// ofDiskTime converts the kernel's milliseconds to seconds.
 func ofDiskTime(f func(*blockdevice.IOStats) uint64) func(target, emit) {
 	return ofDiskIO(func(s *blockdevice.IOStats) float64 { return float64(f(s)) / 1e3 })
 }
 
-// ofCost is in seconds, of the microseconds of a kernel that shares disks out by cost.
+// ofCost converts microseconds of the kernel's cost-based I/O controller to seconds.
 func ofCost(f func(*cgroupstat.IOCost) uint64) func(target, emit) {
 	return func(t target, send emit) {
 		for _, d := range t.IO {
@@ -144,7 +144,7 @@ func ofInterfaces(f func(stats.Interface) uint64) func(target, emit) {
 	}
 }
 
-// ofPressure is the total of a resource in seconds, from the kernel's microseconds.
+// ofPressure is the stall total of a resource in seconds, from the kernel's microseconds.
 func ofPressure(of func(*cgroupstat.Pressure) *cgroupstat.Stall, line func(*cgroupstat.Stall) cgroupstat.Stalled) func(target, emit) {
 	return func(t target, send emit) {
 		if t.Pressure == nil {
@@ -156,7 +156,7 @@ func ofPressure(of func(*cgroupstat.Pressure) *cgroupstat.Stall, line func(*cgro
 	}
 }
 
-// limit is 0 for none.
+// limit returns 0 for no limit.
 func limit(n uint64) uint64 {
 	if n == cgroupstat.Unlimited {
 		return 0
@@ -174,10 +174,11 @@ var (
 	full        = func(s *cgroupstat.Stall) cgroupstat.Stalled { return s.Full }
 )
 
-// families are those of containers, QoS classes and the root, with the names and help of cAdvisor.
+// families are the metrics of containers, QoS classes and the root, with cAdvisor's names and help
+// texts.
 var families = []family{
 	{"container_last_seen", "Last time a container was seen by the exporter", gauge, nil, false, func(t target, send emit) { send(float64(t.Time.Unix())) }},
-	{"container_health_state", "The result of the container's health check", gauge, nil, false, constant(-1)}, // none: CRI knows of no such check
+	{"container_health_state", "The result of the container's health check", gauge, nil, false, constant(-1)}, // none: CRI has no such check
 	{"container_start_time_seconds", "Start time of the container since unix epoch in seconds.", gauge, nil, true, func(t target, send emit) {
 		send(float64(t.Created.Unix()))
 	}},
@@ -281,7 +282,7 @@ var families = []family{
 	{"container_pressure_io_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to IO congestion.", counter, nil, false, ofPressure(ioStall, full)},
 }
 
-// descs are the families' descriptions, in their order.
+// descs are the descriptions of families, in the same order.
 var descs = func() []*prometheus.Desc {
 	out := make([]*prometheus.Desc, len(families))
 	for i, f := range families {

@@ -8,7 +8,7 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// The families of what is used of the volumes behind claims.
+// The metrics of claims' volume usage.
 var (
 	claimLabels = []string{"namespace", "persistentvolumeclaim"}
 
@@ -22,19 +22,19 @@ var (
 		"[ALPHA] Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates volume is healthy", claimLabels...)
 )
 
-// Claims collects what is used of the volumes behind claims, when it is asked.
+// Claims collects the usage of claims' volumes at each scrape.
 type Claims struct {
 	Uses func(ctx context.Context) []stats.ClaimUse
 }
 
-// Describe names the families.
+// Describe implements prometheus.Collector.
 func (Claims) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{volumeCapacity, volumeAvailable, volumeUsed, volumeInodes, volumeInodesFree, volumeInodesUsed, volumeAbnormal} {
 		ch <- d
 	}
 }
 
-// Collect asks for what is used.
+// Collect queries the usage.
 func (c Claims) Collect(ch chan<- prometheus.Metric) {
 	for _, u := range c.Uses(context.Background()) {
 		for _, f := range []struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler answers with what the gatherer has. Several scrapes at a time are few, and what could not
-// be collected does not hide the rest.
+// Handler serves the gatherer's metrics. Concurrent scrapes are limited, and a failed collector
+// does not hide the others.
 func Handler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	const atOnce = 4
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{

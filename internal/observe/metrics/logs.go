@@ -9,10 +9,10 @@ import (
 var logBytes = desc("kubelet_container_log_filesystem_used_bytes", "[ALPHA] Bytes used by the container's logs on the filesystem.",
 	"uid", "namespace", "pod", "container")
 
-// Logs collects what the logs of containers take, when it is asked.
+// Logs collects the sizes of container logs at each scrape.
 type Logs func() []stats.LogUse
 
-// Describe names the family.
+// Describe implements prometheus.Collector.
 func (Logs) Describe(ch chan<- *prometheus.Desc) { ch <- logBytes }
 
 // Collect reads the sizes.

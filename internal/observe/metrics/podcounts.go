@@ -9,7 +9,7 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// podCounts are the families that Pods counts in.
+// podCounts are the metrics that Pods counts.
 type podCounts struct {
 	start, startTotal, startSLI         prometheus.Histogram
 	firstNetworkSLI                     prometheus.Gauge
@@ -20,7 +20,7 @@ type podCounts struct {
 	resizeDuration                      *prometheus.HistogramVec
 }
 
-// newPodCounts registers the families; nobody scrapes them if r is nil.
+// newPodCounts registers the metrics; if r is nil, they are not registered.
 func newPodCounts(r prometheus.Registerer) *podCounts {
 	f := promauto.With(r)
 	startBuckets := []float64{
@@ -82,7 +82,7 @@ func newPodCounts(r prometheus.Registerer) *podCounts {
 	}
 }
 
-// containerType is the kubelet's word for a kind of container.
+// containerType is the kubelet's name for a kind of container.
 type containerType string
 
 const (
@@ -91,7 +91,7 @@ const (
 	ephemeralType containerType = "ephemeral_container"
 )
 
-// terminationReasons bound the label.
+// terminationReasons are the possible values of the label.
 var terminationReasons = map[string]bool{
 	lifecycle.Completed: true, lifecycle.Error: true, lifecycle.OOMKilled: true, "StartError": true, lifecycle.ContainerCannotRun: true,
 	lifecycle.ContainerStatusUnknown: true, lifecycle.RestartingAllContainers: true,

@@ -11,34 +11,34 @@ import (
 	"berth/internal/record/journal"
 )
 
-// PodsConfig is what Pods needs.
+// PodsConfig is the configuration of Pods.
 type PodsConfig struct {
-	// Changed is told of every pod whose status changed; Pod returns that, false when the pod is
-	// gone. List returns all.
+	// Changed gets every pod whose status changed; Pod returns the pod, false if it is deleted.
+	// List returns all.
 	Changed *pod.Inbox[pod.UID]
 	Pod     func(uid pod.UID) (*v1.Pod, bool)
 	List    func() []*v1.Pod
-	// Wanted are the pods that should be here.
+	// Wanted returns the desired pods.
 	Wanted func() []*v1.Pod
-	// Lifecycles are the lifecycles that workers have given pods.
+	// Lifecycles returns the pods' lifecycles in the workers.
 	Lifecycles func() map[pod.UID]pod.Lifecycle
-	// Observed is what the runtime has.
+	// Observed returns the pods in the runtime.
 	Observed func() []*pod.Status
-	// Timeline returns what the journal knows of a pod.
+	// Timeline returns a pod's journal.
 	Timeline func(uid pod.UID) (journal.Timeline, bool)
-	// Started is when the agent was: what began before is another agent's.
+	// Started is the start of the agent: earlier starts belong to another agent.
 	Started time.Time
-	// Metrics is where the families are registered that count; nil: nowhere.
+	// Metrics registers the counting metrics; nil: not registered.
 	Metrics prometheus.Registerer
 }
 
-// Pods counts what becomes of pods, from their statuses, and collects at a scrape how many there
-// are.
+// Pods counts pod lifecycle changes from their statuses, and collects the number of pods at a
+// scrape.
 type Pods struct {
 	PodsConfig
 	*podCounts
-	seen      map[pod.UID]*seenPod // Run's
-	networked bool                 // Run's: a pod with a network of its own has run
+	seen      map[pod.UID]*seenPod // used only by Run
+	networked bool                 // used only by Run; a pod with its own network has run
 }
 
 // NewPods returns Pods that count once Run is called.
@@ -46,11 +46,11 @@ func NewPods(cfg PodsConfig) *Pods {
 	return &Pods{PodsConfig: cfg, podCounts: newPodCounts(cfg.Metrics), seen: map[pod.UID]*seenPod{}}
 }
 
-// seenPod is what was counted of a pod.
+// seenPod is the counted state of a pod.
 type seenPod struct {
 	first   time.Time
 	running bool
-	started map[string]bool // container ids that were counted, of containers that are there
+	started map[string]bool // counted container IDs, of existing containers
 	ended   map[string]bool
 	resize  seenResize
 }
@@ -65,14 +65,14 @@ var (
 	ephemeralCount    = desc("kubelet_managed_ephemeral_containers", "[ALPHA] Current number of ephemeral containers in pods managed by this kubelet.")
 )
 
-// Describe names the families that are computed at a scrape.
+// Describe describes the metrics that are computed at a scrape.
 func (p *Pods) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{runningPods, runningContainers, desiredPods, activePods, workingPods, mirrorPods, ephemeralCount, pendingResizes, inProgressResizes} {
 		ch <- d
 	}
 }
 
-// Collect counts.
+// Collect computes the metrics.
 func (p *Pods) Collect(ch chan<- prometheus.Metric) {
 	ready, states := 0, map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}
 	for _, s := range p.Observed() {
@@ -110,7 +110,7 @@ func (p *Pods) Collect(ch chan<- prometheus.Metric) {
 	p.collectResizes(ch)
 }
 
-// collectLives counts the pods that have not ended by what their workers do with them.
+// collectLives counts the pods that have not terminated by the state of their workers.
 func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
 	static := map[pod.UID]bool{}
 	for _, x := range p.List() {
@@ -142,7 +142,7 @@ func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
 		case pod.Terminated:
 			w.lifecycle = "terminated"
 		default:
-			continue // not begun, or done
+			continue // not started, or done
 		}
 		counts[w]++
 	}
@@ -174,8 +174,8 @@ func (p *Pods) Run(ctx context.Context) error {
 	}
 }
 
-// count counts what is new in the pod's status. What began or ended before the agent did was
-// counted by the one before.
+// count counts the changes in the pod's status. What started or exited before this agent was
+// counted by the previous one.
 func (p *Pods) count(x *v1.Pod) {
 	s := p.seen[x.UID]
 	if s == nil {

@@ -7,24 +7,24 @@ import (
 	"berth/internal/observe/prober"
 )
 
-// The families of /metrics/probes.
+// The metrics of /metrics/probes.
 var (
 	probeTotal = desc("prober_probe_total", "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
 		"probe_type", "result", "container", "pod", "namespace", "pod_uid")
 	probeTime = desc("prober_probe_duration_seconds", "[ALPHA] Duration in seconds for a probe response.", "probe_type", "container", "pod", "namespace")
 )
 
-// Probes collects /metrics/probes from the counts of the probes that there are, so that pods that
-// are gone leave nothing behind.
+// Probes collects /metrics/probes from the counts of present probes, so that deleted pods leave no
+// series.
 type Probes func() []prober.Count
 
-// Describe names the families.
+// Describe implements prometheus.Collector.
 func (Probes) Describe(ch chan<- *prometheus.Desc) {
 	ch <- probeTotal
 	ch <- probeTime
 }
 
-// Collect asks for the counts. Results that never came are left out.
+// Collect reads the counts. Results that never occurred are left out.
 func (p Probes) Collect(ch chan<- prometheus.Metric) {
 	type series struct{ kind, container, pod, namespace string }
 	seen := map[series]bool{}
@@ -37,8 +37,8 @@ func (p Probes) Collect(ch chan<- prometheus.Metric) {
 				ch <- prometheus.MustNewConstMetric(probeTotal, counter, float64(r.count), c.Kind, r.result, c.Container, c.Pod.Name, c.Pod.Namespace, string(c.Pod.UID))
 			}
 		}
-		// Durations have no UID: two incarnations of a name may be there at a time, one of which is
-		// ending.
+		// Durations have no UID: there may be two incarnations of a name, one of which is
+		// terminating.
 		s := series{c.Kind, c.Container, c.Pod.Name, c.Pod.Namespace}
 		if seen[s] {
 			continue
@@ -52,16 +52,16 @@ func (p Probes) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// ProcessStart tells when this process began, by the folder of /proc, without all else that
-// client_golang tells of a process.
+// ProcessStart exposes the start time of this process, from the directory of /proc, without the
+// other process metrics of client_golang.
 type ProcessStart string
 
 var processStart = desc("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
 
-// Describe names the family.
+// Describe implements prometheus.Collector.
 func (ProcessStart) Describe(ch chan<- *prometheus.Desc) { ch <- processStart }
 
-// Collect reads the time, which is left out where /proc does not tell it.
+// Collect reads the time; there is no sample if /proc does not have it.
 func (p ProcessStart) Collect(ch chan<- prometheus.Metric) {
 	began, err := startTime(string(p))
 	if err == nil {

@@ -15,15 +15,15 @@ var (
 	inProgressResizes = desc("kubelet_pod_in_progress_resizes", "[ALPHA] Number of in-progress resizes for pods.")
 )
 
-// seenResize is what was counted of a pod's resizes.
+// seenResize is the counted state of a pod's resizes.
 type seenResize struct {
 	wanted     map[string]v1.ResourceRequirements // by container, as last seen
-	began      time.Time                          // of the one in progress; zero: none is
-	failed     bool                               // which was counted
-	infeasible string                             // the message of the pending one that was counted
+	began      time.Time                          // of the one in progress; zero: none
+	failed     bool                               // and was counted
+	infeasible string                             // the message of the counted pending one
 }
 
-// collectResizes counts the pods whose conditions tell of a resize.
+// collectResizes counts the pods with resize conditions.
 func (p *Pods) collectResizes(ch chan<- prometheus.Metric) {
 	pending, inProgress := map[string]int{"deferred": 0, "infeasible": 0}, 0
 	for _, x := range p.List() {
@@ -51,8 +51,8 @@ func conditionOf(x *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// countResize counts what is new of the pod's resizes: what its spec asks for, that it cannot be
-// had, and how long it took.
+// countResize counts the changes of the pod's resizes: requested ones, infeasible ones, and
+// durations.
 func (n *podCounts) countResize(s *seenResize, x *v1.Pod) {
 	wanted := map[string]v1.ResourceRequirements{}
 	for c := range pod.Containers(&x.Spec) {
@@ -93,7 +93,7 @@ func (n *podCounts) countResize(s *seenResize, x *v1.Pod) {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// requested counts what differs between two lists.
+// requested counts the differences between two lists.
 func (n *podCounts) requested(requirement string, was, is v1.ResourceList) {
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 		old, had := was[name]
@@ -115,7 +115,7 @@ func (n *podCounts) requested(requirement string, was, is v1.ResourceList) {
 	}
 }
 
-// infeasibleDetail bounds the label: one word for each of the reasons that admission gives.
+// infeasibleDetail maps admission's reasons to the bounded values of the label.
 func infeasibleDetail(message string) string {
 	for part, word := range map[string]string{
 		"static-pods": "static_pod", "QOS Class": "qos_class", "feature gate": "feature_gate_off", "swap": "swap_limitation",

@@ -11,13 +11,13 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// Readings reads use.
+// Readings reads the usage.
 type Readings interface {
 	// Read returns readings that are at most a second old.
 	Read(ctx context.Context) (*stats.Readings, error)
 }
 
-// scrapeLimit bounds one reading.
+// scrapeLimit bounds one read.
 const scrapeLimit = 10 * time.Second
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -29,7 +29,7 @@ var (
 	podLabels       = []string{"pod", "namespace"}
 )
 
-// The families of /metrics/resource (KEP-727).
+// The metrics of /metrics/resource (KEP-727).
 var (
 	nodeCPU             = desc("node_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the node in core-seconds")
 	nodeMemory          = desc("node_memory_working_set_bytes", "[STABLE] Current working set of the node in bytes")
@@ -50,11 +50,11 @@ var (
 type Resource struct {
 	Readings Readings
 	Log      *slog.Logger
-	// Hidden also shows what the kubelet of this version hides unless it is told not to.
+	// Hidden also exposes metrics that the kubelet of this version hides by default.
 	Hidden bool
 }
 
-// Describe names the families.
+// Describe implements prometheus.Collector.
 func (r Resource) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		nodeCPU, nodeMemory, nodeSwap, containerCPU, containerMemory, containerStart, containerSwap, containerSwapLimit, podCPU, podMemory, podSwap, resourceScrapeError,
@@ -66,7 +66,7 @@ func (r Resource) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads use. What is not known has no sample.
+// Collect reads the usage. Unknown values have no sample.
 func (r Resource) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
@@ -111,7 +111,7 @@ func (r Resource) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// at gives a sample the time of its reading.
+// at adds the time of the reading to a sample.
 func at(t time.Time, m prometheus.Metric) prometheus.Metric {
 	return prometheus.NewMetricWithTimestamp(t, m)
 }

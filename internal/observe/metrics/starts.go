@@ -9,11 +9,11 @@ import (
 	"berth/internal/record/journal"
 )
 
-// span is a stretch of time.
+// span is a time interval.
 type span struct{ from, to time.Time }
 
-// computeExcluded returns how much of the time until a pod ran its images were pulled or its init
-// containers ran, whichever at a time (Kubernetes community, "Pod startup latency SLI").
+// computeExcluded returns the total time until a pod ran in which images were pulled or init
+// containers ran; overlaps count once (Kubernetes community, "Pod startup latency SLI").
 func computeExcluded(p *v1.Pod, s *journal.Timeline, within span) time.Duration {
 	var all []span
 	for i := range s.Entries {
@@ -45,7 +45,7 @@ func computeExcluded(p *v1.Pod, s *journal.Timeline, within span) time.Duration 
 	return sum
 }
 
-// podRuns counts that a pod runs for the first time, from the moment in which it was made.
+// podRuns counts the first run of a pod, measured from its creation.
 func (p *Pods) podRuns(x *v1.Pod) {
 	if x.CreationTimestamp.IsZero() {
 		return

@@ -10,8 +10,8 @@ import (
 	"berth/internal/pod"
 )
 
-// counters are the counters of kills of the containers that run. They belong to the goroutine of
-// the Watcher.
+// counters watches the kill counters of running containers. Used only by the goroutine of the
+// Watcher.
 type counters struct {
 	kernel Kernel
 	watch  Watch
@@ -21,11 +21,11 @@ type counters struct {
 	byPath     map[string]pod.ContainerID
 }
 
-// counter is a container whose counter is watched.
+// counter is a watched container.
 type counter struct {
 	uid   pod.UID
 	path  string
-	check time.Time // when to compare counter and log; zero: never
+	check time.Time // when to compare counter and log; zero: not scheduled
 }
 
 func newCounters(kernel Kernel, watch Watch, log *slog.Logger) *counters {
@@ -37,7 +37,7 @@ func newCounters(kernel Kernel, watch Watch, log *slog.Logger) *counters {
 
 func (c *counters) has(id pod.ContainerID) bool { return c.containers[id] != nil }
 
-// add begins to watch a container, and reports whether it is watched.
+// add starts watching a container, and reports whether it is watched.
 func (c *counters) add(uid pod.UID, id pod.ContainerID, path string) bool {
 	if err := c.watch.Add(path); err != nil {
 		if !cgroupstat.IsGone(err) {
@@ -50,7 +50,7 @@ func (c *counters) add(uid pod.UID, id pod.ContainerID, path string) bool {
 	return true
 }
 
-// remove ends the watch on a container, if there is one.
+// remove stops watching a container.
 func (c *counters) remove(id pod.ContainerID) {
 	t := c.containers[id]
 	if t == nil {
@@ -61,14 +61,14 @@ func (c *counters) remove(id pod.ContainerID) {
 	delete(c.byPath, t.path)
 }
 
-// schedule has the counter compared with the log when the kill is surely done.
+// schedule schedules the comparison of counter and log for when the kill is certainly done.
 func (c *counters) schedule(id pod.ContainerID) {
 	if t := c.containers[id]; t.check.IsZero() {
 		t.check = time.Now().Add(settle)
 	}
 }
 
-// next returns when a counter is to be compared next, zero for never.
+// next returns the time of the next comparison, zero for none.
 func (c *counters) next() time.Time {
 	var next time.Time
 	for _, t := range c.containers {
@@ -79,7 +79,7 @@ func (c *counters) next() time.Time {
 	return next
 }
 
-// due returns the containers whose counters are to be compared now.
+// due returns the containers whose comparison is due.
 func (c *counters) due(now time.Time) []pod.ContainerID {
 	var out []pod.ContainerID
 	for id, t := range c.containers {
@@ -91,7 +91,7 @@ func (c *counters) due(now time.Time) []pod.ContainerID {
 	return out
 }
 
-// read returns how many processes of the container were killed, 0 when it is not known.
+// read returns the number of killed processes of the container, 0 if unknown.
 func (c *counters) read(id pod.ContainerID) (uid pod.UID, n uint64) {
 	t := c.containers[id]
 	n, err := c.kernel.Kills(t.path)
@@ -104,7 +104,7 @@ func (c *counters) read(id pod.ContainerID) (uid pod.UID, n uint64) {
 	return t.uid, n
 }
 
-// memory returns the most that the container ever used, and its limit, in bytes; 0 is not known.
+// memory returns the container's peak memory usage and limit, in bytes; 0 is unknown.
 func (c *counters) memory(id pod.ContainerID) (used, limit uint64) {
 	used, limit, err := c.kernel.Memory(c.containers[id].path)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *counters) memory(id pod.ContainerID) (used, limit uint64) {
 	return used, limit
 }
 
-// noWatch stands in for a watch that this host does not offer.
+// noWatch replaces a watch that this host does not support.
 type noWatch struct{}
 
 // Add does nothing.

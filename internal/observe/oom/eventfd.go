@@ -13,11 +13,10 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// eventfds watches memory.oom_control of version 1: the kernel adds to an eventfd per cgroup when a
-// limit is reached, of the cgroup or above it, just before it kills
+// eventfds watches memory.oom_control of cgroup v1: the kernel adds to an eventfd per cgroup when a
+// limit of the cgroup or an ancestor is reached, just before it kills
 // (Documentation/admin-guide/cgroup-v1/memory.rst, 10 OOM Control). One epoll descriptor holds them
-// all, and is itself waited for by Go's poller, so that waiting costs neither a goroutine nor a
-// thread for each.
+// all and is registered with Go's poller, so that waiting costs no goroutine or thread for each.
 type eventfds struct {
 	h     cgroupstat.Hierarchy
 	epoll *os.File
@@ -31,7 +30,7 @@ type eventfds struct {
 func newEventfds(h cgroupstat.Hierarchy, wake func(string)) (*eventfds, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
-		err = unix.SetNonblock(fd, true) // for os.NewFile to hand it to the poller
+		err = unix.SetNonblock(fd, true) // so that os.NewFile registers it with the poller
 	}
 	if err != nil {
 		return nil, fmt.Errorf("watch memory.oom_control: epoll: %w", err)
@@ -39,7 +38,7 @@ func newEventfds(h cgroupstat.Hierarchy, wake func(string)) (*eventfds, error) {
 	return &eventfds{h: h, epoll: os.NewFile(uintptr(fd), "epoll"), wake: wake, fds: map[string]int{}, paths: map[int]string{}}, nil
 }
 
-// Add begins to watch the cgroup.
+// Add starts watching the cgroup.
 func (e *eventfds) Add(path string) error {
 	fd, err := e.register(path)
 	if err != nil {
@@ -56,7 +55,7 @@ func (e *eventfds) Add(path string) error {
 	return nil
 }
 
-// register returns an eventfd that the kernel adds to.
+// register returns an eventfd that is registered with the kernel.
 func (e *eventfds) register(path string) (int, error) {
 	f, err := os.Open(e.h.EventsFile(path))
 	if err != nil {
@@ -86,7 +85,7 @@ func (e *eventfds) control(op, fd int) error {
 	return errors.Join(err, cerr)
 }
 
-// Remove ends that. The kernel forgets an eventfd that is closed.
+// Remove stops watching the cgroup. The kernel unregisters a closed eventfd.
 func (e *eventfds) Remove(path string) {
 	e.mu.Lock()
 	fd, ok := e.fds[path]
@@ -94,7 +93,7 @@ func (e *eventfds) Remove(path string) {
 	delete(e.paths, fd)
 	e.mu.Unlock()
 	if ok {
-		_ = unix.Close(fd) // and with it leaves epoll
+		_ = unix.Close(fd) // also removes it from epoll
 	}
 }
 
@@ -130,14 +129,14 @@ func (e *eventfds) Run(ctx context.Context) error {
 	}
 }
 
-// take empties the eventfd and wakes. The lock keeps its number from being closed and given to
-// another file meanwhile; the read does not wait.
+// take resets the eventfd and wakes. The lock prevents the descriptor from being closed and reused
+// meanwhile; the read does not block.
 func (e *eventfds) take(fd int) {
 	e.mu.Lock()
 	path, ok := e.paths[fd]
 	if ok {
 		var count [8]byte
-		_, _ = unix.Read(fd, count[:]) // how often does not matter
+		_, _ = unix.Read(fd, count[:]) // the number does not matter
 	}
 	e.mu.Unlock()
 	if ok {

@@ -20,17 +20,17 @@ type Recorder interface {
 // Events reports kills as events.
 type Events struct {
 	Recorder Recorder
-	// Pod returns the pod as it is wanted, or was last.
+	// Pod returns the desired pod, or its last version.
 	Pod func(uid pod.UID) (*v1.Pod, bool)
-	// Refresh has the pod read again: what the runtime says of it may have changed.
+	// Refresh schedules a read of the pod: the runtime's status of it may have changed.
 	Refresh func(uid pod.UID)
 }
 
-// Killed records a kill in a container. It is an event of its own even when the container goes on:
-// a parent may survive its child.
+// Killed records a kill in a container. It is an event even if the container keeps running: a
+// parent may survive its child.
 func (e Events) Killed(k Kill) {
 	p, ok := e.Pod(k.UID)
-	if !ok { // an agent that comes back hears of kills before it hears of pods
+	if !ok { // a restarted agent may get kills before pods
 		p = &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: k.UID, Namespace: k.Namespace, Name: k.Name}}
 	}
 	k.Of = limitedBy(k.Of, &p.Spec)
@@ -38,8 +38,8 @@ func (e Events) Killed(k Kill) {
 	e.Refresh(k.UID)
 }
 
-// limitedBy returns whose limit was reached as the user set it: the cgroup of a pod without a limit
-// of its own has the sum of its containers' limits, and holds the sandbox as well.
+// limitedBy returns the scope of the limit as the user set it: the cgroup of a pod without its own
+// limit has the sum of its containers' limits, and contains the sandbox as well.
 func limitedBy(of Scope, spec *v1.PodSpec) Scope {
 	limited := 0
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -58,7 +58,7 @@ func limitedBy(of Scope, spec *v1.PodSpec) Scope {
 	return Containers
 }
 
-// SystemOOM records that the node had no memory left.
+// SystemOOM records that the node ran out of memory.
 func (e Events) SystemOOM(process string, pid int) {
 	message := "System OOM encountered"
 	if process != "" && pid != 0 {
@@ -67,7 +67,7 @@ func (e Events) SystemOOM(process string, pid int) {
 	e.Recorder.NodeEvent(v1.EventTypeWarning, "SystemOOM", message)
 }
 
-// Message says in a sentence what was killed, and by what limit.
+// Message describes what was killed, and by which limit.
 func (k Kill) Message() string {
 	what := "a process"
 	switch {
@@ -107,7 +107,7 @@ func (k Kill) Message() string {
 	return fmt.Sprintf("the kernel killed %s %s: %s%s", what, in, why, numbers)
 }
 
-// quantity writes bytes as manifests do: 16Mi.
+// quantity formats bytes as manifests do: 16Mi.
 func quantity(n uint64) string {
 	return resource.NewQuantity(int64(min(n, 1<<62)), resource.BinarySI).String()
 }

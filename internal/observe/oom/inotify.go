@@ -10,8 +10,8 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// eventFiles watches memory.events of version 2, which is "modified" whenever a count in it changes
-// (Documentation/admin-guide/cgroup-v2.rst).
+// eventFiles watches memory.events of cgroup v2, which is "modified" whenever a counter in it
+// changes (Documentation/admin-guide/cgroup-v2.rst).
 type eventFiles struct {
 	h    cgroupstat.Hierarchy
 	w    *inotify.Watch
@@ -26,7 +26,7 @@ func newEventFiles(h cgroupstat.Hierarchy, wake func(string)) (*eventFiles, erro
 	return &eventFiles{h: h, w: w, wake: wake}, nil
 }
 
-// Add begins to watch the cgroup.
+// Add starts watching the cgroup.
 func (f *eventFiles) Add(path string) error {
 	if err := f.w.Add(f.h.EventsFile(path)); err != nil {
 		return fmt.Errorf("watch memory.events of %s: %w", path, err)
@@ -34,8 +34,8 @@ func (f *eventFiles) Add(path string) error {
 	return nil
 }
 
-// Remove ends that.
-func (f *eventFiles) Remove(path string) { _ = f.w.Remove(f.h.EventsFile(path)) } // it went with the cgroup, most often
+// Remove stops watching the cgroup.
+func (f *eventFiles) Remove(path string) { _ = f.w.Remove(f.h.EventsFile(path)) } // usually removed with the cgroup
 
 // Run serves until ctx is done.
 func (f *eventFiles) Run(ctx context.Context) error {
@@ -49,7 +49,7 @@ func (f *eventFiles) Run(ctx context.Context) error {
 			case !ok:
 				return ctx.Err()
 			case errors.Is(e.Err, inotify.ErrOverflow):
-				for _, file := range f.w.Watched() { // which ones changed is lost
+				for _, file := range f.w.Watched() { // the changed ones are unknown
 					f.wakeOf(file)
 				}
 			case e.Err != nil:
@@ -61,7 +61,7 @@ func (f *eventFiles) Run(ctx context.Context) error {
 	}
 }
 
-// wakeOf wakes for the cgroup that the file is in.
+// wakeOf wakes for the cgroup of the file.
 func (f *eventFiles) wakeOf(file string) {
 	if rel, err := filepath.Rel(f.h.Dir("", "/"), filepath.Dir(file)); err == nil {
 		f.wake("/" + rel)

@@ -8,48 +8,47 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// Record is one record of the kernel log. Its text is empty if it is not the kernel's own.
+// Record is one record of the kernel log. Its text is empty if the kernel did not write it.
 type Record struct {
 	Seq  uint64
 	Text string
 }
 
-// Kernel is where kills are learned from.
+// Kernel is the source of kills.
 type Kernel interface {
 	KernelLog
 	Counters
 }
 
-// KernelLog is what the kernel writes of kills.
+// KernelLog reads kills from the kernel log.
 type KernelLog interface {
-	// Boot names this boot of the kernel: sequence numbers and counters of another one mean
-	// nothing.
+	// Boot identifies the boot of the kernel: sequence numbers and counters are valid for one boot.
 	Boot() string
-	// Log hands over each record with a higher number than after, about a second after it is
-	// written at the latest, or at once after now has told of something, until ctx is done; after 0
-	// is from now on, and then the first record is one without text that says where that was. It
-	// fails when the log cannot be read.
+	// Log calls put with each record with a higher sequence number than after, at most about a
+	// second after it is written, or immediately after an element of now, until ctx is done. An
+	// after of 0 starts at the current end, and the first record is one without text with that
+	// position. It fails if the log cannot be read.
 	Log(ctx context.Context, after uint64, now <-chan struct{}, put func(Record)) error
 }
 
-// Counters are what the kernel counts of kills, by cgroup.
+// Counters are the kernel's kill counters, by cgroup.
 type Counters interface {
-	// Watch returns the watch on counters, which calls wake, from another goroutine, with the
-	// cgroup's path when a counter may have changed. It does not wait.
+	// Watch returns a watch on counters, which calls wake, from another goroutine, with the
+	// cgroup's path when a counter may have changed. It does not block.
 	Watch(wake func(path string)) (Watch, error)
 	// Containers returns the cgroup of each container of a pod's cgroup, by container id.
 	Containers(pod string) (map[string]string, error)
-	// Kills returns how many processes of the cgroup were killed.
+	// Kills returns the number of killed processes of the cgroup.
 	Kills(path string) (uint64, error)
-	// Memory returns the most that the cgroup ever used, and its limit.
+	// Memory returns the peak usage of the cgroup, and its limit.
 	Memory(path string) (peak, limit uint64, err error)
 }
 
-// Watch wakes for cgroups.
+// Watch watches the counters of cgroups.
 type Watch interface {
-	// Add begins to watch the cgroup.
+	// Add starts watching the cgroup.
 	Add(path string) error
-	// Remove ends that; the cgroup may be gone.
+	// Remove stops watching the cgroup, which may be removed already.
 	Remove(path string)
 	// Run serves until ctx is done, and closes the watch.
 	Run(ctx context.Context) error
@@ -69,7 +68,7 @@ type host struct{ h cgroupstat.Hierarchy }
 func (host) Boot() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "" // then nothing is taken over
+		return "" // nothing is restored then
 	}
 	return strings.TrimSpace(string(b))
 }

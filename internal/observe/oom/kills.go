@@ -14,26 +14,26 @@ import (
 
 const fileVersion = 1
 
-// Kills are the kills that were reported, of containers that are there. They survive the agent, so
-// that no kill is reported twice.
+// Kills are the reported kills of existing containers. They are persisted, so that no kill is
+// reported twice.
 type Kills struct {
 	log  *slog.Logger
 	file *checkpoint.WarmFile[reported]
 
 	mu     sync.Mutex
 	boot   string                     // guarded by mu; of this kernel
-	seq    uint64                     // guarded by mu; of the last record of the kernel log that mattered
+	seq    uint64                     // guarded by mu; of the last relevant record of the kernel log
 	counts map[pod.ContainerID]uint64 // guarded by mu
 }
 
-// reported is the form of the file.
+// reported is the format of the file.
 type reported struct {
 	Boot  string                     `json:"boot"`
 	Seq   uint64                     `json:"seq"`
 	Kills map[pod.ContainerID]uint64 `json:"kills"`
 }
 
-// NewKills returns Kills that are kept in the file of the path. It does no I/O.
+// NewKills returns Kills that are persisted in the file at path. It does no I/O.
 func NewKills(path string, log *slog.Logger) *Kills {
 	k := &Kills{log: log, counts: map[pod.ContainerID]uint64{}}
 	k.file = checkpoint.NewFile(checkpoint.FileConfig[reported]{
@@ -48,11 +48,11 @@ func (k *Kills) content() reported {
 	return reported{Boot: k.boot, Seq: k.seq, Kills: maps.Clone(k.counts)}
 }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns why and since when the file cannot be written, or nil.
 func (k *Kills) Health() error { return k.file.Health() }
 
-// load reads what an earlier agent reported. It returns how far that one has read the kernel log,
-// and its counts. Those of another boot mean nothing.
+// load restores what an earlier agent reported. It returns that agent's position in the kernel log,
+// and its counts. Those of another boot are invalid.
 func (k *Kills) load(boot string) (seq uint64, counts map[pod.ContainerID]uint64) {
 	r, err := k.file.Load()
 	if err != nil {
@@ -68,14 +68,14 @@ func (k *Kills) load(boot string) (seq uint64, counts map[pod.ContainerID]uint64
 	return r.Seq, r.Kills
 }
 
-// Count returns how many processes of the container the kernel killed, as far as it was reported.
+// Count returns the number of reported kills of the container's processes.
 func (k *Kills) Count(id pod.ContainerID) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.counts[id]
 }
 
-// add counts kills that are reported now.
+// add counts newly reported kills.
 func (k *Kills) add(id pod.ContainerID, n uint64) {
 	k.mu.Lock()
 	k.counts[id] += n
@@ -83,7 +83,7 @@ func (k *Kills) add(id pod.ContainerID, n uint64) {
 	k.file.Changed()
 }
 
-// set counts kills that are no news.
+// set sets the count of kills that need no report.
 func (k *Kills) set(id pod.ContainerID, n uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,14 +92,14 @@ func (k *Kills) set(id pod.ContainerID, n uint64) {
 	}
 }
 
-// forget forgets a container that is gone.
+// forget removes a deleted container.
 func (k *Kills) forget(id pod.ContainerID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.counts, id)
 }
 
-// setSeq says how far the kernel log is read.
+// setSeq sets the position in the kernel log.
 func (k *Kills) setSeq(n uint64) {
 	k.mu.Lock()
 	k.seq = n
@@ -107,11 +107,11 @@ func (k *Kills) setSeq(n uint64) {
 	k.file.Changed()
 }
 
-// exitKilled is the exit code of a process that was ended by SIGKILL.
+// exitKilled is the exit code of a process killed by SIGKILL.
 const exitKilled = 128 + 9
 
-// amend gives containers that ended by a kill the reason for it: a runtime may see the end before
-// it hears of the kill.
+// amend sets the reason of containers that exited by a kill: a runtime may see the exit before the
+// kill.
 func (k *Kills) amend(s *pod.Status) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,21 +123,21 @@ func (k *Kills) amend(s *pod.Status) {
 	}
 }
 
-// Runtime is the container runtime as PLEG reads it.
+// Runtime is the container runtime as PLEG uses it.
 type Runtime interface {
 	ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error)
 	ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error)
 	Events(ctx context.Context, opened func(), put func(pod.UID)) error
 }
 
-// amended is a Runtime whose readings say which containers were killed.
+// amended is a Runtime whose statuses have the reasons of killed containers.
 type amended struct {
 	Runtime
 	kills *Kills
 }
 
-// Amend returns the runtime with readings in which a container says that it was killed also where
-// the runtime does not know.
+// Amend returns the runtime with statuses in which a killed container has the reason even if the
+// runtime does not know it.
 func (k *Kills) Amend(r Runtime) Runtime { return amended{r, k} }
 
 // ReadPod reads one pod.

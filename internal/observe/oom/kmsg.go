@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recordBytes is more than the longest record.
+// recordBytes is larger than the longest record.
 const recordBytes = 16 << 10
 
-// logPause is the time between two looks at the kernel log, unless a counter tells of a kill. The
-// log has a record for every network interface that comes or goes and much else that is nothing to
-// us: the agent is not to be woken by each.
+// logPause is the interval of reads of the kernel log, unless a counter changes. The log has
+// records for every network interface that is added or removed and for much else: the agent must
+// not wake for each.
 const logPause = time.Second
 
-// Log reads /dev/kmsg, where every reader has a place of its own.
+// Log reads /dev/kmsg, where every reader has its own position.
 func (host) Log(ctx context.Context, after uint64, now <-chan struct{}, put func(Record)) error {
 	const path = "/dev/kmsg"
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -33,14 +33,14 @@ func (host) Log(ctx context.Context, after uint64, now <-chan struct{}, put func
 	defer w.close()
 	defer context.AfterFunc(ctx, w.close)()
 	l := logReader{fd: fd, after: after, caughtUp: after > 0, put: put, buf: make([]byte, recordBytes)}
-	var told time.Time // when now last told of something
+	var told time.Time // time of the last element of now
 	for {
 		if err := l.read(ctx); err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
 		pause := logPause
 		if time.Since(told) < logPause {
-			pause = 0 // the record may be one of the next
+			pause = 0 // the record may be among the next
 		}
 		select {
 		case <-time.After(pause):
@@ -59,16 +59,16 @@ func (host) Log(ctx context.Context, after uint64, now <-chan struct{}, put func
 	}
 }
 
-// logReader is a reader's place in the kernel log.
+// logReader is a position in the kernel log.
 type logReader struct {
 	fd          int
 	after, last uint64
-	caughtUp    bool // what was there at the beginning was read, or is wanted
+	caughtUp    bool // the initial content was read, or is wanted
 	put         func(Record)
 	buf         []byte
 }
 
-// read hands over what there is to read, or less when ctx is done.
+// read calls put with all available records, or fewer when ctx is done.
 func (l *logReader) read(ctx context.Context) error {
 	for ctx.Err() == nil {
 		n, err := unix.Read(l.fd, l.buf)
@@ -80,7 +80,7 @@ func (l *logReader) read(ctx context.Context) error {
 			}
 			return nil
 		case errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EINTR):
-			continue // the oldest records were overwritten: the next read has the oldest that is left
+			continue // records were overwritten: the next read returns the oldest remaining one
 		case err != nil:
 			return err
 		}
@@ -95,9 +95,9 @@ func (l *logReader) read(ctx context.Context) error {
 	return nil
 }
 
-// waker waits for a file to be readable, and lets nothing wake the program but while it waits: an
-// epoll descriptor with the file for one event at a time (EPOLLONESHOT), which is itself waited for
-// by Go's poller. The poller alone is woken by every write to a file that it has.
+// waker waits until a file is readable, and prevents wake-ups at other times: an epoll descriptor
+// with the file for one event at a time (EPOLLONESHOT), registered with Go's poller. The poller
+// alone would wake for every write to the file.
 type waker struct {
 	epoll *os.File
 	event unix.EpollEvent
@@ -112,7 +112,7 @@ func newWaker(fd int) (*waker, error) {
 	w := &waker{fd: fd, event: unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(fd)}}
 	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &w.event)
 	if err == nil {
-		err = unix.SetNonblock(epoll, true) // for os.NewFile to hand it to the poller
+		err = unix.SetNonblock(epoll, true) // so that os.NewFile registers it with the poller
 	}
 	w.epoll = os.NewFile(uintptr(epoll), "epoll")
 	if err != nil {
@@ -122,7 +122,7 @@ func newWaker(fd int) (*waker, error) {
 	return w, nil
 }
 
-// wait returns when the file can be read, or with an error after close.
+// wait returns when the file is readable, or with an error after close.
 func (w *waker) wait() error {
 	raw, err := w.epoll.SyscallConn()
 	if err != nil {
@@ -139,11 +139,11 @@ func (w *waker) wait() error {
 	err = raw.Read(func(epoll uintptr) bool {
 		n, werr = unix.EpollWait(int(epoll), events, 0)
 		if errors.Is(werr, unix.EINTR) {
-			n, werr = 1, nil // to be on the safe side: nothing to read is found out by reading
+			n, werr = 1, nil // to be safe: a read shows whether there is data
 		}
 		return n > 0 || werr != nil
 	})
 	return errors.Join(err, werr)
 }
 
-func (w *waker) close() { _ = w.epoll.Close() } // nothing was written; a second time is no harm
+func (w *waker) close() { _ = w.epoll.Close() } // nothing was written; a second close is harmless

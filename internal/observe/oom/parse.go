@@ -7,37 +7,37 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// kill is what the kernel log says of one kill.
+// kill is one kill in the kernel log.
 type kill struct {
 	process string
 	pid     int
-	// task is the cgroup of the process, limit the one whose limit was reached: "" when the node
-	// itself had no memory left.
+	// task is the cgroup of the process, limit the cgroup whose limit was reached: "" if the node
+	// itself ran out of memory.
 	task, limit string
-	// used and allowed are what the limit's cgroup used, and the limit, in bytes; 0 when not said.
+	// used and allowed are the usage of the limit's cgroup and the limit, in bytes; 0 if unknown.
 	used, allowed uint64
 }
 
-// container returns the id of the container that the process was in, or "".
+// container returns the ID of the process's container, or "".
 func (k *kill) container() string { return cgroupstat.ContainerIn(k.task) }
 
-// isLimitOfPod reports whether the limit is that of the cgroup which the process's container is in.
+// isLimitOfPod reports whether the limit is that of the container's parent cgroup.
 func (k *kill) isLimitOfPod() bool {
 	below, inside := strings.CutPrefix(k.task, k.limit+"/")
 	container, _, _ := strings.Cut(below, "/")
 	return inside && cgroupstat.ContainerID(container) != ""
 }
 
-// parser puts the lines of a kill together. The kernel writes them in one go.
+// parser assembles the lines of a kill. The kernel writes them consecutively.
 type parser struct {
 	open bool
 	kill kill
 }
 
-// line takes the next line of the kernel log and returns the kill that it completes.
+// line parses the next line of the kernel log and returns the kill that it completes.
 //
 // Since Linux 5.0 a line "oom-kill:constraint=…,oom_memcg=…,task_memcg=…,task=…,pid=…,uid=…" has
-// nearly all (mm/oom_kill.c, dump_oom_summary); older kernels say it in two.
+// nearly all (mm/oom_kill.c, dump_oom_summary); older kernels use two lines.
 func (p *parser) line(text string) (kill, bool) {
 	if strings.Contains(text, " invoked oom-killer:") {
 		*p = parser{open: true}
@@ -76,8 +76,8 @@ func (p *parser) line(text string) (kill, bool) {
 	return kill{}, false
 }
 
-// summary reads the line of newer kernels. A process may call itself anything, commas included; it
-// stands between task= and the last pid=.
+// summary parses the line of newer kernels. A process name may contain anything, including commas;
+// it is between task= and the last pid=.
 func (p *parser) summary(text string) (kill, bool) {
 	k := p.kill
 	head, rest, ok := strings.Cut(text, ",task_memcg=")
@@ -105,7 +105,7 @@ func (p *parser) summary(text string) (kill, bool) {
 	return k, true
 }
 
-// kilobytes reads "16384kB"; what cannot be read is 0.
+// kilobytes parses "16384kB"; invalid text is 0.
 func kilobytes(s string) uint64 {
 	n, err := strconv.ParseUint(strings.TrimSuffix(s, "kB"), 10, 64)
 	if err != nil || n > cgroupstat.Unlimited>>10 {
@@ -114,9 +114,9 @@ func kilobytes(s string) uint64 {
 	return n << 10
 }
 
-// parseRecord reads a record of /dev/kmsg: "6,1234,5678901,-;text", then lines of a dictionary
-// (Documentation/ABI/testing/dev-kmsg). ok is false for what is not the kernel's own: programs may
-// write into the log too, and a container's must not be believed.
+// parseRecord parses a record of /dev/kmsg: "6,1234,5678901,-;text", then lines of a dictionary
+// (Documentation/ABI/testing/dev-kmsg). ok is false for records that the kernel did not write:
+// programs can write to the log, and those of containers are not trusted.
 func parseRecord(b []byte) (r Record, ok bool) {
 	head, text, found := strings.Cut(string(b), ";")
 	if !found {

@@ -11,32 +11,32 @@ import (
 )
 
 const (
-	// settle is how long the log may take to say what a counter says already; it is looked at once
-	// in logPause. With version 1 the wake-up comes before the kill.
+	// settle is how long the log may lag behind a counter; it is read once per logPause. With
+	// cgroup v1 the wake-up precedes the kill.
 	settle = logPause + time.Second
-	// maxUnmatched bounds the kills that are kept for containers that were not observed yet.
+	// maxUnmatched bounds the kills that are queued for containers that were not observed yet.
 	maxUnmatched = 64
 )
 
-// Kill is a kill in a container, as it is reported.
+// Kill is a reported kill in a container.
 type Kill struct {
 	UID             pod.UID
 	Namespace, Name string
 	// Container is the container's name, "" for the pod's sandbox.
 	Container string
-	// Process and PID, the host's, are "" and 0 when the kernel log does not tell; Count is how
-	// many were killed then, else 1.
+	// Process and PID, the host's, are "" and 0 if the kernel log does not have them; Count is the
+	// number of kills then, else 1.
 	Process string
 	PID     int
 	Count   uint64
-	// Of says whose limit was reached.
+	// Of is the scope of the limit.
 	Of Scope
-	// Used is what was used then, or the most ever used when the log does not tell; Limit the
-	// limit. In bytes, 0: not known.
+	// Used is the usage at the kill, or the peak usage if the log does not have it; Limit the
+	// limit. In bytes, 0: unknown.
 	Used, Limit uint64
 }
 
-// Scope is what had no memory left.
+// Scope is what ran out of memory.
 type Scope int
 
 // The scopes of a kill.
@@ -44,48 +44,47 @@ const (
 	Container Scope = iota
 	Pod
 	Containers // of the pod together, which has no limit of its own
-	Above      // the pod: the pods of a class, or all
+	Above      // the pod: the pods of a QoS class, or all
 	Node
 )
 
-// Config is what a Watcher needs.
+// Config is the configuration of a Watcher.
 type Config struct {
 	Kernel Kernel
-	// Kills are those that were reported.
+	// Kills are the reported kills.
 	Kills *Kills
-	// Observed gets every pod whose observation changed. Newest returns that, Known returns all.
+	// Observed gets every pod whose observation changed. Newest returns one observation, Known all.
 	Observed *pod.Inbox[pod.UID]
 	Newest   func(uid pod.UID) (*pod.Status, bool)
 	Known    func() []*pod.Status
-	// Relisted is closed when the runtime was listed for the first time: what runs then may be
-	// older than the agent.
+	// Relisted is closed after the first list of the runtime's pods: what runs then may be older
+	// than the agent.
 	Relisted <-chan struct{}
-	// Cgroup returns the path of the pod's cgroup from the hierarchies' root, "" when it is not
-	// known.
+	// Cgroup returns the path of the pod's cgroup from the hierarchies' root, "" if unknown.
 	Cgroup func(uid pod.UID) string
 	// Reporter gets each kill once.
 	Reporter Reporter
 	Log      *slog.Logger
 }
 
-// Reporter reports kills to the outside. Its methods must not block.
+// Reporter reports kills. Its methods must not block.
 type Reporter interface {
 	// Killed reports a kill in a container.
 	Killed(k Kill)
-	// SystemOOM reports that the node itself had no memory left, and the process that ended for it.
+	// SystemOOM reports that the node ran out of memory, and the killed process.
 	SystemOOM(process string, pid int)
 }
 
-// Watcher finds kills and reports each once. What is in it belongs to the goroutine of Run.
+// Watcher finds kills and reports each once. Its state is used only by Run's goroutine.
 type Watcher struct {
 	Config
 	parser    parser
 	wakes     *pod.Inbox[string] // paths whose counter may have changed
-	readNow   chan struct{}      // capacity 1; the log has something, or soon will
-	logBroken bool               // there is no log: counters are reported at once
+	readNow   chan struct{}      // capacity 1; the log has new records, or soon will
+	logBroken bool               // the log is unavailable: counters are reported immediately
 	counters  *counters
-	adopted   map[pod.ContainerID]uint64 // what an earlier agent reported
-	first     bool                       // containers that are found now may be older than the agent
+	adopted   map[pod.ContainerID]uint64 // reported by an earlier agent
+	first     bool                       // containers found now may be older than the agent
 	pods      map[pod.UID][]pod.ContainerID
 	unmatched []kill
 }
@@ -113,7 +112,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer cancel()
 	records, ended := make(chan Record), make(chan error, 1)
 	watchEnded := make(chan error, 1)
-	helpers.Go(func() { _ = w.Kills.file.Run(ctx) }) // it returns the end of ctx
+	helpers.Go(func() { _ = w.Kills.file.Run(ctx) }) // returns when ctx is done
 	helpers.Go(func() { watchEnded <- watch.Run(ctx) })
 	helpers.Go(func() {
 		ended <- w.Kernel.Log(ctx, after, w.readNow, func(r Record) {
@@ -138,7 +137,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			watchEnded = nil // the agent does not end for it
+			watchEnded = nil // not fatal for the agent
 			w.Log.Warn("OOM kills are read from the kernel log alone", "error", err)
 		case err := <-ended:
 			if ctx.Err() != nil {
@@ -170,9 +169,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// record takes a line of the kernel log.
+// record processes a record of the kernel log.
 func (w *Watcher) record(r Record) {
-	if r.Text == "" { // where the log stood when it was opened for the first time
+	if r.Text == "" { // the position of the log when it was first opened
 		w.Kills.setSeq(r.Seq)
 		return
 	}
@@ -195,7 +194,7 @@ func (w *Watcher) record(r Record) {
 	}
 }
 
-// match reports a kill of the log if the container is known.
+// match reports a kill in the log if the container is known.
 func (w *Watcher) match(k kill) bool {
 	id := pod.ContainerID(k.container())
 	for _, s := range w.Known() {
@@ -241,13 +240,13 @@ func (w *Watcher) report(id pod.ContainerID, k Kill) {
 	w.Reporter.Killed(k)
 }
 
-// observe begins to watch the containers of the pod that run, and ends it for those that do not.
+// observe starts watching the pod's running containers, and stops watching others.
 func (w *Watcher) observe(uid pod.UID) {
 	s, ok := w.Newest(uid)
 	if !ok {
 		s = &pod.Status{UID: uid}
 	}
-	running := map[pod.ContainerID]bool{} // of all that are there
+	running := map[pod.ContainerID]bool{} // of all existing containers
 	missing := false
 	for i := range s.Containers {
 		c := &s.Containers[i]
@@ -293,8 +292,8 @@ func (w *Watcher) observe(uid pod.UID) {
 	}
 }
 
-// begin watches one container. What the counter of a container has that is older than the agent was
-// reported by the last one, or is nobody's news.
+// begin watches one container. Kills before the agent's start were reported by the previous agent,
+// or are not reported.
 func (w *Watcher) begin(uid pod.UID, id pod.ContainerID, path string) {
 	if !w.counters.add(uid, id, path) {
 		return
@@ -304,11 +303,11 @@ func (w *Watcher) begin(uid pod.UID, id pod.ContainerID, path string) {
 			w.Kills.set(id, n)
 		}
 	}
-	w.woken(path) // what happened before there was a watch
+	w.woken(path) // what happened before the watch
 }
 
-// woken has the log read now. It compares the counter with what was reported, at once if there is
-// no log to wait for, and once more when the kill is surely done.
+// woken triggers a read of the log. It compares the counter with the reported kills, immediately if
+// the log is unavailable, and again when the kill is certainly done.
 func (w *Watcher) woken(path string) {
 	id, ok := w.counters.byPath[path]
 	if !ok {
@@ -319,12 +318,12 @@ func (w *Watcher) woken(path string) {
 	}
 	select {
 	case w.readNow <- struct{}{}:
-	default: // it will
+	default: // already triggered
 	}
 	w.counters.schedule(id)
 }
 
-// check reports what the counter has beyond what was reported.
+// check reports the kills of the counter that were not reported.
 func (w *Watcher) check(id pod.ContainerID) {
 	uid, n := w.counters.read(id)
 	before := w.Kills.Count(id)

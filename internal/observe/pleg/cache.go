@@ -10,47 +10,46 @@ import (
 )
 
 const (
-	// readTimeout bounds one reading of one pod: a pod whose runtime calls hang delays nobody else.
+	// readTimeout bounds one read of one pod: a pod whose runtime calls hang delays no others.
 	readTimeout = time.Minute
-	// mostReadings is how many pods are read at a time for events and relists. Workers that ask for
-	// their pod are not held up by it.
+	// mostReadings bounds concurrent reads for events and relists. Workers that read their own pod
+	// are not limited by it.
 	mostReadings = 256
-	// patience is how long a relist waits for one of those readings to end: hanging ones hold
-	// nobody up for longer.
+	// patience is how long a relist waits for one of those reads: hanging reads delay it no longer.
 	patience = 100 * time.Millisecond
 )
 
-// entry is the newest observation of one pod (podCache). A pod that the runtime does not know has
+// entry is the newest observation of one pod (podCache). A pod that the runtime does not have has
 // none, unless reading it failed.
 type entry struct {
-	status *pod.Status // nil until a reading succeeded
-	err    error       // of the newest reading
+	status *pod.Status // nil until a read succeeded
+	err    error       // of the newest read
 }
 
-// inflightRead is one reading in progress. There is at most one per pod.
+// inflightRead is one read in progress. There is at most one per pod.
 type inflightRead struct {
 	reading pod.Reading
-	done    chan struct{} // closed at the end
+	done    chan struct{} // closed when the read is done
 	status  *pod.Status   // set before done is closed
 	err     error         // set before done is closed
 	waiters int           // guarded by PLEG.mu
-	again   bool          // guarded by PLEG.mu; something happened since the reading began
+	again   bool          // guarded by PLEG.mu; an event arrived since the read began
 }
 
-// seen is what a relist that began at the mark saw of a pod; nil when it saw nothing or there was
-// none.
+// seen is the pod in a relist that began at the mark; nil if it was not listed or there was no
+// relist.
 type seen struct {
 	startedAt pod.Reading
 	pod       *cri.RuntimePod
 }
 
-// BeginReading returns a point in the order of readings: an observation with a higher Reading began
+// BeginReading returns a point in the order of reads: an observation with a higher Reading began
 // after the call.
 func (g *PLEG) BeginReading() pod.Reading { return pod.Reading(g.readings.Add(1)) }
 
-// Observe returns an observation of the pod whose reading began after the mark, and reads the pod
-// now if there is none. Many callers share one reading. It waits for no event and no timer; it ends
-// early when ctx is done. A pod that the runtime does not know is an empty status.
+// Observe returns an observation of the pod whose read began after the mark, and reads the pod now
+// if there is none. Concurrent callers share one read. It does not wait for events or timers, and
+// returns early when ctx is done. A pod that the runtime does not have is an empty status.
 func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*pod.Status, error) {
 	for {
 		g.mu.Lock()
@@ -79,10 +78,9 @@ func (g *PLEG) Observe(ctx context.Context, uid pod.UID, after pod.Reading) (*po
 	}
 }
 
-// Hold keeps events of the pod from being read while its worker acts, since the worker reads the
-// pod itself when it is done; without it one pod start is read five times. The returned function
-// ends the hold and reports whether events were held back: then the caller must Observe the pod
-// anew.
+// Hold suspends reads of the pod for events while its worker acts, since the worker reads the pod
+// itself when it is done; otherwise one pod start causes five reads. The returned function ends the
+// hold and reports whether events arrived: then the caller must Observe the pod again.
 func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
 	g.mu.Lock()
 	g.held[uid] = false
@@ -96,8 +94,8 @@ func (g *PLEG) Hold(uid pod.UID) (release func() bool) {
 	}
 }
 
-// refresh reads the pod in the background, or once more when a reading is under way. It reports
-// false when there is no room for another.
+// refresh reads the pod in the background, or once more if a read is in progress. It returns false
+// if the limit of reads is reached.
 func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -116,8 +114,8 @@ func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 	return true
 }
 
-// refreshInTurn is refresh that waits for room, for patience at most. It reports false when ctx is
-// done.
+// refreshInTurn is refresh that waits for a free slot, for patience at most. It returns false when
+// ctx is done.
 func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
 	var impatient <-chan time.Time
 	for !g.refresh(uid, s) {
@@ -140,8 +138,8 @@ func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
 	return true
 }
 
-// isFirstOverflow leaves pods that could not be read to a relist, and reports whether there were
-// none of them since the last one.
+// isFirstOverflow defers pods that could not be read to a relist, and reports whether they are the
+// first since the last one.
 func (g *PLEG) isFirstOverflow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -150,9 +148,9 @@ func (g *PLEG) isFirstOverflow() bool {
 	return first
 }
 
-// beginLocked begins a reading. It begins with what a relist saw, unless the pod was read since:
-// half of the calls of an agent that starts over many pods, and those that take the runtime longer
-// the more pods it has.
+// beginLocked starts a read. It starts with the relist's data, unless the pod was read since: this
+// saves half of the calls of an agent that starts with many pods, and those that get slower with
+// the number of pods.
 func (g *PLEG) beginLocked(uid pod.UID, s seen) *inflightRead {
 	prev := g.entries[uid].status
 	if s.pod == nil || prev != nil && prev.Reading > s.startedAt {
@@ -161,7 +159,7 @@ func (g *PLEG) beginLocked(uid pod.UID, s seen) *inflightRead {
 	f := &inflightRead{reading: s.startedAt, done: make(chan struct{})}
 	g.inflight[uid] = f
 	g.reads.Go(func() {
-		// Not bound to a caller's context: others may wait for this reading too.
+		// Not bound to a caller's context: others may wait for this read too.
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
 		ctx, waitsFor := cri.WithTrace(ctx)
@@ -178,7 +176,7 @@ func (g *PLEG) beginLocked(uid pod.UID, s seen) *inflightRead {
 	return f
 }
 
-// reportStall tells which call holds up the reading of a pod.
+// reportStall records which call delays the read of a pod.
 func (g *PLEG) reportStall(uid pod.UID, prev *pod.Status, call string) {
 	s := journal.Subject{UID: uid}
 	if prev != nil {
@@ -199,7 +197,7 @@ func (g *PLEG) finish(uid pod.UID, f *inflightRead, read func() (*pod.Status, er
 	g.mu.Lock()
 	old := g.entries[uid]
 	changed := g.storeLocked(uid, old, f)
-	// A worker that waits for the reading acts on it by itself.
+	// A worker that waits for the read acts on it itself.
 	notify := changed && f.waiters == 0
 	delete(g.inflight, uid)
 	if f.again {
@@ -215,7 +213,7 @@ func (g *PLEG) finish(uid pod.UID, f *inflightRead, read func() (*pod.Status, er
 	}
 }
 
-// storeLocked keeps the result of a reading and reports whether it shows something new.
+// storeLocked stores the result of a read and reports whether the observation changed.
 func (g *PLEG) storeLocked(uid pod.UID, old entry, f *inflightRead) (changed bool) {
 	if f.err != nil {
 		g.entries[uid] = entry{status: old.status, err: f.err}
@@ -230,7 +228,7 @@ func (g *PLEG) storeLocked(uid pod.UID, old entry, f *inflightRead) (changed boo
 	return old.err != nil || old.status == nil || differs(old.status, f.status)
 }
 
-// inheritIPs carries the addresses of a pod over the end of its sandbox: status.podIPs of a
+// inheritIPs preserves the addresses of a pod after its sandbox has exited: status.podIPs of a
 // finished pod stay.
 func inheritIPs(old, now *pod.Status) {
 	if old != nil && len(now.IPs) == 0 && now.ReadySandbox() == nil && len(now.Sandboxes) > 0 {
@@ -256,7 +254,7 @@ func differs(a, b *pod.Status) bool {
 	return false
 }
 
-// Known returns the pods of which the runtime has something, as last observed.
+// Known returns the newest observations of the pods in the runtime.
 func (g *PLEG) Known() []*pod.Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -269,7 +267,7 @@ func (g *PLEG) Known() []*pod.Status {
 	return out
 }
 
-// Newest returns the newest observation of the pod, and false when the runtime has nothing of it.
+// Newest returns the newest observation of the pod, and false if the runtime has nothing of it.
 func (g *PLEG) Newest(uid pod.UID) (*pod.Status, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

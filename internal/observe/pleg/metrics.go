@@ -15,7 +15,7 @@ type metrics struct {
 	streamLatency                  prometheus.Histogram
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -47,13 +47,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// streamOpened counts a stream of events that opened after so long.
+// streamOpened counts an opened event stream and its latency.
 func (m *metrics) streamOpened(took time.Duration) {
 	m.streamsOpened.Inc()
 	m.streamLatency.Observe(took.Seconds())
 }
 
-// relisted counts a relist that began so long after the one before, 0 for the first.
+// relisted counts a relist; interval is the time since the previous one, 0 for the first.
 func (m *metrics) relisted(began time.Time, interval time.Duration) {
 	m.relistDuration.Observe(time.Since(began).Seconds())
 	if interval > 0 {

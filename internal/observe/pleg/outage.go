@@ -7,8 +7,8 @@ import (
 	"berth/internal/record/journal"
 )
 
-// noteOutage writes into the journals of all pods that the runtime answers again. That it answers
-// an agent that has just begun is no news.
+// noteOutage records in the journals of active pods that the runtime has recovered, except for the
+// first connection of an agent.
 func (g *PLEG) noteOutage(outage error) {
 	select {
 	case <-g.relisted:

@@ -1,17 +1,16 @@
-// Package pleg is the pod lifecycle event generator: it learns from the runtime which pods changed
-// and keeps the newest observation of each (podCache).
+// Package pleg is the pod lifecycle event generator: it detects changed pods in the runtime and
+// stores the newest observation of each (podCache).
 //
 // Owns: the podCache; the reader of the runtime's event stream; the relist.
 // Reads: the runtime, through ListPods, ReadPod and Events.
-// Never: takes an event for a fact, acts on a pod, or lets one slow pod hold up another.
+// Never: takes an event for a fact, acts on a pod, or lets one slow pod delay another.
 //
 // A runtime event is a wake-up. The pod is then read, and the observation is stamped with the
-// beginning of the reading, so that an event which comes late, twice or out of order does no harm.
-// What events do not tell (exits while the runtime was down, failed starts) is found by a full
-// relist: after the stream opens, a second later, and rarely otherwise; every second where the
-// runtime has no events. A flood of events costs no more than a reading under way and one to come
-// per pod that is named, and no more than mostReadings altogether: what is more than that is left
-// to a relist.
+// beginning of the read, so that late, duplicate or reordered events do no harm. Changes without
+// events (exits while the runtime was down, failed starts) are found by a full relist: after the
+// stream opens, a second later, and rarely otherwise; every second if the runtime has no events. A
+// flood of events costs at most one read in progress and one pending per named pod, and at most
+// mostReadings in total; the rest is left to a relist.
 package pleg
 
 import (
@@ -32,24 +31,24 @@ import (
 )
 
 const (
-	// relistPeriod is the full relist where the runtime has events.
+	// relistPeriod is the period of full relists if the runtime has events.
 	relistPeriod = 5 * time.Minute
-	// secondRelist follows the one at the opening of the stream: the runtime does not acknowledge a
-	// subscription, so that events of its first moments may be lost.
+	// secondRelist follows the relist at the opening of the stream: the runtime does not
+	// acknowledge a subscription, so that early events may be lost.
 	secondRelist = time.Second
-	// pollPeriod is the full relist where the runtime has no events (generic PLEG).
+	// pollPeriod is the period of full relists if the runtime has no events (generic PLEG).
 	pollPeriod = time.Second
-	// retryPeriod spaces attempts to open the stream of a runtime that answers with errors; a
-	// runtime that is down is waited for.
+	// retryPeriod is the delay between attempts to open the stream of a runtime that returns
+	// errors; an unavailable runtime is waited for.
 	retryPeriod = time.Second
-	// mostFailures is after how many failures of its stream in a row a runtime counts as one
+	// mostFailures is the number of consecutive stream failures after which a runtime counts as one
 	// without events.
 	mostFailures = 5
-	// stallAfter is how long a relist or a reading may take before it is reported.
+	// stallAfter is how long a relist or read may take before it is reported.
 	stallAfter = 10 * time.Second
 )
 
-// Runtime is what PLEG needs of the runtime; *cri.Client provides it.
+// Runtime is the part of the runtime that PLEG uses; *cri.Client implements it.
 type Runtime interface {
 	ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error)
 	ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error)
@@ -62,46 +61,46 @@ type PLEG struct {
 	journal *journal.Journal
 	log     *slog.Logger
 
-	inbox    *pod.Inbox[pod.UID]    // what the runtime's events name; "" asks for a relist
+	inbox    *pod.Inbox[pod.UID]    // pods named by runtime events; "" requests a relist
 	changed  *pod.Inbox[pod.UID]    // pods whose observation changed, unless a worker waited for it
-	observed pod.Publisher[pod.UID] // the same, whoever waited for it
+	observed pod.Publisher[pod.UID] // the same, even if a worker waited for it
 	metrics  *metrics
-	// lastRelist is when the last one began; of the goroutine that relists.
+	// lastRelist is when the last relist began; used only by the relisting goroutine.
 	lastRelist time.Time
 	restored   chan struct{} // capacity 1
 	relisted   chan struct{} // closed after the first successful relist
 	once       sync.Once
 	readings   atomic.Uint64
-	reads      sync.WaitGroup // readings in flight
-	readEnded  chan struct{}  // capacity 1; a reading has ended
+	reads      sync.WaitGroup // reads in flight
+	readEnded  chan struct{}  // capacity 1; a read has completed
 	stream     stream
 	health     health.Latch // why the last relist failed
 
 	mu       sync.Mutex
 	entries  map[pod.UID]entry         // guarded by mu; podCache
 	inflight map[pod.UID]*inflightRead // guarded by mu
-	held     map[pod.UID]bool          // guarded by mu; value: something happened meanwhile
-	overflow bool                      // guarded by mu; a pod that an event named was not read for want of room
-	listing  *listing                  // guarded by mu; the relist under way, or nil
+	held     map[pod.UID]bool          // guarded by mu; value: an event arrived meanwhile
+	overflow bool                      // guarded by mu; an event's pod was not read because of the limit
+	listing  *listing                  // guarded by mu; the relist in progress, or nil
 }
 
-// listing is a relist that waits for the runtime.
+// listing is a relist in progress.
 type listing struct {
 	began    time.Time
 	waitsFor func() string
 }
 
-// stream is what the reader of events tells of its stream.
+// stream is the state of the event stream.
 type stream struct {
 	opened  atomic.Bool // since a relist began
 	open    atomic.Bool
 	polling atomic.Bool // the runtime has no events
 	news    chan struct{}
 	broke   chan struct{} // capacity 1
-	health  health.Latch  // why there is none, or none that lasts
+	health  health.Latch  // why there is no stable stream
 }
 
-// notify wakes Run. It never blocks.
+// notify wakes Run without blocking.
 func (s *stream) notify() {
 	select {
 	case s.news <- struct{}{}:
@@ -109,7 +108,7 @@ func (s *stream) notify() {
 	}
 }
 
-// startPolling notes that the runtime has no events, and reports whether that is new.
+// startPolling records that the runtime has no events, and reports whether that is a change.
 func (s *stream) startPolling() (isNew bool) {
 	if isNew = s.polling.CompareAndSwap(false, true); isNew {
 		s.notify()
@@ -117,7 +116,7 @@ func (s *stream) startPolling() (isNew bool) {
 	return isNew
 }
 
-// stopPolling notes that the runtime has events, and reports whether that is new.
+// stopPolling records that the runtime has events, and reports whether that is a change.
 func (s *stream) stopPolling() (isNew bool) {
 	if isNew = s.polling.CompareAndSwap(true, false); isNew {
 		s.health.Set(nil)
@@ -126,8 +125,8 @@ func (s *stream) stopPolling() (isNew bool) {
 	return isNew
 }
 
-// New returns a PLEG that has not looked at the runtime yet. What hangs is written to the journal
-// of the pod that it holds up. Metrics are registered with r, if it is not nil.
+// New returns a PLEG that has not read the runtime yet. Hanging calls are recorded in the journal
+// of the affected pod. Metrics are registered with r unless it is nil.
 func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Registerer) *PLEG {
 	g := &PLEG{
 		runtime: runtime, journal: j, log: log, metrics: newMetrics(r),
@@ -140,29 +139,29 @@ func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Reg
 	return g
 }
 
-// Changed is where the pods appear whose observation changed.
+// Changed returns the inbox of the pods whose observation changed.
 func (g *PLEG) Changed() *pod.Inbox[pod.UID] { return g.changed }
 
-// Subscribe returns an inbox that gets every pod whose observation changed, whoever waited for it.
+// Subscribe returns an inbox that gets every pod whose observation changed, even if a worker waited
+// for it.
 func (g *PLEG) Subscribe() *pod.Inbox[pod.UID] {
 	in, _ := g.observed.Subscribe()
 	return in
 }
 
-// Refresh has the pod read again: what a reading adds to what the runtime says has changed. It does
-// not block.
+// Refresh schedules a read of the pod, after a change in what a read adds to the runtime's status.
+// It does not block.
 func (g *PLEG) Refresh(uid pod.UID) { g.inbox.Put(uid) }
 
-// Restored has an element when the runtime is back after it could not be reached: passes that
-// failed meanwhile are worth trying again.
+// Restored has an element when the runtime has recovered: passes that failed meanwhile can be
+// retried.
 func (g *PLEG) Restored() <-chan struct{} { return g.restored }
 
-// Relisted is closed once the runtime was listed for the first time: from then on Known is
-// complete.
+// Relisted is closed after the first list of the runtime's pods: from then on Known is complete.
 func (g *PLEG) Relisted() <-chan struct{} { return g.relisted }
 
-// Health returns nil while relisting works, else why it does not: the last one failed, or the call
-// that the present one hangs in.
+// Health returns nil while relisting works, else the cause: the last relist failed, or the call in
+// which the present one hangs.
 func (g *PLEG) Health() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -174,28 +173,29 @@ func (g *PLEG) Health() error {
 	return g.health.Err()
 }
 
-// StreamHealth returns nil while the runtime sends events, else why it does not.
+// StreamHealth returns nil while the runtime sends events, else the cause.
 func (g *PLEG) StreamHealth() error { return g.stream.health.Err() }
 
 // Streaming reports whether the runtime's event stream is open.
 func (g *PLEG) Streaming() bool { return g.stream.open.Load() }
 
-// Broke has an element after the runtime's event stream has ended, as when the runtime exits.
+// Broke has an element after the runtime's event stream has ended, for example when the runtime
+// exits.
 func (g *PLEG) Broke() <-chan struct{} { return g.stream.broke }
 
-// Run follows the runtime until ctx is done.
+// Run watches the runtime until ctx is done.
 func (g *PLEG) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer g.reads.Wait()
 	defer tasks.Wait()
 	tasks.Go(func() { g.follow(ctx) })
 
-	timer := time.NewTimer(0) // the first relist is at once
+	timer := time.NewTimer(0) // the first relist is immediate
 	defer timer.Stop()
 	var (
 		listed  = make(chan struct{}, 1)
-		listing bool // a relist is under way
-		again   bool // and another is to follow at once
+		listing bool // a relist is in progress
+		again   bool // another one follows immediately
 		second  bool // the next relist is the one after the opening of the stream
 	)
 	soon := func() {
@@ -246,7 +246,7 @@ func (g *PLEG) Run(ctx context.Context) error {
 	}
 }
 
-// nextRelist returns how long after a relist the next one begins, if nothing asks for one before.
+// nextRelist returns the delay until the next relist, unless one is requested earlier.
 func (g *PLEG) nextRelist() time.Duration {
 	g.mu.Lock()
 	overflow := g.overflow
@@ -260,8 +260,8 @@ func (g *PLEG) nextRelist() time.Duration {
 	return relistPeriod
 }
 
-// follow keeps one event stream open. Its goroutine does nothing but receive and put: a stalled
-// reader stalls the runtime.
+// follow maintains one event stream. Its goroutine only receives and puts: a stalled reader stalls
+// the runtime.
 func (g *PLEG) follow(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -271,7 +271,7 @@ func (g *PLEG) follow(ctx context.Context) {
 			g.metrics.streamOpened(openedAt.Sub(began))
 			g.stream.open.Store(true)
 			g.stream.opened.Store(true)
-			if !g.stream.polling.Load() { // a stream that keeps breaking must last first
+			if !g.stream.polling.Load() { // a stream that broke repeatedly must prove stable first
 				g.stream.health.Set(nil)
 			}
 			g.stream.notify()
@@ -298,7 +298,7 @@ func (g *PLEG) follow(ctx context.Context) {
 			if g.stream.startPolling() {
 				g.log.Info("the container runtime offers no events: relisting every second")
 			}
-			failures, wait = 0, relistPeriod // it may be replaced by one that does
+			failures, wait = 0, relistPeriod // the runtime may be replaced by one with events
 		case errors.Is(err, cri.ErrUnavailable):
 			g.log.Warn("container runtime event stream broke", "error", err)
 			g.setHealth(err)
@@ -319,7 +319,7 @@ func (g *PLEG) follow(ctx context.Context) {
 	}
 }
 
-// relist compares what the runtime lists with the cache and reads every pod that differs.
+// relist compares the runtime's list with the cache and reads every pod that differs.
 func (g *PLEG) relist(ctx context.Context) {
 	began, interval := time.Now(), time.Duration(0)
 	if !g.lastRelist.IsZero() {
@@ -355,7 +355,7 @@ func (g *PLEG) relist(ctx context.Context) {
 			return
 		}
 	}
-	pods = nil // it is large on a large node, and the readings may take a while
+	pods = nil // large on a large node, and the reads may take a while
 	g.once.Do(func() {
 		for _, uid := range read {
 			if _, err := g.Observe(ctx, uid, 0); err != nil {
@@ -366,11 +366,11 @@ func (g *PLEG) relist(ctx context.Context) {
 	})
 }
 
-// list lists the runtime's pods, and reports a runtime that does not answer.
+// list lists the runtime's pods, and reports a runtime that does not respond.
 func (g *PLEG) list(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error) {
 	ctx, waitsFor := cri.WithTrace(ctx)
 	g.mu.Lock()
-	g.overflow = false // what was not read until now differs from the list
+	g.overflow = false // pods not read until now differ from the list
 	g.listing = &listing{time.Now(), waitsFor}
 	g.mu.Unlock()
 	stalled := time.AfterFunc(stallAfter, func() {

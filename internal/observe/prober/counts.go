@@ -10,28 +10,26 @@ import (
 	"berth/internal/runtime/action"
 )
 
-// DurationBuckets are the upper bounds, in seconds, by which the durations of attempts are counted:
-// the default ones of Prometheus, which the kubelet's prober_probe_duration_seconds has.
+// DurationBuckets are the upper bounds, in seconds, of the buckets of attempt durations:
+// Prometheus' defaults, as in the kubelet's prober_probe_duration_seconds.
 var DurationBuckets = [...]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// Count is what came of the attempts of one probe since the agent began.
+// Count holds the results of the attempts of one probe since the agent started.
 type Count struct {
-	Pod       *v1.Pod // shared; not to be changed
+	Pod       *v1.Pod // shared; must not be modified
 	Container string
 	Kind      string // Liveness, Readiness, Startup
-	// Successful, Failed and Unknown are the attempts by their results; those with a warning are
-	// successful.
+	// Successful, Failed and Unknown count attempts by result; those with a warning are successful.
 	Successful, Failed, Unknown uint64
-	// Late are the attempts that began a second or more after they were due.
+	// Late counts attempts that began a second or more after their deadline.
 	Late uint64
-	// Seconds is how long the attempts took together. Buckets are how many took no longer than each
-	// of DurationBuckets.
+	// Seconds is the total duration of the attempts. Buckets count those that took no longer than
+	// each of DurationBuckets.
 	Seconds float64
 	Buckets [len(DurationBuckets)]uint64
 }
 
-// Counts returns the counts of all probes that there are, ordered by namespace, pod, container and
-// kind.
+// Counts returns the counts of all present probes, ordered by namespace, pod, container and kind.
 func (m *Manager) Counts() []Count {
 	m.mu.Lock()
 	var out []Count
@@ -52,7 +50,7 @@ func (m *Manager) Counts() []Count {
 	return out
 }
 
-// counts are a probe's; small, since there may be thousands.
+// counts are the counts of one probe; small, since there may be thousands.
 type counts struct {
 	successful, failed, unknown, late uint32
 	took                              time.Duration

@@ -1,21 +1,21 @@
 // Package prober (probeManager) runs the liveness, readiness and startup probes of all pods and
-// keeps what they say of each incarnation of a container.
+// stores the results for each incarnation of a container.
 //
-//	podsync ── Sync: what runs ──► deadlines ──► attempts ──► thresholds ── verdict changed ──► Results ──► syncLoop
-//	                                   ▲                          │
-//	                                   └──── the next period ◄────┘
+//	podsync ── Sync ──► deadlines ──► attempts ──► thresholds ── change ──► Results ──► syncLoop
+//	                        ▲                          │
+//	                        └──── the next period ◄────┘
 //
 // One goroutine sleeps until the earliest deadline of all probes, so that a probe costs a heap
-// entry and no goroutine or timer of its own. An attempt that is under way has a goroutine. So many
-// attempts run at a time as there are places; one that has waited for a place for patience gets
-// another, so that hanging probes never hold up the rest, and an instant at which all probes are
-// due is no flood. No pod has more than placesPerPod.
+// entry and no goroutine or timer of its own. A running attempt has a goroutine. The number of
+// concurrent attempts is limited to places; an attempt that has waited for patience gets an
+// additional place, so that hanging probes never block the others, and simultaneous deadlines cause
+// no burst. No pod has more than placesPerPod.
 //
-// Verdicts are kept in a file, by container id, so that the next agent goes on where this one
-// ended: a container that was ready stays ready until attempts fail as often as its threshold says.
+// Results are persisted by container ID, so that the next agent continues from them: a container
+// that was ready stays ready until attempts fail as often as its threshold requires.
 //
-// Owns: when probes run, the verdicts of liveness, readiness and startup probes, the file that
-// keeps them.
-// Reads: observations, as podsync hands them over.
+// Owns: the schedule of probes, the results of liveness, readiness and startup probes, the
+// checkpoint of them.
+// Reads: observations passed in by podsync.
 // Never: kills or restarts a container, writes a status, polls.
 package prober

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// keptVersion is the version of the file's form.
+	// keptVersion is the version of the file format.
 	keptVersion = 2
 
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
 
-// savedPod is what is kept of one pod, by incarnation.
+// savedPod is the persisted state of one pod, by incarnation.
 type savedPod map[pod.ContainerID]savedVerdicts
 
-// savedVerdicts are the verdicts that outlive the agent; that of liveness does not, since its first
-// failures are soon seen again.
+// savedVerdicts are the persisted results; liveness is not among them, since its failures soon
+// recur.
 type savedVerdicts struct {
 	Readiness savedVerdict `json:"readiness,omitempty"`
 	Startup   savedVerdict `json:"startup,omitempty"`
 }
 
-// savedVerdict is a verdict in words; an unknown one is empty.
+// savedVerdict is a result as text; an unknown one is empty.
 type savedVerdict pod.ProbeVerdict
 
 // MarshalText implements encoding.TextMarshaler.
@@ -48,8 +48,8 @@ func (v *savedVerdict) UnmarshalText(b []byte) error {
 	return fmt.Errorf("verdict %q is none of unknown, success and failure", b)
 }
 
-// newFile returns the file of the manager's verdicts. They end with the boot of the machine: no
-// container outlives that.
+// newFile returns the checkpoint of the manager's results. They are valid for one boot of the
+// machine: no container outlives it.
 func (m *Manager) newFile() *checkpoint.WarmTable[pod.UID, savedPod] {
 	return checkpoint.NewTable(checkpoint.TableConfig[pod.UID, savedPod]{
 		Path: m.Path, Version: keptVersion, What: "verdicts of probes", Log: m.Log,
@@ -57,8 +57,8 @@ func (m *Manager) newFile() *checkpoint.WarmTable[pod.UID, savedPod] {
 	})
 }
 
-// Load reads what the agent before this one knew. It is called once, before the first Sync. A file
-// that cannot be read is set aside: the probes then begin as for containers that nobody has probed.
+// Load reads the results of the previous agent. It must be called once, before the first Sync. An
+// unreadable file is set aside: the probes then start as for new containers.
 func (m *Manager) Load() {
 	saved, err := m.file.Load()
 	if err != nil {
@@ -73,14 +73,14 @@ func (m *Manager) Load() {
 	m.mu.Unlock()
 }
 
-// Write has the verdicts written as they are now, and waits until that was tried.
+// Write writes the current results, and waits until that was tried.
 func (m *Manager) Write(ctx context.Context) { m.file.Flush(ctx) }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns why and since when the file cannot be written, or nil.
 func (m *Manager) Health() error { return m.file.Health() }
 
-// bootID names the boot of the machine; "" where the kernel does not say, so that all boots count
-// as one.
+// bootID identifies the boot of the machine; "" if the kernel does not report it, so that all boots
+// count as one.
 func bootID() string {
 	b, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -89,13 +89,13 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// allToKeep returns the verdicts of all incarnations, those that were restored and not seen yet
-// included.
+// allToKeep returns the results of all incarnations, including restored ones that were not seen
+// yet.
 func (m *Manager) allToKeep() map[pod.UID]savedPod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[pod.UID]savedPod, len(m.pods)+len(m.restored))
-	maps.Copy(out, m.restored) // whose elements are never changed
+	maps.Copy(out, m.restored) // its elements are never modified
 	for uid, pp := range m.pods {
 		if s := pp.toKeep(); len(s) > 0 {
 			out[uid] = s
@@ -104,7 +104,7 @@ func (m *Manager) allToKeep() map[pod.UID]savedPod {
 	return out
 }
 
-// toKeep returns the verdicts that are kept of a pod, if there are any.
+// toKeep returns the results to persist for a pod, if any.
 func (m *Manager) toKeep(uid pod.UID) (savedPod, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,12 +134,12 @@ func (pp *podProbes) toKeep() savedPod {
 	return s
 }
 
-// knownOf returns what an earlier agent knew of the incarnation, by the file, else by the status
-// that it reported.
+// knownOf returns an earlier agent's results for the incarnation: from the file, else from the
+// reported status.
 //
-// The reported readiness is the container's own, where the kubelet goes by the pod's condition, and
-// only for what has run for 10 s: another container's failure, or a new incarnation that was never
-// reported, does not mislead it.
+// The reported readiness is the container's own, where the kubelet uses the pod's condition, and
+// only for containers that have run for 10 s: another container's failure, or a new incarnation
+// that was never reported, does not distort it.
 func (m *Manager) knownOf(c *container, cs *pod.ContainerStatus, saved savedPod) (known [kinds]pod.ProbeVerdict) {
 	if s, ok := saved[cs.ID]; ok {
 		known[readiness], known[startup] = pod.ProbeVerdict(s.Readiness), pod.ProbeVerdict(s.Startup)
@@ -158,7 +158,7 @@ func (m *Manager) knownOf(c *container, cs *pod.ContainerStatus, saved savedPod)
 	return known
 }
 
-// reported returns the status of the incarnation that the pod came with, or nil.
+// reported returns the incarnation's status in the pod, or nil.
 func reported(p *v1.Pod, name string, id pod.ContainerID) *v1.ContainerStatus {
 	for _, list := range [][]v1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		if s := lifecycle.FindStatus(list, name); s != nil {

@@ -17,8 +17,8 @@ import (
 	"berth/internal/runtime/action"
 )
 
-// Actions does one attempt of a probe, within the probe's timeoutSeconds. An attempt that could not
-// be made is action.Unknown.
+// Actions makes one attempt of a probe, within the probe's timeoutSeconds. An attempt that could
+// not be made is action.Unknown.
 type Actions interface {
 	Probe(ctx context.Context, t action.Target, p *v1.Probe) action.Result
 }
@@ -28,33 +28,32 @@ type Recorder interface {
 	Event(p *v1.Pod, container, eventtype, reason, message string)
 }
 
-// Config is what a Manager needs.
+// Config is the configuration of a Manager.
 type Config struct {
 	Actions  Actions
 	Recorder Recorder
 	Journal  *journal.Journal
 	Log      *slog.Logger
-	// Path is the file that keeps verdicts for the next agent; its folder must exist when Run is
-	// called. "": they end with this agent.
+	// Path is the file that persists results for the next agent; its directory must exist when Run
+	// is called. "": results are not persisted.
 	Path string
-	// HostIPs returns the node's addresses, primary first: pods on the host's network are probed
-	// there.
+	// HostIPs returns the node's addresses, primary first: host-network pods are probed there.
 	HostIPs func() []string
 }
 
 // Manager is probeManager. It is safe for concurrent use.
 type Manager struct {
 	Config
-	began   time.Time // when the agent did
+	began   time.Time // when the agent started
 	jitter  func(most time.Duration) time.Duration
 	results *pod.Inbox[pod.UID]
-	wake    chan struct{} // capacity 1; there may be something to do before until
+	wake    chan struct{} // capacity 1; the schedule may have work before until
 	file    *checkpoint.WarmTable[pod.UID, savedPod]
-	unkept  *pod.Inbox[pod.UID] // pods whose verdicts may be others than in the file; told with mu held, before anybody sees them
+	unkept  *pod.Inbox[pod.UID] // pods whose results may differ from the file; put under mu, before readers see them
 
 	mu       sync.Mutex
 	pods     map[pod.UID]*podProbes // guarded by mu; pods with probes
-	restored map[pod.UID]savedPod   // guarded by mu; what the file kept of pods that were not seen yet
+	restored map[pod.UID]savedPod   // guarded by mu; from the file, of pods that were not seen yet
 	schedule schedule               // guarded by mu
 }
 
@@ -64,8 +63,8 @@ type podProbes struct {
 	ip          string
 	containers  []*container
 	terminating bool
-	attempts    int       // under way, those that were cancelled included
-	waiting     list.List // probes that are overdue while the pod has all the places that it may have
+	attempts    int       // running, including cancelled ones
+	waiting     list.List // overdue probes while the pod has its maximum number of places
 }
 
 // container is a container with probes; its spec is that of the first Sync.
@@ -73,7 +72,7 @@ type container struct {
 	pod     *podProbes
 	spec    *v1.Container
 	sidecar bool
-	probes  [kinds]*probe // nil for kinds that it has not
+	probes  [kinds]*probe // nil for absent kinds
 
 	id      pod.ContainerID // the newest incarnation, "" before the first
 	running bool
@@ -90,13 +89,13 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Results names the pods of which a probe's verdict changed.
+// Results returns the inbox of the pods of which a probe result changed.
 func (m *Manager) Results() *pod.Inbox[pod.UID] { return m.results }
 
-// Sync brings the pod's probes in line with what was observed of it: those of a container that has
-// come to run begin, those of one that no longer runs rest, and a new incarnation is judged anew. A
-// readiness probe whose container has started and is not ready is run at once. It is called with
-// each observation that a pass begins with, before the pass asks for verdicts, and does not block.
+// Sync updates the pod's probes from its observation: those of a container that has started begin,
+// those of one that has exited are suspended, and a new incarnation starts without results. A
+// readiness probe whose container has started and is not ready runs immediately. It is called with
+// each observation at the start of a pass, before the pass reads results, and does not block.
 func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 	now := time.Now()
 	m.mu.Lock()
@@ -120,7 +119,7 @@ func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 	var said []journal.Entry
 	saved, ok := m.restored[p.UID]
 	if ok {
-		delete(m.restored, p.UID) // what is not claimed now is of containers that are gone
+		delete(m.restored, p.UID) // unclaimed results are of removed containers
 		m.unkept.Put(p.UID)
 	}
 	for _, c := range pp.containers {
@@ -132,8 +131,8 @@ func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 	}
 }
 
-// newPodProbes returns the probes that the pod asks for, nil if none. Plain init containers and
-// ephemeral ones cannot have any.
+// newPodProbes returns the pod's probes, nil if it has none. Plain init containers and ephemeral
+// ones cannot have any.
 func newPodProbes(p *v1.Pod) *podProbes {
 	pp := &podProbes{}
 	add := func(spec *v1.Container, sidecar bool) {
@@ -184,7 +183,7 @@ func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, sav
 	return said
 }
 
-// beginIncarnationLocked makes the probes judge the incarnation anew, from what is known of it.
+// beginIncarnationLocked resets the probes for the incarnation, with the known results.
 func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, saved savedPod) (said []journal.Entry) {
 	c.id, c.running = cs.ID, false
 	known := m.knownOf(c, cs, saved)
@@ -205,9 +204,9 @@ func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, 
 	return said
 }
 
-// setNotBeforeLocked sets when the probes of a container that has come to run may be tried at
-// first. Those of containers that an earlier agent started are spread over their period, since
-// otherwise all probes of the node would run in the moment in which the agent starts.
+// setNotBeforeLocked sets the time of the first attempt for the probes of a started container.
+// Those of containers from an earlier agent are spread over their period, since otherwise all
+// probes of the node would run at the agent's start.
 func (m *Manager) setNotBeforeLocked(c *container, startedAt, now time.Time) {
 	ran := max(now.Sub(startedAt), 0) // the runtime's clock may be ahead
 	if startedAt.IsZero() {
@@ -224,8 +223,7 @@ func (m *Manager) setNotBeforeLocked(c *container, startedAt, now time.Time) {
 	}
 }
 
-// armLocked gives deadlines to the probes of the container that are to run, and takes them from the
-// others.
+// armLocked sets the deadlines of the container's active probes, and removes those of the others.
 func (m *Manager) armLocked(c *container, now time.Time) {
 	for _, p := range c.probes {
 		switch {
@@ -238,9 +236,9 @@ func (m *Manager) armLocked(c *container, now time.Time) {
 	}
 }
 
-// Terminating ends the liveness and startup probes of the pod's regular containers: nobody is to
-// kill or await what is being stopped. All others run until their containers have ended. Sync comes
-// first for a pod that was not seen before.
+// Terminating stops the liveness and startup probes of the pod's regular containers, which must not
+// affect containers that are being stopped. All other probes run until their containers have
+// exited. Sync must come first for a new pod.
 func (m *Manager) Terminating(uid pod.UID) {
 	m.mu.Lock()
 	defer m.unlock()
@@ -260,7 +258,7 @@ func (m *Manager) Terminating(uid pod.UID) {
 	}
 }
 
-// Remove forgets the pod and ends its probes.
+// Remove deletes the pod and stops its probes.
 func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
 	defer m.unlock()
@@ -283,7 +281,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.unkept.Put(uid)
 }
 
-// Verdicts returns what the pod's probes say of the newest incarnations.
+// Verdicts returns the pod's probe results for the newest incarnations.
 func (m *Manager) Verdicts(uid pod.UID) pod.ProbeVerdicts {
 	m.mu.Lock()
 	defer m.mu.Unlock()

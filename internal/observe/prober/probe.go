@@ -10,7 +10,7 @@ import (
 	"berth/internal/record/journal"
 )
 
-// kind is what a probe is for.
+// kind is the kind of a probe.
 type kind int
 
 const (
@@ -22,22 +22,21 @@ const (
 
 func (k kind) String() string { return [...]string{"liveness", "readiness", "startup"}[k] }
 
-// title is the kind as events begin with it.
+// title is the kind as the prefix of events.
 func (k kind) title() string { return [...]string{"Liveness", "Readiness", "Startup"}[k] }
 
-// initial is the verdict on an incarnation that was not tried yet: it is not killed, and gets no
-// traffic, for want of an answer.
+// initial is the result before the first attempt: the container is not killed, and gets no traffic.
 func (k kind) initial() pod.ProbeVerdict {
 	return [...]pod.ProbeVerdict{liveness: pod.ProbeSuccess, readiness: pod.ProbeFailure, startup: pod.ProbeUnknown}[k]
 }
 
-// thresholds say when a probe is tried and how many equal results in a row make a verdict.
+// thresholds are the period of a probe and the consecutive results that change its result.
 type thresholds struct {
 	period           time.Duration
 	success, failure int
 }
 
-// thresholdsOf returns the probe's, or the API's defaults where it has none.
+// thresholdsOf returns the probe's thresholds, with the API's defaults.
 func thresholdsOf(p *v1.Probe) thresholds {
 	or := func(v, unset int32) int {
 		if v > 0 {
@@ -52,17 +51,16 @@ func thresholdsOf(p *v1.Probe) thresholds {
 	}
 }
 
-// tally is a verdict and the results since that may change it.
+// tally is a result and the attempts since that may change it.
 type tally struct {
 	verdict pod.ProbeVerdict
-	// confirmed: the verdict follows from results, instead of being what an incarnation begins
-	// with.
+	// confirmed is true if the verdict follows from attempts, instead of being the initial one.
 	confirmed bool
-	last      pod.ProbeVerdict // of the newest result
-	inARow    int              // how many results up to the newest were equal
+	last      pod.ProbeVerdict // of the newest attempt
+	inARow    int              // number of consecutive equal results up to the newest
 }
 
-// nextTally counts one more result, which is success or failure.
+// nextTally counts one more attempt with the result success or failure.
 func nextTally(t tally, result pod.ProbeVerdict, th thresholds) tally {
 	if result != t.last {
 		t.last, t.inARow = result, 0
@@ -91,22 +89,22 @@ type probe struct {
 
 	// Of the newest incarnation:
 	tally
-	held      bool      // until a new incarnation: its verdict is final, or nobody asks any more
+	held      bool      // until a new incarnation: its result is final, or not needed any more
 	notBefore time.Time // of the first attempt
 	began     time.Time // the newest attempt; zero before the first
 
-	// Of the schedule. It is in the heap, in a queue, or under way, or neither.
+	// State of the schedule: in the heap, in a queue, running, or none of these.
 	due     time.Time
 	index   int           // in the heap, or notInHeap
-	queue   *list.List    // in which it waits, or nil
+	queue   *list.List    // the queue in which it waits, or nil
 	element *list.Element // in queue
-	since   time.Time     // when it came into queue
+	since   time.Time     // when it was added to queue
 	crowded bool          // it has waited for a place of its pod
-	current *attempt      // under way, or nil
+	current *attempt      // running, or nil
 	late    bool          // the newest attempt began late
 }
 
-// begin makes the probe judge a new incarnation. known is what an earlier agent knew of it.
+// begin resets the probe for a new incarnation. known is an earlier agent's result.
 func (p *probe) begin(known pod.ProbeVerdict) {
 	p.tally, p.held, p.notBefore, p.began = tally{verdict: p.kind.initial()}, false, time.Time{}, time.Time{}
 	if known != pod.ProbeUnknown {
@@ -115,14 +113,14 @@ func (p *probe) begin(known pod.ProbeVerdict) {
 	p.hold()
 }
 
-// hold ends the attempts on this incarnation if its verdict is final.
+// hold stops the attempts on this incarnation if its result is final.
 func (p *probe) hold() {
 	final := p.kind == liveness && p.verdict == pod.ProbeFailure || p.kind == startup && p.verdict != pod.ProbeUnknown
 	p.held = p.held || final
 }
 
-// end ends the probe with its pod if it is one that ends then: nothing waits for it and nothing
-// follows from it.
+// end stops the probe of a terminating pod unless it is a readiness probe or of a sidecar: its
+// result has no effect.
 func (p *probe) end() {
 	if p.kind == readiness || p.container.sidecar {
 		return
@@ -130,16 +128,16 @@ func (p *probe) end() {
 	p.tally, p.held = tally{verdict: pod.ProbeSuccess}, true
 }
 
-// runs reports whether the probe is to be tried again and again now.
+// runs reports whether the probe is active.
 func (p *probe) runs() bool {
 	s := p.container.probes[startup]
 	return p.container.running && !p.held && (p.kind == startup || s == nil || s.verdict == pod.ProbeSuccess)
 }
 
-// isIdle reports whether the probe has no deadline, waits for no place and is not under way.
+// isIdle reports whether the probe has no deadline, waits for no place and is not running.
 func (p *probe) isIdle() bool { return p.index == notInHeap && p.queue == nil && p.current == nil }
 
-// entry returns a line of the pod's journal.
+// entry returns an entry for the pod's journal.
 func (p *probe) entry(decision string) journal.Entry {
 	o := p.container.pod.pod
 	return journal.Entry{

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// tries is how often an attempt is made anew at once when it could not be made.
+	// tries is the number of immediate tries of an attempt that could not be made.
 	tries = 3
-	// journalOutput is how many bytes of an attempt's output the journal keeps.
+	// journalOutput is the number of bytes of an attempt's output in the journal.
 	journalOutput = 1 << 10
 )
 
-// Run runs probes until ctx is done and every attempt has ended.
+// Run runs probes until ctx is done and every attempt has returned.
 func (m *Manager) Run(ctx context.Context) error {
 	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
-	keeper.Go(func() { _ = m.file.Run(keeping) }) // it ends as its context does
+	keeper.Go(func() { _ = m.file.Run(keeping) }) // returns when its context is done
 	m.loop(ctx)
 	stopKeeping()
 	keeper.Wait()
 	return ctx.Err()
 }
 
-// loop begins attempts when they are due. There is a timer only while there is a deadline.
+// loop starts attempts when they are due. There is a timer only while there is a deadline.
 func (m *Manager) loop(ctx context.Context) {
 	var attempts sync.WaitGroup
 	defer attempts.Wait()
@@ -70,7 +70,7 @@ func (m *Manager) loop(ctx context.Context) {
 	}
 }
 
-// try makes the attempt and draws the consequences.
+// try makes the attempt and processes its result.
 func (m *Manager) try(a *attempt) {
 	if a.note != nil {
 		m.Journal.Record(*a.note)
@@ -84,11 +84,11 @@ func (m *Manager) try(a *attempt) {
 	m.finish(a, r)
 }
 
-// finish counts the result, schedules the next attempt and tells who is to know.
+// finish counts the result, schedules the next attempt and reports changes.
 func (m *Manager) finish(a *attempt, r action.Result) {
 	m.mu.Lock()
 	now := time.Now()
-	ended := a.ctx.Err() != nil // by the agent's end, the pod's, or that of the incarnation
+	ended := a.ctx.Err() != nil // the agent stops, or the pod or incarnation has ended
 	m.schedule.finish(a)
 	if a.current != a || ended {
 		m.unlock()
@@ -99,8 +99,8 @@ func (m *Manager) finish(a *attempt, r action.Result) {
 	owner := a.container.pod.pod
 	changed, entry := m.countLocked(a, r, now)
 	if a.runs() {
-		// From the attempt's beginning rather than its deadline, so that attempts that had to wait
-		// for each other spread.
+		// From the attempt's beginning rather than its deadline, so that attempts that waited for
+		// each other spread out.
 		m.schedule.set(a.probe, later(now, a.began.Add(a.period)))
 	}
 	m.unlock()
@@ -116,9 +116,8 @@ func (m *Manager) finish(a *attempt, r action.Result) {
 	}
 }
 
-// countLocked counts the result towards the verdict. It says whether that is another now, and
-// returns the line of the journal for it; also for a failure that the incarnation began with, once
-// that follows from results.
+// countLocked counts the attempt towards the result. It reports whether the result changed, and
+// returns the journal entry for it; also for an initial failure once it is confirmed.
 func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (changed bool, entry *journal.Entry) {
 	p := a.probe
 	result := pod.ProbeSuccess
@@ -152,7 +151,7 @@ func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (chang
 	return changed, &e
 }
 
-// reason tells how the verdict came about.
+// reason describes the cause of the result.
 func (p *probe) reason() string {
 	if p.verdict == pod.ProbeSuccess {
 		return fmt.Sprintf("successes in a row: %d, successThreshold: %d", p.inARow, p.thresholds.success)
@@ -162,7 +161,7 @@ func (p *probe) reason() string {
 
 type event struct{ reason, message string }
 
-// event returns what users are told of the attempt; nothing of a success without a remark.
+// event returns the event for the attempt; empty for a success without a warning.
 func (a *attempt) event(r action.Result) event {
 	switch title := a.kind.title(); r.Outcome {
 	case action.Failure:
@@ -176,7 +175,7 @@ func (a *attempt) event(r action.Result) event {
 	}
 }
 
-// clip returns the text's beginning if it is longer than most bytes.
+// clip truncates the text to most bytes.
 func clip(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// places is how many attempts run at a time as long as none of them is slow.
+	// places is the number of concurrent attempts as long as none of them is slow.
 	places = 64
-	// patience is how long an overdue probe waits for a place before it gets one more.
+	// patience is how long an overdue probe waits before it gets an additional place.
 	patience = 100 * time.Millisecond
-	// placesPerPod is how many attempts of one pod run at a time; its others wait for them, however
-	// long that takes.
+	// placesPerPod is the maximum number of concurrent attempts of one pod; its others wait without
+	// a time limit.
 	placesPerPod = 8
 
-	// lateness is how much later than its deadline an attempt begins that is late: the shortest
+	// lateness is the delay after its deadline from which an attempt counts as late: the shortest
 	// period.
 	lateness = time.Second
 
 	notInHeap = -1
 )
 
-// deadlines is a heap of probes, the one that is due first on top.
+// deadlines is a heap of probes, earliest deadline first.
 type deadlines []*probe
 
 func (d deadlines) Len() int           { return len(d) }
@@ -57,21 +57,21 @@ type attempt struct {
 	*probe
 	target action.Target
 	began  time.Time
-	note   *journal.Entry // to be recorded, or nil
+	note   *journal.Entry // journal entry to record, or nil
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// schedule is when which probe runs. The zero value has none.
+// schedule holds the deadlines, queue and running attempts. The zero value is empty.
 type schedule struct {
 	deadlines deadlines
-	waiting   list.List // overdue probes of pods that may have a place, in the order in which they are to have one
-	attempts  int       // under way, those that were cancelled included
-	until     time.Time // when the loop looks by itself; zero: not before it is woken
-	rounds    int       // how often the loop looked
+	waiting   list.List // overdue probes of pods below their limit, in the order in which they get places
+	attempts  int       // running, including cancelled ones
+	until     time.Time // when the loop wakes by itself; zero: only when woken
+	rounds    int       // number of iterations of the loop
 }
 
-// set gives the probe a deadline.
+// set sets the probe's deadline.
 func (s *schedule) set(p *probe, due time.Time) {
 	p.due = due
 	if p.index != notInHeap {
@@ -81,15 +81,15 @@ func (s *schedule) set(p *probe, due time.Time) {
 	heap.Push(&s.deadlines, p)
 }
 
-// remove takes the probe from wherever it is. An attempt that is under way is cancelled, and counts
-// for nothing.
+// remove removes the probe from the schedule. A running attempt is cancelled, and its result
+// ignored.
 func (s *schedule) remove(p *probe) {
 	if p.index != notInHeap {
 		heap.Remove(&s.deadlines, p.index)
 	}
 	if p.queue != nil {
 		p.leave()
-		s.passOn(p.container.pod) // it may have been the one for which its pod has a place
+		s.passOn(p.container.pod) // it may have held the pod's position in the queue
 	}
 	if p.current != nil {
 		p.current.cancel()
@@ -97,12 +97,12 @@ func (s *schedule) remove(p *probe) {
 	}
 }
 
-// wait makes the probe the last of a queue.
+// wait appends the probe to a queue.
 func (p *probe) wait(q *list.List, since time.Time) {
 	p.queue, p.element, p.since = q, q.PushBack(p), since
 }
 
-// leave takes the probe from the queue in which it waits, if any.
+// leave removes the probe from its queue, if any.
 func (p *probe) leave() {
 	if p.queue != nil {
 		p.queue.Remove(p.element)
@@ -110,7 +110,7 @@ func (p *probe) leave() {
 	}
 }
 
-// takeDue returns the attempts that begin now, their contexts below ctx.
+// takeDue returns the attempts that start now, with contexts derived from ctx.
 func (s *schedule) takeDue(ctx context.Context, now time.Time) (out []*attempt) {
 	for len(s.deadlines) > 0 && !s.deadlines[0].due.After(now) {
 		p := heap.Pop(&s.deadlines).(*probe)
@@ -136,7 +136,7 @@ func (s *schedule) takeDue(ctx context.Context, now time.Time) (out []*attempt) 
 	return out
 }
 
-// begin makes the probe one that is under way.
+// begin starts an attempt of the probe.
 func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt {
 	c := p.container
 	a := &attempt{probe: p, target: action.Target{ID: c.id, Container: c.spec, PodIP: c.pod.ip}, began: now}
@@ -163,7 +163,7 @@ func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt 
 	return a
 }
 
-// finish gives back the places of an attempt.
+// finish releases the places of an attempt.
 func (s *schedule) finish(a *attempt) {
 	a.cancel()
 	owner := a.container.pod
@@ -172,7 +172,7 @@ func (s *schedule) finish(a *attempt) {
 	s.passOn(owner)
 }
 
-// passOn lets the probe that has waited longest for a place of its pod wait for one of the node.
+// passOn moves the longest-waiting probe of the pod to the node's queue.
 func (s *schedule) passOn(owner *podProbes) {
 	if first := owner.waiting.Front(); first != nil {
 		p := first.Value.(*probe)
@@ -182,7 +182,7 @@ func (s *schedule) passOn(owner *podProbes) {
 	}
 }
 
-// next returns when takeDue has something to do; zero: not by the passing of time.
+// next returns when takeDue has work; zero: only after a change.
 func (s *schedule) next() time.Time {
 	var at time.Time
 	if len(s.deadlines) > 0 {
@@ -200,7 +200,7 @@ func (s *schedule) next() time.Time {
 	return at
 }
 
-// unlock unlocks mu after a change. It wakes the loop if that would sleep too long now.
+// unlock unlocks mu after a change. It wakes the loop if that would now sleep too long.
 func (m *Manager) unlock() {
 	next := m.schedule.next()
 	early := !next.IsZero() && (m.schedule.until.IsZero() || next.Before(m.schedule.until))

@@ -6,18 +6,19 @@ import (
 	"berth/internal/pod"
 )
 
-// State is how one probe of a container stands.
+// State is the state of one probe of a container.
 type State struct {
 	Container string
 	Kind      string           // liveness, readiness or startup
-	Last      pod.ProbeVerdict // the newest result; unknown before the first
-	// InARow is how many results up to the newest were as that one, Needed how many make a verdict.
+	Last      pod.ProbeVerdict // of the newest attempt; unknown before the first
+	// InARow is the number of consecutive equal results up to the newest, Needed the number that
+	// changes the result.
 	InARow, Needed int
-	// Next is when it is tried again; zero while it is not to be tried, or is under way.
+	// Next is the time of the next attempt; zero if none is due, or one is running.
 	Next time.Time
 }
 
-// States returns how the probes of the pod stand, in the order of its containers.
+// States returns the states of the pod's probes, in the order of its containers.
 func (m *Manager) States(uid pod.UID) []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,33 +12,31 @@ import (
 	"berth/internal/pod"
 )
 
-// asksAtOnce bounds the volumes that are asked for at a time; some drivers answer slowly, and some
-// servers never.
+// asksAtOnce bounds concurrent volume queries; some drivers respond slowly, and some servers never.
 const asksAtOnce = 8
 
-// VolumeUse is what is used of a volume; numbers that are not known are 0.
+// VolumeUse is the usage of a volume; unknown numbers are 0.
 type VolumeUse struct {
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
-	// Abnormal says whether the volume is in a bad state; nil: its driver does not say.
+	// Abnormal is true if the volume is in an abnormal state; nil: the driver does not report it.
 	Abnormal *bool
-	// Source is who tells: "statfs", "block", or a driver.
+	// Source is the source of the numbers: "statfs", "block", or a driver.
 	Source string
 }
 
-// ClaimUse is what is used of the volume behind a claim.
+// ClaimUse is the usage of the volume of a claim.
 type ClaimUse struct {
 	Namespace, Claim string
 	VolumeUse
 }
 
-// volumeKey is a volume of a pod.
 type volumeKey struct {
 	uid    pod.UID
 	volume string
 }
 
-// volumeUses remembers what others say is used of volumes.
+// volumeUses caches the usage of volumes that other components report.
 type volumeUses struct {
 	cfg     *Config
 	metrics *metrics
@@ -51,12 +49,12 @@ func newVolumeUses(cfg *Config, m *metrics) *volumeUses {
 	return u
 }
 
-// isAsked reports whether what is used of the volume is for others to say.
+// isAsked reports whether another component reports the volume's usage.
 func isAsked(v *v1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil || v.NFS != nil
 }
 
-// ask asks what is used of a volume.
+// ask queries the usage of a volume.
 func (u *volumeUses) ask(ctx context.Context, k volumeKey) (VolumeUse, error) {
 	p, ok := u.cfg.Pod(k.uid)
 	if !ok || u.cfg.Volume == nil {
@@ -81,7 +79,7 @@ func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeSt
 	return out
 }
 
-// begin asks for the volumes of the pod that others keep, side by side.
+// begin queries the usage of the pod's volumes that other components report, in parallel.
 func (u *volumeUses) begin(p *v1.Pod) {
 	period, ok := u.period()
 	for i := range p.Spec.Volumes {
@@ -91,7 +89,7 @@ func (u *volumeUses) begin(p *v1.Pod) {
 	}
 }
 
-// period returns how long what is known of volumes holds; false when they are not computed.
+// period returns how long volume usage is cached; false if it is not computed.
 func (u *volumeUses) period() (time.Duration, bool) {
 	if u.cfg.VolumePeriod == 0 {
 		return defaultVolumePeriod, true
@@ -99,8 +97,8 @@ func (u *volumeUses) period() (time.Duration, bool) {
 	return u.cfg.VolumePeriod, u.cfg.VolumePeriod > 0
 }
 
-// Claims returns what is used of the volumes behind the claims of pods, each claim once. Those
-// without an answer in time are left out, and are there the next time.
+// Claims returns the usage of the volumes of pods' claims, each claim once. Volumes that do not
+// respond in time are left out until the next call.
 func (c *Collector) Claims(ctx context.Context) []ClaimUse {
 	period, ok := c.claimed.period()
 	if !ok {

@@ -10,21 +10,22 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// Collector answers what pods and the node use. It is safe for concurrent use.
+// Collector measures the resource usage of pods and the node. It is safe for concurrent use.
 type Collector struct {
 	Config
 	folders folders
 	proc    procFS
-	// sizes are those of directories, claimed what is used of volumes that others keep.
+	// sizes caches the sizes of directories, claimed the usage of volumes that other components
+	// report.
 	sizes   *remembered[string, Size]
 	claimed *volumeUses
-	layers  layers // of containers
+	layers  layers // writable layers of containers
 
-	// lock has an element while the reader of cgroups is free; it can be waited for as long as a
-	// context lasts. What follows belongs to whoever took it.
+	// lock has an element while the cgroup reader is free; a context can bound the wait for it. It
+	// guards the following fields.
 	lock    chan struct{}
 	cgroups *cgroupReader
-	timer   *time.Timer // forgets what is open and remembered
+	timer   *time.Timer // closes files and drops caches
 }
 
 // New returns a Collector that has not read anything.
@@ -52,13 +53,13 @@ func New(cfg Config) *Collector {
 	return c
 }
 
-// Run frees everything when ctx is done, and waits for walks under way.
+// Run releases all resources when ctx is done, and waits for running walks.
 func (c *Collector) Run(ctx context.Context) error {
 	var remembering sync.WaitGroup
 	remembering.Go(func() { c.sizes.run(ctx) })
 	remembering.Go(func() { c.claimed.uses.run(ctx) })
 	remembering.Wait()
-	<-c.lock // for good: nobody reads any more
+	<-c.lock // not released: no more reads
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -66,7 +67,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Read returns readings that are a second old at most.
+// Read returns readings that are at most a second old.
 func (c *Collector) Read(ctx context.Context) (*Readings, error) {
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
@@ -87,12 +88,12 @@ func (c *Collector) acquire(ctx context.Context) error {
 
 func (c *Collector) release() { c.lock <- struct{}{} }
 
-// forget frees what no question has needed for long.
+// forget releases what no recent request has used.
 func (c *Collector) forget() {
 	select {
 	case <-c.lock:
 	default:
-		return // a question is under way
+		return // a request is in progress
 	}
 	c.cgroups.closeAll()
 	c.layers.forget()
@@ -101,7 +102,7 @@ func (c *Collector) forget() {
 	c.release()
 }
 
-// postponeForget has everything forgotten later. The caller has the lock.
+// postponeForget restarts the timer. The caller holds the lock.
 func (c *Collector) postponeForget() {
 	if c.timer == nil {
 		c.timer = time.AfterFunc(idle, c.forget)

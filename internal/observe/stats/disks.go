@@ -12,21 +12,20 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// Disk is a mounted filesystem of a block device.
+// Disk is a mounted file system on a block device.
 type Disk struct {
-	Device         string // as it was mounted: /dev/vda1
+	Device         string // as mounted: /dev/vda1
 	Major, Minor   uint32
 	Capacity, Free uint64 // bytes
 	Inodes         uint64
 	InodesFree     uint64
-	// IO is what the kernel counts for the device (Documentation/admin-guide/iostats.rst); nil:
-	// nothing.
+	// IO are the kernel's counters of the device (Documentation/admin-guide/iostats.rst); nil:
+	// none.
 	IO *blockdevice.IOStats
 }
 
-// ReadDisks reads the filesystems of block devices that are mounted, each device once, by the
-// folder of /proc. Those in user space are left out: their process may hang, and who asks them with
-// it.
+// ReadDisks returns the mounted file systems on block devices, each device once; proc is the
+// directory of /proc. File systems in user space are left out: a call may hang with their process.
 func ReadDisks(proc string) ([]Disk, error) {
 	mounts, err := mount.ParseMountInfo(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {
@@ -44,7 +43,7 @@ func ReadDisks(proc string) ([]Disk, error) {
 	for _, m := range visible(mounts) {
 		var st unix.Statfs_t
 		if err := unix.Statfs(m.MountPoint, &st); err != nil {
-			continue // it is gone, or below another
+			continue // unmounted, or hidden by another mount
 		}
 		size := uint64(st.Frsize)
 		d := Disk{
@@ -60,7 +59,7 @@ func ReadDisks(proc string) ([]Disk, error) {
 	return out, nil
 }
 
-// visible returns one mount of each block device, the first one that no later mount hides.
+// visible returns one mount of each block device, the first that no later mount hides.
 func visible(mounts []mount.MountInfo) []mount.MountInfo {
 	last := make(map[string]int, len(mounts))
 	for _, m := range mounts {

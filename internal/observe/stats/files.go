@@ -11,16 +11,16 @@ import (
 // maxProcesses bounds the processes of a container whose open files are counted.
 const maxProcesses = 1000
 
-// Files is what processes have open, as far as /proc says.
+// Files is the number of open files of processes, according to /proc.
 type Files struct {
 	// Descriptors are open files, sockets included.
 	Descriptors, Sockets uint64
-	// MaxOpen is the soft limit of the first process; nil: there is none, or it is not known.
+	// MaxOpen is the soft limit of the first process; nil: no limit, or unknown.
 	MaxOpen *uint64
 }
 
-// ReadFiles counts what processes have open, by the folder of /proc; false when they are gone, or
-// nothing is known.
+// ReadFiles counts the open files of processes; proc is the directory of /proc. It returns false if
+// the processes have exited, or nothing is known.
 func ReadFiles(proc string, pids []int) (Files, bool) {
 	var out Files
 	found := false
@@ -33,7 +33,7 @@ func ReadFiles(proc string, pids []int) (Files, bool) {
 		}
 		entries, err := os.ReadDir(filepath.Join(dir, "fd"))
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // it has exited meanwhile
 		}
 		found = true
 		for _, e := range entries {
@@ -60,11 +60,11 @@ func parseMaxOpen(b []byte) *uint64 {
 	return nil
 }
 
-// Topology counts the parts of the machine's processors; 0 where the kernel does not say. Books and
-// drawers are s390x's.
+// Topology counts the parts of the machine's processors; 0 if unknown. Books and drawers exist on
+// s390x.
 type Topology struct{ Cores, Sockets, Books, Drawers int }
 
-// ReadTopology reads it from the folder of processors, /sys/devices/system/cpu.
+// ReadTopology reads the topology from the directory of processors, /sys/devices/system/cpu.
 func ReadTopology(dir string) Topology {
 	cpus, err := filepath.Glob(filepath.Join(dir, "cpu[0-9]*", "topology"))
 	if err != nil || len(cpus) == 0 {

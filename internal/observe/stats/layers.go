@@ -12,13 +12,12 @@ import (
 	"berth/internal/pod"
 )
 
-// overlay is a mount of overlayfs.
 type overlay struct{ point, upper string }
 
 // layers finds the writable layers of containers among the mounts of the agent's own namespace, in
-// which runtimes make them, and asks the runtime for others. Their processes are not believed: one
-// that has changed its root shows no layer, and one that mounts an overlay of its own any folder of
-// the host.
+// which runtimes create them, and queries the runtime for others. Mounts of container processes are
+// not trusted: a process that has changed its root shows no layer, and one that mounts its own
+// overlay can show any directory of the host.
 type layers struct {
 	proc    procFS
 	cgroups *cgroupReader
@@ -26,32 +25,32 @@ type layers struct {
 
 	mu   sync.Mutex
 	last mounts // guarded by mu
-	// told are those that the runtime told, "" for none. Guarded by mu.
+	// told caches the layers reported by the runtime, "" for none. Guarded by mu.
 	told map[pod.ContainerID]string
 }
 
-// toldMost bounds what is remembered of containers, most of which may be gone.
+// toldMost bounds told, whose containers may no longer exist.
 const toldMost = 2048
 
-// mounts are the overlays that there were at a time. It is never changed.
+// mounts are the overlays at one time. Immutable.
 type mounts struct {
 	at time.Time
-	// in has the upper directory by each part of the path that it is mounted at, is says which
-	// there are.
+	// in maps each path element of a mount point to the upper directory; is is the set of upper
+	// directories.
 	in map[string]string
 	is map[string]bool
 }
 
-// upperDir returns the writable layer of a container: the upper directory of the overlay that is
-// its root; "" for a snapshotter that is no overlay.
+// upperDir returns the writable layer of a container: the upper directory of its root overlay; ""
+// for a snapshotter without overlays.
 func (l *layers) upperDir(ctx context.Context, m mounts, id pod.ContainerID, cgroup string) string {
-	if upper, ok := m.in[string(id)]; ok { // as containerd names it
+	if upper, ok := m.in[string(id)]; ok { // containerd's mount path has the ID
 		return upper
 	}
 	if upper := l.ask(ctx, id); upper != "" {
 		return upper
 	}
-	// Other runtimes name it otherwise: it is that which its first process has as root.
+	// Other runtimes use other paths: the layer is the root of the first process.
 	pid := l.cgroups.firstProcess(cgroup)
 	if pid <= 0 {
 		return ""
@@ -64,8 +63,7 @@ func (l *layers) upperDir(ctx context.Context, m mounts, id pod.ContainerID, cgr
 	return ""
 }
 
-// ask asks the runtime, once for each container: it may have made the mount where the agent does
-// not see it.
+// ask queries the runtime, once per container: the mount may not be visible to the agent.
 func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
 	l.mu.Lock()
 	upper, known := l.told[id]
@@ -75,7 +73,7 @@ func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
 	}
 	upper, err := l.runtime.UpperDir(ctx, id)
 	if err != nil {
-		return "" // the next question asks again
+		return "" // retried on the next request
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +87,7 @@ func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
 	return upper
 }
 
-// current returns the overlays of the agent's namespace, as they were a second ago at most.
+// current returns the overlays of the agent's namespace, at most a second old.
 func (l *layers) current() mounts {
 	l.mu.Lock()
 	m := l.last
@@ -108,14 +106,13 @@ func (l *layers) set(m mounts) {
 	l.last = m
 }
 
-// forget frees what is remembered.
 func (l *layers) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last, l.told = mounts{}, nil
 }
 
-// read returns the overlays of the agent's namespace as they are now.
+// read returns the current overlays of the agent's namespace.
 func (l *layers) read() mounts {
 	m := mounts{at: time.Now(), in: map[string]string{}, is: map[string]bool{}}
 	for _, o := range parseOverlays(l.proc.read("self/mountinfo")) {
@@ -127,7 +124,7 @@ func (l *layers) read() mounts {
 	return m
 }
 
-// parseOverlays returns the overlays of a mountinfo (proc_pid_mountinfo(5)) that can be written to.
+// parseOverlays returns the writable overlays of a mountinfo (proc_pid_mountinfo(5)).
 func parseOverlays(b []byte) []overlay {
 	var out []overlay
 	for line := range bytes.Lines(b) {

@@ -13,56 +13,55 @@ import (
 	"berth/internal/pod"
 )
 
-// Extent says what of a pod's files is wanted. Each of it costs a walk.
+// Extent selects the pod's files to measure. Each part costs a walk.
 type Extent struct {
 	// Volumes are names of emptyDir and configMap volumes.
 	Volumes []string
-	// Containers also asks for the files of containers and of the pod itself.
+	// Containers also selects the files of containers and of the pod itself.
 	Containers bool
 }
 
-// Local is what files of a pod take on this machine.
+// Local is the local disk usage of a pod.
 type Local struct {
-	// Volumes are those that are there, by their names.
+	// Volumes are the existing volumes, by name.
 	Volumes map[string]Size
-	// Containers are those that run, by their names.
+	// Containers are the running containers, by name.
 	Containers map[string]ContainerFiles
-	// Own is what belongs to no container: the pod's own logs, its hosts file.
+	// Own is the usage outside of containers: the pod's own logs, its hosts file.
 	Own Size
-	// Spaces are the file systems on disks that all this is in, as they were before they were
-	// walked; each once.
+	// Spaces are the disk file systems of all this, as before the walks; each once.
 	Spaces []Space
 }
 
-// ContainerFiles is what files of a container take.
+// ContainerFiles is the disk usage of a container.
 type ContainerFiles struct {
-	// Rootfs is its writable layer while it runs, Logs its log with the parts that were rotated.
+	// Rootfs is the writable layer of the running container, Logs its log with rotated files.
 	Rootfs, Logs Size
-	// Dedicated says that the layer is on another file system than the root directory: on one for
+	// Dedicated is true if the layer is on another file system than the root directory: on one for
 	// images.
 	Dedicated bool
 }
 
-// Space is what is free on a file system.
+// Space is the free space of a file system.
 type Space struct {
-	// Path is in it, Device tells it from others.
+	// Path is in the file system, Device identifies it.
 	Path   string
 	Device uint64
 	Free   uint64 // bytes
 }
 
-// ReadSpace returns the free space of the file system that the path is in.
+// ReadSpace returns the free space of the path's file system.
 func (c *Collector) ReadSpace(path string) (Space, error) { return c.folders.space(path) }
 
 // IsEphemeral reports whether the volume counts as ephemeral storage of its pod (Kubernetes
-// documentation, "Local ephemeral storage"): what is in memory does not.
+// documentation, "Local ephemeral storage"): volumes in memory do not.
 func IsEphemeral(v *v1.Volume) bool {
 	return v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == v1.StorageMediumDefault
 }
 
-// Local measures files of a pod now, one folder after the other; s is what the runtime showed of
-// the pod last. Nothing is remembered of it: what was measured for a summary is too old to hold a
-// pod to its limits. What is not there takes nothing. With an error comes what was seen until then.
+// Local measures files of a pod now, one directory after the other; s is the newest observation of
+// the pod. Nothing is cached: the measurements for a summary are too old to enforce limits. Missing
+// files count as 0. On error it returns what was measured so far.
 func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Extent) (Local, error) {
 	out := Local{Volumes: map[string]Size{}, Containers: map[string]ContainerFiles{}}
 	dir := c.folders.podDir(p.UID)
@@ -116,7 +115,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 	return out, nil
 }
 
-// addSpace adds the file system of the path, if it is there and the first of its device.
+// addSpace adds the file system of the path, if it exists and its device was not added.
 func (l *Local) addSpace(d folders, path string) (device uint64, ok bool) {
 	s, err := d.space(path)
 	if err != nil {
@@ -128,8 +127,7 @@ func (l *Local) addSpace(d folders, path string) (device uint64, ok bool) {
 	return s.Device, true
 }
 
-// containerCgroups returns the cgroups of the pod's containers by their ids; none where there are
-// no cgroups.
+// containerCgroups returns the cgroups of the pod's containers by ID; none without cgroups.
 func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[string]string, error) {
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
@@ -138,8 +136,8 @@ func (c *Collector) containerCgroups(ctx context.Context, uid pod.UID) (map[stri
 	return c.cgroups.containersOf(uid)
 }
 
-// volumeSize returns what a volume takes of its medium; dir is the folder of the pod's volumes. A
-// tmpfs knows it without a walk.
+// volumeSize returns the usage of a volume; dir is the directory of the pod's volumes. A tmpfs
+// needs no walk.
 func (d folders) volumeSize(ctx context.Context, dir string, v *v1.Volume) (Size, error) {
 	plugin := "kubernetes.io~empty-dir"
 	if v.ConfigMap != nil {

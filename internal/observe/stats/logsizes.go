@@ -6,15 +6,15 @@ import (
 	"berth/internal/pod"
 )
 
-// LogUse is what the logs of a container take.
+// LogUse is the disk usage of a container's logs.
 type LogUse struct {
 	UID                        pod.UID
 	Namespace, Name, Container string
 	Bytes                      uint64
 }
 
-// Logs returns what the logs of containers that run take now, with the parts that were rotated, and
-// those of earlier incarnations.
+// Logs returns the current size of running containers' logs, including rotated files and earlier
+// incarnations.
 func (c *Collector) Logs() []LogUse {
 	var out []LogUse
 	for _, s := range c.Observed() {

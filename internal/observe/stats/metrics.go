@@ -9,14 +9,14 @@ import (
 
 type metrics struct{ duration *prometheus.HistogramVec }
 
-// newMetrics registers the family of this package; nobody scrapes it if r is nil.
+// newMetrics registers the metric of this package; if r is nil, it is not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{duration: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kubelet_volume_metric_collection_duration_seconds", Help: "[ALPHA] Duration in seconds to calculate volume stats",
 	}, []string{"metric_source"})}
 }
 
-// measured counts that a volume was measured, by the source of what is known: du is a walk.
+// measured counts a measurement of a volume, by source: du is a walk.
 func (m *metrics) measured(source string, began time.Time) {
 	m.duration.WithLabelValues(source).Observe(time.Since(began).Seconds())
 }

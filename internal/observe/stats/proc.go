@@ -18,14 +18,13 @@ type Interface struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// procFS is the folder of /proc.
+// procFS is the directory of /proc.
 type procFS string
 
-// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or nobody's
-// network.
+// ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or local.
 var ignoredInterfaces = []string{"lo", "veth", "docker", "nerdctl"}
 
-// network reads the interfaces that a process sees; nil when it is gone.
+// network reads the interfaces of a process's network namespace; nil if the process has exited.
 func (p procFS) network(pid int) []Interface {
 	b, err := os.ReadFile(filepath.Join(string(p), strconv.Itoa(pid), "net/dev"))
 	if err != nil {
@@ -34,9 +33,9 @@ func (p procFS) network(pid int) []Interface {
 	return parseNetDev(b)
 }
 
-// parseNetDev reads /proc/<pid>/net/dev: two lines of headings, then per interface eight columns
-// received and eight sent. An interface whose name is no text is left out: whoever is root in a
-// pod's network names its interfaces, and names become labels of metrics.
+// parseNetDev parses /proc/<pid>/net/dev: two header lines, then eight receive and eight transmit
+// columns per interface. Interfaces whose name is not valid UTF-8 are left out: root in a pod's
+// network names its interfaces, and names become metric labels.
 func parseNetDev(b []byte) []Interface {
 	out := []Interface{}
 	for line := range bytes.Lines(b) {
@@ -50,14 +49,14 @@ func parseNetDev(b []byte) []Interface {
 		for at, into := range map[int]*uint64{
 			0: &i.RxBytes, 1: &i.RxPackets, 2: &i.RxErrors, 3: &i.RxDropped, 8: &i.TxBytes, 9: &i.TxPackets, 10: &i.TxErrors, 11: &i.TxDropped,
 		} {
-			*into, _ = strconv.ParseUint(fields[at], 10, 64) // a column that is no number is none
+			*into, _ = strconv.ParseUint(fields[at], 10, 64) // an invalid column is 0
 		}
 		out = append(out, i)
 	}
 	return out
 }
 
-// machine is what /proc says of the machine; what it does not is zero.
+// machine is the machine's state according to /proc; unknown values are zero.
 type machine struct {
 	meminfo
 	boot            time.Time
@@ -97,7 +96,7 @@ func (p procFS) meminfo() meminfo {
 	return m
 }
 
-// tasks returns how many tasks there are, threads included, and how many there can be.
+// tasks returns the number of tasks, including threads, and their maximum.
 func (p procFS) tasks() (n, most int64) {
 	if fields := strings.Fields(string(p.read("loadavg"))); len(fields) > 3 { // 0.00 0.01 0.05 1/234 5678
 		_, all, _ := strings.Cut(fields[3], "/")
@@ -114,8 +113,7 @@ func (p procFS) tasks() (n, most int64) {
 	return n, min(pids, threads)
 }
 
-// BootTime returns when the machine booted, by its folder of processes; zero when that does not
-// say.
+// BootTime returns the boot time of the machine from the /proc directory; zero if unknown.
 func BootTime(proc string) time.Time {
 	b, _ := os.ReadFile(filepath.Join(proc, "stat"))
 	for line := range bytes.Lines(b) {
@@ -128,7 +126,7 @@ func BootTime(proc string) time.Time {
 	return time.Time{}
 }
 
-// read returns a file of /proc, nil when it cannot be read.
+// read returns a file of /proc, nil if it cannot be read.
 func (p procFS) read(name string) []byte {
 	b, err := os.ReadFile(filepath.Join(string(p), name))
 	if err != nil {

@@ -19,82 +19,80 @@ import (
 )
 
 const (
-	// fresh is how long readings serve further questions: several scrapers at a time are one
-	// reading.
+	// fresh is how long readings are reused: concurrent scrapes cause one read.
 	fresh = time.Second
-	// idle is how long descriptors stay open and earlier samples in memory after the last question.
+	// idle is how long descriptors stay open and samples cached after the last request.
 	idle = 10 * time.Minute
-	// rateWindow is the least time between two samples that a rate is taken over, once there are
-	// such; rateMin the least at all.
+	// rateWindow is the minimum interval of the samples of a rate, once available; rateMin the
+	// absolute minimum.
 	rateWindow, rateMin = 10 * time.Second, 100 * time.Millisecond
-	// rateMax is the most: an average over longer says nothing of now.
+	// rateMax is the maximum: a longer average does not describe the present.
 	rateMax = 5 * time.Minute
-	// maxOpen bounds the cgroups whose files stay open between readings: each has about twenty.
+	// maxOpen bounds the cgroups whose files stay open between reads: each has about twenty.
 	maxOpen = 512
 )
 
-// Config is what a Collector needs. Its functions must not block.
+// Config is the configuration of a Collector. Its functions must not block.
 type Config struct {
 	NodeName            string
 	RootDir, PodLogsDir string
-	// Hierarchy finds the host's cgroups; it is called with the first question.
+	// Hierarchy finds the host's cgroups; it is called on the first request.
 	Hierarchy func() (cgroupstat.Hierarchy, error)
-	// Proc is where the kernel's files are: "/proc" when empty.
+	// Proc is the directory of /proc: "/proc" if empty.
 	Proc string
-	// Observed returns what the runtime showed of every pod last; Pod returns the pod itself, false
-	// when it is gone.
+	// Observed returns the newest observation of every pod; Pod returns the pod itself, false if it
+	// is deleted.
 	Observed func() []*pod.Status
 	Pod      func(uid pod.UID) (*v1.Pod, bool)
-	// Cgroup returns the path of a pod's cgroup, Class that of the parent of a class's pods
-	// (Guaranteed: of all pods); "" for unknown.
+	// Cgroup returns the path of a pod's cgroup, Class that of the parent of a QoS class's pods
+	// (Guaranteed: of all pods); "" if unknown.
 	Cgroup func(uid pod.UID) string
 	Class  func(v1.PodQOSClass) string
-	// System are the cgroups of the node's own parts by their names in the summary: kubelet,
-	// runtime, misc. Without one for the kubelet it is that of this process.
+	// System are the cgroups of system components by their names in the summary: kubelet, runtime,
+	// misc. The default for the kubelet is the cgroup of this process.
 	System map[string]string
-	// Started is when the agent was.
+	// Started is the start time of the agent.
 	Started time.Time
 	Runtime Runtime
-	// Volume says what is used of a volume of a pod that has a claim or is somebody else's: of CSI
-	// drivers, NFS. errors.ErrUnsupported is of those of which nothing is known; nil: nothing is of
-	// any. It may take long.
+	// Volume returns the usage of a pod's volume that has a claim or belongs to a CSI driver or
+	// NFS. errors.ErrUnsupported means that it is unknown; nil: always unknown. It may take long.
 	Volume func(ctx context.Context, p *v1.Pod, volume string) (VolumeUse, error)
-	// VolumePeriod is how long sizes of volumes hold (volumeStatsAggPeriod); negative: they are not
-	// computed.
+	// VolumePeriod is how long volume sizes are cached (volumeStatsAggPeriod); negative: they are
+	// not computed.
 	VolumePeriod time.Duration
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics registers metrics; nil: not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// Runtime is what is asked of the container runtime.
+// Runtime is the part of the container runtime that a Collector uses.
 type Runtime interface {
 	// ImageFsInfo returns the file systems of images and containers.
 	ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error)
-	// UpperDir returns the writable layer of a container, "" if the runtime tells of none.
+	// UpperDir returns the writable layer of a container, "" if the runtime reports none.
 	UpperDir(ctx context.Context, id pod.ContainerID) (string, error)
 }
 
-// Reading is what one cgroup used.
+// Reading is the usage of one cgroup.
 type Reading struct {
-	// Path is the cgroup's, from the hierarchies' root. Created is when it was made.
+	// Path is the cgroup's path from the hierarchies' root. Created is its creation time.
 	Path    string
 	Created time.Time
 	cgroupstat.Sample
-	// NanoCores is CPU time per time, in billionths of a CPU; nil until there are two samples.
+	// NanoCores is the CPU usage rate in billionths of a CPU; nil until there are two samples.
 	NanoCores *uint64
 }
 
-// Container is a running container's.
+// Container is the usage of a running container.
 type Container struct {
 	ID        pod.ContainerID
 	Name      string // "" for a sandbox
 	Image     string
 	CreatedAt time.Time
-	Reading   *Reading // nil when its cgroup is gone or unknown
+	Reading   *Reading // nil if its cgroup is removed or unknown
 }
 
-// Pod is a pod's, which has at least a running container.
+// Pod is the usage of a pod with at least one running container.
 type Pod struct {
 	UID             pod.UID
 	Namespace, Name string
@@ -103,15 +101,15 @@ type Pod struct {
 	Reading         *Reading
 	Sandbox         *Container
 	Containers      []Container // by name
-	// Network are the interfaces in the pod's network, by name; nil when not known.
+	// Network are the interfaces in the pod's network namespace, by name; nil if unknown.
 	Network []Interface
 }
 
-// Readings is everything at one time.
+// Readings are all readings of one time.
 type Readings struct {
 	Time time.Time
-	// Root is the whole machine; Classes are kubepods and those of the classes below it; System as
-	// in Config.
+	// Root is the whole machine; Classes are kubepods and the cgroups of the QoS classes below;
+	// System as in Config.
 	Root    *Reading
 	Classes []*Reading
 	System  map[string]*Reading
@@ -119,23 +117,23 @@ type Readings struct {
 	Network []Interface
 }
 
-// group is a cgroup that is read again.
+// group is a cgroup that is read repeatedly.
 type group struct {
 	*cgroupstat.Group
 	created time.Time
-	base    cgroupstat.Sample // what rates are taken from
+	base    cgroupstat.Sample // the first sample of rates
 	rate    *uint64
-	seen    bool // by the reading under way
+	seen    bool // in the current read
 }
 
-// cgroupReader reads cgroups, whose files it keeps open, and what the kernel counts of networks. It
-// has one user at a time.
+// cgroupReader reads cgroups, whose files it keeps open, and network counters. It is not safe for
+// concurrent use.
 type cgroupReader struct {
 	cfg       *Config
 	proc      procFS
-	hierarchy *cgroupstat.Hierarchy // nil before the first question
+	hierarchy *cgroupstat.Hierarchy // nil before the first request
 	groups    map[string]*group
-	parents   map[pod.UID]string // cgroups of pods, as they were found
+	parents   map[pod.UID]string // cached cgroups of pods
 	last      *Readings
 }
 
@@ -152,7 +150,7 @@ func (r *cgroupReader) closeAll() {
 	r.last = nil
 }
 
-// current returns readings that are a second old at most.
+// current returns readings that are at most a second old.
 func (r *cgroupReader) current() (*Readings, error) {
 	if r.last != nil && time.Since(r.last.Time) < fresh {
 		return r.last, nil
@@ -167,7 +165,7 @@ func (r *cgroupReader) current() (*Readings, error) {
 	return r.last, nil
 }
 
-// findHierarchy finds the host's cgroups with the first question.
+// findHierarchy finds the host's cgroups on the first request.
 func (r *cgroupReader) findHierarchy() error {
 	if r.hierarchy != nil {
 		return nil
@@ -179,8 +177,7 @@ func (r *cgroupReader) findHierarchy() error {
 	return err
 }
 
-// containersOf returns the cgroups of the pod's containers by their ids; none where there are no
-// cgroups.
+// containersOf returns the cgroups of the pod's containers by ID; none without cgroups.
 func (r *cgroupReader) containersOf(uid pod.UID) (map[string]string, error) {
 	parent := r.cfg.Cgroup(uid)
 	if parent == "" || r.findHierarchy() != nil {
@@ -189,8 +186,8 @@ func (r *cgroupReader) containersOf(uid pod.UID) (map[string]string, error) {
 	return r.hierarchy.List(parent)
 }
 
-// firstProcess returns a process of the cgroup, 0 when none is known. Unlike the rest, it can be
-// called by anybody who has had an answer from the reader.
+// firstProcess returns a process of the cgroup, 0 if unknown. Unlike the other methods, it can be
+// called concurrently after the first successful read.
 func (r *cgroupReader) firstProcess(cgroup string) int {
 	if cgroup == "" || r.hierarchy == nil {
 		return 0
@@ -198,7 +195,7 @@ func (r *cgroupReader) firstProcess(cgroup string) int {
 	return r.hierarchy.FirstProcess(cgroup)
 }
 
-// readSystem reads the cgroups of the node's own parts.
+// readSystem reads the cgroups of system components.
 func (r *cgroupReader) readSystem(into map[string]*Reading) error {
 	paths := map[string]string{}
 	maps.Copy(paths, r.cfg.System)
@@ -275,7 +272,7 @@ func (r *cgroupReader) readKnown(path string) (*Reading, error) {
 	return r.read(path)
 }
 
-// readPod reads a pod and what runs of it.
+// readPod reads a pod and its running containers.
 func (r *cgroupReader) readPod(s *pod.Status) (Pod, bool, error) {
 	p := Pod{UID: s.UID, Namespace: s.Namespace, Name: s.Name}
 	parent := r.parents[s.UID]
@@ -329,7 +326,7 @@ func (r *cgroupReader) readPod(s *pod.Status) (Pod, bool, error) {
 }
 
 // inNetwork returns cgroups whose processes are in the pod's network: the sandbox's, or a
-// container's where sandboxes have no process.
+// container's if sandboxes have no process.
 func inNetwork(sandbox string, paths map[string]string, containers []Container) []string {
 	out := []string{sandbox}
 	for i := range containers {
@@ -338,7 +335,7 @@ func inNetwork(sandbox string, paths map[string]string, containers []Container) 
 	return slices.DeleteFunc(out, func(p string) bool { return p == "" })
 }
 
-// read reads one cgroup; nil when it is gone.
+// read reads one cgroup; nil if it is removed.
 func (r *cgroupReader) read(path string) (*Reading, error) {
 	g := r.groups[path]
 	if g == nil {
@@ -359,9 +356,8 @@ func (r *cgroupReader) read(path string) (*Reading, error) {
 	return &Reading{Path: path, Created: g.created, Sample: s, NanoCores: g.rate}, nil
 }
 
-// computeRate returns the CPU time per time since the base, in billionths of a CPU, and moves the
-// base when it is old enough. A counter that went backwards begins anew; after a long silence there
-// is no rate.
+// computeRate returns the CPU usage since base in billionths of a CPU, and replaces base when it is
+// old enough. It restarts after a counter reset; after a long pause there is no rate.
 func computeRate(base *cgroupstat.Sample, s cgroupstat.Sample, last *uint64) *uint64 {
 	if s.CPU == nil {
 		return nil

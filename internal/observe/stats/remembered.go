@@ -10,22 +10,21 @@ import (
 )
 
 const (
-	// maxRemembered bounds the answers of one kind that are remembered.
+	// maxRemembered bounds the cached answers of one kind.
 	maxRemembered = 4096
-	// failedAge is how long it is remembered at most that an answer was not found.
+	// failedAge is the maximum time for which a failure is cached.
 	failedAge = 15 * time.Second
-	// abandon is how long the end waits for questions that nobody answers: that of a file system
-	// whose server is gone cannot be given up.
+	// abandon bounds the wait for pending queries at shutdown: a call to a file system with an
+	// unreachable server cannot be cancelled.
 	abandon = 5 * time.Second
 )
 
-// remembered remembers answers that take long to find. One is searched for when a question comes
-// and what is known is too old; that goes on when the question is over, so that the next one finds
-// the answer.
+// remembered caches answers that take long to find. A request starts a query if the cached answer
+// is too old; the query continues after the request, so that the next one finds the answer.
 type remembered[K comparable, V any] struct {
 	find  func(ctx context.Context, key K) (V, error)
 	log   *slog.Logger
-	slots chan struct{} // its capacity is how many are looked for at a time
+	slots chan struct{} // the capacity is the limit of concurrent queries
 	under sync.WaitGroup
 
 	mu    sync.Mutex
@@ -33,20 +32,20 @@ type remembered[K comparable, V any] struct {
 	known map[K]*answer[V] // guarded by mu
 }
 
-// answer is what was found, or is being looked for.
+// answer is a cached answer or a running query.
 type answer[V any] struct {
 	value V
-	ok    bool      // value is known
+	ok    bool      // value is valid
 	at    time.Time // of the last try
 	asked time.Time
-	done  chan struct{} // closed when the try under way ends; nil: there is none
+	done  chan struct{} // closed when the running query is done; nil: none is running
 }
 
 func newRemembered[K comparable, V any](log *slog.Logger, atOnce int, find func(context.Context, K) (V, error)) *remembered[K, V] {
 	return &remembered[K, V]{find: find, log: log, slots: make(chan struct{}, atOnce), known: map[K]*answer[V]{}}
 }
 
-// run lets tries begin until ctx is done, and waits for those under way.
+// run enables queries until ctx is done, and waits for running ones.
 func (r *remembered[K, V]) run(ctx context.Context) {
 	r.mu.Lock()
 	r.ctx = ctx
@@ -65,7 +64,7 @@ func (r *remembered[K, V]) run(ctx context.Context) {
 	}
 }
 
-// forget forgets what nobody has asked for since.
+// forget drops answers that were not requested since.
 func (r *remembered[K, V]) forget(since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +79,8 @@ func (r *remembered[K, V]) forgetLocked(since time.Time) {
 	}
 }
 
-// get returns an answer that is at most maxAge old if ctx gives the time, else what is known; false
-// when nothing is, or when it could not be found.
+// get returns an answer that is at most maxAge old if ctx allows the time, otherwise the cached
+// one; false if there is none, or it could not be found.
 func (r *remembered[K, V]) get(ctx context.Context, key K, maxAge time.Duration) (value V, at time.Time, ok bool) {
 	a, done := r.begin(key, maxAge)
 	if a == nil {
@@ -98,9 +97,8 @@ func (r *remembered[K, V]) get(ctx context.Context, key K, maxAge time.Duration)
 	return a.value, a.at, a.ok
 }
 
-// begin looks for an answer, unless one is known that is at most maxAge old: done is closed when
-// that ends, and nil where there is nothing to wait for. There is no answer to come where too many
-// are remembered already.
+// begin starts a query, unless the cached answer is at most maxAge old: done is closed when it
+// completes, and nil if there is nothing to wait for. a is nil if the cache is full.
 func (r *remembered[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], done <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +129,7 @@ func (r *remembered[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], don
 	return a, a.done
 }
 
-// try is one try to find an answer.
+// try runs one query.
 func (r *remembered[K, V]) try(ctx context.Context, key K, a *answer[V]) {
 	var value V
 	var err error

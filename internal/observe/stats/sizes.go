@@ -14,21 +14,20 @@ import (
 )
 
 const (
-	// walksAtOnce bounds the directories that are walked at a time, so that a question does not
-	// take the disk from pods.
+	// walksAtOnce bounds concurrent directory walks, to leave the disk to pods.
 	walksAtOnce = 2
-	// maxLinked bounds the files of several names that one walk remembers; those beyond count once
+	// maxLinked bounds the hard-linked files that one walk deduplicates; those beyond count once
 	// per name.
 	maxLinked = 1 << 16
 )
 
-// folders are the agent's root and the logs of pods.
+// folders are the agent's root directory and the directory of pod logs.
 type folders struct {
-	root safepath.Root // a container may have been given its pod's folder, or all of them
+	root safepath.Root // a container may have been given its pod's directory, or all of them
 	logs string
 }
 
-// podDir is the folder of a pod, logsOf that of its logs.
+// podDir is the directory of a pod, logsOf that of its logs.
 func (d folders) podDir(uid pod.UID) string {
 	return filepath.Join(string(d.root), "pods", string(uid))
 }
@@ -37,17 +36,16 @@ func (d folders) logsOf(namespace, name string, uid pod.UID) string {
 	return filepath.Join(d.logs, namespace+"_"+name+"_"+string(uid))
 }
 
-// Size is what files take on their file system.
+// Size is the disk usage of files.
 type Size struct{ Bytes, Inodes uint64 }
 
 // Plus adds two sizes.
 func (s Size) Plus(o Size) Size { return Size{s.Bytes + o.Bytes, s.Inodes + o.Inodes} }
 
-// inode identifies a file.
 type inode struct{ dev, ino uint64 }
 
-// walk adds up what a directory takes: blocks and inodes, itself included, of its own file system
-// alone; a file with several names counts once, what vanishes meanwhile not at all.
+// walk sums the usage of a directory: blocks and inodes, including its own, within one file system;
+// a hard-linked file counts once, and a file that vanishes meanwhile is skipped.
 func (d folders) walk(ctx context.Context, path string) (Size, error) {
 	var s Size
 	dir, err := d.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -72,7 +70,7 @@ func (d folders) walk(ctx context.Context, path string) (Size, error) {
 	return s, err
 }
 
-// open opens what is at the path: through no link where containers may have put one.
+// open opens the path, without following links where containers may have created them.
 func (d folders) open(path string, flags int) (*os.File, error) {
 	if d.root.Contains(path) {
 		return d.root.OpenFile(path, flags, 0)
@@ -80,7 +78,7 @@ func (d folders) open(path string, flags int) (*os.File, error) {
 	return os.OpenFile(path, flags, 0)
 }
 
-// logsIn adds up the files that are directly in a directory of logs; nothing when it is not there.
+// logsIn sums the files directly in a log directory; zero if it does not exist.
 func (d folders) logsIn(path string) Size {
 	var s Size
 	dir, err := safepath.Root(filepath.Dir(d.logs)).Open(path)
@@ -105,15 +103,15 @@ func (d folders) logsIn(path string) Size {
 	return s
 }
 
-// fileSystem is a file system's capacity.
+// fileSystem is the capacity of a file system.
 type fileSystem struct {
-	kind                      int64 // as statfs(2) has it
+	kind                      int64 // as in statfs(2)
 	at                        time.Time
 	capacity, available, free uint64 // bytes
 	inodes, inodesFree        uint64
 }
 
-// statfs returns the file system that a path of the host is in.
+// statfs returns the file system of a path of the host.
 func statfs(path string) (fileSystem, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -122,7 +120,7 @@ func statfs(path string) (fileSystem, error) {
 	return fileSystemOf(&st), nil
 }
 
-// statfs returns the file system that a directory of a pod, or the agent's own, is in.
+// statfs returns the file system of a directory of a pod, or of the agent.
 func (d folders) statfs(path string) (fileSystem, error) {
 	f, err := d.open(path, unix.O_PATH)
 	if err != nil {
@@ -147,7 +145,7 @@ func fileSystemOf(st *unix.Statfs_t) fileSystem {
 	}
 }
 
-// space returns the free space of the file system that the path is in.
+// space returns the free space of the path's file system.
 func (d folders) space(path string) (Space, error) {
 	f, err := d.open(path, unix.O_PATH)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// layerAge is how long the size of a writable layer holds.
+	// layerAge is how long the size of a writable layer is cached.
 	layerAge = time.Minute
 	// defaultVolumePeriod is volumeStatsAggPeriod's default.
 	defaultVolumePeriod = time.Minute
-	// contentAge is how long sizes hold of volumes whose content the agent writes itself.
+	// contentAge is how long the sizes of volumes that the agent writes itself are cached.
 	contentAge = 10 * time.Minute
 )
 
-// addStorage adds what the pod has on disks: the files of its containers, their logs, its volumes.
+// addStorage adds the pod's disk usage: container files, logs, volumes.
 func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStats, root fileSystem) {
 	logs := c.folders.logsOf(p.Namespace, p.Name, p.UID)
 	var used, inodes uint64
@@ -46,7 +46,7 @@ func (c *Collector) addStorage(ctx context.Context, p *Pod, out *summary.PodStat
 	out.EphemeralStorage = fsOf(root, used, inodes)
 }
 
-// hostsFile returns what the hosts file takes of the pod whose folder is dir.
+// hostsFile returns the usage of the pod's hosts file; dir is the pod's directory.
 func (d folders) hostsFile(dir string) Size {
 	st, err := d.root.Lstat(filepath.Join(dir, "etc-hosts"))
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -55,8 +55,8 @@ func (d folders) hostsFile(dir string) Size {
 	return Size{uint64(st.Size), 1}
 }
 
-// rootfs is the writable layer of a container; nil for a snapshotter that is no overlay. The
-// runtime's own account of it is as old as the period of its statistics, which is an hour here.
+// rootfs returns the usage of a container's writable layer; nil for a snapshotter without overlays.
+// The runtime's own numbers are as old as its statistics period, which is an hour here.
 func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats {
 	if ct.Reading == nil {
 		return nil
@@ -78,14 +78,14 @@ func (c *Collector) rootfs(ctx context.Context, ct *Container) *summary.FsStats 
 	return out
 }
 
-// walkedPlugins are the volumes whose use is found by a walk.
+// walkedPlugins are the volumes that are measured by a walk.
 var walkedPlugins = map[string]bool{
 	"kubernetes.io~empty-dir": true, "kubernetes.io~configmap": true, "kubernetes.io~secret": true, "kubernetes.io~downward-api": true,
 	"kubernetes.io~projected": true,
 }
 
-// volumes returns the pod's volumes, those that count as the pod's ephemeral storage first, and
-// adds these up.
+// volumes returns the pod's volumes, those that count as ephemeral storage first, and sums the
+// latter.
 func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func(bytes, inodes uint64)) []summary.VolumeStats {
 	period, ok := c.claimed.period()
 	if !ok {
@@ -146,7 +146,7 @@ func (c *Collector) volume(ctx context.Context, path, plugin string, v *v1.Volum
 	return out
 }
 
-// claimOf names the claim of a volume that has one.
+// claimOf returns the claim of a volume, if any.
 func claimOf(p *v1.Pod, v *v1.Volume) *summary.PVCReference {
 	switch {
 	case v.PersistentVolumeClaim != nil:

@@ -14,21 +14,22 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// Scope is how much of a summary is wanted.
+// Scope selects the parts of a summary.
 type Scope int
 
 const (
 	// Full is everything.
 	Full Scope = iota
-	// CPUAndMemory leaves out what takes long: disks, networks, volumes (only_cpu_and_memory=true).
+	// CPUAndMemory leaves out the slow parts: disks, networks, volumes (only_cpu_and_memory=true).
 	CPUAndMemory
 )
 
-// walkLimit is how long one question waits for directories that were never walked. They are missing
-// then, and there the next time.
+// walkLimit bounds how long one request waits for directories that were never walked. They are left
+// out until a later request.
 const walkLimit = 5 * time.Second
 
-// Summary returns what node and pods use, in the form of the Summary API. It fails as a whole.
+// Summary returns the usage of node and pods in the form of the Summary API, or an error if any
+// part fails.
 func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary, error) {
 	r, err := c.Read(ctx)
 	if err != nil {
@@ -147,7 +148,7 @@ func memoryStats(r *Reading, scope Scope) *summary.MemoryStats {
 		return nil
 	}
 	m := r.Memory
-	if m == nil { // the controller is missing
+	if m == nil { // the controller is not available
 		return &summary.MemoryStats{Time: metav1.NewTime(r.Time), WorkingSetBytes: ptr.To[uint64](0)}
 	}
 	out := &summary.MemoryStats{
@@ -174,7 +175,7 @@ func swapStats(r *Reading) *summary.SwapStats {
 	return out
 }
 
-// ioStats has the pressure alone (KEP-4205).
+// ioStats has only the pressure (KEP-4205).
 func ioStats(r *Reading) *summary.IOStats {
 	if r == nil || r.Pressure == nil || r.Pressure.IO == nil {
 		return nil
@@ -192,7 +193,7 @@ func psiStats(s *cgroupstat.Stall) *summary.PSIStats {
 	return &summary.PSIStats{Some: of(s.Some), Full: of(s.Full)}
 }
 
-// defaultInterface is the interface whose counters stand for the whole network.
+// defaultInterface is the interface whose counters represent the whole network.
 const defaultInterface = "eth0"
 
 func networkStats(at time.Time, interfaces []Interface) *summary.NetworkStats {
@@ -211,7 +212,7 @@ func networkStats(at time.Time, interfaces []Interface) *summary.NetworkStats {
 	return out
 }
 
-// fsOf is a file system's capacity with a use of its own.
+// fsOf combines a file system's capacity with a usage.
 func fsOf(f fileSystem, used, inodesUsed uint64) *summary.FsStats {
 	return &summary.FsStats{
 		Time: metav1.NewTime(f.at), AvailableBytes: &f.available, CapacityBytes: &f.capacity, UsedBytes: &used,
@@ -219,7 +220,7 @@ func fsOf(f fileSystem, used, inodesUsed uint64) *summary.FsStats {
 	}
 }
 
-// runtimeStats are the file systems of images and writable layers, as the runtime gives them.
+// runtimeStats returns the file systems of images and writable layers, as reported by the runtime.
 func (c *Collector) runtimeStats(ctx context.Context) (*summary.RuntimeStats, error) {
 	info, err := c.Runtime.ImageFsInfo(ctx)
 	if err != nil {
@@ -236,7 +237,7 @@ func (c *Collector) runtimeStats(ctx context.Context) (*summary.RuntimeStats, er
 	return out, nil
 }
 
-// fsOfUsage is a folder of the runtime's, with the capacity of the file system that it is on.
+// fsOfUsage converts the usage of a runtime's directory, with the capacity of its file system.
 func fsOfUsage(u *runtimeapi.FilesystemUsage) *summary.FsStats {
 	out := &summary.FsStats{Time: metav1.NewTime(time.Unix(0, u.GetTimestamp()))}
 	if v := u.GetUsedBytes(); v != nil {
@@ -251,7 +252,7 @@ func fsOfUsage(u *runtimeapi.FilesystemUsage) *summary.FsStats {
 	return out
 }
 
-// podOf returns the pod as it is wanted, or an empty one that has no volumes.
+// podOf returns the desired pod, or an empty one without volumes.
 func (c *Collector) podOf(p *Pod) *v1.Pod {
 	if spec, ok := c.Pod(p.UID); ok {
 		return spec

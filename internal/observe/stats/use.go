@@ -12,26 +12,25 @@ import (
 	"berth/internal/pod"
 )
 
-// Amount is how much is left of something, and how much there is. The zero value is what cannot be
-// told.
+// Amount is the available part and the capacity of a resource. The zero value is unknown.
 type Amount struct{ Available, Capacity uint64 }
 
-// Use is how much the machine, and the cgroup of all pods, have left.
+// Use is the available part of the machine's and of all pods' resources.
 type Use struct {
 	Time time.Time
-	// Memory and PodsMemory are in bytes; PodsMemory is known where that cgroup has a limit. Tasks
-	// counts threads.
+	// Memory and PodsMemory are in bytes; PodsMemory is known if the cgroup of all pods has a
+	// limit. Tasks includes threads.
 	Memory, PodsMemory, Tasks Amount
-	// Free and PodsFree are how much memory can be taken before something is given up for it, such
-	// as caches of files.
+	// Free and PodsFree are the bytes that can be allocated before memory is reclaimed, such as
+	// file caches.
 	Free, PodsFree uint64
 }
 
-// Use reads it now.
+// Use reads the current usage.
 //
-// Differs from the kubelet: on cgroup v2 its working set of the machine leaves out the kernel's own
-// memory, so that it can see room where there is none. Memory.Available is never more than what the
-// kernel says can be had (MemAvailable, proc_meminfo(5)).
+// Differs from the kubelet: on cgroup v2 the kubelet's working set of the machine excludes kernel
+// memory, so that it may overestimate what is available. Memory.Available is never more than the
+// kernel's MemAvailable (proc_meminfo(5)).
 func (c *Collector) Use(ctx context.Context) (Use, error) {
 	if err := c.acquire(ctx); err != nil {
 		return Use{}, err
@@ -72,15 +71,15 @@ func memoryAmount(root *Reading, m meminfo) Amount {
 	return Amount{available, m.memory}
 }
 
-// PodUse is what runs of a pod.
+// PodUse is the usage of a pod's running containers.
 type PodUse struct {
-	// Memory is the working set of its cgroup in bytes, Tasks how many threads it has.
+	// Memory is the working set of its cgroup in bytes, Tasks its number of threads.
 	Memory, Tasks uint64
-	// Containers are working sets in bytes, by the names of the containers.
+	// Containers are working sets in bytes, by container name.
 	Containers map[string]uint64
 }
 
-// PodUses reads now what pods use of which a container runs.
+// PodUses reads the current usage of the pods with running containers.
 func (c *Collector) PodUses(ctx context.Context) (map[pod.UID]PodUse, error) {
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
@@ -115,13 +114,13 @@ func (c *Collector) PodUses(ctx context.Context) (map[pod.UID]PodUse, error) {
 	return out, nil
 }
 
-// FileSystem is what is left of a file system.
+// FileSystem is the available part of a file system.
 type FileSystem struct {
-	Device        uint64 // tells it from others
-	Space, Inodes Amount // of bytes that who is not root can have; of inodes
+	Device        uint64 // identifies it
+	Space, Inodes Amount // bytes available to non-root users; inodes
 }
 
-// FileSystem reads what is left of the file system that the path is in.
+// FileSystem reads the available part of the path's file system.
 func (c *Collector) FileSystem(path string) (FileSystem, error) {
 	f, err := c.folders.open(path, unix.O_PATH)
 	if err != nil {
@@ -139,10 +138,10 @@ func (c *Collector) FileSystem(path string) (FileSystem, error) {
 	return FileSystem{st.Dev, Amount{s.available, s.capacity}, Amount{s.inodesFree, s.inodes}}, nil
 }
 
-// Places are paths in the file systems that pods and images fill.
+// Places are paths in the file systems of pods and images.
 type Places struct{ Node, Images, Containers string }
 
-// Places asks the runtime where images and writable layers are.
+// Places queries the runtime for the locations of images and writable layers.
 func (c *Collector) Places(ctx context.Context) (Places, error) {
 	info, err := c.Runtime.ImageFsInfo(ctx)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"berth/internal/record/journal"
 )
 
-// changes returns the journal's entries for what users look at in a status: phase, readiness and
-// the states of containers. They have no termination messages, which are the container's own words
-// and may hold anything.
+// changes returns the journal entries for the user-visible part of a status: phase, readiness and
+// container states. Termination messages are left out, because containers write them and they may
+// contain anything.
 func changes(p *v1.Pod, old, s *v1.PodStatus) []journal.Entry {
 	var out []journal.Entry
 	add := func(container, decision, why string) {
@@ -54,7 +54,7 @@ func changes(p *v1.Pod, old, s *v1.PodStatus) []journal.Entry {
 	return out
 }
 
-// describeState returns a container's state in words; "" for one that just waits for its turn.
+// describeState describes a container's state; "" for one that only waits to be started.
 func describeState(cs *v1.ContainerStatus) (text, why string) {
 	if cs.RestartCount > 0 {
 		why = fmt.Sprintf("restart %d", cs.RestartCount)

@@ -11,7 +11,6 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// Reasons of conditions.
 const (
 	podCompleted               = "PodCompleted"
 	podFailed                  = "PodFailed"
@@ -22,18 +21,18 @@ const (
 	restartAllContainersDetail = "container exited with restart policy rule"
 )
 
-// ownedConditions are the conditions that Generate derives anew, in the order in which they are
+// ownedConditions are the conditions that Generate derives, in the order in which they are
 // reported.
 var ownedConditions = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
 	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
-// keptConditions are set by other parts of the agent and stay as they are.
+// keptConditions are set by other components of the agent and preserved.
 var keptConditions = []v1.PodConditionType{v1.DisruptionTarget}
 
 // conditions returns the pod's conditions; s has the phase and the container statuses. Conditions
-// of others come from the API object, where their owners remove them.
+// of other owners come from the API object, where their owners remove them.
 func conditions(in Input, s *v1.PodStatus) []v1.PodCondition {
 	p := in.Pod
 	foreign := foreignConditions(p)
@@ -69,12 +68,12 @@ func foreignConditions(p *v1.Pod) []v1.PodCondition {
 	return out
 }
 
-// newCondition returns a condition that is True.
+// newCondition returns a condition with status True.
 func newCondition(p *v1.Pod, t v1.PodConditionType) v1.PodCondition {
 	return v1.PodCondition{Type: t, Status: v1.ConditionTrue, ObservedGeneration: p.Generation}
 }
 
-// readyToStart tells whether the sandbox can be used and the volumes are mounted.
+// readyToStart reports whether the sandbox is ready and the volumes are mounted.
 func readyToStart(in Input) v1.PodCondition {
 	c := newCondition(in.Pod, v1.PodReadyToStartContainers)
 	if in.MountsMissing || lifecycle.NeedsNewSandbox(in.Pod, &in.Observed).Create {
@@ -83,8 +82,8 @@ func readyToStart(in Input) v1.PodCondition {
 	return c
 }
 
-// initialized tells whether the init containers are done. Once they were, they are: a later run of
-// them, after a reboot or a restart of all containers, does not take it back.
+// initialized reports whether the init containers are done. Once True, it stays True: a later run
+// of them, after a reboot or a restart of all containers, does not reset it.
 func initialized(in Input, s *v1.PodStatus) v1.PodCondition {
 	p := in.Pod
 	c := newCondition(p, v1.PodInitialized)
@@ -107,7 +106,7 @@ func initialized(in Input, s *v1.PodStatus) v1.PodCondition {
 	return falseIfAny(c, incomplete, containersNotInitialized, "containers with incomplete status")
 }
 
-// isDone reports whether the next container may start as far as this init container goes.
+// isDone reports whether this init container no longer blocks the next container.
 func isDone(c *v1.Container, cs *v1.ContainerStatus) bool {
 	switch {
 	case cs == nil:
@@ -125,7 +124,7 @@ func anyRegularRan(s *v1.PodStatus) bool {
 	})
 }
 
-// containersReady tells whether every regular container and sidecar is ready.
+// containersReady reports whether every regular container and sidecar is ready.
 func containersReady(p *v1.Pod, s *v1.PodStatus) v1.PodCondition {
 	c := newCondition(p, v1.ContainersReady)
 	switch s.Phase {
@@ -153,7 +152,7 @@ func containersReady(p *v1.Pod, s *v1.PodStatus) v1.PodCondition {
 	return falseIfAny(c, unready, containersNotReady, "containers with unready status")
 }
 
-// falseIfAny turns the condition False when there are names, and says them.
+// falseIfAny sets the condition to False if there are names, and lists them in the message.
 func falseIfAny(c v1.PodCondition, names []string, reason, what string) v1.PodCondition {
 	if len(names) > 0 {
 		c.Status, c.Reason, c.Message = v1.ConditionFalse, reason, fmt.Sprintf("%s: %s", what, names)
@@ -161,8 +160,8 @@ func falseIfAny(c v1.PodCondition, names []string, reason, what string) v1.PodCo
 	return c
 }
 
-// podReady tells whether the pod may be sent traffic: its containers are ready and every readiness
-// gate is True (KEP-580).
+// podReady reports whether the pod can receive traffic: its containers are ready and every
+// readiness gate is True (KEP-580).
 func podReady(p *v1.Pod, others []v1.PodCondition, containers v1.PodCondition) v1.PodCondition {
 	c := containers
 	c.Type = v1.PodReady
@@ -184,7 +183,7 @@ func podReady(p *v1.Pod, others []v1.PodCondition, containers v1.PodCondition) v
 	return c
 }
 
-// allRestarting tells whether a container's exit asks for a restart of all; ok is false for pods
+// allRestarting reports whether a container's exit triggers a restart of all; ok is false for pods
 // without such a rule (KEP-5532).
 func allRestarting(in Input) (c v1.PodCondition, ok bool) {
 	c = v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}

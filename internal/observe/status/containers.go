@@ -14,7 +14,7 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// Messages of containers whose end nobody saw.
+// Messages of containers whose exit was not observed.
 const (
 	lostAtTermination = "The container could not be located when the pod was terminated"
 	lostWhileRunning  = "The container could not be located when the pod was deleted.  The container used to be Running"
@@ -49,8 +49,8 @@ func containerStatuses(in Input, specs []v1.Container, old []v1.ContainerStatus,
 	return out
 }
 
-// incarnations returns the container's newest two incarnations; nil for those that the runtime does
-// not know.
+// incarnations returns the container's newest two incarnations; nil if the runtime does not have
+// them.
 func incarnations(s *pod.Status, name string) (newest, previous *pod.ContainerStatus) {
 	for i := range s.Containers {
 		cs := &s.Containers[i]
@@ -91,8 +91,8 @@ func (b *containerBuilder) build() v1.ContainerStatus {
 	return cs
 }
 
-// initial returns the status that holds as long as the runtime shows nothing: how the container
-// ended if it had, else waiting.
+// initial returns the status of a container that the runtime does not have: the last terminated
+// state, else waiting.
 func (b *containerBuilder) initial() v1.ContainerStatus {
 	if b.old != nil && b.old.State.Terminated != nil {
 		return *b.old.DeepCopy()
@@ -112,7 +112,7 @@ func (b *containerBuilder) initial() v1.ContainerStatus {
 	return cs
 }
 
-// fillMissing judges a container that the runtime does not know.
+// fillMissing sets the state of a container that the runtime does not have.
 func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 	if b.restartsWithAll() {
 		b.fillRestarting(cs)
@@ -126,8 +126,7 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 		if t != nil {
 			cs.LastTerminationState = cs.State
 		}
-		// Later containers would not be there if it had not done its work; it was cleaned away
-		// since.
+		// Later containers exist only if it succeeded; it has been removed since.
 		cs.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: lifecycle.Completed}}
 		return
 	}
@@ -135,7 +134,8 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 		return
 	}
 	if b.old != nil && b.old.State.Running != nil && cs.LastTerminationState.Terminated == nil {
-		// Without a last state the pod would look as if it had never run, and fall back to Pending.
+		// Without a last state, the pod would look as if it had never run, and its phase would
+		// return to Pending.
 		cs.LastTerminationState.Terminated = lostState(b.old, lostWhileRunning)
 		if b.in.Pod.DeletionTimestamp == nil {
 			cs.RestartCount++
@@ -143,8 +143,8 @@ func (b *containerBuilder) fillMissing(cs *v1.ContainerStatus) {
 	}
 }
 
-// restartsWithAll reports whether the container was taken away to be restarted with all others of
-// the pod: the last pass says so, or, after a restart of the agent, the old status.
+// restartsWithAll reports whether the container was removed to be restarted with all others of the
+// pod, according to the last pass or, after a restart of the agent, the old status.
 func (b *containerBuilder) restartsWithAll() bool {
 	switch {
 	case b.in.Terminal || b.kind == ephemeralContainer:
@@ -156,14 +156,14 @@ func (b *containerBuilder) restartsWithAll() bool {
 	case b.old.State.Waiting != nil:
 		return b.old.State.Waiting.Reason == lifecycle.RestartingAllContainers
 	case b.old.State.Terminated != nil && b.old.State.Terminated.ContainerID == "":
-		return false // fillMissing judged it: it was cleaned away before the restart of all began
+		return false // from fillMissing: removed before the restart of all began
 	}
 	c := findCondition(b.in.Old.Conditions, v1.AllContainersRestarting)
 	return c != nil && c.Status == v1.ConditionTrue
 }
 
-// fillRestarting shows a container that was taken away to be restarted with all others. One that
-// ran until then was killed; its next incarnation has the next restart count.
+// fillRestarting sets the state of a container that was removed to be restarted with all others. A
+// running one was killed; its next incarnation has the next restart count.
 func (b *containerBuilder) fillRestarting(cs *v1.ContainerStatus) {
 	switch {
 	case b.old != nil && b.old.State.Running != nil:
@@ -177,8 +177,7 @@ func (b *containerBuilder) fillRestarting(cs *v1.ContainerStatus) {
 	cs.ContainerID, cs.ImageID, cs.Image, cs.User = "", "", b.spec.Image, nil
 }
 
-// fillObserved fills in what the runtime shows of the newest incarnation, and the end of the one
-// before.
+// fillObserved sets the observed state of the newest incarnation, and the exit of the previous one.
 func (b *containerBuilder) fillObserved(cs *v1.ContainerStatus) {
 	n := b.newest
 	cs.RestartCount = max(cs.RestartCount, int32(n.Attempt))
@@ -199,17 +198,17 @@ func (b *containerBuilder) fillObserved(cs *v1.ContainerStatus) {
 			state.Terminated.ContainerID = b.id(n.ID)
 			cs.RestartCount++
 		default:
-			return // nothing can be said of it
+			return // the state is unknown
 		}
 	}
 	cs.State, cs.LastTerminationState = state, v1.ContainerState{Terminated: b.lastEnd()}
 	cs.ContainerID, cs.Image, cs.ImageID, cs.User = b.id(n.ID), b.image(), n.ImageRef, userOf(n)
 }
 
-// image returns the name of the newest incarnation's image in full. The runtime returns any of the
-// names of an image; the name that the pod asks for is reported instead.
+// image returns the full image name of the newest incarnation. The runtime returns any name of an
+// image; the name in the pod's spec is reported instead.
 //
-// Differs from the kubelet: it reports the name that the runtime returns.
+// Differs from the kubelet, which reports the runtime's name.
 func (b *containerBuilder) image() string {
 	n := b.newest
 	switch {
@@ -218,16 +217,16 @@ func (b *containerBuilder) image() string {
 			return name
 		}
 	case b.old != nil && b.old.ContainerID == b.id(n.ID) && b.old.Image != "":
-		return b.old.Image // the spec has another image since
+		return b.old.Image // the image in the spec has changed since
 	}
 	return n.Image
 }
 
-// fullImageName returns the name of an image with registry, and with its digest or tag, as the
-// runtime stores it; "" if it is an id or no valid name.
+// fullImageName returns the name of an image with registry and digest or tag, as the runtime stores
+// it; "" for an ID or an invalid name.
 func fullImageName(name string) string {
 	if strings.Trim(strings.TrimPrefix(name, "sha256:"), "0123456789abcdef") == "" {
-		return "" // an id, or the beginning of one
+		return "" // an ID, or a prefix of one
 	}
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
@@ -239,7 +238,7 @@ func fullImageName(name string) string {
 	return reference.TagNameOnly(ref).String()
 }
 
-// oldEnds returns the ends that the old status tells of, newest first.
+// oldEnds returns the exits in the old status, newest first.
 func (b *containerBuilder) oldEnds() []*v1.ContainerStateTerminated {
 	var out []*v1.ContainerStateTerminated
 	if b.old != nil {
@@ -252,9 +251,9 @@ func (b *containerBuilder) oldEnds() []*v1.ContainerStateTerminated {
 	return out
 }
 
-// knownEnd returns how the newest incarnation ended by the old status, for when the runtime no
-// longer knows; nil when it is not known to have ended. It is the last state while a start error
-// shows, and the state otherwise.
+// knownEnd returns the newest incarnation's exit from the old status, for when the runtime no
+// longer has it; nil if it is not known to have exited. It is the last state while a start error is
+// reported, and the state otherwise.
 func (b *containerBuilder) knownEnd() *v1.ContainerStateTerminated {
 	for _, t := range b.oldEnds() {
 		if t.ContainerID == b.id(b.newest.ID) {
@@ -264,8 +263,8 @@ func (b *containerBuilder) knownEnd() *v1.ContainerStateTerminated {
 	return nil
 }
 
-// lastEnd returns how the incarnation before the newest one ended: as the runtime shows it, else,
-// when that has been removed, as the old status tells it; nil when there was none.
+// lastEnd returns the exit of the incarnation before the newest: from the runtime, or from the old
+// status if it has been removed; nil if there was none.
 func (b *containerBuilder) lastEnd() *v1.ContainerStateTerminated {
 	if b.previous != nil && b.previous.State == pod.StateExited {
 		return b.terminated(b.previous)
@@ -289,7 +288,7 @@ func (b *containerBuilder) terminated(cs *pod.ContainerStatus) *v1.ContainerStat
 	}
 }
 
-// lostState is the end of a container that was not seen, after the status that it had before.
+// lostState returns the terminated state of a container whose exit was not observed.
 func lostState(old *v1.ContainerStatus, message string) *v1.ContainerStateTerminated {
 	t := &v1.ContainerStateTerminated{
 		Reason: lifecycle.ContainerStatusUnknown, Message: message, ExitCode: lifecycle.UnknownExitCode, ContainerID: old.ContainerID,
@@ -300,7 +299,7 @@ func lostState(old *v1.ContainerStatus, message string) *v1.ContainerStateTermin
 	return t
 }
 
-// applyStartError shows why a container that should run does not.
+// applyStartError sets the reason why a container that should run does not.
 func (b *containerBuilder) applyStartError(cs *v1.ContainerStatus) {
 	e, ok := b.in.StartErrors[b.spec.Name]
 	if !ok || b.in.Terminal || !lifecycle.ShouldStart(b.in.Pod, b.spec, b.newest) {
@@ -312,13 +311,13 @@ func (b *containerBuilder) applyStartError(cs *v1.ContainerStatus) {
 		}
 		cs.LastTerminationState = cs.State
 	}
-	if b.newest == nil || cs.ContainerID != b.id(b.newest.ID) { // id and image are those of the container that ended, now in the last state
+	if b.newest == nil || cs.ContainerID != b.id(b.newest.ID) { // ID and image are those of the exited container, now in the last state
 		cs.ContainerID, cs.ImageID, cs.Image, cs.User = "", "", b.spec.Image, nil
 	}
 	cs.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: e.Reason, Message: e.Message}}
 }
 
-// fillStartedReady sets started and ready. Ephemeral containers are never either.
+// fillStartedReady sets started and ready. Ephemeral containers are never started or ready.
 func (b *containerBuilder) fillStartedReady(cs *v1.ContainerStatus) {
 	cs.Started, cs.Ready = nil, false
 	if b.kind == ephemeralContainer {
@@ -334,9 +333,9 @@ func (b *containerBuilder) fillStartedReady(cs *v1.ContainerStatus) {
 	cs.Ready = started && (b.spec.ReadinessProbe == nil || b.in.Probes.Readiness[b.newest.ID] == pod.ProbeSuccess)
 }
 
-// hasStarted reports whether a running container is past its startup probe. That an incarnation has
-// started is never taken back, so that a prober that lost its memory does not make a serving
-// container look unready.
+// hasStarted reports whether a running container has passed its startup probe. An incarnation that
+// has started stays so, so that a prober without its checkpoint does not make a serving container
+// unready.
 func (b *containerBuilder) hasStarted(cs *v1.ContainerStatus) bool {
 	if b.spec.StartupProbe == nil {
 		return true
@@ -351,7 +350,7 @@ func (b *containerBuilder) isPlainInit() bool {
 	return b.kind == initContainer && !lifecycle.IsSidecar(b.spec)
 }
 
-// id returns the container's id in the form of the API.
+// id returns the container ID in the form of the API.
 func (b *containerBuilder) id(id pod.ContainerID) string {
 	return b.in.RuntimeName + "://" + string(id)
 }
@@ -365,9 +364,9 @@ func userOf(cs *pod.ContainerStatus) *v1.ContainerUser {
 	}}
 }
 
-// volumeMounts returns the mounts as the spec asks for them. Recursive read-only is told of
-// read-only mounts alone: as what it became, where it was asked for if possible; an image tells
-// what it was when the container was made. observed is nil while the runtime has no container.
+// volumeMounts returns the mounts of the spec. Recursive read-only is reported only for read-only
+// mounts: the actual value if the spec has IfPossible. The status of an image volume is its image
+// at container creation. observed is nil while the runtime has no container.
 func volumeMounts(c *v1.Container, observed *pod.ContainerStatus) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
 	for i := range c.VolumeMounts {

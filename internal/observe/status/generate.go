@@ -11,44 +11,43 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// Input is what a pod's status follows from. Generate changes nothing that it refers to.
+// Input is the input of Generate, which does not modify what it refers to.
 type Input struct {
 	Pod      *v1.Pod
 	Observed pod.Status
-	// Old is the newest status known: the manager's, else the API server's.
+	// Old is the newest known status: the manager's, else the API server's.
 	Old v1.PodStatus
-	// Actuated is Pod with the resources that its running containers have; nil, or Pod, unless it
-	// is being resized. Resize is how far that has come.
+	// Actuated is Pod with the actual resources of its running containers; nil, or Pod, unless it
+	// is being resized. Resize is the progress.
 	Actuated *v1.Pod
 	Resize   allocation.Resize
-	// Terminal: the worker has ended all containers for good.
+	// Terminal is true if the worker has stopped all containers for good.
 	Terminal bool
-	// MountsMissing: volumes of the pod are not mounted yet, so that no container can start
-	// although there is a sandbox.
+	// MountsMissing is true while volumes are not mounted, so that no container can start even with
+	// a sandbox.
 	MountsMissing bool
-	// StartErrors are the last start errors by container name; a container that was started since
+	// StartErrors are the last start errors by container name; a container that has started since
 	// has none.
 	StartErrors map[string]lifecycle.StartError
-	// Probes are the verdicts on the containers of Observed.
+	// Probes are the probe results of the containers of Observed.
 	Probes pod.ProbeVerdicts
-	// ResourceHealth is what is known of the devices of containers, by the containers' names
-	// (KEP-4680).
+	// ResourceHealth is the health of the containers' devices, by container name (KEP-4680).
 	ResourceHealth map[string][]v1.ResourceStatus
-	// RuntimeName is the prefix of container ids: "containerd" makes "containerd://<id>".
+	// RuntimeName is the prefix of container IDs: "containerd" makes "containerd://<id>".
 	RuntimeName string
-	// HostIPs are the node's internal addresses, primary first; empty when not known.
+	// HostIPs are the node's internal addresses, primary first; empty if unknown.
 	HostIPs []string
-	// Now is compared with the end of activeDeadlineSeconds; nothing else depends on the time.
+	// Now is compared with the deadline of activeDeadlineSeconds; nothing else depends on the time.
 	Now time.Time
-	// Began is when Old.StartTime was by the clock of Now, which may have been set since; zero is
+	// Began is Old.StartTime on the clock of Now, which may have been set since; zero stands for
 	// Old.StartTime itself.
 	Began time.Time
 
-	hasInitialized bool // what Generate finds of Pod and Observed
+	hasInitialized bool // computed by Generate from Pod and Observed
 }
 
-// Generate returns the pod's status. Times of condition changes are left to Manager.Set, which
-// knows them. A status that was generated from its own output as Old is the same again.
+// Generate returns the pod's status. Manager.Set sets the transition times of conditions. Generate
+// is idempotent: with its own output as Old, it returns the same status.
 func Generate(in Input) v1.PodStatus {
 	p := in.Pod
 	s := v1.PodStatus{
@@ -56,7 +55,7 @@ func Generate(in Input) v1.PodStatus {
 		StartTime:          in.Old.StartTime.DeepCopy(),
 		QOSClass:           qosClass(in),
 
-		// Others write these; they are passed through so that a reader of the agent sees them too.
+		// Other owners write these; they are passed on for readers of the agent's statuses.
 		NominatedNodeName:                    p.Status.NominatedNodeName,
 		ResourceClaimStatuses:                p.Status.ResourceClaimStatuses,
 		ExtendedResourceClaimStatus:          p.Status.ExtendedResourceClaimStatus,
@@ -76,8 +75,8 @@ func Generate(in Input) v1.PodStatus {
 
 const deadlineExceeded = "Pod was active on the node longer than the specified deadline"
 
-// setPhase sets phase, reason and message. A terminal phase stays; reason and message stay as long
-// as the phase does. A pod that was active for longer than it may fails.
+// setPhase sets phase, reason and message. A terminal phase is final; reason and message stay as
+// long as the phase. A pod whose active deadline is exceeded fails.
 func setPhase(s *v1.PodStatus, in Input) {
 	s.Phase = lifecycle.Phase(in.Pod, s, lifecycle.PhaseFacts{
 		Terminal: in.Terminal, HasInitialized: in.hasInitialized, EndsWithSandbox: lifecycle.EndsWithSandbox(in.Pod, &in.Observed),
@@ -96,8 +95,8 @@ func setPhase(s *v1.PodStatus, in Input) {
 	}
 }
 
-// deadline returns when the pod's activeDeadlineSeconds end; zero when they do not, or have not
-// begun.
+// deadline returns the end of the pod's activeDeadlineSeconds; zero if there is none, or the pod
+// has not started.
 func deadline(in Input) time.Time {
 	seconds := in.Pod.Spec.ActiveDeadlineSeconds
 	if seconds == nil || in.Old.StartTime == nil {
@@ -110,11 +109,11 @@ func deadline(in Input) time.Time {
 	return began.Add(time.Duration(*seconds) * time.Second)
 }
 
-// onClockOf returns a time that was written down by the clock of now, which goes on evenly when the
-// host's is set. What is in the future was written before that was set back, and counts as now.
+// onClockOf converts a persisted time to the monotonic clock of now. A time in the future was
+// written before the clock was set back, and counts as now.
 func onClockOf(now, written time.Time) time.Time { return now.Add(-max(now.Sub(written), 0)) }
 
-// qosClass returns the class that the pod was given at first: it never changes.
+// qosClass returns the pod's initial QoS class, which never changes.
 func qosClass(in Input) v1.PodQOSClass {
 	switch {
 	case in.Old.QOSClass != "":

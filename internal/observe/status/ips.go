@@ -7,8 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// setIPs sets the addresses of host and pod: at most one of each family, the node's primary family
-// first.
+// setIPs sets host and pod addresses: at most one per family, the node's primary family first.
 func setIPs(s *v1.PodStatus, in Input) {
 	hosts := onePerFamily(parseIPs(in.HostIPs))
 	for _, ip := range hosts {
@@ -32,13 +31,13 @@ func podIPs(in Input, hosts []netip.Addr) []netip.Addr {
 	}
 	known := parseIPs(old)
 	if in.Pod.Spec.HostNetwork {
-		// Once told they stay, though the node's change: other things have been set up with them. A
-		// second family may join.
+		// Once reported, they stay even if the node's change: other components have used them. A
+		// second family may be added.
 		return onePerFamily(append(known, hosts...))
 	}
 	observed := parseIPs(in.Observed.IPs)
 	if len(observed) == 0 && in.Observed.ReadySandbox() == nil {
-		return known // ended or restarting: the addresses that it had
+		return known // terminated or restarting: the last addresses
 	}
 	primary6 := len(hosts) > 0 && hosts[0].Is6()
 	if len(hosts) == 0 && len(observed) > 0 {
@@ -51,8 +50,8 @@ func podIPs(in Input, hosts []netip.Addr) []netip.Addr {
 	return out
 }
 
-// FamilyMismatch returns what is wrong with the addresses of a pod in the network of its host, ""
-// if nothing: those that were reported stay, and the node now has another primary IP family.
+// FamilyMismatch describes a problem with the addresses of a host-network pod, "" if there is none:
+// the reported ones stay, and the node now has another primary IP family.
 func FamilyMismatch(p *v1.Pod, s *v1.PodStatus) string {
 	if !p.Spec.HostNetwork || len(s.PodIPs) == 0 || len(s.HostIPs) == 0 {
 		return ""
@@ -70,7 +69,7 @@ func FamilyMismatch(p *v1.Pod, s *v1.PodStatus) string {
 	return fmt.Sprintf("podIPs %s stay as they were reported, and their primary IP family is not that of hostIPs %s: recreate the pod to change them", ofPod, ofHost)
 }
 
-// parseIPs returns the addresses in canonical form without those that are none.
+// parseIPs returns the valid addresses in canonical form.
 func parseIPs(texts []string) []netip.Addr {
 	var out []netip.Addr
 	for _, t := range texts {

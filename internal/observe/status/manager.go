@@ -15,33 +15,33 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Manager (statusManager) keeps the newest status of each pod. It is safe for concurrent use.
+// Manager (statusManager) stores the newest status of each pod. It is safe for concurrent use.
 type Manager struct {
 	log     *slog.Logger
 	journal *journal.Journal
-	// unkept names the pods of which what is to be kept may be another than in the file. It is told
-	// with mu held, before anybody sees the status.
+	// unkept gets the pods whose persisted record may be out of date, with mu held, before readers
+	// can see the status.
 	unkept  *pod.Inbox[pod.UID]
 	changed pod.Publisher[pod.UID]
 
 	mu       sync.RWMutex
 	entries  map[pod.UID]entry        // guarded by mu
-	restored map[pod.UID]v1.PodStatus // guarded by mu; what an earlier agent kept of pods that have no entry yet
-	evicted  map[pod.UID]int64        // guarded by mu; the grace periods of pods that are evicted, in seconds
+	restored map[pod.UID]v1.PodStatus // guarded by mu; persisted by an earlier agent, of pods without an entry
+	evicted  map[pod.UID]int64        // guarded by mu; the grace periods of evicted pods, in seconds
 }
 
-// entry is what is known of one pod. Its status is shared with readers and never changed, only
+// entry is the state of one pod. Its status is shared with readers and never modified, only
 // replaced.
 type entry struct {
 	pod      *v1.Pod // as of the newest status
 	status   v1.PodStatus
-	shown    *v1.Pod   // the pod with that status; nil until somebody reads it
+	shown    *v1.Pod   // the pod with that status; nil until first read
 	began    time.Time // see Manager.Began
 	finished bool
 }
 
-// NewManager returns a manager that knows no pod. Changes are written to the journal, refusals to
-// log.
+// NewManager returns a Manager without pods. Changes are written to the journal, rejected statuses
+// to log.
 func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	return &Manager{
 		log: log, journal: j, unkept: pod.NewInbox[pod.UID](),
@@ -49,8 +49,8 @@ func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	}
 }
 
-// Get returns the pod's newest status, which may be what an earlier agent kept, and whether there
-// is one. The status is shared and must not be changed.
+// Get returns the pod's newest status, which may be one persisted by an earlier agent, and whether
+// there is one. The status is shared and must not be modified.
 func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -61,10 +61,10 @@ func (m *Manager) Get(uid pod.UID) (v1.PodStatus, bool) {
 	return s, ok
 }
 
-// Began returns when the start time in the pod's newest status was, zero if there is none. A clock
-// that is set after this agent first saw the start time does not change how long ago that was.
+// Began returns when the start time in the pod's newest status was, zero if there is none. Setting
+// the clock after this agent first saw the start time does not affect it.
 //
-// Differs from the kubelet: there a pod with activeDeadlineSeconds ends when the clock is set
+// Differs from the kubelet, where a pod with activeDeadlineSeconds terminates when the clock is set
 // ahead.
 func (m *Manager) Began(uid pod.UID) time.Time {
 	m.mu.RLock()
@@ -78,10 +78,10 @@ func (m *Manager) Began(uid pod.UID) time.Time {
 	return time.Time{}
 }
 
-// WithStatus returns the pod with its newest status as readers are told it; without one it returns
-// the pod itself. Of what an earlier agent kept these are the ends of pods alone: of a pod that ran
-// then, this agent says nothing before it has looked. What is returned is shared and must not be
-// changed: as long as pod and status are the same, so is it.
+// WithStatus returns the pod with its newest reported status; without one it returns the pod
+// itself. Statuses of an earlier agent are used only if terminal: a pod that ran then must be
+// observed first. The result is shared and must not be modified; it is the same object as long as
+// pod and status are.
 func (m *Manager) WithStatus(p *v1.Pod) *v1.Pod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,8 +107,8 @@ func withStatus(p *v1.Pod, s v1.PodStatus) *v1.Pod {
 	return &out
 }
 
-// seen returns the pod's newest status if it is of this agent: what an earlier one kept says what
-// was, and after a reboot nothing of it may be.
+// seen returns the pod's newest status if this agent has set it: one of an earlier agent may be out
+// of date, for example after a reboot.
 func (m *Manager) seen(uid pod.UID) (v1.PodStatus, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -116,8 +116,8 @@ func (m *Manager) seen(uid pod.UID) (v1.PodStatus, bool) {
 	return e.status, ok
 }
 
-// Finished reports whether the pod was Terminated: nothing of it runs or is held any more, and its
-// API object may go.
+// Finished reports whether the pod was Terminated: nothing of it runs or holds resources, and its
+// API object can be deleted.
 func (m *Manager) Finished(uid pod.UID) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -131,7 +131,7 @@ func (m *Manager) UIDs() []pod.UID {
 	return slices.Collect(maps.Keys(m.entries))
 }
 
-// Count returns how many pods there are, and how many of them are ready.
+// Count returns the number of pods and of ready pods.
 func (m *Manager) Count() (pods, ready int) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -143,8 +143,8 @@ func (m *Manager) Count() (pods, ready int) {
 	return len(m.entries), ready
 }
 
-// Pod returns the pod as it was when its status was last set, for pods that are not desired any
-// more but still end. The pod is shared and must not be changed.
+// Pod returns the pod as of its newest status, for terminating pods that are no longer desired. The
+// pod is shared and must not be modified.
 func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -152,23 +152,22 @@ func (m *Manager) Pod(uid pod.UID) (*v1.Pod, bool) {
 	return e.pod, ok
 }
 
-// Notify tells every subscriber of the key: of a pod, or, with "", of something else that they
-// show.
+// Notify publishes a key to every subscriber: a pod's UID, or "" for other changes that they show.
 func (m *Manager) Notify(uid pod.UID) {
 	m.changed.Publish(uid)
 }
 
-// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and the
-// function that ends this. Changes after Subscribe returned are never missed, but many may be one;
-// a slow reader holds nobody up.
+// Subscribe returns an inbox that gets the UID of each pod whose status changes or is removed, and
+// a function that cancels the subscription. Changes after Subscribe returns are not missed, but may
+// be merged; a slow reader blocks nothing.
 func (m *Manager) Subscribe() (changed *pod.Inbox[pod.UID], cancel func()) {
 	return m.changed.Subscribe()
 }
 
-// Set makes s the pod's newest status; the pod's own status stands in for one that is not known
-// yet. It sets what depends on the status before: start time and times of transition. A terminal
-// phase stays. A status that brings a container back to life which must not be restarted is
-// refused, and one that changes nothing is dropped.
+// Set makes s the pod's newest status; the pod's own status is the previous one if none is known.
+// It sets what depends on the previous status: start time and transition times. A terminal phase is
+// final. A status in which a terminated container that must not be restarted runs again is
+// rejected, and one without changes is dropped.
 func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) {
 	s = *s.DeepCopy()
 	m.update(p, func(e *entry) error {
@@ -180,9 +179,9 @@ func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) {
 	})
 }
 
-// Terminated notes that the pod has ended for good and that everything it held is freed: what was
-// not seen to end is reported as ended, and the pod as Failed unless it is terminal already. A
-// static pod keeps its phase, since it may come back.
+// Terminated records that the pod has terminated and released its resources: containers whose exit
+// was not observed are reported as terminated, and the pod as Failed unless its phase is terminal.
+// A static pod keeps its phase, since it may be restarted.
 func (m *Manager) Terminated(p *v1.Pod) {
 	m.update(p, func(e *entry) error {
 		e.status = settle(p, e.status, terminatedStatus(p, e.status), metav1.Now())
@@ -191,8 +190,8 @@ func (m *Manager) Terminated(p *v1.Pod) {
 	})
 }
 
-// Remove forgets the pod. Subscribers are told also of one without a status: it may have been shown
-// as it ended.
+// Remove deletes the pod. Subscribers are also notified of one without a status: it may have been
+// shown while terminating.
 func (m *Manager) Remove(uid pod.UID) {
 	m.mu.Lock()
 	delete(m.entries, uid)
@@ -203,7 +202,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	m.changed.Publish(uid)
 }
 
-// update replaces the pod's entry by what change makes of it, unless change fails, and tells of a
+// update replaces the pod's entry with the result of change, unless change fails, and publishes a
 // difference.
 func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	m.mu.Lock()
@@ -231,7 +230,7 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 		m.unkept.Put(p.UID)
 	case err == nil:
 		before.finished = after.finished
-		m.entries[p.UID] = before // readers keep sharing one copy
+		m.entries[p.UID] = before // readers share one copy
 	}
 	if err == nil {
 		delete(m.restored, p.UID)
@@ -250,7 +249,7 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 			m.journal.Reach(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Ready, "")
 		}
 	}
-	if differs || finished { // a pod that has finished may go from the API server, though its status says no more than before
+	if differs || finished { // a finished pod may be deleted from the API server even with an unchanged status
 		m.changed.Publish(p.UID)
 	}
 }

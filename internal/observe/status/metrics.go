@@ -5,10 +5,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics are the families of a Patcher. They are there, too, while there is none.
+// Metrics are the metrics of a Patcher. They are exposed even without one.
 type Metrics struct{ syncDuration prometheus.Histogram }
 
-// NewMetrics registers the families; nobody scrapes them if r is nil.
+// NewMetrics registers the metrics; if r is nil, they are not registered.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{syncDuration: promauto.With(r).NewHistogram(prometheus.HistogramOpts{
 		Name: "kubelet_pod_status_sync_duration_seconds",

@@ -14,60 +14,59 @@ import (
 	"berth/internal/pod"
 )
 
-// MirrorAPI is what the keeper of mirrors needs of the API server.
+// MirrorAPI is the part of the API server that Mirrors uses.
 type MirrorAPI interface {
 	CreatePod(ctx context.Context, p *v1.Pod) error
-	// DeletePod deletes the pod at once if it still has the UID.
+	// DeletePod deletes the pod immediately if it still has the UID.
 	DeletePod(ctx context.Context, namespace, name string, uid pod.UID) error
 }
 
-// MirrorsConfig is what Mirrors needs.
+// MirrorsConfig is the configuration of Mirrors.
 type MirrorsConfig struct {
 	API  MirrorAPI
 	Pods *pod.Manager
-	// Changed gets the full names of static pods and mirrors that came, changed or went.
+	// Changed gets the full names of static and mirror pods that were added, changed or deleted.
 	Changed *pod.Inbox[pod.FullName]
 	// Node returns the Node's name and UID; the UID is empty while the node is not registered, or
 	// is being deleted.
 	Node func() (name string, uid pod.UID)
-	// NodeChanged has an element when Node has a new answer.
+	// NodeChanged has an element when the result of Node has changed.
 	NodeChanged <-chan struct{}
-	// Ending reports whether a static pod of this name still ends, be it one that was wanted before
-	// with the UID of the present one.
+	// Ending reports whether a static pod of this name is terminating, even a previous one with the
+	// UID of the present one.
 	Ending func(pod.FullName) bool
-	// Complete reports whether the pods of every source are in Pods: before, a static pod may only
-	// not have been read yet. When it becomes true, Changed gets the mirrors.
+	// Complete reports whether Pods has the pods of every source: before, a static pod may not have
+	// been read yet. When it becomes true, Changed gets the mirrors.
 	Complete func() bool
-	// Published is called with a static pod's UID when its mirror is as it should be: its status
-	// can be written.
+	// Published is called with a static pod's UID when its mirror is up to date: its status can be
+	// written.
 	Published func(pod.UID)
-	// Event records an event of a pod.
+	// Event records an event for a pod.
 	Event func(p *v1.Pod, eventtype, reason, message string)
 	Log   *slog.Logger
 }
 
-// Mirrors keeps one mirror pod at the API server for each static pod. What becomes of a mirror
-// never touches its static pod.
+// Mirrors maintains one mirror pod in the API server for each static pod. Deleting or changing a
+// mirror does not affect its static pod.
 type Mirrors struct {
 	MirrorsConfig
-	// seen is the annotation config.seen of the static pods that have their mirrors. It tells a pod
-	// from the next one of the same UID, whose manifest was deleted and written again. Of Run's
-	// goroutine.
+	// seen is the annotation config.seen of static pods with mirrors. It distinguishes pods of the
+	// same UID whose manifest was deleted and written again. Used only by Run's goroutine.
 	seen map[pod.FullName]string
-	// taken are the static pods whose name the API server has another pod of, and that pod's UID.
-	// Of Run's goroutine.
+	// taken maps static pods to the UID of another pod that has their name in the API server. Used
+	// only by Run's goroutine.
 	taken map[pod.FullName]pod.UID
 }
 
-// NewMirrors returns a keeper of mirrors.
+// NewMirrors returns Mirrors; call Run.
 func NewMirrors(cfg MirrorsConfig) *Mirrors {
 	return &Mirrors{cfg, map[pod.FullName]string{}, map[pod.FullName]pod.UID{}}
 }
 
-// mirrorRetry spaces the tries for mirrors that could not be made or deleted.
+// mirrorRetry is the retry period for mirrors that could not be created or deleted.
 const mirrorRetry = 5 * time.Second
 
-// Run keeps mirrors until ctx is done.
+// Run reconciles mirrors until ctx is done.
 func (m *Mirrors) Run(ctx context.Context) error {
 	timer := time.NewTimer(mirrorRetry)
 	timer.Stop()
@@ -112,10 +111,9 @@ func (m *Mirrors) all(pending map[pod.FullName]struct{}) {
 	}
 }
 
-// sync makes the mirror of one name what it should be; done is false when it has to be looked at
-// again without an event.
+// sync reconciles the mirror of one name; done is false if it must be retried without an event.
 func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err error) {
-	complete := m.Complete() // first: the static pod may be read in this moment
+	complete := m.Complete() // first: the static pod may be read concurrently
 	static, wanted := m.Pods.GetByFullName(n)
 	wanted = wanted && pod.IsStatic(static)
 	mirror, exists := m.Pods.Mirror(n)
@@ -131,10 +129,10 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 		m.Published(static.UID)
 		return true, nil
 	case exists && m.Ending(n):
-		return false, nil // it tells of the pod that still ends
+		return false, nil // it represents the pod that is terminating
 	case !wanted:
-		// It is looked at again until it has gone: an API server that has just started may say of
-		// a pod that is there that it is not. One that somebody holds goes when he lets it go.
+		// It is retried until the mirror is gone: an API server that has just started may report
+		// NotFound for an existing pod. A mirror with finalizers is deleted once they are removed.
 		return mirror.DeletionTimestamp != nil && len(mirror.Finalizers) > 0, m.delete(ctx, mirror)
 	case exists:
 		if err := m.delete(ctx, mirror); err != nil {
@@ -143,12 +141,12 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	}
 	node, uid := m.Node()
 	if uid == "" {
-		return true, nil // NodeChanged brings us back
+		return true, nil // NodeChanged causes a retry
 	}
 	err = m.API.CreatePod(ctx, generateMirror(static, node, uid))
 	if apierrors.IsAlreadyExists(err) {
 		m.tellTaken(static)
-		return false, nil // it is about to be shown to us, or to go
+		return false, nil // the watch will show it soon, or its deletion
 	}
 	if err != nil {
 		return false, fmt.Errorf("create: %w", err)
@@ -158,7 +156,7 @@ func (m *Mirrors) sync(ctx context.Context, n pod.FullName) (done bool, err erro
 	return true, nil
 }
 
-// tellTaken says that there is another pod of the static pod's name, once for each such pod.
+// tellTaken records an event that another pod has the static pod's name, once for each such pod.
 func (m *Mirrors) tellTaken(static *v1.Pod) {
 	n := pod.FullNameOf(static)
 	for _, p := range m.Pods.List() {
@@ -170,7 +168,7 @@ func (m *Mirrors) tellTaken(static *v1.Pod) {
 	}
 }
 
-// isMirrorOf reports whether the mirror can stay. One that an earlier agent made can, if it is of
+// isMirrorOf reports whether the mirror is up to date. A mirror of an earlier agent is, if it has
 // the same manifest.
 func (m *Mirrors) isMirrorOf(mirror, static *v1.Pod) bool {
 	seen, known := m.seen[pod.FullNameOf(static)]

@@ -13,11 +13,11 @@ import (
 	"berth/internal/pod/strategicpatch"
 )
 
-// generatePatch returns the strategic merge patch that turns the status old into s, with the pod's
-// UID as precondition, or nil when there is nothing to change. Conditions are patched one by one,
-// so that those of others are never touched.
+// generatePatch returns the strategic merge patch from status old to s, with the pod's UID as
+// precondition, or nil if nothing differs. Conditions are patched one by one, so that those of
+// other owners are not affected.
 func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
-	if same, err := sameJSON(old, s); same || err != nil { // half of the time, and found sooner than a difference
+	if same, err := sameJSON(old, s); same || err != nil { // half of the cases, and faster than a diff
 		return nil, err
 	}
 	p, err := strategicpatch.Generate(old, s, strategicpatch.All, "podIPs", "hostIPs")
@@ -27,8 +27,8 @@ func generatePatch(uid types.UID, old, s *v1.PodStatus) ([]byte, error) {
 	return strategicpatch.Patch{"status": map[string]any(p)}.Encode(uid)
 }
 
-// sameJSON reports whether the API has the same of both: times that are not whole seconds, and
-// empty lists, are not told apart there.
+// sameJSON reports whether both are equal in the API, which has times in whole seconds and no empty
+// lists.
 func sameJSON(a, b *v1.PodStatus) (bool, error) {
 	one, err := json.Marshal(a)
 	if err != nil {
@@ -38,11 +38,12 @@ func sameJSON(a, b *v1.PodStatus) (bool, error) {
 	return bytes.Equal(one, other), err
 }
 
-// mayRun answers whether containers of the pod may still run.
+// mayRun is true if containers of the pod may still be running.
 type mayRun bool
 
-// mergeStatus returns the status to be written: ours over the API's. What belongs to others stays,
-// and a terminal phase is held back, with what goes with it, while containers may still run.
+// mergeStatus returns the status to write: ours merged over the API's. Fields of other owners stay,
+// and a terminal phase, with its reason and conditions, is withheld while containers may be
+// running.
 func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	s := ours.DeepCopy()
 	if bool(running) && pod.IsTerminal(s.Phase) && !pod.IsTerminal(api.Phase) {
@@ -52,7 +53,7 @@ func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	for _, c := range s.Conditions {
 		owned := slices.Contains(ownedConditions, c.Type)
 		if c.Type == v1.DisruptionTarget && !pod.IsTerminal(s.Phase) {
-			continue // told together with the terminal phase
+			continue // reported together with the terminal phase
 		}
 		if owned || c.Type == v1.DisruptionTarget {
 			conditions = append(conditions, c)
@@ -78,14 +79,13 @@ func mergeStatus(api, ours *v1.PodStatus, running mayRun) *v1.PodStatus {
 	return s
 }
 
-// DiffersForeign reports whether the statuses of an API object differ in what others than the agent
-// write: what mergeStatus leaves as the API server has it, and all conditions that the agent does
-// not derive.
+// DiffersForeign reports whether two statuses differ in what other owners write: the fields that
+// mergeStatus preserves, and all conditions that the agent does not derive.
 func DiffersForeign(a, b *v1.PodStatus) bool {
 	return !equality.Semantic.DeepEqual(foreign(a), foreign(b))
 }
 
-// foreign returns the part of a status that others than the agent write.
+// foreign returns the part of a status that other owners write.
 func foreign(s *v1.PodStatus) v1.PodStatus {
 	out := v1.PodStatus{
 		NominatedNodeName:                    s.NominatedNodeName,
@@ -102,9 +102,8 @@ func foreign(s *v1.PodStatus) v1.PodStatus {
 	return out
 }
 
-// asMirror makes the status of a static pod that of its mirror. The mirror's generation says
-// nothing about the static pod; and the mirror remembers, where an agent that was started again
-// does not, since when things are as they are.
+// asMirror adapts the status of a static pod for its mirror. The mirror's generation is unrelated
+// to the static pod; and its times are preserved, because a restarted agent does not know them.
 func asMirror(s, mirror *v1.PodStatus) {
 	s.ObservedGeneration = 0
 	if mirror.StartTime != nil {

@@ -18,61 +18,61 @@ import (
 	"berth/internal/record/journal"
 )
 
-// API is what the patcher needs of the API server. Errors are those of apimachinery
+// API is the part of the API server that Patcher uses. Errors are those of apimachinery
 // (apierrors.IsNotFound and so on).
 type API interface {
 	GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
 	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
-	// DeletePod deletes the pod at once if it still has the UID.
+	// DeletePod deletes the pod immediately if it still has the UID.
 	DeletePod(ctx context.Context, namespace, name string, uid pod.UID) error
 }
 
-// PatcherConfig is what a Patcher needs.
+// PatcherConfig is the configuration of a Patcher.
 type PatcherConfig struct {
 	API     API
 	Manager *Manager
 	Pods    *pod.Manager
 	States  *pod.States
-	// BeforePatch keeps on disk what an agent knows of static pods: what it tells of them, the next
-	// agent must not tell otherwise.
+	// BeforePatch persists the agent's state of static pods, so that the next agent does not report
+	// otherwise.
 	BeforePatch func(context.Context)
-	// Metrics measure how long after a change of a status the API server has it; nil: nothing does.
+	// Metrics measure the latency of status updates; nil: not measured.
 	Metrics *Metrics
-	// Journal is where it says that the API server was told; nil: nowhere.
+	// Journal records written statuses; nil: not recorded.
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
 
-// Patcher tells the API server the newest status of each pod, at once and one write per pod at a
-// time; what changes meanwhile is in the next write. A static pod's status goes to its mirror. An
-// API pod that is being deleted is deleted for good once it has ended and said so.
+// Patcher writes the newest status of each pod to the API server, immediately and one write per pod
+// at a time; later changes are part of the next write. A static pod's status goes to its mirror. An
+// API pod with a deletion timestamp is deleted once it has terminated and its status is written.
 type Patcher struct {
 	PatcherConfig
 	retry   *pod.Inbox[pod.UID]
 	flushes chan flush
 
 	mu     sync.Mutex
-	writes map[pod.UID]*write // guarded by mu; under way
+	writes map[pod.UID]*write // guarded by mu; in progress
 }
 
 // write is one pod's writing goroutine.
 type write struct {
-	again bool          // guarded by Patcher.mu; something changed since it read the status
-	since time.Time     // guarded by Patcher.mu; when what is not told yet began to change
-	next  time.Time     // guarded by Patcher.mu; the same of what again is about
-	done  chan struct{} // guarded by Patcher.mu; closed when the writer leaves, or a try has failed
+	again bool          // guarded by Patcher.mu; something changed since the writer read the status
+	since time.Time     // guarded by Patcher.mu; when the first unwritten change happened
+	next  time.Time     // guarded by Patcher.mu; the same for the change that set again
+	done  chan struct{} // guarded by Patcher.mu; closed when the writer returns or a try has failed
 }
 
-// flush asks Run to write statuses, and for what is closed when that was tried.
+// flush requests that Run writes statuses, and the channels that are closed after the try.
 type flush struct {
 	uids  []pod.UID
 	begun chan []<-chan struct{} // capacity 1
 }
 
-// parallelWrites bounds the writes under way.
+// parallelWrites bounds concurrent writes.
 const parallelWrites = 16
 
-// writeRetry spaces the tries of a write that failed.
+// writeRetry is the back-off of failed writes.
 var writeRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 10 * time.Second, Steps: math.MaxInt}
 
 // NewPatcher returns a patcher.
@@ -83,16 +83,16 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), flushes: make(chan flush), writes: map[pod.UID]*write{}}
 }
 
-// Recheck lets the patcher compare a pod's status with the API's again, as when its mirror was
-// made.
+// Recheck makes the patcher compare a pod's status with the API's again, for example after its
+// mirror was created.
 func (p *Patcher) Recheck(uid pod.UID) { p.retry.Put(uid) }
 
-// errUntold says that the API server does not have a status.
+// errUntold is returned if a status could not be written.
 var errUntold = errors.New("not every status was written: the API server is away, or refuses them")
 
-// Flush has the newest statuses of the pods written, and returns when the API server has them. The
-// error says that a try failed, which is made again later, or that ctx was done before. It waits
-// for Run.
+// Flush writes the newest statuses of the pods, and returns when the API server has them. The error
+// means that a write failed, which is retried later, or that ctx is done. It requires that Run is
+// running.
 func (p *Patcher) Flush(ctx context.Context, uids []pod.UID) error {
 	ask := flush{uids, make(chan []<-chan struct{}, 1)}
 	select {
@@ -113,9 +113,9 @@ func (p *Patcher) Flush(ctx context.Context, uids []pod.UID) error {
 	return nil
 }
 
-// Compare looks at a pod, or a mirror, as the API server just showed it, and has the status written
-// when it is not what it should be: somebody else changed it, or a write was lost. A pod that has
-// ended and is being deleted is looked at too, for it may go. It does not block.
+// Compare compares a pod, or a mirror, from the API server, and writes the status if it differs:
+// another client changed it, or a write was lost. A terminated pod with a deletion timestamp is
+// checked, too, because it may be deleted. It does not block.
 func (p *Patcher) Compare(api *v1.Pod) {
 	uid := p.Pods.TranslateUID(api.UID)
 	ours, ok := p.Manager.seen(uid)
@@ -123,7 +123,7 @@ func (p *Patcher) Compare(api *v1.Pod) {
 	if !ok || !known {
 		return
 	}
-	if api.DeletionTimestamp != nil && ptr.Deref(api.DeletionGracePeriodSeconds, 1) > 0 && p.Manager.Finished(uid) { // else only its finalizers keep it
+	if api.DeletionTimestamp != nil && ptr.Deref(api.DeletionGracePeriodSeconds, 1) > 0 && p.Manager.Finished(uid) { // otherwise only its finalizers delay the deletion
 		p.retry.Put(uid)
 		return
 	}
@@ -132,14 +132,14 @@ func (p *Patcher) Compare(api *v1.Pod) {
 	}
 }
 
-// merge returns the status that the API server is to have of the pod.
+// merge returns the status to write to the API server.
 func (p *Patcher) merge(desired *v1.Pod, api, ours *v1.PodStatus) *v1.PodStatus {
 	merged := mergeStatus(api, ours, mayRun(p.States.CouldHaveRunningContainers(desired.UID)))
 	switch {
 	case pod.IsStatic(desired):
 		asMirror(merged, api)
 	case pod.IsTerminal(api.Phase) && !pod.IsTerminal(merged.Phase):
-		// Somebody else ended the pod and we have not seen it yet; that is never taken back.
+		// Another client set a terminal phase that the agent has not seen yet; it is final.
 		merged.Phase, merged.Reason, merged.Message = api.Phase, api.Reason, api.Message
 	}
 	return merged
@@ -175,7 +175,7 @@ func (p *Patcher) Run(ctx context.Context) error {
 	}
 }
 
-// begin reports whether a writer is to be started for the pod; one that is under way looks again.
+// begin reports whether a writer must be started for the pod; a running one checks again.
 func (p *Patcher) begin(uid pod.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,7 +189,7 @@ func (p *Patcher) begin(uid pod.UID) bool {
 	return true
 }
 
-// underWay returns what is closed when the pods' writers leave or fail, of those that have some.
+// underWay returns channels that are closed when the running writers of the pods return or fail.
 func (p *Patcher) underWay(uids []pod.UID) (done []<-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +201,7 @@ func (p *Patcher) underWay(uids []pod.UID) (done []<-chan struct{}) {
 	return done
 }
 
-// end reports whether the pod's writer may leave.
+// end reports whether the pod's writer can return.
 func (p *Patcher) end(uid pod.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +215,7 @@ func (p *Patcher) end(uid pod.UID) bool {
 	return true
 }
 
-// fail wakes those who wait for a try of the pod's writer.
+// fail notifies those that wait for a try of the pod's writer.
 func (p *Patcher) fail(uid pod.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,8 +224,8 @@ func (p *Patcher) fail(uid pod.UID) {
 	w.done = make(chan struct{})
 }
 
-// Unwritten returns since when the API server does not have the pod's status as it is; zero if it
-// has, or nothing is known to be missing.
+// Unwritten returns since when the API server's status of the pod is out of date; zero if no change
+// is known to be missing.
 func (p *Patcher) Unwritten(uid pod.UID) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,7 +235,7 @@ func (p *Patcher) Unwritten(uid pod.UID) time.Time {
 	return time.Time{}
 }
 
-// changedFor returns how long ago the status of a pod changed that is being written.
+// changedFor returns the time since the change of a pod's status that is being written.
 func (p *Patcher) changedFor(uid pod.UID) time.Duration {
 	if since := p.Unwritten(uid); !since.IsZero() {
 		return time.Since(since)
@@ -243,7 +243,7 @@ func (p *Patcher) changedFor(uid pod.UID) time.Duration {
 	return 0
 }
 
-// write brings the API's copy of one pod up to date, and tries again while that fails.
+// write updates the API's copy of one pod's status, with retries.
 func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 	delay := writeRetry.DelayFunc()
 	for {
@@ -282,7 +282,7 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	ours, ok := p.Manager.seen(uid)
 	if !ok {
-		return nil // it is not known yet, or not any more
+		return nil // not known yet, or removed
 	}
 	desired, ok := p.Pods.Get(uid)
 	if !ok {
@@ -297,7 +297,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	if pod.IsStatic(desired) {
 		mirror, ok := p.Pods.Mirror(pod.FullNameOf(desired))
 		if !ok {
-			return nil // its creation brings us back
+			return nil // the creation of the mirror causes a retry
 		}
 		target = mirror.UID
 	}
@@ -306,7 +306,7 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 		return p.notFound(desired)
 	}
 	if err == nil && api.UID != target {
-		return nil // another has its name
+		return nil // another pod has the name
 	}
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, err)
@@ -345,19 +345,19 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 	return nil
 }
 
-// isLetGo reports whether the pod ends because the API server no longer showed it. That is no end
-// of its own: if the server has it after all, or again, it is not told that the pod has failed,
-// which could not be taken back. The pod starts afresh when what is left of it is gone.
+// isLetGo reports whether the pod is terminated because the API server no longer listed it. Such a
+// pod is not reported as failed, which would be final, in case the server has it after all, or
+// again. The pod is started anew once the remains are cleaned up.
 func (p *Patcher) isLetGo(desired *v1.Pod) bool {
 	l, ok := p.States.Get(desired.UID)
 	return ok && l.Orphan && !pod.IsStatic(desired)
 }
 
-// errShown says that the API server does not find a pod that its watch shows.
+// errShown is returned if the API server does not find a pod that its watch lists.
 var errShown = errors.New("the API server does not find the pod that it shows")
 
-// notFound tells a pod that is gone from one that a server in trouble does not find: of the latter,
-// the status is still to be told.
+// notFound distinguishes a deleted pod from one that a server in trouble does not find: the status
+// of the latter still has to be written.
 func (p *Patcher) notFound(desired *v1.Pod) error {
 	if _, shown := p.Pods.Get(desired.UID); shown {
 		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, errShown)

@@ -11,34 +11,34 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// Records keeps statuses for the next agent: of static pods, since nobody else knows what a pod
-// came to whose containers are gone, when it started, and when its conditions changed; and of pods
-// that have ended, since the API server may not have heard of it.
+// Records persists statuses for the next agent: of static pods, since nothing else records their
+// results after their containers are removed, their start times and transition times; and of
+// terminated pods, since the API server may not have the status.
 type Records struct {
 	manager *Manager
 	file    *checkpoint.WarmTable[pod.UID, record]
 	log     *slog.Logger
 }
 
-// record is what the next agent is told of a pod.
+// record is the persisted state of a pod.
 type record struct {
 	v1.PodStatus `json:",inline"`
-	// EvictionGrace is set of a pod that is evicted: how many seconds that grants it.
+	// EvictionGrace is set for an evicted pod: its grace period in seconds.
 	EvictionGrace *int64 `json:"evictionGraceSeconds,omitempty"`
 }
 
-// keptVersion is the version of the file's form.
+// keptVersion is the version of the file format.
 const keptVersion = 1
 
-// NewKept returns what keeps the manager's statuses in the file at path.
+// NewKept returns Records of the manager's statuses in the file at path.
 func NewKept(m *Manager, path string, log *slog.Logger) *Records {
 	return &Records{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, record]{
 		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
 	})}
 }
 
-// Load gives the manager what an earlier agent kept. It is called before the first Set. A file that
-// cannot be read is set aside.
+// Load restores the persisted statuses of an earlier agent. It must be called before the first Set.
+// An unreadable file is set aside.
 func (k *Records) Load() {
 	content, err := k.file.Load()
 	if err != nil {
@@ -49,22 +49,22 @@ func (k *Records) Load() {
 	k.manager.restored = make(map[pod.UID]v1.PodStatus, len(content))
 	for uid, c := range content {
 		k.manager.restored[uid] = c.PodStatus
-		if c.EvictionGrace != nil && pod.IsTerminal(c.Phase) { // some versions kept it before the status
+		if c.EvictionGrace != nil && pod.IsTerminal(c.Phase) { // some versions wrote it before the status
 			k.manager.evicted[uid] = *c.EvictionGrace
 		}
 	}
 }
 
-// Run writes the file behind the changes, until ctx is done.
+// Run writes changes to the file until ctx is done.
 func (k *Records) Run(ctx context.Context) error { return k.file.Run(ctx) }
 
-// Write has the statuses written as they are now, and waits until that was tried.
+// Write writes the current statuses, and waits until that was tried.
 func (k *Records) Write(ctx context.Context) { k.file.Flush(ctx) }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns why and since when the file cannot be written, or nil.
 func (k *Records) Health() error { return k.file.Health() }
 
-// allToKeep returns the statuses that are kept, those of which nothing was seen yet included.
+// allToKeep returns the statuses to persist, including restored ones that were not observed yet.
 func (m *Manager) allToKeep() map[pod.UID]record {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -80,7 +80,7 @@ func (m *Manager) allToKeep() map[pod.UID]record {
 	return out
 }
 
-// toKeep returns the status that is kept of a pod, if it is.
+// toKeep returns the status to persist for a pod, if any.
 func (m *Manager) toKeep(uid pod.UID) (record, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -91,8 +91,8 @@ func (m *Manager) toKeep(uid pod.UID) (record, bool) {
 	return m.recordLocked(uid, s), ok
 }
 
-// recordLocked adds what is kept beside the status. That a pod is evicted is kept with the status
-// that it ends with: the next agent ends it, and could not tell why.
+// recordLocked adds the eviction grace period, which is persisted with the terminal status: the
+// next agent terminates the pod and could not derive the reason.
 func (m *Manager) recordLocked(uid pod.UID, s v1.PodStatus) record {
 	out := record{PodStatus: s}
 	if grace, ok := m.evicted[uid]; ok && pod.IsTerminal(s.Phase) {
@@ -101,9 +101,8 @@ func (m *Manager) recordLocked(uid pod.UID, s v1.PodStatus) record {
 	return out
 }
 
-// isKept reports whether the next agent is to know the status. A static pod that was refused has no
-// containers: it is judged anew. One that ended because the machine was turned off runs again when
-// that is turned on.
+// isKept reports whether the status is persisted. A rejected static pod has no containers: it is
+// admitted again. One that a node shutdown terminated runs again after the boot.
 func (e *entry) isKept() bool {
 	if pod.IsStatic(e.pod) {
 		return len(e.status.ContainerStatuses) > 0 && e.status.Reason != lifecycle.Terminated
@@ -111,7 +110,7 @@ func (e *entry) isKept() bool {
 	return pod.IsTerminal(e.status.Phase)
 }
 
-// Retain drops what was kept of pods that are not among the known ones.
+// Retain drops restored statuses of pods that are not known.
 func (m *Manager) Retain(known func(pod.UID) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,8 +123,8 @@ func (m *Manager) Retain(known func(pod.UID) bool) {
 	}
 }
 
-// SetEvicted notes that the pod is evicted, with a grace period of so many seconds. It is kept with
-// the status that is set next.
+// SetEvicted records that the pod is evicted, with this grace period in seconds. It is persisted
+// with the next status.
 func (m *Manager) SetEvicted(uid pod.UID, grace int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,8 +132,8 @@ func (m *Manager) SetEvicted(uid pod.UID, grace int64) {
 	m.unkept.Put(uid)
 }
 
-// Evicted returns how many seconds the eviction of the pod grants it, and false if it is not being
-// evicted, nor was by an earlier agent.
+// Evicted returns the grace period of the pod's eviction in seconds, and false if neither this nor
+// an earlier agent evicted it.
 func (m *Manager) Evicted(uid pod.UID) (grace int64, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

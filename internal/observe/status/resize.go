@@ -7,8 +7,8 @@ import (
 	"berth/internal/pod/allocation"
 )
 
-// resizeConditions tell of a resize in place (KEP-1287); each has the generation of the spec that
-// it is about.
+// resizeConditions returns the conditions of an in-place resize (KEP-1287); each has the generation
+// of its spec.
 func resizeConditions(r allocation.Resize) []v1.PodCondition {
 	var out []v1.PodCondition
 	if p := r.Pending; p != nil {
@@ -26,7 +26,7 @@ func resizeConditions(r allocation.Resize) []v1.PodCondition {
 	return out
 }
 
-// setPodResources sets what the pod as a whole was given, and what of it holds.
+// setPodResources sets the pod-level allocated and actual resources.
 func setPodResources(s *v1.PodStatus, in Input) {
 	given, holds := in.Pod.Spec.Resources, in.Pod.Spec.Resources
 	if in.Actuated != nil {
@@ -38,8 +38,8 @@ func setPodResources(s *v1.PodStatus, in Input) {
 	}
 }
 
-// fillResources sets what the container was given, and what it has: the same, unless it runs on
-// while the pod is resized.
+// fillResources sets the container's allocated and actual resources: equal, unless it runs while
+// the pod is being resized.
 func (b *containerBuilder) fillResources(cs *v1.ContainerStatus) {
 	cs.AllocatedResources, cs.Resources = nil, nil
 	given, has := &b.spec.Resources, &b.spec.Resources

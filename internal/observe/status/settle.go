@@ -13,12 +13,12 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// maxTerminationMessages bounds the termination messages of a pod's containers together, in bytes
+// maxTerminationMessages bounds the total termination messages of a pod's containers, in bytes
 // (Kubernetes documentation, "Determine the Reason for Pod Failure").
 const maxTerminationMessages = 12 * 1024
 
-// settle completes s as the successor of old: what stays of a status, and when conditions changed.
-// It changes s.
+// settle completes s as the successor of old: final fields, and transition times of conditions. It
+// modifies s.
 func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
 	s.ObservedGeneration = max(old.ObservedGeneration, p.Generation)
 	if pod.IsTerminal(old.Phase) && s.Phase != old.Phase {
@@ -41,9 +41,9 @@ func settle(p *v1.Pod, old, s v1.PodStatus, now metav1.Time) v1.PodStatus {
 	return s
 }
 
-// keepMessages keeps the messages of old that s repeats with other IDs, times and the like: a start
-// that fails again and again is reported once. Of another spec nothing is kept, since what looks
-// like an ID may be a name in it, such as the tag of another image.
+// keepMessages preserves the messages of old that s repeats with other IDs, times and the like: a
+// repeated start failure is reported once. This does not apply to another spec, where a difference
+// may be part of a name, such as an image tag.
 func keepMessages(old, s *v1.PodStatus) {
 	if old.ObservedGeneration != s.ObservedGeneration {
 		return
@@ -64,7 +64,7 @@ func keepMessages(old, s *v1.PodStatus) {
 			if before == nil || before.State.Waiting == nil || now.State.Waiting == nil {
 				continue
 			}
-			// The image counts where an API server does not count generations (before 1.33).
+			// The image is compared for API servers that do not count generations (before 1.33).
 			if before.State.Waiting.Reason == now.State.Waiting.Reason && before.Image == now.Image {
 				keep(before.State.Waiting.Message, &now.State.Waiting.Message)
 			}
@@ -78,8 +78,8 @@ func keepMessages(old, s *v1.PodStatus) {
 	}
 }
 
-// forceUnready takes the readiness of a pod that is over, which whoever made it terminal may have
-// left as it was.
+// forceUnready sets the readiness conditions of a terminal pod to False, which other writers of the
+// phase may not have done.
 func forceUnready(p *v1.Pod, s *v1.PodStatus) {
 	for i := range s.Conditions {
 		c := &s.Conditions[i]
@@ -91,8 +91,8 @@ func forceUnready(p *v1.Pod, s *v1.PodStatus) {
 	}
 }
 
-// setTransitionTime keeps the time of a condition that stays, and that of conditions which are not
-// the agent's.
+// setTransitionTime preserves the time of an unchanged condition, and of conditions of other
+// owners.
 func setTransitionTime(c *v1.PodCondition, old []v1.PodCondition, now metav1.Time) {
 	ours := slices.Contains(ownedConditions, c.Type) || slices.Contains(keptConditions, c.Type)
 	if !ours && !c.LastTransitionTime.IsZero() {
@@ -105,8 +105,8 @@ func setTransitionTime(c *v1.PodCondition, old []v1.PodCondition, now metav1.Tim
 	c.LastTransitionTime = now
 }
 
-// checkTransitions refuses a status in which a container is no longer terminated although it must
-// not be restarted: it comes from a mistake, and users act on the end of a container.
+// checkTransitions rejects a status in which a terminated container that must not be restarted is
+// no longer terminated: it results from a mistake, and users act on container exits.
 func checkTransitions(p *v1.Pod, old, s *v1.PodStatus) error {
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
@@ -126,19 +126,20 @@ func checkTransitions(p *v1.Pod, old, s *v1.PodStatus) error {
 	return nil
 }
 
-// revivedFrom returns the exit code of a container that was terminated and no longer is.
+// revivedFrom returns the exit code of a container that was terminated and is not any more.
 func revivedFrom(name string, old, list []v1.ContainerStatus) (exitCode int32, revived bool) {
 	before, after := lifecycle.FindStatus(old, name), lifecycle.FindStatus(list, name)
 	if before == nil || after == nil || before.State.Terminated == nil || after.State.Terminated != nil {
 		return 0, false
 	}
 	if w := after.State.Waiting; w != nil && w.Reason == lifecycle.RestartingAllContainers {
-		return 0, false // a rule restarts it with all others, whatever its policy
+		return 0, false // a rule restarts it with all others, regardless of its policy
 	}
 	return before.State.Terminated.ExitCode, true
 }
 
-// terminatedStatus is the last status of a pod whose containers have all ended. old is not changed.
+// terminatedStatus returns the final status of a pod whose containers have all exited. old is not
+// modified.
 func terminatedStatus(p *v1.Pod, old v1.PodStatus) v1.PodStatus {
 	s := *old.DeepCopy()
 	if c := findCondition(s.Conditions, v1.PodInitialized); c != nil && c.Status == v1.ConditionTrue {
@@ -163,7 +164,7 @@ func terminatedStatus(p *v1.Pod, old v1.PodStatus) v1.PodStatus {
 	return s
 }
 
-// endAll ends the containers that are not terminated and that have begun.
+// endAll sets the terminated state of containers that have started and are not terminated.
 func endAll(list []v1.ContainerStatus, begun func(*v1.ContainerStatus) bool) {
 	for i := range list {
 		cs := &list[i]
@@ -178,8 +179,8 @@ func endAll(list []v1.ContainerStatus, begun func(*v1.ContainerStatus) bool) {
 	}
 }
 
-// normalize gives the status the form that it has after a way through the API: times in whole
-// seconds, bounded messages.
+// normalize converts the status to the form that the API returns: times in whole seconds, bounded
+// messages.
 func normalize(p *v1.Pod, s *v1.PodStatus) {
 	truncate(s.StartTime)
 	for i := range s.Conditions {
@@ -203,12 +204,12 @@ func normalizeState(s *v1.ContainerState, limit int) {
 		truncate(&t.StartedAt)
 		truncate(&t.FinishedAt)
 		if len(t.Message) > limit {
-			t.Message = strings.ToValidUTF8(t.Message[:limit], "") // a character may have been cut in two
+			t.Message = strings.ToValidUTF8(t.Message[:limit], "") // a character may have been split
 		}
 	}
 }
 
-// truncate rounds down to a second; metav1.Time has no finer form in JSON.
+// truncate rounds down to a second, the precision of metav1.Time in JSON.
 func truncate(t *metav1.Time) {
 	t.Time = t.Truncate(time.Second)
 }

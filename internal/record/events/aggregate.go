@@ -8,17 +8,17 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// The rules of events that repeat, as every Kubernetes client has them: the same event again raises
-// its count; many similar ones become one; one object may not flood the API server.
+// The rules of event aggregation, as in every Kubernetes client: a repeated event increments its
+// count; many similar ones become one; one object cannot flood the API server.
 const (
-	similarWindow  = 10 * time.Minute // similar events that are further apart are not counted together
-	similarMost    = 10               // so many messages of one reason are told apart
-	spamBurst      = 25               // events of one object at once
-	spamPeriod     = 5 * time.Minute  // in which it may have one more
+	similarWindow  = 10 * time.Minute // similar events that are further apart are not combined
+	similarMost    = 10               // distinct messages of one reason before they are combined
+	spamBurst      = 25               // burst of events per object
+	spamPeriod     = 5 * time.Minute  // refill period of one event per object
 	rememberAtMost = 4096             // objects, and series of events
 )
 
-// combinedPrefix begins the message of an event that stands for many similar ones.
+// combinedPrefix starts the message of an event that combines similar ones.
 const combinedPrefix = "(combined from similar events): "
 
 // occurrence is one event as it was recorded.
@@ -29,26 +29,26 @@ type occurrence struct {
 	at                         time.Time
 }
 
-// objectKey is whom an event is about, with the container.
+// objectKey identifies the object of an event, with the container.
 type objectKey struct{ kind, namespace, name, uid, field string }
 
 func objectOf(r *v1.ObjectReference) objectKey {
 	return objectKey{r.Kind, r.Namespace, r.Name, string(r.UID), r.FieldPath}
 }
 
-// whole is the object without the container.
+// whole returns the object without the container.
 func (k objectKey) whole() objectKey {
 	k.field = ""
 	return k
 }
 
-// seriesKey is what makes two occurrences one event with a count.
+// seriesKey identifies the occurrences that are one event with a count.
 type seriesKey struct {
 	object                     objectKey
-	eventtype, reason, message string // message is "" for an event that stands for many similar ones
+	eventtype, reason, message string // message is "" for an event that combines similar ones
 }
 
-// aggregator tells occurrences apart, or no longer. It is not safe for concurrent use.
+// aggregator assigns occurrences to series. It is not safe for concurrent use.
 type aggregator struct {
 	groups *lru.Cache // seriesKey without message and container → *similar
 	seed   maphash.Seed
@@ -57,14 +57,14 @@ type aggregator struct {
 // similar are the occurrences of one object, type and reason.
 type similar struct {
 	last     time.Time
-	messages map[uint64]struct{} // hashes of those that are told apart
+	messages map[uint64]struct{} // hashes of the distinct ones
 }
 
 func newAggregator() aggregator {
 	return aggregator{groups: lru.New(rememberAtMost), seed: maphash.MakeSeed()}
 }
 
-// seriesOf returns the series that the occurrence belongs to, and its message there.
+// seriesOf returns the series of the occurrence, and its message there.
 func (a aggregator) seriesOf(o *occurrence) (seriesKey, string) {
 	exact := seriesKey{object: objectOf(&o.ref), eventtype: o.eventtype, reason: o.reason, message: o.message}
 	combined := seriesKey{object: exact.object.whole(), eventtype: o.eventtype, reason: o.reason}
@@ -85,7 +85,7 @@ func (a aggregator) seriesOf(o *occurrence) (seriesKey, string) {
 	return exact, o.message
 }
 
-// spamFilter is a bucket of tokens for each object. It is not safe for concurrent use.
+// spamFilter is a token bucket for each object. It is not safe for concurrent use.
 type spamFilter struct {
 	buckets *lru.Cache // objectKey → *bucket
 }
@@ -97,7 +97,7 @@ type bucket struct {
 
 func newSpamFilter() spamFilter { return spamFilter{buckets: lru.New(rememberAtMost)} }
 
-// allow reports whether the object may have one more event now.
+// allow reports whether the object may have another event now.
 func (f spamFilter) allow(k objectKey, now time.Time) bool {
 	k = k.whole()
 	var b *bucket

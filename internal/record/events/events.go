@@ -1,9 +1,8 @@
-// Package events is the event recorder: what the agent tells users about a pod, in the words of the
-// kubelet's events.
+// Package events is the event recorder: it reports to users about a pod with the kubelet's events.
 //
-// Owns: the form of events and their object references (containerRefManager): which container of
-// which pod an event is about; the node's own record of its events (Store) and its file; the rules
-// of events that repeat.
+// Owns: the form of events and their object references (containerRefManager): the pod and container
+// of an event; the node's record of its events (Store) and its file; the rules of event
+// aggregation.
 // Reads: nothing.
 // Never: blocks the caller.
 package events
@@ -20,38 +19,38 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Config says where events go. All fields are optional but Journal.
+// Config names the destinations of events. All fields except Journal are optional.
 type Config struct {
-	// Journal is where they become entries of their pods.
+	// Journal records them as entries of their pods.
 	Journal *journal.Journal
-	// Store keeps them as the API server does.
+	// Store stores them like the API server.
 	Store *Store
-	// Sender sends them to the API server. Those of a static pod have its own UID there, too:
+	// Sender sends them to the API server. Events of a static pod have its own UID there, too:
 	// clients find it in an annotation of the mirror.
 	Sender *Sender
 	// Node is the node's name, for events about it.
 	Node string
 }
 
-// Recorder records events in the pod's journal and in the store, and sends them where there is an
-// API server.
+// Recorder records events in the pod's journal and in the store, and sends them if there is an API
+// server.
 type Recorder struct {
 	Config
 }
 
-// New returns a recorder for the journal alone.
+// New returns a recorder that writes only to the journal.
 func New(j *journal.Journal) *Recorder { return NewRecorder(Config{Journal: j}) }
 
-// NewRecorder returns a recorder for all that the configuration names.
+// NewRecorder returns a recorder for the configured destinations.
 func NewRecorder(c Config) *Recorder { return &Recorder{Config: c} }
 
-// Event records one event. container names the container that it is about, or is "" for the pod;
-// eventtype is v1.EventTypeNormal or v1.EventTypeWarning.
+// Event records one event. container is the container's name, or "" for the pod; eventtype is
+// v1.EventTypeNormal or v1.EventTypeWarning.
 func (r *Recorder) Event(p *v1.Pod, container, eventtype, reason, message string) {
 	r.podEvent(p, container, occurrence{eventtype: eventtype, reason: reason, message: message, at: time.Now()})
 }
 
-// AnnotatedEvent records one event about a pod that has annotations, for programs that read events.
+// AnnotatedEvent records one event with annotations about a pod, for programs that read events.
 func (r *Recorder) AnnotatedEvent(p *v1.Pod, annotations map[string]string, eventtype, reason, message string) {
 	r.podEvent(p, "", occurrence{annotations: annotations, eventtype: eventtype, reason: reason, message: message, at: time.Now()})
 }
@@ -99,7 +98,7 @@ func (r *Recorder) VolumeEvent(v *v1.PersistentVolume, eventtype, reason, messag
 	}, eventtype, reason, message)
 }
 
-// add records an event about something other than a pod.
+// add records an event about an object other than a pod.
 func (r *Recorder) add(ref v1.ObjectReference, eventtype, reason, message string) {
 	if r.Store != nil {
 		r.Store.Add(ref, eventtype, reason, message)
@@ -114,8 +113,8 @@ func (r *Recorder) Eventf(p *v1.Pod, container, eventtype, reason, format string
 	r.Event(p, container, eventtype, reason, fmt.Sprintf(format, args...))
 }
 
-// FieldPath returns the event's reference to a container: spec.containers{name},
-// spec.initContainers{name} or spec.ephemeralContainers{name}.
+// FieldPath returns the field path of a container: spec.containers{name}, spec.initContainers{name}
+// or spec.ephemeralContainers{name}.
 func FieldPath(p *v1.Pod, container string) string {
 	for i := range p.Spec.InitContainers {
 		if p.Spec.InitContainers[i].Name == container {
@@ -130,7 +129,7 @@ func FieldPath(p *v1.Pod, container string) string {
 	return "spec.containers{" + container + "}"
 }
 
-// newEvent returns an event about the object with its name and source. Its number makes the name
+// newEvent returns an event about the object with its name and source. number makes the name
 // unique.
 func newEvent(ref *v1.ObjectReference, source v1.EventSource, number int64) *v1.Event {
 	return &v1.Event{

@@ -16,34 +16,34 @@ import (
 )
 
 const (
-	queued    = 1000 // events that wait to be sent; then the newest is dropped
+	queued    = 1000 // events in the queue; beyond it, new ones are dropped
 	sendTries = 12
 	sendDelay = 10 * time.Second
 )
 
-// API is what the sender needs of the API server.
+// API is the part of the API server that Sender uses.
 type API interface {
 	CreateEvent(ctx context.Context, e *v1.Event) (*v1.Event, error)
-	// PatchEvent writes what differs; an event that has expired is NotFound.
+	// PatchEvent writes the differences; the error of an expired event is NotFound.
 	PatchEvent(ctx context.Context, old, changed *v1.Event) (*v1.Event, error)
 }
 
-// Sender tells the API server of events, one after another. An API server that is away delays them;
-// what is too much is dropped.
+// Sender sends events to the API server, one after another. An unavailable API server delays them;
+// beyond the queue they are dropped.
 type Sender struct {
 	api    API
 	log    *slog.Logger
 	source v1.EventSource
 	queue  chan occurrence
 
-	// Run's own:
+	// Used only by Run:
 	last    int64 // number of the last event's name
 	similar aggregator
 	sent    *lru.Cache // seriesKey → *v1.Event as stored
 
 	mu   sync.Mutex
 	spam spamFilter // guarded by mu
-	lost int        // guarded by mu; dropped since the last one was sent
+	lost int        // guarded by mu; dropped since the last sent one
 }
 
 // NewSender returns a sender for a component on a node.
@@ -54,7 +54,7 @@ func NewSender(api API, component, node string, log *slog.Logger) *Sender {
 	}
 }
 
-// Send takes an event to be sent. It never blocks.
+// Send queues an event. It never blocks.
 func (s *Sender) Send(ref v1.ObjectReference, eventtype, reason, message string) {
 	s.take(occurrence{ref: ref, eventtype: eventtype, reason: reason, message: message, at: time.Now()})
 }
@@ -110,8 +110,8 @@ func (s *Sender) send(ctx context.Context, o occurrence) {
 	}
 }
 
-// refused reports whether the server will not take the event, however often it is asked: a
-// namespace that goes is the usual case.
+// refused reports whether the server rejects the event permanently, for example because its
+// namespace is terminating.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Code/100 == 4 && !apierrors.IsTooManyRequests(err)
@@ -137,13 +137,13 @@ func (s *Sender) sendOnce(ctx context.Context, k seriesKey, o *occurrence, messa
 	if err != nil {
 		return err
 	}
-	stored.ManagedFields = nil // nobody looks at them, and they are half of the event
+	stored.ManagedFields = nil // unused, and half of the event
 	s.sent.Add(k, stored)
 	return nil
 }
 
 func (s *Sender) generate(o *occurrence, message string) *v1.Event {
-	s.last = max(s.last+1, o.at.UnixNano()) // two events of one moment need two names
+	s.last = max(s.last+1, o.at.UnixNano()) // simultaneous events need distinct names
 	e := newEvent(&o.ref, s.source, s.last)
 	e.Annotations = o.annotations
 	at := metav1.NewTime(o.at)

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// storedAtMost is how many events a store keeps.
+	// storedAtMost is the maximum number of stored events.
 	storedAtMost = 1000
-	// storedPause is how long an event may stay away and still be the same one; the API server
-	// forgets events after as long.
+	// storedPause is the maximum interval of repetitions of an event; the API server deletes events
+	// after the same time.
 	storedPause = time.Hour
-	// storedMessage is the longest message in bytes.
+	// storedMessage is the maximum length of a message in bytes.
 	storedMessage = 1024
-	// storeFileLimit is the length of the store's file at which it is replaced by a snapshot.
+	// storeFileLimit is the size at which the store's file is replaced by a snapshot.
 	storeFileLimit = 1 << 20
 )
 
-// Store keeps the newest events of this node, counted and combined as the API server's are. It is
+// Store stores the newest events of this node, counted and combined like the API server's. It is
 // safe for concurrent use.
 type Store struct {
 	source v1.EventSource
@@ -47,8 +47,8 @@ type Store struct {
 	last    int64                       // guarded by mu; number of the last event's name
 }
 
-// stored is one event as it is kept, in memory and, as JSON, in the file. With Count and Last alone
-// it is a later occurrence of the event with its number.
+// stored is the stored form of an event, in memory and, as JSON, in the file. With only Number,
+// Count and Last it is a repetition of the event with its number.
 type stored struct {
 	Number  int64               `json:"n"`
 	Ref     *v1.ObjectReference `json:"ref,omitempty"`
@@ -58,14 +58,13 @@ type stored struct {
 	First   int64               `json:"first,omitempty"` // nanoseconds
 	Last    int64               `json:"last"`
 	Count   int32               `json:"count"`
-	// Annotations are those of its first occurrence.
+	// Annotations are from its first occurrence.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// name is the event's name.
 func (e *stored) name() string { return eventName(e.Ref, e.Number) }
 
-// key is the series that the event counts.
+// key returns the series of the event.
 func (e *stored) key() seriesKey {
 	k := seriesKey{object: objectOf(e.Ref), eventtype: e.Type, reason: e.Reason, message: e.Message}
 	if strings.HasPrefix(e.Message, combinedPrefix) {
@@ -74,7 +73,7 @@ func (e *stored) key() seriesKey {
 	return k
 }
 
-// NewStore returns an empty store in memory of what a component on a node records.
+// NewStore returns an empty in-memory store for a component on a node.
 func NewStore(component, node string) *Store {
 	return &Store{
 		source: v1.EventSource{Component: component, Host: node}, similar: newAggregator(),
@@ -82,8 +81,8 @@ func NewStore(component, node string) *Store {
 	}
 }
 
-// NewStoreInFolder returns a store that keeps its events in a file of the folder. Load reads what
-// is there, Run writes.
+// NewStoreInFolder returns a store that is persisted in a file of the directory. Load reads it, Run
+// writes it.
 func NewStoreInFolder(dir, component, node string, log *slog.Logger) *Store {
 	s := NewStore(component, node)
 	s.file = checkpoint.NewLog(checkpoint.LogConfig{
@@ -92,7 +91,7 @@ func NewStoreInFolder(dir, component, node string, log *slog.Logger) *Store {
 	return s
 }
 
-// Load reads the folder. It must be called before anything is added.
+// Load reads the file. It must be called before anything is added.
 func (s *Store) Load() error {
 	numbers := map[int64]*list.Element{}
 	return s.file.Load(func(record []byte) error {
@@ -111,10 +110,10 @@ func (s *Store) Load() error {
 	})
 }
 
-// Run writes behind until ctx is done, and then what is left.
+// Run writes the store asynchronously until ctx is done, and then the rest.
 func (s *Store) Run(ctx context.Context) error { return s.file.Run(ctx) }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns why and since when the file cannot be written, or nil.
 func (s *Store) Health() error { return s.file.Health() }
 
 // Add records one event about an object.
@@ -135,8 +134,8 @@ func (s *Store) add(o occurrence) {
 	}
 }
 
-// addLocked counts the occurrence and returns the name of its event, and of the one that is not
-// kept any more, as there are too many.
+// addLocked counts the occurrence and returns the name of its event, and of an event that was
+// dropped to stay within the limit.
 func (s *Store) addLocked(o *occurrence) (name, forgotten string) {
 	key, message := s.similar.seriesOf(o)
 	at := o.at.UnixNano()
@@ -174,8 +173,8 @@ func (s *Store) insertLocked(e *stored) (el *list.Element, forgotten string) {
 	return el, forgotten
 }
 
-// repeatLocked counts an occurrence. The series of the event stays what it is: only one that
-// combines others changes its message.
+// repeatLocked counts an occurrence. The series of the event is unchanged: only one that combines
+// others changes its message.
 func (s *Store) repeatLocked(el *list.Element, again *stored) {
 	e := el.Value.(*stored)
 	e.Last, e.Count, e.Message = again.Last, again.Count, cmp.Or(again.Message, e.Message)
@@ -202,7 +201,7 @@ func encode(e *stored) []byte {
 	return b
 }
 
-// List returns the events, those that were seen last at the end.
+// List returns the events, the most recently seen last.
 func (s *Store) List() []*v1.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +213,7 @@ func (s *Store) List() []*v1.Event {
 	return out
 }
 
-// Get returns the event of that name, and false when it is not kept any more.
+// Get returns the event of that name, and false if it is not stored.
 func (s *Store) Get(name string) (*v1.Event, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,8 +224,8 @@ func (s *Store) Get(name string) (*v1.Event, bool) {
 	return s.eventLocked(el.Value.(*stored)), true
 }
 
-// Subscribe returns an inbox that gets the name of each event that is recorded, or not kept any
-// more, from now on, and the function that ends this.
+// Subscribe returns an inbox that gets the name of each event that is recorded or dropped from now
+// on, and a function that cancels the subscription.
 func (s *Store) Subscribe() (changed *pod.Inbox[string], cancel func()) {
 	return s.changed.Subscribe()
 }

@@ -11,17 +11,16 @@ import (
 // kind is the first byte of a record in the journal's file.
 type kind byte
 
-// The records. All but recordSubject begin with the number of their subject, which names it in this
-// file.
+// The records. All but recordSubject begin with the number of their subject in this file.
 const (
 	recordSubject kind = iota + 1 // number, seen, UID, namespace, name
 	recordEntry                   // number, time, took, count, text
-	recordRepeat                  // number, time, took, count: the newest entry came again; count is its new one
+	recordRepeat                  // number, time, took, count: a repetition of the newest entry, with its new count
 	recordMark                    // number, time, step, container
 	recordEnd                     // number, container, ID, restart, exit code, reason, message, started, finished, log
 )
 
-// buffer is a record that is being written.
+// buffer is a record under construction.
 type buffer []byte
 
 func begin(b []byte, k kind, number uint64) buffer {
@@ -63,10 +62,10 @@ func (r *ring) appendEnd(b []byte, e *End) []byte {
 		string(e.Reason).string(e.Message).time(e.Started).time(e.Finished).string(e.Log)
 }
 
-// errShort says that a record ends before it is complete, though its checksum holds.
+// errShort is returned for an incomplete record with a valid checksum.
 var errShort = errors.New("record is too short")
 
-// reader takes a record apart. After the first failure it returns zero values.
+// reader parses a record. After the first failure it returns zero values.
 type reader struct {
 	rest []byte
 	err  error
@@ -111,7 +110,7 @@ func (r *reader) time() time.Time {
 	return time.Unix(0, v)
 }
 
-// replay applies one record of the file; numbers are the subjects of the file so far.
+// replay applies one record of the file; numbers maps the numbers of the file's subjects so far.
 func (j *Journal) replay(record []byte, numbers map[uint64]*ring) error {
 	if len(record) == 0 {
 		return errShort
@@ -129,7 +128,7 @@ func (j *Journal) replay(record []byte, numbers map[uint64]*ring) error {
 	}
 	r := numbers[number]
 	if r == nil || r.place == nil {
-		return nil // of a subject that was dropped since, or that could not be written
+		return nil // of a subject that was dropped since, or could not be written
 	}
 	j.order.MoveToBack(r.place)
 	before := r.size
@@ -160,7 +159,7 @@ func (j *Journal) replay(record []byte, numbers map[uint64]*ring) error {
 			r.addEnd(e)
 		}
 	default:
-		return nil // written by a later version of the same format: what is not known is left out
+		return nil // written by a later version of the same format: unknown records are skipped
 	}
 	return d.err
 }

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Subject is what an entry is about: a pod, or a manifest that did not become one (then Name is its
-// file or URL and UID is empty).
+// Subject is the subject of an entry: a pod, or a manifest without a pod (then Name is its file or
+// URL and UID is empty).
 type Subject struct {
 	UID             types.UID `json:"uid,omitempty"`
 	Namespace, Name string
@@ -25,34 +25,34 @@ func (s Subject) String() string {
 type Entry struct {
 	Time      time.Time     `json:"time"`
 	Subject   Subject       `json:"subject"`
-	Component string        `json:"component"`           // who decided: config, admission, eviction, worker, runtime, image, volume, status, logs, shutdown, scheduler; event, quarantine
-	Decision  string        `json:"decision"`            // what was decided, one line
+	Component string        `json:"component"`           // the component: config, admission, eviction, worker, runtime, image, volume, status, logs, shutdown, scheduler; event, quarantine
+	Decision  string        `json:"decision"`            // the decision, one line
 	Why       string        `json:"why,omitempty"`       // the inputs that led to it
-	Took      time.Duration `json:"took,omitempty"`      // nanoseconds; 0 when nothing was waited for
-	Error     string        `json:"error,omitempty"`     // how it failed
-	Container string        `json:"container,omitempty"` // the container it is about, if one
-	Count     int           `json:"count,omitempty"`     // how often in a row; 0 and 1 mean once
+	Took      time.Duration `json:"took,omitempty"`      // nanoseconds; 0 without a wait
+	Error     string        `json:"error,omitempty"`     // the failure
+	Container string        `json:"container,omitempty"` // the container, if any
+	Count     int           `json:"count,omitempty"`     // in a row; 0 and 1 mean once
 }
 
 // Step is one step of a pod's start.
 type Step uint8
 
-// The steps of a start. Image, Created, Started, Hook and Startup are those of one container each;
-// the others are the pod's.
+// The steps of a start. Image, Created, Started, Hook and Startup belong to one container; the
+// others to the pod.
 const (
-	Seen     Step = iota // the pod's first entry; nobody marks it
-	Admitted             // it may run here
-	Cgroup               // its cgroup is there
+	Seen     Step = iota // the pod's first entry; never recorded as a milestone
+	Admitted             // the pod was admitted
+	Cgroup               // its cgroup exists
 	Volumes              // its volumes are mounted
-	Sandbox              // its sandbox runs
+	Sandbox              // its sandbox is running
 	Image                // a container's image is present
 	Created              // a container was created
 	Started              // a container's process was started
 	Ready                // the pod is ready for the first time
-	Hook                 // a container's postStart hook has ended well
+	Hook                 // a container's postStart hook has succeeded
 	Startup              // a container has passed its startup probe
-	Bound                // it has a node, for which it waited
-	steps                // new steps come before it: the numbers are on disk
+	Bound                // the pod, which waited for a node, was bound
+	steps                // new steps go before it: the numbers are on disk
 )
 
 var stepNames = [steps]string{"seen", "admitted", "cgroup", "volumes", "sandbox", "image", "created", "started", "ready", "postStart hook", "startup probe", "bound"}
@@ -64,7 +64,7 @@ func (s Step) String() string {
 	return stepNames[s]
 }
 
-// rank orders steps that were done at once. Bound comes before those with smaller numbers.
+// rank orders simultaneous steps. Bound precedes those with smaller numbers.
 func (s Step) rank() Step {
 	if s == Bound {
 		return Seen
@@ -75,7 +75,7 @@ func (s Step) rank() Step {
 // MarshalText returns the step's name.
 func (s Step) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the output of MarshalText.
 func (s *Step) UnmarshalText(text []byte) error {
 	for i, name := range stepNames {
 		if name == string(text) {
@@ -86,45 +86,45 @@ func (s *Step) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no step of a pod's start", text)
 }
 
-// Milestone says when a step of a pod's first start was done.
+// Milestone is the time of a step of a pod's first start.
 type Milestone struct {
 	Step      Step      `json:"step"`
 	Container string    `json:"container,omitempty"`
 	Time      time.Time `json:"time"`
 }
 
-// End is how one incarnation of a container ended.
+// End is the exit of one incarnation of a container.
 type End struct {
 	Container string `json:"container"`
-	// ID is the runtime's; two ends with one ID are one.
+	// ID is the runtime's; exits with equal IDs are the same.
 	ID string `json:"id"`
 	// Restart is the incarnation's restart count.
 	Restart  int       `json:"restart"`
 	ExitCode int       `json:"exitCode"`
 	Reason   string    `json:"reason,omitempty"`  // Completed, Error, OOMKilled, …
-	Message  string    `json:"message,omitempty"` // the runtime's own words, at most 1 KiB
+	Message  string    `json:"message,omitempty"` // from the runtime, at most 1 KiB
 	Started  time.Time `json:"started,omitzero"`
 	Finished time.Time `json:"finished,omitzero"`
 	// Log is the end of its log: at most ten lines and 2 KiB.
 	Log string `json:"log,omitempty"`
 }
 
-// Next is what will happen to a pod without any further event.
+// Next is a scheduled action for a pod, which needs no further event.
 type Next struct {
 	Time      time.Time `json:"time"`
 	Container string    `json:"container,omitempty"`
-	What      string    `json:"what"`           // "start", "kill": what happens then
-	Rule      string    `json:"rule,omitempty"` // why then: "crash-loop back-off 20s of at most 5m0s after 3 restarts"
+	What      string    `json:"what"`           // the action: "start", "kill"
+	Rule      string    `json:"rule,omitempty"` // its cause: "crash-loop back-off 20s of at most 5m0s after 3 restarts"
 }
 
-// Timeline is all that the journal has of one pod or manifest.
+// Timeline is the journal of one pod or manifest.
 type Timeline struct {
 	Subject Subject `json:"subject"`
-	// Seen is when the journal first heard of it.
+	// Seen is the time of its first record.
 	Seen time.Time `json:"seen"`
-	// Milestones are the steps of its first start, in the order in which they were done.
+	// Milestones are the steps of its first start, in chronological order.
 	Milestones []Milestone `json:"marks,omitempty"`
-	// Ends are the last ends of each container, oldest first.
+	// Ends are the last exits of each container, oldest first.
 	Ends    []End   `json:"ends,omitempty"`
 	Next    []Next  `json:"next,omitempty"`
 	Entries []Entry `json:"entries"`

@@ -13,7 +13,7 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// Journal keeps the newest entries of each subject. It is safe for concurrent use.
+// Journal stores the newest entries of each subject. It is safe for concurrent use.
 type Journal struct {
 	log *slog.Logger
 
@@ -21,23 +21,23 @@ type Journal struct {
 	rings   map[string]*ring    // guarded by mu; key: UID, or Subject.String() without one
 	order   *list.List          // guarded by mu; least recently written first; elements are *ring
 	size    int                 // guarded by mu; sum of the rings' sizes
-	numbers uint64              // guarded by mu; the last one given to a ring
+	numbers uint64              // guarded by mu; the last number of a ring
 	scratch []byte              // guarded by mu; for records
-	file    *checkpoint.WarmLog // nil for a journal in memory; what it is appended to is guarded by mu
+	file    *checkpoint.WarmLog // nil for a journal in memory; its pending records are guarded by mu
 }
 
-// New returns an empty journal in memory that also writes each entry to log at level debug. Errors
-// are written at level warn, but one that comes again and again only from time to time.
+// New returns an empty journal in memory that also logs each entry at level debug. Errors are
+// logged at level warn, repeated ones only from time to time.
 func New(log *slog.Logger) *Journal {
 	return &Journal{log: log, rings: map[string]*ring{}, order: list.New()}
 }
 
-// fileLimit is the length of the journal's file at which it is replaced by a snapshot, which is
-// never longer than memoryLimit: both together, which exist for a moment, stay below 8 MiB.
+// fileLimit is the size at which the journal's file is replaced by a snapshot, which is never
+// larger than memoryLimit: both, which exist together for a moment, stay below 8 MiB.
 const fileLimit = 5 << 20
 
-// NewInFolder returns a journal that keeps what is recorded in a file of the folder. Load reads
-// what is there, Run writes.
+// NewInFolder returns a journal that is persisted in a file of the directory. Load reads it, Run
+// writes it.
 func NewInFolder(dir string, log *slog.Logger) *Journal {
 	j := New(log)
 	j.file = checkpoint.NewLog(checkpoint.LogConfig{
@@ -46,17 +46,17 @@ func NewInFolder(dir string, log *slog.Logger) *Journal {
 	return j
 }
 
-// Load reads the folder. It must be called before anything is recorded. What cannot be read is set
-// aside or cut off, and logged; an error means that nothing can be written either.
+// Load reads the file. It must be called before anything is recorded. Unreadable content is set
+// aside or truncated, and logged; an error means that the journal cannot be written either.
 func (j *Journal) Load() error {
 	numbers := map[uint64]*ring{}
 	return j.file.Load(func(record []byte) error { return j.replay(record, numbers) })
 }
 
-// Run writes behind until ctx is done, and then what is left.
+// Run writes the journal asynchronously until ctx is done, and then the rest.
 func (j *Journal) Run(ctx context.Context) error { return j.file.Run(ctx) }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns why and since when the file cannot be written, or nil.
 func (j *Journal) Health() error { return j.file.Health() }
 
 func key(s Subject) string {
@@ -66,23 +66,22 @@ func key(s Subject) string {
 	return s.String()
 }
 
-// Record appends the entry to its subject's ring. Time is set when zero. An entry equal to the
-// previous one but for its times raises that one's Count instead, so that a retry loop does not
-// push the cause out of the ring.
+// Record appends the entry to its subject's ring. A zero Time is set to now. An entry that equals
+// the previous one except for its times increments that one's Count, so that a retry loop does not
+// displace the cause.
 func (j *Journal) Record(e Entry) {
 	level, again := j.record(&e)
 	j.logEntry(&e, level, again)
 }
 
-// RecordUnder records what was recorded already under another subject, without another line of the
-// log.
+// RecordUnder records an entry under another subject without logging it again.
 func (j *Journal) RecordUnder(s Subject, e Entry) {
 	e.Subject = s
 	j.record(&e)
 }
 
-// record appends the entry, and returns at which level it is to be logged, and how often it came
-// since that was done last.
+// record appends the entry, and returns its log level, and the number of repetitions since it was
+// last logged.
 func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -108,13 +107,13 @@ func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	return level, again
 }
 
-// Reach notes that a step of the pod's start is done now; container is "" for a step of the pod.
-// Only the first mark of a step counts: the journal tells of a pod's first start.
+// Reach records that a step of the pod's start is done now; container is "" for a step of the pod.
+// Only the first record of a step counts: the journal describes a pod's first start.
 func (j *Journal) Reach(s Subject, step Step, container string) {
 	j.ReachAt(s, step, container, time.Now())
 }
 
-// ReachAt is Mark for a step of which somebody else, as the runtime, has seen the time.
+// ReachAt is Reach for a step at a given time, such as one reported by the runtime.
 func (j *Journal) ReachAt(s Subject, step Step, container string, at time.Time) {
 	m := milestone{at: at.UnixNano(), container: container, step: step}
 	j.mu.Lock()
@@ -127,7 +126,7 @@ func (j *Journal) ReachAt(s Subject, step Step, container string, at time.Time) 
 	j.chargeLocked(r, before)
 }
 
-// HasEnd reports whether the end of that incarnation is known, so that its log need not be read
+// HasEnd reports whether the exit of that incarnation is recorded, so that its log need not be read
 // again.
 func (j *Journal) HasEnd(s Subject, container, id string) bool {
 	j.mu.Lock()
@@ -136,7 +135,8 @@ func (j *Journal) HasEnd(s Subject, container, id string) bool {
 	return r != nil && r.hasEnd(container, id)
 }
 
-// Ended notes how an incarnation of a container ended. The last ten of each container are kept.
+// Ended records the exit of an incarnation of a container. The last ten of each container are
+// stored.
 func (j *Journal) Ended(s Subject, e End) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -148,8 +148,8 @@ func (j *Journal) Ended(s Subject, e End) {
 	j.chargeLocked(r, before)
 }
 
-// Expect says what will happen to the subject, in place of what was expected before. It is not kept
-// over a restart of the agent, after which everything is planned anew.
+// Expect sets the scheduled actions of the subject, replacing earlier ones. They are not persisted,
+// since a restarted agent schedules anew.
 func (j *Journal) Expect(s Subject, next ...Next) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -163,9 +163,9 @@ func (j *Journal) Expect(s Subject, next ...Next) {
 	r.next = append(r.next[:0:0], next[:min(len(next), nextLimit)]...)
 }
 
-// Read returns the entries of the pods (or manifests) with this namespace and name, oldest first;
-// several incarnations of one name follow each other. An empty result means that nothing of that
-// name was ever seen, or that it was long ago.
+// Read returns the entries of the pods (or manifests) with this namespace and name, oldest first,
+// one incarnation after another. An empty result means that the name is unknown, or its entries
+// were dropped.
 func (j *Journal) Read(namespace, name string) []Entry {
 	var out []Entry
 	for _, s := range j.Stories(namespace, name) {
@@ -174,8 +174,8 @@ func (j *Journal) Read(namespace, name string) []Entry {
 	return out
 }
 
-// Stories returns all that is known of the pods (or manifests) with this namespace and name: one
-// story per incarnation, the one that was written to last at the end.
+// Stories returns the timelines of the pods (or manifests) with this namespace and name: one per
+// incarnation, the most recently written last.
 func (j *Journal) Stories(namespace, name string) []Timeline {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -188,7 +188,7 @@ func (j *Journal) Stories(namespace, name string) []Timeline {
 	return out
 }
 
-// TimelineOf returns all that is known of the pod, and false when that is nothing.
+// TimelineOf returns the timeline of the pod, and false if there is none.
 func (j *Journal) TimelineOf(uid types.UID) (Timeline, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -198,7 +198,7 @@ func (j *Journal) TimelineOf(uid types.UID) (Timeline, bool) {
 	return Timeline{}, false
 }
 
-// Subjects returns what the journal holds entries about, least recently written first.
+// Subjects returns the subjects of the journal, least recently written first.
 func (j *Journal) Subjects() []Subject {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -209,7 +209,7 @@ func (j *Journal) Subjects() []Subject {
 	return out
 }
 
-// SubjectOf returns what the journal knows by the UID, and false when that is nothing.
+// SubjectOf returns the subject with the UID, and false if there is none.
 func (j *Journal) SubjectOf(uid types.UID) (Subject, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -227,13 +227,13 @@ func Error(err error) string {
 	return fmt.Sprint(err)
 }
 
-// ringLocked returns the subject's ring, which is now the most recently written one. A new one is
-// seen at the given time.
+// ringLocked returns the subject's ring, and makes it the most recently written. seen is the time
+// of a new one.
 func (j *Journal) ringLocked(s Subject, seen int64) *ring {
 	if r := j.rings[key(s)]; r != nil {
 		j.order.MoveToBack(r.place)
 		if r.subject.Name == "" && s.Name != "" {
-			r.subject = s // known by its UID alone before
+			r.subject = s // only its UID was known before
 			j.appendLocked(r.appendSubject(j.scratch))
 		}
 		return r
@@ -259,8 +259,8 @@ func (j *Journal) insertLocked(s Subject, number uint64, seen int64) *ring {
 	return r
 }
 
-// chargeLocked accounts for what r has grown since it had the size before, and makes room at the
-// cost of the least recently written.
+// chargeLocked updates the total size after r has grown from before, and drops the least recently
+// written rings beyond the limit.
 func (j *Journal) chargeLocked(r *ring, before int) {
 	j.size += r.size - before
 	for j.size > memoryLimit && j.order.Front() != r.place {
@@ -275,7 +275,8 @@ func (j *Journal) dropLocked(r *ring) {
 	r.place = nil
 }
 
-// appendLocked hands a record to the file. The record may be built in j.scratch, which it becomes.
+// appendLocked appends a record to the file. The record may be built in j.scratch, which it
+// replaces.
 func (j *Journal) appendLocked(record []byte) {
 	j.scratch = record[:0]
 	if j.file != nil {
@@ -283,7 +284,7 @@ func (j *Journal) appendLocked(record []byte) {
 	}
 }
 
-// snapshotLocked hands every ring to add as records from which replay makes it again.
+// snapshotLocked passes all rings to add, as records for replay.
 func (j *Journal) snapshotLocked(add func(record []byte)) {
 	for el := j.order.Front(); el != nil; el = el.Next() {
 		r := el.Value.(*ring)

@@ -9,36 +9,36 @@ import (
 )
 
 const (
-	// quietFor is how long an error of a subject that was logged is not logged again.
+	// quietFor is how long a repeated error of a subject is not logged.
 	quietFor = 10 * time.Minute
-	// toldErrors bounds how many errors of a subject are known to be logged.
+	// toldErrors bounds the logged errors that are remembered per subject.
 	toldErrors = 8
-	// tailLength is how much of the end of two errors has to be the same for them to be one: what
-	// is added on the way up stands before it.
+	// tailLength is the length of the common suffix that makes two errors equal: callers prepend
+	// their context.
 	tailLength = 100
 )
 
-// toldError is an error that was logged.
+// toldError is a logged error.
 type toldError struct {
 	component, container, decision string
 	tail                           string
 	at                             time.Time
-	kept                           int // how often it came since, without being logged
+	kept                           int // repetitions that were not logged
 }
 
-// changing is what differs between two tries that fail alike: numbers and ids.
+// changing matches the variable parts of equal errors: numbers and IDs.
 var changing = regexp.MustCompile(`[0-9a-f]{12,}|[0-9]+`)
 
-// tailOf returns what the error is known by.
+// tailOf returns the normalized suffix that identifies the error.
 func tailOf(err string) string {
 	err = err[max(0, len(err)-3*tailLength):]
 	err = strings.Join(strings.Fields(changing.ReplaceAllString(err, "#")), " ")
 	return err[max(0, len(err)-tailLength):]
 }
 
-// isSameAs reports whether the other one says the same: one that comes again, or that is told on
-// the way up, by an event or the end of a pass. What a verdict of a probe says is never said by the
-// failures before it.
+// isSameAs reports whether both are the same error: a repetition, or the same error reported by a
+// caller, in an event or at the end of a pass. A probe result is never equal to the failures before
+// it.
 func (t *toldError) isSameAs(o *toldError) bool {
 	if t.container != "" && o.container != "" && t.container != o.container {
 		return false
@@ -52,8 +52,8 @@ func (t *toldError) isSameAs(o *toldError) bool {
 	return strings.HasSuffix(t.tail, o.tail) || strings.HasSuffix(o.tail, t.tail)
 }
 
-// tell reports whether the entry's error is to be logged, and how often it came since that was done
-// last.
+// tell reports whether the entry's error is to be logged, and the number of repetitions since it
+// was last logged.
 func (r *ring) tell(e *Entry) (kept int, tell bool) {
 	now := toldError{component: e.Component, container: e.Container, decision: e.Decision, tail: tailOf(e.Error), at: e.Time}
 	for i := range r.told {
@@ -77,14 +77,14 @@ func (r *ring) tell(e *Entry) (kept int, tell bool) {
 	return 0, true
 }
 
-// size is what it takes, in bytes, about.
+// size returns the approximate size in bytes.
 func (t *toldError) size() int {
 	const overhead = 96
 	return overhead + len(t.component) + len(t.container) + len(t.decision) + len(t.tail)
 }
 
-// logEntry writes the entry to the log at the level. kept is how often its error came since it was
-// logged last.
+// logEntry logs the entry at the level. kept is the number of repetitions of its error since it was
+// last logged.
 func (j *Journal) logEntry(e *Entry, level slog.Level, kept int) {
 	if !j.log.Enabled(context.Background(), level) {
 		return

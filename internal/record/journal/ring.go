@@ -9,17 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of one pod's record, and of all.
+// Limits per pod, and in total.
 const (
 	entriesPerPod  = 128
-	endsPerSpec    = 10  // ends kept per container
-	marksPerPod    = 256 // more than the containers of any pod make
+	endsPerSpec    = 10  // stored exits per container
+	marksPerPod    = 256 // more than the containers of any pod cause
 	subjects       = 2048
 	textLimit      = 2048 // bytes of a decision, a why or an error
 	messageLimit   = 1024
 	logLimit       = 2048
-	memoryLimit    = 3 << 20 // what all rings together may take
-	ringOverhead   = 320     // bytes of an empty ring with its place in map and list
+	memoryLimit    = 3 << 20 // of all rings together
+	ringOverhead   = 320     // bytes of an empty ring with its entries in map and list
 	entryOverhead  = 40
 	markOverhead   = 32
 	endOverhead    = 160
@@ -30,40 +30,40 @@ const (
 	nulReplacement = "\uFFFD"
 )
 
-// entry is an Entry without its subject, as it is kept: one string holds all its texts.
+// entry is the stored form of an Entry without its subject: one string holds all its texts.
 type entry struct {
 	at, took int64 // nanoseconds
 	count    uint32
 	text     string // component, container, decision, why, error, separated by partSeparator
 }
 
-// milestone is a Mark as it is kept.
+// milestone is the stored form of a Milestone.
 type milestone struct {
 	at        int64
 	container string
 	step      Step
 }
 
-// ring is what is kept of one subject.
+// ring is the stored state of one subject.
 type ring struct {
 	subject    Subject
-	place      *list.Element // in Journal.order; nil when it was dropped
-	number     uint64        // its name in the file
+	place      *list.Element // in Journal.order; nil when dropped
+	number     uint64        // its number in the file
 	seen       int64
 	entries    []entry // at most entriesPerPod; oldest first after rotation by start
 	start      int
 	milestones []milestone
 	ends       []End
-	next       []Next // not in the file: after a restart it is computed anew
+	next       []Next // not persisted: computed anew after a restart
 	told       []toldError
-	size       int // bytes, about
+	size       int // bytes, approximately
 }
 
 func newRing(s Subject, number uint64, seen int64) *ring {
 	return &ring{subject: s, number: number, seen: seen, size: ringOverhead + len(s.UID) + len(s.Namespace) + len(s.Name)}
 }
 
-// newEntry returns the kept form of e.
+// newEntry returns the stored form of e.
 func newEntry(e *Entry) entry {
 	parts := [partsOfText]string{e.Component, e.Container, e.Decision, e.Why, e.Error}
 	for i, p := range parts {
@@ -81,7 +81,7 @@ func (e *entry) entry(s Subject) Entry {
 	return out
 }
 
-// clip cuts a text to so many bytes, at the end of a character, and takes out what the kept form
+// clip truncates a text to limit bytes, at a character boundary, and replaces what the stored form
 // cannot hold.
 func clip(s string, limit int) string {
 	if strings.Contains(s, partSeparator) {
@@ -131,7 +131,7 @@ func (r *ring) each(f func(*entry)) {
 	}
 }
 
-// addMark keeps the first mark of a step and reports whether this is it.
+// addMark stores the first milestone of a step and reports whether this is it.
 func (r *ring) addMark(m milestone) bool {
 	for i := range r.milestones {
 		if r.milestones[i].step == m.step && r.milestones[i].container == m.container {
@@ -150,7 +150,7 @@ func (r *ring) hasEnd(container, id string) bool {
 	return slices.ContainsFunc(r.ends, func(e End) bool { return e.Container == container && e.ID == id })
 }
 
-// addEnd keeps the end unless it is known, and reports whether it was not.
+// addEnd stores the exit unless it is known, and reports whether it is new.
 func (r *ring) addEnd(e End) bool {
 	if r.hasEnd(e.Container, e.ID) {
 		return false
@@ -164,7 +164,7 @@ func (r *ring) addEnd(e End) bool {
 				oldest = i
 			}
 			if o.Log == e.Log {
-				e.Log = o.Log // a container that crashes in a loop says the same each time
+				e.Log = o.Log // a crash-looping container logs the same each time
 			}
 		}
 	}
@@ -181,7 +181,7 @@ func endSize(e *End) int {
 	return endOverhead + len(e.Container) + len(e.ID) + len(e.Reason) + len(e.Message) + len(e.Log)
 }
 
-// clipFront keeps the end of a text.
+// clipFront truncates the front of a text.
 func clipFront(s string, limit int) string {
 	if len(s) <= limit {
 		return s

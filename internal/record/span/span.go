@@ -1,10 +1,10 @@
-// Package span tells what was done within what, and how long it took, for a collector of traces.
+// Package span records nested operations and their durations for a trace collector.
 //
-// Owns: the spans that have ended and that nobody has taken yet, mostFinished at most.
-// Reads: the parent of a request, as its header traceparent names it (W3C Trace Context).
-// Never: sends anything; costs more than a look into the context where nobody traces.
+// Owns: the ended spans that were not taken yet, mostFinished at most.
+// Reads: the parent of a request from its traceparent header (W3C Trace Context).
+// Never: sends anything; costs more than a context lookup if tracing is off.
 //
-// A trace begins with a Tracer. Whatever is done below it with its context, Start makes a span of.
+// A Tracer begins a trace. Start creates child spans from the context.
 package span
 
 import (
@@ -17,34 +17,34 @@ import (
 	"time"
 )
 
-// mostFinished is how many spans wait to be taken; those beyond are dropped.
+// mostFinished is the maximum number of ended spans; those beyond are dropped.
 const mostFinished = 2048
 
-// Kind is where a span stands between programs.
+// Kind is the role of a span in calls between programs.
 type Kind int
 
-// The kinds.
+// The kinds of spans.
 const (
 	Internal Kind = iota
-	Server        // it serves another program
-	Client        // it asks another program
+	Server        // serves a request of another program
+	Client        // calls another program
 )
 
-// Attribute says something of a span, under a name of OpenTelemetry's semantic conventions.
+// Attribute is an attribute of a span, named by OpenTelemetry's semantic conventions.
 type Attribute struct{ Key, Value string }
 
-// Span is something that was done.
+// Span is one operation.
 type Span struct {
 	Trace        [16]byte
-	ID, Parent   [8]byte // Parent is zero for the first of a trace
+	ID, Parent   [8]byte // Parent is zero for the root of a trace
 	Name         string
 	Kind         Kind
 	Began, Ended time.Time
 	Attributes   []Attribute
-	Error        string // how it failed, "" if it did not
+	Error        string // the failure, "" for success
 }
 
-// Tracer begins traces. A nil Tracer begins none. It is safe for concurrent use.
+// Tracer begins traces. A nil Tracer is a no-op. It is safe for concurrent use.
 type Tracer struct {
 	perMillion int32
 	wake       chan struct{} // capacity 1
@@ -53,12 +53,12 @@ type Tracer struct {
 	finished []Span // guarded by mu
 }
 
-// New returns a Tracer that begins so many of a million traces.
+// New returns a Tracer with this sampling rate per million.
 func New(perMillion int32) *Tracer {
 	return &Tracer{perMillion: perMillion, wake: make(chan struct{}, 1)}
 }
 
-// current is the span that a context is in.
+// current is the span of a context.
 type current struct {
 	tracer *Tracer
 	trace  [16]byte
@@ -67,11 +67,10 @@ type current struct {
 
 type key struct{}
 
-// nothing ends what is no span.
+// nothing is the end function of an unsampled span.
 func nothing(error) {}
 
-// Begin begins a trace, if it is one of those that are sampled. The returned function ends its
-// first span.
+// Begin begins a trace, if it is sampled. The returned function ends its root span.
 func (t *Tracer) Begin(ctx context.Context, name string, attributes ...Attribute) (context.Context, func(error)) {
 	if t == nil || mathrand.Int32N(1_000_000) >= t.perMillion {
 		return ctx, nothing
@@ -81,8 +80,8 @@ func (t *Tracer) Begin(ctx context.Context, name string, attributes ...Attribute
 	return c.start(ctx, Span{Name: name, Attributes: attributes})
 }
 
-// Serve begins a span for a request, below the one that its header traceparent names: that is
-// sampled if its parent is. A request without one begins a trace.
+// Serve begins a span for a request, as a child of its traceparent header, and sampled if the
+// parent is. A request without one begins a trace.
 func (t *Tracer) Serve(ctx context.Context, traceparent, name string, attributes ...Attribute) (context.Context, func(error)) {
 	if t == nil {
 		return ctx, nothing
@@ -98,8 +97,8 @@ func (t *Tracer) Serve(ctx context.Context, traceparent, name string, attributes
 	return c.start(ctx, Span{Name: name, Kind: Server, Attributes: attributes})
 }
 
-// Start begins a span within that of the context; without one it does nothing. The returned
-// function ends it.
+// Start begins a child of the context's span; without one it is a no-op. The returned function ends
+// it.
 func Start(ctx context.Context, kind Kind, name string, attributes ...Attribute) (context.Context, func(error)) {
 	c, ok := ctx.Value(key{}).(current)
 	if !ok {
@@ -108,7 +107,7 @@ func Start(ctx context.Context, kind Kind, name string, attributes ...Attribute)
 	return c.start(ctx, Span{Name: name, Kind: kind, Attributes: attributes})
 }
 
-// start begins a span below c.
+// start begins a child of c.
 func (c current) start(ctx context.Context, s Span) (context.Context, func(error)) {
 	s.Trace, s.Parent, s.Began = c.trace, c.id, time.Now()
 	_, _ = rand.Read(s.ID[:])
@@ -134,7 +133,7 @@ func (t *Tracer) finish(s Span) {
 	}
 }
 
-// Wake has an element when spans have ended; of a nil Tracer it is nil.
+// Wake has an element when spans have ended; it is nil for a nil Tracer.
 func (t *Tracer) Wake() <-chan struct{} {
 	if t == nil {
 		return nil
@@ -142,7 +141,7 @@ func (t *Tracer) Wake() <-chan struct{} {
 	return t.wake
 }
 
-// Take returns the spans that have ended since it was called last.
+// Take returns the spans that have ended since the last call.
 func (t *Tracer) Take() []Span {
 	if t == nil {
 		return nil
@@ -154,8 +153,8 @@ func (t *Tracer) Take() []Span {
 	return out
 }
 
-// Parent returns the header traceparent for what is asked of another program with the context, ""
-// if it is in no span.
+// Parent returns the traceparent header for calls to another program with the context, "" without a
+// span.
 func Parent(ctx context.Context) string {
 	c, ok := ctx.Value(key{}).(current)
 	if !ok {
@@ -164,7 +163,8 @@ func Parent(ctx context.Context) string {
 	return "00-" + hex.EncodeToString(c.trace[:]) + "-" + hex.EncodeToString(c.id[:]) + "-01"
 }
 
-// parseParent reads a header traceparent (https://www.w3.org/TR/trace-context/#traceparent-header).
+// parseParent parses a traceparent header
+// (https://www.w3.org/TR/trace-context/#traceparent-header).
 func parseParent(header string) (c current, sampled, ok bool) {
 	parts := strings.Split(header, "-")
 	if len(parts) < 4 || len(parts[0]) != 2 || parts[0] == "ff" || parts[0] == "00" && len(parts) != 4 || len(parts[3]) != 2 {
@@ -177,7 +177,7 @@ func parseParent(header string) (c current, sampled, ok bool) {
 	return c, flags[0]&1 != 0, true
 }
 
-// decode reads an identity, which is lower case and not zero.
+// decode parses an ID, which must be lower case and not zero.
 func decode(id []byte, text string) bool {
 	if len(text) != 2*len(id) || strings.ToLower(text) != text || strings.Trim(text, "0") == "" {
 		return false

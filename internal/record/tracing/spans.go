@@ -18,27 +18,27 @@ import (
 	"berth/internal/record/span"
 )
 
-// outcome is how a start came to its end.
+// outcome is the end of a start.
 type outcome struct {
 	at      time.Time
-	failure string // "" for a pod that became ready, or that ended well before it was
+	failure string // "" for a pod that became ready, or succeeded before
 }
 
-// rootName is the name of the span of a whole start; those of its steps are below it.
+// rootName is the name of the span of a whole start; the spans of its steps are its children.
 const rootName = "pod start"
 
-// spanNames are what is done until a step is.
+// spanNames are the names of the steps' spans.
 var spanNames = map[journal.Step]string{
 	journal.Admitted: "admission", journal.Cgroup: "cgroup", journal.Volumes: "volumes", journal.Sandbox: "sandbox", journal.Image: "image",
 	journal.Created: "create container", journal.Started: "start container", journal.Ready: "become ready",
 	journal.Hook: "postStart hook", journal.Startup: "startup probe", journal.Bound: "scheduling",
 }
 
-// computeSpans returns the spans of a pod's first start: one for all of it, and below it one for
-// each step.
+// computeSpans returns the spans of a pod's first start: one for all of it, and a child for each
+// step.
 //
-// The journal says when steps were done. What a step had to wait for says when it began, and for an
-// image how long getting it took.
+// The journal has the completion times of steps. A step begins when its prerequisites are done, and
+// an image pull by its duration.
 func computeSpans(s *journal.Timeline, end outcome) []*tracepb.Span {
 	trace := traceID(s.Subject.UID)
 	root := newSpan(trace, rootName, "", s.Seen, end.at)
@@ -65,8 +65,8 @@ func computeSpans(s *journal.Timeline, end outcome) []*tracepb.Span {
 	return out
 }
 
-// waitsFor are the steps that each step comes after; those of a container wait for its own, and for
-// those of the pod.
+// waitsFor are the prerequisites of each step; a step of a container waits for those of the same
+// container and of the pod.
 var waitsFor = map[journal.Step][]journal.Step{
 	journal.Bound:    nil,
 	journal.Admitted: {journal.Bound},
@@ -80,7 +80,7 @@ var waitsFor = map[journal.Step][]journal.Step{
 	journal.Startup:  {journal.Started, journal.Hook},
 }
 
-// beginOf returns when the step of the mark began.
+// beginOf returns the start time of the milestone's step.
 func beginOf(s *journal.Timeline, m journal.Milestone) time.Time {
 	begin := s.Seen
 	for _, before := range s.Milestones {
@@ -88,7 +88,7 @@ func beginOf(s *journal.Timeline, m journal.Milestone) time.Time {
 			continue
 		}
 		ofSame := before.Container == "" || before.Container == m.Container
-		// Ready, the last step, comes after all others.
+		// Ready, the last step, follows all others.
 		if m.Step == journal.Ready && before.Step != journal.Ready || ofSame && slices.Contains(waitsFor[m.Step], before.Step) {
 			begin = later(begin, before.Time)
 		}
@@ -99,7 +99,8 @@ func beginOf(s *journal.Timeline, m journal.Milestone) time.Time {
 	return begin
 }
 
-// timeFor returns how long the image of the mark took, by the entry that was written with the mark.
+// timeFor returns how long the image of the milestone took, from the entry that was written with
+// it.
 func timeFor(s *journal.Timeline, m journal.Milestone) time.Duration {
 	var nearest *journal.Entry
 	for i := range s.Entries {
@@ -115,12 +116,12 @@ func timeFor(s *journal.Timeline, m journal.Milestone) time.Duration {
 	return nearest.Took + m.Time.Sub(nearest.Time)
 }
 
-// kinds are those of OTLP.
+// kinds maps to OTLP's span kinds.
 var kinds = map[span.Kind]tracepb.Span_SpanKind{
 	span.Internal: tracepb.Span_SPAN_KIND_INTERNAL, span.Server: tracepb.Span_SPAN_KIND_SERVER, span.Client: tracepb.Span_SPAN_KIND_CLIENT,
 }
 
-// convert returns spans as OTLP has them.
+// convert converts spans to OTLP.
 func convert(ended []span.Span) []*tracepb.Span {
 	out := make([]*tracepb.Span, len(ended))
 	for i := range ended {
@@ -151,8 +152,8 @@ func newSpan(trace []byte, name, container string, begin, end time.Time) *tracep
 	}
 }
 
-// traceID is the pod's UID where that is 16 bytes in hex, as those that API servers and this agent
-// give are: whoever knows the pod finds the trace. Otherwise it is a hash of it.
+// traceID is the pod's UID if it is 16 bytes in hex, as those of API servers and this agent are, so
+// that the trace can be found by pod. Otherwise it is a hash of the UID.
 func traceID(uid types.UID) []byte {
 	if id, err := hex.DecodeString(strings.ReplaceAll(string(uid), "-", "")); err == nil && len(id) == 16 {
 		return id
@@ -161,8 +162,8 @@ func traceID(uid types.UID) []byte {
 	return sum[:16]
 }
 
-// isSampled reports whether the pod is one of so many of a million. It is the same for all agents,
-// at all times.
+// isSampled reports whether the pod is among perMillion of a million. The result is the same for
+// all agents, at all times.
 func isSampled(uid types.UID, perMillion int32) bool {
 	sum := sha256.Sum256([]byte(uid))
 	return int64(binary.BigEndian.Uint64(sum[:8])%1_000_000) < int64(perMillion)
@@ -172,10 +173,10 @@ func attribute(key, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: clip(value)}}}
 }
 
-// longestText is how many bytes a span has of one text.
+// longestText is the maximum length of a text in a span, in bytes.
 const longestText = 1024
 
-// clip shortens a text, which may come from anywhere, and makes it valid for the protocol.
+// clip truncates a text of any origin and makes it valid for the protocol.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), longestText)], "\uFFFD")
 }

@@ -1,16 +1,15 @@
-// Package tracing sends the starts of pods, and what passes, requests and calls did, as
-// OpenTelemetry spans to a collector.
+// Package tracing exports pod starts, passes, requests and calls as OpenTelemetry spans to a
+// collector.
 //
-// Owns: the connection to the collector, and the traces that it has not taken yet.
-// Reads: the journal's account of a pod's first start, and the pod's status, which says when that
-// is over; the spans that a Tracer has.
-// Never: holds up a pod, measures anything itself, keeps more than mostPending spans.
+// Owns: the connection to the collector, and the traces that are not sent yet.
+// Reads: the journal's timeline of a pod's first start, and the pod's status, which shows when it
+// is complete; the spans of a Tracer.
+// Never: blocks a pod, measures anything itself, stores more than mostPending spans.
 //
-// The trace of a start is one pod: a span for its whole start, from the moment in which it was seen
-// until it is ready for the first time, and below that a span for each step. It is made from the
-// journal when the start is over. The protocol is OTLP over gRPC; its messages are the published
-// ones, but the library that makes spans as they happen would cost more memory than the whole
-// journal.
+// The trace of a start belongs to one pod: a span for the whole start, from when the pod was first
+// seen until it is first ready, and a child for each step. It is generated from the journal when
+// the start is complete. The protocol is OTLP over gRPC with its published messages; the library
+// that creates spans on the fly would cost more memory than the whole journal.
 package tracing
 
 import (
@@ -39,68 +38,69 @@ import (
 )
 
 const (
-	// DefaultEndpoint is where a collector on the same machine listens (KubeletConfiguration,
+	// DefaultEndpoint is the address of a collector on the same machine (KubeletConfiguration,
 	// tracing.endpoint).
 	DefaultEndpoint = "localhost:4317"
-	// method is the call of OTLP. Its request, ExportTraceServiceRequest, and TracesData are the
-	// same on the wire.
+	// method is the gRPC method of OTLP. Its request, ExportTraceServiceRequest, and TracesData
+	// have the same wire format.
 	method = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 	sendTimeout = 10 * time.Second
-	// lastTimeout bounds the last call of an agent that ends.
+	// lastTimeout bounds the last call before the agent exits.
 	lastTimeout = time.Second
-	// mostPending is how many spans wait for a collector that is away; the oldest make room.
+	// mostPending is the maximum number of queued spans for an unavailable collector; the oldest
+	// are dropped.
 	mostPending = 4096
-	// mostSent is how many spans are sent in one call: with the longest texts still less than the
-	// 4 MiB that a server of gRPC takes unless it is told otherwise.
+	// mostSent is the number of spans per call: with the longest texts less than 4 MiB, gRPC's
+	// default limit.
 	mostSent = 512
-	// batchDelay is how long a span waits for others that are sent with it.
+	// batchDelay is how long a span waits for others of its batch.
 	batchDelay = time.Second
 )
 
-// retries space the tries to send to a collector that does not take it.
+// retries is the back-off of failed calls.
 var retries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
-// Statuses are the statuses of pods.
+// Statuses provides the statuses of pods.
 type Statuses interface {
-	// Subscribe returns an inbox that gets the UID of each pod whose status changes or goes, and
-	// the function that ends this.
+	// Subscribe returns an inbox that gets the UID of each pod whose status changes or is removed,
+	// and a function that cancels the subscription.
 	Subscribe() (changed *pod.Inbox[pod.UID], cancel func())
-	// Get returns the pod's newest status and whether there is one. It must not be changed.
+	// Get returns the pod's newest status and whether there is one. It must not be modified.
 	Get(uid pod.UID) (v1.PodStatus, bool)
 }
 
 // Stories is the journal.
 type Stories interface {
-	// TimelineOf returns all that is known of the pod, and whether that is anything.
+	// TimelineOf returns the pod's timeline, and whether there is one.
 	TimelineOf(uid pod.UID) (journal.Timeline, bool)
 }
 
-// Config is what an Exporter needs.
+// Config is the configuration of an Exporter.
 type Config struct {
 	// Endpoint is the collector's address, host and port. The connection is not encrypted.
 	Endpoint string
-	// PerMillion is how many of a million pods have a trace.
+	// PerMillion is the sampling rate of pods, per million.
 	PerMillion int32
-	// Node and Version say whose spans these are.
+	// Node and Version identify the source of the spans.
 	Node, Version string
 	Statuses      Statuses
 	Stories       Stories
-	// Spans are the other spans; nil: there are none.
+	// Spans provides the other spans; nil: none.
 	Spans *span.Tracer
 	Log   *slog.Logger
-	// Dial connects to the collector; nil is the network.
+	// Dial connects to the collector; nil uses the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Exporter sends traces.
+// Exporter exports traces.
 type Exporter struct {
 	Config
 	began    time.Time
 	resource *resourcepb.Resource
-	over     map[pod.UID]bool // pods whose start is over
+	over     map[pod.UID]bool // pods whose start is complete
 	pending  []*tracepb.Span
-	dropped  int // spans that found no room, or were refused, since the collector last took some
+	dropped  int // spans that were dropped or rejected since the last successful call
 	down     bool
 }
 
@@ -114,7 +114,7 @@ func New(cfg Config) *Exporter {
 	}
 }
 
-// Run sends traces until ctx is done.
+// Run exports traces until ctx is done.
 func (e *Exporter) Run(ctx context.Context) error {
 	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("berth/" + e.Version)}
 	if e.Dial != nil {
@@ -175,7 +175,7 @@ func (e *Exporter) Run(ctx context.Context) error {
 	}
 }
 
-// exportStart makes the pod's trace if its start has just come to an end.
+// exportStart queues the pod's trace if its start has just completed.
 func (e *Exporter) exportStart(uid pod.UID) {
 	s, ok := e.Statuses.Get(uid)
 	if !ok {
@@ -192,19 +192,19 @@ func (e *Exporter) exportStart(uid pod.UID) {
 	}
 	end := endOf(&story, &s)
 	if end.at.Before(e.began) {
-		return // an earlier agent's
+		return // started by an earlier agent
 	}
 	e.add(computeSpans(&story, end))
 }
 
-// addSpans adds the spans that have ended since the last time.
+// addSpans queues the spans that have ended since the last call.
 func (e *Exporter) addSpans() {
 	if ended := e.Spans.Take(); len(ended) > 0 {
 		e.add(convert(ended))
 	}
 }
 
-// add has spans sent next. The oldest of those that wait make room.
+// add queues spans. Beyond the limit, the oldest are dropped.
 func (e *Exporter) add(spans []*tracepb.Span) {
 	e.pending = append(e.pending, spans...)
 	if more := len(e.pending) - mostPending; more > 0 {
@@ -213,7 +213,7 @@ func (e *Exporter) add(spans []*tracepb.Span) {
 	}
 }
 
-// isOver reports whether the pod is ready, or will never be.
+// isOver reports whether the pod is ready, or never will be.
 func isOver(s *v1.PodStatus) bool {
 	for i := range s.Conditions {
 		if c := &s.Conditions[i]; c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
@@ -223,7 +223,8 @@ func isOver(s *v1.PodStatus) bool {
 	return pod.IsTerminal(s.Phase)
 }
 
-// endOf returns when and how the start ended: when the pod became ready, else with its last entry.
+// endOf returns when and how the start ended: when the pod became ready, otherwise with its last
+// entry.
 func endOf(story *journal.Timeline, s *v1.PodStatus) outcome {
 	for _, m := range story.Milestones {
 		if m.Step == journal.Ready {
@@ -243,8 +244,8 @@ func endOf(story *journal.Timeline, s *v1.PodStatus) outcome {
 	return end
 }
 
-// send sends what is pending, and reports whether nothing is left. Spans that the collector refuses
-// for good it does not keep: they would stand in the way of all others.
+// send sends the queued spans, and reports whether the queue is empty. Spans that the collector
+// rejects permanently are dropped: they would block all others.
 func (e *Exporter) send(ctx context.Context, conn grpc.ClientConnInterface) bool {
 	for len(e.pending) > 0 {
 		n := min(len(e.pending), mostSent)
@@ -276,8 +277,8 @@ func (e *Exporter) send(ctx context.Context, conn grpc.ClientConnInterface) bool
 	return true
 }
 
-// retryable are the answers after which the same spans may be sent again; after others they may not
-// (OpenTelemetry protocol, "OTLP/gRPC Response", "Failures").
+// retryable are the codes after which the same spans may be sent again (OpenTelemetry protocol,
+// "OTLP/gRPC Response", "Failures").
 var retryable = map[codes.Code]bool{
 	codes.Canceled: true, codes.DeadlineExceeded: true, codes.Aborted: true, codes.OutOfRange: true, codes.Unavailable: true, codes.DataLoss: true,
 }

@@ -46,7 +46,7 @@ func Values(t testing.TB, g prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// Expect checks some of the samples; what is not there is 0.
+// Expect checks some of the samples; a missing sample is 0.
 func Expect(t testing.TB, g prometheus.Gatherer, want map[string]float64) {
 	t.Helper()
 	got := Values(t, g)

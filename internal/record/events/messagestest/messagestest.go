@@ -1,8 +1,8 @@
 // Package messagestest holds the list of messages that programs match: events, conditions, status
-// reasons, and errors of gRPC and HTTP that are the kubelet's to the word.
+// reasons, and gRPC and HTTP errors that equal the kubelet's.
 //
-// Owns: the list, messages.txt, which of its rows the tests of a package produced, and absent.txt:
-// the kubelet's messages that this agent does not have, each with the reason.
+// Owns: the list, messages.txt; the rows that the tests of a package produced; and absent.txt: the
+// kubelet's messages that this agent does not have, each with the reason.
 // Reads: what tests record.
 // Never: is linked into the binary.
 package messagestest
@@ -30,17 +30,17 @@ var absentList string
 
 // Row is a message that the tests of a package must produce.
 type Row struct {
-	// Where is how a client reads the message: event, condition, status, waiting (of a container),
-	// grpc, http, probe (the output of one), file (of a container), lock (of a shutdown of the
-	// machine), or error (of the log, of a start of the agent, or within another message).
+	// Where is the place in which a client reads the message: event, condition, status, waiting (of
+	// a container), grpc, http, probe (its output), file (of a container), lock (of a node
+	// shutdown), or error (in the log, at the agent's start, or within another message).
 	Where string
-	// Reason is that of an event or a condition, or the code of an answer; - is any.
+	// Reason is the reason of an event or condition, or the code of a response; - is any.
 	Reason string
-	// Form is the message with verbs of package fmt. An … at its start or end stands for more.
+	// Form is the message with verbs of package fmt. An … at its start or end matches any text.
 	Form string
-	// Package is the folder whose tests produce the message.
+	// Package is the directory whose tests produce the message.
 	Package string
-	// Source is the public page that has the message.
+	// Source is the public page with the message.
 	Source string
 
 	form *regexp.Regexp
@@ -59,8 +59,8 @@ func Rows() ([]Row, error) {
 
 // AbsentRow is a message of the kubelet that this agent does not have.
 type AbsentRow struct {
-	Where, Reason, Form string // as those of a Row
-	Why                 string // what there is instead
+	Where, Reason, Form string // as in a Row
+	Why                 string // what the agent has instead
 	Source              string
 }
 
@@ -138,7 +138,7 @@ var (
 
 type record struct{ where, reason, message string }
 
-// Saw records a message that the product made in a test. It may be called by several goroutines.
+// Saw records a message that the agent produced in a test. It is safe for concurrent use.
 func Saw(where, reason, message string) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -176,7 +176,7 @@ func SawStatus(s *v1.PodStatus) {
 	}
 }
 
-// SawGRPC records the error that a client of a gRPC service got; nil records nothing.
+// SawGRPC records the error of a gRPC client; nil records nothing.
 func SawGRPC(err error) {
 	var s interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &s) {
@@ -184,7 +184,7 @@ func SawGRPC(err error) {
 	}
 }
 
-// unseen returns the rows of the package that none of the records matches.
+// unseen returns the rows of the package that match none of the records.
 func unseen(rows []Row, folder string, records map[record]bool) []Row {
 	var out []Row
 next:
@@ -203,8 +203,8 @@ next:
 	return out
 }
 
-// Main runs the tests of the package in the folder, and returns their exit code: 1 if they do not
-// produce each of its rows. Where only some tests run (-run), nothing is required of them.
+// Main runs the tests of the package in the directory, and returns their exit code: 1 if they do
+// not produce each of its rows. If only some tests run (-run), no rows are required.
 func Main(m *testing.M, folder string) int {
 	code := m.Run()
 	if code != 0 || chosen() {
