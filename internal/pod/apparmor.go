@@ -6,9 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ParseAppArmor returns the profile that the value of a container's AppArmor annotation names, the
-// place of profiles before they had fields (KEP-24). name is that of a Localhost profile. The type
-// is "" if there is no such form.
+// ParseAppArmor parses the value of a container's deprecated AppArmor annotation (KEP-24). name is
+// that of a Localhost profile. The type is "" if the value is invalid.
 func ParseAppArmor(value string) (kind v1.AppArmorProfileType, name string) {
 	switch value {
 	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:

@@ -7,7 +7,7 @@ import (
 )
 
 // Containers yields a pod's init containers and then its regular ones, each in the order of the
-// spec. Ephemeral ones are not among them.
+// spec, without ephemeral containers.
 func Containers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {
 		for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {

@@ -3,7 +3,7 @@ package pod
 import "strings"
 
 // Expand replaces each $(NAME) of a command, argument or environment value by its value, in one
-// pass; $$ is a dollar sign, and an unknown name is left as it stands (Kubernetes API,
+// pass; $$ is a dollar sign, and an unknown name is left unchanged (Kubernetes API,
 // Container.command).
 func Expand(s string, lookup func(name string) (string, bool)) string {
 	if !strings.Contains(s, "$") {

@@ -16,16 +16,15 @@ type FullName string
 // SandboxID is the runtime's identifier of a pod sandbox.
 type SandboxID string
 
-// ContainerID is the runtime's identifier of a container, without the "<runtime>://" prefix that
-// the API shows.
+// ContainerID is the runtime's identifier of a container, without the "<runtime>://" prefix of the
+// API.
 type ContainerID string
 
-// Source names where a pod comes from; it is the value of the annotation
-// kubernetes.io/config.source.
+// Source is the origin of a pod; it is the value of the annotation kubernetes.io/config.source.
 type Source string
 
-// The three sources of pods (Kubernetes documentation, "Create static Pods"), and the program that
-// an agent is part of.
+// The kubelet's sources of pods (Kubernetes documentation, "Create static Pods"), and the embedding
+// program.
 const (
 	FileSource    Source = "file"
 	HTTPSource    Source = "http"
@@ -33,13 +32,13 @@ const (
 	ProgramSource Source = "program"
 )
 
-// Annotations that the agent keeps on pods; they are visible through /pods and on mirror pods.
+// Annotations that the agent sets on pods; they are visible through /pods and on mirror pods.
 const (
 	ConfigSourceAnnotation = "kubernetes.io/config.source"
 	ConfigSeenAnnotation   = "kubernetes.io/config.seen"
 	ConfigHashAnnotation   = "kubernetes.io/config.hash"
 	ConfigMirrorAnnotation = "kubernetes.io/config.mirror"
-	// ManifestAnnotation names the file or URL that a static pod was read from.
+	// ManifestAnnotation is the file or URL that a static pod was read from.
 	ManifestAnnotation = "berth.dev/manifest"
 )
 
@@ -50,25 +49,25 @@ const systemCriticalPriority = 2_000_000_000
 // FullNameOf returns the pod's full name.
 func FullNameOf(p *v1.Pod) FullName { return FullName(p.Name + "_" + p.Namespace) }
 
-// SourceOf returns the source that the pod was delivered by, or "" when it has none.
+// SourceOf returns the pod's source, or "" if it has none.
 func SourceOf(p *v1.Pod) Source { return Source(p.Annotations[ConfigSourceAnnotation]) }
 
-// IsStatic reports whether the pod comes from elsewhere than the API server.
+// IsStatic reports whether the pod's source is not the API server.
 func IsStatic(p *v1.Pod) bool {
 	s, ok := p.Annotations[ConfigSourceAnnotation]
 	return ok && Source(s) != APISource
 }
 
-// IsMirror reports whether the pod is the API server's image of a static pod.
+// IsMirror reports whether the pod is the mirror pod of a static pod.
 func IsMirror(p *v1.Pod) bool {
 	_, ok := p.Annotations[ConfigMirrorAnnotation]
 	return ok
 }
 
-// IsCritical reports whether the pod is static, a mirror, or of system-critical priority.
+// IsCritical reports whether the pod is a static or mirror pod, or has a system-critical priority.
 func IsCritical(p *v1.Pod) bool { return IsStatic(p) || IsMirror(p) || HasCriticalPriority(p) }
 
-// HasCriticalPriority reports whether the pod is of system-critical priority.
+// HasCriticalPriority reports whether the pod has a system-critical priority.
 func HasCriticalPriority(p *v1.Pod) bool {
 	return p.Spec.Priority != nil && *p.Spec.Priority >= systemCriticalPriority
 }

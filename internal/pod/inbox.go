@@ -2,9 +2,9 @@ package pod
 
 import "sync"
 
-// Inbox is a set of keys with a wake-up: many Puts of one key before a Take are one. It has no
-// capacity, loses nothing and never blocks the sender, so that a runtime event can never be held up
-// by a busy loop.
+// Inbox is a set of keys with a wake-up: repeated Puts of a key before a Take are merged. It is
+// unbounded, loses nothing and never blocks the sender, so that a busy loop cannot delay runtime
+// events. It is safe for concurrent use.
 type Inbox[K comparable] struct {
 	wake chan struct{} // capacity 1
 
@@ -46,15 +46,15 @@ func (i *Inbox[K]) Take() []K {
 	return out
 }
 
-// Publisher puts each key that is published into the inboxes of all who have subscribed. Its zero
-// value has no subscribers; it is safe for concurrent use.
+// Publisher puts each published key into the inboxes of all subscribers. Its zero value has no
+// subscribers; it is safe for concurrent use.
 type Publisher[K comparable] struct {
 	mu      sync.Mutex
 	inboxes map[*Inbox[K]]struct{} // guarded by mu
 }
 
-// Subscribe returns an inbox that gets each key published from now on, and the function that ends
-// this. Many Publishes may be one element of the inbox; a slow reader holds nobody up.
+// Subscribe returns an inbox that receives each key published from now on, and a function that
+// unsubscribes. The inbox merges repeated keys; a slow reader delays nothing.
 func (p *Publisher[K]) Subscribe() (in *Inbox[K], cancel func()) {
 	in = NewInbox[K]()
 	p.mu.Lock()

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// keysListed is how many keys of an object an error names.
+// keysListed limits the keys of an object in an error.
 const keysListed = 10
 
-// ListKeys names the keys of an object in which one was looked for that is not there: "it has size,
-// volume". Not for Secrets: whoever reads events need not know their keys.
+// ListKeys lists an object's keys for an error about a missing key: "it has size, volume". Do not
+// use it for Secrets: readers of events must not see their keys.
 func ListKeys[V any](data map[string]V) string {
 	keys := slices.Sorted(maps.Keys(data))
 	switch n := len(keys); {

@@ -6,14 +6,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Manager (podManager) holds the desired pods: what the sources want, not what runs. The sync loop
-// is its only writer. Pods are shared and must not be changed by readers.
+// Manager (podManager) holds the desired pods, whether they run or not. The sync loop is its only
+// writer. It is safe for concurrent use. Pods are shared and must not be changed by readers.
 type Manager struct {
 	changed Publisher[UID] // publishes with mu held
 
 	mu      sync.RWMutex
 	pods    index // guarded by mu; ordinary and static pods
-	mirrors index // guarded by mu; the API server's images of static pods
+	mirrors index // guarded by mu; mirror pods
 }
 
 // index finds pods by UID and by full name.
@@ -29,7 +29,7 @@ func (i index) set(p *v1.Pod) {
 	i.byName[FullNameOf(p)] = p
 }
 
-// remove forgets the pod; a newer pod of the same full name stays.
+// remove removes the pod; a newer pod of the same full name stays.
 func (i index) remove(p *v1.Pod) {
 	delete(i.byUID, p.UID)
 	if cur, ok := i.byName[FullNameOf(p)]; ok && cur.UID == p.UID {
@@ -55,14 +55,14 @@ func (m *Manager) indexOf(p *v1.Pod) index {
 	return m.pods
 }
 
-// Subscribe returns an inbox that gets every pod and mirror that is set or removed. It is called
-// before any is.
+// Subscribe returns an inbox that receives every pod and mirror pod that is set or removed. Call it
+// before any is set.
 func (m *Manager) Subscribe() *Inbox[UID] {
 	in, _ := m.changed.Subscribe()
 	return in
 }
 
-// Set adds the pod, or mirror, or replaces the one with its UID.
+// Set adds the pod or mirror pod, or replaces the one with its UID.
 func (m *Manager) Set(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,7 +70,7 @@ func (m *Manager) Set(p *v1.Pod) {
 	m.changed.Publish(p.UID)
 }
 
-// Remove forgets the pod or mirror. A newer one of the same full name stays.
+// Remove removes the pod or mirror pod. A newer one of the same full name stays.
 func (m *Manager) Remove(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +78,7 @@ func (m *Manager) Remove(p *v1.Pod) {
 	m.changed.Publish(p.UID)
 }
 
-// Get returns the pod with this UID; mirrors are not found.
+// Get returns the pod with this UID, but not a mirror pod.
 func (m *Manager) Get(uid UID) (*v1.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -86,7 +86,7 @@ func (m *Manager) Get(uid UID) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// GetByFullName returns the pod with this full name; mirrors are not found.
+// GetByFullName returns the pod with this full name, but not a mirror pod.
 func (m *Manager) GetByFullName(n FullName) (*v1.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -94,7 +94,7 @@ func (m *Manager) GetByFullName(n FullName) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// Mirror returns the mirror with this full name.
+// Mirror returns the mirror pod with this full name.
 func (m *Manager) Mirror(n FullName) (*v1.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -102,8 +102,8 @@ func (m *Manager) Mirror(n FullName) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// TranslateUID returns the static pod's UID for that of its mirror, and any other UID as it is:
-// clients of the API know a static pod by its mirror's UID.
+// TranslateUID returns the static pod's UID for that of its mirror pod, and any other UID
+// unchanged: clients of the API identify a static pod by its mirror pod's UID.
 func (m *Manager) TranslateUID(uid UID) UID {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -115,14 +115,14 @@ func (m *Manager) TranslateUID(uid UID) UID {
 	return uid
 }
 
-// List returns all desired pods, without mirrors, in no order.
+// List returns all desired pods, without mirror pods, in no order.
 func (m *Manager) List() []*v1.Pod {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.pods.list()
 }
 
-// Mirrors returns all mirrors in no order.
+// Mirrors returns all mirror pods in no order.
 func (m *Manager) Mirrors() []*v1.Pod {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// volatile matches what is new in the message of each try: IDs, times and measured durations, ports
-// of clients, process IDs, and the numbers in names of temporary files. A digest is none of these.
+// volatile matches parts of a message that change with each attempt: IDs, times and measured
+// durations, client ports, process IDs, and the numbers in names of temporary files. Digests are
+// excluded.
 var volatile = regexp.MustCompile(strings.Join([]string{
 	`sha256:[0-9a-f]{64}`,
 	`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`,
@@ -18,9 +19,9 @@ var volatile = regexp.MustCompile(strings.Join([]string{
 	`\b[A-Za-z_.-]*[A-Za-z_.-]\d{6,}\b`,
 }, "|"))
 
-// IsSameMessage reports whether two messages of one failure differ in nothing but what is new with
-// each try, as the ID of a container that the runtime did not create. Who has reported one of them
-// need not report the other.
+// IsSameMessage reports whether two messages of a failure differ only in parts that change with
+// each attempt, such as the ID of a container that could not be created. The second message need
+// not be reported then.
 func IsSameMessage(a, b string) bool {
 	return a == b || stableMessage(a) == stableMessage(b)
 }

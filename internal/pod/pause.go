@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Pause waits for d, and reports false if ctx ended before.
+// Pause waits for d. It returns false if ctx is done first.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

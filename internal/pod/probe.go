@@ -1,10 +1,10 @@
 package pod
 
-// ProbeVerdict is what a probe of one container says now.
+// ProbeVerdict is the current result of a probe of one container.
 type ProbeVerdict int
 
-// The verdicts. A probe that has not reached its threshold on this incarnation of the container,
-// and one that does not exist, is unknown.
+// The results. A probe that has not reached its threshold on this incarnation of the container, or
+// that does not exist, is unknown.
 const (
 	ProbeUnknown ProbeVerdict = iota
 	ProbeSuccess
@@ -13,8 +13,8 @@ const (
 
 func (v ProbeVerdict) String() string { return [...]string{"unknown", "success", "failure"}[v] }
 
-// ProbeVerdicts are the verdicts of a pod's probes at one moment, by incarnation. The maps are not
-// changed after they were handed out; a nil map has no verdict.
+// ProbeVerdicts are the results of a pod's probes at one moment, by incarnation. The maps are
+// immutable; a nil map has no results.
 type ProbeVerdicts struct {
 	Liveness, Readiness, Startup map[ContainerID]ProbeVerdict
 }

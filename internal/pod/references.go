@@ -6,10 +6,10 @@ import v1 "k8s.io/api/core/v1"
 type ReferenceUse int
 
 const (
-	// ReadAtStart is an object that is read when a container starts: for environment variables,
-	// image pulls and volume drivers.
+	// ReadAtStart: the object is read when a container starts, for environment variables, image
+	// pulls and volume drivers.
 	ReadAtStart ReferenceUse = iota
-	// Mounted is an object that a volume shows, which follows its changes.
+	// Mounted: the object is mounted as a volume, which follows its changes.
 	Mounted
 )
 
@@ -75,7 +75,7 @@ func References(p *v1.Pod) (configMaps, secrets map[string]ReferenceUse) {
 	return configMaps, secrets
 }
 
-// driverSecret returns the Secret that the volume's driver is given, or "".
+// driverSecret returns the Secret of the volume's driver, or "".
 func driverSecret(v *v1.Volume) string {
 	var ref *v1.LocalObjectReference
 	switch {

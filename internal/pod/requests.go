@@ -21,15 +21,15 @@ func AmountsOf(list v1.ResourceList) Amounts {
 	return out
 }
 
-// ComputeRequests returns what the pod requests of the node: the sum of containers and sidecars, or
-// the most that a step of its init containers needs, and its overhead; resources at pod level
-// override (Kubernetes documentation, "Resource sharing within containers" of sidecars). A pod is
-// one of pods.
+// ComputeRequests returns the pod's requests: the sum of containers and sidecars, or the maximum of
+// a step of its init containers, plus overhead; pod-level resources override (Kubernetes
+// documentation, "Resource sharing within containers" of sidecars). It includes 1 of the resource
+// pods.
 func ComputeRequests(p *v1.Pod, o podresource.PodResourcesOptions) Amounts {
 	out := AmountsOf(podresource.PodRequests(p, o))
 	out[v1.ResourcePods] = 1
 	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
-		for _, m := range claim.RequestMappings { // served by dynamic resources (KEP-5004)
+		for _, m := range claim.RequestMappings { // allocated by DRA (KEP-5004)
 			delete(out, v1.ResourceName(m.ResourceName))
 		}
 	}

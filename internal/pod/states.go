@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// State is where the life of a pod stands. It moves one way only, as the doc of package podworkers
-// shows.
+// State is the lifecycle state of a pod. It only moves forward, as the documentation of package
+// podworkers shows.
 type State int
 
 // The states of a pod worker.
@@ -22,44 +22,44 @@ func (s State) String() string {
 	return [...]string{"Waiting", "Syncing", "Terminating", "Terminated", "Finished"}[s]
 }
 
-// Lifecycle is what the worker of one pod has decided.
+// Lifecycle is the state of a pod's worker.
 type Lifecycle struct {
 	State State
-	// Evicted: killed to reclaim resources. Deleted: its deletion was asked for. Orphan: no source
-	// wants it any more.
+	// Evicted: killed to reclaim resources. Deleted: its deletion was requested. Orphan: no source
+	// has it.
 	Evicted, Deleted, Orphan bool
-	// TerminationBegun: the worker has started to stop containers, as opposed to termination being
-	// only requested.
+	// TerminationBegun: the worker has started to stop containers; before that, termination is only
+	// requested.
 	TerminationBegun bool
-	// RuntimeOnly: known from the runtime, without a spec.
+	// RuntimeOnly: the pod exists only in the runtime, without a spec.
 	RuntimeOnly bool
 }
 
-// States answers the lifecycle questions of other components (may containers run, may files go).
-// podWorkers is its only writer.
+// States stores the lifecycles of pods for other components (whether containers may run, or files
+// can be removed). podWorkers is its only writer. It is safe for concurrent use.
 type States struct {
 	changed Publisher[UID] // publishes with mu held
 
 	mu    sync.RWMutex
 	pods  map[UID]Lifecycle // guarded by mu
-	known bool              // guarded by mu; latch: the workers know every pod that the sources want
+	known bool              // guarded by mu; latch: the workers have every desired pod
 }
 
-// NewStates returns a table without pods.
+// NewStates returns an empty table.
 func NewStates() *States { return &States{pods: map[UID]Lifecycle{}} }
 
-// Subscribe returns an inbox that gets every pod whose lifecycle is set or forgotten. It is called
-// before any is.
+// Subscribe returns an inbox that receives every pod whose lifecycle is set or removed. Call it
+// before any is set.
 func (s *States) Subscribe() *Inbox[UID] {
 	in, _ := s.changed.Subscribe()
 	return in
 }
 
-// Follow returns an inbox that gets every pod whose lifecycle is set or forgotten from now on, and
-// the function that ends this.
+// Follow returns an inbox that receives every pod whose lifecycle is set or removed from now on,
+// and a function that unsubscribes.
 func (s *States) Follow() (changed *Inbox[UID], cancel func()) { return s.changed.Subscribe() }
 
-// Set records the pod's lifecycle.
+// Set stores the pod's lifecycle.
 func (s *States) Set(uid UID, l Lifecycle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *States) Set(uid UID, l Lifecycle) {
 	s.changed.Publish(uid)
 }
 
-// Forget drops the pod.
+// Forget removes the pod.
 func (s *States) Forget(uid UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *States) Forget(uid UID) {
 	s.changed.Publish(uid)
 }
 
-// SetKnown latches that every source was seen and dispatched; from then on an unknown UID is a pod
-// that is gone.
+// SetKnown latches that every source was seen and dispatched; from then on, an unknown UID is a
+// removed pod.
 func (s *States) SetKnown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,15 +98,15 @@ func (s *States) Get(uid UID) (Lifecycle, bool) {
 	return l, ok
 }
 
-// List returns the lifecycle of every pod that has one.
+// List returns the lifecycles of all pods.
 func (s *States) List() map[UID]Lifecycle {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return maps.Clone(s.pods)
 }
 
-// CouldHaveRunningContainers reports whether containers of the pod may run now or later. They may
-// of a pod that has no lifecycle until SetKnown was called.
+// CouldHaveRunningContainers reports whether containers of the pod may run now or later. Before
+// SetKnown, it returns true for a pod without a lifecycle.
 func (s *States) CouldHaveRunningContainers(uid UID) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -6,26 +6,26 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Status is what the runtime showed of one pod in one reading.
+// Status is the observed state of one pod in one reading of the runtime.
 type Status struct {
 	UID       UID
 	Name      string
 	Namespace string
-	// ReadAt is when the reading began, Reading its place in the order of beginnings: a change that
-	// the runtime made before the reading began is in the status.
+	// ReadAt is when the reading began, Reading its number in the order of starts: the status
+	// includes all changes of the runtime before the reading began.
 	ReadAt  time.Time
 	Reading Reading
 	// IPs of the newest ready sandbox, primary first; empty for host network and before the network
 	// is up.
 	IPs []string
-	// Sandboxes, newest first (attempt, then creation time, then id).
+	// Sandboxes, newest first (attempt, then creation time, then ID).
 	Sandboxes []SandboxStatus
-	// Containers of every kind and incarnation, newest first.
+	// Containers of every type and incarnation, newest first.
 	Containers []ContainerStatus
 }
 
-// Reading numbers readings in the order of their beginnings. It is a counter and not a time, so
-// that neither a coarse clock nor a clock that is set can make an old observation look new.
+// Reading numbers readings in the order of their starts. It is a counter and not a time, so that
+// neither a coarse clock nor a clock change can make an old reading appear new.
 type Reading uint64
 
 // SandboxStatus is one observed pod sandbox.
@@ -36,14 +36,14 @@ type SandboxStatus struct {
 	CreatedAt   time.Time
 	HostNetwork bool
 	IPs         []string
-	// RuntimeHandler is what runs the sandbox (RuntimeClass, KEP-585); "" is the runtime's default.
+	// RuntimeHandler runs the sandbox (RuntimeClass, KEP-585); "" is the runtime's default.
 	RuntimeHandler string
 }
 
-// ContainerState is the runtime's word on a container.
+// ContainerState is the runtime's state of a container.
 type ContainerState int
 
-// The states of a container as the runtime tells them (CRI ContainerState).
+// The states of a container (CRI ContainerState).
 const (
 	StateUnknown ContainerState = iota
 	StateCreated
@@ -61,8 +61,8 @@ type ContainerStatus struct {
 	SandboxID SandboxID
 	Name      string
 	State     ContainerState
-	// CutOff: it is StateCreated and will never be started, since its start was cut off before
-	// there was a process.
+	// CutOff: the container is StateCreated and will never start, since its start was interrupted
+	// before there was a process.
 	CutOff bool
 	// Attempt is the restart count of this incarnation.
 	Attempt    uint32
@@ -72,26 +72,23 @@ type ContainerStatus struct {
 	ExitCode   int32
 	Reason     string
 	Message    string
-	// Image is the name that the container was made from, ImageRef what the runtime resolved it to.
+	// Image is the name that the container was created from, ImageRef what the runtime resolved it
+	// to.
 	Image    string
 	ImageRef string
 	LogPath  string
-	// LogFollowsPath reports that the writer of the log opens LogPath again before each write, as
-	// the podshim does: a new file there is all that a rotation needs, and the runtime has no part
-	// in it.
+	// LogFollowsPath: the log writer opens LogPath again before each write, as the podshim does:
+	// log rotation only needs a new file, and no call of the runtime.
 	LogFollowsPath bool
-	// TerminationLog is the host's file for the container's termination message, "" when it has
-	// none.
+	// TerminationLog is the host's file for the container's termination message, "" if it has none.
 	TerminationLog string
-	// RecursiveReadOnly are the container's paths where the mount and all that is mounted below it
-	// are read-only.
+	// RecursiveReadOnly are the container's paths of recursively read-only mounts.
 	RecursiveReadOnly []string
-	// ImageVolumes are the images that are mounted, as the runtime knows them, by the paths in the
-	// container.
+	// ImageVolumes are the runtime's references of mounted images, by path in the container.
 	ImageVolumes map[string]string
 	// Hash is the container's spec hash at creation (annotation io.kubernetes.container.hash).
 	Hash string
-	// UserUID, UserGID and SupplementalGroups are what the first process runs as, when HasUser.
+	// UserUID, UserGID and SupplementalGroups are the identity of the first process, if HasUser.
 	HasUser            bool
 	UserUID, UserGID   int64
 	SupplementalGroups []int64
@@ -132,5 +129,5 @@ func (s *Status) Active() bool {
 	return false
 }
 
-// IsTerminal reports whether a pod of the phase has ended for good.
+// IsTerminal reports whether the phase is Succeeded or Failed.
 func IsTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }

@@ -13,27 +13,26 @@ import (
 	"berth/internal/pod"
 )
 
-// record is what one pod was given. It is replaced, never changed.
+// record is the allocation of one pod. It is immutable.
 type record struct {
 	resources
-	// Actuated is what the containers have, and Cgroup what the pod's cgroup was made for, while a
-	// resize is under way; nil otherwise: then it is what the pod was given.
+	// While a resize is in progress, Actuated has the resources of the containers, and Cgroup those
+	// of the pod's cgroup. Otherwise both are nil: they equal the allocation.
 	Actuated *resources `json:"actuated,omitempty"`
 	Cgroup   *resources `json:"cgroup,omitempty"`
-	// Superseded: the resize under way took the place of another that was not complete, so that
-	// some values may be what that one wanted.
+	// Superseded: the resize in progress replaced an incomplete one, so some actuated values may be
+	// that one's.
 	Superseded bool `json:"superseded,omitempty"`
-	// Generation is that of the spec whose resources these are; 0 is that of a pod that was never
-	// resized.
+	// Generation is that of the spec with these resources; 0 for a pod that was never resized.
 	Generation int64 `json:"generation,omitempty"`
 
-	// Admitted: the pod was given all that it needs besides, so that it is not refused any more.
+	// Admitted: the pod also got all its other resources, so it is no longer rejected.
 	Admitted bool `json:"admitted,omitempty"`
 
 	// current: this agent admitted the pod, or found it running.
 	current bool
-	// same is the pod that was last found to have these resources in its spec. It is asked of every
-	// pod of the node whenever one is admitted.
+	// same is the pod whose spec was last found to equal these resources. It is a cache: each
+	// admission compares every pod of the node.
 	same *v1.Pod
 }
 
@@ -41,19 +40,20 @@ type record struct {
 type resources struct {
 	// Containers are the resources of init and regular containers by name.
 	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
-	// Pod are the resources at pod level, if the pod has any.
+	// Pod are the pod-level resources, if the pod has any.
 	Pod *v1.ResourceRequirements `json:"pod,omitempty"`
 }
 
-// Config is what Allocations need.
+// Config configures Allocations.
 type Config struct {
-	// File keeps the records; "" keeps them in memory alone.
+	// File stores the records; "" keeps them in memory only.
 	File string
-	// Kubelet is the folder of the files in which a kubelet keeps the same; "": none did or will.
+	// Kubelet is the directory of the kubelet's state files, for a migration from or to a kubelet;
+	// "": none.
 	Kubelet string
 	Log     *slog.Logger
-	// SetAside is told that a file that could not be read was moved out of the way, in words for an
-	// event about the node. It may be nil.
+	// SetAside is called when an unreadable file was moved aside, with the message of an event
+	// about the node. It may be nil.
 	SetAside func(message string)
 }
 
@@ -61,14 +61,14 @@ type Config struct {
 type Allocations struct {
 	cfg  Config
 	file *checkpoint.WarmTable[pod.UID, record]
-	// unsaved names the pods whose record may be another than in the file, changed those of which
-	// IsCurrent and Apply may say something else. Both get them with mu held.
+	// unsaved names the pods whose record may differ from the file, changed those whose results of
+	// IsCurrent and Apply may differ. Both are published with mu held.
 	unsaved *pod.Inbox[pod.UID]
 	changed pod.Publisher[pod.UID]
 
 	mu      sync.Mutex
 	pods    map[pod.UID]record // guarded by mu
-	resizes map[pod.UID]Resize // guarded by mu; those that wait, or that failed last
+	resizes map[pod.UID]Resize // guarded by mu; pending resizes, and those that failed last
 }
 
 // New returns Allocations without records. Load reads those of an earlier run.
@@ -78,15 +78,14 @@ func New(cfg Config) *Allocations {
 	return a
 }
 
-// Subscribe returns an inbox that gets every pod of which IsCurrent and Apply may say something
-// else. It is called before any is recorded.
+// Subscribe returns an inbox that receives every pod whose results of IsCurrent and Apply may
+// change. Call it before any record is written.
 func (a *Allocations) Subscribe() *pod.Inbox[pod.UID] {
 	in, _ := a.changed.Subscribe()
 	return in
 }
 
-// Allocate records the pod's resources, unless there is a record of it: what a pod was once given
-// it keeps.
+// Allocate records the pod's resources, unless it has a record: only Grant changes an allocation.
 func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Lock()
 	r, known := a.pods[p.UID]
@@ -102,7 +101,7 @@ func (a *Allocations) Allocate(p *v1.Pod) {
 	a.mu.Unlock()
 }
 
-// Admit records that the pod, which has a record, was admitted: it was given all that it needs.
+// Admit marks the pod, which has a record, as admitted: it has got all its resources.
 func (a *Allocations) Admit(uid pod.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +112,7 @@ func (a *Allocations) Admit(uid pod.UID) {
 	}
 }
 
-// WasAdmitted reports whether this agent admitted the pod, or an earlier one.
+// WasAdmitted reports whether this agent or an earlier one admitted the pod.
 func (a *Allocations) WasAdmitted(uid pod.UID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -127,8 +126,8 @@ func (a *Allocations) IsCurrent(uid pod.UID) bool {
 	return a.pods[uid].current
 }
 
-// Apply returns the pod with the resources that it was given: p itself if they are those of its
-// spec, or if it has no record.
+// Apply returns the pod with its allocation: p itself if the allocation equals its spec, or if it
+// has no record.
 func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,7 +143,7 @@ func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
 	return out
 }
 
-// Forget drops the record of a pod that is gone.
+// Forget removes the record of a pod.
 func (a *Allocations) Forget(uid pod.UID) {
 	a.mu.Lock()
 	_, known := a.pods[uid]
@@ -157,7 +156,7 @@ func (a *Allocations) Forget(uid pod.UID) {
 	a.mu.Unlock()
 }
 
-// Retain drops the records of all pods but those to keep.
+// Retain removes the records of all pods that are not in keep.
 func (a *Allocations) Retain(keep map[pod.UID]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,7 +181,7 @@ func resourcesOf(p *v1.Pod) resources {
 	return r
 }
 
-// apply never changes p, which is shared.
+// apply does not change p, which is shared.
 func (r *resources) apply(p *v1.Pod) *v1.Pod {
 	differs := r.Pod != nil && (p.Spec.Resources == nil || !same(r.Pod, p.Spec.Resources))
 	for c := range pod.Containers(&p.Spec) {
@@ -204,8 +203,8 @@ func (r *resources) apply(p *v1.Pod) *v1.Pod {
 	return out
 }
 
-// same compares amounts, however they are written. It is asked of every pod of the node whenever a
-// pod is admitted, so it does not reflect.
+// same compares amounts by value. It does not use reflection: each admission compares every pod of
+// the node.
 func same(a, b *v1.ResourceRequirements) bool {
 	equal := func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 }
 	return maps.EqualFunc(a.Requests, b.Requests, equal) && maps.EqualFunc(a.Limits, b.Limits, equal) && slices.Equal(a.Claims, b.Claims)

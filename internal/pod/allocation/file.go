@@ -8,11 +8,12 @@ import (
 	"berth/internal/pod"
 )
 
-// Differs from the kubelet: the file is not its allocated_pods_state, which is written whole for
-// each pod (it is read and left to a kubelet all the same), and a file that cannot be read does not
-// keep the agent from starting. What runs goes on by its spec, and is recorded anew.
+// Differs from the kubelet: the file is not its allocated_pods_state, which is rewritten completely
+// for each pod (it is still read, and written for a kubelet that follows), and an unreadable file
+// does not prevent the start of the agent. Running pods keep running by their specs, and are
+// recorded again.
 
-// fileVersion is the version of the file's form.
+// fileVersion is the version of the file format.
 const fileVersion = 1
 
 func (a *Allocations) newFile() *checkpoint.WarmTable[pod.UID, record] {
@@ -32,8 +33,8 @@ func (a *Allocations) newFile() *checkpoint.WarmTable[pod.UID, record] {
 	})
 }
 
-// Load reads the records of an earlier run, and of a kubelet after it. A file that cannot be
-// understood is set aside, and there are no records then.
+// Load reads the records of an earlier run, and of a kubelet that ran after it. It moves an
+// unreadable file aside and continues without its records.
 func (a *Allocations) Load() {
 	kubelet := a.readKubelet()
 	pods, err := a.file.Load()
@@ -55,7 +56,7 @@ func (a *Allocations) Load() {
 	}
 }
 
-// Run writes the records behind the pods' backs, and once more at the end, also for a kubelet. It
+// Run writes the records asynchronously, and once more at the end, also to the kubelet's files. It
 // blocks until ctx is done.
 func (a *Allocations) Run(ctx context.Context) error {
 	err := a.file.Run(ctx)
@@ -65,5 +66,5 @@ func (a *Allocations) Run(ctx context.Context) error {
 	return err
 }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns a failure to persist the records, with its start time, or nil.
 func (a *Allocations) Health() error { return a.file.Health() }

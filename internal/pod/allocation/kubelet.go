@@ -19,14 +19,14 @@ import (
 	"berth/internal/pod"
 )
 
-// The kubelet's files: what pods were given, and what they have, which is less or more while a
-// resize is under way.
+// The kubelet's files: the allocated and the actuated resources of pods, which differ while a
+// resize is in progress.
 const (
 	allocatedFile = "allocated_pods_state"
 	actuatedFile  = "actuated_pods_state"
 )
 
-// kubeletFile is the form of both: Data is a kubeletState in JSON.
+// kubeletFile is the format of both: Data is a kubeletState in JSON.
 type kubeletFile struct {
 	Data     string `json:"data"`
 	Checksum uint64 `json:"checksum"`
@@ -47,7 +47,7 @@ func (e kubeletEntry) resources() resources {
 
 func checksum(data string) uint64 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(dump.ForHash(data))) // which cannot fail
+	_, _ = h.Write([]byte(dump.ForHash(data))) // cannot fail
 	return uint64(h.Sum32())
 }
 
@@ -78,7 +78,7 @@ func decodeKubelet(content []byte) (map[pod.UID]kubeletEntry, error) {
 
 func (a *Allocations) kubeletFile(name string) string { return filepath.Join(a.cfg.Kubelet, name) }
 
-// lastWritten returns when the files were written last; zero if there are none.
+// lastWritten returns when the files were last written; zero if there are none.
 func lastWritten(files ...string) (last time.Time) {
 	for _, f := range files {
 		if st, err := os.Stat(f); err == nil && st.ModTime().After(last) {
@@ -89,7 +89,7 @@ func lastWritten(files ...string) (last time.Time) {
 }
 
 // readKubelet returns the records of a kubelet that ran after the last agent: one of its files is
-// younger than ours. What it gave pods, it had admitted.
+// newer than the agent's. All pods with allocations were admitted.
 func (a *Allocations) readKubelet() map[pod.UID]record {
 	if a.cfg.Kubelet == "" {
 		return nil
@@ -122,7 +122,7 @@ func (a *Allocations) readKubelet() map[pod.UID]record {
 	return out
 }
 
-// has returns what the containers have.
+// has returns the actuated resources.
 func (r record) has() resources {
 	if r.Actuated != nil {
 		return *r.Actuated
@@ -130,20 +130,20 @@ func (r record) has() resources {
 	return r.resources
 }
 
-// takeOver puts the records of a kubelet in the place of ours where they say something else.
+// takeOver replaces the agent's records by differing ones of a kubelet.
 func takeOver(ours, kubelet map[pod.UID]record) map[pod.UID]record {
 	out := map[pod.UID]record{}
 	maps.Copy(out, kubelet)
 	for uid, r := range ours {
 		theirs, known := kubelet[uid]
 		if !known || equality.Semantic.DeepEqual(r.resources, theirs.resources) && equality.Semantic.DeepEqual(r.has(), theirs.has()) {
-			out[uid] = r // ours knows more: how far the pod's cgroup is
+			out[uid] = r // the agent's record also has the state of the cgroup
 		}
 	}
 	return out
 }
 
-// leaveToKubelet writes what admitted pods were given into the kubelet's files, for one that
+// leaveToKubelet writes the allocations of admitted pods to the kubelet's files, for a kubelet that
 // follows.
 func (a *Allocations) leaveToKubelet() error {
 	if a.cfg.Kubelet == "" {

@@ -10,44 +10,43 @@ import (
 	"berth/internal/pod"
 )
 
-// Resize is how far a resize of a pod in place has come (KEP-1287).
+// Resize is the progress of an in-place resize of a pod (KEP-1287).
 type Resize struct {
-	// Pending is why the pod has not been given what its spec asks for; nil if it has, or if it is
-	// not decided yet.
+	// Pending is why the resize of the pod's spec was not granted; nil if it was, or if it is not
+	// decided yet.
 	Pending *Pending
-	// InProgress: the pod was given other resources than those that hold; Generation is that of the
-	// spec that asked for them.
+	// InProgress: the allocation is not fully actuated; Generation is that of the spec that
+	// requested it.
 	InProgress bool
 	Generation int64
-	// Superseded: it took the place of another resize that was not complete, of which some values
-	// may hold.
+	// Superseded: it replaced an incomplete resize, some values of which may be actuated.
 	Superseded bool
-	// Error is why the last try to let them hold failed; "" if it did not. The next comes at
-	// RetryAt.
+	// Error is why the last attempt to actuate the allocation failed; "" if it did not. The next
+	// attempt is at RetryAt.
 	Error   string
 	RetryAt time.Time
 }
 
 // Pending is a resize that was not granted.
 type Pending struct {
-	// Reason is v1.PodReasonDeferred, which is tried again, or v1.PodReasonInfeasible.
+	// Reason is v1.PodReasonDeferred, which is retried, or v1.PodReasonInfeasible.
 	Reason  string
 	Message string
-	// Generation is that of the spec that was refused.
+	// Generation is that of the refused spec.
 	Generation int64
 }
 
-// IsWanted reports whether the pod's spec asks for other resources than the pod was given.
+// IsWanted reports whether the pod's spec requests other resources than its allocation.
 func (a *Allocations) IsWanted(p *v1.Pod) bool { return a.Apply(p) != p }
 
-// SameWish reports whether two versions of a pod ask for the same resources.
+// SameWish reports whether two versions of a pod request the same resources.
 func SameWish(p, q *v1.Pod) bool {
 	r := resourcesOf(p)
 	return p.Generation == q.Generation && r.apply(q) == q
 }
 
-// Grant gives the pod the resources of its spec. What held until now is what is actuated, until
-// Complete. Keep is to be called before anything is done about it.
+// Grant allocates the resources of the pod's spec. The previous allocation stays the actuated one
+// until Complete. Call Persist before actuating the new one.
 func (a *Allocations) Grant(p *v1.Pod) {
 	a.mu.Lock()
 	old, known := a.pods[p.UID]
@@ -62,16 +61,16 @@ func (a *Allocations) Grant(p *v1.Pod) {
 	a.mu.Unlock()
 }
 
-// Persist returns when what was granted and what is complete was written to the file, or could not
-// be: an agent that is killed after that has a successor that goes on where it was. It returns
-// early when ctx is done, and needs Run.
+// Persist returns when all grants and completions were written to the file, or the write failed:
+// after that, the next agent can continue the resize. It returns early when ctx is done, and needs
+// Run.
 func (a *Allocations) Persist(ctx context.Context) {
 	if a.cfg.File != "" {
 		a.file.Flush(ctx)
 	}
 }
 
-// IsDeferred reports whether the pod was refused what its spec asks for, for now.
+// IsDeferred reports whether the pod's resize is deferred.
 func (a *Allocations) IsDeferred(uid pod.UID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,8 +78,8 @@ func (a *Allocations) IsDeferred(uid pod.UID) bool {
 	return p != nil && p.Reason == v1.PodReasonDeferred
 }
 
-// Refuse notes why the pod does not get what its spec asks for; nil takes that back. It reports
-// whether that is news.
+// Refuse stores why the pod's resize is not granted; nil clears it. It reports whether that is a
+// change.
 func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,9 +90,9 @@ func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
 	return news
 }
 
-// Failed notes that what the pod was given, as Apply returned it, could not be made to hold, and
-// when that is tried again. It reports whether the try before had not failed. A try for what the
-// pod was given before is of no interest any more.
+// Failed stores that the allocation that Apply returned could not be actuated, and when that is
+// retried. It reports whether this is the first failure. A failure for an older allocation is
+// ignored.
 func (a *Allocations) Failed(p *v1.Pod, message string, retryAt time.Time) (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,7 +106,7 @@ func (a *Allocations) Failed(p *v1.Pod, message string, retryAt time.Time) (firs
 	return first
 }
 
-// isGivenLocked reports whether the pod, as Apply returned it, has what it is given now: another
+// isGivenLocked reports whether the pod, as returned by Apply, has its current allocation: another
 // resize may have been granted since.
 func (a *Allocations) isGivenLocked(p *v1.Pod) bool {
 	r, known := a.pods[p.UID]
@@ -122,8 +121,7 @@ func (a *Allocations) setLocked(uid pod.UID, s Resize) {
 	a.resizes[uid] = s
 }
 
-// Resize returns how far a resize of the pod has come; the zero value is that of a pod that is not
-// being resized.
+// Resize returns the progress of the pod's resize; the zero value if there is none.
 func (a *Allocations) Resize(uid pod.UID) Resize {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,9 +130,9 @@ func (a *Allocations) Resize(uid pod.UID) Resize {
 	return s
 }
 
-// Actuated returns the pod, as Apply returned it, with the resources that its containers have; p
-// itself if no resize of it is under way, or if one was granted since Apply: that is for who looks
-// next. Else it is never p.
+// Actuated returns the pod, as returned by Apply, with its actuated resources; p itself if no
+// resize is in progress, or if one was granted since Apply: that is for the next call. Otherwise
+// the result is never p.
 func (a *Allocations) Actuated(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,7 +142,7 @@ func (a *Allocations) Actuated(p *v1.Pod) *v1.Pod {
 	return a.pods[p.UID].Actuated.applyToCopy(p)
 }
 
-// Cgroup returns the pod, as Apply returned it, with the resources that its cgroup was made for.
+// Cgroup returns the pod, as returned by Apply, with the resources of its cgroup.
 func (a *Allocations) Cgroup(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,9 +160,9 @@ func (r *resources) applyToCopy(p *v1.Pod) *v1.Pod {
 	return &q
 }
 
-// Actuate notes that containers run with what the pod, as Apply returned it, was given. It matters
-// while a resize of the pod is under way: they are not to be restarted for it once more. It is kept
-// when Actuate returns, so by no later agent either.
+// Actuate records that containers run with the allocation of the pod, as returned by Apply. It
+// matters during a resize: they must not be restarted for it again. It is persisted when Actuate
+// returns, for later agents.
 func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...string) {
 	a.mu.Lock()
 	r := a.pods[p.UID]
@@ -185,9 +183,9 @@ func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...stri
 	}
 }
 
-// Complete notes that all that the pod, as Apply returned it, was given holds; if it was given
-// something else since, that is still to come. It is kept when Complete returns, so that no later
-// agent restarts a container for the same resize once more.
+// Complete records that the allocation of the pod, as returned by Apply, is fully actuated; it does
+// nothing if another one was granted since. It is persisted when Complete returns, so that no later
+// agent restarts a container for the same resize.
 func (a *Allocations) Complete(ctx context.Context, p *v1.Pod) {
 	a.mu.Lock()
 	if !a.isGivenLocked(p) {

@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// summary is how events tell of a resize.
+// summary is the form of a resize in events.
 type summary struct {
 	Resources      *v1.ResourceRequirements `json:"resources,omitempty"`
 	InitContainers []containerSummary       `json:"initContainers,omitempty"`
@@ -21,8 +21,8 @@ type containerSummary struct {
 	Resources v1.ResourceRequirements `json:"resources"`
 }
 
-// Summary returns the pod's resources as the JSON that events about a resize have, with an error if
-// it is not "".
+// Summary returns the pod's resources as the JSON of events about a resize, with an error if
+// failure is not "".
 func Summary(p *v1.Pod, failure string) string {
 	list := func(containers []v1.Container) []containerSummary {
 		var out []containerSummary
@@ -35,7 +35,7 @@ func Summary(p *v1.Pod, failure string) string {
 		Resources: p.Spec.Resources, InitContainers: list(p.Spec.InitContainers), Containers: list(p.Spec.Containers), Generation: p.Generation, Error: failure,
 	})
 	if err != nil {
-		return fmt.Sprintf("%q", err) // amounts and names always have a JSON form
+		return fmt.Sprintf("%q", err) // unreachable: amounts and names always have a JSON form
 	}
 	return string(b)
 }

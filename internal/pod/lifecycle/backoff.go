@@ -12,12 +12,12 @@ import (
 	"berth/internal/pod"
 )
 
-// CrashReset: a container that ended this long after its last restart starts anew without a
+// CrashReset: a container that ran for longer than this since its last restart restarts without a
 // back-off (Kubernetes documentation, "Pod Lifecycle").
 const CrashReset = 10 * time.Minute
 
-// CrashLoopKey identifies what is held back. Image and resources are part of it, so that a changed
-// container is tried at once.
+// CrashLoopKey identifies a back-off. It includes image and resources, so that a changed container
+// starts at once.
 type CrashLoopKey struct {
 	pod       pod.FullName
 	uid       pod.UID
@@ -35,10 +35,10 @@ func CrashKey(p *v1.Pod, c *v1.Container) CrashLoopKey {
 	return CrashLoopKey{pod: pod.FullNameOf(p), uid: p.UID, container: c.Name, image: c.Image, resources: string(r)}
 }
 
-// Hold is how long a container must not be restarted.
+// Hold is the time during which a container must not be restarted.
 type Hold struct {
 	Until time.Time
-	// Delay is the length of the back-off, counted from the container's end.
+	// Delay is the length of the back-off, counted from the container's exit.
 	Delay time.Duration
 }
 
@@ -46,29 +46,29 @@ type Hold struct {
 type crash struct {
 	delay   time.Duration // 0 before the first restart
 	updated time.Time     // of the last restart
-	// removed is the end of an incarnation that was taken away before its restart; zero when the
-	// runtime still shows it.
+	// removed is the exit time of an incarnation that was removed before its restart; zero if the
+	// runtime still has it.
 	removed time.Time
-	// finish is the last finish time asked for that was in the future, seen the time at which it
-	// was first seen.
+	// finish is the last requested finish time that was in the future, seen the time of the first
+	// such request.
 	finish, seen time.Time
-	used         time.Time // of the last question or restart
+	used         time.Time // of the last request or restart
 }
 
-// CrashLoop holds containers back that were restarted and ended again: the first restart is
-// immediate, the next ones come after a delay that grows by the container's BackOff, counted from
-// its finish time. It is safe for concurrent use.
+// CrashLoop delays restarts of containers that exit repeatedly: the first restart is immediate, the
+// next ones follow after a delay that grows by the container's BackOff, counted from its finish
+// time. It is safe for concurrent use.
 type CrashLoop struct {
 	mu     sync.Mutex
 	states map[CrashLoopKey]crash // guarded by mu
 }
 
-// NewCrashLoop returns a CrashLoop that holds nothing back.
+// NewCrashLoop returns a CrashLoop without back-offs.
 func NewCrashLoop() *CrashLoop { return &CrashLoop{states: map[CrashLoopKey]crash{}} }
 
-// Held returns the hold of the container that ended at finishedAt, and whether it still lasts. A
-// zero finishedAt stands for the incarnation that Removed told of. A finish time in the future, as
-// the clock may have been set back, counts as the moment at which it was first asked about.
+// Held returns the hold of the container that exited at finishedAt, and whether it is still in
+// effect. A zero finishedAt stands for the incarnation that was passed to Removed. A finish time in
+// the future, since the clock may have been set back, counts as the time of its first request.
 func (l *CrashLoop) Held(k CrashLoopKey, b BackOff, finishedAt, now time.Time) (h Hold, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,13 +85,13 @@ func (l *CrashLoop) Held(k CrashLoopKey, b BackOff, finishedAt, now time.Time) (
 	}
 	s.used = now
 	l.states[k] = s
-	delay := min(s.delay, b.Maximum) // the pod may have been given a lower one since
+	delay := min(s.delay, b.Maximum) // the pod's maximum may have been lowered since
 	h = Hold{Until: finishedAt.Add(delay), Delay: delay}
 	return h, now.Before(h.Until)
 }
 
-// After returns the delay that the container will have after its restart now, having ended at
-// finishedAt; 0 when it never ended.
+// After returns the delay that would follow a restart now of the container that exited at
+// finishedAt; 0 if it never exited.
 func (l *CrashLoop) After(k CrashLoopKey, b BackOff, finishedAt, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,9 +99,8 @@ func (l *CrashLoop) After(k CrashLoopKey, b BackOff, finishedAt, now time.Time) 
 	return s.delay
 }
 
-// Next notes that the container that ended at finishedAt is restarted now, and lets the back-off of
-// its next end grow. A container that never ended is not restarted but started, which changes
-// nothing.
+// Next records that the container that exited at finishedAt is restarted now, and increases the
+// delay after its next exit. It does nothing for a container that never exited.
 func (l *CrashLoop) Next(k CrashLoopKey, b BackOff, finishedAt, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +121,7 @@ func (l *CrashLoop) nextLocked(k CrashLoopKey, b BackOff, finishedAt, now time.T
 }
 
 // Resume takes over the back-off of a container that an earlier agent restarted at the given time.
-// What is known already stays.
+// An existing back-off stays.
 func (l *CrashLoop) Resume(k CrashLoopKey, delay time.Duration, restarted, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +130,7 @@ func (l *CrashLoop) Resume(k CrashLoopKey, delay time.Duration, restarted, now t
 	}
 }
 
-// Removed notes that the incarnation which ended at finishedAt was taken away and is yet to be
+// Removed records that the incarnation that exited at finishedAt was removed and is yet to be
 // restarted.
 func (l *CrashLoop) Removed(k CrashLoopKey, finishedAt, now time.Time) {
 	l.mu.Lock()
@@ -144,15 +143,14 @@ func (l *CrashLoop) Removed(k CrashLoopKey, finishedAt, now time.Time) {
 	l.states[k] = s
 }
 
-// Forget forgets the containers of a pod: one that comes back under its UID begins anew.
+// Forget drops the back-offs of a pod: a later pod with its UID starts without one.
 func (l *CrashLoop) Forget(uid pod.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.states, func(k CrashLoopKey, _ crash) bool { return k.uid == uid })
 }
 
-// GC forgets the containers that nothing was heard of for CrashReset: a longer back-off than that
-// does not exist.
+// GC drops back-offs without requests for CrashReset, which is longer than any delay.
 func (l *CrashLoop) GC(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,15 +159,14 @@ func (l *CrashLoop) GC(now time.Time) {
 			delete(l.states, k)
 			continue
 		}
-		if s.used.After(now) { // the clock was set back: without this the entry would stay for as long as that
+		if s.used.After(now) { // the clock was set back: do not wait until it catches up
 			s.used = now
 			l.states[k] = s
 		}
 	}
 }
 
-// pastFinish returns finishedAt, or a substitute that stays the same when asked again if finishedAt
-// is yet to come.
+// pastFinish returns finishedAt, or a stable substitute if finishedAt is in the future.
 func (s *crash) pastFinish(finishedAt, now time.Time) time.Time {
 	if !finishedAt.After(now) {
 		return finishedAt
@@ -180,10 +177,11 @@ func (s *crash) pastFinish(finishedAt, now time.Time) time.Time {
 	return s.seen
 }
 
-// expired reports whether a container that ended at finishedAt ran long enough to be forgiven.
+// expired reports whether a container that exited at finishedAt ran long enough to reset the
+// back-off.
 func (s *crash) expired(finishedAt time.Time) bool { return finishedAt.Sub(s.updated) > CrashReset }
 
-// nextCrash is the state after a restart at now of a container that ended at finishedAt.
+// nextCrash is the state after a restart at now of a container that exited at finishedAt.
 func nextCrash(s crash, b BackOff, finishedAt, now time.Time) crash {
 	delay := b.Initial
 	if s.delay > 0 && !s.expired(finishedAt) {

@@ -9,33 +9,31 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// BackOffAnnotation lets a pod have a crash-loop back-off of its own, as far as the node's maximum
-// allows:
+// BackOffAnnotation sets a pod's own crash-loop back-off, within the node's maximum:
 //
 //	berth.dev/backoff: initial=1s,maximum=1m,factor=2
 //
-// Each part may be left out, and is then the node's: initial (1s or more) is the delay before the
-// second restart, factor (1 to 10) what each further restart multiplies it by, maximum (1s or more)
-// where it stops to grow.
+// Each part is optional and defaults to the node's: initial (1s or more) is the delay before the
+// second restart, factor (1 to 10) multiplies it for each further restart, maximum (1s or more)
+// limits it.
 const BackOffAnnotation = "berth.dev/backoff"
 
-// The back-off of a pod that does not choose (Kubernetes documentation, "Pod Lifecycle", and
-// KEP-4603).
+// The default back-off of pods (Kubernetes documentation, "Pod Lifecycle", and KEP-4603).
 const (
 	CrashInitial = 10 * time.Second
 	CrashMaximum = 300 * time.Second
 	CrashFactor  = 2
 )
 
-// Bounds of what a pod may ask for.
+// Limits of a pod's annotation.
 const (
 	leastDelay = time.Second
 	leastGrow  = 1
 	mostGrow   = 10
 )
 
-// BackOff says how long restarts of a container that keeps ending are held back: Initial, then
-// Factor times longer with each restart, never longer than Maximum.
+// BackOff is the delay of restarts of a container that exits repeatedly: Initial, then Factor times
+// longer with each restart, never longer than Maximum.
 type BackOff struct {
 	Initial, Maximum time.Duration
 	Factor           float64
@@ -55,9 +53,9 @@ func NodeBackOff(most time.Duration) BackOff {
 	return BackOff{Initial: min(CrashInitial, most), Maximum: most, Factor: CrashFactor}
 }
 
-// PodBackOff returns the back-off of the pod's containers: what its annotation asks for, within the
-// node's maximum, else the node's. An annotation that cannot be understood is an error; the node's
-// back-off is returned beside it.
+// PodBackOff returns the back-off of the pod's containers: that of its annotation, within the
+// node's maximum, else the node's. For an invalid annotation, it returns an error together with the
+// node's back-off.
 func PodBackOff(p *v1.Pod, node BackOff) (BackOff, error) {
 	text, ok := p.Annotations[BackOffAnnotation]
 	if !ok {
@@ -121,8 +119,8 @@ func (b BackOff) grow(delay time.Duration) time.Duration {
 	return max(time.Duration(next), b.Initial)
 }
 
-// AfterRestarts returns the delay of a container that was restarted so often, each time for having
-// ended soon; 0 for one that never was.
+// AfterRestarts returns the delay of a container after n consecutive restarts without a reset; 0
+// for n = 0.
 func (b BackOff) AfterRestarts(n uint32) (delay time.Duration) {
 	for range n {
 		if delay = b.grow(delay); delay >= b.Maximum {

@@ -1,6 +1,6 @@
-// Package lifecycle is the set of pure rules that plan, status and probes share: start a container
-// or not, make a new sandbox or not, how long to hold a crashing container back, which phase a pod
-// is in.
+// Package lifecycle is the set of pure rules that plan, status and probes share: whether to start a
+// container or create a sandbox, how long to delay the restart of a crashing container, which phase
+// a pod is in.
 //
 // Owns: the rules, the user-visible reasons, the spec hash of containers, the state of crash-loop
 // back-offs.

@@ -9,9 +9,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ContainerHash returns the hash of what makes a running container another one: name and image,
-// nothing else. It is kept in an annotation of the container, so its form, odd as it is, must stay
-// the kubelet's: a node is taken over without restarts.
+// ContainerHash returns the hash of the fields whose change requires a new container: name and
+// image only. It is stored in an annotation of the container, so its odd form must stay the
+// kubelet's: then a migration from a kubelet restarts no container.
 func ContainerHash(c *v1.Container) string {
 	b, err := json.Marshal(struct {
 		Image string `json:"image"`

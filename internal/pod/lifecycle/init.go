@@ -6,13 +6,13 @@ import (
 	"berth/internal/pod"
 )
 
-// InitFailed reports whether an exited init container failed: its exit code is not 0, or the kernel
-// killed one of its processes for want of memory.
+// InitFailed reports whether an exited init container failed: its exit code is not 0, or one of its
+// processes was OOM-killed.
 func InitFailed(cs *pod.ContainerStatus) bool { return cs.ExitCode != 0 || cs.Reason == OOMKilled }
 
-// HasInitialized reports whether initialization has been passed, which shows by a regular container
-// of the newest sandbox that is created, is running or has exited. One of an older sandbox does not
-// count: in a new sandbox, as after a reboot, the init containers run again.
+// HasInitialized reports whether initialization is complete: a regular container of the newest
+// sandbox is created, running or exited. Containers of older sandboxes do not count: in a new
+// sandbox, as after a reboot, the init containers run again.
 func HasInitialized(p *v1.Pod, s *pod.Status) bool {
 	for i := range p.Spec.Containers {
 		cs := s.FindContainer(p.Spec.Containers[i].Name)

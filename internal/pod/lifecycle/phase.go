@@ -6,28 +6,29 @@ import (
 	"berth/internal/pod"
 )
 
-// PhaseFacts is what the phase depends on beside the pod and the statuses of its containers.
+// PhaseFacts is the input of Phase besides the pod and the statuses of its containers.
 type PhaseFacts struct {
-	// Terminal: the worker has ended all containers for good.
+	// Terminal: the worker has stopped all containers permanently.
 	Terminal bool
-	// HasInitialized is HasInitialized of the observation that the statuses were made from.
+	// HasInitialized is HasInitialized of the observed state that the statuses were made from.
 	HasInitialized bool
-	// EndsWithSandbox is EndsWithSandbox of that observation.
+	// EndsWithSandbox is EndsWithSandbox of that state.
 	EndsWithSandbox bool
 }
 
 // Phase returns the phase that follows from the statuses of the pod's containers (Kubernetes
-// documentation, "Pod Lifecycle"). It does not look at the phase that s has: that a terminal phase
-// is never left is the caller's part.
+// documentation, "Pod Lifecycle"). It ignores the phase in s: the caller must not leave a terminal
+// phase.
 //
-//	Failed     an init container failed for good, or all containers have ended, one of them in failure, or before it ran
-//	Pending    init containers are at work, or a container has not run yet
+//	Failed     an init container failed permanently, or all containers have terminated,
+//	           at least one of them in failure or before it ran
+//	Pending    init containers run, or a container has not run yet
 //	Running    a container runs, or is to be restarted
-//	Succeeded  all containers have ended with code 0 and stay so
+//	Succeeded  all containers have terminated permanently with code 0
 func Phase(p *v1.Pod, s *v1.PodStatus, f PhaseFacts) v1.PodPhase {
 	var n phaseCounts
 	n.addInit(p, s)
-	if f.EndsWithSandbox { // what init containers and sidecars wait for never comes
+	if f.EndsWithSandbox { // init containers and sidecars can no longer make progress
 		n = phaseCounts{initFailed: n.initFailed, running: n.running}
 	}
 	n.addRegular(p, s)
@@ -46,7 +47,7 @@ func Phase(p *v1.Pod, s *v1.PodStatus, f PhaseFacts) v1.PodPhase {
 		return v1.PodRunning
 	case n.stopped == 0:
 		return v1.PodPending
-	case f.Terminal && !pod.IsStatic(p): // a static pod that was stopped is to come back when its manifest does
+	case f.Terminal && !pod.IsStatic(p): // a stopped static pod may start again with its manifest
 	case n.restartable > 0:
 		return v1.PodRunning
 	}
@@ -62,8 +63,8 @@ type phaseCounts struct {
 	// running, waiting (never ran) and unknown (without a status) are regular containers and
 	// sidecars.
 	running, waiting, unknown int
-	// stopped are regular containers that have ended, restartable those of them that may run again,
-	// succeeded those that are in state terminated with code 0.
+	// stopped are terminated regular containers, restartable those of them that may run again,
+	// succeeded those in state terminated with code 0.
 	stopped, restartable, succeeded int
 }
 
@@ -125,14 +126,14 @@ func (n *phaseCounts) addRegular(p *v1.Pod, s *v1.PodStatus) {
 	}
 }
 
-// beginsAnew reports whether the container was taken away to be restarted with all others, whatever
+// beginsAnew reports whether the container was removed to be restarted with all others, whatever
 // its policy. The pod is pending meanwhile (KEP-5532).
 func beginsAnew(cs *v1.ContainerStatus) bool {
 	return cs.State.Waiting != nil && cs.State.Waiting.Reason == RestartingAllContainers
 }
 
-// lastEnd returns how the container ended last: now, or before the start that it waits for; nil
-// when it never did.
+// lastEnd returns the last termination of the container: its current one, or the one before the
+// start that it waits for; nil if there was none.
 func lastEnd(cs *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	switch {
 	case cs == nil:

@@ -3,7 +3,7 @@ package lifecycle
 import "time"
 
 // The reasons of container states and pods that users see. The strings are part of the Kubernetes
-// API: tools match on them, so they never change.
+// API: tools match them, so they must not change.
 
 // Waiting reasons (ContainerStateWaiting.reason) of a container that has no error.
 const (
@@ -28,28 +28,27 @@ const (
 	PostStartHookError         = "PostStartHookError"
 )
 
-// Terminated reasons (ContainerStateTerminated.reason). All but ContainerStatusUnknown come from
-// the runtime as a rule.
+// Terminated reasons (ContainerStateTerminated.reason). All but ContainerStatusUnknown usually come
+// from the runtime.
 const (
 	Completed          = "Completed"
 	Error              = "Error"
 	OOMKilled          = "OOMKilled"
 	ContainerCannotRun = "ContainerCannotRun"
-	// ContainerStatusUnknown is the reason of a container that ran and that the runtime no longer
-	// knows.
+	// ContainerStatusUnknown: the container ran, and no longer exists in the runtime.
 	ContainerStatusUnknown = "ContainerStatusUnknown"
 )
 
-// Reasons of pods that ended for another cause than their containers (PodStatus.reason).
+// Reasons of pods that terminated for another cause than their containers (PodStatus.reason).
 const (
 	DeadlineExceeded = "DeadlineExceeded"
 	Evicted          = "Evicted"
 	Preempting       = "Preempting"
-	// Terminated: the machine was about to be turned off.
+	// Terminated: the machine was about to shut down.
 	Terminated = "Terminated"
 )
 
-// UnknownExitCode is the exit code of a container whose end nobody saw: 128 + SIGKILL.
+// UnknownExitCode is the exit code of a container whose exit was not observed: 128 + SIGKILL.
 const UnknownExitCode = 137
 
 // StartError is why the last attempt to start a container failed. It becomes the container's
@@ -57,6 +56,6 @@ const UnknownExitCode = 137
 type StartError struct {
 	Reason  string
 	Message string
-	// BackOffUntil is the time before which no further attempt is made; zero when there is none.
+	// BackOffUntil is the time before which the start is not retried; zero: there is none.
 	BackOffUntil time.Time
 }

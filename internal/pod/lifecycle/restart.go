@@ -8,14 +8,14 @@ import (
 	"berth/internal/pod"
 )
 
-// IsSidecar reports whether the init container is restartable: it keeps running beside the regular
-// containers (KEP-753). It has no meaning for other kinds of containers.
+// IsSidecar reports whether the init container is a sidecar: it keeps running beside the regular
+// containers (KEP-753). It must not be called for other types of containers.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// RestartPolicy returns the policy that holds for the container: its own if it has one (KEP-5307),
-// else the pod's. Restart rules are not considered.
+// RestartPolicy returns the container's effective policy: its own if it has one (KEP-5307), else
+// the pod's. Restart rules are not considered.
 func RestartPolicy(p *v1.Pod, c *v1.Container) v1.RestartPolicy {
 	if c.RestartPolicy != nil {
 		return v1.RestartPolicy(*c.RestartPolicy)
@@ -24,9 +24,9 @@ func RestartPolicy(p *v1.Pod, c *v1.Container) v1.RestartPolicy {
 }
 
 // ShouldStart reports whether a new incarnation of the container is to be started; cs is the newest
-// one, nil when the runtime knows none. It holds for every kind of container: an init container
-// that succeeded is not started again, an ephemeral one is started only once. It says nothing of
-// order and back-off.
+// one, nil if the runtime has none. It applies to every type of container: an init container that
+// succeeded is not started again, an ephemeral one is started only once. It does not consider order
+// and back-off.
 func ShouldStart(p *v1.Pod, c *v1.Container, cs *pod.ContainerStatus) bool {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -38,16 +38,16 @@ func ShouldStart(p *v1.Pod, c *v1.Container, cs *pod.ContainerStatus) bool {
 	case cs.State != pod.StateExited:
 		return true
 	case isPlainInit(p, c):
-		// Code 0 with a process killed for memory is a failure too, which OnFailure would not see.
+		// Exit code 0 with an OOM-killed process is also a failure, which OnFailure would miss.
 		return InitFailed(cs) && (IsRestartable(p, c, cs.ExitCode) || RestartPolicy(p, c) != v1.RestartPolicyNever)
 	default:
 		return IsRestartable(p, c, cs.ExitCode)
 	}
 }
 
-// IsRestartable reports whether a container that ended with the exit code may be restarted: the
-// first restart rule that matches decides, else the restart policy. Rules count only beside a
-// restart policy of the container's own (KEP-5307).
+// IsRestartable reports whether a container that exited with the code may be restarted: the first
+// matching restart rule decides, else the restart policy. Rules apply only with a restart policy of
+// the container (KEP-5307).
 func IsRestartable(p *v1.Pod, c *v1.Container, exitCode int32) bool {
 	if c.RestartPolicy != nil {
 		if _, ok := MatchingRule(c, exitCode); ok {
@@ -65,7 +65,7 @@ func IsRestartable(p *v1.Pod, c *v1.Container, exitCode int32) bool {
 }
 
 // MatchingRule returns the action of the first restart rule that matches the exit code. Both
-// actions that exist, Restart and RestartAllContainers, restart the container; unknown ones are
+// existing actions, Restart and RestartAllContainers, restart the container; unknown ones are
 // skipped.
 func MatchingRule(c *v1.Container, exitCode int32) (v1.ContainerRestartRuleAction, bool) {
 	for i := range c.RestartPolicyRules {
@@ -91,7 +91,7 @@ func MatchingRule(c *v1.Container, exitCode int32) (v1.ContainerRestartRuleActio
 	return "", false
 }
 
-// isPlainInit reports whether c is an init container that runs to its end.
+// isPlainInit reports whether c is an init container that is not a sidecar.
 func isPlainInit(p *v1.Pod, c *v1.Container) bool {
 	return !IsSidecar(c) && slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 }

@@ -6,9 +6,9 @@ import (
 	"berth/internal/pod"
 )
 
-// RestartAllTriggers returns the names of the containers whose exit asks for a restart of all
-// containers of the pod (KEP-5532), init containers first. What ended in an earlier sandbox does
-// not count: all containers were restarted since.
+// RestartAllTriggers returns the names of the containers whose exit requires a restart of all
+// containers of the pod (KEP-5532), init containers first. Exits in an earlier sandbox do not
+// count: all containers were restarted since.
 func RestartAllTriggers(p *v1.Pod, s *pod.Status) []string {
 	if len(s.Sandboxes) == 0 {
 		return nil

@@ -11,17 +11,17 @@ import (
 // SandboxDecision is whether a pod needs a new sandbox.
 type SandboxDecision struct {
 	Create bool
-	// Attempt numbers the sandbox to create; without Create it is the current one's number.
+	// Attempt is the number of the sandbox to create; without Create, that of the current one.
 	Attempt uint32
-	// OldID is the sandbox that the containers were in or are in; empty when there is none, or when
-	// it is of no use because it is in another network namespace mode.
+	// OldID is the sandbox that the containers were in or are in; empty if there is none, or if its
+	// network namespace mode has changed.
 	OldID pod.SandboxID
-	// Why says what is wrong with the current sandbox; empty without Create.
+	// Why is what is wrong with the current sandbox; empty without Create.
 	Why string
 }
 
-// NeedsNewSandbox decides whether the pod can use its current sandbox. An address that is missing
-// counts only in the pod's own network.
+// NeedsNewSandbox decides whether the pod needs a new sandbox. A missing IP address counts only
+// without host network.
 func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 	if len(s.Sandboxes) == 0 {
 		return SandboxDecision{Create: true, Why: "no sandbox"}
@@ -49,9 +49,10 @@ func NeedsNewSandbox(p *v1.Pod, s *pod.Status) SandboxDecision {
 	return next
 }
 
-// EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that what has
-// not run yet never will: all of its regular containers have ended for good, or its restartPolicy
-// is Never and containers of it have run, none of which is restarted by a policy of its own.
+// EndsWithSandbox reports whether the pod has lost its sandbox and gets no other, so that
+// containers that have not run never will: all of its regular containers have terminated
+// permanently, or its restartPolicy is Never and containers of it have run, none of which restarts
+// by its own policy.
 func EndsWithSandbox(p *v1.Pod, s *pod.Status) bool {
 	d := NeedsNewSandbox(p, s)
 	if !d.Create {
@@ -61,7 +62,7 @@ func EndsWithSandbox(p *v1.Pod, s *pod.Status) bool {
 	return never || RegularEnded(p, s)
 }
 
-// RegularEnded reports whether all regular containers have ended for good.
+// RegularEnded reports whether all regular containers have terminated permanently.
 func RegularEnded(p *v1.Pod, s *pod.Status) bool {
 	return !slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
 		cs := s.FindContainer(c.Name)
@@ -70,7 +71,7 @@ func RegularEnded(p *v1.Pod, s *pod.Status) bool {
 }
 
 // anyRegularRan reports whether a regular container was ever started. Init containers and sidecars
-// do not matter: with them alone, the pod has not done anything yet, and would wait for ever.
+// do not count: with them alone, the pod has not done anything yet, and would wait forever.
 func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
 		cs := s.FindContainer(c.Name)
@@ -78,8 +79,8 @@ func anyRegularRan(p *v1.Pod, s *pod.Status) bool {
 	})
 }
 
-// restartsByItself reports whether a regular container that has ended is restarted by a policy or
-// rule of its own, whatever the pod's.
+// restartsByItself reports whether an exited regular container restarts by its own policy or rule,
+// whatever the pod's.
 func restartsByItself(p *v1.Pod, s *pod.Status) bool {
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]

@@ -13,9 +13,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Summary is what a row of `kubectl get pods` says about a pod and its containers. The words are
-// those that kubectl prints ("Pod Lifecycle" and "Debug Pods" of the Kubernetes documentation
-// describe most of them).
+// Summary is the row of a pod in `kubectl get pods`, in kubectl's wording ("Pod Lifecycle" and
+// "Debug Pods" of the Kubernetes documentation describe most of it).
 type Summary struct {
 	Status       string
 	Ready, Total int
@@ -51,7 +50,7 @@ func Summarize(p *v1.Pod) Summary {
 	return s
 }
 
-// addInit adds the init containers and reports whether the pod is still at them.
+// addInit adds the init containers and reports whether the pod is still initializing.
 func (s *Summary) addInit(p *v1.Pod) (initializing bool) {
 	for i, c := range p.Status.InitContainerStatuses {
 		s.addRestarts(c)
@@ -76,9 +75,8 @@ func (s *Summary) addInit(p *v1.Pod) (initializing bool) {
 	return false
 }
 
-// addContainers adds the ordinary containers. The first one in trouble names the status; the
-// restarts of init containers that have done their work are of no interest any more, those of
-// sidecars are.
+// addContainers adds the regular containers. The first one with a problem sets the status. Restarts
+// of completed init containers no longer count, those of sidecars do.
 func (s *Summary) addContainers(p *v1.Pod) {
 	s.Restarts, s.LastRestart = 0, time.Time{}
 	for _, c := range p.Status.InitContainerStatuses {
@@ -139,7 +137,7 @@ func IsTrue(p *v1.Pod, t v1.PodConditionType) bool {
 	})
 }
 
-// RestartsAt says how often containers were started again, and how long ago the last time was.
+// RestartsAt returns the number of restarts, and the time since the last one.
 func (s Summary) RestartsAt(now time.Time) string {
 	if s.Restarts == 0 || s.LastRestart.IsZero() {
 		return strconv.Itoa(int(s.Restarts))
@@ -147,7 +145,7 @@ func (s Summary) RestartsAt(now time.Time) string {
 	return fmt.Sprintf("%d (%s ago)", s.Restarts, duration.HumanDuration(now.Sub(s.LastRestart)))
 }
 
-// FirstIP is the address of a pod that a row shows, or "".
+// FirstIP returns the address of a pod in a row, or "".
 func FirstIP(p *v1.Pod) string {
 	if len(p.Status.PodIPs) > 0 {
 		return p.Status.PodIPs[0].IP
@@ -155,7 +153,7 @@ func FirstIP(p *v1.Pod) string {
 	return p.Status.PodIP
 }
 
-// ReadinessGates is "how many are true / how many there are", or "<none>".
+// ReadinessGates returns "true gates/all gates", or "<none>".
 func ReadinessGates(p *v1.Pod) string {
 	n := 0
 	for _, g := range p.Spec.ReadinessGates {

@@ -17,9 +17,9 @@ const (
 	deleteItem = "delete"
 )
 
-// Apply returns what the patch makes of an object of that type, a pointer to an API type. Both are
-// JSON objects; neither is changed. It takes what Generate writes, and refuses directives that
-// Generate never writes.
+// Apply applies the patch to an object of that type, a pointer to an API type, and returns the
+// result. Both are JSON objects; neither is changed. It supports the output of Generate, and fails
+// on other directives.
 func Apply(object map[string]any, patch Patch, t reflect.Type) (map[string]any, error) {
 	out := maps.Clone(object)
 	if out == nil {
@@ -27,7 +27,7 @@ func Apply(object map[string]any, patch Patch, t reflect.Type) (map[string]any, 
 	}
 	for name, v := range patch {
 		if strings.HasPrefix(name, orderOf) || strings.HasPrefix(name, removedOf) {
-			continue // with the list of that name
+			continue // applied with the list of that name
 		}
 		if strings.HasPrefix(name, "$") {
 			return nil, fmt.Errorf("patch: unknown directive %q", name)
@@ -59,7 +59,8 @@ func Apply(object map[string]any, patch Patch, t reflect.Type) (map[string]any, 
 	return out, nil
 }
 
-// Merge returns what a JSON merge patch (RFC 7386) makes of an object. Neither is changed.
+// Merge applies a JSON merge patch (RFC 7386) to an object and returns the result. Neither is
+// changed.
 func Merge(object map[string]any, patch Patch) map[string]any {
 	out := maps.Clone(object)
 	if out == nil {
@@ -79,7 +80,7 @@ func Merge(object map[string]any, patch Patch) map[string]any {
 	return out
 }
 
-// mergedLists are the names of lists that are merged, and that the patch says something of.
+// mergedLists returns the names of merged lists that the patch changes.
 func mergedLists(patch map[string]any, t reflect.Type) []string {
 	names := map[string]bool{}
 	for name, v := range patch {
@@ -94,7 +95,7 @@ func mergedLists(patch map[string]any, t reflect.Type) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// mergeInto makes the list of that name in out what the patch says.
+// mergeInto applies the patch to the list of that name in out.
 func mergeInto(out, patch map[string]any, name string, f field) error {
 	old, _ := out[name].([]any)
 	items, err := listOf(patch, name)
@@ -136,7 +137,7 @@ func listOf(patch map[string]any, name string) ([]any, error) {
 	return items, nil
 }
 
-// unique leaves the first of equal values.
+// unique removes duplicate values.
 func unique(values []any) []any {
 	var out []any
 	for _, v := range values {
@@ -149,11 +150,11 @@ func unique(values []any) []any {
 
 // merging merges lists of one field.
 type merging struct {
-	key  string // "" where elements are values
+	key  string // "" if elements are values
 	elem reflect.Type
 }
 
-// of is what an element is known by.
+// of returns the key of an element.
 func (l merging) of(item any) any {
 	if l.key == "" {
 		return item
@@ -208,8 +209,8 @@ func (l merging) merge(old, items []any) ([]any, error) {
 	return out, nil
 }
 
-// sorted puts elements into the order of the patch. Those that it does not name stay where they are
-// as seen from those that it does.
+// sorted sorts elements in the order of the patch. Elements that it does not name keep their place
+// relative to those that it does.
 func (l merging) sorted(items, order, old []any) []any {
 	var named, others []any
 	for _, v := range order {
@@ -222,7 +223,8 @@ func (l merging) sorted(items, order, old []any) []any {
 			others = append(others, v)
 		}
 	}
-	// What is new lies before the next that is not, or else at once after the one before it.
+	// A new element is placed before the next existing one, or else directly after the one before
+	// it.
 	places := make([]int, len(named))
 	for i, next := len(named)-1, -1; i >= 0; i-- {
 		if was := l.index(old, l.of(named[i])); was >= 0 {

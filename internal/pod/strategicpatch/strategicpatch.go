@@ -1,6 +1,6 @@
 // Package strategicpatch generates and applies strategic merge patches (Kubernetes documentation,
 // "Update API Objects in Place Using kubectl patch"). The library
-// apimachinery/pkg/util/strategicpatch gives the same results, but links the parsers of OpenAPI.
+// apimachinery/pkg/util/strategicpatch gives the same results, but links the OpenAPI parsers.
 //
 // Owns: nothing.
 // Reads: the tags patchStrategy and patchMergeKey of API types.
@@ -19,12 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Patch is a strategic merge patch. It is empty when nothing differs.
+// Patch is a strategic merge patch. It is empty if there are no differences.
 type Patch map[string]any
 
-// Generate returns the patch that makes, of the parts of old that part selects, those of changed. T
-// is a pointer to an API type. Lists named in replaced are sent as a whole: what the server has of
-// them besides goes.
+// Generate returns the patch from the parts of old that part selects to those of changed. T is a
+// pointer to an API type. Lists named in replaced are sent as a whole: the server drops its other
+// elements.
 func Generate[T any](old, changed T, part Part, replaced ...string) (Patch, error) {
 	from, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
@@ -37,8 +37,8 @@ func Generate[T any](old, changed T, part Part, replaced ...string) (Patch, erro
 	return differ{replaced}.fields(part(from), part(to), reflect.TypeFor[T]()), nil
 }
 
-// Encode returns the patch in JSON with the UID as its precondition: the server refuses it for
-// another object of the name.
+// Encode returns the patch in JSON with the UID as its precondition: the server rejects it for
+// another object of the same name.
 func (p Patch) Encode(uid types.UID) ([]byte, error) {
 	if uid != "" {
 		p = maps.Clone(p)
@@ -67,7 +67,7 @@ func OnlyStatus(object map[string]any) map[string]any {
 	return map[string]any{}
 }
 
-// WithoutStatus selects all fields but the status.
+// WithoutStatus selects all fields except the status.
 func WithoutStatus(object map[string]any) map[string]any {
 	object = maps.Clone(object)
 	delete(object, "status")
@@ -75,13 +75,13 @@ func WithoutStatus(object map[string]any) map[string]any {
 }
 
 // differ computes strategic merge patches of JSON values, by the tags patchStrategy and
-// patchMergeKey of the types that they come from.
+// patchMergeKey of their types.
 type differ struct {
 	replaced []string // names of lists that are never merged
 }
 
-// fields returns the patch from one JSON object to another. t is the Go type behind both: a struct,
-// or a map to anything.
+// fields returns the patch from one JSON object to another. t is their Go type: a struct, or a map
+// to anything.
 func (d differ) fields(from, to map[string]any, t reflect.Type) map[string]any {
 	patch := map[string]any{}
 	for name := range from {
@@ -113,7 +113,7 @@ func (d differ) fields(from, to map[string]any, t reflect.Type) map[string]any {
 	return patch
 }
 
-// list adds to patch what makes of one list, whose elements the server merges, another.
+// list adds the change of a list that the server merges to patch.
 func (d differ) list(patch map[string]any, name string, from, to []any, f field) {
 	if f.mergeKey == "" {
 		d.values(patch, name, from, to)
@@ -178,7 +178,7 @@ func (d differ) values(patch map[string]any, name string, from, to []any) {
 	}
 }
 
-// byKey indexes the elements of a list. unique is false when two have the same key or one has none.
+// byKey indexes the elements of a list. unique is false if two have the same key or one has none.
 func byKey(items []any, key string) (index map[any]map[string]any, unique bool) {
 	index = make(map[any]map[string]any, len(items))
 	for _, item := range items {
@@ -194,14 +194,14 @@ func byKey(items []any, key string) (index map[any]map[string]any, unique bool) 
 	return index, true
 }
 
-// field is what a type says about one of its fields.
+// field has a type's properties of one of its fields.
 type field struct {
 	typ      reflect.Type // nil if unknown
 	merge    bool
 	mergeKey string
 }
 
-// fieldOf finds a field by its name in JSON.
+// fieldOf returns the field with the JSON name.
 func fieldOf(t reflect.Type, name string) field {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

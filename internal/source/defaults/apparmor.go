@@ -7,9 +7,8 @@ import (
 	"berth/internal/pod"
 )
 
-// setAppArmorDefaults sets the profiles of containers that still have theirs in the annotation that
-// was its place before the field (KEP-24; kubernetes.io/docs/tutorials/security/apparmor, "Securing
-// a Pod").
+// setAppArmorDefaults sets the profiles of containers that still have the deprecated annotation
+// (KEP-24; kubernetes.io/docs/tutorials/security/apparmor, "Securing a Pod").
 func setAppArmorDefaults(p *v1.Pod) {
 	if p.Spec.OS != nil && p.Spec.OS.Name == v1.Windows {
 		return
@@ -21,7 +20,7 @@ func setAppArmorDefaults(p *v1.Pod) {
 			continue
 		}
 		if whole != nil && whole.Type == kind && ptr.Deref(whole.LocalhostProfile, "") == name {
-			continue // it has the pod's
+			continue // it inherits the pod's
 		}
 		setDefaultPtr(&c.SecurityContext, v1.SecurityContext{})
 		if c.SecurityContext.AppArmorProfile != nil {

@@ -5,8 +5,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// SetPodDefaults fills in what the API server would have filled in on create, admission plugins
-// aside. It must see each pod once.
+// SetPodDefaults sets the defaults that the API server sets on create, without admission plugins.
+// It must be called once for each pod.
 func SetPodDefaults(p *v1.Pod) {
 	spec := &p.Spec
 	setDefault(&spec.RestartPolicy, v1.RestartPolicyAlways)
@@ -14,8 +14,8 @@ func SetPodDefaults(p *v1.Pod) {
 	setDefault(&spec.SchedulerName, v1.DefaultSchedulerName)
 	setDefaultPtr(&spec.TerminationGracePeriodSeconds, int64(v1.DefaultTerminationGracePeriodSeconds))
 	if *spec.TerminationGracePeriodSeconds < 0 {
-		// Pods from before it was forbidden have such values; the API server stores the shortest
-		// grace period for them.
+		// Pods from before negative values were forbidden have them; the API server stores the
+		// shortest grace period for them.
 		*spec.TerminationGracePeriodSeconds = 1
 	}
 	setDefaultPtr(&spec.EnableServiceLinks, v1.DefaultEnableServiceLinks)
@@ -60,7 +60,8 @@ func setContainerDefaults(spec *v1.PodSpec, c *v1.Container) {
 	setDefault(&c.TerminationMessagePolicy, v1.TerminationMessageReadFile)
 	for i := range c.Ports {
 		setDefault(&c.Ports[i].Protocol, v1.ProtocolTCP)
-		if spec.HostNetwork { // PodSpec.hostNetwork: unspecified host ports match the container port
+		// PodSpec.hostNetwork: unspecified host ports match the container port.
+		if spec.HostNetwork {
 			setDefault(&c.Ports[i].HostPort, c.Ports[i].ContainerPort)
 		}
 	}
@@ -85,10 +86,9 @@ func setContainerDefaults(spec *v1.PodSpec, c *v1.Container) {
 	setResourceDefaults(&c.Resources)
 }
 
-// computePullPolicy returns Always for the tag latest, whether given, with a digest or not, or
-// meant by giving neither tag nor digest; IfNotPresent for any other
-// (kubernetes.io/docs/concepts/containers/images, "Default image pull policy"), and for what is no
-// image's name.
+// computePullPolicy returns Always for the tag latest, also if it is implied by neither tag nor
+// digest; IfNotPresent for any other tag or digest (kubernetes.io/docs/concepts/containers/images,
+// "Default image pull policy"), and for an invalid image name.
 func computePullPolicy(image string) v1.PullPolicy {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -118,7 +118,8 @@ func setHTTPGetDefaults(h *v1.HTTPGetAction) {
 	if h == nil {
 		return
 	}
-	setDefault(&h.Path, "/") // kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes, "HTTP probes"
+	// kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes, "HTTP probes".
+	setDefault(&h.Path, "/")
 	setDefault(&h.Scheme, v1.URISchemeHTTP)
 }
 

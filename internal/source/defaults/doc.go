@@ -1,11 +1,11 @@
-// Package defaults fills in pods and local objects as the API server would on create, admission
-// plugins aside.
+// Package defaults sets the defaults of pods and local objects as the API server does on create,
+// without admission plugins.
 //
 // The defaults are those of the API reference (k8s.io/api/core/v1, the comment of each field);
-// where the documentation says more, its page is named. Package validation holds them against what
-// a real API server stores.
+// where the documentation is more precise, its page is named. Package validation tests them against
+// a real API server.
 //
 // Owns: the default of each field.
 // Reads: nothing.
-// Never: judges what an object says.
+// Never: validates an object.
 package defaults

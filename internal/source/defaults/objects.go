@@ -6,13 +6,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SetObjectDefaults fills in what the API server would when the object is created. It is one of the
-// kinds that run mode accepts.
+// SetObjectDefaults sets the defaults that the API server sets on create. The object is of a kind
+// that run mode accepts.
 func SetObjectDefaults(o metav1.Object) {
 	switch o := o.(type) {
 	case *v1.Secret:
 		setDefault(&o.Type, v1.SecretTypeOpaque)
-		// stringData is for writing only: it wins, and is not kept.
+		// stringData is write-only: it overrides data, and is not stored.
 		if len(o.StringData) > 0 && o.Data == nil {
 			o.Data = make(map[string][]byte, len(o.StringData))
 		}

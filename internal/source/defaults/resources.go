@@ -8,7 +8,7 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 )
 
-// setResourceDefaults makes requests of limits (ResourceRequirements.requests).
+// setResourceDefaults defaults requests to limits (ResourceRequirements.requests).
 func setResourceDefaults(r *v1.ResourceRequirements) {
 	roundUp(r.Limits)
 	roundUp(r.Requests)
@@ -28,9 +28,9 @@ func roundUp(list v1.ResourceList) {
 	}
 }
 
-// setPodResourceDefaults completes the resources of the pod as a whole, if it has some (KEP-2837):
-// the huge pages are what the containers have together. Where there are limits, requests are what
-// the containers request together, and the limit where they request nothing.
+// setPodResourceDefaults sets the defaults of pod-level resources, if the pod has some (KEP-2837):
+// limits of huge pages are the sum of the containers'. If there are limits, requests are the sum of
+// the containers' requests, or the limit if there are none.
 func setPodResourceDefaults(p *v1.Pod) {
 	r := p.Spec.Resources
 	if r == nil || len(r.Limits) == 0 && len(r.Requests) == 0 {
@@ -47,7 +47,7 @@ func setPodResourceDefaults(p *v1.Pod) {
 		return
 	}
 	for name, sum := range podresource.AggregateContainerRequests(p, podresource.PodResourcesOptions{}) {
-		// Not huge pages: they cannot be limited higher than they are requested.
+		// Not huge pages: their limits must equal their requests.
 		if name == v1.ResourceCPU || name == v1.ResourceMemory {
 			setQuantityDefault(&r.Requests, name, sum)
 		}
@@ -59,7 +59,7 @@ func setPodResourceDefaults(p *v1.Pod) {
 	}
 }
 
-// setQuantityDefault sets the quantity if the list has none of the resource.
+// setQuantityDefault sets the quantity if the list does not have the resource.
 func setQuantityDefault(list *v1.ResourceList, name v1.ResourceName, q resource.Quantity) {
 	if _, ok := (*list)[name]; ok {
 		return

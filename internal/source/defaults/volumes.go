@@ -13,7 +13,7 @@ const (
 	defaultTokenSeconds int64 = 3600
 )
 
-// setVolumeDefaults fills in one volume. A volume that names no kind is an emptyDir
+// setVolumeDefaults sets the defaults of one volume. A volume without a type is an emptyDir
 // (kubernetes.io/docs/concepts/storage/volumes).
 func setVolumeDefaults(v *v1.VolumeSource) {
 	if *v == (v1.VolumeSource{}) {
@@ -62,7 +62,7 @@ func setDownwardDefaults(items []v1.DownwardAPIVolumeFile) {
 	}
 }
 
-// setDriverDefaults fills in the volume kinds that bring their own driver.
+// setDriverDefaults sets the defaults of volume types with their own driver.
 func setDriverDefaults(v *v1.VolumeSource) {
 	if v.ISCSI != nil {
 		setDefault(&v.ISCSI.ISCSIInterface, "default")

@@ -19,24 +19,22 @@ import (
 )
 
 const (
-	// maxMessages bounds how many faults of one manifest are named.
+	// maxMessages limits the reported faults of one manifest.
 	maxMessages = 10
-	// maxObjects bounds the documents of a file and the items of a list, far above what a node can
+	// maxObjects limits the documents of a file and the items of a list, far above what a node can
 	// run.
 	maxObjects = 10_000
 )
 
-// Decoder turns the bytes of a manifest into objects that are complete: identified, defaulted and
-// validated.
+// Decoder decodes a manifest into objects that are identified, defaulted and validated.
 type Decoder struct {
 	Node  string // the name of this node
 	Names NameRule
-	// AllowUnknownFields has fields that there are not ignored, with a warning, as it is by the
-	// kubelet's rule. Else KeepNames has their objects refused.
+	// AllowUnknownFields ignores unknown fields with a warning, as the kubelet does. Otherwise,
+	// KeepNames rejects their objects.
 	AllowUnknownFields bool
-	// Running returns the UID under which the pod of a manifest runs already, or own, which
-	// stands for what the manifest says. Of p, name and namespace are known. Nil: all run under
-	// their own.
+	// Running returns the UID under which the pod of a manifest already runs, or own, the UID
+	// derived from the manifest. p has name and namespace only. Nil: all pods get their own.
 	Running func(p *v1.Pod, from Origin, own pod.UID) pod.UID
 }
 
@@ -49,37 +47,37 @@ type Origin struct {
 // Object is one object that a manifest defines.
 type Object struct {
 	Kind          string
-	metav1.Object // a *v1.Pod for kind Pod; never changed
+	metav1.Object // a *v1.Pod for kind Pod; immutable
 	Origin
-	// Document is the object as its manifest has it, in canonical JSON: decoded again it gives the
-	// same object with the same identity.
+	// Document is the object of the manifest in canonical JSON. Decoding it again yields the same
+	// object with the same identity.
 	Document json.RawMessage
 }
 
-// Key tells the objects of a manifest apart: "<kind> <namespace>/<name>".
+// Key identifies the object within its manifest: "<kind> <namespace>/<name>".
 func (o Object) Key() string {
 	return o.Kind + " " + o.GetNamespace() + "/" + o.GetName()
 }
 
-// Decoded is what a manifest stands for, in its order, and what is wrong with it.
+// Decoded is the content of a manifest, in its order, with its problems.
 type Decoded struct {
 	Objects  []Object
 	Problems []Problem
 }
 
-// Equal reports whether both stand for the same, by identity, and have the same problems.
+// Equal reports whether both have the same objects, by identity, and the same problems.
 func (d Decoded) Equal(o Decoded) bool {
 	same := func(a, b Object) bool { return a.Object == b.Object }
 	return slices.EqualFunc(d.Objects, o.Objects, same) && slices.Equal(d.Problems, o.Problems)
 }
 
-// Refusal returns the index of the first problem for which something of the manifest is refused, -1
-// without one.
+// Refusal returns the index of the first problem that rejects a part of the manifest, -1 if there
+// is none.
 func (d Decoded) Refusal() int {
 	return slices.IndexFunc(d.Problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
 
-// Decode decodes one manifest. A refused document does not touch the others.
+// Decode decodes one manifest. A rejected document does not affect the others.
 func (d Decoder) Decode(from Origin, content []byte) Decoded {
 	out := &decoding{Decoder: d, Origin: from}
 	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
@@ -117,7 +115,7 @@ func (d Decoder) Decode(from Origin, content []byte) Decoded {
 // Restore decodes the documents of objects that were accepted before. The error names the first
 // that is no longer accepted.
 func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, error) {
-	d.AllowUnknownFields = true // what was accepted may be of an agent that knew more
+	d.AllowUnknownFields = true // a newer agent with more fields may have accepted them
 	out := &decoding{Decoder: d, Origin: from}
 	for i, text := range documents {
 		var object map[string]any
@@ -132,17 +130,15 @@ func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, er
 	return out.Objects, nil
 }
 
-// decoding is the work on one manifest.
+// decoding is the state of decoding one manifest.
 type decoding struct {
 	Decoder
 	Origin
 	Decoded
 }
 
-// refuse adds an error at the place.
 func (d *decoding) refuse(at Problem, message string) { d.add(at, SeverityError, message) }
 
-// warn adds a warning at the place.
 func (d *decoding) warn(at Problem, message string) { d.add(at, SeverityWarning, message) }
 
 func (d *decoding) add(at Problem, severity Severity, message string) {
@@ -150,8 +146,8 @@ func (d *decoding) add(at Problem, severity Severity, message string) {
 	d.Problems = append(d.Problems, at)
 }
 
-// object takes one object of the manifest: a pod, in run mode also a local object, or, in run mode
-// and at URLs, a list.
+// object decodes one object of the manifest: a pod; in run mode also a local object; in run mode
+// and from URLs also a list.
 func (d *decoding) object(at Problem, object map[string]any) {
 	at.Namespace, at.Name = d.nameOf(object)
 	kind, fault := textMember(object, "kind", "Pod")
@@ -181,8 +177,8 @@ func (d *decoding) object(at Problem, object map[string]any) {
 	}
 }
 
-// textMember returns the text that each object has at the top, or what is wrong with it; example is
-// what is mostly meant.
+// textMember returns a top-level string that each object must have, or what is wrong with it;
+// example is a typical value.
 func textMember(object map[string]any, name, example string) (text, fault string) {
 	v := object[name]
 	if text, ok := v.(string); ok && text != "" {
@@ -199,17 +195,16 @@ func (d *decoding) accepts(kind string) bool {
 	return kind == "Pod" || d.Names == KeepNames && newLocalObject(kind) != nil
 }
 
-// isList reports whether objects of the kind are lists of what manifests may define.
+// isList reports whether the kind is a list of accepted objects.
 func (d *decoding) isList(kind string) bool {
 	of, ok := strings.CutSuffix(kind, "List")
 	return ok && (of == "" || d.accepts(of))
 }
 
-// list takes the items of a List, or of a list of one kind, such as PodList; the items of such a
-// list need no kind: it is the list's.
+// list decodes the items of a List, or of a typed list such as PodList, whose items need no kind.
 func (d *decoding) list(at Problem, kind string, list map[string]any) {
 	if _, ok := list["items"]; !ok {
-		// An empty list ends every pod of its file or URL: it must say so itself, not leave it out.
+		// An empty list removes every pod of its file or URL, so it must be explicit.
 		d.refuse(at, "items: Required value: a list without pods has items: []")
 		return
 	}
@@ -247,7 +242,6 @@ func (d *decoding) list(at Problem, kind string, list map[string]any) {
 	}
 }
 
-// pod takes one pod.
 func (d *decoding) pod(at Problem, object map[string]any) {
 	p := &v1.Pod{}
 	canonical, ok := d.unmarshal(at, "Pod", object, p)
@@ -268,11 +262,11 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 	d.Objects = append(d.Objects, Object{Kind: "Pod", Object: p, Origin: d.Origin, Document: canonical})
 }
 
-// checkPod returns why the defaulted pod is refused, or "". In run mode, which has no API server
-// for it, the pod gets the priority of its class.
+// checkPod returns why the defaulted pod is rejected, or "". In run mode, which has no API server
+// for it, it also sets the priority of the pod's class.
 func (d *decoding) checkPod(p *v1.Pod) string {
 	if d.Names == KeepNames {
-		// First: a field that cannot be here at all is not to be mended.
+		// First: other errors of a field that is not allowed are irrelevant.
 		path := field.NewPath("spec")
 		if errs := append(findClusterReferences(&p.Spec, path), resolvePriority(&p.Spec, path)...); len(errs) > 0 {
 			return explainErrors(errs)
@@ -282,14 +276,15 @@ func (d *decoding) checkPod(p *v1.Pod) string {
 		return explainErrors(errs)
 	}
 	if resource := findAPIReference(&p.Spec); d.Names == MangleNames && resource != "" {
-		return "static pods may not reference " + resource // as the feature PreventStaticPodAPIReferences has it
+		// As the feature gate PreventStaticPodAPIReferences does.
+		return "static pods may not reference " + resource
 	}
 	return ""
 }
 
 // unmarshal decodes the object into the empty one of its kind and returns its canonical form:
-// members sorted, numbers in one form, nulls gone; it depends on the manifest alone, not on our
-// types. ok is false when the object was refused.
+// sorted members, normalized numbers, no nulls; it depends on the manifest only, not on Go types.
+// ok is false if the object was rejected.
 func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, into metav1.Object) (canonical json.RawMessage, ok bool) {
 	canonical, err := json.Marshal(object)
 	if err != nil {
@@ -303,8 +298,7 @@ func (d *decoding) unmarshal(at Problem, kind string, object map[string]any, int
 	return canonical, d.unknownFields(at, findUnknown(object, reflect.TypeOf(into)))
 }
 
-// nameOf returns the namespace and name that the object has, or its pod would have, as far as they
-// can be read.
+// nameOf returns the namespace and name of the object, or of its pod, as far as they are readable.
 func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
 	meta, _ := object["metadata"].(map[string]any)
 	if name, _ = meta["name"].(string); name == "" {
@@ -316,7 +310,7 @@ func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
 	return namespace, d.Decoder.podName(name)
 }
 
-// explainErrors returns the faults as one line.
+// explainErrors returns the errors as one line.
 func explainErrors(errs field.ErrorList) string {
 	msgs := make([]string, 0, maxMessages+1)
 	for i, e := range errs {

@@ -1,13 +1,12 @@
-// Package manifest turns the bytes of a manifest into complete objects, and into problems that its
-// author can mend.
+// Package manifest decodes a manifest into complete objects, and into problems that its author can
+// fix.
 //
-//	bytes ──► documents ──► object ──► decode into its type ──► identity, defaults, validation ──► Decoded
+//	bytes ─► documents ─► object ─► decode into its type ─► identify, default, validate ─► Decoded
 //
-// A document that is refused does not touch the others. Each object carries its document in
-// canonical form, from which Restore makes the same object again.
+// A rejected document does not affect the others. Each object has its document in canonical form,
+// from which Restore recreates it.
 //
-// Owns: static pod identity; which kinds and references manifests may have under either name rule;
-// Problem.
+// Owns: static pod identity; the accepted kinds and references under either name rule; Problem.
 // Reads: nothing.
-// Never: reads a file or a URL, knows what was there before.
+// Never: reads a file or a URL, keeps state of earlier manifests.
 package manifest

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxYAMLValues bounds the lines and commas of one YAML document: the parser takes some hundred
-// bytes for each value. It is more than a file of ordinary lines can have.
+// maxYAMLValues limits the lines and commas of one YAML document: the parser uses some hundred
+// bytes for each value. Ordinary files stay below it.
 const maxYAMLValues = 500_000
 
 // document is one YAML document or JSON value of a file.
@@ -27,9 +27,9 @@ type document struct {
 	text []byte
 }
 
-// splitDocuments returns the documents of a manifest that hold something: YAML documents are
-// separated by lines that begin with "---" or are "...", JSON values follow each other. A document
-// of comments and directives only is none.
+// splitDocuments returns the non-empty documents of a manifest: YAML documents are separated by
+// lines that begin with "---" or are "...", JSON values follow each other. A document of comments
+// and directives only is empty.
 func splitDocuments(content []byte) []document {
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if docs, ok := splitJSON(content); ok {
@@ -56,10 +56,10 @@ func splitDocuments(content []byte) []document {
 	return docs
 }
 
-// lineEnds are what ends a line of YAML 1.1, the longest first.
+// lineEnds are the line breaks of YAML 1.1, the longest first.
 var lineEnds = []string{"\r\n", "\n", "\r", "\u0085", "\u2028", "\u2029"}
 
-// yamlLines yields the lines of YAML as its parser counts them, each with its end.
+// yamlLines yields the lines of YAML as its parser counts them, including line breaks.
 func yamlLines(content []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(content) > 0 {
@@ -75,7 +75,7 @@ func yamlLines(content []byte) iter.Seq[[]byte] {
 	}
 }
 
-// lineEnd returns the length of the line end that the text begins with, 0 if it begins with none.
+// lineEnd returns the length of the line break at the beginning of the text, 0 if there is none.
 func lineEnd(text []byte) int {
 	for _, end := range lineEnds {
 		if bytes.HasPrefix(text, []byte(end)) {
@@ -85,7 +85,7 @@ func lineEnd(text []byte) int {
 	return 0
 }
 
-// cutSeparator returns what follows a document marker on its line.
+// cutSeparator returns the text after a document marker on its line.
 func cutSeparator(line []byte) (rest []byte, ok bool) {
 	for _, marker := range []string{"---", "..."} {
 		after, found := bytes.CutPrefix(line, []byte(marker))
@@ -96,7 +96,7 @@ func cutSeparator(line []byte) (rest []byte, ok bool) {
 	return nil, false
 }
 
-// hasContent reports whether the YAML text is more than blanks, comments and directives.
+// hasContent reports whether the YAML text has more than blanks, comments and directives.
 func hasContent(text []byte) bool {
 	for line := range yamlLines(text) {
 		line = bytes.TrimSpace(line)
@@ -107,7 +107,7 @@ func hasContent(text []byte) bool {
 	return false
 }
 
-// splitJSON returns the values of a file that begins like a JSON object and is JSON throughout.
+// splitJSON returns the values of a file that begins like a JSON object and is entirely JSON.
 func splitJSON(content []byte) ([]document, bool) {
 	if !(document{text: content}).beginsLikeJSON() {
 		return nil, false
@@ -129,13 +129,13 @@ func splitJSON(content []byte) ([]document, bool) {
 	}
 }
 
-// beginsLikeJSON reports whether the document begins like a JSON object; YAML may begin so, too.
+// beginsLikeJSON reports whether the document begins like a JSON object; YAML may, too.
 func (d document) beginsLikeJSON() bool {
 	return bytes.HasPrefix(bytes.TrimSpace(d.text), []byte("{"))
 }
 
-// parse returns the document's object and what is doubtful about it. Numbers are int64 or float64;
-// nulls are as dropNulls leaves them.
+// parse returns the document's object and warnings. Numbers are int64 or float64; nulls are
+// processed by dropNulls.
 func (d document) parse() (object map[string]any, warnings []string, err error) {
 	parse := d.parseYAML
 	if d.beginsLikeJSON() && utf8.Valid(d.text) && json.Valid(d.text) {
@@ -151,14 +151,14 @@ func (d document) parse() (object map[string]any, warnings []string, err error) 
 			d.line, jsonKind(value))
 	}
 	if items, ok := object["items"]; ok && items == nil {
-		object["items"] = []any{} // as Go programs write a list without items
+		object["items"] = []any{} // Go programs encode an empty list as null
 	}
 	dropNulls(object)
 	return object, warnings, nil
 }
 
-// parseJSON returns the value of valid JSON. Not all JSON is YAML: to that, "\/" and the pairs that
-// stand for one character are errors.
+// parseJSON returns the value of valid JSON. Not all JSON is YAML: "\/" and surrogate pairs are
+// errors in YAML.
 func (d document) parseJSON() (value any, warnings []string, err error) {
 	doubled, err := kjson.UnmarshalStrict(d.text, &value, kjson.DisallowDuplicateFields)
 	if err != nil {
@@ -204,7 +204,7 @@ func (d document) parseYAML() (value any, warnings []string, err error) {
 	return value, warnings, nil
 }
 
-// joinMessages returns the messages as one line; of more than maxMessages it says so.
+// joinMessages returns at most maxMessages messages as one line.
 func joinMessages(messages []string) string {
 	if len(messages) > maxMessages {
 		messages = append(slices.Clone(messages[:maxMessages]), "and more")
@@ -212,25 +212,24 @@ func joinMessages(messages []string) string {
 	return strings.Join(messages, "; ")
 }
 
-// doubledKeys returns those messages of the strict parser that are about keys that stand twice: it
-// also complains of a key that an object has itself after it took over another one's by "<<", which
-// is what "<<" is for.
+// doubledKeys returns the strict parser's messages about duplicate keys. The parser also reports
+// keys that override a merged object's ("<<"), which are valid.
 func doubledKeys(text []byte, messages []string) []string {
 	if !bytes.Contains(text, []byte("<<")) {
 		return messages
 	}
 	var root yaml3.Node
 	if err := yaml3.Unmarshal(text, &root); err != nil {
-		return messages // this parser is of another version of YAML
+		return messages // this parser implements another version of YAML
 	}
 	return appendDoubled(nil, &root)
 }
 
-// appendDoubled appends a message for each key in the tree that replaces another one, until there
-// are more than are shown.
+// appendDoubled appends a message for each key in the tree that replaces another one, up to
+// maxMessages+1.
 func appendDoubled(messages []string, n *yaml3.Node) []string {
 	if n.Kind == yaml3.MappingNode {
-		own, all := map[string]bool{}, map[string]bool{} // all: with those that were taken over
+		own, all := map[string]bool{}, map[string]bool{} // all: including merged keys
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			keys, replaceable := n.Content[i:i+1], all
 			if isMergeKey(n.Content[i]) {
@@ -243,7 +242,7 @@ func appendDoubled(messages []string, n *yaml3.Node) []string {
 					messages = append(messages, fmt.Sprintf("line %d: key %q already set in map", key.Line, key.Value))
 				}
 			}
-			for _, key := range keys { // only now: of the objects of one "<<", any may have the same keys
+			for _, key := range keys { // after the check: the objects of one "<<" may share keys
 				all[key.Value] = true
 				replaceable[key.Value] = true
 			}
@@ -257,8 +256,8 @@ func appendDoubled(messages []string, n *yaml3.Node) []string {
 
 func isMergeKey(key *yaml3.Node) bool { return key.ShortTag() == "!!merge" }
 
-// appendMergedKeys appends the keys of the object, or the list of objects, that stands behind "<<".
-// None of them is visited twice.
+// appendMergedKeys appends the keys of the object, or list of objects, that is the value of "<<".
+// It visits each object once.
 func appendMergedKeys(keys []*yaml3.Node, n *yaml3.Node, visited map[*yaml3.Node]bool) []*yaml3.Node {
 	if n.Kind == yaml3.AliasNode {
 		n = n.Alias
@@ -282,8 +281,8 @@ func appendMergedKeys(keys []*yaml3.Node, n *yaml3.Node, visited map[*yaml3.Node
 }
 
 var (
-	// textMaps are the members of manifests whose values are maps of text, quantityMaps those whose
-	// values are maps of quantities.
+	// textMaps are the members of manifests whose values are maps of strings, quantityMaps those
+	// whose values are maps of quantities.
 	textMaps = []string{
 		"labels", "annotations", "nodeSelector", "matchLabels", "options", "volumeAttributes", "userAnnotations",
 		"data", "stringData", "binaryData",
@@ -291,8 +290,8 @@ var (
 	quantityMaps = []string{"limits", "requests", "overhead"}
 )
 
-// dropNulls removes the members that are null, at every depth: the API does not tell them from
-// absent ones. But a key of a map is there, with the empty text or the quantity 0.
+// dropNulls removes null members at every depth: the API treats them as absent. A null in a map
+// becomes the empty string or the quantity 0.
 func dropNulls(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -316,7 +315,7 @@ func dropNulls(v any) {
 	}
 }
 
-// fillNulls replaces the members that are null, if v is a map.
+// fillNulls replaces null members, if v is a map.
 func fillNulls(v any, with string) {
 	values, _ := v.(map[string]any)
 	for k, value := range values {
@@ -326,7 +325,7 @@ func fillNulls(v any, with string) {
 	}
 }
 
-// jsonKind names the kind of a JSON value for people.
+// jsonKind names the type of a JSON value for users.
 func jsonKind(v any) string {
 	switch v.(type) {
 	case nil:

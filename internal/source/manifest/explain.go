@@ -15,10 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// explainDecode says why an object is none of its kind, whose type into has: the field with its
-// indexes, what was found and what belongs there. err is what the decoder said; it is the answer
-// when nothing better is found: the decoder names embedded Go types, no indexes, and for times and
-// quantities no field at all.
+// explainDecode returns why an object does not decode into its kind, whose type into has: the field
+// with its indexes, the found and the expected type. It falls back to the decoder's err, which
+// names embedded Go types, no indexes, and for times and quantities no field.
 func explainDecode(kind string, object map[string]any, into metav1.Object, err error) string {
 	if path, reason := locateBase64(kind, object); reason != nil {
 		return fmt.Sprintf("%s: Invalid value: must be base64: %v", path, reason)
@@ -30,7 +29,7 @@ func explainDecode(kind string, object map[string]any, into metav1.Object, err e
 }
 
 // locateBase64 returns the first value of a Secret's data, or of a ConfigMap's binaryData, that is
-// not base64; the decoder does not say where it stands. The value is not told: it may be a secret.
+// not base64; the decoder does not name it. The error omits the value, which may be a secret.
 func locateBase64(kind string, object map[string]any) (path string, err error) {
 	member := map[string]string{"Secret": "data", "ConfigMap": "binaryData"}[kind]
 	values, _ := object[member].(map[string]any)
@@ -46,8 +45,8 @@ func locateBase64(kind string, object map[string]any) (path string, err error) {
 	return "", nil
 }
 
-// findMismatch returns the first value in v, in the order of the keys, that is none of its type,
-// and why. Path leads from v to it.
+// findMismatch returns the path to the first value in v, in the order of the keys, that does not
+// match its type, and the reason.
 func findMismatch(v any, t reflect.Type) (path, reason string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -84,8 +83,8 @@ func findMismatch(v any, t reflect.Type) (path, reason string) {
 	}
 }
 
-// fieldType returns the type of the struct's field of that name in JSON, also if it is that of an
-// embedded struct; nil without one.
+// fieldType returns the type of the struct field with that JSON name, including fields of embedded
+// structs; nil if there is none.
 func fieldType(t reflect.Type, name string) reflect.Type {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -124,7 +123,7 @@ func checkValue(v any, t reflect.Type) string {
 	return reason
 }
 
-// goKind names the JSON kind that a Go type decodes from.
+// goKind names the JSON type that a Go type decodes from.
 func goKind(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[resource.Quantity]():

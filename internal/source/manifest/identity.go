@@ -12,7 +12,7 @@ import (
 	"berth/internal/pod"
 )
 
-// NameRule says how a manifest becomes a pod's name, and with it whose rules for manifests hold.
+// NameRule sets how a manifest's name becomes the pod's name, and which rules for manifests apply.
 type NameRule int
 
 const (
@@ -26,8 +26,7 @@ const (
 func (r NameRule) String() string { return [...]string{"KeepNames", "MangleNames"}[r] }
 
 // identify makes the decoded pod this node's static pod: UID, name, namespace, node, annotations,
-// toleration, phase. canonical is the manifest that the UID stands for. It returns what was taken
-// from the manifest that its author may miss.
+// toleration, phase. The UID is derived from canonical. It returns warnings about removed content.
 func (d Decoder) identify(p *v1.Pod, canonical []byte, from Origin) (warnings []string) {
 	if p.Name != "" {
 		p.Name = d.podName(p.Name)
@@ -42,13 +41,13 @@ func (d Decoder) identify(p *v1.Pod, canonical []byte, from Origin) (warnings []
 		}
 	}
 	p.Spec.NodeName = d.Node
-	p.ManagedFields = nil // nobody reads them, and they are large in manifests taken from a cluster
+	p.ManagedFields = nil // unused, and large in manifests exported from a cluster
 
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
 	if _, ok := p.Annotations[pod.ConfigMirrorAnnotation]; ok {
-		// A pod with it counts as the API server's copy of another one and would never run.
+		// A pod with it counts as a mirror pod and would never run.
 		delete(p.Annotations, pod.ConfigMirrorAnnotation)
 		warnings = append(warnings, fmt.Sprintf("annotation %s is ignored: the manifest is a static pod, not a mirror pod",
 			pod.ConfigMirrorAnnotation))
@@ -64,7 +63,7 @@ func (d Decoder) identify(p *v1.Pod, canonical []byte, from Origin) (warnings []
 	return warnings
 }
 
-// podName returns the name of the pod whose manifest says name.
+// podName returns the pod's name for the name in the manifest.
 func (d Decoder) podName(name string) string {
 	if d.Names == KeepNames {
 		return name
@@ -72,10 +71,10 @@ func (d Decoder) podName(name string) string {
 	return name + "-" + strings.ToLower(d.Node)
 }
 
-// computeUID returns the UID of a static pod: 32 lower-case hex digits that change with any field
-// of the manifest, the node and the path or URL, and with nothing else. Differs from the kubelet,
-// which hashes the defaulted pod: there a release that adds a default restarts every static pod.
-// Decoder.Running keeps those that a kubelet has started.
+// computeUID returns the UID of a static pod: 32 lower-case hex digits that depend on all fields of
+// the manifest, the node and the path or URL, and on nothing else. Differs from the kubelet, which
+// hashes the defaulted pod: there a release that adds a default restarts every static pod.
+// Decoder.Running preserves the UIDs of pods that a kubelet started.
 func computeUID(canonical []byte, node string, from Origin) pod.UID {
 	h := fnv.New128a()
 	h.Write(canonical) // a hash.Hash never returns an error
@@ -94,7 +93,7 @@ func tolerateNoExecute(spec *v1.PodSpec) {
 	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
 	for i := range spec.Tolerations {
 		if spec.Tolerations[i].MatchToleration(&all) {
-			spec.Tolerations[i] = all // without a limit in seconds
+			spec.Tolerations[i] = all // without tolerationSeconds
 			return
 		}
 	}

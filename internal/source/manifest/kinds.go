@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// templatePaths are the kinds that controllers of a cluster make Pods from, each with the path of
-// its pod template.
+// templatePaths are the kinds from which controllers of a cluster create pods, with the path of the
+// pod template.
 var templatePaths = map[string]string{
 	"Deployment":            "spec.template",
 	"ReplicaSet":            "spec.template",
@@ -18,9 +18,9 @@ var templatePaths = map[string]string{
 	"PodTemplate":           "template",
 }
 
-// ignoredKinds are well-known kinds without which the pods of a file run all the same, each with
-// why nothing comes of it and what to do instead. They are warned of: files that are made for
-// clusters have them beside pods.
+// ignoredKinds are well-known kinds without which the pods of a file still run, each with the
+// reason and an alternative. They cause warnings, since manifests for clusters have them beside
+// pods.
 var ignoredKinds = map[string]string{
 	"Service":                 "there are no service addresses; reach the pod at its IP, or publish a port of it with hostPort",
 	"Endpoints":               "there are no services; reach the pod at its IP, or publish a port of it with hostPort",
@@ -38,7 +38,7 @@ var ignoredKinds = map[string]string{
 	"PodDisruptionBudget":     "pods end when their manifests go",
 }
 
-// refusedKinds are well-known kinds whose authors rely on them, each with what to do instead.
+// refusedKinds are well-known kinds that cannot be ignored safely, each with an alternative.
 var refusedKinds = map[string]string{
 	"NetworkPolicy":                    "nothing would enforce it; use the firewall of this machine",
 	"ResourceQuota":                    "nothing would enforce it; set resources.limits in the pods",
@@ -52,15 +52,15 @@ var refusedKinds = map[string]string{
 	"Kustomization":                    "build it first: Berth reads what `kubectl kustomize` prints",
 }
 
-// ofKubernetes reports whether the version is one of Kubernetes itself: others have kinds of the
-// same names that are something else, such as the Service of serving.knative.dev. Its groups have a
-// name without a domain, or one below k8s.io.
+// ofKubernetes reports whether the version belongs to Kubernetes itself: other groups have
+// different kinds of the same names, such as the Service of serving.knative.dev. Kubernetes' groups
+// have a name without a domain, or one below k8s.io.
 func ofKubernetes(apiVersion string) bool {
 	group, _, ok := strings.Cut(apiVersion, "/")
 	return !ok || !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// other takes an object of a kind that is not run: it says why, and what to do instead.
+// other handles an object of an unsupported kind: it reports why, and an alternative.
 func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]any) {
 	known := kind
 	if !ofKubernetes(apiVersion) {
@@ -75,7 +75,7 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 	case d.Names == MangleNames:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods (apiVersion: v1, kind: Pod)", kind))
 	case known == "Namespace":
-		// Nothing is to be made: in run mode namespaces are only parts of names.
+		// Nothing to do: in run mode, namespaces are only parts of names.
 	case isIgnored:
 		d.warn(at, fmt.Sprintf("kind %q is ignored outside of a cluster: %s", kind, ignored))
 	case isRefused:
@@ -87,8 +87,8 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 	}
 }
 
-// explainTemplate says how a workload's pod template becomes a manifest: which containers it has
-// and what the workload would do besides.
+// explainTemplate describes how to turn a workload's pod template into a manifest: its containers,
+// and what else the workload would do.
 func explainTemplate(workload map[string]any, path string) string {
 	out := path
 	if names := containerNames(workload, path); len(names) > 0 {
@@ -112,7 +112,7 @@ func explainTemplate(workload map[string]any, path string) string {
 	return out
 }
 
-// containerNames returns the names of the template's containers, as far as they can be read.
+// containerNames returns the readable names of the template's containers.
 func containerNames(workload map[string]any, path string) []string {
 	containers, _ := member(workload, path+".spec.containers").([]any)
 	var names []string

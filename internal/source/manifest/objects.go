@@ -33,7 +33,7 @@ func newLocalObject(kind string) metav1.Object {
 	return nil
 }
 
-// versionOf returns the apiVersion of a kind that is accepted.
+// versionOf returns the apiVersion of an accepted kind.
 func versionOf(kind string) string {
 	switch kind {
 	case "RuntimeClass":
@@ -51,7 +51,7 @@ func namespaced(kind string) bool {
 	return kind != "RuntimeClass" && kind != "PersistentVolume" && kind != "CSIDriver" && kind != "ClusterTrustBundle"
 }
 
-// local takes one local object.
+// local decodes one local object.
 func (d *decoding) local(at Problem, kind string, object map[string]any) {
 	o := newLocalObject(kind)
 	canonical, ok := d.unmarshal(at, kind, object, o)

@@ -7,16 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// systemPriorities are the priority classes that each cluster has, with their values (Kubernetes
-// documentation, "Guaranteed Scheduling For Critical Add-On Pods").
+// systemPriorities are the built-in priority classes with their values (Kubernetes documentation,
+// "Guaranteed Scheduling For Critical Add-On Pods").
 var systemPriorities = map[string]int32{
 	"system-cluster-critical": 2_000_000_000,
 	"system-node-critical":    2_000_001_000,
 }
 
-// resolvePriority gives the pod the priority of its class, as the admission plugin Priority of an
-// API server does. A class that only a cluster has is refused, unless the pod says the value
-// itself.
+// resolvePriority sets the pod's priority to that of its class, as the API server's admission
+// plugin Priority does. It rejects other classes unless the pod sets the value itself.
 func resolvePriority(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	class := spec.PriorityClassName
 	value, known := systemPriorities[class]

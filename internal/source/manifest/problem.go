@@ -6,24 +6,24 @@ import (
 	"berth/internal/pod"
 )
 
-// Severity says what a problem did to its manifest.
+// Severity is the effect of a problem on its manifest.
 type Severity string
 
 const (
-	// SeverityError: the manifest, or its newest version, is refused.
+	// SeverityError: the manifest, or its newest version, is rejected.
 	SeverityError Severity = "error"
-	// SeverityWarning: the manifest is in force, but hardly as its author meant it.
+	// SeverityWarning: the manifest is in effect, but possibly not as its author intended.
 	SeverityWarning Severity = "warning"
 )
 
-// Problem is what is wrong with one manifest now.
+// Problem is a current problem of one manifest.
 type Problem struct {
 	Source pod.Source `json:"source"`
-	// Path is the file, folder or URL; "API server" for a pod of the API server.
+	// Path is the file, directory or URL; "API server" for a pod of the API server.
 	Path string `json:"path"`
-	// Document counts the documents of the file from 1; 0 stands for the file as a whole.
+	// Document is the number of the document in the file, from 1; 0 is the file as a whole.
 	Document int `json:"document,omitempty"`
-	// Namespace and Name are the object's, as far as they could be read.
+	// Namespace and Name are the object's, as far as they are readable.
 	Namespace string   `json:"namespace,omitempty"`
 	Name      string   `json:"name,omitempty"`
 	Severity  Severity `json:"severity"`

@@ -7,9 +7,9 @@ import (
 	"berth/internal/pod"
 )
 
-// findClusterReferences returns the references to what only a cluster has, each with what to do
-// instead. Run mode has ConfigMaps, Secrets and claims of its own, which manifests define: the pod
-// may refer to one that is still to come.
+// findClusterReferences returns the references to objects that only a cluster has, each with an
+// alternative. ConfigMaps, Secrets and claims are not among them: manifests define them in run
+// mode, possibly after the pod.
 func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	const (
 		noTokens = "needs an API server, which issues the tokens: remove it"
@@ -45,8 +45,8 @@ func findClusterReferences(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// findAPIReference returns the first kind of API object that the pod refers to, as the kubelet
-// names it, or "". Under the kubelet's rules a static pod refers to none.
+// findAPIReference returns the first kind of API object that the pod refers to, in the kubelet's
+// wording, or "". The kubelet does not allow such references in static pods.
 func findAPIReference(spec *v1.PodSpec) string {
 	if spec.ServiceAccountName != "" {
 		return "serviceaccounts"

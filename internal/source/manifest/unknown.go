@@ -15,11 +15,10 @@ import (
 // unknownField is a field that its object's type does not have.
 type unknownField struct {
 	path string
-	hint string // what was probably meant, in brackets and with a blank before it; "" if nothing is near
+	hint string // suggestion in brackets, with a leading blank; "" if there is none
 }
 
-// unknownFields takes the fields that the object's type does not have: it warns of them, or refuses
-// the object (false).
+// unknownFields warns of unknown fields, or rejects the object and returns false.
 func (d *decoding) unknownFields(at Problem, fields []unknownField) (ok bool) {
 	refused := d.Names == KeepNames && !d.AllowUnknownFields
 	var messages []string
@@ -47,8 +46,7 @@ func (d *decoding) unknownFields(at Problem, fields []unknownField) (ok bool) {
 	return true
 }
 
-// findUnknown returns the fields in the object that its type does not have, in the order of the
-// keys.
+// findUnknown returns the unknown fields of the object, in the order of the keys.
 func findUnknown(object map[string]any, root reflect.Type) []unknownField {
 	var found []unknownField
 	var visit func(v any, t reflect.Type, path string)
@@ -57,7 +55,7 @@ func findUnknown(object map[string]any, root reflect.Type) []unknownField {
 			t = t.Elem()
 		}
 		if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-			return // it has a form of its own
+			return // it has its own encoding
 		}
 		switch v := v.(type) {
 		case []any:
@@ -85,13 +83,13 @@ func findUnknown(object map[string]any, root reflect.Type) []unknownField {
 	return found
 }
 
-// hintField says what was probably meant by a name that stands at the path, where the type belongs:
-// another name, or another place. A place is said where the lines above or below have it, since
-// that is what a wrong indentation makes.
+// hintField suggests the intended field for an unknown name at the path, whose type is t: a similar
+// name, or another place. It prefers a place above or below the path, since wrong indentation
+// causes that.
 func hintField(name, path string, t, root reflect.Type) string {
 	names := fieldNames(t)
 	near := config.Nearest(name, names)
-	if near == "" { // a volume's secret has no name, but a secretName
+	if near == "" { // such as secret for a volume's secretName
 		if i := slices.IndexFunc(names, func(n string) bool {
 			return len(name) > 3 && strings.HasSuffix(strings.ToLower(n), strings.ToLower(name))
 		}); i >= 0 {
@@ -115,18 +113,17 @@ func hintField(name, path string, t, root reflect.Type) string {
 
 var listIndex = regexp.MustCompile(`\[\d+\]`)
 
-// isBelow reports whether the path leads through the one above.
+// isBelow reports whether path equals above or is below it.
 func isBelow(path, above string) bool {
 	rest, ok := strings.CutPrefix(path, above)
 	return ok && (above == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// maxDepth bounds how deep objects are looked through for the place of a field: no deeper one is
-// meant by a wrong indentation.
+// maxDepth limits the search for a field's place: wrong indentation does not lead deeper.
 const maxDepth = 5
 
 // findPlaces returns the paths of the objects below the type that have a field of the name, the
-// shortest first. Of a list that is "containers[]".
+// shortest first. A list is written as "containers[]".
 func findPlaces(name string, root reflect.Type) []string {
 	type object struct {
 		path string
@@ -159,7 +156,7 @@ func findPlaces(name string, root reflect.Type) []string {
 	return places
 }
 
-// fieldNames returns the names of the struct's fields in JSON, in order.
+// fieldNames returns the JSON names of the struct's fields, sorted.
 func fieldNames(t reflect.Type) []string {
 	var names []string
 	for i := range t.NumField() {

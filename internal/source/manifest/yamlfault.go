@@ -13,7 +13,7 @@ import (
 
 var (
 	yamlLine = regexp.MustCompile(`\bline (\d+):`)
-	// The parser prints the Go values of keys that cannot be any.
+	// The parser prints the Go values of invalid keys.
 	objectKey = regexp.MustCompile(`(?s)^invalid map key: .*`)
 	nullKey   = regexp.MustCompile(`(?s)^unsupported map key of type: .*`)
 )
@@ -38,7 +38,7 @@ func (d document) explainYAML(messages []string) string {
 	return "invalid YAML: " + joinMessages(out)
 }
 
-// lineNumber returns the number of the line that the parser's message names, 0 if it names none.
+// lineNumber returns the line number in the parser's message, 0 if it has none.
 func lineNumber(message string) int {
 	m := yamlLine.FindStringSubmatch(message)
 	if m == nil {
@@ -51,14 +51,13 @@ func lineNumber(message string) int {
 	return n
 }
 
-// yamlFault is a fault of YAML's form: the line that the author has to change, and how.
+// yamlFault is a syntax error: how to find the line to change, and how to change it.
 type yamlFault struct {
-	said string // the parser's words
-	// line returns the number of the line, given that which each of two parsers names. One names
-	// where it stopped, the other where it began with what it could not end; both count some from
-	// 0.
+	said string // the parser's message
+	// line returns the line to change from the line numbers of two parsers: one reports where it
+	// stopped, the other where the unfinished construct began; both count some from 0.
 	line func(stopped, began int) int
-	// hint says what to do about the line, "" if that is not known.
+	// hint returns how to change the line, "" if unknown.
 	hint func(line string) string
 }
 
@@ -104,8 +103,8 @@ func hintCharacter(line string) string {
 	return "put text that begins with such a character in quotes"
 }
 
-// explainSyntax returns what the parser says of text that is no YAML, with the line that its author
-// has to change and what is wrong there.
+// explainSyntax returns the parser's message for invalid YAML, with the line to change and what is
+// wrong there.
 func (d document) explainSyntax(message string) string {
 	stopped := lineNumber(message)
 	i := slices.IndexFunc(yamlFaults, func(f yamlFault) bool { return strings.Contains(message, f.said) })
@@ -118,7 +117,7 @@ func (d document) explainSyntax(message string) string {
 	}
 	lines := slices.Collect(yamlLines(d.text))
 	n := min(max(1, fault.line(stopped, began)), len(lines))
-	for n > 1 && len(bytes.TrimSpace(lines[n-1])) == 0 { // the end of the text, behind what is missing
+	for n > 1 && len(bytes.TrimSpace(lines[n-1])) == 0 { // skip blank lines at the end
 		n--
 	}
 	message = yamlLine.ReplaceAllLiteralString(message, fmt.Sprintf("line %d:", n))

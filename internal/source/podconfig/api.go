@@ -14,10 +14,10 @@ import (
 	"berth/internal/source/validation"
 )
 
-// apiPath stands for the manifest of a pod that the API server has.
+// apiPath is the path of problems with pods from the API server.
 const apiPath = "API server"
 
-// pathOf returns where a problem of the pod is to be mended.
+// pathOf returns where a problem of the pod is to be fixed.
 func pathOf(src pod.Source, p *v1.Pod) string {
 	if src == pod.APISource {
 		return apiPath
@@ -25,27 +25,26 @@ func pathOf(src pod.Source, p *v1.Pod) string {
 	return p.Annotations[pod.ManifestAnnotation]
 }
 
-// PodWatch follows the pods that the API server has bound to this node.
+// PodWatch watches the pods that are bound to this node in the API server.
 type PodWatch interface {
-	// Run follows them until ctx is done.
+	// Run watches them until ctx is done.
 	Run(ctx context.Context) error
-	// List returns the pods. They are shared, and without managedFields; one that has not changed
-	// is the same pointer as before. synced is false before the API server's first list is
-	// complete: they are none then, or what is known of an earlier time, of which pods may start
-	// and none that is missing ends.
+	// List returns the pods. They are shared and have no managedFields; an unchanged pod is the
+	// same pointer as before. synced is false until the API server's first list is complete: then
+	// the list is empty or a cached one, whose pods may start, but a missing pod must not be
+	// terminated.
 	List() (pods []*v1.Pod, synced bool)
 }
 
-// apiSource hands over the pods that the API server has bound to this node, without those that
-// cannot be told apart by their names. Everything else of a pod was checked by the API server,
-// which may know newer fields and rules than the agent. Differs from the kubelet, which checks
-// nothing of these pods.
+// apiSource provides the pods that are bound to this node in the API server, without those that
+// have no valid identity. The API server has validated all else, possibly with newer fields and
+// rules than the agent's. Differs from the kubelet, which does not validate these pods.
 type apiSource struct {
 	watch func(changed func()) PodWatch
 
-	pods    []*v1.Pod                    // as they came last
-	refused map[*v1.Pod]manifest.Problem // those of them that are refused
-	taken   []*v1.Pod                    // what was handed over last
+	pods    []*v1.Pod                    // the last list
+	refused map[*v1.Pod]manifest.Problem // the rejected pods of the last list
+	taken   []*v1.Pod                    // the last set handed over
 }
 
 func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
@@ -67,8 +66,8 @@ func (s *apiSource) run(ctx context.Context, handOver func(snapshot)) error {
 	return g.Wait()
 }
 
-// check refuses the pods without an identity. A pod that was taken and has become such a one stays
-// as it was.
+// check rejects pods without a valid identity. An accepted pod whose identity becomes invalid keeps
+// its last version.
 func (s *apiSource) check(pods []*v1.Pod) snapshot {
 	head, tail := commonEnds(s.pods, pods, func(a, b *v1.Pod) bool { return a == b })
 	before, out := s.refused, snapshot{pods: make([]*v1.Pod, 0, len(pods))}
@@ -92,7 +91,7 @@ func (s *apiSource) check(pods []*v1.Pod) snapshot {
 	return out
 }
 
-// refusal returns why the pod is refused, if it is.
+// refusal returns why the pod is rejected, if it is.
 func refusal(p *v1.Pod) (manifest.Problem, bool) {
 	errs := validation.ValidateIdentity(p)
 	if len(errs) == 0 {
@@ -101,7 +100,7 @@ func refusal(p *v1.Pod) (manifest.Problem, bool) {
 	out := manifest.Problem{Source: pod.APISource, Path: apiPath, Severity: manifest.SeverityError}
 	out.Message = fmt.Sprintf("pod %q of namespace %q: %v", validation.Shorten(p.Name), validation.Shorten(p.Namespace), errs[0])
 	if len(utilvalidation.IsDNS1123Subdomain(p.Name)) == 0 && len(utilvalidation.IsDNS1123Label(p.Namespace)) == 0 {
-		out.Namespace, out.Name = p.Namespace, p.Name // what is looked up by it is kept under it
+		out.Namespace, out.Name = p.Namespace, p.Name // store the problem under a valid name only
 	}
 	return out, true
 }

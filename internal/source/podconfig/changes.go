@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// fewChanges is how many changed fields the journal names.
+	// fewChanges limits the changed fields in a journal entry.
 	fewChanges = 5
-	// longestValue is how many bytes of a value the journal shows.
+	// longestValue limits the bytes of a value in the journal.
 	longestValue = 60
 )
 
-// private are fields whose values may be secrets: of them the journal says that they changed.
+// private are fields whose values may be secrets: the journal names only the fields.
 var private = map[string]bool{
 	"env": true, "command": true, "args": true, "annotations": true, "httpHeaders": true, "volumeAttributes": true, "options": true,
 }
@@ -51,20 +51,20 @@ func joinChange(path, was, is string) string {
 	return fmt.Sprintf("%s %s → %s", path, was, is)
 }
 
-// asJSON returns the object as JSON has it.
+// asJSON returns the generic JSON form of the object.
 func asJSON(object any) (out any) {
 	b, err := json.Marshal(object)
 	if err == nil {
 		err = json.Unmarshal(b, &out)
 	}
 	if err != nil {
-		return nil // API types are always written and read
+		return nil // unreachable: API types are valid JSON
 	}
 	return out
 }
 
-// collectChanges calls add for each field that differs, "" for a value that is not there. Items of
-// lists are compared by their names where they have some.
+// collectChanges calls add for each field that differs, with "" for a missing value. List items are
+// compared by name if they have names.
 func collectChanges(was, is any, path string, add func(path, was, is string)) {
 	a, b := itemsOf(was), itemsOf(is)
 	if a == nil || b == nil {
@@ -87,8 +87,8 @@ func collectChanges(was, is any, path string, add func(path, was, is string)) {
 	}
 }
 
-// itemsOf returns the fields of an object, or the items of a list of objects with names, by how
-// they are written behind their path; nil for anything else.
+// itemsOf returns the fields of an object, or the items of a list of named objects, by path suffix;
+// nil for anything else.
 func itemsOf(v any) map[string]any {
 	out := map[string]any{}
 	switch v := v.(type) {
@@ -111,20 +111,20 @@ func itemsOf(v any) map[string]any {
 	return out
 }
 
-// fullText is a value as JSON, "" for none.
+// fullText returns a value as JSON, "" for none.
 func fullText(v any) string {
 	if v == nil {
 		return ""
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
-		return "" // what came from JSON can be written
+		return "" // unreachable: the value came from JSON
 	}
 	return string(b)
 }
 
-// valueText is a value as the journal shows it: of one with parts, which may hold anything, only
-// that it is there.
+// valueText returns a value for the journal: for an object or list, which may contain secrets, only
+// the size.
 func valueText(v any) string {
 	switch v.(type) {
 	case map[string]any, []any:

@@ -1,25 +1,25 @@
-// Package podconfig (PodConfig) knows the desired pods: sources hand over their sets, one merge
-// delivers the changes.
+// Package podconfig (PodConfig) holds the desired pods: sources hand over their sets, and one merge
+// computes the changes.
 //
 //	files ──────► file source ─┐
-//	URLs ───────► HTTP source ─┼─ complete set ──► handOver ──► Take: mergeSource ──► []pod.PodUpdate ──► syncLoop
+//	URLs ───────► HTTP source ─┼─ complete set ─► handOver ─► Take: mergeSource ─► syncLoop
 //	API server ─► API source ──┘
 //
-// Each source hands over its complete set whenever it changes. The operations are computed when the
-// loop takes them, from what it was last given and the newest set: a source never waits for the
-// loop, nothing is queued, and a pod that came and went between two Takes is nothing.
+// Each source hands over its complete set whenever it changes. Take computes the operations from
+// the previously delivered and the newest set: a source never waits for the loop, nothing is
+// queued, and a pod that is added and removed between two calls of Take is never delivered.
 //
-// In run mode manifests define ConfigMaps, Secrets and claims, too. They take the same way, and are
-// handed over by Take just before the pods.
+// In run mode, manifests also define ConfigMaps, Secrets and claims. Take publishes them just
+// before the pods.
 //
-// A manifest that turns bad, or that cannot be read, keeps the objects that it stood for; they are
-// kept on disk too, so that this holds when the agent starts. Only a good reading ends a pod: a
-// file that is gone, or a valid answer without it.
+// A manifest that becomes invalid or unreadable keeps its last good objects; they are also
+// persisted, so that this holds across restarts. Only a successful read removes a pod: a deleted
+// file, or a valid response without the pod.
 //
-// Owns: the set of pods that the sources want, the local objects of run mode, the last good version
-// of each manifest.
-// Reads: files, folders and URLs of manifests; its kept versions of them; a watch of the API
+// Owns: the desired pods of all sources, the local objects of run mode, the last good version of
+// each manifest.
+// Reads: files, directories and URLs of manifests; their persisted versions; a watch of the API
 // server's pods of this node.
-// Never: changes a pod that was handed out, talks to the runtime, blocks a source on the loop or
-// the loop on a source.
+// Never: changes a pod that was handed out, calls the runtime, blocks a source on the loop or the
+// loop on a source.
 package podconfig

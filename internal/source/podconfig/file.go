@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// quiet is how long a path must have been left alone before it is read, and how often the file
-	// source looks at most. A file that is being written is thus read once, after its last byte,
-	// and a thousand new files cost a few passes.
+	// quiet is how long a path must have no events before it is read, and the minimum interval of
+	// scans. A file is thus read once after its last write, and a thousand new files cost few
+	// scans.
 	quiet = 10 * time.Millisecond
-	// patience bounds how long looking everywhere can be put off by ever new events.
+	// patience limits how long events can delay a full scan.
 	patience = 200 * time.Millisecond
-	// maxLooks bounds how often a scan is repeated because new folders had to be watched.
+	// maxLooks limits how often a scan is repeated because new directories had to be watched.
 	maxLooks = 8
 )
 
-// fileSource reads manifests from files and folders. An event or a timer only makes it look; what
-// it then sees is all it knows. All fields from roots on belong to the goroutine of run.
+// fileSource reads manifests from files and directories. Events and timers only trigger scans; its
+// state comes from scans alone. All fields from roots on belong to the goroutine of run.
 type fileSource struct {
 	log      *slog.Logger
 	decode   func(from manifest.Origin, content []byte) manifest.Decoded
@@ -40,21 +40,21 @@ type fileSource struct {
 	watches watches
 	wanted  interests // as of the last scan
 
-	touched    map[target]time.Time // entries with events, and when the last one came
-	lastAsked  time.Time            // when last something asked for a look at everything; zero if nothing did since the last one
-	firstAsked time.Time            // when first something did
+	touched    map[target]time.Time // entries with events, and the time of the last one
+	lastAsked  time.Time            // last request of a full scan; zero: none is pending
+	firstAsked time.Time            // first such request
 	dirty      bool                 // something changed since the last hand-over
 	handed     bool                 // a set was handed over
-	complete   bool                 // a complete one was
-	unwatched  bool                 // the watcher could not be opened, which was told
+	complete   bool                 // a complete set was handed over
+	unwatched  bool                 // the failure to open the watcher was logged
 }
 
-// root is one path that the source was given.
+// root is one configured path.
 type root struct {
 	path     string
 	files    fileList
 	problems []manifest.Problem // of the path as a whole
-	known    bool               // it was seen completely at least once
+	known    bool               // it was read completely at least once
 }
 
 // target is an entry of a root.
@@ -63,7 +63,7 @@ type target struct {
 	path string
 }
 
-// newFileSource returns the source of the files and folders.
+// newFileSource returns the source of the files and directories.
 func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names, AllowUnknownFields: cfg.AllowUnknownFields}
 	if cfg.KubeletLogs != "" {
@@ -78,7 +78,8 @@ func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 		lastGood: newLastGood(cfg.StateDir, pod.FileSource, d, cfg.Log),
 	}
 	for _, p := range paths {
-		// Identity holds the path: an agent started again from another folder must know its pods.
+		// The path is part of the identity: an agent that restarts in another directory must
+		// recognize its pods.
 		abs, err := filepath.Abs(p)
 		if err != nil {
 			return nil, fmt.Errorf("path %q: %w", p, err)
@@ -97,7 +98,7 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 
 	look := func(scan func(context.Context)) {
 		if s.dirty {
-			s.handOver(handOver) // without what was deleted, which the scan may find again
+			s.handOver(handOver) // without deleted files, which the scan may find again
 		}
 		scan(ctx)
 		if ctx.Err() == nil && (s.dirty || !s.handed) {
@@ -108,7 +109,7 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 
 	rescan := time.NewTicker(s.rescan)
 	defer rescan.Stop()
-	var due <-chan time.Time // set while something waits for its quiet time
+	var due <-chan time.Time // set while a request waits for its quiet time
 	for ctx.Err() == nil {
 		if due == nil && (len(s.touched) > 0 || !s.lastAsked.IsZero()) {
 			due = time.After(quiet)
@@ -139,7 +140,7 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 	return nil
 }
 
-// handOver hands over what the source knows now.
+// handOver hands over the current set.
 func (s *fileSource) handOver(handOver func(snapshot)) {
 	s.dirty, s.handed = false, true
 	n := s.collect()
@@ -154,7 +155,7 @@ func (s *fileSource) openWatcher() {
 	s.watches = watches{log: s.log, active: map[string]folderID{}, failed: map[string]struct{}{}}
 	w, err := s.watch()
 	if err != nil {
-		if !s.unwatched { // once: it is tried at each rescan
+		if !s.unwatched { // once: it is retried at each rescan
 			s.log.Warn("cannot watch manifests; changes are seen at the next rescan only", "rescan", s.rescan, "error", err)
 		}
 		s.unwatched = true
@@ -173,17 +174,17 @@ func (s *fileSource) closeWatcher() {
 	s.watches.w = nil
 }
 
-// note remembers what an event asks to look at. A manifest that was deleted is forgotten at once:
-// when a look finds one in its place, it is another one, whatever it says.
-// Differs from the kubelet: a manifest that is moved away counts as gone only if a look does not
-// find one in its place, since editors save a file so.
+// note records what an event asks to scan. A deleted manifest is dropped at once: a file that a
+// scan finds in its place is another manifest, whatever its content.
+// Differs from the kubelet: a manifest that is moved away is removed only if a scan finds no file
+// in its place, since editors save files by moving them.
 func (s *fileSource) note(e inotify.Event, now time.Time) {
 	if e.Err != nil {
 		s.log.Debug("events of manifests were lost; looking at everything", "error", e.Err)
 		s.inspectAgain(now)
 		return
 	}
-	if s.wanted[e.Path] != nil { // the folder itself was removed, moved or its mode changed
+	if s.wanted[e.Path] != nil { // the directory itself was removed, moved or its mode changed
 		s.inspectAgain(now)
 	}
 	folder, name := filepath.Split(e.Path)
@@ -206,7 +207,7 @@ func (s *fileSource) note(e inotify.Event, now time.Time) {
 	}
 }
 
-// scanTouched looks at what had events and has been quiet since.
+// scanTouched scans entries that had events and have been quiet since.
 func (s *fileSource) scanTouched(ctx context.Context) {
 	now := time.Now()
 	if !s.lastAsked.IsZero() && (now.Sub(s.lastAsked) >= quiet || now.Sub(s.firstAsked) >= patience) {
@@ -223,12 +224,12 @@ func (s *fileSource) scanTouched(ctx context.Context) {
 		delete(s.touched, t)
 		s.inspect(t.root, t.path)
 		if f := t.root.files.at(t.path); f != nil && len(f.places) > 0 {
-			s.inspectAgain(now) // a link: the folders on its way may have to be watched
+			s.inspectAgain(now) // a link: the directories on its way may have to be watched
 		}
 	}
 }
 
-// scanAll looks at everything. Files that have not changed are not read.
+// scanAll scans everything. Unchanged files are not read.
 func (s *fileSource) scanAll(ctx context.Context) {
 	s.lastAsked, s.firstAsked = time.Time{}, time.Time{}
 	for range maxLooks {
@@ -240,8 +241,8 @@ func (s *fileSource) scanAll(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// What happened between a look and the watch of a folder has no event: after a new watch
-		// everything is looked at again.
+		// Changes between a scan and the watch of a directory have no event: scan again after a new
+		// watch.
 		s.wanted = s.computeInterests()
 		if s.watches.ensure(s.wanted) == 0 {
 			return
@@ -249,7 +250,7 @@ func (s *fileSource) scanAll(ctx context.Context) {
 	}
 }
 
-// computeInterests returns the folders whose events matter.
+// computeInterests returns the directories whose events matter.
 func (s *fileSource) computeInterests() interests {
 	in := interests{}
 	for _, r := range s.roots {
@@ -258,7 +259,8 @@ func (s *fileSource) computeInterests() interests {
 			last := places[len(places)-1]
 			places = places[:len(places)-1]
 			if fi, err := os.Stat(path); err == nil && fi.IsDir() {
-				in.folder(path).roots = append(in.folder(path).roots, r) // its own events tell when the folder itself goes
+				// Its own events report its removal.
+				in.folder(path).roots = append(in.folder(path).roots, r)
 			} else {
 				names := in.folder(last.folder).names
 				names[last.name] = append(names[last.name], r)
@@ -272,7 +274,7 @@ func (s *fileSource) computeInterests() interests {
 	return in
 }
 
-// scanRoot brings the root's files up to date.
+// scanRoot updates the root's files.
 func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 	fi, err := os.Stat(r.path)
 	switch {
@@ -323,8 +325,8 @@ func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 	}
 }
 
-// inspect brings one file of the root up to date. It reports false when that has to wait, because
-// the file is being written: it stays what it was, and everything is looked at again soon.
+// inspect updates one file of the root. It returns false if the file is being written: then the
+// file keeps its state, and a full scan follows soon.
 func (s *fileSource) inspect(r *root, path string) bool {
 	old := r.files.at(path)
 	f, isManifest, err := s.read(path, old)
@@ -344,7 +346,7 @@ func (s *fileSource) inspect(r *root, path string) bool {
 	return true
 }
 
-// inspectAgain asks for a look at everything after the quiet time.
+// inspectAgain requests a full scan after the quiet time.
 func (s *fileSource) inspectAgain(now time.Time) {
 	if s.lastAsked.IsZero() {
 		s.firstAsked = now

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// fileList are the files of a root, in lexical order of their paths.
+// fileList holds the files of a root, sorted by path.
 type fileList []listedFile
 
 type listedFile struct {
@@ -17,7 +17,7 @@ func (l fileList) find(path string) (i int, found bool) {
 	return slices.BinarySearchFunc(l, path, func(f listedFile, path string) int { return cmp.Compare(f.path, path) })
 }
 
-// at returns the file of this path; nil if there is none.
+// at returns the file with this path, or nil.
 func (l fileList) at(path string) *file {
 	if i, found := l.find(path); found {
 		return l[i].file
@@ -25,7 +25,6 @@ func (l fileList) at(path string) *file {
 	return nil
 }
 
-// set adds the file, or replaces the one with its path.
 func (l *fileList) set(path string, f *file) {
 	i, found := l.find(path)
 	if !found {

@@ -10,7 +10,7 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// setKnown notes that the root was seen completely.
+// setKnown marks the root as read completely.
 func (s *fileSource) setKnown(r *root) {
 	if !r.known {
 		r.known = true
@@ -18,7 +18,7 @@ func (s *fileSource) setKnown(r *root) {
 	}
 }
 
-// forget drops the files that are not among the kept paths.
+// forget drops the files whose paths are not in keep.
 func (s *fileSource) forget(r *root, keep map[string]struct{}) {
 	for _, f := range slices.Clone(r.files) {
 		if _, ok := keep[f.path]; !ok {
@@ -27,7 +27,7 @@ func (s *fileSource) forget(r *root, keep map[string]struct{}) {
 	}
 }
 
-// dropEntry forgets the manifests that an entry of a watched folder was.
+// dropEntry drops the manifests of an entry of a watched directory.
 func (s *fileSource) dropEntry(in *interest, name string) {
 	for _, r := range in.names[name] {
 		s.drop(r, r.path)
@@ -37,7 +37,7 @@ func (s *fileSource) dropEntry(in *interest, name string) {
 	}
 }
 
-// drop forgets a file that the root has no more, if it had it.
+// drop drops a file from the root, and its persisted version if no other root has it.
 func (s *fileSource) drop(r *root, path string) {
 	if r.files.at(path) == nil {
 		return
@@ -49,7 +49,7 @@ func (s *fileSource) drop(r *root, path string) {
 	}
 }
 
-// forgetDeparted forgets the versions kept of files that went while no agent ran.
+// forgetDeparted drops the persisted versions of files that were deleted while no agent ran.
 func (s *fileSource) forgetDeparted() {
 	var present []string
 	for _, r := range s.roots {
@@ -71,10 +71,11 @@ func (s *fileSource) problem(path string, severity manifest.Severity, message st
 	return manifest.Problem{Source: pod.FileSource, Path: path, Severity: severity, Message: message}
 }
 
-// maxFolders bounds how many folders of a folder are named.
+// maxFolders limits how many subdirectories a message names.
 const maxFolders = 3
 
-// unreadFolders says which folders of the root are not read: all that are no roots themselves.
+// unreadFolders reports the subdirectories of the root that are not read: all that are not roots
+// themselves.
 func (s *fileSource) unreadFolders(r *root, folders []string) []manifest.Problem {
 	folders = slices.DeleteFunc(folders, func(folder string) bool {
 		return slices.ContainsFunc(s.roots, func(r *root) bool { return r.path == folder })
@@ -93,8 +94,8 @@ func (s *fileSource) unreadFolders(r *root, folders []string) []manifest.Problem
 	return []manifest.Problem{s.problem(r.path, manifest.SeverityWarning, "folders in it are not read: "+text+"; name those that hold manifests beside it")}
 }
 
-// collect returns the complete set: root by root, file by file in lexical order, a file reached
-// through two roots once.
+// collect returns the complete set: root by root, files sorted by path, without duplicates of files
+// in two roots.
 func (s *fileSource) collect() snapshot {
 	var out snapshot
 	seen := map[string]struct{}{}

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// loudFailures is how many failures of a URL in a row are logged as warnings.
+	// loudFailures is how many consecutive failures of a URL are logged as warnings.
 	loudFailures = 3
-	// retryFirst is how long a URL is left alone after its first failure. It doubles with each
-	// further one, up to the period.
+	// retryFirst is the delay after the first failure of a URL. It doubles with each further one,
+	// up to the period.
 	retryFirst = time.Second
-	// retryPatience is how many periods a server can ask to be left alone.
+	// retryPatience limits a server's Retry-After, in periods.
 	retryPatience = 5
 )
 
-// httpSource reads manifests from URLs, each in a goroutine of its own. Nothing but a valid answer
-// changes or ends a pod.
+// httpSource reads manifests from URLs, each in its own goroutine. Only a valid response changes or
+// removes a pod.
 type httpSource struct {
 	log      *slog.Logger
 	decode   func(from manifest.Origin, content []byte) manifest.Decoded
@@ -32,7 +32,7 @@ type httpSource struct {
 	lastGood *lastGood
 	client   *http.Client
 	// header is sent with each request. Differs from the kubelet, which logs the values: they hold
-	// tokens, and are never shown here.
+	// tokens and are never logged here.
 	header http.Header
 	poll   time.Duration
 	pages  []*page
@@ -60,7 +60,7 @@ func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 	return s, nil
 }
 
-// run asks the URLs until ctx is done.
+// run polls the URLs until ctx is done.
 func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
 	defer s.lastGood.open(ctx)()
 	defer s.client.CloseIdleConnections()
@@ -96,7 +96,7 @@ func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
 			if n.answered && !answered[n.page] {
 				answered[n.page] = true
 				if unanswered--; unanswered == 0 {
-					s.lastGood.forgetOthers(s.pageNames()) // of URLs that the configuration has no more
+					s.lastGood.forgetOthers(s.pageNames()) // URLs that are no longer configured
 				}
 			}
 		}
@@ -114,10 +114,10 @@ func collectPages(standings []standing) snapshot {
 	return out
 }
 
-// restore gives each page what was kept of it on disk, which stands until the page answers. It
-// counts as known then: its pods are all that can be there. So does a page of which nothing was
-// kept, as it has never had pods; but not if something was kept that cannot be used or belongs to a
-// URL that has gone, since its pods may be running.
+// restore loads the persisted version of each page, which is valid until the page responds. The
+// page then counts as known: it can have no other running pods. A page without a persisted version
+// also counts as known, as it never had pods; but not if a persisted version is unusable or belongs
+// to a removed URL, since its pods may be running.
 func (s *httpSource) restore() {
 	safe := s.lastGood.listed && !s.lastGood.hasOthers(s.pageNames())
 	for _, p := range s.pages {
@@ -138,7 +138,7 @@ func (s *httpSource) pageNames() []string {
 	return names
 }
 
-// follow asks for the page until ctx is done, and publishes what it stands for when that changes.
+// follow polls the page until ctx is done, and publishes its standing when that changes.
 func (s *httpSource) follow(ctx context.Context, p *page, publish func(standing)) {
 	var published *standing
 	for {
@@ -166,8 +166,7 @@ func (s *httpSource) follow(ctx context.Context, p *page, publish func(standing)
 	}
 }
 
-// fail notes that the page could not be read, and returns what it stands for: what it stood for
-// before.
+// fail records a failed request, and returns the unchanged objects of the page with the problem.
 func (s *httpSource) fail(ctx context.Context, p *page, err error) standing {
 	p.failures++
 	level := slog.LevelWarn
@@ -180,7 +179,7 @@ func (s *httpSource) fail(ctx context.Context, p *page, err error) standing {
 	return standing{Decoded: now, known: p.known}
 }
 
-// succeed takes an answer, and returns what the page stands for now.
+// succeed processes a response, and returns the page's new standing.
 func (s *httpSource) succeed(p *page, a answer) standing {
 	if p.failures > 0 {
 		s.log.Info("a URL of manifests can be read again", "url", p.name, "failures", p.failures)
@@ -200,8 +199,7 @@ func (s *httpSource) succeed(p *page, a answer) standing {
 		if a.isHTML {
 			now = manifest.Decoded{Problems: []manifest.Problem{s.problem(p, manifest.SeverityError, "answers with an HTML page, not with a manifest: is there a URL of the file itself?")}}
 		} else if s.names == manifest.MangleNames && len(now.Objects) > 0 {
-			// As the kubelet has it; `berth run` treats the documents of a URL like those of a
-			// file.
+			// As in the kubelet; `berth run` treats the documents of a URL like those of a file.
 			now.Objects = nil
 			now.Problems[bad].Message += "; nothing of the answer is taken"
 		}
@@ -215,8 +213,8 @@ func (s *httpSource) problem(p *page, severity manifest.Severity, message string
 	return manifest.Problem{Source: pod.HTTPSource, Path: p.name, Severity: severity, Message: message}
 }
 
-// nextRequest returns how long a URL is left alone after so many failures in a row, when the server
-// asked for patience.
+// nextRequest returns the delay until the next request after consecutive failures; patience is the
+// server's Retry-After.
 func nextRequest(period time.Duration, failures int, patience time.Duration) time.Duration {
 	if failures == 0 {
 		return period

@@ -16,38 +16,37 @@ import (
 )
 
 const (
-	// requestTimeout bounds a request with its redirects and its whole answer.
+	// requestTimeout limits a request including redirects and response body.
 	requestTimeout = 10 * time.Second
-	// maxRedirects is how often a request may be redirected.
+	// maxRedirects limits the redirects of a request.
 	maxRedirects = 10
-	// maxReason is how much of an error's text is shown; a server can put its own words into some.
+	// maxReason limits the shown bytes of an error, which may contain text from the server.
 	maxReason = 300
 )
 
 var errSlow = fmt.Errorf("there is no complete answer within %v", requestTimeout)
 
-// answer is what a URL said.
+// answer is a response of a URL.
 type answer struct {
-	unchanged bool // the server says that it is what it was
+	unchanged bool // 304 Not Modified
 	content   []byte
 	validators
 	isHTML     bool
-	retryAfter time.Duration // how long the server asks to be left alone; set with an error too
+	retryAfter time.Duration // the server's Retry-After; set with an error too
 }
 
-// newTransport returns the transport of a source that was given none.
+// newTransport returns the default transport.
 func newTransport() http.RoundTripper {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: requestTimeout,
 		MaxIdleConnsPerHost: 1,
-		IdleConnTimeout:     2 * time.Minute, // longer than the period as a rule: a handshake costs more than a connection
+		IdleConnTimeout:     2 * time.Minute, // above most poll periods, to save handshakes
 	}
 }
 
-// canonicalHeader returns a copy of the header in which it does not matter how the names are
-// spelled.
+// canonicalHeader returns a copy of the header with canonical names.
 func canonicalHeader(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
@@ -58,9 +57,9 @@ func canonicalHeader(h http.Header) http.Header {
 	return out
 }
 
-// fetch asks for the page. Everything but a complete answer of status 200, or 304 where that was
-// asked for, is an error. Errors have the same text whenever they have the same cause, and show
-// neither credentials nor header values.
+// fetch requests the page. Anything but a complete response of status 200, or 304 to a conditional
+// request, is an error. Errors with the same cause have the same text, and contain neither
+// credentials nor header values.
 func (s *httpSource) fetch(ctx context.Context, p *page) (answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
 	defer cancel()
@@ -70,7 +69,7 @@ func (s *httpSource) fetch(ctx context.Context, p *page) (answer, error) {
 	}
 	req.Header = s.header.Clone()
 	if host := req.Header.Get("Host"); host != "" {
-		req.Host = host // the field of the header is not looked at
+		req.Host = host // net/http ignores the Host header field
 	}
 	if req.Header.Get("User-Agent") == "" {
 		req.Header.Set("User-Agent", "berth")
@@ -112,7 +111,7 @@ func setIfAny(h http.Header, name, value string) {
 	}
 }
 
-// checkRedirect ends loops, and keeps what was configured for a server from others.
+// checkRedirect stops loops and downgrades to http, and removes configured headers for other hosts.
 func (s *httpSource) checkRedirect(next *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
 		return fmt.Errorf("the server redirects more than %d times", maxRedirects)
@@ -129,13 +128,13 @@ func (s *httpSource) checkRedirect(next *http.Request, via []*http.Request) erro
 	return nil
 }
 
-// explainRequest returns the cause of a failed request without what differs from one attempt to the
-// next, such as local ports.
+// explainRequest returns the cause of a failed request without details that change between
+// attempts, such as local ports.
 func explainRequest(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errSlow) {
 		return errSlow
 	}
-	if urlErr, ok := errors.AsType[*url.Error](err); ok { // it names the URL, which the problem does
+	if urlErr, ok := errors.AsType[*url.Error](err); ok { // it repeats the URL of the problem
 		err = urlErr.Err
 	}
 	var dnsErr *net.DNSError
@@ -162,7 +161,7 @@ func explainRequest(ctx context.Context, err error) error {
 	return err
 }
 
-// parseRetryAfter returns the wait that the field asks for (RFC 9110, section 10.2.3), 0 for none.
+// parseRetryAfter returns the delay of a Retry-After field (RFC 9110, section 10.2.3), 0 for none.
 func parseRetryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

@@ -14,38 +14,37 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// page is one URL and what is known of it. The fields from answered on belong to the goroutine that
-// follows it.
+// page is one URL with its state. The fields from answered on belong to the goroutine of follow.
 type page struct {
-	// name is the URL without user, password and fragment: how it is shown, and what is part of its
-	// pods' identity.
+	// name is the URL without user, password and fragment. It is used in messages and in its pods'
+	// identity.
 	name string
-	url  string // what is asked for
+	url  string // the requested URL
 
-	answered bool // with a status of 200, since the agent started
-	standing      // as of the last such answer; before, what was kept on disk
+	answered bool // with status 200, since the agent started
+	standing      // of the last such response; before that, the persisted one
 	validators
-	sum      [32]byte // of the last such answer
-	failures int      // in a row
+	sum      [32]byte // of the last such response
+	failures int      // consecutive
 }
 
 // standing is what a page contributes to the source.
 type standing struct {
 	manifest.Decoded
-	known bool // the page's pods are known: it does not keep the source from being seen
+	known bool // the page's pods are known, so it does not delay SeenAllSources
 }
 
 // validators make a request conditional (RFC 9110, section 8.8).
 type validators struct{ etag, lastModified string }
 
-// CheckPaths refuses what New would refuse of Config.Paths. The error shows no credentials.
+// CheckPaths validates Config.Paths like New. The error contains no credentials.
 func CheckPaths(paths []string) error {
 	_, urls := splitPaths(paths)
 	_, err := parseURLs(urls)
 	return err
 }
 
-// splitPaths tells URLs from files and folders.
+// splitPaths separates URLs from files and directories.
 func splitPaths(paths []string) (files, urls []string) {
 	for _, p := range paths {
 		if strings.Contains(p, "://") {
@@ -57,7 +56,7 @@ func splitPaths(paths []string) (files, urls []string) {
 	return files, urls
 }
 
-// parseURL returns the page of a URL. Its errors show no credentials.
+// parseURL returns the page of a URL. Its errors contain no credentials.
 func parseURL(given string) (*page, error) {
 	u, err := url.Parse(given)
 	switch {
@@ -75,10 +74,10 @@ func parseURL(given string) (*page, error) {
 
 var credentials = regexp.MustCompile(`//.*@`)
 
-// hideCredentials hides all of a text that may be the credentials of a URL.
+// hideCredentials masks everything that may be credentials of a URL.
 func hideCredentials(text string) string { return credentials.ReplaceAllString(text, "//***@") }
 
-// parseURLs returns the pages of the URLs, each once.
+// parseURLs returns the pages of the URLs without duplicates.
 func parseURLs(given []string) ([]*page, error) {
 	var pages []*page
 	var errs []error
@@ -95,7 +94,7 @@ func parseURLs(given []string) ([]*page, error) {
 	return pages, errors.Join(errs...)
 }
 
-// checkHeader refuses what cannot be sent. Its errors show no values.
+// checkHeader validates the header. Its errors contain no values.
 func checkHeader(h http.Header) error {
 	for name, values := range h {
 		if !httpguts.ValidHeaderFieldName(name) {

@@ -21,27 +21,25 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// kubeletUIDs is the file, beside the last good versions of manifests, of the UIDs that a kubelet
-// gave static pods.
+// kubeletUIDs is the file with the UIDs that a kubelet gave static pods. It is beside the last good
+// versions of manifests.
 const kubeletUIDs = "kubelet-uids.json"
 
-// kubeletPods knows which static pods a kubelet began, so that they run on under the UIDs that
-// it gave them. How it makes these of a manifest is its own affair; but a manifest that has not
-// changed since there are logs of its pod is what the pod was made of. It is safe for
-// concurrent use.
+// kubeletPods finds static pods that a kubelet started, so that they keep running under the
+// kubelet's UIDs. The kubelet's hash is not reproduced; instead, a manifest that is older than the
+// logs of its pod is assumed to be the one the pod was created from. It is safe for concurrent use.
 type kubeletPods struct {
-	logs string // folder of pods' logs: <namespace>_<name>_<uid>
-	file string // "" keeps nothing
+	logs string // directory of pod logs: <namespace>_<name>_<uid>
+	file string // "": nothing is persisted
 	log  *slog.Logger
 
 	mu   sync.Mutex
-	uids map[pod.UID]pod.UID  // guarded by mu; the kubelet's UID by ours; nil before the file was read
-	ours map[pod.UID]struct{} // guarded by mu; those that were asked about
+	uids map[pod.UID]pod.UID  // guarded by mu; kubelet's UID by agent's; nil before load
+	ours map[pod.UID]struct{} // guarded by mu; the agent's UIDs that were requested
 }
 
-// running returns the UID that a kubelet gave the pod of the manifest, or own. A pod is asked about
-// by what its manifest says: once it was found, it keeps its UID until the manifest says something
-// else.
+// running returns the UID that a kubelet gave the pod of the manifest, or own. Once found, the UID
+// is kept until the content of the manifest changes.
 func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.UID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,8 +54,8 @@ func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.
 	if uid == "" || !changedAt(from.Path).Before(began) {
 		return own
 	}
-	// The newest logs may be of a pod that we began, also while its manifest was changed, or from a
-	// folder whose place another one took.
+	// The newest logs may belong to a pod that this agent started, also when its manifest was
+	// changed or its directory replaced.
 	_, isOurs := k.ours[uid]
 	if taken := slices.Collect(maps.Values(k.uids)); isOurs || slices.Contains(taken, uid) {
 		return own
@@ -68,17 +66,17 @@ func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.
 	return uid
 }
 
-// newest returns the UID of the static pod of that name whose logs began last, and when that
-// was; "" without one.
+// newest returns the UID of the static pod of that name with the newest log directory, and when
+// that was created; "" if there is none.
 func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
 	entries, err := os.ReadDir(k.logs)
 	if err != nil {
-		return "", time.Time{} // there are no logs yet
+		return "", time.Time{} // no logs yet
 	}
 	for _, e := range entries {
 		id, ok := strings.CutPrefix(e.Name(), p.Namespace+"_"+p.Name+"_")
 		if !ok || !isStaticUID(id) || !e.IsDir() {
-			continue // of another pod, or of one of an API server
+			continue // of another pod, or of a pod from an API server
 		}
 		if t := bornAt(filepath.Join(k.logs, e.Name())); t.After(began) {
 			uid, began = pod.UID(id), t
@@ -87,13 +85,13 @@ func (k *kubeletPods) newest(p *v1.Pod) (uid pod.UID, began time.Time) {
 	return uid, began
 }
 
-// isStaticUID reports whether the UID is of the form that a kubelet gives static pods.
+// isStaticUID reports whether the UID has the kubelet's form for static pods.
 func isStaticUID(uid string) bool {
 	b, err := hex.DecodeString(uid)
 	return err == nil && len(b) == 16
 }
 
-// bornAt returns when a folder was made; zero where the file system does not say.
+// bornAt returns the creation time of a directory; zero if the file system does not record it.
 func bornAt(folder string) time.Time {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, folder, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st); err != nil || st.Mask&unix.STATX_BTIME == 0 {
@@ -102,8 +100,8 @@ func bornAt(folder string) time.Time {
 	return time.Unix(st.Btime.Sec, int64(st.Btime.Nsec))
 }
 
-// changedAt returns when the file, or a link on the way to it, was changed last in any way; now, if
-// it is not there.
+// changedAt returns the last change time of the file and of the links on the way to it; now, if it
+// does not exist.
 func changedAt(path string) (last time.Time) {
 	places, _, ok := resolve(path)
 	for _, at := range places {

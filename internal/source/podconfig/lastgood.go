@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// keptVersion is the version of the records' form.
+	// keptVersion is the version of the record format.
 	keptVersion = 1
-	// keptDelay is how long a record waits to be written, so that what changes often is written
-	// once.
+	// keptDelay delays the write of a record, so that frequent changes cause one write.
 	keptDelay = time.Second
-	// keptSuffix ends the name of a record.
+	// keptSuffix is the file name suffix of a record.
 	keptSuffix = ".json"
 )
 
-// orLastGood returns what a manifest stands for when it stood for the old objects before: as long
-// as a part of it is refused, the old objects that it does not define now stay, since they may be
-// what the refused part means.
-// Differs from the kubelet: there the next full listing ends the pod of a file that turned bad.
+// orLastGood returns the effective objects of a manifest, given its old ones: while a part of it is
+// rejected, old objects that it does not define now are kept, since the rejected part may define
+// them.
+// Differs from the kubelet: there the next full listing terminates the pod of a file that became
+// invalid.
 func orLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	now = refuseChanges(old, now)
 	bad := now.Refusal()
@@ -61,40 +61,40 @@ func orLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	return out
 }
 
-// lastGood keeps on disk what each manifest of a source stands for, so that a manifest that is bad
-// while the agent starts keeps its pods. It is written behind, without fsync: what a power cut
-// loses are records of pods whose containers it has ended.
+// lastGood persists the accepted objects of each manifest of a source, so that a manifest that is
+// invalid at the agent's start keeps its pods. Writes are asynchronous and without fsync: a power
+// cut loses only records of pods whose containers it has terminated.
 //
-// A record is a file of its own. Its name is made of the manifest's path and of what it stands for,
-// so that a listing of the folder tells what has to be written: an agent that finds nothing changed
-// reads and writes no record.
+// Each record is a file. Its name is derived from the manifest's path and objects, so that a
+// directory listing shows which records must be written: if nothing has changed, no record is read
+// or written.
 type lastGood struct {
-	folder  string // "" keeps nothing
+	folder  string // "": nothing is persisted
 	source  pod.Source
 	decoder manifest.Decoder
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1
 	writer  *checkpoint.Writer
-	listed  bool // set by open: it is known which records there are
+	listed  bool // set by open: the existing records are known
 
 	mu      sync.Mutex
-	stored  map[string][]string        // guarded by mu; names of the files, the newest last, by the manifest's key
-	pending map[string]*lastGoodRecord // guarded by mu; what is to be written, by the manifest's key
+	stored  map[string][]string        // guarded by mu; file names by manifest key, newest last
+	pending map[string]*lastGoodRecord // guarded by mu; records to be written by manifest key
 }
 
-// lastGoodRecord is the content of a record's file. Without documents there is nothing to keep.
+// lastGoodRecord is the content of a record's file. Without documents, the record is removed.
 type lastGoodRecord struct {
 	Version int        `json:"version"`
 	Source  pod.Source `json:"source"`
 	Path    string     `json:"path"`
-	// Documents are the accepted objects as their manifest has them, in canonical JSON.
+	// Documents are the accepted objects of the manifest, in canonical JSON.
 	Documents []json.RawMessage `json:"documents"`
 
 	name string // of the file
 }
 
-// newLastGood returns what keeps the source's manifests in a folder of its own below dir; with an
-// empty dir it keeps nothing.
+// newLastGood returns the store of the source's manifests in its own directory below dir; with an
+// empty dir, it stores nothing.
 func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Logger) *lastGood {
 	l := &lastGood{
 		source: source, decoder: d, log: log, wake: make(chan struct{}, 1),
@@ -109,8 +109,8 @@ func newLastGood(dir string, source pod.Source, d manifest.Decoder, log *slog.Lo
 	return l
 }
 
-// open lists the records and begins to write new ones. The function that it returns writes what is
-// pending and ends that.
+// open lists the records and starts the writer. The returned function writes pending records and
+// stops the writer.
 func (l *lastGood) open(ctx context.Context) (end func()) {
 	if l.folder == "" {
 		return func() {}
@@ -122,20 +122,20 @@ func (l *lastGood) open(ctx context.Context) (end func()) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var writer sync.WaitGroup
-	writer.Go(func() { _ = l.writer.Run(ctx) }) // it returns the end of ctx
+	writer.Go(func() { _ = l.writer.Run(ctx) }) // it returns ctx.Err()
 	return func() {
 		cancel()
 		writer.Wait()
 	}
 }
 
-// keyOf returns the part of a record's name that stands for its manifest.
+// keyOf returns the part of a record's name that identifies its manifest.
 func (l *lastGood) keyOf(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:16])
 }
 
-// save has the objects written as what the manifest stands for, unless they are already.
+// save requests a write of the manifest's objects, unless they are stored already.
 func (l *lastGood) save(path string, objects []manifest.Object) {
 	if l.folder == "" {
 		return
@@ -147,7 +147,7 @@ func (l *lastGood) save(path string, objects []manifest.Object) {
 	key := l.keyOf(path)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, busy := l.pending[key] // perhaps being written now: what is stored is about to change
+	_, busy := l.pending[key] // it may be in progress: stored is about to change
 	stored := l.stored[key]
 	if !busy && (len(objects) == 0 && len(stored) == 0 || len(objects) > 0 && len(stored) == 1 && stored[0] == r.name) {
 		return
@@ -155,7 +155,7 @@ func (l *lastGood) save(path string, objects []manifest.Object) {
 	l.setPending(key, r)
 }
 
-// nameOf returns the name of the record that says that the manifest stands for the objects.
+// nameOf returns the file name of the record with these objects of the manifest.
 func (l *lastGood) nameOf(path string, objects []manifest.Object) string {
 	content := sha256.New()
 	content.Write([]byte{keptVersion}) // a hash.Hash never returns an error
@@ -166,8 +166,7 @@ func (l *lastGood) nameOf(path string, objects []manifest.Object) string {
 	return l.keyOf(path) + "-" + hex.EncodeToString(content.Sum(nil)[:16]) + keptSuffix
 }
 
-// differs reports whether there is a record that says that the manifest stands for anything but the
-// objects.
+// differs reports whether the manifest has a record with other objects.
 func (l *lastGood) differs(path string, objects []manifest.Object) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,10 +174,10 @@ func (l *lastGood) differs(path string, objects []manifest.Object) bool {
 	return len(stored) > 0 && stored[len(stored)-1] != l.nameOf(path, objects)
 }
 
-// forget has the manifest's record removed.
+// forget requests the removal of the manifest's record.
 func (l *lastGood) forget(path string) { l.save(path, nil) }
 
-// forgetOthers has the records of all manifests but these removed.
+// forgetOthers requests the removal of the records of all other manifests.
 func (l *lastGood) forgetOthers(paths []string) {
 	if l.folder == "" {
 		return
@@ -190,7 +189,7 @@ func (l *lastGood) forgetOthers(paths []string) {
 	}
 }
 
-// hasOthers reports whether there are records of other manifests than these, as far as is known.
+// hasOthers reports whether there are records of other manifests, as far as known.
 func (l *lastGood) hasOthers(paths []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,14 +205,14 @@ func (l *lastGood) others(paths []string) []string {
 	return slices.Collect(maps.Keys(keys))
 }
 
-// setPending asks the writer. l.mu is held.
+// setPending queues the record and wakes the writer. l.mu is held.
 func (l *lastGood) setPending(key string, r *lastGoodRecord) {
 	l.pending[key] = r
 	wake(l.wake)
 }
 
-// restore returns what was kept of the manifest: nothing if there is no record. A record that
-// cannot be used is set aside.
+// restore returns the stored objects of the manifest, or nothing if there is no record. An unusable
+// record is moved aside.
 func (l *lastGood) restore(path string) ([]manifest.Object, error) {
 	key := l.keyOf(path)
 	l.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// list finds the records in the folder.
+// list reads the names of the records in the directory.
 func (l *lastGood) list() error {
 	entries, err := os.ReadDir(l.folder)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -23,7 +23,7 @@ func (l *lastGood) list() error {
 	}
 	stored := map[string][]string{}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") { // of an agent that was killed while it wrote
+		if strings.HasPrefix(e.Name(), ".") { // temporary file of an agent killed while writing
 			if err := os.Remove(filepath.Join(l.folder, e.Name())); err != nil {
 				return err
 			}
@@ -35,7 +35,7 @@ func (l *lastGood) list() error {
 		}
 	}
 	for _, names := range stored {
-		if len(names) > 1 { // an agent was killed between writing the newer one and removing the older one
+		if len(names) > 1 { // an agent was killed between write and remove
 			l.sortByAge(names)
 		}
 	}
@@ -45,7 +45,7 @@ func (l *lastGood) list() error {
 	return nil
 }
 
-// sortByAge puts the newest file last.
+// sortByAge sorts the newest file last.
 func (l *lastGood) sortByAge(names []string) {
 	written := map[string]time.Time{}
 	for _, name := range names {
@@ -79,8 +79,8 @@ func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 	return l.decoder.Restore(manifest.Origin{Source: l.source, Path: path}, r.Documents)
 }
 
-// setAside renames a record that cannot be used, for someone to look at. It goes with the
-// manifest's next record.
+// setAside renames an unusable record, for inspection. It is removed with the manifest's next
+// record.
 func (l *lastGood) setAside(key, name string) error {
 	aside, err := checkpoint.SetAside(filepath.Join(l.folder, name))
 	if err != nil {
@@ -96,7 +96,7 @@ func (l *lastGood) setAside(key, name string) error {
 	return nil
 }
 
-// flush writes what is pending. What fails stays pending.
+// flush writes the pending records. Failed ones stay pending.
 func (l *lastGood) flush() error {
 	l.mu.Lock()
 	pending := maps.Clone(l.pending)
@@ -114,7 +114,7 @@ func (l *lastGood) flush() error {
 		l.mu.Unlock()
 		left, err := l.put(r, stored)
 		if err != nil {
-			failed = err // one stands for all: they have one cause
+			failed = err // one is enough: they share the cause
 		}
 		l.mu.Lock()
 		if len(left) == 0 {
@@ -130,15 +130,16 @@ func (l *lastGood) flush() error {
 	return failed
 }
 
-// put writes the record and removes the manifest's other ones. It returns the names of the files
-// that there are then.
+// put writes the record and removes the manifest's other ones. It returns the names of the
+// remaining files.
 func (l *lastGood) put(r *lastGoodRecord, stored []string) (left []string, err error) {
 	if len(r.Documents) > 0 && !slices.Contains(stored, r.name) {
 		b, err := json.Marshal(r)
 		if err != nil {
 			return stored, err
 		}
-		if err := checkpoint.WriteWarm(filepath.Join(l.folder, r.name), 0o600, b); err != nil { // manifests may hold secrets
+		// Mode 0600: manifests may hold secrets.
+		if err := checkpoint.WriteWarm(filepath.Join(l.folder, r.name), 0o600, b); err != nil {
 			return stored, err
 		}
 	}

@@ -14,31 +14,30 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// seenLayout is RFC 3339 with exactly nine fractional digits, the form of
+// seenLayout is RFC 3339 with exactly nine fractional digits, the format of
 // kubernetes.io/config.seen.
 const seenLayout = "2006-01-02T15:04:05.000000000Z07:00"
 
 // localAnnotations belong to the agent: a source neither sets nor changes them.
 var localAnnotations = []string{pod.ConfigSourceAnnotation, pod.ConfigMirrorAnnotation, pod.ConfigSeenAnnotation}
 
-// delivered is what the loop was given of one source.
+// delivered is what the loop has received of one source.
 type delivered struct {
 	pods []deliveredPod
-	seen bool // a complete set was among it
+	seen bool // including a complete set
 }
 
-// deliveredPod is one pod that the loop was given.
+// deliveredPod is one pod that the loop has received.
 type deliveredPod struct {
-	*v1.Pod // as the loop has it; shared with it, never changed
-	// from is the source's pod that it was made of: the same pointer again means that nothing has
+	*v1.Pod // the loop's version; shared with it, never changed
+	// from is the source's pod that it was made of: the same pointer means that nothing has
 	// changed.
 	from *v1.Pod
 }
 
-// mergeSource computes the operations that lead from what the loop was given to the newest set, and
-// what the loop then has. Pods are compared by UID. The first complete set always yields an
-// operation: an ADD without pods if there is no other, which tells the loop that the source has
-// been heard.
+// mergeSource computes the operations that lead from the delivered to the newest set, and the new
+// delivered set. Pods are compared by UID. The first complete set always yields an operation: an
+// ADD without pods if there is no other, which reports to the loop that the source has been read.
 func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) ([]pod.PodUpdate, delivered) {
 	head, tail := commonEnds(old.pods, newest.pods, func(p deliveredPod, from *v1.Pod) bool {
 		return p.from == from && !newest.wasGone(from.UID)
@@ -53,8 +52,8 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	var removes, adds, updates, deletes, reconciles []*v1.Pod
 	for _, from := range after {
 		cur, ok := known[from.UID]
-		// A UID under another name, or one that was gone meanwhile, is another pod: the one that
-		// had it goes first.
+		// A UID with another name, or one that was missing meanwhile, is another pod: the old one
+		// is removed first.
 		if ok = ok && pod.FullNameOf(cur.Pod) == pod.FullNameOf(from) && !newest.wasGone(from.UID); ok {
 			delete(known, from.UID)
 		}
@@ -106,7 +105,7 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 }
 
 // mergeGone returns the pods that were missing from a set since the loop last took one, when pods
-// follow the newest set.
+// replace the newest set.
 func mergeGone(newest snapshot, pods []*v1.Pod) map[pod.UID]struct{} {
 	gone := maps.Clone(newest.gone)
 	if gone == nil {
@@ -126,7 +125,7 @@ func mergeGone(newest snapshot, pods []*v1.Pod) map[pod.UID]struct{} {
 	return gone
 }
 
-// computeDifference names the parts in which the pods differ semantically; nothing else makes an
+// computeDifference names the parts in which the pods differ semantically; only these cause an
 // update.
 func computeDifference(cur, p *v1.Pod) []string {
 	var out []string
@@ -154,8 +153,7 @@ func foreignAnnotations(p *v1.Pod) map[string]string {
 	return out
 }
 
-// mergePod returns a copy of cur that has taken over what p changed. Local annotations keep the
-// value that cur has.
+// mergePod returns a copy of cur with the changes of p. Local annotations keep their values.
 func mergePod(cur, p *v1.Pod) *v1.Pod {
 	out := *cur
 	out.Spec = p.Spec
@@ -173,8 +171,8 @@ func mergePod(cur, p *v1.Pod) *v1.Pod {
 	return &out
 }
 
-// withAnnotations returns a copy of the pod with the annotations set; all but its annotations is
-// shared with p.
+// withAnnotations returns a copy of the pod with the annotations set; it shares everything else
+// with p.
 func withAnnotations(p *v1.Pod, set map[string]string) *v1.Pod {
 	out := *p
 	out.Annotations = make(map[string]string, len(p.Annotations)+len(set))
@@ -183,9 +181,9 @@ func withAnnotations(p *v1.Pod, set map[string]string) *v1.Pod {
 	return &out
 }
 
-// commonEnds returns how many elements at the beginning of both lists, and at their ends, are the
-// same: of thousands of pods that a source hands over hardly one is another than before, and only
-// what is between the ends has to be looked at. No element is counted twice.
+// commonEnds returns how many leading and trailing elements of both lists are the same: few of a
+// source's thousands of pods change at a time, and only those between need to be compared. No
+// element is counted twice.
 func commonEnds[A, B any](a []A, b []B, same func(A, B) bool) (head, tail int) {
 	most := min(len(a), len(b))
 	for head < most && same(a[head], b[head]) {
@@ -197,17 +195,17 @@ func commonEnds[A, B any](a []A, b []B, same func(A, B) bool) (head, tail int) {
 	return head, tail
 }
 
-// duplicates counts the pods of a set by full name and by UID. It follows the set from version to
-// version.
+// duplicates counts the pods of a set by full name and by UID. It is updated with each version of
+// the set.
 type duplicates struct {
 	pods  []*v1.Pod
 	names map[pod.FullName]int
 	uids  map[pod.UID]int
-	// doubles is how many names and UIDs more than one pod has.
+	// doubles is the number of names and UIDs of more than one pod.
 	doubles int
 }
 
-// follow makes it the census of the newest pods, which must not change any more.
+// follow updates the counts to the newest pods, which must no longer change.
 func (c *duplicates) follow(newest []*v1.Pod) {
 	if c.names == nil {
 		c.names, c.uids = map[pod.FullName]int{}, map[pod.UID]int{}
@@ -222,8 +220,8 @@ func (c *duplicates) follow(newest []*v1.Pod) {
 	c.pods = newest
 }
 
-// count adds one to the key's count, or takes one off, and returns by how much that changes the
-// number of keys that are counted more than once.
+// count adds by, which is 1 or -1, to the key's count, and returns the change of the number of keys
+// with a count above one.
 func count[K comparable](counts map[K]int, key K, by int) int {
 	before := counts[key]
 	now := before + by
@@ -235,14 +233,14 @@ func count[K comparable](counts map[K]int, key K, by int) int {
 	return min(max(now, 1), 2) - min(max(before, 1), 2)
 }
 
-// duplicate is a pod that was dropped, and what is said of it.
+// duplicate is a dropped pod with its problem.
 type duplicate struct {
 	pod     *v1.Pod
 	problem manifest.Problem
-	event   string // what is told of it as an event
+	event   string // text of the event
 }
 
-// mergeDuplicates drops pods whose full name, or UID, an earlier pod of the set has.
+// mergeDuplicates drops pods whose full name or UID an earlier pod of the set has.
 func mergeDuplicates(src pod.Source, pods []*v1.Pod) (kept []*v1.Pod, dropped []duplicate) {
 	names := make(map[pod.FullName]*v1.Pod, len(pods))
 	uids := make(map[pod.UID]*v1.Pod, len(pods))
@@ -267,21 +265,22 @@ func mergeDuplicates(src pod.Source, pods []*v1.Pod) (kept []*v1.Pod, dropped []
 		if pathOf(src, first) != pathOf(src, p) {
 			where = fmt.Sprintf("%s stands in %s already", what, pathOf(src, first))
 		}
+		// The event has the kubelet's text, with the location.
 		dropped = append(dropped, duplicate{p, manifest.Problem{
 			Source: src, Path: pathOf(src, p), Namespace: p.Namespace, Name: p.Name,
 			Severity: manifest.SeverityError, Message: where + "; the first one counts: change or remove the other one",
-		}, fmt.Sprintf("Error validating pod %s from %s due to duplicate %s, ignoring: %s", pod.Describe(p), src, told, where)}) // as the kubelet has it, with the place
+		}, fmt.Sprintf("Error validating pod %s from %s due to duplicate %s, ignoring: %s", pod.Describe(p), src, told, where)})
 	}
 	return kept, dropped
 }
 
-// computeClashes names the pods of manifests that an earlier source wants under the same full name.
-// Both stay desired, as at the kubelet: the pod workers let one of them run at a time.
+// computeClashes reports pods of manifests whose full name an earlier source also has. Both stay
+// desired, as in the kubelet: the pod workers run one of them at a time.
 func computeClashes(feeds []*feed) []manifest.Problem {
 	first := map[pod.FullName]*v1.Pod{}
 	var problems []manifest.Problem
 	manifests := slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool {
-		return f.source == pod.APISource // its copies of static pods have their names
+		return f.source == pod.APISource // its mirror pods have the names of static pods
 	})
 	if len(manifests) < 2 {
 		return nil
@@ -307,12 +306,12 @@ func computeClashes(feeds []*feed) []manifest.Problem {
 	return problems
 }
 
-// explainUpdates returns the journal's entries for the operations; before is what the loop had. A
-// mirror has none: its story is that of its static pod.
+// explainUpdates returns the journal entries of the operations; before is what the loop had. A
+// mirror pod has none: its static pod has them.
 func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.Entry {
 	added := map[pod.FullName]*v1.Pod{}
 	removed := map[pod.FullName]*v1.Pod{}
-	known := map[pod.UID]*v1.Pod{} // those that are updated
+	known := map[pod.UID]*v1.Pod{} // the updated ones
 	for _, u := range updates {
 		for _, p := range u.Pods {
 			switch u.Op {
@@ -368,7 +367,7 @@ func explainUpdates(before []deliveredPod, updates []pod.PodUpdate) []journal.En
 	return out
 }
 
-// whyReplaced says why the next pod takes the place of the old one, which has its name.
+// whyReplaced returns why the next pod replaces the old one of the same name.
 func whyReplaced(old, next *v1.Pod, effect string) string {
 	if old.UID == next.UID {
 		return describeOrigin(next) + " was deleted and written again"
@@ -376,7 +375,7 @@ func whyReplaced(old, next *v1.Pod, effect string) string {
 	return fmt.Sprintf("%s changed (%s): %s", describeOrigin(next), describeChanges(old, next), effect)
 }
 
-// describeOrigin names where the pod comes from.
+// describeOrigin names the pod's manifest or source.
 func describeOrigin(p *v1.Pod) string {
 	if path, ok := p.Annotations[pod.ManifestAnnotation]; ok {
 		return "manifest " + path

@@ -12,8 +12,8 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// mergeObjectDuplicates drops local objects that an earlier one of the set has the kind, namespace
-// and name of, and names them as problems.
+// mergeObjectDuplicates drops local objects whose kind, namespace and name an earlier one of the
+// set has, and reports them as problems.
 func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []manifest.Problem) {
 	first := make(map[string]manifest.Object, len(objects))
 	kept := make([]manifest.Object, 0, len(objects))
@@ -42,8 +42,8 @@ func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {
 	}
 }
 
-// mergeObjects returns the local objects that are in force: the first source that defines one has
-// it. Those of later sources that an earlier one has, too, are named as problems.
+// mergeObjects returns the effective local objects: the first source that defines one wins.
+// Duplicates of later sources are reported as problems.
 func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
 	var all []manifest.Object
 	for _, f := range feeds {
@@ -52,17 +52,16 @@ func mergeObjects(feeds []*feed) ([]manifest.Object, []manifest.Problem) {
 	return mergeObjectDuplicates(all)
 }
 
-// LocalObjects are the objects of manifests that are in force, but for pods.
+// LocalObjects are the effective objects of manifests, except pods.
 type LocalObjects struct {
 	All []manifest.Object
-	// Complete says that every source was heard: before, one that is missing may only not have been
+	// Complete: every source has been read. Before that, a missing object may only not have been
 	// read yet.
 	Complete bool
 }
 
-// takeObjects returns the local objects that are in force, and whether they differ from those that
-// it returned before. An object that a manifest still defines is the same one as before. The caller
-// holds c.mu.
+// takeObjects returns the effective local objects, and whether they differ from the previous
+// call's. An unchanged object is the same pointer as before. The caller holds c.mu.
 func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
 	before := c.taken
 	c.taken.All, _ = mergeObjects(c.feeds)
@@ -71,8 +70,8 @@ func (c *PodConfig) takeObjects() (objects LocalObjects, changed bool) {
 	return c.taken, !same || c.taken.Complete != before.Complete
 }
 
-// refuseChanges takes those objects out of now that would change an immutable one of old, as the
-// API server does; the old ones then stay.
+// refuseChanges rejects objects in now that would change an immutable one of old, as the API server
+// does; the old ones then stay.
 func refuseChanges(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 	fixed := map[string]metav1.Object{}
 	for _, a := range old {

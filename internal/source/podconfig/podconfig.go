@@ -23,109 +23,107 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// component is this package's name in the journal.
+// component is this package's component in the journal.
 const component = "config"
 
-// How often files are listed without an event, and how often URLs are asked (KubeletConfiguration,
+// Default intervals of file listings without events, and of requests to URLs (KubeletConfiguration,
 // fileCheckFrequency and httpCheckFrequency).
 const (
 	defaultRescan = 20 * time.Second
 	defaultPoll   = 20 * time.Second
 )
 
-// Config is what a PodConfig needs.
+// Config holds the dependencies of a PodConfig.
 type Config struct {
 	// NodeName is the name of this node: a DNS subdomain.
 	NodeName string
 	Log      *slog.Logger
 	Journal  *journal.Journal
-	// Paths are files or folders of manifests, or http:// and https:// URLs that answer with
-	// manifests. A file or folder that does not exist is waited for. Relative paths are taken from
-	// the working directory at New. Without files and folders there is no file source, without URLs
-	// no HTTP source.
+	// Paths are files or directories of manifests, or http:// and https:// URLs of manifests. A
+	// missing file or directory is read as soon as it exists. Relative paths are resolved by New.
+	// Without files and directories there is no file source, without URLs no HTTP source.
 	Paths []string
 	Names manifest.NameRule
-	// AllowUnknownFields has fields that there are not ignored; see manifest.Decoder.
+	// AllowUnknownFields ignores unknown fields; see manifest.Decoder.
 	AllowUnknownFields bool
-	// Rescan is how often everything is looked at without an event; 0 means 20 s.
+	// Rescan is the interval of full scans without events; 0 means 20 s.
 	Rescan time.Duration
-	// Watch opens the watcher of the file system; nil means inotify.
+	// Watch opens the file system watcher; nil means inotify.
 	Watch WatchFunc
-	// Poll is how often a URL is asked; 0 means 20 s.
+	// Poll is the interval of requests to a URL; 0 means 20 s.
 	Poll time.Duration
-	// Header is sent with every request to a URL, but not to another server that it redirects to.
-	// Its values are never shown.
+	// Header is sent with every request to a URL, but not to another host after a redirect. Its
+	// values are never logged.
 	Header http.Header
-	// Transport carries the requests to URLs; nil means TLS by the system's certificates and the
-	// proxy of the environment.
+	// Transport sends the requests to URLs; nil uses the system's certificates and the
+	// environment's proxy.
 	Transport http.RoundTripper
-	// StateDir is where the last good version of each manifest is kept, for the time when it is bad
-	// while the agent starts. Empty means that none is kept.
+	// StateDir stores the last good version of each manifest, for manifests that are invalid when
+	// the agent starts. Empty: none is stored.
 	StateDir string
-	// KubeletLogs is the folder of pods' logs, by which static pods of files are known that a
-	// kubelet began: they run on. Empty: none are.
+	// KubeletLogs is the directory of pod logs, by which static pods that a kubelet started are
+	// found: they keep running. Empty: none are.
 	KubeletLogs string
-	// API opens the watch of the pods that the API server has bound to this node; nil means that
-	// there is no API source. The watch calls changed once its first list is complete and whenever
-	// the set changes, which does not block.
+	// API opens the watch of the pods that are bound to this node in the API server; nil: there is
+	// no API source. The watch calls changed, which does not block, once its first list is complete
+	// and whenever the set changes.
 	API func(changed func()) PodWatch
-	// Program is a source within this process; nil means that there is none. It hands over the
-	// complete set each time that the set changes, and returns when it has no more to say.
+	// Program is a source within this process; nil: there is none. It calls set with the complete
+	// set whenever that changes, and may return when there are no more changes.
 	Program func(ctx context.Context, set func([]ProgramObject) error) error
-	// Objects is given the local objects of run mode, all of them, whenever they differ from those
-	// it was given last: by Take, before it returns the pods that came with them, which so wait for
-	// it; also when they become complete. Nil means that nobody needs them.
+	// Objects receives all local objects of run mode whenever they change, or become complete. Take
+	// calls it before it returns the pods that came with them, so the pods wait for it. Nil: no
+	// call.
 	Objects func(LocalObjects)
-	// Event records an event about a pod. It does not block. Nil records none.
+	// Event records an event about a pod. It does not block. Nil: no events.
 	Event func(p *v1.Pod, eventtype, reason, message string)
 }
 
-// PodConfig merges the sources of pods into one stream of operations. Take is for the loop alone;
+// PodConfig merges the sources of pods into one stream of operations. Only the loop may call Take;
 // everything else is safe for concurrent use.
 type PodConfig struct {
 	journal *journal.Journal
 	sources []source
-	savers  []*checkpoint.Writer // of the sources that keep what their manifests stand for
+	savers  []*checkpoint.Writer // of the sources that persist their manifests
 	wake    chan struct{}        // capacity 1
 	publish func(LocalObjects)
 	event   func(p *v1.Pod, eventtype, reason, message string)
 
 	mu      sync.Mutex
-	feeds   []*feed            // guarded by mu (the elements too); one per source, in the order of sources
-	clashes []manifest.Problem // guarded by mu; pods and local objects that two sources define, dated
+	feeds   []*feed            // guarded by mu (elements too); one per source, in their order
+	clashes []manifest.Problem // guarded by mu; objects that two sources define, dated
 	taken   LocalObjects       // guarded by mu; as of the last Take
 	changed chan struct{}      // guarded by mu; closed and replaced when the problems change
 }
 
-// source reads pods from one place. run blocks until ctx is done and hands over the complete set
-// whenever it changes, from one goroutine; the snapshot's slices then belong to the merge. handOver
-// does not block.
+// source reads pods from one origin. run blocks until ctx is done and hands over the complete set
+// whenever it changes, from one goroutine; the merge then owns the snapshot's slices. handOver does
+// not block.
 type source struct {
 	name pod.Source
 	run  func(ctx context.Context, handOver func(snapshot)) error
 }
 
-// snapshot is what a source knows at one moment.
+// snapshot is the complete set of a source at one moment.
 type snapshot struct {
-	pods     []*v1.Pod         // in the source's order; never changed after they were handed over
+	pods     []*v1.Pod         // in the source's order; immutable after the hand-over
 	objects  []manifest.Object // the local objects, likewise
 	problems []manifest.Problem
-	// partial: a part of the source has not been readable yet, so that pods may be missing which
-	// the source does have. They may be started from it, but the source does not count as seen.
+	// partial: a part of the source has not been readable yet, so pods may be missing. The others
+	// may start, but the source does not count as seen.
 	partial bool
-	// gone are the pods that were missing from a set since the loop last took one. One that is
-	// there again is another pod with the UID of the old one: its manifest was deleted and written
-	// again. The merge sets it.
+	// gone are the pods that were missing from a set since the loop last took one. If such a UID
+	// reappears, it is another pod: its manifest was deleted and recreated. The merge sets it.
 	gone map[pod.UID]struct{}
 }
 
-// wasGone reports whether the pod with the UID was missing since the loop last took a set.
+// wasGone reports whether the pod was missing since the loop last took a set.
 func (n *snapshot) wasGone(uid pod.UID) bool {
 	_, ok := n.gone[uid]
 	return ok
 }
 
-// add appends what a manifest stands for.
+// add appends the content of a manifest.
 func (n *snapshot) add(d manifest.Decoded) {
 	for _, a := range d.Objects {
 		if p, ok := a.Object.(*v1.Pod); ok {
@@ -137,16 +135,16 @@ func (n *snapshot) add(d manifest.Decoded) {
 	n.problems = append(n.problems, d.Problems...)
 }
 
-// feed is one source as the merge sees it.
+// feed is the merge's state of one source.
 type feed struct {
 	source     pod.Source
 	newest     snapshot
 	fresh      bool // newest was not taken yet
 	delivered  delivered
-	duplicates duplicates // of what was handed over last; of the source's goroutine
+	duplicates duplicates // of the last set; owned by the source's goroutine
 }
 
-// New returns a PodConfig over the sources that cfg names.
+// New returns a PodConfig with the sources of cfg. It fails if cfg is invalid.
 func New(cfg Config) (*PodConfig, error) {
 	if cfg.Log == nil || cfg.Journal == nil {
 		return nil, errors.New("pod config: a logger and a journal are needed")
@@ -212,7 +210,7 @@ func New(cfg Config) (*PodConfig, error) {
 	return c, nil
 }
 
-// Run runs the sources until ctx is done.
+// Run runs the sources until ctx is done or one fails.
 func (c *PodConfig) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i, s := range c.sources {
@@ -231,7 +229,7 @@ func (c *PodConfig) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns the failures to persist manifests, with their start times, or nil.
 func (c *PodConfig) Health() error {
 	var errs []error
 	for _, w := range c.savers {
@@ -280,7 +278,7 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	wake(c.wake)
 }
 
-// wake puts the element into the channel, unless it is there.
+// wake sends to a channel of capacity 1 without blocking.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -288,11 +286,11 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// Wake returns the channel that has an element when Take may return something.
+// Wake returns the channel that has an element when Take may return operations.
 func (c *PodConfig) Wake() <-chan struct{} { return c.wake }
 
-// Take returns the operations that lead from the sets last taken to the newest ones, source by
-// source, each in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE. The pods are shared and must
+// Take returns the operations that lead from the previously taken sets to the newest ones, source
+// by source, each in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE. The pods are shared and must
 // not be changed. It does not block.
 func (c *PodConfig) Take() []pod.PodUpdate {
 	var out []pod.PodUpdate
@@ -320,9 +318,8 @@ func (c *PodConfig) Take() []pod.PodUpdate {
 	return out
 }
 
-// SeenAllSources reports whether every source has handed over a complete set that the loop has
-// taken. Until then a pod that no source wants may only not have been read yet: nothing may be
-// removed for that reason.
+// SeenAllSources reports whether the loop has taken a complete set of every source. Until then, a
+// pod that no source has may only not have been read yet, and must not be removed.
 func (c *PodConfig) SeenAllSources() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,7 +330,7 @@ func (c *PodConfig) seenAllLocked() bool {
 	return !slices.ContainsFunc(c.feeds, func(f *feed) bool { return !f.delivered.seen })
 }
 
-// Problems returns what is wrong with manifests now, sorted by source, path, document and name.
+// Problems returns the current problems of manifests, sorted by source, path, document and name.
 func (c *PodConfig) Problems() []manifest.Problem {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -345,8 +342,8 @@ func (c *PodConfig) Problems() []manifest.Problem {
 	return out
 }
 
-// ProblemsChanged returns a channel that is closed at the next change of Problems. Ask for it
-// before reading Problems, or a change in between is missed.
+// ProblemsChanged returns a channel that is closed at the next change of Problems. Call it before
+// Problems, or a change in between is missed.
 func (c *PodConfig) ProblemsChanged() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,13 +25,13 @@ func compareProblems(a, b manifest.Problem) int {
 	)
 }
 
-// undated returns the problem without the time at which it was first seen: its identity.
+// undated returns the problem's identity: without the time at which it was first seen.
 func undated(p manifest.Problem) manifest.Problem {
 	p.Since = time.Time{}
 	return p
 }
 
-// mergeProblems dates the newest problems: one that was there before keeps its time.
+// mergeProblems dates the newest problems: existing ones keep their time.
 func mergeProblems(before, newest []manifest.Problem, now time.Time) []manifest.Problem {
 	since := make(map[manifest.Problem]time.Time, len(before))
 	for _, p := range before {
@@ -48,7 +48,7 @@ func mergeProblems(before, newest []manifest.Problem, now time.Time) []manifest.
 	return out
 }
 
-// recordProblems writes to the journal which problems came and which went.
+// recordProblems records new and resolved problems in the journal.
 func (c *PodConfig) recordProblems(before, now []manifest.Problem) {
 	for _, p := range missingFrom(before, now) {
 		c.recordProblem(p, journal.Entry{Decision: "manifest problem is gone", Why: p.Path + ": " + p.Message})
@@ -62,8 +62,7 @@ func (c *PodConfig) recordProblems(before, now []manifest.Problem) {
 	}
 }
 
-// recordProblem records the entry under the file's name, as a user would type it, and under the
-// pod's.
+// recordProblem records the entry under the file's base name and under the pod's name.
 func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	e.Component = component
 	e.Subject = journal.Subject{Name: filepath.Base(p.Path)}
@@ -73,8 +72,7 @@ func (c *PodConfig) recordProblem(p manifest.Problem, e journal.Entry) {
 	}
 }
 
-// recordDuplicates records an event of each pod that was dropped, and was not before: before has
-// the problems of then.
+// recordDuplicates records an event for each newly dropped pod; before has the previous problems.
 func (c *PodConfig) recordDuplicates(before []manifest.Problem, doubles []duplicate) {
 	for _, d := range doubles {
 		if !slices.ContainsFunc(before, func(p manifest.Problem) bool { return undated(p) == d.problem }) {

@@ -17,18 +17,17 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// programPath stands for the manifest of what the program has.
+// programPath is the path of problems with objects of the program.
 const programPath = "program"
 
-// ProgramObject is a pod or a local object of the program that the agent is part of, with its
-// apiVersion and kind.
+// ProgramObject is a pod or a local object of the embedding program, with its apiVersion and kind.
 type ProgramObject interface {
 	metav1.Object
 	runtime.Object
 }
 
-// programSource takes pods and local objects from the program that the agent is part of. Each is
-// what a manifest of its own would be: completed, validated, and another one when it has changed.
+// programSource provides pods and local objects of the embedding program. Each is treated like a
+// manifest of its own: it is defaulted, validated and compared with its last version.
 type programSource struct {
 	program func(ctx context.Context, set func([]ProgramObject) error) error
 	decode  func(from manifest.Origin, content []byte) manifest.Decoded
@@ -37,7 +36,7 @@ type programSource struct {
 	last map[string]programObject // guarded by mu; of the last set, by kind, namespace and name
 }
 
-// programObject is what was made of an object of the program.
+// programObject is the decoded form of an object of the program.
 type programObject struct {
 	content []byte // as JSON
 	manifest.Decoded
@@ -62,12 +61,11 @@ func (s *programSource) run(ctx context.Context, handOver func(snapshot)) error 
 	if err != nil {
 		return err
 	}
-	<-ctx.Done() // what it has said last holds
+	<-ctx.Done() // its last set stays in effect
 	return ctx.Err()
 }
 
-// take returns what the complete set stands for; the error names what of it is refused. The caller
-// holds the lock.
+// take decodes the complete set; the error lists rejected objects. The caller holds the lock.
 func (s *programSource) take(objects []ProgramObject) (snapshot, error) {
 	var out snapshot
 	next := make(map[string]programObject, len(objects))
@@ -90,7 +88,7 @@ func (s *programSource) take(objects []ProgramObject) (snapshot, error) {
 	return out, errors.Join(errs...)
 }
 
-// decodeObject returns what an object stands for that was another one, or none, in the last set.
+// decodeObject decodes an object; before is its version in the last set, or zero.
 func (s *programSource) decodeObject(o ProgramObject, before programObject) programObject {
 	content, err := json.Marshal(o)
 	if err != nil {
@@ -103,7 +101,7 @@ func (s *programSource) decodeObject(o ProgramObject, before programObject) prog
 	return programObject{content, orLastGood(before.Objects, now)}
 }
 
-// programProblem is why an object of the program is refused.
+// programProblem is the problem of a rejected object of the program.
 func programProblem(o ProgramObject, message string) manifest.Problem {
 	return manifest.Problem{
 		Source: pod.ProgramSource, Path: programPath, Severity: manifest.SeverityError, Namespace: cmp.Or(o.GetNamespace(), v1.NamespaceDefault), Name: o.GetName(), Message: message,

@@ -20,18 +20,18 @@ import (
 const (
 	// maxManifest is the size limit of a manifest in bytes.
 	maxManifest = 10 << 20
-	// clockGrain bounds the resolution of file times: a file changed twice within it may look
-	// unchanged after the second time.
+	// clockGrain is the assumed maximum granularity of file times: the second of two changes within
+	// it may be invisible.
 	clockGrain = 100 * time.Millisecond
 )
 
-// errChanging says that the file was written while it was read.
+// errChanging is returned for a file that was written while it was read.
 var errChanging = errors.New("the file is being written")
 
-// fileID tells whether a path leads to the same file or folder as before.
+// fileID identifies a file or directory, to detect a replacement.
 type fileID struct{ dev, ino uint64 }
 
-// stamp tells whether a file has changed without reading it.
+// stamp detects changes of a file without reading it.
 type stamp struct {
 	id           fileID
 	size         int64
@@ -49,20 +49,20 @@ func stampOf(fi os.FileInfo) stamp {
 	}
 }
 
-// file is one manifest as last read. It is replaced, never changed.
+// file is one manifest as last read. It is immutable.
 type file struct {
 	stamp stamp
-	// again: the stamp does not prove that the content is known (read within the clock's grain, or
-	// not at all).
+	// again: the stamp does not prove that the content is current (read within the clock's
+	// granularity, or not at all).
 	again  bool
-	sum    [sha256.Size]byte // of the content; zero when it was never read
+	sum    [sha256.Size]byte // of the content; zero if it was never read
 	places []place           // the links on the way to it
 	manifest.Decoded
 }
 
-// read returns what the manifest stands for, given what it stood for before (nil if nothing), and
-// whether it is a manifest at all: folders and what does not exist are none. The error is
-// errChanging only; everything else that is wrong with the file is among its problems.
+// read returns the manifest, given its last version (nil if there is none), and whether it is a
+// manifest: directories and missing files are not. The only error is errChanging; all other
+// failures become problems of the file.
 func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err error) {
 	next := &file{}
 	lfi, err := os.Lstat(path)
@@ -82,7 +82,7 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 		return s.keepUnread(path, old, next, err), true, nil
 	case fi.IsDir():
 		return nil, false, nil
-	case !fi.Mode().IsRegular(): // to open it may hang, or never end
+	case !fi.Mode().IsRegular(): // opening it may hang, reading never end
 		next.again = true
 		next.Problems = []manifest.Problem{s.problem(path, manifest.SeverityWarning, irregular(fi))}
 		return next, true, nil
@@ -109,24 +109,23 @@ func (s *fileSource) read(path string, old *file) (f *file, isManifest bool, err
 	return next, true, nil
 }
 
-// irregular says what is wrong with a path that is no file and no folder.
+// irregular describes a path that is neither a file nor a directory.
 func irregular(fi os.FileInfo) string {
 	return fmt.Sprintf("is neither a file nor a folder (mode %s)", fi.Mode())
 }
 
-// keepUnread fills next for a file that cannot be read: its pods stay. It is tried again at the
-// next look.
+// keepUnread fills next for an unreadable file: its pods stay. The next scan retries.
 func (s *fileSource) keepUnread(path string, old, next *file, err error) *file {
 	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
-		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the path is in the problem already
+		err = fmt.Errorf("%s: %w", pathErr.Op, pathErr.Err) // the problem has the path already
 	}
 	next.again = true
 	next.Decoded = s.keepGood(path, old, manifest.Decoded{Problems: []manifest.Problem{s.problem(path, manifest.SeverityError, "cannot be read: "+err.Error())}})
 	return next
 }
 
-// keepGood returns what the file stands for when it was found to be now: as far as that is refused,
-// what it was before, or what was kept of it when it was not looked at before.
+// keepGood returns the effective content of the file: where it is rejected, the last version, or
+// the persisted one if the file was not read before.
 func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) manifest.Decoded {
 	if old != nil {
 		return orLastGood(old.Objects, now)
@@ -141,11 +140,10 @@ func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) mani
 	return orLastGood(kept, now)
 }
 
-// readRegular reads a regular file of at most maxManifest bytes and returns its stamp after the
-// last byte was read.
+// readRegular reads a regular file of at most maxManifest bytes. It returns the file's stamp after
+// the last byte was read.
 func readRegular(path string) (content []byte, after stamp, err error) {
-	// Non-blocking: a FIFO put in the file's place since it was looked at would hold up the source
-	// for good.
+	// Non-blocking: a FIFO that replaced the file meanwhile would block the source forever.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, stamp{}, err
@@ -170,9 +168,9 @@ func readRegular(path string) (content []byte, after stamp, err error) {
 	return content, stampOf(fi), nil
 }
 
-// isIgnored reports whether a folder's entry of this name is never a manifest: hidden files, and
-// what editors leave behind while they write (name~, #name#, *.swp, *.swo, *.swx, and vim's probe
-// file 4913). Differs from the kubelet, which ignores names with a leading dot only.
+// isIgnored reports whether a directory entry of this name is never a manifest: hidden files and
+// temporary files of editors (name~, #name#, *.swp, *.swo, *.swx, and vim's probe file 4913).
+// Differs from the kubelet, which ignores only names with a leading dot.
 func isIgnored(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "."),

@@ -12,33 +12,33 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// Watcher reports changes of folders and their entries, sub-folders not included.
+// Watcher reports changes of directories and their entries, not of subdirectories.
 type Watcher interface {
-	// Add watches the folder. It wraps fs.ErrNotExist when there is none. Adding a folder twice is
-	// no error.
+	// Add watches the directory. The error wraps fs.ErrNotExist if it does not exist. Adding a
+	// directory twice is no error.
 	Add(folder string) error
-	// Remove ends the watch; one that has ended by itself, because its folder went away, is no
-	// error.
+	// Remove stops the watch. It is no error if the watch has already stopped because its directory
+	// was removed.
 	Remove(folder string) error
-	// Events is closed when the watcher can report no more.
+	// Events is closed when the watcher has failed or is closed.
 	Events() <-chan inotify.Event
-	// Close ends all watches and returns when the watcher's goroutines are gone.
+	// Close stops all watches and returns when the watcher's goroutines have exited.
 	Close() error
 }
 
 // WatchFunc opens a watcher.
 type WatchFunc func() (Watcher, error)
 
-// interest is why a folder is watched.
+// interest is why a directory is watched.
 type interest struct {
-	// roots list the folder: each visible entry may be a manifest.
+	// roots list the directory: each visible entry may be a manifest.
 	roots []*root
-	// names are entries on the way to something else: a symbolic link, its target, a path that does
-	// not exist yet. The roots are those that consist of the entry alone.
+	// names are entries on the way to something else: a symbolic link, its target, a missing path.
+	// The roots are those that consist of the entry alone.
 	names map[string][]*root
 }
 
-// interests maps watched folders, by their path without links, to the reasons.
+// interests maps watched directories, by their path without links, to the reasons.
 type interests map[string]*interest
 
 func (in interests) folder(path string) *interest {
@@ -57,17 +57,17 @@ func (in interests) addPlaces(places []place) {
 	}
 }
 
-// watches are the folders watched now, kept in step with the interests.
+// watches are the currently watched directories.
 type watches struct {
 	log    *slog.Logger
 	w      Watcher // nil: nothing can be watched
 	active map[string]folderID
-	failed map[string]struct{} // folders whose failure was logged
+	failed map[string]struct{} // directories whose failure was logged
 }
 
-// ensure watches exactly the folders of the interests and returns how many watches are new. A
-// folder that was replaced under its name is watched anew. Failures are logged once per folder; the
-// rescan stands in for the missing events.
+// ensure watches exactly the directories of the interests and returns how many watches are new. A
+// replaced directory is watched again. Failures are logged once per directory; the rescan
+// compensates for missing events.
 func (ws *watches) ensure(in interests) int {
 	if ws.w == nil {
 		return 0
@@ -86,8 +86,8 @@ func (ws *watches) ensure(in interests) int {
 		if _, ok := ws.active[folder]; ok {
 			continue
 		}
-		// Identified before it is added: if it is replaced in between, the identity is the old one
-		// and the next ensure mends it.
+		// Identify it before it is added: if it is replaced in between, the identity is the old
+		// one, and the next ensure corrects it.
 		id, err := folderIDOf(folder)
 		if err == nil {
 			err = ws.w.Add(folder)
@@ -110,14 +110,14 @@ func (ws *watches) ensure(in interests) int {
 	return added
 }
 
-// folderID tells a folder from the one that takes its place, which may well get the same inode.
+// folderID distinguishes a directory from its replacement, which may have the same inode.
 type folderID struct {
 	major, minor uint32
 	inode        uint64
-	made         unix.StatxTimestamp // zero where the file system does not keep it
+	made         unix.StatxTimestamp // zero if the file system does not record it
 }
 
-// folderIDOf returns the identity of what the path leads to.
+// folderIDOf returns the identity of the directory at the path, following links.
 func folderIDOf(path string) (folderID, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
@@ -130,17 +130,16 @@ func folderIDOf(path string) (folderID, error) {
 	return id, nil
 }
 
-// place is an entry of a folder; the folder's path has no links in it.
+// place is an entry of a directory; the directory's path has no links in it.
 type place struct{ folder, name string }
 
-// maxLinks is how many symbolic links a path may go through (the kernel's limit,
-// path_resolution(7)).
+// maxLinks limits the symbolic links of a path (the kernel's limit, path_resolution(7)).
 const maxLinks = 40
 
 // resolve walks the absolute path as the kernel does. It returns every place whose change can
-// change what the path leads to without an event in its own folder, that is each link and the place
-// where the walk ended (the target, or the first entry that is missing), and the path without
-// links. ok is false when the path leads nowhere.
+// change the result without an event in the target's own directory: each link, and the end of the
+// walk (the target, or the first missing entry). target is the path without links. ok is false if
+// the path does not exist.
 func resolve(path string) (places []place, target string, ok bool) {
 	cur, rest, links := "/", split(path), 0
 	for len(rest) > 0 {

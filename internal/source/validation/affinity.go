@@ -91,7 +91,7 @@ func validateNodeSelectorTerm(t *v1.NodeSelectorTerm, path *field.Path) field.Er
 	return errs
 }
 
-// validateNodeFieldSelector checks a selector of nodes by a field, of which there is only the name.
+// validateNodeFieldSelector checks a selector of nodes by a field; the only one is metadata.name.
 func validateNodeFieldSelector(r *v1.NodeSelectorRequirement, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	switch r.Operator {

@@ -17,8 +17,8 @@ import (
 // (kubernetes.io/docs/reference/labels-annotations-taints).
 const podDeletionCost = "controller.kubernetes.io/pod-deletion-cost"
 
-// validateAnnotations checks the annotations that mean something to Kubernetes; security profiles
-// must not contradict the fields that took the annotations' place.
+// validateAnnotations checks the annotations that Kubernetes defines; deprecated annotations of
+// security profiles must not contradict the fields that replaced them.
 func validateAnnotations(p *v1.Pod, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, key := range slices.Sorted(maps.Keys(p.Annotations)) {
@@ -57,8 +57,7 @@ func validateSeccompValue(value string) (problem string) {
 	return ""
 }
 
-// parseSeccomp returns the profile that an annotation's value names; the type is "" if there is no
-// such form.
+// parseSeccomp parses the value of a seccomp annotation; the type is "" if it is invalid.
 func parseSeccomp(value string) (kind v1.SeccompProfileType, name string) {
 	switch value {
 	case v1.SeccompProfileRuntimeDefault, v1.DeprecatedSeccompProfileDockerDefault:
@@ -72,7 +71,7 @@ func parseSeccomp(value string) (kind v1.SeccompProfileType, name string) {
 	return "", ""
 }
 
-// validateProfileAnnotations checks that annotations say the same as the fields where both are set.
+// validateProfileAnnotations checks that annotations and fields are equal where both are set.
 func validateProfileAnnotations(p *v1.Pod, path *field.Path) field.ErrorList {
 	whole := p.Spec.SecurityContext
 	if whole == nil {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// nameOfBundle returns the rule for the name of a ClusterTrustBundle: that of its signer stands
-// before it, with ':' for '/', and only if there is one (API reference, "ClusterTrustBundle
+// nameOfBundle returns the rule for the name of a ClusterTrustBundle: it has its signer's name as a
+// prefix, with ':' for '/', only if there is a signer (API reference, "ClusterTrustBundle
 // v1beta1").
 func nameOfBundle(signer string) apivalidation.ValidateNameFunc {
 	return func(name string, prefix bool) []string {
@@ -31,8 +31,7 @@ func nameOfBundle(signer string) apivalidation.ValidateNameFunc {
 	}
 }
 
-// validateBundle checks that the bundle is of certificates that are whole, and each of them there
-// once.
+// validateBundle checks that the bundle consists of valid certificates without duplicates.
 func validateBundle(b *certificatesv1beta1.ClusterTrustBundle) field.ErrorList {
 	var errs field.ErrorList
 	if b.Spec.SignerName != "" {

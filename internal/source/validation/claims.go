@@ -11,12 +11,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// validateEphemeral checks a volume whose claim is made from a template: the claim, and the name
-// that it gets.
+// validateEphemeral checks a volume whose claim is created from a template: the claim, and its
+// name.
 func validateEphemeral(v *v1.Volume, p *v1.Pod, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if p.Name != "" && len(validation.IsDNS1123Label(v.Name)) == 0 {
-		claim := p.Name + "-" + v.Name // kubernetes.io/docs/concepts/storage/ephemeral-volumes, "PersistentVolumeClaim naming"
+		// kubernetes.io/docs/concepts/storage/ephemeral-volumes, "PersistentVolumeClaim naming".
+		claim := p.Name + "-" + v.Name
 		errs = append(errs, invalid(path.Child("name"), v.Name, validation.IsDNS1123Subdomain(claim))...)
 	}
 	at := path.Child("ephemeral", "volumeClaimTemplate")
@@ -30,7 +31,7 @@ func validateEphemeral(v *v1.Volume, p *v1.Pod, path *field.Path) field.ErrorLis
 	return append(errs, validateClaimSpec(&t.Spec, at.Child("spec"))...)
 }
 
-// validateTemplateMeta checks that only what goes over to the claim is set.
+// validateTemplateMeta checks that only metadata that is copied to the claim is set.
 func validateTemplateMeta(t *v1.PersistentVolumeClaimTemplate, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, f := range []alternative{
@@ -47,7 +48,7 @@ func validateTemplateMeta(t *v1.PersistentVolumeClaimTemplate, path *field.Path)
 	return errs
 }
 
-// validateClaimSpec checks the claim that is made from the template.
+// validateClaimSpec checks the spec of a claim.
 func validateClaimSpec(c *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	at := path.Child("accessModes")
 	var errs field.ErrorList
@@ -77,7 +78,7 @@ func validateClaimSpec(c *v1.PersistentVolumeClaimSpec, path *field.Path) field.
 	return append(errs, validateDataSources(c, path)...)
 }
 
-// validateDataSources checks what the claim's volume is filled from; the two fields are two forms
+// validateDataSources checks the data sources of the claim's volume; the two fields are two forms
 // of one.
 func validateDataSources(c *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList

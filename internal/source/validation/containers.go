@@ -14,7 +14,7 @@ const (
 	maxRestartExitCodes = 255 // ContainerRestartRuleOnExitCodes.values
 )
 
-// validateContainers checks the init and main containers; volumes are the pod's, by name.
+// validateContainers checks the init and regular containers; volumes are the pod's, by name.
 func validateContainers(spec *v1.PodSpec, volumes map[string]*v1.Volume, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(spec.Containers) == 0 {
@@ -47,17 +47,18 @@ func validateContainers(spec *v1.PodSpec, volumes map[string]*v1.Volume, path *f
 			errs = append(errs, validateInitContainer(c, at)...)
 		}
 		if missing := validateRestartPolicySet(c, at); len(missing) > 0 {
-			errs = append(errs, missing...) // what the rules mean depends on it here: OnFailure and Never are other init containers than Always
+			// The rules depend on the policy, which decides whether this is a sidecar.
+			errs = append(errs, missing...)
 		} else {
 			errs = append(errs, validateRestart(c, at)...)
 		}
-		// An init container is gone before others use the host's ports.
+		// An init container has exited before others use the host's ports.
 		errs = append(errs, validatePorts(c.Ports, map[hostPort]struct{}{}, at.Child("ports"))...)
 	}
 	return errs
 }
 
-// validateUniqueLabel checks a name that must be a DNS label and is not taken.
+// validateUniqueLabel checks that a name is a DNS label and not taken.
 func validateUniqueLabel[T any](name string, taken map[string]T, path *field.Path) field.ErrorList {
 	errs := required(path, name)
 	if name != "" {
@@ -69,12 +70,12 @@ func validateUniqueLabel[T any](name string, taken map[string]T, path *field.Pat
 	return errs
 }
 
-// isSidecar reports whether the init container keeps running beside the main ones (KEP-753).
+// isSidecar reports whether the init container keeps running beside the regular ones (KEP-753).
 func isSidecar(c *v1.Container) bool {
 	return ptr.Deref(c.RestartPolicy, "") == v1.ContainerRestartPolicyAlways
 }
 
-// validateInitContainer checks what only sidecars may have (PodSpec.initContainers).
+// validateInitContainer checks fields that only sidecars may have (PodSpec.initContainers).
 func validateInitContainer(c *v1.Container, path *field.Path) field.ErrorList {
 	const msg = "may not be set for init containers without restartPolicy=Always"
 	var errs field.ErrorList
@@ -112,13 +113,13 @@ func validateContainer(c *v1.Container, spec *v1.PodSpec, volumes map[string]*v1
 	return append(errs, validateSecurityContext(c.SecurityContext, spec, path.Child("securityContext"))...)
 }
 
-// validateProbesAndHooks checks what containers have that run as long as the pod does.
+// validateProbesAndHooks checks probes and hooks of sidecars and regular containers.
 func validateProbesAndHooks(c *v1.Container, spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	grace := ptr.Deref(spec.TerminationGracePeriodSeconds, v1.DefaultTerminationGracePeriodSeconds)
 	return append(validateProbes(c, path), validateLifecycle(c.Lifecycle, grace, spec.OS, path.Child("lifecycle"))...)
 }
 
-// validateRestartPolicySet checks that restart rules have a policy to be exceptions from.
+// validateRestartPolicySet checks that restart rules come with a restart policy.
 func validateRestartPolicySet(c *v1.Container, path *field.Path) field.ErrorList {
 	if len(c.RestartPolicyRules) > 0 && c.RestartPolicy == nil {
 		return field.ErrorList{field.Required(path.Child("restartPolicy"), "must specify restartPolicy when restart rules are used")}

@@ -1,12 +1,12 @@
-// Package validation says what is wrong with pods and local objects, by the field paths that
-// kubectl shows.
+// Package validation validates pods and local objects. Errors have the field paths that kubectl
+// shows.
 //
-// The rules are those that the API server applies on create, to a Pod with spec.nodeName set, as
-// far as the API reference states them. They are held against the verdicts of a real API server
-// (`make goldens`); docs/validation.md lists the differences. Pods of the API server itself are
-// checked for their identity alone.
+// The rules are those of the API server on create, for a Pod with spec.nodeName set, as far as the
+// API reference specifies them. They are compared with the results of a real API server (`make
+// goldens`); docs/validation.md lists the differences. Pods of the API server are only checked for
+// their identity.
 //
 // Owns: the rules.
 // Reads: nothing.
-// Never: changes an object, tells a value of a Secret.
+// Never: changes an object, reports a value of a Secret.
 package validation

@@ -18,7 +18,7 @@ const (
 	maxQuobyteTenant = 64 // QuobyteVolumeSource.tenant
 )
 
-// validateDriver checks a volume of a kind that brings its own driver.
+// validateDriver checks a volume of a type with its own driver.
 func validateDriver(v *v1.VolumeSource, kind string, path *field.Path) field.ErrorList {
 	switch kind {
 	case "nfs":
@@ -55,7 +55,7 @@ func validateDriver(v *v1.VolumeSource, kind string, path *field.Path) field.Err
 	}
 }
 
-// validateCloudDisk checks the disks of clouds.
+// validateCloudDisk checks volumes of cloud providers.
 func validateCloudDisk(v *v1.VolumeSource, kind string, path *field.Path) field.ErrorList {
 	switch kind {
 	case "gcePersistentDisk":
@@ -128,7 +128,7 @@ func validateFC(s *v1.FCVolumeSource, path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Required(at, "must specify either targetWWNs or wwids, but not both")}
 	case len(s.TargetWWNs) > 0 && len(s.WWIDs) > 0:
 		return field.ErrorList{field.Invalid(at, s.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")}
-	case len(s.WWIDs) > 0: // it identifies the volume alone
+	case len(s.WWIDs) > 0: // a WWID alone identifies the volume
 		return nil
 	case s.Lun == nil:
 		return field.ErrorList{field.Required(path.Child("lun"), "lun is required if targetWWNs is specified")}

@@ -13,11 +13,10 @@ import (
 	"berth/internal/pod"
 )
 
-// envFields are the fields of a pod that its environment can show, volumeFields those that its
-// downwardAPI volumes can (kubernetes.io/docs/concepts/workloads/pods/downward-api). Those of
-// metadata that hold a map take a key in brackets. otherFields have names too, for selectors of
-// pods (kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors), but cannot be
-// shown.
+// envFields are the pod fields that environment variables can have as their value, volumeFields
+// those of downwardAPI volumes (kubernetes.io/docs/concepts/workloads/pods/downward-api). Metadata
+// fields that are maps take a key in brackets. otherFields are names for field selectors of pods
+// only (kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors).
 var (
 	envFields = []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
@@ -27,13 +26,12 @@ var (
 	otherFields  = []string{"spec.restartPolicy", "spec.schedulerName", "status.phase"}
 )
 
-// resourceFields are the resources that the environment and downwardAPI volumes can show.
+// resourceFields are the resources of environment variables and downwardAPI volumes.
 var resourceFields = []string{
 	"limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory",
 }
 
-// divisors are the units that a resource can be shown in
-// (kubernetes.io/docs/concepts/workloads/pods/downward-api).
+// divisors are the units of a resource (kubernetes.io/docs/concepts/workloads/pods/downward-api).
 var (
 	cpuDivisors  = []string{"1m", "1"}
 	byteDivisors = []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
@@ -107,7 +105,8 @@ func validateEnvSource(e *v1.EnvVar, spec *v1.PodSpec, path *field.Path) field.E
 	return errs
 }
 
-// exactlyOneSource checks that one of the sources of a value, named by their fields, is set.
+// exactlyOneSource checks that exactly one of the sources of a value, named by their fields, is
+// set.
 func exactlyOneSource(path *field.Path, sources []alternative) field.ErrorList {
 	n := 0
 	var fields []string
@@ -126,7 +125,7 @@ func exactlyOneSource(path *field.Path, sources []alternative) field.ErrorList {
 	return nil
 }
 
-// validateFileKeyRef checks a variable out of a file in a volume of the pod (KEP-3721).
+// validateFileKeyRef checks a variable from a file in a volume of the pod (KEP-3721).
 func validateFileKeyRef(f *v1.FileKeySelector, volumes []v1.Volume, path *field.Path) field.ErrorList {
 	at := path.Child("volumeName")
 	errs := required(at, f.VolumeName)
@@ -147,7 +146,7 @@ func validateFileKeyRef(f *v1.FileKeySelector, volumes []v1.Volume, path *field.
 	return errs
 }
 
-// validateFieldRef checks that the field is one of those allowed.
+// validateFieldRef checks that the field is allowed.
 func validateFieldRef(f *v1.ObjectFieldSelector, allowed []string, path *field.Path) field.ErrorList {
 	at := path.Child("fieldPath")
 	switch {
@@ -186,7 +185,7 @@ func cutSubscript(path string) (name, key string, ok bool) {
 	return name, key, ok
 }
 
-// validateResourceFieldRef checks the resource and the unit that it is shown in.
+// validateResourceFieldRef checks the resource and its unit.
 func validateResourceFieldRef(r *v1.ResourceFieldSelector, path *field.Path) field.ErrorList {
 	if r.Resource == "" {
 		return field.ErrorList{field.Required(path.Child("resource"), "")}
@@ -207,13 +206,12 @@ func validateResourceFieldRef(r *v1.ResourceFieldSelector, path *field.Path) fie
 	return nil
 }
 
-// validateObjectName checks the name of a ConfigMap or Secret.
 func validateObjectName(name string, path *field.Path) field.ErrorList {
 	return invalid(path, name, validation.IsDNS1123Subdomain(name))
 }
 
-// validateSourceName is validateObjectName of one that is taken as a whole. It may end with a dash,
-// as the API server has it.
+// validateSourceName checks the name of a ConfigMap or Secret in envFrom. It may end with a dash,
+// as in the API server.
 func validateSourceName(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
@@ -221,7 +219,6 @@ func validateSourceName(name string, path *field.Path) field.ErrorList {
 	return invalid(path, name, apivalidation.NameIsDNSSubdomain(name, true))
 }
 
-// validateKey checks the key of a ConfigMap or Secret.
 func validateKey(key string, path *field.Path) field.ErrorList {
 	if key == "" {
 		return field.ErrorList{field.Required(path, "")}

@@ -9,7 +9,8 @@ import (
 	"berth/internal/pod"
 )
 
-// ValidateIdentity checks what folders, files, cgroups and records of the pod are named after.
+// ValidateIdentity checks the fields that become part of directories, file names, cgroups and
+// records of the pod.
 func ValidateIdentity(p *v1.Pod) field.ErrorList {
 	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
 	errs := invalid(meta.Child("name"), Shorten(p.Name), apivalidation.NameIsDNSSubdomain(p.Name, false))
@@ -35,7 +36,7 @@ func ValidateIdentity(p *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// Shorten returns what a message shows of a name that may be of any length.
+// Shorten truncates a name of any length for a message.
 func Shorten(name string) string {
 	const most = 100
 	if len(name) <= most {
@@ -52,7 +53,7 @@ func validateUID(uid pod.UID, path *field.Path) field.ErrorList {
 		"beginning with a letter or digit: folders are named after it")}
 }
 
-// isPathSafe reports whether the UID can name a folder.
+// isPathSafe reports whether the UID is a valid directory name.
 func isPathSafe(uid pod.UID) bool {
 	if len(uid) == 0 || len(uid) > validation.DNS1123SubdomainMaxLength {
 		return false

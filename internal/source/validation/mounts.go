@@ -37,7 +37,7 @@ func validateMounts(c *v1.Container, volumes map[string]*v1.Volume, path *field.
 	return errs
 }
 
-// validateVolumeName checks that the name is that of a volume of the pod.
+// validateVolumeName checks that the pod has a volume of the name.
 func validateVolumeName(name string, volumes map[string]*v1.Volume, path *field.Path) field.ErrorList {
 	errs := required(path, name)
 	if volumes[name] == nil {
@@ -46,7 +46,6 @@ func validateVolumeName(name string, volumes map[string]*v1.Volume, path *field.
 	return errs
 }
 
-// validateDevices checks volumeDevices.
 func validateDevices(c *v1.Container, volumes map[string]*v1.Volume, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	mounts, mountPaths := map[string]struct{}{}, map[string]struct{}{}
@@ -114,7 +113,7 @@ func validateMountOptions(m *v1.VolumeMount, sc *v1.SecurityContext, path *field
 	return errs
 }
 
-// validateLocalPath checks that the path stays inside the folder that it is relative to.
+// validateLocalPath checks that the path stays inside the directory that it is relative to.
 func validateLocalPath(path string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if filepath.IsAbs(path) {
@@ -130,8 +129,8 @@ func validateNoBacksteps(path string, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// validateKeyPath checks the path of a file that a volume is filled with: local, and free for the
-// names that the volume uses itself.
+// validateKeyPath checks the path of a file in a volume: local, and not a name that the volume uses
+// itself.
 func validateKeyPath(path string, at *field.Path) field.ErrorList {
 	if path == "" {
 		return field.ErrorList{field.Required(at, "")}

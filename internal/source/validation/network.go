@@ -18,7 +18,7 @@ const (
 	maxHostnameLength = 64 // of a Linux node name, utsname(2)
 )
 
-// validateHost checks the pod's names on the network and what it shares with the host.
+// validateHost checks the pod's host names and the host namespaces that it uses.
 func validateHost(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if spec.Hostname != "" {
@@ -67,8 +67,8 @@ func validateHost(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// forbidDevices checks that no container of a user namespace gets a block device, which has the
-// host's owner.
+// forbidDevices checks that no container in a user namespace gets a block device, whose owner is a
+// host user.
 func forbidDevices(containers []v1.Container, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range containers {
@@ -111,7 +111,7 @@ func validateDNS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 			fmt.Sprintf("must not have more than %d characters (including spaces) in the search list", maxSearchChars)))
 	}
 	for i, search := range c.Searches {
-		// A lone dot is the root, a trailing one makes the domain absolute; underscores occur in
+		// A single dot is the root, a trailing one makes the domain absolute; underscores occur in
 		// search paths.
 		if name := strings.TrimSuffix(search, "."); search != "." {
 			errs = append(errs, invalid(at.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(name))...)
@@ -125,15 +125,15 @@ func validateDNS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// hostPort identifies a port of the host that a pod takes.
+// hostPort identifies a host port of a pod.
 type hostPort struct {
 	protocol v1.Protocol
 	ip       string
 	port     int32
 }
 
-// validatePorts checks the ports of one container; taken holds the host ports of the containers
-// before it.
+// validatePorts checks the ports of one container; taken has the host ports of the previous
+// containers.
 func validatePorts(ports []v1.ContainerPort, taken map[hostPort]struct{}, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	names := map[string]struct{}{}
@@ -169,7 +169,7 @@ func validatePorts(ports []v1.ContainerPort, taken map[hostPort]struct{}, path *
 	return errs
 }
 
-// validateHostPorts checks the ports of a container that listens on the host's network.
+// validateHostPorts checks the ports of a container on the host network.
 func validateHostPorts(ports []v1.ContainerPort, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, p := range ports {

@@ -18,12 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The rules are those of the API server for objects that are created (API reference, "ConfigMap
-// v1", "Secret v1", "PersistentVolumeClaim v1", "RuntimeClass v1" and "ClusterTrustBundle v1beta1";
-// Kubernetes documentation, "Types of Secret").
+// The rules are those of the API server on create (API reference, "ConfigMap v1", "Secret v1",
+// "PersistentVolumeClaim v1", "RuntimeClass v1" and "ClusterTrustBundle v1beta1"; Kubernetes
+// documentation, "Types of Secret").
 
-// ValidateObject returns what is wrong with the defaulted local object. Values of Secrets are not
-// told.
+// ValidateObject validates the defaulted local object. Errors do not contain values of Secrets.
 func ValidateObject(o metav1.Object) field.ErrorList {
 	errs := validateObjectMetadata(o)
 	switch o := o.(type) {
@@ -88,7 +87,7 @@ func validateSecret(s *v1.Secret) field.ErrorList {
 	return append(errs, validateSecretType(s)...)
 }
 
-// validateObjectSize bounds the bytes of all values of a ConfigMap or Secret.
+// validateObjectSize limits the total bytes of all values of a ConfigMap or Secret.
 func validateObjectSize(size int) field.ErrorList {
 	if size <= v1.MaxSecretSize {
 		return nil
@@ -99,7 +98,7 @@ func validateObjectSize(size int) field.ErrorList {
 	}}
 }
 
-// validateSecretType checks what the Secret's type promises to those who use it.
+// validateSecretType checks the keys that the Secret's type requires.
 func validateSecretType(s *v1.Secret) field.ErrorList {
 	var errs field.ErrorList
 	data := field.NewPath("data")
@@ -113,7 +112,8 @@ func validateSecretType(s *v1.Secret) field.ErrorList {
 	needsJSON := func(key string) {
 		needs(key)
 		var object map[string]any
-		if value, ok := s.Data[key]; ok && json.Unmarshal(value, &object) != nil { // its error may tell some of the value
+		// The error of Unmarshal may contain a part of the value.
+		if value, ok := s.Data[key]; ok && json.Unmarshal(value, &object) != nil {
 			errs = append(errs, &field.Error{
 				Type: field.ErrorTypeInvalid, Field: data.Key(key).String(), BadValue: field.OmitValueType{}, Detail: "must be a JSON object",
 			})
@@ -143,7 +143,7 @@ func validateSecretType(s *v1.Secret) field.ErrorList {
 	return errs
 }
 
-// persistentSources are the kinds of persistent volumes that run mode has.
+// persistentSources are the types of persistent volumes in run mode.
 const persistentSources = "csi, hostPath, local, nfs"
 
 func validatePersistentVolume(spec *v1.PersistentVolumeSpec, path *field.Path) field.ErrorList {
@@ -212,7 +212,7 @@ func validateCSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 	return errs
 }
 
-// validatePersistentCSI takes the driver's source of a persistent volume.
+// validatePersistentCSI checks the CSI source of a persistent volume.
 func validatePersistentCSI(s *v1.CSIPersistentVolumeSource, path *field.Path) field.ErrorList {
 	errs := append(required(path.Child("driver"), s.Driver), required(path.Child("volumeHandle"), s.VolumeHandle)...)
 	if len(s.Driver) > maxCSIDriver {

@@ -11,8 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// validateOS checks that the pod asks for nothing that its operating system does not have
-// (PodSpec.os names the fields).
+// validateOS checks that the pod uses only fields of its operating system (listed at PodSpec.os).
 func validateOS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	if spec.OS == nil {
 		return nil
@@ -87,8 +86,8 @@ func forbidOnWindows(path *field.Path, fields ...alternative) field.ErrorList {
 	return errs
 }
 
-// validateHostProcess checks that all containers of a pod with host processes are some, on the
-// host's network (kubernetes.io/docs/tasks/configure-pod-container/create-hostprocess-pod).
+// validateHostProcess checks that either all containers of a pod are host processes, on the host
+// network, or none (kubernetes.io/docs/tasks/configure-pod-container/create-hostprocess-pod).
 func validateHostProcess(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	var whole *bool
 	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
@@ -116,7 +115,7 @@ func validateHostProcess(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// maxCredentialSpec bounds WindowsSecurityContextOptions.gmsaCredentialSpec, in bytes.
+// maxCredentialSpec limits WindowsSecurityContextOptions.gmsaCredentialSpec, in bytes.
 const maxCredentialSpec = 64 << 10
 
 func validateWindowsOptions(o *v1.WindowsSecurityContextOptions, path *field.Path) field.ErrorList {
@@ -147,7 +146,7 @@ func validateWindowsOptions(o *v1.WindowsSecurityContextOptions, path *field.Pat
 const (
 	maxUserLength   = 104
 	maxDomainLength = 255
-	userCharacters  = `"/\:;|=,+*?<>@[]` // that a user cannot have
+	userCharacters  = `"/\:;|=,+*?<>@[]` // not allowed in a user name
 )
 
 var (

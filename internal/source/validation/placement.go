@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validatePlacement checks what schedulers and node taints look at.
+// validatePlacement checks the fields that affect scheduling and taints.
 func validatePlacement(p *v1.Pod, path *field.Path) field.ErrorList {
 	spec := &p.Spec
 	var errs field.ErrorList
@@ -72,7 +72,7 @@ func validateToleration(t *v1.Toleration, path *field.Path) field.ErrorList {
 		if t.Value != "" {
 			errs = append(errs, field.Invalid(path.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
 		}
-	default: // Lt and Gt too: the feature TaintTolerationComparisonOperators is off by default
+	default: // Lt and Gt too: TaintTolerationComparisonOperators is off
 		errs = append(errs, validateEnum(t.Operator, path.Child("operator"), v1.TolerationOpEqual, v1.TolerationOpExists)...)
 	}
 	if t.Effect != "" {

@@ -12,7 +12,7 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 )
 
-// validatePodResources checks resources, overhead and resource claims of the pod as a whole.
+// validatePodResources checks pod-level resources, overhead and resource claims.
 func validatePodResources(p *v1.Pod, path *field.Path) field.ErrorList {
 	spec, at := &p.Spec, path.Child("overhead")
 	errs := validateAmountList(spec.Overhead, at, validateContainerResource)
@@ -51,8 +51,8 @@ func validateResourceClaims(claims []v1.PodResourceClaim, path *field.Path) fiel
 	return errs
 }
 
-// validatePodLevelResources checks the resources that the containers share, and that each container
-// fits in (KEP-2837).
+// validatePodLevelResources checks the resources that the containers share, and that the
+// containers' requests and limits fit (KEP-2837).
 func validatePodLevelResources(p *v1.Pod, path *field.Path) field.ErrorList {
 	spec := &p.Spec
 	r, at := spec.Resources, path.Child("resources")
@@ -99,8 +99,8 @@ var objectCounts = []v1.ResourceName{
 	v1.ResourcePersistentVolumeClaims, v1.ResourceServicesNodePorts, v1.ResourceServicesLoadBalancers,
 }
 
-// isStandard reports whether the resource has a domain or is one that Kubernetes knows, of
-// containers or anything else.
+// isStandard reports whether the resource has a domain or is defined by Kubernetes, for containers
+// or other objects.
 func isStandard(name v1.ResourceName) bool {
 	if strings.Contains(string(name), "/") || name == v1.ResourceStorage || slices.Contains(containerResources, name) || slices.Contains(objectCounts, name) {
 		return true

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// linuxSignals and windowsSignals are the signals that can stop a container (Lifecycle.stopSignal;
-// their names are those of signal(7)).
+// linuxSignals and windowsSignals are the valid stop signals of a container (Lifecycle.stopSignal;
+// the names are those of signal(7)).
 var (
 	linuxSignals = generateSignals(
 		"SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL",
@@ -75,8 +75,7 @@ func validateProbe(p *v1.Probe, path *field.Path) field.ErrorList {
 	case "grpc":
 		errs = append(errs, invalid(path.Child("grpc", "port"), p.GRPC.Port, validation.IsValidPortNum(int(p.GRPC.Port)))...)
 	}
-	// 0 was defaulted away, so that the minimum of 1 that the API reference names is left to
-	// negative values.
+	// Defaults have replaced 0, so the API reference's minimum of 1 only excludes negative values.
 	for _, n := range []struct {
 		field string
 		value int32
@@ -160,7 +159,6 @@ func validateHTTPGet(h *v1.HTTPGetAction, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validatePort checks a port's number or name.
 func validatePort(p intstr.IntOrString, path *field.Path) field.ErrorList {
 	if p.Type == intstr.Int {
 		return invalid(path, p.IntValue(), validation.IsValidPortNum(p.IntValue()))

@@ -13,24 +13,26 @@ import (
 )
 
 const (
-	minTokenSeconds int64 = 600     // ServiceAccountTokenProjection.expirationSeconds: at least 10 minutes
-	maxTokenSeconds int64 = 1 << 32 // the same field, as the TokenRequest API takes it
+	// Limits of ServiceAccountTokenProjection.expirationSeconds: 10 minutes, and the maximum of the
+	// TokenRequest API.
+	minTokenSeconds int64 = 600
+	maxTokenSeconds int64 = 1 << 32
 
-	// Of PodCertificateProjection.maxExpirationSeconds; Kubernetes' own signers give no longer than
-	// a day.
+	// Of PodCertificateProjection.maxExpirationSeconds; Kubernetes' own signers issue for at most a
+	// day.
 	minCertificateSeconds    int32 = 3600
 	maxCertificateSeconds    int32 = 7862400
 	maxOwnCertificateSeconds int32 = 86400
 	ownSigners                     = "kubernetes.io/"
 )
 
-// keyTypes are those of PodCertificateProjection.keyType.
+// keyTypes are the values of PodCertificateProjection.keyType.
 var keyTypes = []string{"RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"}
 
 func validateProjected(p *v1.ProjectedVolumeSource, path *field.Path) field.ErrorList {
 	errs := validateMode(p.DefaultMode, path.Child("defaultMode"))
 	paths := map[string]struct{}{}
-	// Sources fill one folder: no two of their files can have the same path.
+	// All sources share one directory: paths of files must be unique.
 	take := func(file string) {
 		if file == "" {
 			return
@@ -83,8 +85,8 @@ func countSet[T any](s *T) int {
 	return n
 }
 
-// projectedFiles returns the paths of the files that a source names, tokens aside: the API server
-// does not compare theirs.
+// projectedFiles returns the paths of the files of a source, except tokens: the API server does not
+// compare their paths.
 func projectedFiles(s *v1.VolumeProjection) []string {
 	var paths []string
 	var items []v1.KeyToPath
@@ -119,7 +121,7 @@ func validateToken(t *v1.ServiceAccountTokenProjection, path *field.Path) field.
 	return errs
 }
 
-// forbidTokens checks that a pod without a service account asks for none of its tokens.
+// forbidTokens checks that a pod without a service account does not request its tokens.
 func forbidTokens(p *v1.ProjectedVolumeSource, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range p.Sources {
@@ -153,8 +155,8 @@ func validateTrustBundle(b *v1.ClusterTrustBundleProjection, path *field.Path) f
 	return append(errs, validateKeyPath(b.Path, path.Child("path"))...)
 }
 
-// validateTrustBundleName checks the name of a ClusterTrustBundle: that of its signer may stand
-// before it, with ':' for '/'
+// validateTrustBundleName checks the name of a ClusterTrustBundle, which may have its signer's name
+// as a prefix, with ':' for '/'
 // (kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests, "Cluster trust
 // bundles").
 func validateTrustBundleName(name string, path *field.Path) field.ErrorList {

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// resizable are the resources of a container that can be changed in place
+// resizable are the resources of a container that can be resized in place
 // (ContainerResizePolicy.resourceName).
 var resizable = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-// containerResources are the resources without a domain that a container can have; hugepages-<size>
-// join them (kubernetes.io/docs/concepts/configuration/manage-resources-containers).
+// containerResources are the resources of containers without a domain, besides hugepages-<size>
+// (kubernetes.io/docs/concepts/configuration/manage-resources-containers).
 var containerResources = []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
 
 // validateResources checks the resources of one container; claims are the pod's.
@@ -25,10 +25,10 @@ func validateResources(r *v1.ResourceRequirements, claims []v1.PodResourceClaim,
 	return append(validateAmounts(r, path, validateContainerResource), validateClaims(r.Claims, claims, path.Child("claims"))...)
 }
 
-// validateClaims checks the claims that a container uses; pod are those that the pod has.
+// validateClaims checks the claims of a container; pod has the claims of the pod.
 func validateClaims(claims []v1.ResourceClaim, pod []v1.PodResourceClaim, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	requests := map[string][]string{} // by claim, of those before; "" is the whole claim
+	requests := map[string][]string{} // requests of earlier entries by claim; "" is the whole claim
 	for i, c := range claims {
 		at := path.Index(i)
 		if c.Name == "" {
@@ -50,7 +50,7 @@ func validateClaims(claims []v1.ResourceClaim, pod []v1.PodResourceClaim, path *
 	return errs
 }
 
-// validateAmounts checks limits and requests; validateName is the check of the resources' names.
+// validateAmounts checks limits and requests; validateName checks the names of resources.
 func validateAmounts(r *v1.ResourceRequirements, path *field.Path, validateName func(v1.ResourceName, *field.Path) field.ErrorList) field.ErrorList {
 	errs := validateAmountList(r.Limits, path.Child("limits"), validateName)
 	errs = append(errs, validateAmountList(r.Requests, path.Child("requests"), validateName)...)
@@ -70,7 +70,7 @@ func validateAmounts(r *v1.ResourceRequirements, path *field.Path, validateName 
 	return append(errs, validateHugePagesBase(path, r.Limits, r.Requests)...)
 }
 
-// validateHugePagesBase checks that huge pages come with other resources
+// validateHugePagesBase checks that huge pages come with CPU or memory
 // (kubernetes.io/docs/tasks/manage-hugepages/scheduling-hugepages).
 func validateHugePagesBase(path *field.Path, lists ...v1.ResourceList) field.ErrorList {
 	hugePages, base := false, false
@@ -107,13 +107,13 @@ func isHugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// isNative reports whether the resource is one of Kubernetes itself: without a domain, or with its
-// own.
+// isNative reports whether the resource is defined by Kubernetes: it has no domain, or Kubernetes'
+// domain.
 func isNative(name v1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
 }
 
-// validateContainerResource checks the name of a resource that a container asks for.
+// validateContainerResource checks the name of a container's resource.
 func validateContainerResource(name v1.ResourceName, path *field.Path) field.ErrorList {
 	errs := invalid(path, name, validation.IsQualifiedName(string(name)))
 	switch {
@@ -128,8 +128,8 @@ func validateContainerResource(name v1.ResourceName, path *field.Path) field.Err
 	return errs
 }
 
-// isExtended reports whether the resource is one of a vendor: its name can be counted in a
-// ResourceQuota, "requests." before it, and does not look like that already.
+// isExtended reports whether the resource belongs to a vendor: its name is valid in a
+// ResourceQuota, with the prefix "requests.", and does not have that prefix already.
 func isExtended(name v1.ResourceName) bool {
 	return !isNative(name) && !strings.HasPrefix(string(name), v1.DefaultResourceRequestsPrefix) &&
 		len(validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix+string(name))) == 0
@@ -151,7 +151,6 @@ func validateQuantity(name v1.ResourceName, q resource.Quantity, path *field.Pat
 	return errs
 }
 
-// validateResizePolicy checks the resize policy of one container.
 func validateResizePolicy(policies []v1.ContainerResizePolicy, restart v1.RestartPolicy, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[v1.ResourceName]struct{}{}

@@ -11,11 +11,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxSysctlLength bounds the name of a sysctl; sysctlName is its form
+// maxSysctlLength limits the name of a sysctl, in bytes; sysctlName is its form
 // (kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster).
 const maxSysctlLength = 253
 
-// maxAppArmorLength bounds the name of a profile, which is written to a file of at most a page,
+// maxAppArmorLength limits the name of a profile, which is written to a file of at most a page:
 // PATH_MAX.
 const maxAppArmorLength = 4095
 
@@ -38,7 +38,7 @@ func validatePodSecurity(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	errs = append(errs, validateChoice(sc.FSGroupChangePolicy, at.Child("fsGroupChangePolicy"), v1.FSGroupChangeOnRootMismatch, v1.FSGroupChangeAlways)...)
 	errs = append(errs, validateChoice(sc.SupplementalGroupsPolicy, at.Child("supplementalGroupsPolicy"),
 		v1.SupplementalGroupsPolicyMerge, v1.SupplementalGroupsPolicyStrict)...)
-	// MountOption needs the feature SELinuxMount, which is off by default.
+	// MountOption needs the feature gate SELinuxMount, which is off by default.
 	errs = append(errs, validateChoice(sc.SELinuxChangePolicy, at.Child("seLinuxChangePolicy"), v1.SELinuxChangePolicyRecursive)...)
 	errs = append(errs, validateSeccomp(sc.SeccompProfile, at.Child("seccompProfile"))...)
 	errs = append(errs, validateAppArmor(sc.AppArmorProfile, at.Child("appArmorProfile"))...)
@@ -48,7 +48,7 @@ func validatePodSecurity(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 
 func isWindows(spec *v1.PodSpec) bool { return spec.OS != nil && spec.OS.Name == v1.Windows }
 
-// validateSecurityContext checks what one container asks for.
+// validateSecurityContext checks the security context of one container.
 func validateSecurityContext(sc *v1.SecurityContext, spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	if sc == nil {
 		return nil
@@ -127,7 +127,7 @@ func validateAppArmor(p *v1.AppArmorProfile, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateSysctls checks names, and that the pod does not set what it shares with the host.
+// validateSysctls checks names, and that the pod does not set sysctls of host namespaces.
 func validateSysctls(sysctls []v1.Sysctl, spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[string]struct{}{}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ValidatePod returns what is wrong with the defaulted pod.
+// ValidatePod validates the defaulted pod.
 func ValidatePod(p *v1.Pod) field.ErrorList {
 	errs := validateMetadata(p)
 	errs = append(errs, validatePodSpec(p, field.NewPath("spec"))...)
@@ -20,8 +20,8 @@ func ValidatePod(p *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// sortRuns orders neighbouring errors of one field by their words. Labels and annotations are
-// checked in any order; the same manifest must have the same problem whenever it is looked at.
+// sortRuns sorts adjacent errors of one field by text. Labels and annotations are validated in
+// random order; the same manifest must always have the same problem.
 func sortRuns(errs field.ErrorList) {
 	for len(errs) > 0 {
 		n := 1
@@ -39,7 +39,7 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 	meta := p.ObjectMeta
 	if meta.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "a manifest needs a name; generateName is not enough"))
-		meta.Name = "x" // the name's other faults are no news
+		meta.Name = "x" // its other errors are redundant
 	}
 	errs = append(errs, apivalidation.ValidateObjectMeta(&meta, true, apivalidation.NameIsDNSSubdomain, path)...)
 	for i, f := range meta.Finalizers {
@@ -55,7 +55,7 @@ func validateMetadata(p *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// standardFinalizers are those without a domain
+// standardFinalizers are the finalizers without a domain
 // (kubernetes.io/docs/concepts/overview/working-with-objects/finalizers).
 var standardFinalizers = []string{string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
 
@@ -86,7 +86,7 @@ func validatePodSpec(p *v1.Pod, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// invalid makes an error of each message.
+// invalid returns an error for each message.
 func invalid(path *field.Path, value any, msgs []string) field.ErrorList {
 	var errs field.ErrorList
 	for _, msg := range msgs {
@@ -95,7 +95,7 @@ func invalid(path *field.Path, value any, msgs []string) field.ErrorList {
 	return errs
 }
 
-// validateEnum checks that value, which is required, is one of those allowed.
+// validateEnum checks a required value against the allowed ones.
 func validateEnum[T ~string](value T, path *field.Path, allowed ...T) field.ErrorList {
 	if value == "" && !slices.Contains(allowed, value) {
 		return field.ErrorList{field.Required(path, "")}
@@ -103,7 +103,7 @@ func validateEnum[T ~string](value T, path *field.Path, allowed ...T) field.Erro
 	return validateChoice(&value, path, allowed...)
 }
 
-// validateChoice checks that the value, if there is one, is one of those allowed.
+// validateChoice checks an optional value against the allowed ones.
 func validateChoice[T ~string](value *T, path *field.Path, allowed ...T) field.ErrorList {
 	if value == nil || slices.Contains(allowed, *value) {
 		return nil
@@ -111,7 +111,7 @@ func validateChoice[T ~string](value *T, path *field.Path, allowed ...T) field.E
 	return field.ErrorList{field.NotSupported(path, *value, allowed)}
 }
 
-// required checks that the value is not the zero one.
+// required checks that the value is not zero.
 func required[T comparable](path *field.Path, value T) field.ErrorList {
 	var zero T
 	if value == zero {
@@ -120,8 +120,8 @@ func required[T comparable](path *field.Path, value T) field.ErrorList {
 	return nil
 }
 
-// onlyOne checks that no more than one of the alternatives, named by their fields, is set: each
-// after the first is an error. The first is returned, or "".
+// onlyOne checks that at most one of the alternatives, named by their fields, is set: each further
+// one is an error. It returns the first one, or "".
 func onlyOne(path *field.Path, what string, alternatives ...alternative) (first string, errs field.ErrorList) {
 	for _, a := range alternatives {
 		switch {
@@ -135,7 +135,7 @@ func onlyOne(path *field.Path, what string, alternatives ...alternative) (first 
 	return first, errs
 }
 
-// alternative is one field of several that exclude each other.
+// alternative is one of several mutually exclusive fields.
 type alternative struct {
 	field string
 	set   bool

@@ -7,8 +7,8 @@ import (
 
 const maxFileMode int32 = 0o777
 
-// validateVolumes checks the pod's volumes and returns those that can be referred to by name, be
-// they good or not: what is wrong with a volume is told of once.
+// validateVolumes checks the pod's volumes and returns those with a valid name, even if they have
+// other errors: each error is reported once.
 func validateVolumes(p *v1.Pod, path *field.Path) (map[string]*v1.Volume, field.ErrorList) {
 	var all field.ErrorList
 	byName := make(map[string]*v1.Volume, len(p.Spec.Volumes))
@@ -61,8 +61,8 @@ func validateVolume(v *v1.Volume, p *v1.Pod, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// volumeKinds returns the kinds of volumes by their names in the API. Of several that are set the
-// first counts; the API server has the same order.
+// volumeKinds returns the types of volumes by their API names. The first one that is set counts, in
+// the API server's order.
 func volumeKinds(v *v1.VolumeSource) []alternative {
 	return []alternative{
 		{"emptyDir", v.EmptyDir != nil},
@@ -146,7 +146,8 @@ func validateDownwardFiles(items []v1.DownwardAPIVolumeFile, path *field.Path) f
 			}
 		case item.ResourceFieldRef == nil:
 			errs = append(errs, field.Required(at, "one of fieldRef and resourceFieldRef is required"))
-		case item.ResourceFieldRef.ContainerName == "": // ResourceFieldSelector.containerName: required for volumes
+		// ResourceFieldSelector.containerName: required for volumes.
+		case item.ResourceFieldRef.ContainerName == "":
 			errs = append(errs, field.Required(at.Child("resourceFieldRef", "containerName"), ""))
 		default:
 			errs = append(errs, validateResourceFieldRef(item.ResourceFieldRef, at.Child("resourceFieldRef"))...)

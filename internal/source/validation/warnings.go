@@ -14,8 +14,8 @@ import (
 // byteResources are the resources of containers and pods that are counted in bytes.
 var byteResources = []v1.ResourceName{v1.ResourceMemory, v1.ResourceEphemeralStorage}
 
-// WarnPod returns what the API server would store, warning of it: amounts of bytes that are no
-// whole number, which "128m" is for memory. The pod is as its manifest has it, without defaults.
+// WarnPod returns the API server's warnings about the pod: fractional amounts of bytes, such as
+// "128m" of memory. The pod is as in its manifest, without defaults.
 func WarnPod(p *v1.Pod) []string {
 	var warnings []string
 	warn := func(path *field.Path, q resource.Quantity) {

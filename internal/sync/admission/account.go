@@ -8,9 +8,9 @@ import (
 	"berth/internal/pod"
 )
 
-// account is what the active pods ask of the node, each and in all, so that a pod is judged without
-// a look at all others. Whatever says whether a pod is active, and with which resources, names the
-// pods of which it says something else; only these are looked at again.
+// account holds the requests of the active pods, each and in total, so that admission does not scan
+// all pods. The stores that decide whether a pod is active, and with which resources, report
+// changed pods; only these are computed again.
 type account struct {
 	cfg   *Config
 	moved []*pod.Inbox[pod.UID]
@@ -18,8 +18,8 @@ type account struct {
 	sum   amounts // of asks
 }
 
-// ask is what a version of a pod asks of the node. Pods are never changed, so that it holds for the
-// same pointer.
+// ask holds the requests of one version of a pod. Pods are immutable, so it is valid for the same
+// pointer.
 type ask struct {
 	of      *v1.Pod
 	amounts amounts
@@ -31,12 +31,12 @@ func newAccount(cfg *Config) account {
 		moved = append(moved, cfg.Observed.Subscribe())
 	}
 	for _, p := range cfg.Pods.List() {
-		moved[0].Put(p.UID) // nobody names those that are there already
+		moved[0].Put(p.UID) // existing pods are not reported
 	}
 	return account{cfg: cfg, moved: moved, asks: map[pod.UID]ask{}, sum: amounts{}}
 }
 
-// others returns what all active pods but this one ask for.
+// others returns the total requests of all active pods except this one.
 func (a *account) others(uid pod.UID) amounts {
 	for _, inbox := range a.moved {
 		for _, moved := range inbox.Take() {
@@ -48,7 +48,7 @@ func (a *account) others(uid pod.UID) amounts {
 	return out
 }
 
-// update brings the account up to date with one pod.
+// update recomputes the requests of one pod.
 func (a *account) update(uid pod.UID) {
 	old, now := a.asks[uid], ask{}
 	if p, desired := a.cfg.Pods.Get(uid); desired && a.cfg.isActive(uid) {
@@ -67,9 +67,9 @@ func (a *account) update(uid pod.UID) {
 	a.sum.add(now.amounts)
 }
 
-// isActive reports whether the desired pod takes part of the node: it was admitted, or found
-// running, and has not ended. What had ended when this agent began is neither, though its worker
-// may still be looking at it.
+// isActive reports whether the desired pod uses resources of the node: it was admitted or found
+// running, and has not terminated. A pod that had terminated before this agent started is not
+// active, though its worker may still process it.
 func (cfg *Config) isActive(uid pod.UID) bool {
 	if l, known := cfg.States.Get(uid); known && l.State >= pod.Terminated {
 		return false

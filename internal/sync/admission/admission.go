@@ -1,10 +1,9 @@
 // Package admission decides whether a pod may start on this node.
 //
-// Owns: the chain of handlers and their order; the reasons and messages of refusals; who must go
-// for a critical pod.
-// Reads: the pod, the other active pods and what they were admitted with, the Node, the facts of
-// the machine.
-// Never: refuses a pod that runs already; ends a pod: a verdict names the victims.
+// Owns: the chain of handlers and their order; the reasons and messages of rejections; the choice
+// of preemption victims.
+// Reads: the pod, the other active pods and their allocations, the Node, the facts of the machine.
+// Never: rejects a running pod; terminates a pod: a verdict names the victims.
 package admission
 
 import (
@@ -16,70 +15,68 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// Attributes are what a handler judges.
+// Attributes is the input of a handler.
 type Attributes struct {
-	// Pod asks to start. Its resources are those that it was admitted with by an earlier run of the
-	// agent, if it was.
+	// Pod is to be admitted. It has the allocation of an earlier run of the agent, if there is one.
 	Pod *v1.Pod
-	// OtherPods returns the active pods of the node but this one, with the resources that they were
-	// admitted with. There may be thousands of them.
+	// OtherPods returns the other active pods of the node with their allocations. There may be
+	// thousands.
 	OtherPods func() []*v1.Pod
-	// Node is the newest Node; nil if it is not known.
+	// Node is the newest Node; nil if it is unknown.
 	Node  *v1.Node
 	Facts Facts
 
-	used amounts // what OtherPods ask for in all
+	used amounts // total requests of OtherPods
 }
 
-// Facts are what is true of this machine besides its Node.
+// Facts describes this machine beyond its Node.
 type Facts struct {
-	// Pressure are the conditions under which the node does not take every pod: MemoryPressure,
+	// Pressure has the conditions under which the node rejects some pods: MemoryPressure,
 	// DiskPressure, PIDPressure.
 	Pressure []v1.NodeConditionType
-	// ShuttingDown: the machine is about to be turned off.
+	// ShuttingDown: the machine is about to shut down.
 	ShuttingDown bool
 	// AppArmor: the kernel enforces AppArmor profiles.
 	AppArmor bool
-	// Unlabelled: the runtime gives containers no label of SELinux, whatever pods ask for.
+	// Unlabelled: the runtime sets no SELinux labels, whatever pods request.
 	Unlabelled bool
 	// LimitedSwap: containers of burstable pods may use swap.
 	LimitedSwap bool
-	// TakesClaims: claims of devices are prepared for pods.
+	// TakesClaims: resource claims are prepared for pods.
 	TakesClaims bool
-	// OwnCPUs and OwnMemory: containers of guaranteed pods are given CPUs of their own (the policy
-	// static of cpuManager), and memory of certain NUMA nodes (Static of memoryManager).
+	// OwnCPUs and OwnMemory: containers of guaranteed pods get exclusive CPUs (cpuManager policy
+	// static) and memory of specific NUMA nodes (memoryManager policy Static).
 	OwnCPUs, OwnMemory bool
-	// PodLevelResourcesOff: pods as a whole have no resources (the gate PodLevelResources turned
-	// off).
+	// PodLevelResourcesOff: pod-level resources are off (feature gate PodLevelResources).
 	PodLevelResourcesOff bool
-	// PodLevelResizeOff: resources of pods as a whole are not resized (the gate
-	// InPlacePodLevelResourcesVerticalScaling turned off).
+	// PodLevelResizeOff: pod-level resources are not resized (feature gate
+	// InPlacePodLevelResourcesVerticalScaling is off).
 	PodLevelResizeOff bool
-	// Kernel is the kernel's release, such as "6.12.9-generic".
+	// Kernel is the kernel release, such as "6.12.9-generic".
 	Kernel string
-	// SupplementalGroupsPolicy: the runtime honours it.
+	// SupplementalGroupsPolicy: the runtime supports it.
 	SupplementalGroupsPolicy bool
-	// DeclaredFeatures are those of status.declaredFeatures, sorted. Nil is the gate
-	// NodeDeclaredFeatures turned off.
+	// DeclaredFeatures are those of status.declaredFeatures, sorted. Nil if the feature gate
+	// NodeDeclaredFeatures is off.
 	DeclaredFeatures []string
-	// AllowedUnsafeSysctls are names of sysctls, or beginnings of names that end in *.
+	// AllowedUnsafeSysctls are names of sysctls, or prefixes that end in *.
 	AllowedUnsafeSysctls []string
 }
 
-// Rejection is why a pod is refused: the reason and the message of its status.
+// Rejection is the reason and message of a rejected pod's status.
 type Rejection struct {
 	Reason, Message string
-	// Detail says what was wanted and what there is, where the message does not: for the journal.
+	// Detail adds requested and available values for the journal, where the message lacks them.
 	Detail string
 
-	shortages []shortage // what is missing, if that alone is why
-	stale     bool       // what the Node says alone is why: a newer one may say something else
+	shortages []shortage // the missing resources, if they are the only cause
+	stale     bool       // only the Node's content is the cause: a newer Node may admit the pod
 }
 
-// Handler judges one aspect; nil admits. It is pure.
+// Handler checks one aspect; nil admits. It is pure.
 type Handler func(Attributes) *Rejection
 
-// Handlers is the chain in its order; the first refusal decides.
+// Handlers returns the chain in order; the first rejection decides.
 func Handlers() []Handler {
 	return []Handler{
 		unsupportedFields,
@@ -94,7 +91,7 @@ func Handlers() []Handler {
 	}
 }
 
-// judge asks the handlers in turn.
+// judge returns the first rejection of the handlers.
 func judge(handlers []Handler, a Attributes) *Rejection {
 	for _, h := range handlers {
 		if r := h(a); r != nil {
@@ -104,8 +101,8 @@ func judge(handlers []Handler, a Attributes) *Rejection {
 	return nil
 }
 
-// unsupportedFields refuses pods that ask for what this version does not do: a pod that runs
-// without what it asks for would be a lie.
+// unsupportedFields rejects pods that use fields which this version does not implement, instead of
+// ignoring the fields.
 func unsupportedFields(a Attributes) *Rejection {
 	fields := volumes.Unsupported(a.Pod)
 	if !a.Facts.TakesClaims {

@@ -11,22 +11,23 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// Assigner gives pods what of the node is theirs alone: devices, CPUs and memory
-// (containerManager). No method waits for a plugin longer than some seconds.
+// Assigner assigns exclusive resources to pods: devices, CPUs and memory (containerManager). No
+// method waits longer than some seconds for a plugin.
 type Assigner interface {
-	// Assign chooses it for a pod that may start otherwise. What the pod has already stays. An
-	// error is a *topologymanager.Refusal; nothing new is given then.
+	// Assign assigns resources to a pod that all handlers admit. Existing assignments stay. An
+	// error is a *topologymanager.Refusal; nothing new is assigned then.
 	Assign(p *v1.Pod) error
-	// Reassign is Assign for a pod that an earlier agent admitted. What it can be given stays with
-	// it whatever the error says.
+	// Reassign is Assign for a pod that an earlier agent admitted. On an error, the pod keeps what
+	// could be assigned.
 	Reassign(p *v1.Pod) error
-	// Release takes back what the pod has.
+	// Release releases the pod's resources.
 	Release(uid pod.UID)
-	// Retain takes it back from all pods but these, and those that come later. It does not block.
+	// Retain releases the resources of all pods that are not in known, except later ones. It does
+	// not block.
 	Retain(known map[pod.UID]bool)
 }
 
-// nobody shares nothing out.
+// nobody is a no-op Assigner.
 type nobody struct{}
 
 func (nobody) Assign(*v1.Pod) error    { return nil }
@@ -34,7 +35,7 @@ func (nobody) Reassign(*v1.Pod) error  { return nil }
 func (nobody) Release(pod.UID)         {}
 func (nobody) Retain(map[pod.UID]bool) {}
 
-// assign has the pod given what is to be its alone.
+// assign assigns the pod's exclusive resources.
 func (c *Chain) assign(p *v1.Pod) *Rejection {
 	err := c.cfg.Assigner.Assign(p)
 	if err == nil {
@@ -47,19 +48,19 @@ func (c *Chain) assign(p *v1.Pod) *Rejection {
 	return &Rejection{Reason: "UnexpectedAdmissionError", Message: err.Error()}
 }
 
-// assignAgain is assign for a pod that an earlier agent admitted. It is not refused: its containers
-// wait for what is missing.
+// assignAgain is assign for a pod that an earlier agent admitted. It does not reject: the pod's
+// containers wait for missing resources.
 //
-// Differs from the kubelet: there such a pod fails, with all its containers, if the plugin of a
-// device has not registered yet when the kubelet starts again.
+// Differs from the kubelet: there such a pod fails, with all its containers, if a device plugin has
+// not registered yet when the kubelet restarts.
 func (c *Chain) assignAgain(p *v1.Pod) {
 	if err := c.cfg.Assigner.Reassign(p); err != nil {
 		c.note(p, "go on without what the pod is to be assigned", "an earlier agent admitted it", err)
 	}
 }
 
-// withDevices returns the Node with as many devices as there are now: what it says of them itself
-// is as old as the last report. A resource that no plugin ever offered stays what the Node says.
+// withDevices returns the Node with the current device counts: its own are as old as the last
+// status report. For a resource that no plugin ever offered, the Node's count stays.
 func withDevices(n *v1.Node, devices map[v1.ResourceName]int64) *v1.Node {
 	if n == nil || len(devices) == 0 || n.Status.Allocatable == nil {
 		return n

@@ -19,92 +19,92 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Config is what a Chain needs.
+// Config holds the dependencies of a Chain.
 type Config struct {
 	Handlers []Handler
-	// Ready is closed when Observed is complete: when it is known what already runs.
+	// Ready is closed when Observed is complete, that is when all running pods are known.
 	Ready <-chan struct{}
-	// Pods are the desired pods and States their lives.
+	// Pods has the desired pods, and States their lifecycles.
 	Pods   *pod.Manager
 	States *pod.States
-	// Observed shows what runs.
+	// Observed has the observed states of pods.
 	Observed Observations
-	// Ended reports whether the pod has ended already, as an earlier agent saw: it asks for nothing
-	// any more. Nil: none has. It must not block.
+	// Ended reports whether an earlier agent saw the pod terminate: it no longer needs resources.
+	// Nil: no pod has. It must not block.
 	Ended func(uid pod.UID) bool
-	// Reject records a refusal: status Failed and an event.
+	// Reject records a rejection: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
 
-	// Node returns the newest Node, which is shared and is not changed, and whether it is known. If
-	// the func is nil, nothing that depends on the Node is judged.
+	// Node returns the newest Node, which is shared and immutable, and whether it is known. If the
+	// func is nil, checks against the Node are skipped.
 	Node func() (*v1.Node, bool)
-	// Refresh reads the Node from the API server, so that Node returns what it is now; nil where
-	// there is none. Static pods never wait for it.
+	// Refresh reads the Node from the API server, so that Node returns the current one; nil without
+	// an API server. Static pods never wait for it.
 	Refresh func(ctx context.Context) error
-	// Facts returns what is true of the machine now; nil is the zero Facts.
+	// Facts returns the current facts of the machine; nil returns the zero Facts.
 	Facts func() Facts
-	// Allocations keep what pods were admitted with; nil keeps it in memory.
+	// Allocations persists the resources of admitted pods; nil keeps them in memory.
 	Allocations *allocation.Allocations
-	// Assigner gives admitted pods what is theirs alone; nil: nothing is.
+	// Assigner assigns exclusive resources; nil: there are none.
 	Assigner Assigner
-	// Devices returns how many devices of each extended resource pods can have in all: those that
-	// are healthy, and at least as many as pods have. Nil: only the Node says it.
+	// Devices returns, for each extended resource, how many devices pods can use in total: the
+	// healthy ones, and at least as many as are in use. Nil: the Node's counts apply.
 	Devices func() map[v1.ResourceName]int64
-	// Wake lets the worker of a pod look at it again, because a resize of it that waited was
-	// decided anew; nil: nobody cares. It must not block.
+	// Wake wakes the worker of a pod whose pending resize was reconsidered; nil: no call. It must
+	// not block.
 	Wake func(uid pod.UID)
-	// Preempt has other pods end for critical ones that lack resources.
+	// Preempt enables preemption of other pods for critical pods that lack resources.
 	Preempt bool
-	// Event records an event about a pod; nil if nobody reads them.
+	// Event records an event about a pod; nil: no events.
 	Event func(p *v1.Pod, container, eventtype, reason, message string)
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry; nil: metrics are not registered.
 	Metrics prometheus.Registerer
 	// Journal may be nil.
 	Journal *journal.Journal
 }
 
-// Observations are what the runtime showed last of pods. No method blocks.
+// Observations has the newest observed states of pods. No method blocks.
 type Observations interface {
-	// Newest returns the newest observation of the pod, and false when the runtime has nothing of
+	// Newest returns the newest observed state of the pod, and false if the runtime does not have
 	// it.
 	Newest(uid pod.UID) (*pod.Status, bool)
-	// Subscribe returns an inbox that gets every pod whose observation changed.
+	// Subscribe returns an inbox that receives every pod whose observed state changed.
 	Subscribe() *pod.Inbox[pod.UID]
 }
 
-// Verdict is what becomes of a pod that asks to start.
+// Verdict is the result of an admission.
 type Verdict struct {
 	Admitted bool
-	// Later is closed when the pod is to ask again, because room is being made; nil if the verdict
-	// is final.
+	// Later is closed when the pod is to be admitted again, because resources are being freed; nil
+	// if the verdict is final.
 	Later <-chan struct{}
-	// Victims are to be evicted now, so that there is room later.
+	// Victims are to be evicted now to free resources.
 	Victims []Victim
 }
 
-// Victim is a pod that has to go: its containers end within its own grace period.
+// Victim is a pod to preempt. It has its own grace period to terminate.
 type Victim struct {
 	Pod *v1.Pod
 	// Status is applied to the final status of the pod.
 	Status func(*v1.PodStatus)
-	// Done is to be closed when no container of the pod runs any more.
+	// Done is to be closed when no container of the pod is running.
 	Done chan<- struct{}
 }
 
-// Chain asks the handlers in turn.
+// Chain runs the handlers in order.
 type Chain struct {
 	cfg     Config
 	metrics *metrics
 
-	deciding sync.Mutex              // one decision at a time: what a pod is given another cannot get
+	deciding sync.Mutex              // serializes decisions: resources are granted once
 	wishes   map[pod.UID]*resizeWish // guarded by deciding; resizes that were not granted
 	account  account                 // guarded by deciding
 
 	mu      sync.Mutex
-	victims []<-chan struct{} // guarded by mu; each is closed when a pod has ended that was killed to make room
+	victims []<-chan struct{} // guarded by mu; each is closed when a preempted pod has terminated
 }
 
-// New returns a chain.
+// New returns a chain. Optional dependencies that are nil get defaults.
 func New(cfg Config) *Chain {
 	if cfg.Node == nil {
 		cfg.Node = func() (*v1.Node, bool) { return &v1.Node{}, true }
@@ -141,12 +141,12 @@ func New(cfg Config) *Chain {
 	return c
 }
 
-// Admit decides whether the pod may start. A refusal is recorded; what an admitted pod asks for is
-// kept as its allocation. A pod that has ended is admitted and given nothing: only its end is
-// looked at. Admit waits until it is known what already runs, and a few seconds for a newer Node.
-// It does not wait for room: the verdict is Later as long as some is being made, for this pod or
-// another, since nobody is to be refused for want of what is about to be free. Its error is that of
-// ctx.
+// Admit decides whether the pod may start. It records a rejection, and stores the requests of an
+// admitted pod as its allocation. A pod that has terminated is admitted without resources, so that
+// its worker cleans it up. Admit waits until all running pods are known, and a few seconds for a
+// newer Node. It does not wait for capacity: the verdict is Later while a preemption is in
+// progress, for this pod or another, so that no pod is rejected for capacity that is about to be
+// free. Its error is that of ctx.
 func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	select {
 	case <-c.cfg.Ready:
@@ -208,7 +208,7 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	return Verdict{Admitted: true}, nil
 }
 
-// judge asks the handlers, and keeps the allocation of a pod that they admit.
+// judge runs the handlers, and stores the allocation of a pod that they admit.
 func (c *Chain) judge(p *v1.Pod) (Attributes, *Rejection) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
@@ -220,7 +220,7 @@ func (c *Chain) judge(p *v1.Pod) (Attributes, *Rejection) {
 	return a, r
 }
 
-// refreshLimit bounds how long a pod, and those behind it, wait for a newer Node.
+// refreshLimit limits how long a pod, and the pods behind it, wait for a newer Node.
 const refreshLimit = 10 * time.Second
 
 func (c *Chain) refresh(ctx context.Context) error {
@@ -229,13 +229,13 @@ func (c *Chain) refresh(ctx context.Context) error {
 	return c.cfg.Refresh(ctx)
 }
 
-// Adopt keeps the allocation of a pod that runs already: an earlier run of the agent admitted it.
+// Adopt stores the allocation of a running pod that an earlier run of the agent admitted.
 func (c *Chain) Adopt(p *v1.Pod) {
 	c.cfg.Allocations.Allocate(p)
 	c.cfg.Allocations.Admit(p.UID)
 }
 
-// Forget drops what is kept of a pod that is gone.
+// Forget drops all state of a removed pod.
 func (c *Chain) Forget(uid pod.UID) {
 	c.deciding.Lock()
 	delete(c.wishes, uid)
@@ -244,7 +244,7 @@ func (c *Chain) Forget(uid pod.UID) {
 	c.cfg.Assigner.Release(uid)
 }
 
-// Retain drops what is kept of all pods but these.
+// Retain drops the state of all pods that are not in keep.
 func (c *Chain) Retain(keep map[pod.UID]bool) {
 	c.deciding.Lock()
 	c.cfg.Allocations.Retain(keep)
@@ -252,8 +252,8 @@ func (c *Chain) Retain(keep map[pod.UID]bool) {
 	c.cfg.Assigner.Retain(keep)
 }
 
-// attributesLocked gathers what is to be judged of the pod with these resources. c.deciding is
-// held, also while it is judged.
+// attributesLocked returns the handlers' input for the pod. c.deciding is held, also while the
+// handlers run.
 func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
 	a := Attributes{
 		Pod: p, Facts: c.cfg.Facts(), used: c.account.others(p.UID),
@@ -265,7 +265,7 @@ func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
 	return a
 }
 
-// otherPods returns the active pods but this one, with the resources that they were admitted with.
+// otherPods returns the other active pods with their allocations.
 func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
 	var out []*v1.Pod
 	for _, o := range c.cfg.Pods.List() {
@@ -276,8 +276,8 @@ func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
 	return out
 }
 
-// preemptionUnderWay returns what is closed when the next pod has ended that was killed to make
-// room, nil if there is none to wait for.
+// preemptionUnderWay returns a channel that is closed when the next preempted pod has terminated,
+// nil if there is none.
 func (c *Chain) preemptionUnderWay() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,7 +292,7 @@ func (c *Chain) preemptionUnderWay() <-chan struct{} {
 	return nil
 }
 
-// preempt returns the verdict that the pod waits for the end of the victims.
+// preempt preempts the victims and returns the verdict that the pod waits for them.
 func (c *Chain) preempt(p *v1.Pod, victims []*v1.Pod, shortages []shortage) Verdict {
 	var names, lacks []string
 	for _, v := range victims {

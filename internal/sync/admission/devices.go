@@ -11,16 +11,16 @@ import (
 	"berth/internal/pod"
 )
 
-// extendedResources refuses pods that ask for an extended resource of which the Node has none: no
-// device plugin offers it, and nobody has advertised it on the Node by hand (Kubernetes
+// extendedResources rejects pods that request an extended resource of which the Node has none: no
+// device plugin offers it, and no administrator has advertised it on the Node (Kubernetes
 // documentation, "Advertise Extended Resources for a Node").
 //
-// Differs from the kubelet: it takes a pod whose extended resource the Node does not name at all,
-// because a scheduler extender may handle it. A device that is asked for and not there is worse
-// than a refusal that says so.
+// Differs from the kubelet, which admits a pod whose extended resource is missing from the Node,
+// because a scheduler extender may handle it. An explicit rejection is better than a missing
+// device.
 func extendedResources(a Attributes) *Rejection {
 	if a.Node == nil {
-		return nil // predicates says so
+		return nil // rejected by predicates
 	}
 	has, requested := amountsOf(a.Node.Status.Allocatable), requestsOf(a.Pod)
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
@@ -36,7 +36,7 @@ func extendedResources(a Attributes) *Rejection {
 	return nil
 }
 
-// firstAsking returns the name of the first container that asks for a resource, "" if none does.
+// firstAsking returns the name of the first container that requests the resource, or "".
 func firstAsking(p *v1.Pod, name v1.ResourceName) string {
 	for c := range pod.Containers(&p.Spec) {
 		if q := c.Resources.Requests[name]; !q.IsZero() {
@@ -47,7 +47,7 @@ func firstAsking(p *v1.Pod, name v1.ResourceName) string {
 }
 
 // isExtended reports whether a resource belongs to neither Kubernetes nor the kernel: it has a
-// domain, which is not kubernetes.io (Kubernetes documentation, "Extended resources").
+// domain other than kubernetes.io (Kubernetes documentation, "Extended resources").
 func isExtended(name v1.ResourceName) bool {
 	domain, _, ok := strings.Cut(string(name), "/")
 	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")

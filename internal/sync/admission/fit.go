@@ -11,10 +11,9 @@ import (
 	"berth/internal/pod"
 )
 
-// amounts are a pod's or a node's, with arithmetic.
+// amounts are resource quantities of a pod or node, with arithmetic.
 type amounts pod.Amounts
 
-// requestsOf returns what the pod asks of the node.
 func requestsOf(p *v1.Pod) amounts {
 	return amounts(pod.ComputeRequests(p, podresource.PodResourcesOptions{}))
 }
@@ -33,13 +32,13 @@ func (a amounts) subtract(b amounts) {
 	}
 }
 
-// shortage is a resource of which less is free than a pod asks for.
+// shortage is a resource of which less is free than a pod requests.
 type shortage struct {
 	resource                  v1.ResourceName
 	requested, used, capacity int64
 }
 
-// missing is how much would have to become free.
+// missing returns how much must be freed.
 func (s shortage) missing() int64 { return s.requested - (s.capacity - s.used) }
 
 func (s shortage) rejection() *Rejection {
@@ -50,11 +49,11 @@ func (s shortage) rejection() *Rejection {
 	}
 }
 
-// wellKnown are the resources that are told first, in this order; others follow by name.
+// wellKnown are the resources that are reported first, in this order; others follow by name.
 var wellKnown = []v1.ResourceName{v1.ResourcePods, v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
 
-// computeShortages returns the resources of which the node's allocatable less what others asked for
-// is not enough. A node that tells nothing of what it has is short of nothing.
+// computeShortages returns the resources whose allocatable minus the others' requests is too small.
+// A node that reports no allocatable lacks nothing.
 func computeShortages(a Attributes) []shortage {
 	if a.Node.Status.Allocatable == nil {
 		return nil

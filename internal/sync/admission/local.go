@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// LocalMaxPods is how many pods a machine takes that no cluster knows, unless it is told
-// otherwise. It is higher than the kubelet's 110, which goes with the addresses that clusters set
-// aside for a node, and guards only against a flood.
+// LocalMaxPods is the default maximum of pods of a standalone node. It exceeds the kubelet's 110,
+// which matches the pod addresses per node of clusters, and only guards against a flood.
 const LocalMaxPods = 1000
 
-// HasAppArmor reports whether the kernel enforces AppArmor profiles; root is where /sys is found.
+// HasAppArmor reports whether the kernel enforces AppArmor profiles; root is the directory that
+// contains sys.
 func HasAppArmor(root string) bool {
 	b, err := os.ReadFile(filepath.Join(root, "sys/module/apparmor/parameters/enabled"))
 	return err == nil && strings.HasPrefix(string(b), "Y")

@@ -13,9 +13,9 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// nodeConditions refuses pods while the node is short of something, so that they are not evicted at
-// once. Critical pods are always taken. If only memory is short, pods that ask for some are taken,
-// and others that tolerate the taint.
+// nodeConditions rejects pods while the node is under pressure, so that they are not evicted at
+// once. Critical pods are always admitted. If only memory is short, pods that request some are
+// admitted, and pods that tolerate the taint.
 func nodeConditions(a Attributes) *Rejection {
 	if len(a.Facts.Pressure) == 0 || pod.IsCritical(a.Pod) {
 		return nil
@@ -32,7 +32,7 @@ func nodeConditions(a Attributes) *Rejection {
 	return &Rejection{Reason: lifecycle.Evicted, Message: fmt.Sprintf("The node had condition: %v. ", a.Facts.Pressure)}
 }
 
-// nodeShutdown refuses every pod while the machine is about to be turned off.
+// nodeShutdown rejects every pod while the machine is about to shut down.
 func nodeShutdown(a Attributes) *Rejection {
 	if !a.Facts.ShuttingDown {
 		return nil
@@ -40,7 +40,7 @@ func nodeShutdown(a Attributes) *Rejection {
 	return &Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
 }
 
-// podLevelResources refuses pods with resources of their own where the gate is off.
+// podLevelResources rejects pods with pod-level resources if the feature gate is off.
 func podLevelResources(a Attributes) *Rejection {
 	if !a.Facts.PodLevelResourcesOff || a.Pod.Spec.Resources == nil {
 		return nil
@@ -56,5 +56,6 @@ func tolerates(p *v1.Pod, taints ...v1.Taint) bool {
 	return !untolerated
 }
 
-// compareTolerations is the gate TaintTolerationComparisonOperators, which is alpha and off.
+// compareTolerations is the feature gate TaintTolerationComparisonOperators, which is alpha and
+// off.
 const compareTolerations = false

@@ -10,7 +10,7 @@ import (
 
 type metrics struct{ rejections, preemptions, deferredAccepted *prometheus.CounterVec }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -28,7 +28,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// rejectionReasons bound the label: a reason that is not the kubelet's may be of a user's making.
+// rejectionReasons limits the label's values: other reasons may contain user input.
 var rejectionReasons = map[string]bool{
 	"OutOfcpu": true, "OutOfmemory": true, "OutOfephemeral-storage": true, "OutOfpods": true, "NodeAffinity": true, "TaintToleration": true,
 	"AppArmor": true, "SysctlForbidden": true, "UnexpectedAdmissionError": true, "TopologyAffinityError": true, "PodOSNotSupported": true,
@@ -43,10 +43,10 @@ func (m *metrics) rejected(reason string) {
 	m.rejections.WithLabelValues(reason).Inc()
 }
 
-// preemptionSignals bound the label; pods are ended for extended resources, too.
+// preemptionSignals limits the label's values; pods are preempted for extended resources, too.
 var preemptionSignals = map[v1.ResourceName]bool{v1.ResourceCPU: true, v1.ResourceMemory: true, v1.ResourcePods: true, v1.ResourceEphemeralStorage: true}
 
-// preempted counts a resource that pods had to end for.
+// preempted counts a resource that pods were preempted for.
 func (m *metrics) preempted(name v1.ResourceName) {
 	if !preemptionSignals[name] {
 		name = "other"

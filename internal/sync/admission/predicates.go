@@ -12,9 +12,9 @@ import (
 	"berth/internal/pod"
 )
 
-// predicates refuses pods that the scheduler would not have sent here, or that nobody scheduled.
-// All that is wrong is collected, and the first is told. What is missing of resources can be taken
-// from others for a critical pod, so if other things are wrong with such a pod, those are told.
+// predicates rejects pods that the scheduler would not have assigned to this node, or that were not
+// scheduled. It collects all failures and reports the first. Preemption can resolve shortages of a
+// critical pod, so its other failures are reported instead.
 func predicates(a Attributes) *Rejection {
 	if a.Node == nil {
 		return &Rejection{Reason: "InvalidNodeInfo", Message: "The Node of this machine is not known."}
@@ -47,7 +47,7 @@ func predicates(a Attributes) *Rejection {
 	return &first
 }
 
-// operatingSystem refuses pods that are for another operating system.
+// operatingSystem rejects pods for another operating system.
 func operatingSystem(a Attributes) *Rejection {
 	if os := a.Pod.Labels[v1.LabelOSStable]; os != "" && os != runtime.GOOS {
 		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
@@ -58,7 +58,7 @@ func operatingSystem(a Attributes) *Rejection {
 	return nil
 }
 
-// supplementalGroups refuses pods whose groups the runtime would add to (KEP-3619).
+// supplementalGroups rejects pods whose groups the runtime would extend (KEP-3619).
 func supplementalGroups(a Attributes) *Rejection {
 	sc := a.Pod.Spec.SecurityContext
 	if a.Facts.SupplementalGroupsPolicy || sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
@@ -70,13 +70,13 @@ func supplementalGroups(a Attributes) *Rejection {
 	}
 }
 
-// failed is the refusal of a predicate, in the words of the scheduler.
+// failed returns the rejection of a predicate, in the scheduler's wording.
 func failed(predicate, text string) *Rejection {
 	return &Rejection{Reason: predicate, Message: fmt.Sprintf("Predicate %s failed: %s", predicate, text)}
 }
 
-// nodeAffinity refuses pods that are for nodes with other labels. A selector that cannot be read
-// matches no node.
+// nodeAffinity rejects pods that select nodes with other labels. An invalid selector matches no
+// node.
 func nodeAffinity(a Attributes) *Rejection {
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(a.Pod).Match(a.Node); match && err == nil {
 		return nil
@@ -86,7 +86,7 @@ func nodeAffinity(a Attributes) *Rejection {
 	return r
 }
 
-// nodeName refuses pods that are for another node.
+// nodeName rejects pods for another node.
 func nodeName(a Attributes) *Rejection {
 	if name := a.Pod.Spec.NodeName; name == "" || a.Node.Name == "" || name == a.Node.Name {
 		return nil
@@ -99,13 +99,13 @@ type hostPort struct {
 	port     int32
 }
 
-// hostPorts refuses pods that ask for a host port which another pod has. A port on all addresses
-// conflicts with the same port on any.
+// hostPorts rejects pods that request a host port of another pod. A port on all addresses conflicts
+// with the same port on any address.
 func hostPorts(a Attributes) *Rejection {
 	wanted := map[hostPort][]string{}
 	eachHostPort(a.Pod, func(k hostPort, ip, _ string) { wanted[k] = append(wanted[k], ip) })
 	if len(wanted) == 0 {
-		return nil // as most pods: the others need not be looked at
+		return nil // the common case: skip the other pods
 	}
 	var taken []string
 	for _, o := range a.OtherPods() {
@@ -140,8 +140,7 @@ func eachHostPort(p *v1.Pod, f func(k hostPort, ip, container string)) {
 	}
 }
 
-// taints refuses pods that would be driven out at once. Static pods stay whatever taints the node
-// has.
+// taints rejects pods that a NoExecute taint would evict at once. Static pods ignore taints.
 func taints(a Attributes) *Rejection {
 	noExecute := slices.DeleteFunc(slices.Clone(a.Node.Spec.Taints), func(t v1.Taint) bool { return t.Effect != v1.TaintEffectNoExecute })
 	if pod.IsStatic(a.Pod) || tolerates(a.Pod, noExecute...) {

@@ -16,10 +16,10 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// preemptingMessage is what a pod is told that has to go for a critical one.
+// preemptingMessage is the status message of a preempted pod.
 const preemptingMessage = "Preempted in order to admit critical pod"
 
-// preemptedStatus returns what becomes of the status of a pod that has to go.
+// preemptedStatus returns the update of a preempted pod's status.
 func preemptedStatus(p *v1.Pod) func(*v1.PodStatus) {
 	generation := p.Generation
 	return func(s *v1.PodStatus) {
@@ -41,15 +41,15 @@ func preemptedStatus(p *v1.Pod) func(*v1.PodStatus) {
 	}
 }
 
-// candidate is a pod that may have to go, with what it asked for.
+// candidate is a pod that may be preempted, with its requests.
 type candidate struct {
 	pod      *v1.Pod
 	requests amounts
 }
 
-// rankVictims returns the pods that have to go so that nothing is missing to the preemptor: of the
-// best classes as few as will do. Guaranteed pods go only if all others together are not enough,
-// and burstable pods only if those of best effort are not. The error is that there are not enough.
+// rankVictims returns the pods to preempt so that the preemptor lacks nothing, as few as possible
+// of each class. Guaranteed pods are chosen only if all others are not enough, and burstable pods
+// only if best-effort pods are not enough. The error is that all pods are not enough.
 func rankVictims(preemptor *v1.Pod, pods []*v1.Pod, shortages []shortage) ([]*v1.Pod, error) {
 	need := amounts{}
 	for _, s := range shortages {
@@ -78,8 +78,8 @@ func rankVictims(preemptor *v1.Pod, pods []*v1.Pod, shortages []shortage) ([]*v1
 	return out, nil
 }
 
-// isPreemptable reports whether the pod may have to go for the preemptor (Kubernetes documentation,
-// "Guaranteed Scheduling For Critical Add-On Pods").
+// isPreemptable reports whether the pod may be preempted for the preemptor (Kubernetes
+// documentation, "Guaranteed Scheduling For Critical Add-On Pods").
 func isPreemptable(preemptor, p *v1.Pod) bool {
 	return pod.IsCritical(preemptor) && !pod.IsCritical(p) || priorityOf(preemptor) > priorityOf(p)
 }
@@ -91,9 +91,9 @@ func priorityOf(p *v1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// pickFew returns pods that together meet the need, which they can. It takes the one that leaves
-// the least of it, again and again; of several the one that asked for less memory, then for less
-// CPU.
+// pickFew returns pods that together meet the need, which they can. It repeatedly picks the pod
+// that leaves the least need; among equals, the one with the lower memory request, then CPU
+// request.
 func pickFew(from []candidate, need amounts) []candidate {
 	from = slices.Clone(from)
 	var picked []candidate
@@ -120,7 +120,7 @@ func compareVictims(a, b candidate, need amounts) int {
 	)
 }
 
-// distance is how much of the need would be left: the sum of squares of the parts.
+// distance returns the remaining need: the sum of squares of the remaining fractions.
 func (a amounts) distance(given amounts) float64 {
 	var sum float64
 	for _, name := range slices.Sorted(maps.Keys(a)) {
@@ -132,7 +132,7 @@ func (a amounts) distance(given amounts) float64 {
 	return sum
 }
 
-// without returns what is left of a need when the pods have gone; what is met is not in it.
+// without returns the remaining need after the pods are removed, without resources that are met.
 func (a amounts) without(gone ...[]candidate) amounts {
 	left := maps.Clone(a)
 	for _, list := range gone {

@@ -14,31 +14,31 @@ import (
 	"berth/internal/pod/allocation"
 )
 
-// resizeWish is a resize that was not granted, or not decided yet.
+// resizeWish is a resize request that was not granted or not decided yet.
 type resizeWish struct {
-	pod   *v1.Pod   // as its spec has it
-	since time.Time // when it first asked for more than it got
-	// decided: the wish was judged since something changed, which was the trigger.
+	pod   *v1.Pod   // with the resources of its spec
+	since time.Time // time of the first request for more than the allocation
+	// decided: the request was decided since the last change, which was the trigger.
 	decided bool
 	trigger Trigger
-	// deferred: it was refused for now.
+	// deferred: the last decision was to defer it.
 	deferred bool
 }
 
-// Trigger is why a resize that was deferred is decided anew.
+// Trigger is why a deferred resize is reconsidered.
 type Trigger string
 
 // The triggers.
 const (
-	PodsRemoved Trigger = "pods_removed" // a pod has ended
-	PodResized  Trigger = "pod_resized"  // another pod gave something back
-	PodUpdated  Trigger = "pod_updated"  // the pod asks for something else
-	NodeChanged Trigger = "node_changed" // the node has become another
+	PodsRemoved Trigger = "pods_removed" // a pod has terminated
+	PodResized  Trigger = "pod_resized"  // another pod was downsized
+	PodUpdated  Trigger = "pod_updated"  // the pod's request changed
+	NodeChanged Trigger = "node_changed" // the node may have changed
 )
 
-// Resize returns the pod with the resources that it is to have now. If its spec asks for others
-// than it was given, that is decided here: it is given them, or it is told why not. What is
-// deferred is decided again when room was made. It does not block.
+// Resize returns the pod with its current allocation. If its spec requests other resources, Resize
+// first grants, defers or rejects them. Deferred requests are reconsidered when capacity was freed.
+// It does not block.
 func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	c.deciding.Lock()
 	w, waits := c.wishes[p.UID]
@@ -67,8 +67,7 @@ func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	return out
 }
 
-// Allocated returns the pod, which is to end, with the resources that it was given. It is not given
-// others any more.
+// Allocated returns the terminating pod with its allocation, which no longer changes.
 func (c *Chain) Allocated(p *v1.Pod) *v1.Pod {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
@@ -77,12 +76,11 @@ func (c *Chain) Allocated(p *v1.Pod) *v1.Pod {
 	return c.cfg.Allocations.Apply(p)
 }
 
-// RetryPending decides anew about all resizes that are deferred, because a pod has ended. It does
-// not block.
+// RetryPending reconsiders all deferred resizes after a pod has terminated. It does not block.
 func (c *Chain) RetryPending() { c.decideAnew(PodsRemoved) }
 
-// NodeChanged decides anew about all resizes that are deferred, because the node may have become
-// another. It does not block.
+// NodeChanged reconsiders all deferred resizes after a possible change of the node. It does not
+// block.
 func (c *Chain) NodeChanged() { c.decideAnew(NodeChanged) }
 
 func (c *Chain) decideAnew(why Trigger) {
@@ -95,7 +93,7 @@ func (c *Chain) decideAnew(why Trigger) {
 	c.wake(woken, "")
 }
 
-// wake lets the workers look at their pods, but for the one that asks.
+// wake wakes the workers of the pods, except the caller's.
 func (c *Chain) wake(uids []pod.UID, but pod.UID) {
 	for _, uid := range uids {
 		if uid != but {
@@ -104,16 +102,15 @@ func (c *Chain) wake(uids []pod.UID, but pod.UID) {
 	}
 }
 
-// grantLocked decides about the wishes that are to be decided, in order. It returns the pods for
-// which that made a difference.
+// grantLocked decides the undecided requests in order. It returns the pods whose result changed.
 func (c *Chain) grantLocked() (woken []pod.UID) {
 	select {
 	case <-c.cfg.Ready:
 	default:
-		return nil // it is not known what runs; RetryPending is called when it is
+		return nil // the running pods are unknown; RetryPending is called once they are known
 	}
 	if c.preemptionUnderWay() != nil {
-		return nil // that is for the pod that it is made for; and then one has ended
+		return nil // the capacity is reserved; RetryPending follows when a victim has terminated
 	}
 	for again := true; again; {
 		again = false
@@ -136,7 +133,7 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 			if w.deferred {
 				c.metrics.deferredAccepted.WithLabelValues(string(w.trigger)).Inc()
 			}
-			if shrinks { // which is room for others
+			if shrinks { // this frees capacity for others
 				for _, o := range c.wishes {
 					o.decided, o.trigger, again = false, PodResized, true
 				}
@@ -147,7 +144,7 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 	return woken
 }
 
-// decide grants a resize or says why not; news is whether that is another answer than before.
+// decide grants or refuses a resize; news reports whether the answer changed.
 func (c *Chain) decide(p *v1.Pod) (granted, news bool) {
 	refuse := func(reason, why, message string) (bool, bool) {
 		news := c.cfg.Allocations.Refuse(p.UID, &allocation.Pending{Reason: reason, Message: message, Generation: p.Generation})
@@ -171,8 +168,8 @@ func (c *Chain) decide(p *v1.Pod) (granted, news bool) {
 	return true, true
 }
 
-// rankWishesLocked returns the wishes in the order in which they are decided: those that take
-// nothing first, then by priority, by class, and by how long they wait.
+// rankWishesLocked returns the requests in the order of decision: those without an increase first,
+// then by priority, QoS class and age.
 func (c *Chain) rankWishesLocked() []*resizeWish {
 	wishes := make([]*resizeWish, 0, len(c.wishes))
 	for _, w := range c.wishes {
@@ -200,7 +197,7 @@ func classRank(p *v1.Pod) int {
 	return slices.Index([]v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}, cgroups.QOSClass(p))
 }
 
-// increases reports whether the pod asks for more of anything than it was given.
+// increases reports whether the pod requests more of any resource than its allocation.
 func increases(given, wanted *v1.Pod) bool {
 	has := requestsOf(given)
 	for name, n := range requestsOf(wanted) {
@@ -211,7 +208,7 @@ func increases(given, wanted *v1.Pod) bool {
 	return false
 }
 
-// infeasible returns why a pod can never be resized in this way on this node; "" if it can.
+// infeasible returns why this node can never resize the pod in this way; "" if it can.
 func infeasible(given, wanted *v1.Pod, f Facts) string {
 	if pod.IsStatic(wanted) {
 		return "In-place resize of static-pods is not supported"
@@ -236,7 +233,7 @@ func infeasible(given, wanted *v1.Pod, f Facts) string {
 	return ""
 }
 
-// differs reports whether a container of the pod wants another amount of the resource.
+// differs reports whether a container's request of the resource changes.
 func differs(given, wanted *v1.Pod, name v1.ResourceName) bool {
 	for _, lists := range [][2][]v1.Container{{given.Spec.InitContainers, wanted.Spec.InitContainers}, {given.Spec.Containers, wanted.Spec.Containers}} {
 		for i := range min(len(lists[0]), len(lists[1])) {
@@ -249,8 +246,8 @@ func differs(given, wanted *v1.Pod, name v1.ResourceName) bool {
 	return false
 }
 
-// swaps reports whether a container that may use swap, by its share of the memory that it asks for
-// (KEP-2400), would ask for other memory while it runs.
+// swaps reports whether a running container that may use swap in proportion to its memory request
+// (KEP-2400) would change that request without a restart.
 func swaps(given, wanted *v1.Pod) bool {
 	if cgroups.QOSClass(given) != v1.PodQOSBurstable || pod.IsCritical(given) {
 		return false

@@ -14,8 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// appArmor refuses pods that want a profile which the kernel would not enforce. A pod that was let
-// in once stays.
+// appArmor rejects pods with a profile that the kernel would not enforce. A pod that was admitted
+// before stays.
 func appArmor(a Attributes) *Rejection {
 	phase := a.Pod.Status.Phase
 	asks := findAppArmor(a.Pod)
@@ -27,8 +27,8 @@ func appArmor(a Attributes) *Rejection {
 		", and /sys/module/apparmor/parameters/enabled is not Y; boot the node with the kernel parameters apparmor=1 security=apparmor, or set the profile to Unconfined"}
 }
 
-// findAppArmor returns the field that asks for a profile other than unconfined, with its value:
-// that of the pod, of a container, or the annotation of old; "" if there is none.
+// findAppArmor returns the field that requests a profile other than unconfined, with its value: of
+// the pod, of a container, or the deprecated annotation; "" if there is none.
 func findAppArmor(p *v1.Pod) string {
 	confined := func(profile *v1.AppArmorProfile) bool {
 		return profile != nil && profile.Type != v1.AppArmorProfileTypeUnconfined
@@ -52,7 +52,7 @@ func findAppArmor(p *v1.Pod) string {
 	return ""
 }
 
-// declaredFeatures refuses pods that need a feature which the node does not declare (KEP-5328).
+// declaredFeatures rejects pods that need a feature which the node does not declare (KEP-5328).
 func declaredFeatures(a Attributes) *Rejection {
 	if a.Facts.DeclaredFeatures == nil {
 		return nil
@@ -65,10 +65,10 @@ func declaredFeatures(a Attributes) *Rejection {
 	return &Rejection{Reason: "PodFeatureUnsupported", Message: featuresMissing + strings.Join(missing, ", ")}
 }
 
-// featuresMissing is followed by names of features.
+// featuresMissing is followed by feature names.
 const featuresMissing = "Pod requires node features that are not available: "
 
-// missingFeatures returns the names, sorted, of the features that are needed and not declared.
+// missingFeatures returns the sorted names of needed features that are not declared.
 func missingFeatures(declared []string, needed func(nodedeclaredfeatures.Feature) bool) []string {
 	var missing []string
 	for _, f := range features.AllFeatures {
@@ -80,9 +80,9 @@ func missingFeatures(declared []string, needed func(nodedeclaredfeatures.Feature
 	return missing
 }
 
-// warnUndeclared tells, by an event, of features that the node does not declare and that a new wish
-// of a running pod needs (KEP-5328). The API server refuses such updates where it knows what the
-// node declares; what comes of the wish here is decided apart from this.
+// warnUndeclared records an event if a resize of a running pod needs features that the node does
+// not declare (KEP-5328). The API server rejects such updates if it knows the node's features. The
+// event does not affect the decision about the resize.
 func (c *Chain) warnUndeclared(given, wanted *v1.Pod) {
 	declared := c.cfg.Facts().DeclaredFeatures
 	if declared == nil {

@@ -10,9 +10,9 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls may be set by every pod: they concern nobody but the pod, and cannot be used to harm
-// the node. The value is the first kernel that has the sysctl in a namespace, "" for all
-// (Kubernetes documentation, "Using sysctls in a Kubernetes Cluster").
+// safeSysctls may be set by every pod: they affect only the pod and cannot harm the node. The value
+// is the first kernel that namespaces the sysctl, "" for all (Kubernetes documentation, "Using
+// sysctls in a Kubernetes Cluster").
 var safeSysctls = map[string]string{
 	"kernel.shm_rmid_forced":              "",
 	"net.ipv4.ip_local_port_range":        "",
@@ -28,8 +28,8 @@ var safeSysctls = map[string]string{
 	"net.ipv4.tcp_wmem":                   "4.15",
 }
 
-// sysctls refuses pods that set sysctls which are neither safe nor allowed by the node's
-// administrator, or which would change the host.
+// sysctls rejects pods with sysctls that are neither safe nor allowed by the node's administrator,
+// or that would change the host.
 func sysctls(a Attributes) *Rejection {
 	sc := a.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -44,8 +44,8 @@ func sysctls(a Attributes) *Rejection {
 	return nil
 }
 
-// forbidden returns why the pod may not set the sysctl, "" if it may. Names are written with dots
-// or with slashes (sysctl.d(5)).
+// forbidden returns why the pod may not set the sysctl, "" if it may. Names are separated by dots
+// or slashes (sysctl.d(5)).
 func forbidden(a Attributes, name string) string {
 	name = sysctl.NormalizeName(name)
 	if !isSafe(name, a.Facts.Kernel) && !isAllowed(name, a.Facts.AllowedUnsafeSysctls) {
@@ -60,7 +60,7 @@ func forbidden(a Attributes, name string) string {
 	return ""
 }
 
-// explainForbidden returns by which rule the pod may not set the sysctl, and what allows it.
+// explainForbidden returns the rule that forbids the sysctl, and how to allow it.
 func explainForbidden(a Attributes, name string) string {
 	name = sysctl.NormalizeName(name)
 	namespace, _, _ := sysctl.GetNamespace(name)
@@ -95,8 +95,8 @@ func isSafe(name, kernel string) bool {
 	return err == nil && running.AtLeast(version.MustParseGeneric(since))
 }
 
-// isAllowed reports whether one of the patterns names the sysctl. Patterns for sysctls without a
-// namespace are refused when the configuration is read.
+// isAllowed reports whether a pattern matches the sysctl. Validation of the configuration rejects
+// patterns for sysctls without a namespace.
 func isAllowed(name string, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		beginning, isBeginning := strings.CutSuffix(sysctl.NormalizeName(pattern), "*")

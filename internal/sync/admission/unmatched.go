@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// unmatched says which labels a pod wants of its node, and which the node has. What the node has as
-// it is wanted by the nodeSelector is left out.
+// unmatched describes the node labels that a pod selects and the node's actual ones, without the
+// nodeSelector entries that match.
 func unmatched(p *v1.Pod, n *v1.Node) string {
 	var wants []string
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.NodeSelector)) {
@@ -53,7 +53,7 @@ func hasLabel(n *v1.Node, key string) bool {
 	return ok
 }
 
-// labelOf says what a node has under the key of a label.
+// labelOf describes the node's label with this key.
 func labelOf(n *v1.Node, key string) string {
 	if !hasLabel(n, key) {
 		return "the node has no label " + key

@@ -8,8 +8,8 @@ import (
 	"berth/internal/pod"
 )
 
-// UnsupportedClaims returns the paths of the pod's fields that ask for claims, which nobody
-// prepares without an API server (KEP-4381).
+// UnsupportedClaims returns the paths of the pod's fields that use resource claims, which need an
+// API server (KEP-4381).
 func UnsupportedClaims(p *v1.Pod) []string {
 	var out []string
 	is := func(set bool, format string, args ...any) {
@@ -19,7 +19,7 @@ func UnsupportedClaims(p *v1.Pod) []string {
 	}
 	s := &p.Spec
 	is(len(s.ResourceClaims) > 0, "spec.resourceClaims")
-	// A claim that the scheduler made for an extended resource (KEP-5004) stands nowhere else.
+	// The scheduler's claim for an extended resource (KEP-5004) appears only in the status.
 	if claim := p.Status.ExtendedResourceClaimStatus; claim != nil {
 		for _, m := range claim.RequestMappings {
 			is(true, "status.extendedResourceClaimStatus: container %q: %s by the claim %q", m.ContainerName, m.ResourceName, claim.ResourceClaimName)
@@ -34,8 +34,8 @@ func UnsupportedClaims(p *v1.Pod) []string {
 	return out
 }
 
-// ineffective returns the paths of the pod's fields that its containers run without: labels of
-// SELinux, which the machine may have no policy for.
+// ineffective returns the paths of the pod's fields that have no effect: SELinux options, for which
+// the machine may have no policy.
 func ineffective(p *v1.Pod) []string {
 	var out []string
 	if s := p.Spec.SecurityContext; s != nil && s.SELinuxOptions != nil {

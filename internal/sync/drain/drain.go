@@ -1,7 +1,8 @@
-// Package drain ends all pods when the agent leaves none behind. It names what has not ended.
+// Package drain terminates all pods when the agent stops and no pod is to keep running. It reports
+// the pods that remain.
 //
-// Owns: the list of what is left of pods that were to end.
-// Reads: the workers, observations, processes in pods' cgroups, the journal.
+// Owns: the list of what remains of the pods.
+// Reads: the workers, observed states, processes in pods' cgroups, the journal.
 // Never: waits for a grace period without a limit.
 package drain
 
@@ -21,15 +22,15 @@ import (
 	"berth/internal/sync/podworkers"
 )
 
-// How long the end of all pods may take.
+// Time limits of the termination of all pods.
 const (
-	// drainLimit is the longest usual grace period twice, and time to clean up.
+	// drainLimit is twice the longest usual grace period, plus time to clean up.
 	drainLimit = 90 * time.Second
-	// shortGrace is the grace period in seconds of what runs on then, and hurriedLimit the time for
-	// its end.
+	// shortGrace is the grace period, in seconds, of pods that still run then, and hurriedLimit the
+	// time for their termination.
 	shortGrace   int64 = 1
 	hurriedLimit       = 15 * time.Second
-	// settleLimit is how long workers have to see that what ran on was killed by its cgroup.
+	// settleLimit is the time for workers to observe that their pods' cgroups were killed.
 	settleLimit = 5 * time.Second
 )
 
@@ -45,7 +46,7 @@ type Workers interface {
 	presence
 }
 
-// commands is what workers are made to do.
+// commands are the updates of workers.
 type commands interface {
 	SyncKnownPods(desired map[pod.UID]*v1.Pod)
 	UpdatePod(o podworkers.UpdatePodOptions)
@@ -53,7 +54,7 @@ type commands interface {
 	WakeAll()
 }
 
-// presence is which workers there are.
+// presence lists the workers.
 type presence interface {
 	All() []pod.UID
 	Has(uid pod.UID) bool
@@ -61,7 +62,7 @@ type presence interface {
 	Finished() *pod.Inbox[pod.UID]
 }
 
-// Observations are what the runtime showed last (PLEG).
+// Observations has the newest observed states (PLEG).
 type Observations interface {
 	Relisted() <-chan struct{}
 	Health() error
@@ -69,28 +70,28 @@ type Observations interface {
 	Known() []*pod.Status
 }
 
-// Cgroups are the cgroups of pods.
+// Cgroups provides the cgroups of pods.
 type Cgroups interface {
 	KillPod(ctx context.Context, uid pod.UID) error
 	Processes(uid pod.UID) ([]cgroups.Process, error)
 }
 
-// Config is what a Drain needs.
+// Config holds the dependencies of a Drain.
 type Config struct {
 	Pods     Pods
 	Workers  Workers
 	Observed Observations
-	// Leftovers returns what the runtime and the disk hold of pods.
+	// Leftovers returns the pods that have state in the runtime or on disk.
 	Leftovers func() []*pod.Status
 	Cgroups   Cgroups
-	// ReadOnly reports that the agent's disk takes no writes: then neither runtime nor disk can
-	// forget what has ended.
+	// ReadOnly reports whether the agent's disk is read-only: then neither runtime nor disk can
+	// remove terminated pods.
 	ReadOnly func() bool
 	Journal  *journal.Journal
 	Log      *slog.Logger
 }
 
-// Drain ends pods, and the runtime after them. It is for one goroutine at a time.
+// Drain terminates pods and then the runtime. It is not safe for concurrent use.
 type Drain struct {
 	Config
 	left Left
@@ -99,10 +100,10 @@ type Drain struct {
 // New returns a Drain. It does no I/O.
 func New(cfg Config) *Drain { return &Drain{Config: cfg} }
 
-// EndPods ends every pod: those of the workers, and what the runtime and the disk have besides. It
-// is called when nothing else changes the desired pods any more. What has not ended after
-// drainLimit has no more patience coming, whatever its grace period is; what runs on after that is
-// killed by the cgroup, without the runtime. The error names what is left all the same.
+// EndPods terminates every pod: those of the workers, and others in the runtime and on disk. Call
+// it when the desired pods no longer change. Pods that still run after drainLimit get shortGrace,
+// whatever their grace period; those that still run after hurriedLimit are killed by their cgroup,
+// without the runtime. The error lists what remains.
 func (d *Drain) EndPods(ctx context.Context) error {
 	for _, p := range d.Pods.List() {
 		d.Pods.Remove(p)
@@ -110,7 +111,7 @@ func (d *Drain) EndPods(ctx context.Context) error {
 	patient, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
 	d.Workers.SyncKnownPods(nil)
-	d.Workers.WakeAll() // also those that wait to try a removal again
+	d.Workers.WakeAll() // also those that wait to retry a removal
 	unlisted := d.endLeftovers(patient)
 	ending := d.Workers.All()
 	containers := d.containerNames()
@@ -122,8 +123,8 @@ func (d *Drain) EndPods(ctx context.Context) error {
 	return errors.Join(d.left.Err(), unlisted)
 }
 
-// endLeftovers ends what the runtime and the disk have besides the pods of workers. The error says
-// that the runtime does not list its pods.
+// endLeftovers terminates pods in the runtime or on disk that have no worker. It fails if the
+// runtime does not list its pods.
 func (d *Drain) endLeftovers(ctx context.Context) error {
 	select {
 	case <-d.Observed.Relisted():
@@ -138,8 +139,8 @@ func (d *Drain) endLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// killWithin has a worker end what the runtime has of a pod within the grace period in seconds, or
-// in less, if it is ending already.
+// killWithin makes a worker terminate the runtime's pod with a grace period in seconds, or a
+// shorter one if it is terminating already.
 func (d *Drain) killWithin(s *pod.Status, grace int64) {
 	d.Workers.UpdatePod(podworkers.UpdatePodOptions{
 		UpdateType: podworkers.SyncPodKill, RunningPod: s,
@@ -147,8 +148,7 @@ func (d *Drain) killWithin(s *pod.Status, grace int64) {
 	})
 }
 
-// longestGrace returns the longest grace period in seconds that the pod's containers were made
-// with.
+// longestGrace returns the longest grace period, in seconds, of the pod's containers.
 func longestGrace(s *pod.Status) int64 {
 	grace := int64(1)
 	for i := range s.Containers {
@@ -159,7 +159,7 @@ func longestGrace(s *pod.Status) int64 {
 	return grace
 }
 
-// awaitWorkers waits until the workers have left, and reports false when ctx is done before.
+// awaitWorkers waits until all workers have exited. It returns false if ctx is done first.
 func (d *Drain) awaitWorkers(ctx context.Context) bool {
 	finished := d.Workers.Finished()
 	for d.Workers.Len() > 0 {
@@ -173,7 +173,7 @@ func (d *Drain) awaitWorkers(ctx context.Context) bool {
 	return true
 }
 
-// forcePods ends pods that have had their time.
+// forcePods terminates pods that have exceeded drainLimit.
 func (d *Drain) forcePods(ctx context.Context, uids []pod.UID) {
 	for _, uid := range uids {
 		if s, known := d.Observed.Newest(uid); known && d.Workers.Has(uid) {

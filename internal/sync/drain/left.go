@@ -9,10 +9,10 @@ import (
 	"berth/internal/pod"
 )
 
-// Left is what is left of pods that were to end, a line each.
+// Left lists what remains of the pods, one line each.
 type Left []string
 
-// Err says what is left and what to do. It is nil when nothing is.
+// Err returns what remains and the remedy, or nil if nothing remains.
 func (l Left) Err() error {
 	if len(l) == 0 {
 		return nil
@@ -21,14 +21,14 @@ func (l Left) Err() error {
 		strings.Join(l, "\n  "))
 }
 
-// Left returns what is left.
+// Left returns what remains.
 func (d *Drain) Left() Left { return d.left }
 
-// Add adds what kept something else of the pods from its end.
+// Add adds an error that prevented the termination of something other than a pod.
 func (d *Drain) Add(err error) { d.left = append(d.left, err.Error()) }
 
-// whatIsLeft names, a line each, the processes of the pods that still run, what the runtime shows
-// as running, and the pods that are not removed for another reason.
+// whatIsLeft lists the pods' running processes, the containers that the runtime reports as running,
+// and the pods that are not removed for another reason.
 func (d *Drain) whatIsLeft(uids []pod.UID, containers map[pod.ContainerID]string) Left {
 	var out Left
 	for _, uid := range uids {
@@ -67,7 +67,7 @@ func ofContainer(p cgroups.Process, names map[pod.ContainerID]string) string {
 	return ""
 }
 
-// containerNames returns the names of all containers that the runtime has.
+// containerNames returns the names of all containers in the runtime.
 func (d *Drain) containerNames() map[pod.ContainerID]string {
 	out := map[pod.ContainerID]string{}
 	for _, s := range d.Observed.Known() {
@@ -78,7 +78,7 @@ func (d *Drain) containerNames() map[pod.ContainerID]string {
 	return out
 }
 
-// nameOf names a pod for users.
+// nameOf returns the pod's name for users.
 func (d *Drain) nameOf(uid pod.UID) string {
 	if s, ok := d.Journal.SubjectOf(uid); ok && s.Name != "" {
 		return "pod " + s.Namespace + "/" + s.Name
@@ -86,7 +86,7 @@ func (d *Drain) nameOf(uid pod.UID) string {
 	return "pod of UID " + string(uid)
 }
 
-// lastError is what kept a pod from its end, as its journal says.
+// lastError returns the last error in the pod's journal.
 func (d *Drain) lastError(uid pod.UID) string {
 	story, _ := d.Journal.TimelineOf(uid)
 	for _, e := range slices.Backward(story.Entries) {

@@ -11,17 +11,17 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// Runtime is a container runtime that ends together with the pods.
+// Runtime is a container runtime that is stopped together with the pods.
 type Runtime interface {
-	// Stop ends the runtime alone.
+	// Stop stops the runtime only.
 	Stop(ctx context.Context) error
-	// EndShims ends the shims that are left after it, when nothing runs.
+	// EndShims stops the remaining shims, when no container runs.
 	EndShims(ctx context.Context) error
-	// EndAll ends what is left without the runtime's help.
+	// EndAll stops everything that remains without the runtime's help.
 	EndAll(ctx context.Context) error
 }
 
-// EndRuntime ends the runtime, and the shims that no container needs any more.
+// EndRuntime stops the runtime, and its shims if no pod remains.
 func (d *Drain) EndRuntime(ctx context.Context, r Runtime) error {
 	err := r.Stop(ctx)
 	if err == nil && len(d.left) == 0 {
@@ -37,8 +37,8 @@ func (d *Drain) EndRuntime(ctx context.Context, r Runtime) error {
 	return err
 }
 
-// RemoveFiles removes files and folders of an agent, and what was set aside of them, as far as it
-// can. It removes shared folders, in which others may have something, when they are empty.
+// RemoveFiles removes the agent's own files and directories, and those that were set aside, as far
+// as possible. It removes shared directories only if they are empty.
 func RemoveFiles(own, shared []string) error {
 	var errs []error
 	for _, path := range own {

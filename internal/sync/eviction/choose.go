@@ -9,12 +9,12 @@ import (
 	"berth/internal/pod"
 )
 
-// patience is how long a pod that does not end spares others that use less than it does. It may
-// never end, and then they must do.
+// patience is how long a pod that does not terminate prevents evictions of pods with lower usage.
+// It may never terminate, and then those must do.
 const patience = 5 * time.Minute
 
-// nextDue returns the threshold for which something is done first, nil if there is none. While a
-// pod has the grace of a soft threshold, that is a hard one.
+// nextDue returns the threshold to relieve first, nil if there is none. While a pod has the grace
+// period of a soft threshold, only hard ones count.
 func nextDue(due []met, granted *kill) *met {
 	for i := range due {
 		if granted == nil || due[i].isHard() {
@@ -24,12 +24,11 @@ func nextDue(due []met, granted *kill) *met {
 	return nil
 }
 
-// choose returns the place of the pod of a ranking that is to end, or why there is none. While a
-// pod still runs that was evicted already, none goes that uses less than that still does: its end
-// would free less than what is waited for.
+// choose returns the index of the victim in the ranking, or why there is none. While an evicted pod
+// still runs, no pod with lower usage is chosen: it would free less than the pending eviction.
 //
-// Differs from the kubelet: where the machine is too slow to end a pod in time, there the next in
-// the ranking goes, and the next, however little they use.
+// Differs from the kubelet: where the machine is too slow to terminate a pod in time, the kubelet
+// evicts the next pods of the ranking, however little they use.
 func choose(m *met, pods []candidate) (victim int, err error) {
 	var held *candidate
 	others := 0
@@ -54,7 +53,7 @@ func choose(m *met, pods []candidate) (victim int, err error) {
 	return -1, fmt.Errorf("%s is met, and of %d pods that run all are critical", m.Threshold.String(), others)
 }
 
-// end is closed when no container of the pod runs any more; it is nil if there is none.
+// end is closed when no container of the pod is running; it is nil without a pod.
 func (k *kill) end() <-chan struct{} {
 	if k == nil {
 		return nil
@@ -62,10 +61,11 @@ func (k *kill) end() <-chan struct{} {
 	return k.done
 }
 
-// isGranted reports whether the pod has the grace of a soft threshold of this loop.
+// isGranted reports whether the pod has the grace period of a soft threshold of this loop.
 func (l *loop) isGranted(uid pod.UID) bool { return l.granted != nil && l.granted.pod.UID == uid }
 
-// closeGrant sees to the pod that a soft threshold ended, if it has ended or its time is over.
+// closeGrant finishes the eviction of a soft threshold if the pod has terminated or its time is
+// over.
 func (l *loop) closeGrant(ctx context.Context) {
 	k := l.granted
 	if k == nil || !k.ended() && time.Now().Before(k.until) {
@@ -78,7 +78,7 @@ func (l *loop) closeGrant(ctx context.Context) {
 	l.finish(ctx, k)
 }
 
-// finish waits until what a pod held is free that was to end.
+// finish waits until the resources of an evicted pod are freed.
 func (l *loop) finish(ctx context.Context, k *kill) {
 	l.unended = !k.ended()
 	if l.unended {
@@ -88,19 +88,19 @@ func (l *loop) finish(ctx context.Context, k *kill) {
 	_, _ = l.awaitFreed(ctx, k.signal) // it is read again
 }
 
-// mayEvict reports whether containers of the pod may run, and it is not leaving already.
+// mayEvict reports whether containers of the pod may run, and it is not leaving yet.
 func (m *Manager) mayEvict(uid pod.UID) bool {
 	l, ok := m.Lifecycle(uid)
 	return ok && !m.isLeaving(uid) && (l.State == pod.Syncing || l.State == pod.Terminating)
 }
 
-// stillRuns reports whether the pod leaves, and containers of it may run.
+// stillRuns reports whether the pod is leaving, and containers of it may run.
 func (m *Manager) stillRuns(uid pod.UID) bool {
 	l, ok := m.Lifecycle(uid)
 	return ok && m.isLeaving(uid) && (l.State == pod.Syncing || l.State == pod.Terminating)
 }
 
-// isAsRanked reports whether the pod is as it was when candidates returned it.
+// isAsRanked reports whether the pod's state is the same as in candidates.
 func (m *Manager) isAsRanked(c *candidate) bool {
 	if c.leaving {
 		return m.stillRuns(c.pod.UID)
@@ -108,8 +108,8 @@ func (m *Manager) isAsRanked(c *candidate) bool {
 	return m.mayEvict(c.pod.UID)
 }
 
-// candidates returns the pods that may be evicted for the threshold, and those that were and still
-// run. A hard threshold takes from those the rest of their grace, once.
+// candidates returns the pods that may be evicted for the threshold, and evicted pods that still
+// run. A hard threshold cuts the grace period of the latter, once.
 func (l *loop) candidates(m *met) []candidate {
 	var out []candidate
 	hurried := l.hurriedStill()
@@ -130,14 +130,14 @@ func (l *loop) candidates(m *met) []candidate {
 	return out
 }
 
-// setHurried notes that the pod has no more than the grace of a hard threshold.
+// setHurried marks the pod as limited to the grace period of a hard threshold.
 func (m *Manager) setHurried(uid pod.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hurried[uid] = true
 }
 
-// hurriedStill returns those of which containers may run, and forgets the others.
+// hurriedStill returns the marked pods whose containers may run, and drops the others.
 func (m *Manager) hurriedStill() map[pod.UID]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

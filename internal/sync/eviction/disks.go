@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// walksAtOnce bounds the pods whose files are walked at a time, walkLimit how long one of them
-	// may take, rankLimit how long all: the disk fills meanwhile.
+	// walksAtOnce limits the pods whose files are measured concurrently, walkLimit the time for one
+	// of them, and rankLimit the time for all: the disk fills meanwhile.
 	walksAtOnce, walkLimit, rankLimit = 4, 20 * time.Second, time.Minute
 )
 
-// disks reads what is left of disks, frees them, and ranks pods by their files. It belongs to one
-// loop.
+// disks reads free disk space, reclaims it, and ranks pods by their files. It belongs to one loop.
 type disks struct {
 	*Manager
-	places *stats.Places // nil: the runtime was not asked yet
+	places *stats.Places // nil: to be read from the runtime
 	layout layout
 }
 
-// read reads what is left of the file systems. The first reading finds out which they are.
+// read reads what is available on the file systems. The first reading determines which they are.
 func (d *disks) read(ctx context.Context) (observed, error) {
 	if d.places == nil {
 		places, err := d.Readings.Places(ctx)
@@ -48,14 +47,14 @@ func (d *disks) read(ctx context.Context) (observed, error) {
 	} {
 		fs, err := d.Readings.FileSystem(of.path)
 		if err != nil {
-			d.places = nil // they may be others now
+			d.places = nil // they may have changed
 			return nil, err
 		}
 		devices[i] = fs.Device
 		if fs.Space.Capacity > 0 {
 			out[of.space] = fs.Space
 		}
-		if fs.Inodes.Capacity > 0 { // btrfs has no number of inodes
+		if fs.Inodes.Capacity > 0 { // btrfs has no inode count
 			out[of.inodes] = fs.Inodes
 		}
 	}
@@ -67,7 +66,7 @@ func (d *disks) read(ctx context.Context) (observed, error) {
 	return out, nil
 }
 
-// reclaim removes what nobody needs from the file system that is short.
+// reclaim removes dead containers and unused images from the file system that is short.
 func (d *disks) reclaim(ctx context.Context, m *met) bool {
 	r := d.layout.remedyOf(m.Signal)
 	if r.containers {
@@ -87,8 +86,8 @@ func (d *disks) reclaim(ctx context.Context, m *met) bool {
 	return r.containers || r.images
 }
 
-// rankPods ranks pods by the files that they have now where the disk is short. What takes too long
-// to measure counts as what was seen of it until then.
+// rankPods ranks pods by their current files on the file system that is short. A measurement that
+// times out counts with its partial result.
 func (d *disks) rankPods(ctx context.Context, m *met) ([]candidate, error) {
 	what, r := m.Signal.resource(), d.layout.remedyOf(m.Signal)
 	out := d.disks.candidates(m)
@@ -116,7 +115,7 @@ func (d *disks) rankPods(ctx context.Context, m *met) ([]candidate, error) {
 	return out, nil
 }
 
-// measurePod adds what the pod's files take.
+// measurePod adds the usage of the pod's files.
 func (d *disks) measurePod(ctx context.Context, what v1.ResourceName, of files, c *candidate) error {
 	s, ok := d.Observed(c.pod.UID)
 	if !ok {

@@ -13,49 +13,50 @@ import (
 )
 
 const (
-	// hardGrace is how long, in seconds, containers of a pod may take that exceeds a limit of local
-	// storage, or that a hard threshold ends.
+	// hardGrace is the grace period, in seconds, of a pod that exceeds a limit of local storage, or
+	// that is evicted for a hard threshold.
 	hardGrace = 1
-	// killLimit is how long the end of an evicted pod is waited for at least.
+	// killLimit is the minimum time to wait for an evicted pod to terminate.
 	killLimit = 10 * time.Second
 )
 
-// PodKiller ends pods.
+// PodKiller terminates pods.
 type PodKiller interface {
-	// EvictPod ends the pod for good, within so many seconds; status is applied to its final
-	// status. For a pod that is being evicted the shorter grace counts, and nil is the status that
-	// it has. It never blocks. When no container of the pod runs any more, done is closed.
+	// EvictPod terminates the pod permanently with a grace period in seconds; status is applied to
+	// its final status. For a pod that is being evicted, the shorter grace period applies, and a
+	// nil status changes nothing. It never blocks. done is closed when no container of the pod is
+	// running.
 	EvictPod(p *v1.Pod, grace int64, status func(*v1.PodStatus), done chan<- struct{})
 }
 
-// Events records what happens to pods and to the node. It does not block.
+// Events records events of pods and the node. It does not block.
 type Events interface {
 	AnnotatedEvent(p *v1.Pod, annotations map[string]string, eventtype, reason, message string)
 	NodeEvent(eventtype, reason, message string)
 }
 
-// EvictorConfig is what an Evictor needs.
+// EvictorConfig holds the dependencies of an Evictor.
 type EvictorConfig struct {
 	Killer PodKiller
 	Events Events
-	// IsCritical reports whether the pod is never evicted.
+	// IsCritical reports whether the pod must never be evicted.
 	IsCritical func(p *v1.Pod) bool
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry; nil: metrics are not registered.
 	Metrics prometheus.Registerer
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
 
-// Evictor evicts single pods, for whoever has decided so.
+// Evictor evicts single pods on behalf of the managers that choose them.
 type Evictor struct {
 	EvictorConfig
 	metrics *metrics
 }
 
-// NewEvictor returns an Evictor. It does nothing by itself.
+// NewEvictor returns an Evictor. It starts nothing.
 func NewEvictor(cfg EvictorConfig) *Evictor { return &Evictor{cfg, newMetrics(cfg.Metrics)} }
 
-// order is what is decided about a pod.
+// order describes an eviction.
 type order struct {
 	signal  Signal
 	grace   int64  // seconds
@@ -66,7 +67,7 @@ type order struct {
 	condition   *v1.PodCondition
 }
 
-// kill is a pod that is being evicted.
+// kill is an eviction in progress.
 type kill struct {
 	pod    *v1.Pod
 	signal Signal
@@ -79,7 +80,7 @@ func newKill(p *v1.Pod, s Signal, grace int64) *kill {
 	return &kill{pod: p, signal: s, done: make(chan struct{}), until: time.Now().Add(limit)}
 }
 
-// ended reports whether no container of the pod runs any more.
+// ended reports whether no container of the pod is running.
 func (k *kill) ended() bool {
 	select {
 	case <-k.done:
@@ -89,7 +90,7 @@ func (k *kill) ended() bool {
 	}
 }
 
-// begin evicts the pod. Its end is waited for by await.
+// begin evicts the pod without waiting; see await.
 func (e *Evictor) begin(p *v1.Pod, o *order) *kill {
 	e.note(p, "evict the pod", o.why)
 	e.Events.AnnotatedEvent(p, o.annotations, v1.EventTypeWarning, lifecycle.Evicted, o.message)
@@ -104,7 +105,7 @@ func (e *Evictor) begin(p *v1.Pod, o *order) *kill {
 	return k
 }
 
-// setCondition replaces the condition of its type.
+// setCondition sets the condition, replacing one of its type.
 func setCondition(s *v1.PodStatus, c v1.PodCondition) {
 	for i := range s.Conditions {
 		if s.Conditions[i].Type == c.Type {
@@ -115,7 +116,7 @@ func setCondition(s *v1.PodStatus, c v1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// await waits until no container of the pod runs any more, within bounds.
+// await waits until no container of the pod is running, or the time is over.
 func (e *Evictor) await(ctx context.Context, k *kill) {
 	limit := time.NewTimer(time.Until(k.until))
 	defer limit.Stop()
@@ -127,7 +128,7 @@ func (e *Evictor) await(ctx context.Context, k *kill) {
 	}
 }
 
-// hasten shortens the grace of a pod that is being evicted to that of a hard threshold.
+// hasten shortens the grace period of an evicted pod to that of a hard threshold.
 func (e *Evictor) hasten(p *v1.Pod, s Signal, why string) *kill {
 	e.note(p, "shorten the grace period of the eviction", why)
 	k := newKill(p, s, hardGrace)
@@ -135,7 +136,7 @@ func (e *Evictor) hasten(p *v1.Pod, s Signal, why string) *kill {
 	return k
 }
 
-// exceeded tells that the pod has not ended in time.
+// exceeded records an event that the pod did not terminate in time.
 func (e *Evictor) exceeded(k *kill) {
 	e.Events.AnnotatedEvent(k.pod, nil, v1.EventTypeWarning, exceededGracePeriod, exceededGracePeriodMessage)
 }

@@ -10,17 +10,17 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// observed is what is left, by signal. What cannot be told is not in it.
+// observed has the available amounts by signal, without unreadable signals.
 type observed map[Signal]stats.Amount
 
-// past is what is known of the readings before.
+// past is the state from earlier readings.
 type past struct {
-	// Since is when each threshold that is met was seen to be met first, by its key.
+	// Since is when each threshold that is met began to be met, by key.
 	Since map[string]time.Time `json:"since"`
-	// Due are thresholds for which a pod was to be evicted: they stay met until as much more is
-	// left as their minimum reclaim says.
+	// Due are thresholds for which an eviction was due: they stay met until their minimum reclaim
+	// is also available.
 	Due map[string]bool `json:"due"`
-	// Seen is when each condition was seen last.
+	// Seen is when each condition was last seen.
 	Seen map[v1.NodeConditionType]time.Time `json:"seen"`
 }
 
@@ -36,19 +36,19 @@ type met struct {
 	since  time.Time
 }
 
-// verdict is what follows from a reading.
+// verdict is the result of a reading.
 type verdict struct {
-	met []met // in the order in which they are relieved
-	// due are those for which something is to be done now.
+	met []met // in order of relief
+	// due are those that must be relieved now.
 	due        []met
 	conditions map[v1.NodeConditionType]bool // of the node
-	// next is when time alone changes the verdict; zero: it does not.
+	// next is when the verdict changes by time alone; zero: it does not.
 	next time.Time
 }
 
-// judge compares what is left with the thresholds. A threshold whose signal cannot be told is
-// neither met nor met no longer. A condition begins as soon as a threshold is met, also a soft one,
-// and lasts for the transition period after the last one was.
+// judge compares available amounts with the thresholds. The state of a threshold whose signal is
+// unreadable does not change. A condition begins as soon as a threshold is met, also a soft one,
+// and lasts for the transition period after the last threshold was met.
 func judge(before past, ts []Threshold, left observed, transition time.Duration, now time.Time) (past, verdict) {
 	after := past{Since: map[string]time.Time{}, Due: map[string]bool{}, Seen: map[v1.NodeConditionType]time.Time{}}
 	v := verdict{conditions: map[v1.NodeConditionType]bool{}}
@@ -111,8 +111,8 @@ func judge(before past, ts []Threshold, left observed, transition time.Duration,
 	return after, v
 }
 
-// isRelieved reports whether none of the thresholds is met with its minimum reclaim, whatever its
-// grace, so that no pod need be evicted.
+// isRelieved reports whether no threshold is met, with its minimum reclaim and whatever its grace
+// period, so that no eviction is needed.
 func isRelieved(ts []Threshold, left observed) bool {
 	return !slices.ContainsFunc(ts, func(t Threshold) bool {
 		room, told := left[t.Signal]

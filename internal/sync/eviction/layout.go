@@ -1,6 +1,6 @@
 package eviction
 
-// layout says which file systems are the same.
+// layout describes which file systems are shared.
 type layout struct {
 	// dedicated: images are on another device than the root directory. split: writable layers are
 	// on another device than images.
@@ -12,8 +12,8 @@ func computeLayout(node, images, containers uint64) layout {
 	return layout{dedicated: images != node, split: containers != images}
 }
 
-// withContainerFs returns the thresholds with those of containerfs as the layout has them: those of
-// the file system that writable layers are on, whatever was configured.
+// withContainerFs returns the thresholds with those of containerfs derived from the layout: they
+// equal those of the file system that holds writable layers, whatever is configured.
 func (l layout) withContainerFs(ts []Threshold) []Threshold {
 	from := map[Signal]Signal{NodeFsAvailable: ContainerFsAvailable, NodeFsInodesFree: ContainerFsInodesFree}
 	if l.dedicated && !l.split {
@@ -34,13 +34,13 @@ func (l layout) withContainerFs(ts []Threshold) []Threshold {
 	return out
 }
 
-// isContainerFs reports whether the threshold is of the file system of writable layers. One
-// of the configuration is ignored, as with the kubelet: it follows from nodefs or imagefs.
+// isContainerFs reports whether the threshold is of the file system of writable layers. A
+// configured one is ignored, as by the kubelet: it follows from nodefs or imagefs.
 func isContainerFs(t Threshold) bool {
 	return t.Signal == ContainerFsAvailable || t.Signal == ContainerFsInodesFree
 }
 
-// files are kinds of files that pods have on a disk.
+// files are types of files that pods have on a disk.
 type files uint8
 
 const (
@@ -49,13 +49,13 @@ const (
 	volumes // emptyDirs on disk, configMaps
 )
 
-// remedy is what can be done on a file system that is short.
+// remedy is how a file system that is short is relieved.
 type remedy struct {
-	containers, images bool  // dead containers, and unused images, are removed first
-	rank               files // what pods are ranked by
+	containers, images bool  // dead containers and unused images are removed first
+	rank               files // the files that pods are ranked by
 }
 
-// remedyOf returns what is done for a signal; nothing is removed for memory and tasks.
+// remedyOf returns the remedy of a signal; nothing is removed for memory and tasks.
 func (l layout) remedyOf(s Signal) remedy {
 	of := func(available, inodesFree Signal) bool { return s == available || s == inodesFree }
 	onNode, onImages := of(NodeFsAvailable, NodeFsInodesFree), of(ImageFsAvailable, ImageFsInodesFree)
@@ -70,12 +70,12 @@ func (l layout) remedyOf(s Signal) remedy {
 	case !l.split:
 		return remedy{containers: true, images: true, rank: rootfs}
 	case onImages:
-		return remedy{images: true} // no pod's files are there
+		return remedy{images: true} // it holds no files of pods
 	}
 	return remedy{containers: true, rank: rootfs | logs | volumes}
 }
 
-// isProcesses reports whether the threshold is about memory or tasks.
+// isProcesses reports whether the threshold is of memory or tasks.
 func isProcesses(t Threshold) bool {
 	return t.Signal.resource() == memory || t.Signal.resource() == pids
 }

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// settleProcesses and settleDisks are how long it is waited for what an evicted pod held beyond
-	// its processes: tmpfs and files go with its volumes.
+	// settleProcesses and settleDisks limit the wait for resources that an evicted pod holds beyond
+	// its processes: tmpfs and files are removed with its volumes.
 	settleProcesses, settleDisks = 3 * time.Second, 30 * time.Second
-	// quietProcesses and quietDisks are how long nothing more must become free before the rest
-	// counts as taken: layers, images and files are removed behind whoever asked for it.
+	// quietProcesses and quietDisks are how long the available amount must not grow before the wait
+	// ends: layers, images and files are removed asynchronously.
 	quietProcesses, quietDisks = 200 * time.Millisecond, 2 * time.Second
-	// settleStep is how often both are looked for meanwhile.
+	// settleStep is the poll interval of both waits.
 	settleStep = 100 * time.Millisecond
 )
 
-// awaitFreed reads what is left until no threshold is met any more, or nothing more becomes free.
+// awaitFreed reads the available amounts until no threshold is met, or they stop growing.
 func (l *loop) awaitFreed(ctx context.Context, s Signal) (observed, error) {
 	step := time.NewTicker(settleStep)
 	defer step.Stop()
@@ -42,8 +42,8 @@ func (l *loop) awaitFreed(ctx context.Context, s Signal) (observed, error) {
 	}
 }
 
-// awaitLeaving waits for pods that are being evicted, or have ended, until what they held is free,
-// within bounds. It returns false if there is nobody to wait for.
+// awaitLeaving waits, within limits, until pods that are being evicted or have terminated have
+// released their resources. It returns false if there are none.
 func (l *loop) awaitLeaving(ctx context.Context) bool {
 	leaving := map[pod.UID]time.Time{}
 	for _, p := range l.Pods() {
@@ -70,7 +70,7 @@ func (l *loop) awaitLeaving(ctx context.Context) bool {
 	}
 }
 
-// anyLeaves reports whether one of the pods that leave is still waited for.
+// anyLeaves reports whether one of the leaving pods is still waited for.
 func (l *loop) anyLeaves() bool {
 	for uid, since := range l.leaving {
 		if time.Since(since) < l.settle && l.isLeaving(uid) {
@@ -80,8 +80,7 @@ func (l *loop) anyLeaves() bool {
 	return false
 }
 
-// isLeaving reports whether the pod is evicted or has ended, and not all of it is removed that is
-// to be.
+// isLeaving reports whether the pod is evicted or has terminated, and is not cleaned up yet.
 func (m *Manager) isLeaving(uid pod.UID) bool {
 	at, known := m.Lifecycle(uid)
 	return (known && at.Evicted || m.Ended(uid)) && at.State != pod.Finished

@@ -13,27 +13,27 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// limits are those of one pod that are looked at together.
+// limits are the limits of one pod that are measured together.
 type limits struct {
-	volumes    []limit // emptyDirs with a sizeLimit, as the spec has them
-	pod        *limit  // nil: there is none
-	containers []limit // as the spec has them
+	volumes    []limit // emptyDirs with a sizeLimit, in the order of the spec
+	pod        *limit  // nil: no limit
+	containers []limit // in the order of the spec
 	// ephemeral are the volumes that count for pod.
 	ephemeral []string
 }
 
-// limit is an amount that is not to be exceeded.
+// limit is an amount that must not be exceeded.
 type limit struct {
 	name string // of the volume or container; "" for the pod
 	most resource.Quantity
 }
 
-// computeLimits returns the limits of the pod, which has the resources that it was allotted: of
-// what is in memory, where a look costs nothing, and of what is on disks. The pod has a limit if
-// each of its init and regular containers has one.
+// computeLimits returns the limits of the pod with its allocation: of files in memory, which are
+// cheap to measure, and of files on disks. The pod has a limit if each of its init and regular
+// containers has one.
 //
-// Differs from the kubelet: there the limits of some containers bound the pod, what the others use
-// included.
+// Differs from the kubelet: there the limits of some containers bound the pod, including the usage
+// of the others.
 func computeLimits(p *v1.Pod) (memory, disk limits) {
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -59,10 +59,10 @@ func computeLimits(p *v1.Pod) (memory, disk limits) {
 	return memory, disk
 }
 
-// none reports whether nothing is limited.
+// none reports whether there are no limits.
 func (l *limits) none() bool { return len(l.volumes) == 0 && l.pod == nil && len(l.containers) == 0 }
 
-// extent returns what must be measured to know whether a limit is exceeded.
+// extent returns what must be measured to check the limits.
 func (l *limits) extent() stats.Extent {
 	e := stats.Extent{Containers: l.pod != nil || len(l.containers) > 0}
 	for _, v := range l.volumes {
@@ -79,7 +79,7 @@ func (l *limits) extent() stats.Extent {
 // excess is a limit that is exceeded.
 type excess struct {
 	signal  Signal
-	message string // as the kubelet has it
+	message string // the kubelet's wording
 	used    uint64 // bytes
 }
 
@@ -87,8 +87,8 @@ func (e *excess) why() string {
 	return fmt.Sprintf("%s: %s%d bytes are used", e.signal, e.message, e.used)
 }
 
-// computeExcess returns the first limit that is exceeded: of emptyDirs, of the pod, of its
-// containers; nil if none is. headroom is how many bytes may be written before any can be.
+// computeExcess returns the first exceeded limit, in the order emptyDirs, pod, containers; nil if
+// there is none. headroom is how many bytes can be written before a limit can be exceeded.
 func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 	headroom = math.MaxUint64
 	look := func(used uint64, most limit, signal Signal, format string, args ...any) {

@@ -12,42 +12,42 @@ import (
 	"berth/internal/pod"
 )
 
-// Storage measures what pods have on this machine.
+// Storage measures the local storage of pods.
 type Storage interface {
-	// Local walks files of one pod, and may take as long as there are files. With an error comes
-	// what was seen until then.
+	// Local measures files of one pod, in time proportional to their number. With an error, it
+	// returns the partial result.
 	Local(ctx context.Context, p *v1.Pod, s *pod.Status, of stats.Extent) (stats.Local, error)
 }
 
-// Lifecycles tells how far pods are.
+// Lifecycles provides the lifecycles of pods.
 type Lifecycles interface {
 	Get(uid pod.UID) (pod.Lifecycle, bool)
-	// Subscribe returns an inbox that gets every pod whose lifecycle changes. It is called before
-	// any does.
+	// Subscribe returns an inbox that receives every pod whose lifecycle changes. It is called
+	// before any does.
 	Subscribe() *pod.Inbox[pod.UID]
 }
 
-// LimitsConfig is what LocalLimits need. Its functions do not block.
+// LimitsConfig holds the dependencies of LocalLimits. Its functions do not block.
 type LimitsConfig struct {
 	*Evictor
 	Lifecycles Lifecycles
-	// Pod returns a pod that is wanted; Allocated that pod with the resources that it was
-	// allocated, and Observed what the runtime showed of it last.
+	// Pod returns a desired pod, Allocated that pod with its allocation, and Observed its newest
+	// observed state.
 	Pod       func(uid pod.UID) (*v1.Pod, bool)
 	Allocated func(p *v1.Pod) *v1.Pod
 	Observed  func(uid pod.UID) (*pod.Status, bool)
 	// Ended reports whether the pod has failed or succeeded.
 	Ended   func(uid pod.UID) bool
 	Storage Storage
-	// Space returns what is free on the file system of a path.
+	// Space returns the free space of the file system at a path.
 	Space func(path string) (stats.Space, error)
 }
 
-// LocalLimits holds pods to their limits of local storage.
+// LocalLimits enforces pods' limits of local storage.
 type LocalLimits struct {
 	LimitsConfig
 	changed *pod.Inbox[pod.UID]
-	pods    map[pod.UID]*limited // those that run and have limits; Run's
+	pods    map[pod.UID]*limited // running pods with limits; owned by Run
 }
 
 // limited is a pod with limits.
@@ -55,16 +55,16 @@ type limited struct {
 	pod          *v1.Pod
 	memory, disk limits
 	last         walk
-	spared       Signal // the critical pod exceeds this, as was told
-	failed       bool   // it could once not be measured, as was told
+	spared       Signal // the signal of the reported excess of a critical pod
+	failed       bool   // a failed measurement was logged
 }
 
-// NewLocalLimits returns LocalLimits that follow pods once Run is called.
+// NewLocalLimits returns LocalLimits that enforce limits once Run is called.
 func NewLocalLimits(cfg LimitsConfig) *LocalLimits {
 	return &LocalLimits{LimitsConfig: cfg, changed: cfg.Lifecycles.Subscribe(), pods: map[pod.UID]*limited{}}
 }
 
-// Run looks at pods with limits until ctx is done.
+// Run enforces limits until ctx is done.
 func (m *LocalLimits) Run(ctx context.Context) error {
 	timer := time.NewTimer(period)
 	timer.Stop()
@@ -92,8 +92,8 @@ func (m *LocalLimits) Run(ctx context.Context) error {
 	}
 }
 
-// follow takes note of how far a pod is. It has limits to be held to while containers of it may
-// run.
+// follow updates the pod's limits after a change of its lifecycle. They are enforced while its
+// containers may run.
 func (m *LocalLimits) follow(uid pod.UID) {
 	l, ok := m.Lifecycles.Get(uid)
 	runs := ok && (l.State == pod.Syncing || l.State == pod.Terminating) && !l.Evicted
@@ -115,8 +115,8 @@ func (m *LocalLimits) follow(uid pod.UID) {
 	of.pod, of.memory, of.disk = p, memory, disk
 }
 
-// round looks at each pod that may exceed a limit, that which was not looked at for the longest
-// time first, and evicts those that do.
+// round checks each pod that may exceed a limit, the least recently measured first, and evicts
+// those that do.
 func (m *LocalLimits) round(ctx context.Context) {
 	free := m.newSpaces()
 	var kills []*kill
@@ -128,7 +128,7 @@ func (m *LocalLimits) round(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p, ok := m.Pod(l.pod.UID) // as it is now: a walk takes time
+		p, ok := m.Pod(l.pod.UID) // the current state: measuring takes time
 		at, _ := m.Lifecycles.Get(l.pod.UID)
 		switch {
 		case e == nil || !ok || at.Evicted:
@@ -144,8 +144,8 @@ func (m *LocalLimits) round(ctx context.Context) {
 	}
 }
 
-// inspect returns the limit that the pod exceeds, nil if there is none or if it is not time to walk
-// its files.
+// inspect returns the limit that the pod exceeds, nil if there is none or if its files are not due
+// to be measured.
 func (m *LocalLimits) inspect(ctx context.Context, l *limited, free func(stats.Space) (uint64, bool)) *excess {
 	if !l.memory.none() {
 		if e, _ := m.measure(ctx, l, &l.memory); e != nil {
@@ -162,8 +162,8 @@ func (m *LocalLimits) inspect(ctx context.Context, l *limited, free func(stats.S
 	return e
 }
 
-// measure returns which of the limits is exceeded, and what is known of the file systems since.
-// What cannot be measured is told once.
+// measure returns the exceeded limit, if any, and the state of the file systems. A failure is
+// logged once.
 func (m *LocalLimits) measure(ctx context.Context, l *limited, of *limits) (*excess, walk) {
 	s, ok := m.Observed(l.pod.UID)
 	if !ok {
@@ -181,7 +181,7 @@ func (m *LocalLimits) measure(ctx context.Context, l *limited, of *limits) (*exc
 	return e, walk{spaces: used.Spaces, headroom: headroom}
 }
 
-// newSpaces returns a function that asks once what is free on a file system.
+// newSpaces returns a function that caches the free space of each file system.
 func (m *LocalLimits) newSpaces() func(stats.Space) (uint64, bool) {
 	asked := map[uint64]uint64{}
 	return func(s stats.Space) (uint64, bool) {
@@ -197,7 +197,7 @@ func (m *LocalLimits) newSpaces() func(stats.Space) (uint64, bool) {
 	}
 }
 
-// spare tells once that a critical pod exceeds a limit.
+// spare reports, once, that a critical pod exceeds a limit.
 func (m *LocalLimits) spare(l *limited, e *excess) {
 	if l.spared == e.signal {
 		return

@@ -14,40 +14,40 @@ import (
 	"berth/internal/pod"
 )
 
-// loop looks after some of the thresholds.
+// loop relieves a part of the thresholds.
 type loop struct {
 	*Manager
 	conditions []v1.NodeConditionType
 	settle     time.Duration
 	quiet      time.Duration
-	kernel     Kernel // nil: nobody wakes this loop
-	// measure reads what is left. reclaim frees what it can without the end of a pod, and returns
-	// whether there was anything to try; nil: nothing can be. rank returns the pods that may be
-	// evicted, the first one in front.
+	kernel     Kernel // nil: no kernel notifications
+	// measure reads the available amounts. reclaim frees resources without an eviction and reports
+	// whether there was anything to try; nil: there is nothing to reclaim. rank returns the pods
+	// that may be evicted, the first victim first.
 	measure func(ctx context.Context) (observed, error)
 	reclaim func(ctx context.Context, m *met) bool
 	rank    func(ctx context.Context, m *met) ([]candidate, error)
 
-	thresholds []Threshold // written by the loop alone, under Manager.mu
+	thresholds []Threshold // written only by the loop, under Manager.mu
 
-	// The rest is the loop's.
+	// Owned by the loop's goroutine:
 	distances map[Signal]uint64 // to the nearest threshold, as of the last reading
 	pause     time.Duration     // before the last reading
-	reported  map[string]error  // errors that were told, by what could not be done
-	// rests is until when nothing is tried, as nothing could be done; unended says that the last
-	// victim did not end in time.
+	reported  map[string]error  // last logged error by operation
+	// rests is when the next attempt may follow after a failed one; unended: the last victim did
+	// not terminate in time.
 	rests   time.Time
 	unended bool
-	leaving map[pod.UID]time.Time // pods that leave, since when they are waited for
-	// granted is the pod that a soft threshold ends, for as long as its grace lasts; late is one
-	// that did not end in time. nil: there is none.
+	leaving map[pod.UID]time.Time // leaving pods, since when they are waited for
+	// granted is the pod with the grace period of a soft threshold; late is one that did not
+	// terminate in time. nil: there is none.
 	granted, late *kill
-	// free is how much can be taken of memory before caches are given up for it: until then the
-	// kernel sees what is taken.
+	// free is how much memory can be used before caches are reclaimed: until then, the kernel's
+	// usage shows it.
 	free map[Signal]uint64
 }
 
-// run reads what is left, relieves what is due, and waits until it may be another.
+// run reads the available amounts, relieves due thresholds, and waits for the next reading.
 func (l *loop) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -74,7 +74,7 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// round is one reading and what follows from it. It returns when to read again at the latest.
+// round is one reading with its consequences. It returns the maximum time until the next reading.
 func (l *loop) round(ctx context.Context) time.Duration {
 	l.closeGrant(ctx)
 	read := time.Now()
@@ -101,18 +101,18 @@ func (l *loop) round(ctx context.Context) time.Duration {
 		l.rests = time.Now().Add(resting)
 	}
 	if again {
-		return 0 // the next victim is chosen on figures of after
+		return 0 // choose the next victim from a new reading
 	}
 	return min(next, resting)
 }
 
-// What cannot be done, for the log.
+// Operations that can fail, for the log.
 const (
 	cannotSee   = "it cannot be seen whether the node runs short"
 	cannotEvict = "the node runs short, and no pod is evicted"
 )
 
-// report logs an error unless it is the last one that was told of that; nil is none.
+// report logs an error of an operation unless it is the same as the last one; nil is success.
 func (l *loop) report(ctx context.Context, what string, err error) {
 	if last := l.reported[what]; err != nil && ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
 		l.Log.Error(what, "error", err)
@@ -120,7 +120,7 @@ func (l *loop) report(ctx context.Context, what string, err error) {
 	l.reported[what] = err
 }
 
-// computePause returns when to read again, and has the kernel wake for what it can.
+// computePause returns the time until the next reading, and arms the kernel notifications.
 func (l *loop) computePause(left observed, v *verdict) time.Duration {
 	next := longest
 	distances := map[Signal]uint64{}
@@ -152,9 +152,9 @@ func (l *loop) computePause(left observed, v *verdict) time.Duration {
 		switch exact := distance <= l.free[s]; {
 		case s.resource() != memory || !covered.Pods:
 		case exact && (s != MemoryAvailable || covered.Others):
-			continue // the kernel wakes before the threshold is met
+			continue // the kernel notifies before the threshold is met
 		case exact || covered.Stalls:
-			// It wakes for what pods take, or while caches are reclaimed.
+			// It notifies for pods' usage, or while caches are reclaimed.
 			rest = longest
 		}
 		before, ok := l.distances[s]
@@ -176,8 +176,8 @@ func (l *loop) computePause(left observed, v *verdict) time.Duration {
 	return next
 }
 
-// relieve does something for a threshold that is due, and returns whether it is to be read again at
-// once, as a pod was evicted or has gone; an error is why nothing could be done.
+// relieve relieves a due threshold. It returns true if a new reading is to follow at once, since a
+// pod was evicted or has terminated. The error is why nothing could be done.
 func (l *loop) relieve(ctx context.Context, v *verdict, m *met, read time.Time) (again bool, err error) {
 	if l.awaitLeaving(ctx) {
 		_, _ = l.awaitFreed(ctx, m.Signal) // it is read again
@@ -198,7 +198,7 @@ func (l *loop) relieve(ctx context.Context, v *verdict, m *met, read time.Time) 
 			m.amount, m.read = room, read
 		}
 	}
-	if l.unended { // one pod may be deaf; who asks a runtime that is down loses all
+	if l.unended { // one pod may hang; without a runtime, further evictions are futile
 		if _, err := l.Readings.Places(ctx); err != nil {
 			return false, fmt.Errorf("the last one did not end, and the runtime does not answer: %w", err)
 		}
@@ -222,11 +222,11 @@ func (l *loop) relieve(ctx context.Context, v *verdict, m *met, read time.Time) 
 	case l.isAsRanked(&pods[victim]):
 		l.evict(ctx, m, pods, victim)
 	}
-	return true, nil // else it went, or somebody else evicts it, while pods were measured
+	return true, nil // else it terminated or was evicted while pods were measured
 }
 
-// computeGrace returns how many seconds a pod has to end when the threshold is due; most bounds
-// what a soft one grants, and is negative for no bound.
+// computeGrace returns the grace period of an evicted pod in seconds; most limits that of a soft
+// threshold, and is negative for no limit.
 func computeGrace(t *Threshold, p *v1.Pod, most int64) int64 {
 	if t.isHard() {
 		return hardGrace
@@ -241,14 +241,15 @@ func computeGrace(t *Threshold, p *v1.Pod, most int64) int64 {
 	return min(most, own)
 }
 
-// evict evicts the pod of the ranking, and waits until what it held is free.
+// evict evicts the pod of the ranking. For a hard threshold, it waits until the pod's resources are
+// freed.
 func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) {
 	what, p := m.Signal.resource(), pods[victim].wanted
 	var holding sync.WaitGroup
 	defer holding.Wait()
 	if l.kernel != nil && what == memory && m.isHard() {
-		// Before anything is said: meanwhile, and while it is asked to end, it could take what is
-		// left. The kernel may reclaim for long before it answers.
+		// Before the eviction is reported: until it terminates, the pod could use the remaining
+		// memory. The call may block for long while the kernel reclaims.
 		holding.Go(func() { l.hold(p) })
 	}
 	reason, annotations := generateMessage(m, &pods[victim])
@@ -279,7 +280,7 @@ func (l *loop) evict(ctx context.Context, m *met, pods []candidate, victim int) 
 	l.finish(ctx, k)
 }
 
-// hold keeps the pod from taking more memory.
+// hold prevents the pod from using more memory.
 func (l *loop) hold(p *v1.Pod) {
 	if err := l.kernel.Hold(p.UID); err != nil {
 		l.Log.Warn("a pod that is evicted may take more memory until it ends", "pod", pod.Describe(p), "error", err)

@@ -16,57 +16,57 @@ import (
 	"berth/internal/pod"
 )
 
-// fileVersion is that of the form of what survives the agent.
+// fileVersion is the version of the state file's format.
 const fileVersion = 1
 
-// Readings reads what is left of the machine, each time anew.
+// Readings reads the current usage of the machine. It does not cache.
 type Readings interface {
 	Use(ctx context.Context) (stats.Use, error)
 	PodUses(ctx context.Context) (map[pod.UID]stats.PodUse, error)
-	// Places asks the runtime where its files are.
+	// Places returns the runtime's file paths.
 	Places(ctx context.Context) (stats.Places, error)
 	FileSystem(path string) (stats.FileSystem, error)
 }
 
-// Garbage frees a disk without the end of a pod.
+// Garbage frees disk space without an eviction.
 type Garbage interface {
-	// RemoveDead removes containers that have ended, also those of pods that have failed or
-	// succeeded.
+	// RemoveDead removes exited containers, also those of pods that have failed or succeeded.
 	RemoveDead(ctx context.Context) error
-	// RemoveUnused removes images that nobody uses, and returns their bytes.
+	// RemoveUnused removes unused images and returns the freed bytes.
 	RemoveUnused(ctx context.Context) (uint64, error)
 }
 
-// Kernel wakes who waits for memory to run short.
+// Kernel notifies when memory runs short.
 type Kernel interface {
 	Wake() <-chan struct{}
-	// Arm says how many bytes the machine, and the pods in all, may take before somebody is to be
-	// woken; math.MaxInt64 is for ever. It does not block.
+	// Arm sets how many bytes the machine, and all pods together, may use before Wake fires;
+	// math.MaxInt64 disables it. It does not block.
 	Arm(machine, pods int64)
-	// Coverage returns for which consumption of memory it wakes; the rest is read periodically.
+	// Coverage returns which memory usage Wake covers; the rest is polled.
 	Coverage() pressure.Coverage
-	// Hold keeps the pod, which is about to end, from taking more memory, where the kernel can.
+	// Hold prevents the pod, which is about to terminate, from using more memory, if the kernel
+	// supports that.
 	Hold(uid pod.UID) error
 }
 
-// Config is what a Manager needs. Its functions do not block.
+// Config holds the dependencies of a Manager. Its functions do not block.
 type Config struct {
 	*Evictor
-	// Thresholds are those of the configuration; none: nothing is looked for.
+	// Thresholds are those of the configuration; none: nothing is evicted.
 	Thresholds []Threshold
 	// Transition is how long a condition lasts after the last threshold was met
 	// (evictionPressureTransitionPeriod).
 	Transition time.Duration
-	// MaxGrace bounds the grace of pods that soft thresholds end, in seconds.
+	// MaxGrace limits the grace period of evictions by soft thresholds, in seconds.
 	MaxGrace int64
-	// Pressures gets the conditions; Changed is called when one began or ended.
+	// Pressures receives the conditions; Changed is called when one begins or ends.
 	Pressures *Pressures
 	Changed   func()
 	Readings  Readings
 	Garbage   Garbage
-	Kernel    Kernel // nil: there is none
-	// Pods returns the pods that are wanted, Allocated one with the resources that it was
-	// allocated, Observed what the runtime showed of it last, and Lifecycle how far it is.
+	Kernel    Kernel // nil: no kernel notifications
+	// Pods returns the desired pods, Allocated a pod with its allocation, Observed its newest
+	// observed state, and Lifecycle its lifecycle.
 	Pods      func() []*v1.Pod
 	Allocated func(p *v1.Pod) *v1.Pod
 	Observed  func(uid pod.UID) (*pod.Status, bool)
@@ -74,19 +74,19 @@ type Config struct {
 	// Ended reports whether the pod has failed or succeeded.
 	Ended   func(uid pod.UID) bool
 	Storage Storage
-	// Ready is closed when it is known what runs: before that nobody is evicted.
+	// Ready is closed when all running pods are known; before that, no pod is evicted.
 	Ready <-chan struct{}
-	// Path is the file in which the state of thresholds survives the agent; "": it does not.
+	// Path is the state file of thresholds; "": the state is not persisted.
 	Path string
 }
 
-// Manager is evictionManager: it looks what is left of memory, tasks and disks, and evicts pods
-// before there is nothing.
+// Manager is evictionManager: it monitors available memory, tasks and disk space, and evicts pods
+// before they run out.
 type Manager struct {
 	Config
 	file *checkpoint.WarmFile[past]
-	// processes looks after memory and tasks, disks after disks: a walk over files keeps the memory
-	// waiting for nothing.
+	// processes handles memory and tasks, disks handles disks: measuring files does not delay
+	// memory.
 	processes, disks *loop
 	ignored          []Threshold
 	loaded           chan struct{} // closed by Load
@@ -94,12 +94,12 @@ type Manager struct {
 	mu   sync.Mutex
 	past past                   // guarded by mu; of both loops
 	last map[Signal]Observation // guarded by mu; the last reading
-	// hurried are evicted pods that have no more than the grace of a hard threshold, or had none
-	// left; guarded by mu.
+	// hurried are evicted pods whose grace period is at most that of a hard threshold; guarded by
+	// mu.
 	hurried map[pod.UID]bool
 }
 
-// Observation is what was left of a signal, when it was read last.
+// Observation is the available amount of a signal at its last reading.
 type Observation struct {
 	stats.Amount
 	At time.Time
@@ -138,8 +138,8 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Load reads what an earlier agent knew. A condition that it saw lasts, as if it was seen now,
-// until a reading says something else.
+// Load reads the state of an earlier agent. A condition that it saw lasts, as if it was seen now,
+// until a reading changes it.
 func (m *Manager) Load() error {
 	defer close(m.loaded)
 	for i := range m.ignored {
@@ -147,7 +147,7 @@ func (m *Manager) Load() error {
 	}
 	p, err := m.file.Load()
 	now := time.Now()
-	kept := map[v1.NodeConditionType]time.Time{} // of conditions for which there still is a threshold
+	kept := map[v1.NodeConditionType]time.Time{} // of conditions that still have a threshold
 	for _, t := range m.Thresholds {
 		c := t.Signal.condition()
 		if seen, ok := p.Seen[c]; ok && kept[c].IsZero() {
@@ -172,10 +172,10 @@ func (m *Manager) Load() error {
 	return nil
 }
 
-// Health returns what cannot be written, since when and why, or nil.
+// Health returns a failure to persist the state, with its start time, or nil.
 func (m *Manager) Health() error { return m.file.Health() }
 
-// Run looks until ctx is done, once Load has returned.
+// Run evicts pods until ctx is done, once Load has returned.
 func (m *Manager) Run(ctx context.Context) error {
 	for _, ready := range []<-chan struct{}{m.loaded, m.Ready} {
 		select {
@@ -196,7 +196,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// judge compares a reading of a loop with its thresholds, and keeps and publishes what follows.
+// judge compares a loop's reading with its thresholds, and stores and publishes the result.
 func (m *Manager) judge(l *loop, left observed) verdict {
 	now := time.Now()
 	m.mu.Lock()
@@ -227,7 +227,7 @@ func (m *Manager) judge(l *loop, left observed) verdict {
 	return v
 }
 
-// describeMet names thresholds that are met, with what is left.
+// describeMet describes thresholds that are met, with the available amounts.
 func describeMet(of []met) []string {
 	var out []string
 	for i := range of {
@@ -236,7 +236,7 @@ func describeMet(of []met) []string {
 	return out
 }
 
-// only returns the part of the past that is about the loop's thresholds and conditions.
+// only returns the part of the state that belongs to the loop.
 func (p past) only(l *loop) past {
 	out := past{map[string]time.Time{}, map[string]bool{}, map[v1.NodeConditionType]time.Time{}}
 	for _, t := range l.thresholds {
@@ -255,8 +255,7 @@ func (p past) only(l *loop) past {
 	return out
 }
 
-// with returns the past with the loop's part replaced. It forgets thresholds of which there are
-// none any more.
+// with returns the state with the loop's part replaced. It drops thresholds that no longer exist.
 func (p past) with(l *loop, part past) past {
 	out := past{map[string]time.Time{}, map[string]bool{}, map[v1.NodeConditionType]time.Time{}}
 	for _, other := range []*loop{l.processes, l.disks} {
@@ -271,26 +270,26 @@ func (p past) with(l *loop, part past) past {
 	return out
 }
 
-// equal reports whether both are the same but for when conditions were seen last.
+// equal compares the states, ignoring when conditions were last seen.
 func (p past) equal(o past) bool {
 	sameTime := func(a, b time.Time) bool { return a.Equal(b) }
 	anyTime := func(_, _ time.Time) bool { return true }
 	return maps.EqualFunc(p.Since, o.Since, sameTime) && maps.Equal(p.Due, o.Due) && maps.EqualFunc(p.Seen, o.Seen, anyTime)
 }
 
-// State is a threshold and how it stands.
+// State is a threshold with its current state.
 type State struct {
 	Threshold
-	// Left is what was left when it was read last; its Capacity is 0 before, and where it cannot be
-	// told.
+	// Left is the available amount at the last reading; its Capacity is 0 before the first one, and
+	// if it is unreadable.
 	Left Observation
-	// Since is when the threshold began to be met; zero: it is not.
+	// Since is when the threshold began to be met; zero: it is not met.
 	Since time.Time
-	// Ignored: it is in the configuration, and has no effect.
+	// Ignored: it is configured but has no effect.
 	Ignored bool
 }
 
-// Least is the amount that is to be left; 0 where it cannot be told what is.
+// Least is the amount that must be available; 0 if the capacity is unknown.
 func (s *State) Least() uint64 {
 	if s.Left.Capacity == 0 {
 		return 0
@@ -298,8 +297,7 @@ func (s *State) Least() uint64 {
 	return s.Value.of(s.Left.Capacity)
 }
 
-// States returns every threshold in the order in which they are relieved, and then those that are
-// ignored.
+// States returns every threshold in the order of relief, followed by the ignored ones.
 func (m *Manager) States() []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The node's event when something is short, and that of a pod that does not end in time; the
+// Events of a node that is short of a resource, and of a pod that does not terminate in time; the
 // strings are the kubelet's.
 const (
 	thresholdMet               = "EvictionThresholdMet"
@@ -28,10 +28,10 @@ const (
 	offendingPodUsage        = "offending_pod_usage"
 )
 
-// mostRanked bounds the pods of a ranking in a message, mostExplained those in the journal.
+// mostRanked limits the pods of a ranking in a message, mostExplained those in the journal.
 const mostRanked, mostExplained = 5, 20
 
-// quantity spells an amount of the resource.
+// quantity formats an amount of the resource.
 func quantity(what v1.ResourceName, n uint64) string {
 	format := resource.BinarySI
 	if what == pids || what == inodes {
@@ -40,7 +40,7 @@ func quantity(what v1.ResourceName, n uint64) string {
 	return resource.NewQuantity(int64(min(n, math.MaxInt64)), format).String()
 }
 
-// generateMessage returns why a pod is evicted, in the words of the kubelet, and the annotations of
+// generateMessage returns why a pod is evicted, in the kubelet's wording, and the annotations of
 // the event.
 func generateMessage(m *met, c *candidate) (message string, annotations map[string]string) {
 	what := m.Signal.resource()
@@ -66,7 +66,7 @@ func generateMessage(m *met, c *candidate) (message string, annotations map[stri
 	return b.String(), annotations
 }
 
-// thresholdQuantity spells the threshold's amount.
+// thresholdQuantity formats the threshold's amount.
 func thresholdQuantity(m *met) string {
 	if m.Value.Quantity != nil {
 		return m.Value.Quantity.String()
@@ -74,8 +74,8 @@ func thresholdQuantity(m *met) string {
 	return quantity(m.Signal.resource(), m.Value.of(m.amount.Capacity))
 }
 
-// generateRanking returns who is taken or spared, and why, as the last sentence of a message: of
-// the first pods and of the victim.
+// generateRanking returns the last sentence of a message: the first pods of the ranking and the
+// victim, with the reasons of their ranks.
 func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) string {
 	var lines []string
 	for i := range pods {
@@ -101,11 +101,11 @@ func generateRanking(what v1.ResourceName, pods []candidate, victim, most int) s
 	return "Pods by rank: " + strings.Join(lines, ", ") + left + ". "
 }
 
-// mostBytes is how much of an explanation the journal keeps.
+// mostBytes limits an explanation in the journal.
 const mostBytes = 2000
 
-// generateExplanation returns the message of an eviction for the journal: with the threshold, more
-// of the ranking, why this pod was chosen, and when the amount was read.
+// generateExplanation returns the journal's message of an eviction: with the threshold, a longer
+// ranking, why this pod was chosen, and when the amount was read.
 func generateExplanation(m *met, reason string, pods []candidate, victim int) string {
 	what := m.Signal.resource()
 	choice := fmt.Sprintf("Chosen: %s. Read at %s.", generateChoice(what, pods, victim), m.read.UTC().Format(time.RFC3339))
@@ -120,7 +120,7 @@ func generateExplanation(m *met, reason string, pods []candidate, victim int) st
 	}
 }
 
-// generateChoice returns by which rule of the ranking the pod goes, and not the next one.
+// generateChoice returns the rule of the ranking that put the pod before the next one.
 func generateChoice(what v1.ResourceName, pods []candidate, victim int) string {
 	c := &pods[victim]
 	i := slices.IndexFunc(pods[victim+1:], func(other candidate) bool { return !other.critical && !other.leaving })
@@ -147,7 +147,7 @@ func generateChoice(what v1.ResourceName, pods []candidate, victim int) string {
 	return fmt.Sprintf("of those that are equal it is the youngest, or the first by UID; the next is %s", other)
 }
 
-// difference spells an amount that may be negative.
+// difference formats an amount that may be negative.
 func difference(what v1.ResourceName, n int64) string {
 	if n < 0 {
 		return "-" + quantity(what, uint64(-n))
@@ -155,7 +155,7 @@ func difference(what v1.ResourceName, n int64) string {
 	return quantity(what, uint64(n))
 }
 
-// facts are what decided about the rank of the pod.
+// facts are the values that determined the pod's rank.
 func (c *candidate) facts(what v1.ResourceName) []string {
 	var facts []string
 	switch {

@@ -10,7 +10,7 @@ type metrics struct {
 	age       *prometheus.HistogramVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		evictions: promauto.With(r).NewCounterVec(prometheus.CounterOpts{

@@ -6,15 +6,14 @@ import (
 )
 
 const (
-	// shortest and longest are between two readings, resting is that between readings of what
-	// nobody takes from (the kubelet's monitoring period).
+	// shortest and longest bound the time between readings; resting is the interval for a resource
+	// that is not being used up (the kubelet's monitoring period).
 	shortest, resting, longest = 500 * time.Millisecond, 10 * time.Second, time.Minute
-	// burst is how many times as fast as a program that is about to begin takes something, a
-	// program can take it that does so already.
+	// burst is how many times faster than a starting program a running one can use up a resource.
 	burst = 8
 )
 
-// fastest returns how much of what a signal is about is taken in a second at most.
+// fastest returns the maximum rate, per second, at which the signal's resource is used up.
 func fastest(s Signal) float64 {
 	switch s.resource() {
 	case memory:
@@ -27,10 +26,9 @@ func fastest(s Signal) float64 {
 	return 20_000
 }
 
-// nextReading returns when to read again what is left of a signal, after the time since the last
-// reading and how much was left then and now beyond the nearest threshold. The time is that in
-// which so much can be taken, but for what nobody takes from: that is read less and less often,
-// down to once in rest.
+// nextReading returns when to read a signal again, given the time since the last reading, and how
+// much was available beyond the nearest threshold then and now. That is the time in which the
+// amount could be used up. While it does not shrink, the interval grows, up to rest.
 func nextReading(s Signal, last time.Duration, before, distance uint64, rest time.Duration) time.Duration {
 	in := func(rate float64, most time.Duration) time.Duration {
 		seconds := math.Min(float64(distance)/rate, most.Seconds())
@@ -47,9 +45,9 @@ func nextReading(s Signal, last time.Duration, before, distance uint64, rest tim
 	return max(soon, min(2*max(last, shortest), calm))
 }
 
-// computeWakeAt returns how many bytes of memory may be taken before the kernel is to wake: as many
-// as are left beyond the threshold. Where some of these are caches, their reclaim does not change
-// the use that the kernel watches: it wakes when half of what is free is taken.
+// computeWakeAt returns how many bytes of memory may be used before the kernel notifies: the amount
+// available beyond the threshold. If that includes caches, their reclaim does not change the usage
+// that the kernel watches: it notifies when half of the free memory is used.
 func computeWakeAt(distance, free uint64) uint64 {
 	if distance <= free {
 		return distance

@@ -7,16 +7,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Pressures are the conditions that the node has now. The manager writes them; everybody reads.
+// Pressures has the current pressure conditions of the node. Only the manager writes it. It is safe
+// for concurrent use.
 type Pressures struct {
 	mu sync.Mutex
 	is map[v1.NodeConditionType]bool // guarded by mu
 }
 
-// NewPressures returns Pressures of which nothing is known.
+// NewPressures returns Pressures without conditions.
 func NewPressures() *Pressures { return &Pressures{is: map[v1.NodeConditionType]bool{}} }
 
-// Conditions returns those that the node has: MemoryPressure, DiskPressure, PIDPressure, in this
+// Conditions returns the conditions of the node: MemoryPressure, DiskPressure, PIDPressure, in this
 // order.
 func (p *Pressures) Conditions() []v1.NodeConditionType {
 	p.mu.Lock()
@@ -33,7 +34,7 @@ func (p *Pressures) Conditions() []v1.NodeConditionType {
 // Has reports whether the node has the condition.
 func (p *Pressures) Has(c v1.NodeConditionType) bool { return slices.Contains(p.Conditions(), c) }
 
-// set replaces those of the given types, and returns what began and what ended.
+// set replaces the conditions of the given types, and returns which began and which ended.
 func (p *Pressures) set(of []v1.NodeConditionType, is map[v1.NodeConditionType]bool) (began, ended []v1.NodeConditionType) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

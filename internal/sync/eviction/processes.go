@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// readProcesses reads what is left of memory and tasks.
+// readProcesses reads available memory and tasks.
 func (m *Manager) readProcesses(ctx context.Context) (observed, error) {
 	u, err := m.Readings.Use(ctx)
 	if err != nil {
@@ -20,7 +20,7 @@ func (m *Manager) readProcesses(ctx context.Context) (observed, error) {
 	return out, nil
 }
 
-// rankProcesses ranks pods by memory or tasks, as they are now.
+// rankProcesses ranks pods by their current memory or tasks.
 func (m *Manager) rankProcesses(ctx context.Context, of *met) ([]candidate, error) {
 	uses, err := m.Readings.PodUses(ctx)
 	if err != nil {

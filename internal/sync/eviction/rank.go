@@ -11,41 +11,40 @@ import (
 	"berth/internal/observe/stats"
 )
 
-// candidate is a pod that may be evicted, with what it takes of what is short.
+// candidate is a pod that may be evicted, with its usage of the resource that is short.
 type candidate struct {
-	pod *v1.Pod // with the resources that it was allotted
-	// wanted is the pod as its source has it.
+	pod *v1.Pod // with its allocation
+	// wanted is the source's version of the pod.
 	wanted *v1.Pod
-	// measured is false for a pod of which nothing runs yet.
+	// measured is false for a pod without running containers.
 	measured      bool
 	used, request uint64
 	priority      int32
 	critical      bool
-	// leaving is set of a pod that is evicted already, or has ended, and still runs; ending, too,
-	// if nothing can hasten that.
+	// leaving: the pod is evicted already, or has terminated, and containers still run; ending:
+	// also nothing can speed that up.
 	leaving, ending bool
-	// containers are what the regular and init containers use, as far as that is known.
+	// containers has the known usage of regular and init containers.
 	containers []containerUse
 }
 
-// containerUse is what a container takes of what is short, and what it asked for.
+// containerUse is a container's usage of the resource that is short, and its request.
 type containerUse struct {
 	name          string
 	used, request uint64
 }
 
-// over is how much more the pod takes than it asked for; it may be negative.
+// over is the pod's usage above its request; it may be negative.
 func (c *candidate) over() int64 {
 	return int64(min(c.used, math.MaxInt64)) - int64(min(c.request, math.MaxInt64))
 }
 
-// rank sorts pods: the one that is to be evicted first in front. For memory and files, first those
-// that take more than they asked for, then those of lower priority, then those that take most
-// beyond what they asked for; for tasks, lower priority, then more tasks. Those of which nothing is
-// known begin. Among equals the younger one goes first.
+// rank sorts pods in the order of eviction. For memory and files: pods above their requests first,
+// then lower priority, then usage above the request. For tasks: lower priority, then more tasks.
+// Unmeasured pods come first. Among equals, the younger one is first.
 //
-// Differs from the kubelet: inodes are ranked by inodes alone (there the request of bytes is taken
-// off them), and equals have an order.
+// Differs from the kubelet: inodes are ranked by inodes only (the kubelet subtracts the request in
+// bytes), and equals have an order.
 func rank(what v1.ResourceName, pods []candidate) {
 	slices.SortStableFunc(pods, func(a, b candidate) int {
 		return cmp.Or(
@@ -58,8 +57,8 @@ func rank(what v1.ResourceName, pods []candidate) {
 	})
 }
 
-// class is what decides before the priority: pods of which nothing is known, those that take more
-// than they asked for, and the others. Nobody asks for tasks.
+// class is compared before the priority: unmeasured pods, pods above their requests, others. There
+// are no requests of tasks.
 func (c *candidate) class(what v1.ResourceName) int {
 	switch {
 	case !c.measured:
@@ -70,7 +69,7 @@ func (c *candidate) class(what v1.ResourceName) int {
 	return 2
 }
 
-// newCandidate returns the pod without what it uses. p has the resources that it was allotted.
+// newCandidate returns the pod without its usage. p has its allocation.
 func newCandidate(p *v1.Pod, what v1.ResourceName) candidate {
 	c := candidate{pod: p}
 	if p.Spec.Priority != nil {
@@ -82,8 +81,8 @@ func newCandidate(p *v1.Pod, what v1.ResourceName) candidate {
 	return c
 }
 
-// requestOf returns what the pod asks for, in bytes: as a whole or by its containers, and its
-// overhead if that is anything.
+// requestOf returns the pod's request in bytes, at pod level or of its containers, plus the
+// overhead if the request is not zero.
 func requestOf(p *v1.Pod, what v1.ResourceName) uint64 {
 	q := podresource.PodRequests(p, podresource.PodResourcesOptions{ExcludeOverhead: true})[what]
 	if q.IsZero() {
@@ -93,7 +92,7 @@ func requestOf(p *v1.Pod, what v1.ResourceName) uint64 {
 	return uint64(max(q.Value(), 0))
 }
 
-// asksAsAWhole reports whether the pod itself has a request of memory.
+// asksAsAWhole reports whether the pod has a pod-level memory request.
 func asksAsAWhole(p *v1.Pod) bool {
 	if p.Spec.Resources == nil {
 		return false
@@ -112,7 +111,7 @@ func eachContainer(p *v1.Pod, f func(c *v1.Container)) {
 	}
 }
 
-// addProcesses adds what the pod uses of memory or tasks.
+// addProcesses adds the pod's memory or tasks.
 func (c *candidate) addProcesses(what v1.ResourceName, u *stats.PodUse) {
 	c.measured = true
 	if what == pids {
@@ -127,7 +126,7 @@ func (c *candidate) addProcesses(what v1.ResourceName, u *stats.PodUse) {
 	})
 }
 
-// addFiles adds what the pod has of files on a disk.
+// addFiles adds the pod's files on a disk.
 func (c *candidate) addFiles(what v1.ResourceName, of files, u *stats.Local) {
 	c.measured = true
 	amount := func(s stats.Size) uint64 {

@@ -2,11 +2,10 @@ package eviction
 
 import v1 "k8s.io/api/core/v1"
 
-// Signal is what a pod is evicted for, as the configuration and the metric kubelet_evictions name
-// it.
+// Signal is the cause of an eviction, as in the configuration and the metric kubelet_evictions.
 type Signal string
 
-// The signals of a node that runs short (Kubernetes documentation, "Node-pressure Eviction").
+// The signals of node pressure (Kubernetes documentation, "Node-pressure Eviction").
 const (
 	MemoryAvailable            Signal = "memory.available"
 	AllocatableMemoryAvailable Signal = "allocatableMemory.available"
@@ -19,14 +18,14 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
-// The signals of limits of local storage.
+// The signals of local storage limits.
 const (
 	EmptyDirLimit  Signal = "emptydirfs.limit"
 	PodLimit       Signal = "ephemeralpodfs.limit"
 	ContainerLimit Signal = "ephemeralcontainerfs.limit"
 )
 
-// resources that a node runs short of, as events name them.
+// resources that a node runs short of, as named in events.
 const (
 	memory  = v1.ResourceMemory
 	storage = v1.ResourceEphemeralStorage
@@ -34,7 +33,7 @@ const (
 	pids    = v1.ResourceName("pids")
 )
 
-// signals are in the order in which they are relieved: memory is lost fastest.
+// signals are in the order of relief: memory runs out fastest.
 var signals = []struct {
 	Signal
 	condition v1.NodeConditionType
@@ -51,7 +50,7 @@ var signals = []struct {
 	{ContainerFsInodesFree, v1.NodeDiskPressure, inodes},
 }
 
-// order returns the place of the signal among all, -1 if there is none of that name.
+// order returns the index of the signal, -1 if it does not exist.
 func (s Signal) order() int {
 	for i := range signals {
 		if signals[i].Signal == s {
@@ -61,8 +60,8 @@ func (s Signal) order() int {
 	return -1
 }
 
-// condition is that of a node for which the signal's thresholds are met.
+// condition returns the node condition of the signal.
 func (s Signal) condition() v1.NodeConditionType { return signals[s.order()].condition }
 
-// resource is what the node is short of.
+// resource returns the resource of the signal.
 func (s Signal) resource() v1.ResourceName { return signals[s.order()].resource }

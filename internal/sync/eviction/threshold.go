@@ -15,19 +15,20 @@ import (
 	"berth/internal/config"
 )
 
-// Amount is so much of something: a quantity, or a part of what there is.
+// Amount is a quantity or a fraction of the capacity.
 type Amount struct {
-	Quantity *resource.Quantity // nil: Part
+	Quantity *resource.Quantity // nil: use Part
 	Part     float32            // 0.1 is a tenth
 }
 
-// of returns the amount where there is so much in all. It is math.MaxInt64 at most, so that two of
-// them can be added up.
+// of returns the amount for the capacity. It is at most math.MaxInt64, so that two of them can be
+// added.
 func (a Amount) of(capacity uint64) uint64 {
 	switch {
 	case a.Quantity == nil:
-		return uint64(math.Min(float64(capacity)*float64(a.Part), math.MaxInt64-1023)) // the greatest float below 2^63
-	case a.Quantity.CmpInt64(math.MaxInt64) >= 0: // where Value would be anything
+		// The limit is the greatest float below 2^63.
+		return uint64(math.Min(float64(capacity)*float64(a.Part), math.MaxInt64-1023))
+	case a.Quantity.CmpInt64(math.MaxInt64) >= 0: // Value would be undefined
 		return math.MaxInt64
 	}
 	return uint64(max(a.Quantity.Value(), 0))
@@ -40,27 +41,26 @@ func (a Amount) String() string {
 	return strconv.FormatFloat(float64(a.Part)*100, 'g', 6, 32) + "%"
 }
 
-// Threshold is met while less than Value is left.
+// Threshold is met while less than Value is available.
 type Threshold struct {
 	Signal Signal
 	Value  Amount
-	// Grace is how long it is met before a pod is evicted for it. A hard threshold has none.
+	// Grace is how long the threshold must be met before an eviction. 0 for a hard threshold.
 	Grace time.Duration
-	// MinReclaim is how much more than Value must be left for it to be met no longer, once a pod
-	// was to be evicted for it.
+	// MinReclaim is how much more than Value must be available for the threshold to be no longer
+	// met, once an eviction was due.
 	MinReclaim Amount
 }
 
 func (t *Threshold) isHard() bool { return t.Grace == 0 }
 
-// key tells the threshold from others, also after a start.
+// key identifies the threshold, also across restarts.
 func (t *Threshold) key() string { return fmt.Sprintf("%s<%s/%s", t.Signal, t.Value, t.Grace) }
 
-// String is the threshold as flags have it.
+// String returns the threshold in the syntax of flags.
 func (t *Threshold) String() string { return fmt.Sprintf("%s<%s", t.Signal, t.Value) }
 
-// ParseThresholds returns the thresholds of a configuration that was validated, in the order in
-// which they are relieved.
+// ParseThresholds returns the thresholds of a validated configuration in the order of relief.
 func ParseThresholds(k *config.KubeletConfiguration) ([]Threshold, error) {
 	var out []Threshold
 	for _, of := range []struct {
@@ -106,7 +106,7 @@ func sortThresholds(ts []Threshold) {
 	slices.SortStableFunc(ts, func(a, b Threshold) int { return cmp.Compare(a.Signal.order(), b.Signal.order()) })
 }
 
-// parseAmount reads a quantity or a percentage.
+// parseAmount parses a quantity or a percentage.
 func parseAmount(s string) (Amount, error) {
 	if percent, ok := strings.CutSuffix(s, "%"); ok {
 		p, err := strconv.ParseFloat(percent, 32)

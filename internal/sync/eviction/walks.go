@@ -7,28 +7,27 @@ import (
 )
 
 const (
-	// period is how often it is asked what is free on the file systems of pods with limits.
+	// period is the interval at which free space is read for pods with limits.
 	period = 10 * time.Second
-	// walkPeriod is how long a pod's files are not walked as long as what is free says that no
-	// limit of it can be exceeded. That can be wrong: others may have freed as much as the pod
-	// wrote.
+	// walkPeriod is the interval of measurements while the free space shows that no limit can be
+	// exceeded. That can be wrong: others may have freed as much as the pod wrote.
 	walkPeriod = time.Minute
-	// restFactor is how many times as long as a walk nothing of the pod is walked after it.
+	// restFactor is the minimum pause after a measurement of a pod, as a multiple of its duration.
 	restFactor = 20
 )
 
-// walk is a walk over the files of a pod.
+// walk is a measurement of the files of a pod.
 type walk struct {
 	ended time.Time // zero: there was none
 	took  time.Duration
-	// spaces are the file systems as they were before it, headroom the bytes that could be written
-	// then before a limit was exceeded.
+	// spaces are the file systems before it, headroom the bytes that could be written then before a
+	// limit was exceeded.
 	spaces   []stats.Space
 	headroom uint64
 }
 
-// nextWalk reports whether the files are to be walked again. free returns what is free on a file
-// system now, false when it cannot be told.
+// nextWalk reports whether the files are due to be measured. free returns the current free space of
+// a file system, false if it is unreadable.
 func nextWalk(last *walk, now time.Time, free func(stats.Space) (uint64, bool)) bool {
 	if last.ended.IsZero() {
 		return true

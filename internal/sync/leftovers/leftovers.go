@@ -1,9 +1,9 @@
-// Package leftovers finds what there is of pods on this machine, whether the pods are wanted or
-// not: an earlier agent may have left it.
+// Package leftovers finds the pods that have state on this machine, desired or not: an earlier
+// agent may have left it.
 //
 // Owns: whether disk and cgroups were searched, which happens once.
-// Reads: the newest observations, the folders of pods, the cgroups of pods.
-// Never: ends or removes what it finds.
+// Reads: the newest observed states, the pod directories, the pod cgroups.
+// Never: terminates or removes what it finds.
 package leftovers
 
 import (
@@ -15,7 +15,7 @@ import (
 	"berth/internal/pod"
 )
 
-// Cgroups are the cgroups of pods.
+// Cgroups provides the cgroups of pods.
 type Cgroups interface {
 	List() ([]pod.UID, error)
 	// IsOccupied reports whether a process is in the pod's cgroup.
@@ -23,7 +23,7 @@ type Cgroups interface {
 	PodPath(uid pod.UID) string
 }
 
-// Statuses are those that earlier agents left on the disk.
+// Statuses holds the statuses that earlier agents persisted.
 type Statuses interface {
 	Retain(known func(pod.UID) bool)
 }
@@ -33,25 +33,25 @@ type Pods interface {
 	Get(uid pod.UID) (*v1.Pod, bool)
 }
 
-// Config is what a Finder needs.
+// Config holds the dependencies of a Finder.
 type Config struct {
-	// Observed returns what the runtime holds of pods.
+	// Observed returns the runtime's pods.
 	Observed func() []*pod.Status
-	// Folders return the pods that have a folder, each of its kind.
+	// Folders return the pods with a directory, one function for each type of directory.
 	Folders  []func() ([]pod.UID, error)
 	Cgroups  Cgroups
 	Statuses Statuses
 	Pods     Pods
-	// Settled is called when all that is wanted is known, before the disk is searched.
+	// Settled is called when all desired pods are known, before the disk is searched.
 	Settled func()
-	// SparesOthers leaves out pods of which there is only a cgroup in which something runs: it
-	// belongs to another agent of this machine. Differs from the kubelet, which kills that: an
-	// agent without a KubeletConfiguration may have been started beside one.
+	// SparesOthers skips pods that only have a cgroup with running processes: it belongs to another
+	// agent on this machine. Differs from the kubelet, which kills them: an agent without a
+	// KubeletConfiguration may have been started beside another one.
 	SparesOthers bool
 	Log          *slog.Logger
 }
 
-// Finder finds leftovers. It is for one goroutine at a time.
+// Finder finds leftovers. It is not safe for concurrent use.
 type Finder struct {
 	Config
 	searched bool // disk and cgroups
@@ -60,8 +60,8 @@ type Finder struct {
 // New returns a Finder. It does no I/O.
 func New(cfg Config) *Finder { return &Finder{Config: cfg} }
 
-// Find returns what the runtime holds of pods and, the first time, what disk and cgroups do. It is
-// called when all that is wanted is known.
+// Find returns the runtime's pods and, on the first call, also those on disk and in cgroups. Call
+// it once all desired pods are known.
 func (f *Finder) Find() []*pod.Status {
 	out := f.Observed()
 	if f.searched {
@@ -99,8 +99,8 @@ func (f *Finder) Find() []*pod.Status {
 	return out
 }
 
-// isOthers reports whether the cgroup of a pod, of which neither runtime nor disk has anything,
-// belongs to another agent: something runs in it.
+// isOthers reports whether the cgroup of a pod that neither runtime nor disk has belongs to another
+// agent: a process runs in it, or that is unknown.
 func (f *Finder) isOthers(uid pod.UID) bool {
 	occupied, err := f.Cgroups.IsOccupied(uid)
 	if err == nil && !occupied {

@@ -11,23 +11,24 @@ import (
 	"berth/internal/config"
 )
 
-// criticalPriority is that of the pods for which shutdownGracePeriodCriticalPods is
+// criticalPriority is the lowest priority to which shutdownGracePeriodCriticalPods applies
 // (system-cluster-critical).
 const criticalPriority = 2_000_000_000
 
-// Group is the pods of a priority, and above it up to that of the next group, that end together.
+// Group is the set of pods that terminate together: those with at least this priority and below
+// that of the next group.
 type Group struct {
 	Priority int32
-	// Seconds is how long they have for it.
+	// Seconds is the time that the group has to terminate.
 	Seconds int64
 }
 
-// limit is how long the group is waited for.
+// limit returns the time that the group has.
 func (g Group) limit() time.Duration {
 	return time.Duration(min(g.Seconds, math.MaxInt64/int64(time.Second))) * time.Second
 }
 
-// Groups returns what a valid configuration says, by priority; none if a shutdown is to wait for no
+// Groups returns the groups of a valid configuration, by priority; none if a shutdown waits for no
 // pod.
 func Groups(k *config.KubeletConfiguration) []Group {
 	var out []Group
@@ -45,7 +46,7 @@ func Groups(k *config.KubeletConfiguration) []Group {
 	return out
 }
 
-// totalDelay is how long all groups take at most.
+// totalDelay returns the maximum time of all groups together.
 func totalDelay(groups []Group) time.Duration {
 	var sum int64
 	for _, g := range groups {
@@ -54,7 +55,7 @@ func totalDelay(groups []Group) time.Duration {
 	return Group{Seconds: sum}.limit()
 }
 
-// groupPods returns the pods of each group. groups are sorted and at least one.
+// groupPods returns the pods of each group. groups is sorted and not empty.
 func groupPods(groups []Group, pods []*v1.Pod) [][]*v1.Pod {
 	out := make([][]*v1.Pod, len(groups))
 	for _, p := range pods {
@@ -64,7 +65,7 @@ func groupPods(groups []Group, pods []*v1.Pod) [][]*v1.Pod {
 		}
 		at, exact := slices.BinarySearchFunc(groups, priority, func(g Group, p int32) int { return cmp.Compare(g.Priority, p) })
 		if !exact {
-			at = max(at-1, 0) // below the lowest is the lowest
+			at = max(at-1, 0) // pods below the lowest group belong to it
 		}
 		out[at] = append(out[at], p)
 	}

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry are the times between two tries to reach logind.
+	// firstRetry and lastRetry are the minimum and maximum delay between attempts to reach logind.
 	firstRetry, lastRetry = time.Second, 5 * time.Minute
 
-	// tellLimit is how long the machine waits, when all pods have ended, for the API server to be
-	// told, and knowLimit until how long after the agent's start for all pods to be known.
+	// tellLimit limits the wait for the API server to receive the final statuses, and knowLimit the
+	// wait, from the agent's start, for all pods to be known.
 	tellLimit, knowLimit = 10 * time.Second, 10 * time.Second
 
 	eventReason       = "Shutdown"
@@ -31,74 +31,74 @@ const (
 
 var errLost = errors.New("the connection to systemd-logind is lost")
 
-// Logind is a connection to what turns the machine off.
+// Logind is a connection to systemd-logind.
 type Logind interface {
-	// EnsureDelay has shutdowns be delayed for so long, if somebody has a lock.
+	// EnsureDelay makes logind delay shutdowns up to want, if an inhibitor lock is held.
 	EnsureDelay(ctx context.Context, want time.Duration) error
-	// Inhibit takes a lock, which delays shutdowns until it is closed. During one the error is
-	// logind.ErrInProgress.
+	// Inhibit takes an inhibitor lock, which delays shutdowns until it is closed. During a
+	// shutdown, the error is logind.ErrInProgress.
 	Inhibit(ctx context.Context) (io.Closer, error)
-	// Shutdowns tells whether a shutdown is under way, first of how it is, and is closed when the
-	// connection is lost. Of several that nobody has taken only the newest is told.
+	// Shutdowns reports whether a shutdown is in progress, first the current state. It is closed
+	// when the connection is lost. Unreceived values are replaced by the newest.
 	Shutdowns() <-chan bool
 	Close() error
 }
 
-// Killer ends pods.
+// Killer terminates pods.
 type Killer interface {
-	// ShutDownPod ends the pod for good, within so many seconds; status is applied to its final
-	// status. It never blocks.
+	// ShutDownPod terminates the pod permanently with a grace period in seconds; status is applied
+	// to its final status. It never blocks.
 	ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodStatus))
 }
 
-// Lifecycles tells how far pods are. *pod.States is one.
+// Lifecycles provides the lifecycles of pods. *pod.States implements it.
 type Lifecycles interface {
 	Get(uid pod.UID) (pod.Lifecycle, bool)
 	Follow() (changed *pod.Inbox[pod.UID], cancel func())
 }
 
-// Config is what a Manager needs. Its functions do not block, but for Connect.
+// Config holds the dependencies of a Manager. Its functions do not block, except Connect.
 type Config struct {
-	// Groups are those of the pods, by priority; none: shutdowns are not waited with.
+	// Groups are the groups of pods, by priority; none: shutdowns are not delayed.
 	Groups []Group
 	// Connect connects to logind.
 	Connect func(ctx context.Context) (Logind, error)
-	// Pods returns the pods that are to end with the machine: those that are wanted, and those that
-	// are ending.
+	// Pods returns the pods that terminate with the machine: the desired ones and those that are
+	// terminating.
 	Pods func() []*v1.Pod
-	// Known is closed when those are all, some time after the agent's start.
+	// Known is closed when Pods is complete, some time after the agent's start.
 	Known      <-chan struct{}
 	Lifecycles Lifecycles
 	Killer     Killer
-	// Publish returns when the API server has the newest statuses of the pods, or why it does not
-	// have them; nil: there is no API server.
+	// Publish returns nil when the API server has the newest statuses of the pods, or why it does
+	// not; nil: there is no API server.
 	Publish func(ctx context.Context, pods []pod.UID) error
 	// NodeEvent records an event about the Node.
 	NodeEvent func(eventtype, reason, message string)
-	// State gets whether the machine is being shut down; Changed is called when that changes.
+	// State stores whether the machine is shutting down; Changed is called when that changes.
 	State   *State
 	Changed func()
-	// Path is the file with the times of the last shutdown; "": they are forgotten.
+	// Path is the file with the times of the last shutdown; "": they are not persisted.
 	Path string
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry; nil: metrics are not registered.
 	Metrics prometheus.Registerer
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
 
-// Manager delays shutdowns of the machine until the pods have ended.
+// Manager delays shutdowns of the machine until the pods have terminated.
 type Manager struct {
 	Config
 	metrics  *metrics
-	began    time.Time // Run's; when it was called
-	lock     io.Closer // Run's; nil: there is none
-	reported string    // Run's; the failure that was logged last
+	began    time.Time // owned by Run; when it was called
+	lock     io.Closer // owned by Run; nil if no lock is held
+	reported string    // owned by Run; the last logged failure
 }
 
 // New returns a Manager.
 func New(cfg Config) *Manager { return &Manager{Config: cfg, metrics: newMetrics(cfg.Metrics)} }
 
-// load reads when the last shutdown was.
+// load reads the times of the last shutdown.
 func (m *Manager) load() {
 	if m.Path == "" {
 		return
@@ -113,7 +113,7 @@ func (m *Manager) load() {
 	m.metrics.set(p)
 }
 
-// Run delays shutdowns until ctx is done.
+// Run delays shutdowns until ctx is done. It retries lost connections to logind.
 func (m *Manager) Run(ctx context.Context) error {
 	m.began = time.Now()
 	m.load()
@@ -136,8 +136,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// serve follows the signals of one connection. It returns whether there was one that worked, and
-// why it ended.
+// serve handles the signals of one connection. It returns whether the connection worked, and why it
+// ended.
 func (m *Manager) serve(ctx context.Context) (reached bool, _ error) {
 	l, err := m.Connect(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ func (m *Manager) serve(ctx context.Context) (reached bool, _ error) {
 	}
 }
 
-// hold takes a lock in place of the one that there is. In a shutdown there is none to be had.
+// hold replaces the current lock with a new one. During a shutdown, none is available.
 func (m *Manager) hold(ctx context.Context, l Logind) error {
 	lock, err := l.Inhibit(ctx)
 	if errors.Is(err, logind.ErrInProgress) {
@@ -187,7 +187,7 @@ func (m *Manager) hold(ctx context.Context, l Logind) error {
 	return nil
 }
 
-// release gives the lock back.
+// release releases the lock.
 func (m *Manager) release() {
 	if m.lock == nil {
 		return
@@ -198,7 +198,7 @@ func (m *Manager) release() {
 	m.lock = nil
 }
 
-// shutDown ends the pods, group after group, and lets the machine be turned off.
+// shutDown terminates the pods, group after group, and then releases the lock.
 func (m *Manager) shutDown(ctx context.Context) {
 	p := past{Start: time.Now()}
 	m.Log.Info("the machine is about to be turned off")
@@ -212,7 +212,7 @@ func (m *Manager) shutDown(ctx context.Context) {
 		m.endGroup(ctx, m.Groups[i], pods)
 	}
 	if ctx.Err() != nil {
-		return // the agent ends before its pods
+		return // the agent exits before its pods
 	}
 	p.End = time.Now()
 	m.save(p)
@@ -221,9 +221,9 @@ func (m *Manager) shutDown(ctx context.Context) {
 	m.release()
 }
 
-// awaitKnown waits until all pods are known: those of which the agent has not heard yet would be
-// ended with the machine, without their grace periods. An agent that has run for a while has none
-// to wait for: its API server is away, and what is waited for it the pods have less time to end in.
+// awaitKnown waits until all pods are known: unknown pods would be killed with the machine, without
+// their grace periods. An agent that has run for longer does not wait: its API server is
+// unavailable, and waiting would only shorten the pods' time to terminate.
 func (m *Manager) awaitKnown(ctx context.Context) {
 	select {
 	case <-m.Known:
@@ -240,8 +240,8 @@ func (m *Manager) awaitKnown(ctx context.Context) {
 	}
 }
 
-// publish has the API server know how the pods have ended: once the machine is let go, the agent
-// and the network end.
+// publish waits until the API server has the pods' final statuses: after the lock is released, the
+// agent and the network stop.
 func (m *Manager) publish(ctx context.Context, pods []*v1.Pod) {
 	if m.Publish == nil {
 		return
@@ -257,7 +257,7 @@ func (m *Manager) publish(ctx context.Context, pods []*v1.Pod) {
 	}
 }
 
-// resume goes on as before the shutdown. The pods that were ended stay so.
+// resume resumes normal operation after a cancelled shutdown. Terminated pods stay terminated.
 func (m *Manager) resume() {
 	m.Log.Info("the machine is not turned off after all")
 	m.NodeEvent(v1.EventTypeNormal, eventReason, cancellationEvent)
@@ -275,14 +275,14 @@ func (m *Manager) save(p past) {
 	}
 }
 
-// endGroup ends the pods of a group and waits for them, at most as long as the group has.
+// endGroup terminates the pods of a group and waits for them, at most for the group's time.
 func (m *Manager) endGroup(ctx context.Context, g Group, pods []*v1.Pod) {
 	changed, cancel := m.Lifecycles.Follow()
 	defer cancel()
 	left := m.live(pods)
 	for _, p := range left {
 		if l, _ := m.Lifecycles.Get(p.UID); l.State >= pod.Terminated {
-			continue // it has ended by itself, and still holds something
+			continue // it has terminated by itself, and is being cleaned up
 		}
 		grace := computeGrace(g, p)
 		m.Journal.Record(journal.Entry{
@@ -311,7 +311,7 @@ func (m *Manager) endGroup(ctx context.Context, g Group, pods []*v1.Pod) {
 	}
 }
 
-// live returns those of the pods that run or hold something, as volumes.
+// live returns the pods that run or still hold resources, such as volumes.
 func (m *Manager) live(pods []*v1.Pod) []*v1.Pod {
 	var out []*v1.Pod
 	for _, p := range pods {

@@ -9,7 +9,7 @@ import (
 
 type metrics struct{ start, end prometheus.Gauge }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		start: promauto.With(r).NewGauge(prometheus.GaugeOpts{
@@ -23,7 +23,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// set shows the times of the last shutdown; 0 is one that is not known.
+// set sets the times of the last shutdown; 0 if unknown.
 func (m *metrics) set(p past) {
 	m.start.Set(epoch(p.Start))
 	m.end.Set(epoch(p.End))

@@ -13,17 +13,17 @@ import (
 // errShuttingDown is why the Node is not ready.
 var errShuttingDown = errors.New("node is shutting down")
 
-// State is whether the machine is being shut down. Its zero value says no. The manager writes it;
-// everybody reads.
+// State stores whether the machine is shutting down. The zero value is no. The manager writes it;
+// it is safe for concurrent use.
 type State struct {
 	mu    sync.Mutex
-	began time.Time // guarded by mu; zero: it is not
+	began time.Time // guarded by mu; zero: no shutdown
 }
 
-// ShuttingDown reports whether the machine is about to be turned off.
+// ShuttingDown reports whether the machine is about to shut down.
 func (s *State) ShuttingDown() bool { return s.Err() != nil }
 
-// Err returns why the node takes no pods, with the time since when, or nil.
+// Err returns why the node admits no pods and since when, or nil.
 func (s *State) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,14 +46,14 @@ func (s *State) set(began time.Time) {
 	s.began = began
 }
 
-// past is what survives the agent: when the last shutdown began, and when its pods had ended. Its
-// form is the kubelet's.
+// past is the persisted state: when the last shutdown began, and when its pods had terminated. The
+// format is the kubelet's.
 type past struct {
 	Start time.Time `json:"startTime,omitzero"`
 	End   time.Time `json:"endTime,omitzero"`
 }
 
-// unfinished reports whether the machine was turned off before all pods had had their time.
+// unfinished reports whether the machine shut down before all groups were done.
 func (p past) unfinished() bool { return p.End.Before(p.Start) }
 
 func readPast(path string) (p past, err error) {

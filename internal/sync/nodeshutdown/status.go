@@ -11,7 +11,7 @@ import (
 
 const message = "Pod was terminated in response to imminent node shutdown."
 
-// finalStatus returns what makes a status of the pod the one that it ends with.
+// finalStatus returns the update of the pod's status to its final one.
 func finalStatus(p *v1.Pod) func(*v1.PodStatus) {
 	condition := v1.PodCondition{
 		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(time.Now()),

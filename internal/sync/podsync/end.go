@@ -12,8 +12,8 @@ import (
 	"berth/internal/runtime/kuberuntime"
 )
 
-// endProbes ends the probes that end with the pod. The others go on as long as containers run: by
-// them others see whether it still serves.
+// endProbes stops the probes that do not apply to a terminating pod. The others continue as long as
+// containers run: clients use their results to see whether the pod still serves.
 func (p *pass) endProbes(context.Context) error {
 	if p.Pod != nil {
 		p.syncer.Probes.Sync(p.Pod, p.Observed)
@@ -23,13 +23,14 @@ func (p *pass) endProbes(context.Context) error {
 	return nil
 }
 
-// checkpointLimit is how long the end of an evicted pod waits for the status to be on disk.
+// checkpointLimit is how long the termination of an evicted pod waits for the status to be
+// persisted.
 const checkpointLimit = 2 * time.Second
 
-// reportEnding reports that the pod ends. That it is evicted, and with which grace period, is on
-// disk before anything of it is stopped: to the next agent its containers would just have ended,
-// and be started again, or be given the time that a pod has which is not evicted. A disk that
-// is too slow for it is not waited for: the pod may be filling it.
+// reportEnding reports that the pod is terminating. The eviction and its grace period are on disk
+// before any container is stopped: otherwise the next agent sees exited containers and restarts
+// them, or gives them the grace period of a pod that is not evicted. The wait is bounded by
+// checkpointLimit: the pod may be filling the disk.
 func (p *pass) reportEnding(ctx context.Context) error {
 	if p.Pod == nil {
 		return nil
@@ -46,7 +47,6 @@ func (p *pass) reportEnding(ctx context.Context) error {
 	return nil
 }
 
-// stopContainers stops everything of the pod.
 func (p *pass) stopContainers(ctx context.Context) error {
 	p.expectKill()
 	err := p.killPod(ctx)
@@ -56,9 +56,9 @@ func (p *pass) stopContainers(ctx context.Context) error {
 	return err
 }
 
-// killPod stops everything of the pod. That may last as long as the grace period; what changes
-// meanwhile, a container that ends or that is not ready any more, is reported, and volumes are
-// refreshed with what is new of objects.
+// killPod stops all containers and the sandbox. This may take as long as the grace period.
+// Meanwhile, container exits and readiness changes are reported, and volumes are refreshed from
+// changed objects.
 func (p *pass) killPod(ctx context.Context) error {
 	kill := func(observed *pod.Status) error {
 		return p.syncer.Runtime.KillPod(ctx, p.Pod, observed, p.Grace)
@@ -78,7 +78,7 @@ func (p *pass) killPod(ctx context.Context) error {
 			refresh()
 			now, err := p.syncer.Observe(ctx, p.UID)
 			if err != nil {
-				continue // it is read when the pod has ended
+				continue // it is read again after the kill
 			}
 			p.Observed = now
 			_ = p.endProbes(ctx)
@@ -92,7 +92,7 @@ func (p *pass) observe(ctx context.Context) (err error) {
 	return err
 }
 
-// checkEnd makes sure that nothing of the pod runs any more.
+// checkEnd fails if a container of the pod still runs.
 func (p *pass) checkEnd(context.Context) error {
 	running := func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }
 	if i := slices.IndexFunc(p.Observed.Containers, running); i >= 0 {
@@ -101,8 +101,8 @@ func (p *pass) checkEnd(context.Context) error {
 	return nil
 }
 
-// reportEnd reports the end of all containers. What a refused pod ends with stays what its refusal
-// says.
+// reportEnd reports that all containers have terminated. A rejected pod keeps the status of its
+// rejection.
 func (p *pass) reportEnd(ctx context.Context) error {
 	if p.Pod != nil && !p.Refused {
 		p.report(ctx, ended)
@@ -110,14 +110,15 @@ func (p *pass) reportEnd(ctx context.Context) error {
 	return nil
 }
 
-// reportTerminated reports that nothing is held for the pod any more.
+// reportTerminated reports that the pod's resources are released.
 func (p *pass) reportTerminated() {
 	if p.Pod != nil {
 		p.syncer.Status.Terminated(p.Pod)
 	}
 }
 
-// pruneContainers leaves the containers that a user may inspect, and nothing of an evicted pod.
+// pruneContainers keeps the containers that a user may inspect, and removes everything of an
+// evicted pod.
 func (p *pass) pruneContainers(ctx context.Context) error {
 	if p.Evicted {
 		return p.removeAll(ctx)
@@ -125,8 +126,8 @@ func (p *pass) pruneContainers(ctx context.Context) error {
 	return p.syncer.Remover.PruneDead(ctx, p.Observed)
 }
 
-// removeContainers removes containers and sandboxes. Logs stay if another pod of the UID follows,
-// whose restarts go on being counted from there.
+// removeContainers removes containers and sandboxes. It keeps the logs if another pod with this UID
+// follows, which continues the restart counts from them.
 func (p *pass) removeContainers(ctx context.Context) error {
 	if p.Again {
 		return p.syncer.Remover.RemovePod(ctx, p.Observed, kuberuntime.KeepLogs)
@@ -134,7 +135,7 @@ func (p *pass) removeContainers(ctx context.Context) error {
 	return p.removeAll(ctx)
 }
 
-// removeAll removes containers, sandboxes and the log folder.
+// removeAll removes containers, sandboxes and the log directory.
 func (p *pass) removeAll(ctx context.Context) error {
 	if err := p.syncer.Remover.RemovePod(ctx, p.Observed, kuberuntime.WithLogs); err != nil {
 		return err
@@ -143,13 +144,13 @@ func (p *pass) removeAll(ctx context.Context) error {
 	return p.syncer.Remover.RemoveLogs(s.Namespace, s.Name, p.UID)
 }
 
-// removeStatus forgets the pod.
+// removeStatus drops all in-memory state of the pod.
 func (p *pass) removeStatus(ctx context.Context) error {
 	p.syncer.forget(p.UID)
 	p.syncer.Status.Remove(p.UID)
 	if p.Pod == nil || pod.IsStatic(p.Pod) {
-		// Now: a manifest may bring the UID back, and the next agent must not take this status for
-		// that pod's.
+		// Persist now: a manifest may reuse the UID, and the next agent must not apply this status
+		// to the new pod.
 		p.syncer.Checkpoint(ctx)
 	}
 	p.recordRemoved()

@@ -12,18 +12,18 @@ import (
 	"berth/internal/pod"
 )
 
-// removeDir removes the pod's folder with what a container has put there, if it was given the
-// folder: a link itself, and never what it leads to. Volumes are gone by then; a folder in which
-// one is still mounted is an error, and what is mounted is untouched.
+// removeDir removes the pod's directory and its content, including files that a container wrote
+// there. It removes symbolic links without following them. Volumes are unmounted by then; if one is
+// still mounted, removeDir returns an error and leaves the mounted content untouched.
 func (s *Syncer) removeDir(uid pod.UID) error { return s.files().Remove(s.podDir(uid)) }
 
-// unlinkStrangers removes the links that stand in the place of the pod's folder, or of one of the
-// agent's own in it: the agent makes none there, and goes through none to take down what is behind.
-// Nothing of the pod runs that could make them anew.
+// unlinkStrangers removes symbolic links in place of the pod's directory or of the agent's
+// directories in it: the agent creates none there, and teardown must not follow any. No process of
+// the pod runs that could recreate them.
 func (s *Syncer) unlinkStrangers(uid pod.UID) error {
 	dir := s.podDir(uid)
 	paths := []string{dir}
-	if entries, err := s.files().ReadDir(dir); err == nil { // a link, or nothing, has none
+	if entries, err := s.files().ReadDir(dir); err == nil { // fails for a link or a missing one
 		for _, e := range entries {
 			paths = append(paths, filepath.Join(dir, e.Name()))
 		}
@@ -43,7 +43,7 @@ func (s *Syncer) unlinkStrangers(uid pod.UID) error {
 	return nil
 }
 
-// OnDisk returns the pods that have a folder.
+// OnDisk returns the pods that have a directory.
 func (s *Syncer) OnDisk() ([]pod.UID, error) {
 	entries, err := s.files().ReadDir(filepath.Join(s.RootDir, "pods"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -61,7 +61,7 @@ func (s *Syncer) OnDisk() ([]pod.UID, error) {
 	return out, nil
 }
 
-// files are those of pods: a container may have been given its pod's folder, or all of them.
+// files is rooted at RootDir: a container may have write access to pod directories.
 func (s *Syncer) files() safepath.Root { return safepath.Root(s.RootDir) }
 
 func (s *Syncer) podDir(uid pod.UID) string { return filepath.Join(s.RootDir, "pods", string(uid)) }

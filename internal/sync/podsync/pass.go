@@ -16,26 +16,25 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// pass is one pass: what was asked, what its steps have found, and what comes of it.
+// pass is one pass: its request, the findings of its steps, and its result.
 type pass struct {
 	Request
 	syncer *Syncer
 
-	verdicts pod.ProbeVerdicts // on the containers of Observed
-	volumes  *podVolumes       // once their inputs are read
+	verdicts pod.ProbeVerdicts // of the containers in Observed
+	volumes  *podVolumes       // set once their inputs have been read
 	synced   kuberuntime.Result
 	result   Result
 }
 
-// step is one part of a pass.
 type step struct {
 	name string
 	do   func(ctx context.Context) error
-	// always: the step is done also when one before it has failed, or the pass was ended.
+	// always: run the step even if an earlier step failed or the pass was interrupted.
 	always bool
 }
 
-// does is a step that cannot fail.
+// does adapts a function that cannot fail to a step.
 func does(f func()) func(context.Context) error {
 	return func(context.Context) error {
 		f()
@@ -43,7 +42,7 @@ func does(f func()) func(context.Context) error {
 	}
 }
 
-// run does the steps in order, until one fails or shows that the pod is over.
+// run runs the steps in order, until one fails or the pod's phase is terminal.
 func (p *pass) run(ctx context.Context, what string, steps []step) (failed error) {
 	for _, st := range steps {
 		if failed == nil {
@@ -62,7 +61,7 @@ func (p *pass) run(ctx context.Context, what string, steps []step) (failed error
 	return failed
 }
 
-// name is the pod's, as errors have it.
+// name returns the pod's name for errors.
 func (p *pass) name() string {
 	if s := p.subject(); s.Name != "" {
 		return s.String()
@@ -70,14 +69,14 @@ func (p *pass) name() string {
 	return string(p.UID)
 }
 
-// syncProbes has the probes follow what was observed, and reads what they say of it.
+// syncProbes updates the probes from the observed state, and reads their results.
 func (p *pass) syncProbes(context.Context) error {
 	p.syncer.Probes.Sync(p.Pod, p.Observed)
 	p.verdicts = p.syncer.Probes.Verdicts(p.UID)
 	return nil
 }
 
-// reportObserved reports the pod as it was observed, which may be the end of it.
+// reportObserved reports the observed state of the pod, which may be terminal.
 func (p *pass) reportObserved(ctx context.Context) error {
 	p.recordAdmitted()
 	p.result.Terminal = p.report(ctx, stillRunning)
@@ -87,7 +86,7 @@ func (p *pass) reportObserved(ctx context.Context) error {
 	return nil
 }
 
-// reject lets a pod of which nothing runs fail for good: there is no place for it here.
+// reject fails a pod without running containers permanently: it does not fit this node.
 func (p *pass) reject(ctx context.Context, reason, message string) {
 	p.event(v1.EventTypeWarning, reason, message)
 	p.StatusFunc = func(st *v1.PodStatus) {
@@ -96,7 +95,6 @@ func (p *pass) reject(ctx context.Context, reason, message string) {
 	p.result.Terminal = p.report(ctx, stillRunning)
 }
 
-// event records an event about the pod.
 func (p *pass) event(eventtype, reason, message string) {
 	p.syncer.Event(p.Pod, "", eventtype, reason, message)
 }
@@ -113,8 +111,8 @@ func (p *pass) makeDataDirs(context.Context) error {
 }
 
 func (p *pass) ensureCgroup(ctx context.Context) error {
-	// What the cgroup has, not what it is to have: that comes in its order, also when an agent was
-	// killed in the middle of a resize.
+	// The actuated cgroup resources, not the desired ones: those are applied in order, also after
+	// an agent was killed during a resize.
 	if err := p.syncer.Cgroups.EnsurePod(ctx, p.syncer.Allocations.Cgroup(p.Pod)); err != nil {
 		p.event(v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: "+err.Error())
 		return err
@@ -123,8 +121,8 @@ func (p *pass) ensureCgroup(ctx context.Context) error {
 	return nil
 }
 
-// prepareVolumes reads what the volumes show. Nothing is made of a pod for which something of that
-// is missing; one for whose volumes this machine has no capacity is rejected.
+// prepareVolumes reads the inputs of the volumes. Without a ready sandbox, missing inputs fail the
+// pass, and a pod that exceeds the node's volume limit is rejected.
 func (p *pass) prepareVolumes(ctx context.Context) error {
 	in, errs := p.syncer.Volumes.Prepare(ctx, p.Pod)
 	p.volumes = &podVolumes{syncer: p.syncer, pod: p.Pod, inputs: in}
@@ -136,7 +134,7 @@ func (p *pass) prepareVolumes(ctx context.Context) error {
 	}
 	p.syncer.reportFailedMounts(ctx, p.Pod, errs)
 	if hasVolumes {
-		return nil // what cannot be read stays as it is, and the rest of the pod goes on
+		return nil // volumes with unreadable inputs stay unchanged, and the pass continues
 	}
 	return errs.Err()
 }
@@ -167,16 +165,16 @@ func (p *pass) syncRuntime(ctx context.Context) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case p.synced.ResizeError != nil && !p.synced.Touched: // else the next pass reports what was started
+	case p.synced.ResizeError != nil && !p.synced.Touched: // else the next pass reports it
 		return p.synced.ResizeError
 	case !p.synced.Touched && len(p.synced.StartErrors) > 0 && p.synced.RetryAt.IsZero():
-		return errors.New(describe(p.synced.StartErrors)) // tried again like any failure
+		return errors.New(describe(p.synced.StartErrors)) // retried like any failure
 	}
 	return nil
 }
 
-// reportFailures reports why containers did not start, and why a resize is not done. After a change
-// of the runtime the next pass does that.
+// reportFailures reports why containers did not start and why a resize failed. If the runtime was
+// changed, the next pass reports it.
 func (p *pass) reportFailures(ctx context.Context) error {
 	resizeFailed := p.resizeFailed()
 	if p.syncer.updateStartErrors(p.UID, p.synced) && !p.result.Touched || resizeFailed {
@@ -185,8 +183,7 @@ func (p *pass) reportFailures(ctx context.Context) error {
 	return nil
 }
 
-// refreshVolumes has the volumes of what runs show the newest files, if nothing was started that
-// needed them.
+// refreshVolumes updates the volumes of running containers, unless they were set up in this pass.
 func (p *pass) refreshVolumes(ctx context.Context) error {
 	if p.volumes.set || !p.volumes.inputs.Live() {
 		return nil

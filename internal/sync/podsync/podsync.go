@@ -1,9 +1,9 @@
 // Package podsync is one pass over one pod: SyncPod, SyncTerminatingPod, SyncTerminatedPod and
 // RemovePod as lists of steps.
 //
-// Owns: the order of the steps, the pod's folder, the last start error of each container.
-// Reads: the observation that it is given; statuses through the status manager.
-// Never: decides when a pass happens, or what state the pod's life is in.
+// Owns: the order of the steps, the pod's directory, the last start error of each container.
+// Reads: the observed state in the request; statuses through the status manager.
+// Never: decides when a pass runs, or which lifecycle state the pod is in.
 package podsync
 
 import (
@@ -24,90 +24,91 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// Request is one pass.
+// Request is the input of one pass.
 type Request struct {
 	UID pod.UID
-	// Pod is nil for a pod that only the runtime or the disk knows.
+	// Pod is nil for a pod that exists only in the runtime or on disk.
 	Pod      *v1.Pod
 	Observed *pod.Status
-	// Grace is how long containers of a terminating pod may take.
+	// Grace is the grace period of a terminating pod's containers.
 	Grace time.Duration
-	// StatusFunc, if not nil, changes the status that the pod ends with.
+	// StatusFunc, if not nil, changes the pod's final status.
 	StatusFunc func(*v1.PodStatus)
-	// Evicted: the pod ended to free capacity, so that nothing stays of its containers, sandboxes
-	// and logs.
+	// Evicted: the pod was terminated to free capacity, so its containers, sandboxes and logs are
+	// removed.
 	Evicted bool
-	// Refused: the pod was not admitted. Its status says why, and stays so.
+	// Refused: the pod was not admitted. Its status has the reason and does not change.
 	Refused bool
-	// Again: a pod of the same UID follows, as its manifest was deleted and written again.
+	// Again: a pod with the same UID follows, since its manifest was deleted and recreated.
 	Again bool
-	// Changed has an element when the pod may have changed since the pass began. A pass that lasts
-	// takes it.
+	// Changed has an element when the pod may have changed since the pass began. A long pass
+	// receives from it.
 	Changed <-chan struct{}
 }
 
 // Result is the outcome of SyncPod.
 type Result struct {
-	// Terminal: the pod has succeeded or failed; nothing of it is to run any more.
+	// Terminal: the pod has succeeded or failed; none of its containers is to run.
 	Terminal bool
-	// Why says why it is over, if not because its containers have ended.
+	// Why is the reason of a terminal pod, if it is not that its containers have exited.
 	Why string
-	// Touched: the runtime was changed; the next pass is to follow at once.
+	// Touched: the runtime was changed; the next pass follows at once.
 	Touched bool
-	// RetryAt is when the next pass is due without any event: the end of the earliest back-off, or
+	// RetryAt is when the next pass is due without an event: the end of the earliest back-off, or
 	// the pod's deadline. Zero: never.
 	RetryAt time.Time
 }
 
-// ContainerRuntime is what a pass needs of kuberuntime for a pod that is to run, or that ends.
+// ContainerRuntime is the part of kuberuntime that runs and terminates pods.
 type ContainerRuntime interface {
 	SyncPod(ctx context.Context, r kuberuntime.Request) (kuberuntime.Result, error)
 	KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error
 	ReleaseUserNamespace(uid pod.UID) error
 }
 
-// Remover is what a pass needs of kuberuntime for what is left of a pod that has ended.
+// Remover is the part of kuberuntime that removes what remains of terminated pods.
 type Remover interface {
 	PruneDead(ctx context.Context, observed *pod.Status) error
 	RemovePod(ctx context.Context, observed *pod.Status, fate kuberuntime.LogFate) error
 	RemoveLogs(namespace, name string, uid pod.UID) error
 }
 
-// Cgroups is what a pass needs of containerManager.
+// Cgroups is the part of containerManager that a pass uses.
 type Cgroups interface {
 	EnsurePod(ctx context.Context, p *v1.Pod) error
 	PodParent(p *v1.Pod) string
 	RemovePod(ctx context.Context, uid pod.UID) error
 }
 
-// Volumes is what a pass needs of volumeManager: Prepare reads, Setup makes, both for a pod that is
-// to run.
+// Volumes is the part of volumeManager that a pass uses. Prepare reads a pod's volume inputs, Setup
+// mounts the volumes, Teardown unmounts them.
 type Volumes interface {
 	Prepare(ctx context.Context, p *v1.Pod) (volumes.Inputs, volumes.Errors)
 	Setup(ctx context.Context, p *v1.Pod, in volumes.Inputs) (map[string]crispec.Volume, volumes.Errors)
 	Teardown(ctx context.Context, uid pod.UID) error
 }
 
-// Objects (secretManager and configMapManager) serve registered pods what they refer to.
+// Objects (secretManager and configMapManager) provide the API objects that registered pods refer
+// to.
 type Objects interface {
 	Register(p *v1.Pod)
 	Unregister(uid pod.UID)
 }
 
-// Probes (probeManager) probe the containers of the newest observation.
+// Probes (probeManager) probe the containers of the newest observed state.
 type Probes interface {
-	// Sync is given each new observation of a pod that is to run, or that ends. It does not block.
+	// Sync receives each new observed state of a running or terminating pod. It does not block.
 	Sync(p *v1.Pod, observed *pod.Status)
-	// Terminating says that the pod begins to end: only the probes go on by which others see
-	// whether it still serves.
+	// Terminating reports that the pod is terminating: only the probes continue whose results show
+	// clients whether the pod still serves.
 	Terminating(uid pod.UID)
-	// Remove forgets the pod.
+	// Remove drops the pod's probes and results.
 	Remove(uid pod.UID)
-	// Verdicts are what the plan and the status go by.
+	// Verdicts returns the probe results that the plan and the status use.
 	Verdicts(uid pod.UID) pod.ProbeVerdicts
 }
 
-// Config is what a Syncer needs.
+// Config holds the dependencies of a Syncer.
 type Config struct {
 	Runtime ContainerRuntime
 	Remover Remover
@@ -115,42 +116,42 @@ type Config struct {
 	Volumes Volumes
 	Objects Objects
 	Probes  Probes
-	// Resources is nil where nothing is a pod's alone.
+	// Resources is nil if the node assigns no exclusive resources.
 	Resources Resources
 	Status    *status.Manager
-	// Checkpoint has statuses written for the next agent as they are now, and waits until that was
-	// tried; nil: there is no checkpoint.
+	// Checkpoint persists the current statuses and returns after the attempt; nil: there is no
+	// checkpoint.
 	Checkpoint func(ctx context.Context)
-	// Allocations say how far a resize of a pod has come; nil: no pod is resized.
+	// Allocations tracks the resizes of pods; nil: pods are not resized.
 	Allocations *allocation.Allocations
-	// Observe reads the pod as it is now.
+	// Observe reads the current state of the pod.
 	Observe func(ctx context.Context, uid pod.UID) (*pod.Status, error)
-	// WithTerminationMessages adds the messages that exited containers left.
+	// WithTerminationMessages adds the termination messages of exited containers.
 	WithTerminationMessages func(ctx context.Context, s *pod.Status) *pod.Status
 	Event                   func(p *v1.Pod, container, eventtype, reason, message string)
 	Journal                 *journal.Journal
 	Log                     *slog.Logger
 	RootDir                 string
-	// RuntimeName is the prefix of container ids in statuses: "containerd".
+	// RuntimeName returns the prefix of container IDs in statuses: "containerd".
 	RuntimeName func() string
 	// HostIPs returns the node's addresses, primary first.
 	HostIPs func() []string
-	// MaxRestartPeriod is crashLoopBackOff.maxContainerRestartPeriod, for what is expected of
-	// back-offs; 0: the default.
+	// MaxRestartPeriod is crashLoopBackOff.maxContainerRestartPeriod, for the expected back-offs in
+	// the journal; 0: the default.
 	MaxRestartPeriod time.Duration
 }
 
-// Syncer does passes. Passes of different pods run side by side; those of one pod never overlap.
+// Syncer runs passes. Passes of different pods run concurrently; those of one pod never overlap.
 type Syncer struct {
 	Config
 
 	mu     sync.Mutex
 	errors map[pod.UID]map[string]lifecycle.StartError // guarded by mu; by container name
-	// mounted are the pods whose volumes were set up by this agent; guarded by mu.
+	// mounted has the pods whose volumes this agent has set up; guarded by mu.
 	mounted map[pod.UID]bool
 }
 
-// New returns a Syncer.
+// New returns a Syncer. Optional dependencies that are nil become no-ops.
 func New(cfg Config) *Syncer {
 	if cfg.Allocations == nil {
 		cfg.Allocations = allocation.New(allocation.Config{})
@@ -164,10 +165,10 @@ func New(cfg Config) *Syncer {
 	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}, mounted: map[pod.UID]bool{}}
 }
 
-// SyncPod brings the pod nearer to its spec. The status of what was observed comes first: it
-// decides whether the pod is over, and the API says that containers are being created before they
-// are. What the pass changes in the runtime is observed, and then reported, by the next pass. At
-// the end this one reports only what no observation shows: why something failed.
+// SyncPod brings the pod closer to its spec. It reports the observed state first: that decides
+// whether the pod is terminal, and the API shows containers as being created before they are. The
+// next pass observes and reports what this one changes in the runtime. At its end, the pass reports
+// only what cannot be observed: the reasons of failures.
 func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 	p := &pass{Request: r, syncer: s}
 	err := p.run(ctx, "sync pod", []step{
@@ -179,7 +180,7 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 		{name: "cgroup", do: p.ensureCgroup},
 		{name: "volume inputs", do: p.prepareVolumes},
 		{name: "resource claims", do: p.prepareClaims},
-		// Sandbox, mounts and images side by side, then containers in order.
+		// Sandbox, mounts and images concurrently, then containers in order.
 		{name: "runtime", do: p.syncRuntime},
 		{name: "status of failures", do: p.reportFailures, always: true},
 		{name: "volumes", do: p.refreshVolumes},
@@ -187,8 +188,8 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 	return p.result, err
 }
 
-// SyncTerminatingPod stops everything of the pod. The status becomes final only when the runtime
-// shows that nothing runs.
+// SyncTerminatingPod stops all containers and the sandbox. The status becomes final only when the
+// runtime shows that nothing runs.
 func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 	p := &pass{Request: r, syncer: s}
 	return p.run(ctx, "kill pod", []step{
@@ -203,7 +204,7 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 	})
 }
 
-// SyncTerminatedPod frees what the running pod held.
+// SyncTerminatedPod releases the pod's volumes, cgroup and user namespace.
 func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	p := &pass{Request: r, syncer: s}
 	p.expect()
@@ -220,17 +221,17 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 	})
 }
 
-// RemovePod removes what is left of an ended pod that no source has any more. The next pod of its
-// UID begins anew: of this one it has the restart counts alone.
-// Differs from the kubelet: there the next pod finds the containers too, with their back-off, and
-// does not start at all if its restartPolicy is Never.
+// RemovePod removes what remains of a terminated pod that was removed from its source. A later pod
+// with this UID starts from scratch, except for the restart counts.
+// Differs from the kubelet: there the next pod also inherits the containers with their back-off,
+// and does not start at all if its restartPolicy is Never.
 func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
 	p := &pass{Request: r, syncer: s}
 	return p.run(ctx, "remove pod", []step{
 		{name: "observation", do: p.observe},
 		{name: "containers", do: p.removeContainers},
 		{name: "folder", do: func(context.Context) error { return s.removeDir(r.UID) }},
-		// It shows that nothing is left, so that nobody ends the pod again.
+		// It shows that nothing remains, so that housekeeping does not terminate the pod again.
 		{name: "last observation", do: func(ctx context.Context) error { _, err := s.Observe(ctx, r.UID); return err }},
 		{name: "probes", do: does(func() { s.Probes.Remove(r.UID) })},
 		{name: "status", do: p.removeStatus},

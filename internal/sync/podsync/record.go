@@ -12,7 +12,7 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// How much of the log of a container that ended is recorded.
+// How much of an exited container's log is recorded.
 const (
 	tailLines = 10
 	tailBytes = 2048
@@ -29,25 +29,23 @@ func (p *pass) subject() journal.Subject {
 	return s
 }
 
-// reach notes that a step of the pod's start is done.
+// reach records a completed step of the pod's start.
 func (p *pass) reach(step journal.Step) { p.syncer.Journal.Reach(p.subject(), step, "") }
 
-// recordAdmitted notes that the pod may run, and that nothing is expected of it yet.
+// recordAdmitted records the admission, and clears the expected actions.
 func (p *pass) recordAdmitted() {
 	p.reach(journal.Admitted)
 	p.expect()
 }
 
-// recordRemoved notes that nothing of the pod is left.
 func (p *pass) recordRemoved() {
 	p.syncer.Journal.Record(journal.Entry{
 		Subject: p.subject(), Component: "worker", Decision: "pod removed: containers, sandboxes, logs and folders are gone",
 	})
 }
 
-// recordObserved records what the runtime shows: when the first sandbox and the first containers
-// were made, by the runtime's own clock and so also of a start that an earlier agent began, and how
-// containers ended.
+// recordObserved records the observed state: when the first sandbox and containers were created, by
+// the runtime's clock (so a start that an earlier agent began counts too), and container exits.
 func (p *pass) recordObserved(ctx context.Context) {
 	about, j := p.subject(), p.syncer.Journal
 	markAt := func(step journal.Step, container string, at time.Time) {
@@ -72,7 +70,7 @@ func (p *pass) recordObserved(ctx context.Context) {
 	}
 }
 
-// recordEnd records how a container ended, once.
+// recordEnd records a container exit, once.
 func recordEnd(ctx context.Context, j *journal.Journal, about journal.Subject, cs *pod.ContainerStatus) {
 	if j.HasEnd(about, cs.Name, string(cs.ID)) {
 		return
@@ -84,18 +82,18 @@ func recordEnd(ctx context.Context, j *journal.Journal, about journal.Subject, c
 	})
 }
 
-// expect says what will happen to the pod without any further event.
+// expect records the actions that will happen to the pod without a further event.
 func (p *pass) expect(next ...journal.Next) { p.syncer.Journal.Expect(p.subject(), next...) }
 
-// expectKill says when what still runs of the pod is killed.
+// expectKill records when the containers that still run are killed.
 func (p *pass) expectKill() {
 	p.expect(journal.Next{
 		Time: time.Now().Add(p.Grace), What: "what still runs of the pod is killed", Rule: fmt.Sprintf("its grace period is %s", p.Grace),
 	})
 }
 
-// expectRetries says when back-offs end, and when the pod's time is over: until then result.RetryAt
-// is that of its deadline.
+// expectRetries records when back-offs end and when the pod's deadline is. At this point,
+// result.RetryAt is the deadline.
 func (p *pass) expectRetries() {
 	var next []journal.Next
 	for c := range pod.Containers(&p.Pod.Spec) {
@@ -111,7 +109,7 @@ func (p *pass) expectRetries() {
 	p.expect(next...)
 }
 
-// nextStart is the next try to start a container, and the rule that says when.
+// nextStart returns the next attempt to start a container, and the rule that sets its time.
 func (p *pass) nextStart(container string, e lifecycle.StartError) journal.Next {
 	n := journal.Next{Time: e.BackOffUntil, Container: container, What: "next try to start it", Rule: e.Reason}
 	if e.Reason != lifecycle.CrashLoopBackOff {
@@ -123,7 +121,7 @@ func (p *pass) nextStart(container string, e lifecycle.StartError) journal.Next 
 	node := lifecycle.NodeBackOff(p.syncer.MaxRestartPeriod)
 	law, err := lifecycle.PodBackOff(p.Pod, node)
 	if err != nil {
-		law = node // what cannot be understood does not count
+		law = node // an invalid policy is ignored
 	}
 	n.Rule = "crash-loop back-off"
 	cs := p.Observed.FindContainer(container)
@@ -144,8 +142,8 @@ func (p *pass) nextStart(container string, e lifecycle.StartError) journal.Next 
 	return n
 }
 
-// removed is what the journal has of a container that was removed, to run anew with all others of
-// its pod: which incarnation it was, and when it ended. It is nil if nothing is known.
+// removed returns the journal's record of a container that was removed to restart with all others
+// of its pod: its attempt and its exit time. It is nil if there is no record.
 func removed(j *journal.Journal, uid pod.UID, container string) *pod.ContainerStatus {
 	story, _ := j.TimelineOf(uid)
 	for _, e := range slices.Backward(story.Ends) {

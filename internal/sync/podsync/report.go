@@ -17,7 +17,7 @@ import (
 	"berth/internal/runtime/kuberuntime"
 )
 
-// finality says whether the pod's containers have ended for good.
+// finality reports whether the pod's containers have all exited permanently.
 type finality int
 
 const (
@@ -25,8 +25,8 @@ const (
 	ended
 )
 
-// report generates the pod's status from the observation and hands it to the status manager; it
-// says whether the phase is terminal.
+// report generates the pod's status from the observed state and hands it to the status manager. It
+// reports whether the phase is terminal.
 func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 	p.recordObserved(ctx)
 	s := p.syncer
@@ -34,7 +34,7 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 	if !known {
 		old = p.Pod.Status
 		if n := len(p.Observed.Sandboxes); old.StartTime == nil && n > 0 {
-			// It was started by an earlier run of the agent.
+			// An earlier run of the agent started it.
 			old.StartTime = &metav1.Time{Time: p.Observed.Sandboxes[n-1].CreatedAt}
 		}
 	}
@@ -43,7 +43,7 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 		StartErrors: s.startErrors(p.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(p.UID),
 		Actuated: s.Allocations.Actuated(p.Pod), Resize: s.Allocations.Resize(p.UID), Probes: p.verdicts,
 		ResourceHealth: s.Resources.Health(p.Pod),
-		// A container is made of mounts.
+		// Existing containers imply that the volumes were mounted.
 		MountsMissing: !s.isMounted(p.UID) && len(p.Observed.Containers) == 0,
 	})
 	if st.Reason == lifecycle.DeadlineExceeded && !pod.IsTerminal(old.Phase) {
@@ -63,7 +63,7 @@ func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
 	return pod.IsTerminal(st.Phase)
 }
 
-// deadlineOf returns when the pod's activeDeadlineSeconds end, or zero.
+// deadlineOf returns when the pod's activeDeadlineSeconds expire, or zero.
 func deadlineOf(p *v1.Pod, m *status.Manager) time.Time {
 	if p.Spec.ActiveDeadlineSeconds == nil {
 		return time.Time{}
@@ -75,15 +75,15 @@ func deadlineOf(p *v1.Pod, m *status.Manager) time.Time {
 	return began.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
 }
 
-// startErrors returns the last start error of each container of the pod.
+// startErrors returns a copy of the last start error of each container.
 func (s *Syncer) startErrors(uid pod.UID) map[string]lifecycle.StartError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.errors[uid])
 }
 
-// updateStartErrors remembers why containers did not start and forgets the errors of those that
-// did; it reports whether anything changed.
+// updateStartErrors stores the start errors of r and drops those of containers that started. It
+// reports whether anything changed.
 func (s *Syncer) updateStartErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

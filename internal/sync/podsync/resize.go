@@ -9,12 +9,11 @@ import (
 	"berth/internal/pod/allocation"
 )
 
-// resizeRetry is the time until a resize that failed is tried again, whatever happens to the pod
-// meanwhile.
+// resizeRetry is the time until a failed resize is retried, regardless of other events.
 const resizeRetry = 10 * time.Second
 
-// resizeFailed records why the pod's resize is not done, with an event for the first failure; it
-// returns whether that is to be reported.
+// resizeFailed records why the pod's resize failed, with an event for the first failure. It returns
+// whether the failure is to be reported.
 func (p *pass) resizeFailed() bool {
 	failed := p.synced.ResizeError
 	if failed == nil {
@@ -26,8 +25,8 @@ func (p *pass) resizeFailed() bool {
 	return true
 }
 
-// reportResized records an event for the end of a resize, also of one that an earlier agent has
-// brought to its end without one.
+// reportResized records an event for a completed resize, also for one that an earlier agent
+// completed without an event.
 func (p *pass) reportResized(before, now []v1.PodCondition) {
 	inProgress := func(c v1.PodCondition) bool { return c.Type == v1.PodResizeInProgress && c.Status == v1.ConditionTrue }
 	if slices.ContainsFunc(before, inProgress) && !slices.ContainsFunc(now, inProgress) && !p.syncer.Allocations.Resize(p.UID).InProgress {

@@ -11,22 +11,21 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// Resources (containerManager) is what of the node is the pod's alone: devices, CPUs, memory,
-// claims.
+// Resources (containerManager) manages a pod's exclusive resources: devices, CPUs, memory, claims.
 type Resources interface {
-	// PrepareDevices has the plugins make ready what the pod was assigned, which may last as long
-	// as they take. A *topologymanager.Refusal says why the pod can never have it.
+	// PrepareDevices calls the device plugins to prepare the pod's devices; it blocks until they
+	// return. A *topologymanager.Refusal is permanent: the pod can never have the devices.
 	PrepareDevices(ctx context.Context, p *v1.Pod) error
-	// PrepareClaims has the drivers make the pod's claims ready for a new sandbox.
+	// PrepareClaims calls the DRA drivers to prepare the pod's claims for a new sandbox.
 	PrepareClaims(ctx context.Context, p *v1.Pod) error
-	// Finish gives back all that the pod has. Nothing of it runs any more. Idempotent.
+	// Finish releases all resources of the pod, of which nothing is running. It is idempotent.
 	Finish(ctx context.Context, uid pod.UID) error
-	// Health returns what is known of the devices of the pod's containers, by their names
+	// Health returns the health of the devices of the pod's containers, by container name
 	// (KEP-4680).
 	Health(p *v1.Pod) map[string][]v1.ResourceStatus
 }
 
-// nothingShared stands for a node that shares nothing out.
+// nothingShared is a no-op Resources.
 type nothingShared struct{}
 
 func (nothingShared) PrepareDevices(context.Context, *v1.Pod) error   { return nil }
@@ -34,8 +33,8 @@ func (nothingShared) PrepareClaims(context.Context, *v1.Pod) error    { return n
 func (nothingShared) Finish(context.Context, pod.UID) error           { return nil }
 func (nothingShared) Health(p *v1.Pod) map[string][]v1.ResourceStatus { return nil }
 
-// prepareDevices has the devices of the pod made ready. A pod of which something runs goes on
-// without those that its plugin refuses: its other containers need them not.
+// prepareDevices prepares the pod's devices. A pod that has containers continues without devices
+// that a plugin refuses: its other containers do not need them.
 func (p *pass) prepareDevices(ctx context.Context) error {
 	err := p.syncer.Resources.PrepareDevices(ctx, p.Pod)
 	var refused *topologymanager.Refusal
@@ -46,7 +45,7 @@ func (p *pass) prepareDevices(ctx context.Context) error {
 	return err
 }
 
-// prepareClaims has the pod's claims made ready, for a sandbox that is about to be made.
+// prepareClaims prepares the pod's claims if a sandbox is about to be created.
 func (p *pass) prepareClaims(ctx context.Context) error {
 	if p.Observed.ReadySandbox() != nil {
 		return nil
@@ -61,8 +60,8 @@ func (p *pass) prepareClaims(ctx context.Context) error {
 	return err
 }
 
-// finishResources gives back what the pod had alone, before its last status says that it is over:
-// what follows it needs just that.
+// finishResources releases the pod's resources before its last status is reported: the pod that
+// replaces it may need exactly those.
 func (p *pass) finishResources(ctx context.Context) error {
 	return p.syncer.Resources.Finish(ctx, p.UID)
 }

@@ -12,17 +12,17 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// podVolumes are the volumes of a pod in one pass.
+// podVolumes holds the volumes of a pod during one pass.
 type podVolumes struct {
 	syncer *Syncer
 	pod    *v1.Pod
 
 	mu     sync.Mutex     // held while volumes are set up
 	inputs volumes.Inputs // guarded by mu; the newest
-	set    bool           // guarded by mu while the pass is followed; the pass has set them up
+	set    bool           // guarded by mu while follow runs; the pass has set them up
 }
 
-// setUp makes the volumes show the newest inputs, and returns them by name.
+// setUp writes the newest inputs to the volumes and returns the volumes by name.
 func (v *podVolumes) setUp(ctx context.Context) (map[string]crispec.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -36,15 +36,14 @@ func (v *podVolumes) setUp(ctx context.Context) (map[string]crispec.Volume, erro
 	return mounted, nil
 }
 
-// follow has volumes show what objects say newly while the pass lasts: an image that is pulled or a
-// hook of one container is nothing that the others' files wait for. The returned function ends
-// that.
+// follow refreshes volumes from changed objects during the pass: an image pull or a hook of one
+// container must not delay the files of the others. The returned function stops it.
 func (v *podVolumes) follow(ctx context.Context, changed <-chan struct{}) (stop func()) {
 	if !v.inputs.Live() {
 		return func() {}
 	}
 	return whileLasts(ctx, changed, func(lasts context.Context) {
-		// The pass that follows says what cannot be had, or be shown.
+		// The next pass reports inputs and volumes that fail.
 		in, err := v.syncer.Volumes.Prepare(lasts, v.pod)
 		if err != nil || lasts.Err() != nil {
 			return
@@ -58,9 +57,9 @@ func (v *podVolumes) follow(ctx context.Context, changed <-chan struct{}) (stop 
 	})
 }
 
-// refreshWhileEnding has the volumes of a pod that ends show the newest of objects whenever refresh
-// is called, until stop is: what still runs may take long, and needs tokens that are valid. The
-// error of one is nobody's: the next refresh does the same.
+// refreshWhileEnding refreshes the volumes of a terminating pod whenever refresh is called, until
+// stop is called: its containers may run for long and need valid tokens. Errors are ignored: the
+// next refresh retries.
 func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
 	if !slices.ContainsFunc(p.Observed.Containers, func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }) {
 		return func() {}, func() {}
@@ -69,11 +68,11 @@ func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
 	refresh = func() {
 		select {
 		case wake <- struct{}{}:
-		default: // it is about to be done
+		default: // a refresh is pending
 		}
 	}
 	s := p.syncer
-	if !s.isMounted(p.UID) { // an earlier agent did, and does not follow the objects any more
+	if !s.isMounted(p.UID) { // set up by an earlier agent, whose watches no longer exist
 		s.Objects.Register(p.Pod)
 		refresh()
 	}
@@ -84,8 +83,8 @@ func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
 	})
 }
 
-// whileLasts calls f for each wake-up until stop is called, which waits for a call that is under
-// way; its context ends with stop.
+// whileLasts calls f for each wake-up until stop is called. stop cancels the context of a running
+// call and waits for it.
 func whileLasts(ctx context.Context, wake <-chan struct{}, f func(lasts context.Context)) (stop func()) {
 	lasts, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -106,7 +105,7 @@ func whileLasts(ctx context.Context, wake <-chan struct{}, f func(lasts context.
 	}
 }
 
-// reportFailedMounts records one event per volume that failed, unless the pass was ended.
+// reportFailedMounts records one event for each failed volume, unless the pass was interrupted.
 func (s *Syncer) reportFailedMounts(ctx context.Context, p *v1.Pod, errs volumes.Errors) {
 	if ctx.Err() != nil {
 		return
@@ -116,7 +115,6 @@ func (s *Syncer) reportFailedMounts(ctx context.Context, p *v1.Pod, errs volumes
 	}
 }
 
-// isMounted reports whether this agent has set up the pod's volumes.
 func (s *Syncer) isMounted(uid pod.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +127,7 @@ func (s *Syncer) setMounted(uid pod.UID) {
 	s.mounted[uid] = true
 }
 
-// forget drops what is remembered of the pod.
+// forget drops the pod's start errors and mount state.
 func (s *Syncer) forget(uid pod.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

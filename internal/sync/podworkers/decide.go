@@ -11,64 +11,63 @@ import (
 	"berth/internal/sync/podsync"
 )
 
-// turn is what one turn of a worker decides from: a copy of the worker's state, and what was
-// observed.
+// turn is the input of one iteration of a worker: a copy of the worker's state, and the observed
+// state of the pod.
 type turn struct {
 	worker   *worker
 	life     pod.Lifecycle
 	work     work
 	started  bool
 	why      string
-	first    bool // of its name: it may start
-	next     bool // to be admitted; set with observed
+	first    bool // first of its name: it may start
+	next     bool // next in the admission queue; set with observed
 	observed *pod.Status
 }
 
-// then says how a worker goes on after a decision.
+// then is how a worker continues after a decision.
 type then int
 
 const (
-	goOn   then = iota // with the next step of the turn
-	atOnce             // with another turn, at once
-	wait               // with another turn, when something wakes the worker or when it is time
-	leave              // not at all
+	goOn   then = iota // with the next step of the iteration
+	atOnce             // with another iteration, immediately
+	wait               // with another iteration, on a wake-up or when the timer fires
+	leave              // the worker exits
 )
 
-// decision is what one step of a turn comes to. It is data: PodWorkers.apply carries it out.
+// decision is the outcome of one step of an iteration. It is data: PodWorkers.apply executes it.
 type decision struct {
 	then then
-	// to is the state that the pod moves to; a pod that is there or further stays where it is.
+	// to is the pod's next state; a pod never moves back.
 	to pod.State
-	// terminating: the containers begin to be stopped.
+	// terminating: the termination of the containers begins.
 	terminating bool
-	// why says in the journal why the pod ends, if not with its containers.
+	// why is the reason of the termination in the journal, if it is not that the containers exited.
 	why string
-	// finished: nothing is left to do while the pod's source has it.
+	// finished: nothing is left to do while the pod's source has the pod.
 	finished bool
-	// at is when the worker takes its next turn, unless it is woken before; zero: not by time.
-	// backOff is the longest time until then, with some jitter; zero: there is none.
+	// at is the time of the next iteration without a wake-up; zero: none. backOff is the maximum
+	// time until then, plus jitter; zero: none.
 	at      time.Time
 	backOff time.Duration
 	// entry is written to the pod's journal unless it is empty.
 	entry journal.Entry
 }
 
-// outcome is what came of a call of a turn.
+// outcome is the result of a call that an iteration made.
 type outcome struct {
 	err    error
-	killed bool // a stronger wish for the pod has arrived, or the agent stops
+	killed bool // the pass was interrupted, or the agent stops
 	took   time.Duration
 	result podsync.Result
 	missed bool // the pod changed during the call
 }
 
-// computeEntry decides whether a turn has anything to do.
+// computeEntry decides whether an iteration has anything to do.
 func computeEntry(t *turn) decision {
 	switch {
 	case t.life.State == Finished && !t.life.RuntimeOnly && !t.life.Orphan:
-		// An API pod that is being deleted stays until its source has let go of it: its last status
-		// is still to be reported. One that was evicted as its source let go of it is to be
-		// orphaned.
+		// A deleted API pod stays until its source has removed it: its last status must still be
+		// reported. A pod that was evicted when its source removed it is orphaned later.
 		return decision{then: wait, finished: true}
 	case t.life.State == Waiting && !t.first:
 		return decision{then: wait, entry: journal.Entry{Decision: "wait for the pod of the same name to end"}}
@@ -76,8 +75,8 @@ func computeEntry(t *turn) decision {
 	return decision{}
 }
 
-// computeRemoval decides after a try to remove what is left of a pod; tries counts those that
-// failed, this one included.
+// computeRemoval decides after an attempt to remove the rest of a pod; tries counts the failed
+// attempts including this one.
 func computeRemoval(o outcome, tries int) decision {
 	if o.err == nil {
 		return decision{then: leave}
@@ -85,7 +84,7 @@ func computeRemoval(o outcome, tries int) decision {
 	return computeFailure("remove", o, min(errorBackOff<<min(tries-1, 10), removalBackOffCap))
 }
 
-// computeObserved decides after a try to observe the pod.
+// computeObserved decides after an attempt to observe the pod.
 func computeObserved(o outcome) decision {
 	if o.err == nil {
 		return decision{}
@@ -102,16 +101,16 @@ func computeFailure(what string, o outcome, backOff time.Duration) decision {
 	}}
 }
 
-// admitting says whether a pod that waits is to be admitted.
+// admitting is whether a waiting pod is to be admitted.
 type admitting int
 
 const (
-	notAsked admitting = iota // it is past that, or others are before it
+	notAsked admitting = iota // it is past admission, or other pods are first
 	adopted                   // it runs: an earlier agent has admitted it
 	asked
 )
 
-// computeAsked decides whether the pod's admission is asked for now.
+// computeAsked decides whether to request the pod's admission now.
 func computeAsked(t *turn) (admitting, decision) {
 	switch {
 	case t.life.State != Waiting:
@@ -126,26 +125,26 @@ func computeAsked(t *turn) (admitting, decision) {
 	return asked, decision{}
 }
 
-// computeAdmission decides after the pod's admission was asked for.
+// computeAdmission decides after an admission request.
 func computeAdmission(v admission.Verdict, err error) decision {
 	switch {
-	case err != nil: // a stronger wish has arrived
+	case err != nil: // interrupted
 		return decision{then: atOnce}
 	case v.Later != nil:
 		return decision{then: wait, entry: journal.Entry{Decision: "wait for room to be made"}}
 	case !v.Admitted:
-		return decision{then: atOnce, to: Terminated} // an earlier agent may have begun with it
+		return decision{then: atOnce, to: Terminated} // an earlier agent may have begun to start it
 	}
 	return decision{to: Syncing}
 }
 
-// computeTermination decides how the end of a pod begins.
+// computeTermination decides how the termination of a pod begins.
 func computeTermination(t *turn) decision {
 	switch {
 	case t.life.State != Terminating || t.life.TerminationBegun:
 		return decision{}
 	case t.work.pod != nil && !t.started && len(t.observed.Sandboxes) == 0:
-		return decision{then: atOnce, to: Terminated} // it ended before it began
+		return decision{then: atOnce, to: Terminated} // it never started
 	}
 	return decision{terminating: true, entry: journal.Entry{
 		Decision: "end the pod", Why: fmt.Sprintf("%s; grace period %d s", t.why, t.work.grace),
@@ -174,8 +173,8 @@ func computeNext(s pod.State, o outcome) decision {
 	return decision{then: wait, at: o.result.RetryAt}
 }
 
-// delay returns after how long a worker that waits takes its next turn, and false if only a wake-up
-// has it take one.
+// delay returns the time until the next iteration of a waiting worker, and false if only a wake-up
+// starts one.
 func (d decision) delay(now time.Time) (time.Duration, bool) {
 	until := max(d.at.Sub(now), time.Millisecond)
 	switch {

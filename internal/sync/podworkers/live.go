@@ -13,7 +13,7 @@ import (
 	"berth/internal/sync/podsync"
 )
 
-// live is a worker's goroutine: it waits for a wake-up or the timer and takes turns until there is
+// live is a worker's goroutine: it waits for a wake-up or the timer, and iterates until there is
 // nothing to do.
 func (p *PodWorkers) live(stop context.Context, w *worker) {
 	timer := time.NewTimer(time.Hour)
@@ -46,8 +46,8 @@ func (p *PodWorkers) live(stop context.Context, w *worker) {
 	}
 }
 
-// turn takes one turn: its steps in order, until one decides how the worker goes on. stop ends when
-// the agent stops; kill ends then, and when a stronger wish for the pod arrives.
+// turn runs one iteration: its steps in order, until one decides how the worker continues. stop is
+// cancelled when the agent stops; kill also when the pod's pass is interrupted.
 func (p *PodWorkers) turn(stop context.Context, w *worker) (d decision) {
 	kill, cancel := context.WithCancel(stop)
 	defer cancel()
@@ -62,7 +62,7 @@ func (p *PodWorkers) turn(stop context.Context, w *worker) (d decision) {
 	return d
 }
 
-// enter ends the turn of a pod for which there is nothing to do.
+// enter ends the iteration if there is nothing to do.
 func (p *PodWorkers) enter(_ context.Context, t *turn) decision {
 	if t.life.State != Waiting {
 		p.letNextPass(t.worker)
@@ -70,7 +70,7 @@ func (p *PodWorkers) enter(_ context.Context, t *turn) decision {
 	return computeEntry(t)
 }
 
-// letNextPass takes the worker from those that wait for admission.
+// letNextPass removes the worker from the admission queue and wakes the next one.
 func (p *PodWorkers) letNextPass(w *worker) {
 	p.mu.Lock()
 	next := p.queue.admitted(w)
@@ -80,7 +80,7 @@ func (p *PodWorkers) letNextPass(w *worker) {
 	}
 }
 
-// remove removes what is left of a finished pod.
+// remove removes the rest of a finished pod.
 func (p *PodWorkers) remove(kill context.Context, t *turn) decision {
 	if t.life.State != Finished {
 		return decision{}
@@ -91,7 +91,7 @@ func (p *PodWorkers) remove(kill context.Context, t *turn) decision {
 	return computeRemoval(outcome{err: err, killed: kill.Err() != nil}, w.removals)
 }
 
-// observe gets an observation that is newer than the pod's last pass.
+// observe reads a state that is newer than the pod's last pass.
 func (p *PodWorkers) observe(kill context.Context, t *turn) decision {
 	var err error
 	t.observed, err = p.Observer.Observe(kill, t.worker.uid, t.worker.after)
@@ -108,7 +108,7 @@ func (p *PodWorkers) isNext(w *worker) bool {
 	return p.queue.next() == w
 }
 
-// admit asks whether a pod that waits may start.
+// admit requests the admission of a waiting pod.
 func (p *PodWorkers) admit(kill context.Context, t *turn) decision {
 	ask, d := computeAsked(t)
 	switch ask {
@@ -120,20 +120,20 @@ func (p *PodWorkers) admit(kill context.Context, t *turn) decision {
 			p.KillPod(v.Pod, v.Status, v.Done)
 		}
 		d = computeAdmission(verdict, err)
-		t.worker.capacity = verdict.Later // the pod stays the next
+		t.worker.capacity = verdict.Later // the pod stays first in the queue
 		t.worker.refused = d.to == Terminated
 	}
 	return d
 }
 
-// terminate begins the end of a pod.
+// terminate begins the termination of a pod.
 func (p *PodWorkers) terminate(_ context.Context, t *turn) decision { return computeTermination(t) }
 
-// run does the pass of the pod's state.
+// run runs the pass of the pod's state.
 func (p *PodWorkers) run(kill context.Context, t *turn) decision {
 	w := t.worker
 	release := func() (missed bool) { return false }
-	if t.life.State != Terminating { // that pass observes what changes while it lasts
+	if t.life.State != Terminating { // a terminating pass observes changes itself
 		release = p.Observer.Hold(w.uid)
 	}
 	began := time.Now()
@@ -145,8 +145,8 @@ func (p *PodWorkers) run(kill context.Context, t *turn) decision {
 	return computeNext(t.life.State, o)
 }
 
-// pass runs the pass of the pod's state in a goroutine of its own. The worker forwards what wakes
-// it meanwhile, and is woken again for what the pass did not deal with.
+// pass runs the pass of the pod's state in its own goroutine. The worker forwards wake-ups to the
+// pass, and is woken again for those that the pass did not handle.
 func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 	w, changed, done := t.worker, make(chan struct{}, 1), make(chan outcome, 1)
 	r := podsync.Request{
@@ -174,7 +174,7 @@ func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 			woken = true
 			notify(changed)
 		case o := <-done:
-			// SyncPod refreshes volumes for a wake-up, and leaves the rest to the next pass.
+			// SyncPod only refreshes volumes on a wake-up, and leaves the rest to the next pass.
 			if len(changed) > 0 || woken && t.life.State == Syncing {
 				w.poke()
 			}
@@ -183,10 +183,10 @@ func (p *PodWorkers) pass(kill context.Context, t *turn) outcome {
 	}
 }
 
-// passNames are the kubelet's names for passes, in traces.
+// passNames are the kubelet's span names of passes.
 var passNames = map[pod.State]string{Syncing: "syncPod", Terminating: "syncTerminatingPod", Terminated: "syncTerminatedPod"}
 
-// trace begins the trace of a pass.
+// trace starts the span of a pass.
 func (p *PodWorkers) trace(ctx context.Context, t *turn) (context.Context, func(error)) {
 	if p.Tracer == nil {
 		return ctx, func(error) {}
@@ -196,7 +196,7 @@ func (p *PodWorkers) trace(ctx context.Context, t *turn) (context.Context, func(
 		span.Attribute{Key: "k8s.pod.name", Value: s.Name}, span.Attribute{Key: "k8s.namespace.name", Value: s.Namespace})
 }
 
-// notify puts an element into a channel of capacity 1 unless there is one.
+// notify sends to a channel of capacity 1 without blocking.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -204,7 +204,7 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// allocated returns the pod of the turn with the resources that it is to have.
+// allocated returns the pod with the resources that its pass applies.
 func (p *PodWorkers) allocated(t *turn) *v1.Pod {
 	switch {
 	case t.work.pod == nil:
@@ -215,7 +215,7 @@ func (p *PodWorkers) allocated(t *turn) *v1.Pod {
 	return p.Resizer.Allocated(t.work.pod)
 }
 
-// passed counts the pass.
+// passed updates the metrics of passes.
 func (p *PodWorkers) passed(t *turn, took time.Duration) {
 	operation := "sync"
 	switch {
@@ -243,7 +243,7 @@ func (p *PodWorkers) end(w *worker) {
 	w.interrupt = nil
 }
 
-// apply carries out a decision. It alone writes the worker's entries in the pod's journal.
+// apply executes a decision. Only apply writes the worker's entries to the pod's journal.
 func (p *PodWorkers) apply(t *turn, d decision) {
 	w := t.worker
 	for _, c := range p.advance(w, d) {
@@ -265,8 +265,8 @@ func (p *PodWorkers) apply(t *turn, d decision) {
 	}
 }
 
-// advance moves the lifecycle on, never back, and returns who waits for the end of the containers
-// if they have ended.
+// advance moves the lifecycle forward, never back. It returns the completion channels to close if
+// all containers have terminated.
 func (p *PodWorkers) advance(w *worker, d decision) (done []chan<- struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

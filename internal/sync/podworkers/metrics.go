@@ -12,7 +12,7 @@ type metrics struct {
 	restarted     *prometheus.CounterVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -37,14 +37,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// found counts a new worker's pod if the runtime alone knows it.
+// found counts a new worker's pod that exists only in the runtime.
 func (m *metrics) found(o *UpdatePodOptions) {
 	if r := o.RunningPod; o.Pod == nil && r != nil && len(r.Sandboxes)+len(r.Containers) > 0 {
 		m.orphaned.Inc()
 	}
 }
 
-// restart counts a pod that is to start again once the worker has left, which is told once.
+// restart counts, once, a pod that restarts after the worker has exited.
 func (m *metrics) restart(w *worker) {
 	if w.work.again {
 		return

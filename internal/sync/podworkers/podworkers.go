@@ -1,24 +1,24 @@
-// Package podworkers runs the life of each pod: one goroutine per pod UID, which moves it one way
-// through Waiting, Syncing, Terminating, Terminated and Finished.
+// Package podworkers runs the lifecycle of each pod: one goroutine per pod UID, which moves it one
+// way through Waiting, Syncing, Terminating, Terminated and Finished.
 //
-// Owns: the lifecycle truth (it is the only writer of pod.States), each worker's pending work,
-// grace period and timer.
-// Reads: observations of the pod, through Observer.
-// Never: calls the runtime or the API server itself, queues orders: an update joins the pending
-// work and wakes the worker.
+// Owns: the pod lifecycle (it is the only writer of pod.States), each worker's pending work, grace
+// period and timer.
+// Reads: the observed state of the pod, through Observer.
+// Never: calls the runtime or the API server itself, queues updates: an update is merged into the
+// pending work and wakes the worker.
 //
-//	from         on                      to
-//	Waiting      admitted                Syncing
-//	Waiting      refused                 Terminated
-//	Waiting      kill                    Terminating
-//	Syncing      kill                    Terminating
-//	Syncing      terminal phase          Terminating
-//	Terminating  ended before it began   Terminated
-//	Terminating  all stopped             Terminated
-//	Terminated   cleaned up              Finished
+//	from         on                   to
+//	Waiting      admitted             Syncing
+//	Waiting      rejected             Terminated
+//	Waiting      kill                 Terminating
+//	Syncing      kill                 Terminating
+//	Syncing      terminal phase       Terminating
+//	Terminating  never started        Terminated
+//	Terminating  all stopped          Terminated
+//	Terminated   cleaned up           Finished
 //
-// A finished pod that is still desired has a worker that waits; when it is no longer desired, its
-// content is removed and the worker leaves.
+// The worker of a finished pod that is still desired waits; once the pod is no longer desired, its
+// remains are removed and the worker exits.
 package podworkers
 
 import (
@@ -33,11 +33,11 @@ import (
 	"berth/internal/pod"
 )
 
-// PodWorkers is the set of workers.
+// PodWorkers is the set of workers. Its methods are safe for concurrent use.
 type PodWorkers struct {
 	Config
 	metrics  *metrics
-	finished *pod.Inbox[pod.UID] // pods whose worker left
+	finished *pod.Inbox[pod.UID] // pods whose worker has exited
 	passes   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -46,31 +46,31 @@ type PodWorkers struct {
 	queue   queue               // guarded by mu
 }
 
-// worker is the life of one pod.
+// worker runs the lifecycle of one pod.
 type worker struct {
 	uid    pod.UID
 	name   pod.FullName
 	static bool
 	wake   chan struct{} // capacity 1
-	// arrived is when the pod was first heard of.
+	// arrived is the time of the pod's first update.
 	arrived time.Time
 
-	// of the worker's goroutine:
-	after    pod.Reading     // observations up to it are older than the last pass
-	capacity <-chan struct{} // closed when a pod that waits for capacity is to ask again; else nil
+	// Owned by the worker's goroutine:
+	after    pod.Reading     // readings up to it are older than the last pass
+	capacity <-chan struct{} // closed when a pod waiting for capacity is to be retried
 	refused  bool            // the pod was not admitted
-	// removals is how often what is left of the ended pod could not be removed.
+	// removals counts the attempts to remove the rest of the terminated pod.
 	removals int
 
-	// guarded by PodWorkers.mu:
+	// Guarded by PodWorkers.mu:
 	life      pod.Lifecycle
 	work      work
 	started   bool               // a pass over the running pod began
-	why       string             // the pod is to end
-	interrupt context.CancelFunc // ends the pass in progress
+	why       string             // reason of the termination
+	interrupt context.CancelFunc // cancels the running pass
 }
 
-// New returns workers that run once Run is called.
+// New returns workers that start once Run is called.
 func New(cfg Config) *PodWorkers {
 	if cfg.Evicted == nil {
 		cfg.Evicted = func(pod.UID) (int64, bool) { return 0, false }
@@ -81,8 +81,8 @@ func New(cfg Config) *PodWorkers {
 	return &PodWorkers{Config: cfg, metrics: newMetrics(cfg.Metrics), finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
-// Ending returns a pod that is to end and whose content is not removed yet, as it was wanted last,
-// and false if it is none, or only the runtime knows it.
+// Ending returns the newest desired version of a terminating pod that is not removed yet, and false
+// for other pods and for pods that exist only in the runtime.
 func (p *PodWorkers) Ending(uid pod.UID) (*v1.Pod, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *PodWorkers) Ending(uid pod.UID) (*v1.Pod, bool) {
 	return w.work.pod, true
 }
 
-// AllEnding returns the pods that Ending has.
+// AllEnding returns the UIDs of all pods that Ending returns.
 func (p *PodWorkers) AllEnding() []pod.UID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,16 +106,16 @@ func (p *PodWorkers) AllEnding() []pod.UID {
 	return out
 }
 
-// isEnding needs PodWorkers.mu.
+// isEnding requires PodWorkers.mu.
 func (w *worker) isEnding() bool {
 	return w.work.pod != nil && (w.life.State == Terminating || w.life.State == Terminated)
 }
 
-// Finished is where the pods appear whose worker left for good, or has nothing left to do while the
-// pod is wanted.
+// Finished receives the pods whose worker has exited, or has nothing left to do while the pod is
+// desired.
 func (p *PodWorkers) Finished() *pod.Inbox[pod.UID] { return p.finished }
 
-// Run lets the workers work until ctx is done; containers are left as they are.
+// Run runs the workers until ctx is done. It does not stop containers.
 func (p *PodWorkers) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -136,8 +136,9 @@ func (p *PodWorkers) startLocked(w *worker) {
 	p.passes.Go(func() { p.live(ctx, w) })
 }
 
-// UpdatePod hands an update to the pod's worker and makes the worker if there is none. The worker
-// is not woken for a status that the agent itself has written. It never blocks and never fails.
+// UpdatePod merges an update into the work of the pod's worker, and creates the worker if there is
+// none. A status that the agent itself wrote does not wake the worker. UpdatePod never blocks and
+// never fails.
 func (p *PodWorkers) UpdatePod(o UpdatePodOptions) {
 	uid := o.uid()
 	p.mu.Lock()
@@ -168,7 +169,7 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 	}
 	if o.UpdateType == SyncPodCreate && w.life.State >= Terminating {
 		p.metrics.restart(w)
-		w.work.again = true // it starts once this worker has left (Finished)
+		w.work.again = true // the new pod starts once this worker has exited (Finished)
 		return nil, completed
 	}
 	before, echo := w.life, isEcho(w.work, o)
@@ -176,7 +177,7 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 	var shortened bool
 	w.work, shortened = mergeWork(w.work, o, w.life)
 	if w.life.State >= Terminated {
-		// All containers have ended: whoever waits for that is done.
+		// All containers have terminated: complete the waiters.
 		done, w.work.completions = completed, nil
 	} else if w.life.State < Terminating {
 		done = completed
@@ -213,9 +214,9 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 
 func (w *worker) poke() { notify(w.wake) }
 
-// leave forgets the worker, lets the next pod of its name start, and notifies who waits for it.
+// leave removes the worker, wakes the next worker of its pod's name, and completes its waiters.
 func (p *PodWorkers) leave(w *worker) {
-	p.Admitter.Forget(w.uid) // before another worker of the same UID can be there
+	p.Admitter.Forget(w.uid) // before another worker with this UID can exist
 	p.mu.Lock()
 	delete(p.workers, w.uid)
 	p.States.Forget(w.uid)
@@ -231,8 +232,8 @@ func (p *PodWorkers) leave(w *worker) {
 	p.finished.Put(w.uid)
 }
 
-// SyncKnownPods is given the desired pods: what is not among them is an orphan and must end. It
-// latches that every desired pod is known, from which on an unknown UID is one that is gone.
+// SyncKnownPods terminates the workers of all pods that are not in desired. It latches that every
+// desired pod is known: from then on, an unknown UID is a removed pod.
 func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	var wake []*worker
 	known := map[pod.UID]bool{}
@@ -254,7 +255,7 @@ func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	}
 }
 
-// Orphan ends the pod's worker, if there is one: no source wants the pod.
+// Orphan terminates the pod's worker, if there is one: no source has the pod.
 func (p *PodWorkers) Orphan(uid pod.UID) {
 	p.mu.Lock()
 	w := p.workers[uid]
@@ -265,7 +266,7 @@ func (p *PodWorkers) Orphan(uid pod.UID) {
 	}
 }
 
-// orphanLocked marks the worker's pod as one that no source wants, and reports whether that is new.
+// orphanLocked marks the worker's pod as removed from all sources, and reports whether that is new.
 func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
 	if w.life.Orphan {
 		return false
@@ -284,7 +285,7 @@ func (p *PodWorkers) orphanLocked(w *worker) (isNew bool) {
 }
 
 // KillPod evicts the pod; status is applied to its final status. done is closed when none of its
-// containers runs any more. It never blocks.
+// containers is running. It never blocks.
 func (p *PodWorkers) KillPod(victim *v1.Pod, status func(*v1.PodStatus), done chan<- struct{}) {
 	p.UpdatePod(UpdatePodOptions{
 		UpdateType: SyncPodKill, Pod: victim,
@@ -299,7 +300,7 @@ func (p *PodWorkers) Has(uid pod.UID) bool {
 	return p.workers[uid] != nil
 }
 
-// WakePod has the worker of a pod take a turn, if there is one.
+// WakePod makes the pod's worker, if there is one, run another iteration.
 func (p *PodWorkers) WakePod(uid pod.UID) {
 	p.mu.Lock()
 	w := p.workers[uid]
@@ -309,7 +310,7 @@ func (p *PodWorkers) WakePod(uid pod.UID) {
 	}
 }
 
-// WakeAll has every worker take a turn, whatever its state and its timer.
+// WakeAll makes every worker run another iteration, whatever its state and timer.
 func (p *PodWorkers) WakeAll() {
 	p.mu.Lock()
 	workers := slices.Collect(maps.Values(p.workers))

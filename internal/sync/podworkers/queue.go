@@ -8,19 +8,20 @@ import (
 
 // queue is the order in which pods may start.
 //
-// Pods are admitted one at a time, in the order in which they came: what a pod may have depends on
-// what those before it got. A pod that waits for another of its name to end lets others pass. One
-// that waits for capacity lets nobody pass: what is freed for it is not for those behind it, and a
-// refusal is for ever, so they are not judged before. What runs already never waits.
+// Pods are admitted one at a time, in order of arrival, since available resources depend on the
+// pods admitted before. A pod that waits for another of its name to terminate does not block
+// others. A pod that waits for capacity blocks all pods behind it: the freed capacity is reserved
+// for it, and a rejection is permanent, so the others are not admitted before. Pods that already
+// run never wait.
 type queue struct {
 	names   map[pod.FullName][]*worker // static pods in order of arrival: the first may start
 	waiting []*worker                  // for admission, in order of arrival
 }
 
-// isFirst reports whether no other static pod of the worker's name came before.
+// isFirst reports whether the worker's pod is the oldest static pod of its name.
 func (q *queue) isFirst(w *worker) bool { return !w.static || q.names[w.name][0] == w }
 
-// next returns the worker whose pod is the next to be admitted, or nil.
+// next returns the worker whose pod is admitted next, or nil.
 func (q *queue) next() *worker {
 	if i := slices.IndexFunc(q.waiting, q.isFirst); i >= 0 {
 		return q.waiting[i]
@@ -28,7 +29,8 @@ func (q *queue) next() *worker {
 	return nil
 }
 
-// admitted takes the worker from those that wait, and returns the one that is next thereby, or nil.
+// admitted removes the worker from the queue. It returns the worker that becomes next by this, or
+// nil.
 func (q *queue) admitted(w *worker) (next *worker) {
 	i := slices.Index(q.waiting, w)
 	if i < 0 {
@@ -42,7 +44,8 @@ func (q *queue) admitted(w *worker) (next *worker) {
 	return q.next()
 }
 
-// leave takes the worker from those of its name, and returns the one that is first thereby, or nil.
+// leave removes the worker from its name's list. It returns the worker that becomes first by this,
+// or nil.
 func (q *queue) leave(w *worker) (next *worker) {
 	if !w.static {
 		return nil
@@ -56,8 +59,8 @@ func (q *queue) leave(w *worker) (next *worker) {
 	return others[0]
 }
 
-// FirstOfName returns the static pod of this name that runs, or ends; the others of the name wait
-// for it.
+// FirstOfName returns the running or terminating static pod of this name; other pods of the name
+// wait for it.
 func (p *PodWorkers) FirstOfName(n pod.FullName) (pod.UID, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

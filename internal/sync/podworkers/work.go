@@ -9,15 +9,15 @@ import (
 	"berth/internal/pod"
 )
 
-// SyncPodType is what an update asks of a worker.
+// SyncPodType is the type of an update.
 type SyncPodType int
 
-// The kinds of updates.
+// The types of updates.
 const (
 	SyncPodSync      SyncPodType = iota // reconcile again
 	SyncPodUpdate                       // the pod's spec changed
 	SyncPodCreate                       // the pod is new
-	SyncPodKill                         // the pod must end
+	SyncPodKill                         // the pod must terminate
 	SyncPodReconcile                    // the API server's copy of the status changed
 )
 
@@ -25,25 +25,25 @@ func (t SyncPodType) String() string {
 	return [...]string{"sync", "update", "create", "kill", "reconcile"}[t]
 }
 
-// PodStatusFunc changes the status that a killed pod ends with (its reason and message).
+// PodStatusFunc changes the final status of a killed pod (its reason and message).
 type PodStatusFunc func(*v1.PodStatus)
 
-// KillPodOptions says how a pod is to end.
+// KillPodOptions sets how a pod terminates.
 type KillPodOptions struct {
-	// Evict marks the pod evicted: its content goes as soon as it has ended.
+	// Evict marks the pod as evicted: its containers and logs are removed once it has terminated.
 	Evict Eviction
 	// PodTerminationGracePeriodSecondsOverride replaces the pod's own grace period; it can only
-	// shorten one that runs already.
+	// shorten one that has begun.
 	PodTerminationGracePeriodSecondsOverride *int64
-	// Why says in the journal why the pod ends, if it is not evicted; "": no source has it.
+	// Why is the journal's reason if the pod is not evicted; "": no source has the pod.
 	Why string
 	// PodStatusFunc is applied to the final status; the last one given wins.
 	PodStatusFunc PodStatusFunc
-	// CompletedCh is closed when all containers have ended.
+	// CompletedCh is closed when all containers have terminated.
 	CompletedCh chan<- struct{}
 }
 
-// Eviction says whether a kill is an eviction.
+// Eviction reports whether a kill is an eviction.
 type Eviction int
 
 // The values of Eviction.
@@ -55,19 +55,19 @@ const (
 // UpdatePodOptions is one update of one pod.
 type UpdatePodOptions struct {
 	UpdateType SyncPodType
-	// Pod is the pod's newest spec. It is shared and must not be changed by anybody.
+	// Pod is the pod's newest spec. It is shared and must not be changed.
 	Pod *v1.Pod
-	// RunningPod is given instead of Pod for what only the runtime, or the disk, still knows; it
-	// can only be killed.
+	// RunningPod replaces Pod for a pod that exists only in the runtime or on disk; such a pod can
+	// only be killed.
 	RunningPod *pod.Status
 	// KillPodOptions of a SyncPodKill; nil means the pod's own grace period.
 	KillPodOptions *KillPodOptions
-	// Wanted says whether the pod's source still has it. A pod that it has no more is killed, and
-	// nothing of it stays.
+	// Wanted reports whether the pod's source still has it. An unwanted pod is killed and removed
+	// completely.
 	Wanted Wanted
 }
 
-// Wanted says whether a pod's source has it.
+// Wanted reports whether a pod's source has it.
 type Wanted int
 
 // The values of Wanted.
@@ -83,8 +83,8 @@ func (o *UpdatePodOptions) uid() pod.UID {
 	return o.RunningPod.UID
 }
 
-// asEviction returns the first update about a pod that an earlier agent has begun to evict, with a
-// grace period of so many seconds: that goes on.
+// asEviction turns the first update of a pod into the continuation of an eviction that an earlier
+// agent began, with its grace period in seconds.
 func (o *UpdatePodOptions) asEviction(grace int64) *UpdatePodOptions {
 	on := *o
 	var k KillPodOptions
@@ -99,26 +99,25 @@ func (o *UpdatePodOptions) asEviction(grace int64) *UpdatePodOptions {
 	return &on
 }
 
-// work is what a worker has to do, joined from all updates since its last turn: newest pod,
-// smallest grace, last status function, all completion channels.
+// work merges all updates since the worker's last iteration: newest pod, shortest grace period,
+// last status function, all completion channels.
 type work struct {
-	pod         *v1.Pod     // nil for a pod that only the runtime knows
-	running     *pod.Status // set then
+	pod         *v1.Pod     // nil for a pod that exists only in the runtime
+	running     *pod.Status // set if pod is nil
 	grace       int64       // seconds; 0 until termination is requested
 	statusFunc  PodStatusFunc
 	completions []chan<- struct{}
-	again       bool // another pod of the UID is to follow this one, which ends
+	again       bool // another pod with this UID follows this one, which terminates
 }
 
-// isEcho reports whether an update brings back only what the agent itself has written: a status
-// that differs from the one that the worker has in the agent's own part. A pass has nothing to do
-// for it.
+// isEcho reports whether an update only returns what the agent itself wrote: a status that differs
+// from the worker's copy only in fields that the agent owns. No pass is needed for it.
 func isEcho(w work, o *UpdatePodOptions) bool {
 	return o.UpdateType == SyncPodReconcile && w.pod != nil && !status.DiffersForeign(&w.pod.Status, &o.Pod.Status)
 }
 
-// mergeWork joins an update into the work and says whether the grace period became shorter than the
-// one under way.
+// mergeWork merges an update into the work. It reports whether the grace period became shorter than
+// the current one.
 func mergeWork(w work, o *UpdatePodOptions, l pod.Lifecycle) (_ work, shortened bool) {
 	w.again = w.again && o.Wanted == StillWanted
 	if o.Pod != nil {
@@ -164,12 +163,11 @@ func computeGrace(w work, k *KillPodOptions) int64 {
 	return max(grace, 1)
 }
 
-// nextLifecycle is the effect of an update on the lifecycle: whether it asks for the pod's end, and
-// marks what it says about why.
+// nextLifecycle returns the lifecycle after an update.
 func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	p := o.Pod
-	// It stays so when a manifest brings the pod back: what is left of it ends, and the pod starts
-	// afresh.
+	// Stays set when a manifest brings the pod back: the remains are terminated, and the pod starts
+	// from scratch.
 	l.RuntimeOnly = l.RuntimeOnly || p == nil && l.State == Waiting
 	l.Deleted = l.Deleted || l.RuntimeOnly
 	end := o.UpdateType == SyncPodKill
@@ -191,14 +189,14 @@ func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	return l
 }
 
-// orphaned is the effect on the lifecycle of that no source has the pod any more.
+// orphaned returns the lifecycle of a pod that no source has.
 func orphaned(l pod.Lifecycle) pod.Lifecycle {
 	l.Orphan, l.Deleted, l.State = true, true, max(l.State, Terminating)
 	return l
 }
 
-// whyUnwanted says for the journal why a pod ends that no source has any more; p is nil for one of
-// which no source was known.
+// whyUnwanted returns the journal's reason for the termination of an undesired pod; p is nil if it
+// never had a source.
 func whyUnwanted(p *v1.Pod) string {
 	switch {
 	case p == nil:
@@ -209,7 +207,7 @@ func whyUnwanted(p *v1.Pod) string {
 	return "the API server has it no more, or has it elsewhere"
 }
 
-// whyEnd says for the journal why an update ends the pod.
+// whyEnd returns the journal's reason for a termination by an update.
 func whyEnd(o *UpdatePodOptions) string {
 	switch p := o.Pod; {
 	case p == nil:
@@ -227,7 +225,7 @@ func whyEnd(o *UpdatePodOptions) string {
 	}
 }
 
-// Terminating and the others are the states of pod.State, under the names that read well here.
+// Terminating and the others alias the states of package pod.
 const (
 	Waiting     = pod.Waiting
 	Syncing     = pod.Syncing
@@ -236,9 +234,9 @@ const (
 	Finished    = pod.Finished
 )
 
-// errorBackOff spaces the tries of a pass that failed without saying when to try again.
+// errorBackOff is the delay before a failed pass is retried, if the failure sets none.
 const errorBackOff = 10 * time.Second
 
-// removalBackOffCap is the longest time between two tries to remove what is left of an ended pod:
-// from errorBackOff on they are twice as far apart each time.
+// removalBackOffCap is the maximum delay between attempts to remove a terminated pod; the delay
+// doubles from errorBackOff.
 const removalBackOffCap = 5 * time.Minute

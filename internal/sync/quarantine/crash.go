@@ -12,26 +12,26 @@ import (
 
 // The files of crash reports.
 const (
-	crashFile     = "crash"      // what the Go runtime says when the process dies of a panic
+	crashFile     = "crash"      // the Go runtime's report of a fatal panic
 	lastCrashFile = "crash.last" // the report of the last crash
 )
 
 // reportHead is how many bytes of a crash report are read.
 const reportHead = 64 << 10
 
-// openReport has the Go runtime write its report of a panic into a file too.
+// openReport makes the Go runtime also write its report of a panic to a file.
 func (q *Quarantine) openReport() error {
 	crash, err := os.OpenFile(q.path(crashFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("quarantine: %w", err)
 	}
-	return errors.Join(debug.SetCrashOutput(crash, debug.CrashOptions{}), crash.Close()) // the runtime has a descriptor of its own
+	// The runtime duplicates the descriptor.
+	return errors.Join(debug.SetCrashOutput(crash, debug.CrashOptions{}), crash.Close())
 }
 
 func closeReport() error { return debug.SetCrashOutput(nil, debug.CrashOptions{}) }
 
-// takeReport moves the last agent's crash report out of the way and returns its beginning, "" when
-// it did not crash.
+// takeReport renames the last agent's crash report and returns its summary, "" if it did not crash.
 func (q *Quarantine) takeReport() (string, error) {
 	f, err := os.Open(q.path(crashFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +47,7 @@ func (q *Quarantine) takeReport() (string, error) {
 	if len(b) == 0 {
 		return "", nil
 	}
-	// Before it is counted: an agent that is killed in between forgets a crash rather than counting
+	// Rename before counting: an agent that is killed in between loses a crash, but does not count
 	// it twice.
 	if err := os.Rename(q.path(crashFile), q.path(lastCrashFile)); err != nil {
 		return "", fmt.Errorf("crash report: %w", err)
@@ -55,15 +55,16 @@ func (q *Quarantine) takeReport() (string, error) {
 	return summarizeCrash(b), nil
 }
 
-// summarizeCrash returns what a crash report says in its first lines, and the agent's function that
-// it happened in. A process that was asked for its stacks by a signal did not crash: then it is "".
+// summarizeCrash returns the first lines of a crash report and the agent's function that crashed.
+// It returns "" for a process that was sent SIGQUIT or SIGABRT, since that is no crash.
 func summarizeCrash(report []byte) string {
 	text := strings.TrimLeft(string(report), "\n")
 	if strings.HasPrefix(text, "SIGQUIT") || strings.HasPrefix(text, "SIGABRT") {
 		return ""
 	}
 	if strings.HasPrefix(text, "goroutine ") {
-		text = "fatal error\n\n" + text // what the Go runtime cannot go on after: its report begins with the stack
+		// The report of a fatal error begins with the stack.
+		text = "fatal error\n\n" + text
 	}
 	head, stack, _ := strings.Cut(text, "\n\n")
 	lines := strings.Split(strings.TrimSpace(head), "\n")
@@ -72,7 +73,8 @@ func summarizeCrash(report []byte) string {
 		for frame := range strings.Lines(frames) {
 			if strings.HasPrefix(frame, "berth/") {
 				frame = strings.TrimSpace(frame)
-				lines = append(lines, "in "+frame[:max(0, strings.LastIndexByte(frame, '('))]) // without the arguments
+				// Without the arguments.
+				lines = append(lines, "in "+frame[:max(0, strings.LastIndexByte(frame, '('))])
 				break
 			}
 		}

@@ -1,12 +1,12 @@
-// Package quarantine leaves pods alone with which the agent crashed too often. A pass over a pod is
-// noted in a file while it is in hand. When the agent dies of a panic, the next one counts a crash
-// for each pod that was in hand. A pod with three crashes in a day is set aside: its containers go
-// on as they are.
+// Package quarantine stops the agent from syncing pods that crashed it repeatedly. A pass over a
+// pod is noted in a file while it is in progress. When the agent dies of a panic, the next one
+// counts a crash for each pod with a pass in progress. A pod with three crashes in a day is
+// quarantined: its containers keep running.
 //
-// Owns: the list of suspects, the slots of pods in hand, the crash report; their files in the
-// journal's folder.
+// Owns: the list of suspects, the slots of passes in progress, the crash report; their files in the
+// journal's directory.
 // Reads: the crash report that the Go runtime writes.
-// Never: touches a pod; counts the end of an agent that was killed.
+// Never: changes a pod; counts the exit of an agent that was killed.
 package quarantine
 
 import (
@@ -29,33 +29,33 @@ import (
 )
 
 const (
-	// crashesUntilQuarantine is how often the agent may crash with a pod in hand, crashWindow
-	// within which time.
+	// A pod is quarantined after crashesUntilQuarantine crashes within crashWindow.
 	crashesUntilQuarantine = 3
 	crashWindow            = 24 * time.Hour
-	// maxSuspects bounds the pods whose crashes are remembered.
+	// maxSuspects limits the number of stored suspects.
 	maxSuspects = 256
 )
 
-// suspectsFile is the file of the counted crashes, suspectsVersion that of its form.
+// suspectsFile stores the counted crashes; suspectsVersion is its format version.
 const (
 	suspectsFile    = "quarantine.json"
 	suspectsVersion = 1
 )
 
-// ending stands for the generation of a pod that is to end. To end it is other work than to run it,
-// and has crashes of its own.
+// ending is the generation that stands for terminating a pod. Crashes of that are counted
+// separately from crashes of running it.
 const ending int64 = -1
 
-// Config is what a Quarantine needs.
+// Config holds the dependencies of a Quarantine.
 type Config struct {
-	// Dir is the folder of its files. It is root's alone: the report of a crash may say anything.
+	// Dir is the directory of its files. Only root can read it: a crash report may contain
+	// anything.
 	Dir string
-	// Journal gets an entry for each crash, and for each pod that is set aside or released.
+	// Journal receives an entry for each crash, quarantine and release.
 	Journal *journal.Journal
-	// Events gets a warning for each pod that is set aside.
+	// Events receives a warning for each quarantined pod.
 	Events Recorder
-	// Pod returns the pod as it is wanted, or was last.
+	// Pod returns the newest desired version of the pod.
 	Pod func(uid pod.UID) (*v1.Pod, bool)
 	Log *slog.Logger
 }
@@ -65,8 +65,8 @@ type Recorder interface {
 	Eventf(p *v1.Pod, container, eventtype, reason, format string, args ...any)
 }
 
-// Quarantine is the list of suspects. A suspect that is quarantined is not touched until its spec
-// changes or it is released.
+// Quarantine is the list of suspects. A quarantined pod is not synced until its spec changes or it
+// is released.
 type Quarantine struct {
 	Config
 	inHand slots
@@ -75,24 +75,23 @@ type Quarantine struct {
 	suspects map[work]*suspect // guarded by mu
 }
 
-// work is what is done to a pod: to run a generation of its spec, or to end it.
+// work is an operation on a pod: running a generation of its spec, or terminating it.
 type work struct {
 	UID        pod.UID `json:"uid"`
 	Generation int64   `json:"generation"`
 }
 
-// suspect is a pod that was in hand when the agent crashed.
+// suspect is a pod with a pass in progress when the agent crashed.
 type suspect struct {
 	work
 	Crashes []time.Time `json:"crashes"`
-	// Quarantined: it is not touched.
+	// Quarantined: the pod is not synced.
 	Quarantined bool `json:"quarantined,omitempty"`
-	// Report is the beginning of the last crash's report.
+	// Report is the summary of the last crash report.
 	Report   string `json:"report"`
-	recorded bool   // by this agent, that the pod is set aside
+	recorded bool   // this agent has journaled the quarantine
 }
 
-// suspectList is the content of suspectsFile.
 type suspectList struct {
 	Version int        `json:"version"`
 	Pods    []*suspect `json:"pods"`
@@ -103,8 +102,8 @@ func New(cfg Config) *Quarantine {
 	return &Quarantine{Config: cfg, inHand: slots{log: cfg.Log}, suspects: map[work]*suspect{}}
 }
 
-// Open counts the crash that ended the last agent, if one did, and makes ready for the next one:
-// from then on the Go runtime writes its report of a panic into a file too.
+// Open counts the crash of the last agent, if it crashed, and makes the Go runtime also write the
+// report of a panic to a file.
 func (q *Quarantine) Open() error {
 	if err := os.MkdirAll(q.Dir, 0o700); err != nil {
 		return fmt.Errorf("quarantine: %w", err)
@@ -126,8 +125,8 @@ func (q *Quarantine) Open() error {
 	return q.openReport()
 }
 
-// orAnew does something with a file. One that cannot be used is set aside, and it is done once
-// more: a crash of the last agent is not counted then.
+// orAnew runs do. If that fails, it moves the file aside and runs do again: a crash of the last
+// agent is then not counted.
 func (q *Quarantine) orAnew(name string, do func() error) error {
 	err := do()
 	if err == nil {
@@ -144,14 +143,13 @@ func (q *Quarantine) orAnew(name string, do func() error) error {
 	return nil
 }
 
-// Close ends what Open began.
+// Close closes the files of Open.
 func (q *Quarantine) Close() error { return errors.Join(closeReport(), q.inHand.close()) }
 
 func (q *Quarantine) path(name string) string { return filepath.Join(q.Dir, name) }
 
-// load reads the crashes that were counted. What cannot be read is set aside: it costs a pod more
-// crashes until it is quarantined. A crash in the future was counted before the host's clock was
-// set back, and counts as now.
+// load reads the counted crashes. An unreadable file is moved aside, and counting restarts. A crash
+// in the future was counted before the host's clock was set back; it counts as now.
 func (q *Quarantine) load() {
 	var f suspectList
 	err := checkpoint.Read(q.path(suspectsFile), "counted crashes", func(b []byte) error {
@@ -181,12 +179,12 @@ func (q *Quarantine) load() {
 	if !changed {
 		return
 	}
-	if err := q.saveLocked(); err != nil { // or else they would be new with each agent
+	if err := q.saveLocked(); err != nil { // else the next agent resets them again
 		q.Log.Error("crashes of an earlier clock are not written down as of now", "error", err)
 	}
 }
 
-// count counts one crash for each pod that was in hand.
+// count counts one crash for each pod with a pass in progress.
 func (q *Quarantine) count(inHand []work, report string) {
 	now := time.Now()
 	var counted []suspect
@@ -213,8 +211,7 @@ func (q *Quarantine) count(inHand []work, report string) {
 	}
 }
 
-// pruneLocked forgets crashes that are too old to count, and the oldest ones when they are too
-// many.
+// pruneLocked drops crashes outside the window, and the oldest suspects above maxSuspects.
 func (q *Quarantine) pruneLocked(now time.Time) {
 	last := func(s *suspect) time.Time { return s.Crashes[len(s.Crashes)-1] }
 	var all []*suspect
@@ -249,8 +246,8 @@ func (q *Quarantine) saveLocked() error {
 	return checkpoint.WriteWarm(q.path(suspectsFile), 0o600, append(b, '\n'))
 }
 
-// isQuarantined reports whether the work is not to be done. A pod with another generation than the
-// one that was set aside is a new one.
+// isQuarantined reports whether the work must be skipped. A new generation of a quarantined pod is
+// new work.
 func (q *Quarantine) isQuarantined(w work) bool {
 	s, first := q.find(w)
 	if first {
@@ -259,8 +256,8 @@ func (q *Quarantine) isQuarantined(w work) bool {
 	return s.Quarantined
 }
 
-// find returns the suspect, which is zero when the work is not suspect, and whether this is the
-// first time that this agent finds it quarantined.
+// find returns the suspect, which is zero if there is none, and whether this agent finds it
+// quarantined for the first time.
 func (q *Quarantine) find(w work) (_ suspect, first bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -276,7 +273,7 @@ func (q *Quarantine) find(w work) (_ suspect, first bool) {
 	return *s, first
 }
 
-// forgetLocked forgets what matches and reports whether that was anything that was set aside.
+// forgetLocked drops matching suspects and reports whether one was quarantined.
 func (q *Quarantine) forgetLocked(match func(work) bool) (released bool) {
 	changed := false
 	for w, s := range q.suspects {
@@ -295,7 +292,7 @@ func (q *Quarantine) forgetLocked(match func(work) bool) (released bool) {
 	return released
 }
 
-// Why returns the report of the crashes for which the pod is set aside, and false when it is not.
+// Why returns the crash report for which the pod is quarantined, and false if it is not.
 func (q *Quarantine) Why(uid pod.UID) (report string, quarantined bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -307,17 +304,16 @@ func (q *Quarantine) Why(uid pod.UID) (report string, quarantined bool) {
 	return "", false
 }
 
-// release lets the pod be touched again, and reports whether it was set aside.
+// release ends the pod's quarantine, and reports whether it was quarantined.
 func (q *Quarantine) release(uid pod.UID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.forgetLocked(func(w work) bool { return w.UID == uid })
 }
 
-// component is the name under which the quarantine writes to the journal.
+// component is the quarantine's component in the journal.
 const component = "quarantine"
 
-// recordCrash says that the last agent crashed with the pod in hand.
 func (q *Quarantine) recordCrash(s suspect) {
 	q.Journal.Record(journal.Entry{
 		Subject: q.subjectOf(s.UID), Component: component, Error: s.Report,
@@ -325,10 +321,10 @@ func (q *Quarantine) recordCrash(s suspect) {
 	})
 }
 
-// Rule says what becomes of a pod that is set aside.
+// Rule describes what happens to a quarantined pod.
 const Rule = "Its containers go on. It is touched again when its spec changes, or after \"berth release\"."
 
-// recordSetAside says that the pod, which was about to be touched, is not.
+// recordSetAside records the quarantine in the journal and as an event.
 func (q *Quarantine) recordSetAside(s suspect) {
 	q.Journal.Record(journal.Entry{
 		Subject: q.subjectOf(s.UID), Component: component, Decision: "the pod is set aside", Error: s.Report,
@@ -340,7 +336,7 @@ func (q *Quarantine) recordSetAside(s suspect) {
 	}
 }
 
-// subjectOf names a pod of which only the UID is known.
+// subjectOf returns the journal's subject for a UID.
 func (q *Quarantine) subjectOf(uid pod.UID) journal.Subject {
 	if s, ok := q.Journal.SubjectOf(uid); ok {
 		return s

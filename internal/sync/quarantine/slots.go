@@ -14,7 +14,6 @@ import (
 	"berth/internal/pod"
 )
 
-// slotsFile is the file of the pods in hand.
 const slotsFile = "inhand"
 
 // A slot of slotsFile holds the length of a UID (0: the slot is free), the generation of the pod's
@@ -24,8 +23,8 @@ const (
 	slotHeader = 9
 )
 
-// slots is the file that says what is in hand: one slot for each pass that is under way. A note is
-// one short write into the page cache, which outlives the process.
+// slots is the file of passes in progress: one slot for each. A note is one short write to the page
+// cache, which outlives the process.
 type slots struct {
 	log *slog.Logger
 
@@ -33,10 +32,10 @@ type slots struct {
 	file  *os.File       // guarded by mu; nil when it is not open
 	free  []int64        // guarded by mu; slots below count that are free
 	count int64          // guarded by mu
-	buf   [slotSize]byte // guarded by mu; what is written
+	buf   [slotSize]byte // guarded by mu; write buffer
 }
 
-// open returns what the last agent had in hand, and empties the file.
+// open returns the passes that the last agent had in progress, and truncates the file.
 func (s *slots) open(path string) (inHand []work, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -65,7 +64,7 @@ func (s *slots) close() error {
 	return err
 }
 
-// readSlots returns what the slots of a file hold.
+// readSlots returns the content of the slots of a file.
 func readSlots(f io.Reader) ([]work, error) {
 	b, err := io.ReadAll(f)
 	if err != nil {
@@ -85,7 +84,7 @@ func readSlots(f io.Reader) ([]work, error) {
 	return out, nil
 }
 
-// take notes that the work is in hand. done notes that it is over.
+// take notes that the work is in progress; done removes the note.
 func (s *slots) take(w work) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,6 +115,7 @@ func (s *slots) writeLocked(b []byte, slot int64) {
 		return
 	}
 	if _, err := s.file.WriteAt(b, slot*slotSize); err != nil {
-		s.log.Debug("pod in hand not noted", "error", err) // a full disk, for example: then a crash is not counted
+		// A full disk, for example. A crash is then not counted.
+		s.log.Debug("pod in hand not noted", "error", err)
 	}
 }

@@ -13,22 +13,21 @@ import (
 	"berth/internal/sync/podworkers"
 )
 
-// errSetAside is the outcome of ending a pod that is set aside. It is tried again, in case the pod
-// is released.
+// errSetAside is returned instead of terminating a quarantined pod. The workers retry, in case the
+// pod is released.
 var errSetAside = errors.New(`the pod is set aside, as the agent crashed with it in hand; see "berth explain", and let go of it with "berth release"`)
 
-// guarded is a PodSyncer that notes which pods are in hand, and leaves those alone that are set
-// aside.
+// guarded is a PodSyncer that notes passes in progress and skips quarantined pods.
 type guarded struct {
 	next podworkers.PodSyncer
 	q    *Quarantine
 }
 
-// Guard returns the syncer with the quarantine's policy around it. The runtime's calls of a pass
-// are made for its pod.
+// Guard wraps the syncer with the quarantine. The runtime calls of a pass carry its pod in their
+// context.
 func (q *Quarantine) Guard(next podworkers.PodSyncer) podworkers.PodSyncer { return guarded{next, q} }
 
-// SyncPod brings the pod nearer to its spec.
+// SyncPod brings the pod closer to its spec. It does nothing for a quarantined pod.
 func (g guarded) SyncPod(ctx context.Context, r podsync.Request) (podsync.Result, error) {
 	w := work{r.UID, r.Pod.Generation}
 	if g.q.isQuarantined(w) {
@@ -38,17 +37,17 @@ func (g guarded) SyncPod(ctx context.Context, r podsync.Request) (podsync.Result
 	return g.next.SyncPod(cri.WithPod(ctx, r.UID), r)
 }
 
-// SyncTerminatingPod stops everything of the pod.
+// SyncTerminatingPod stops all containers of the pod. It fails for a quarantined pod.
 func (g guarded) SyncTerminatingPod(ctx context.Context, r podsync.Request) error {
 	return g.end(ctx, r, g.next.SyncTerminatingPod)
 }
 
-// SyncTerminatedPod frees what the running pod held.
+// SyncTerminatedPod releases the resources of the pod. It fails for a quarantined pod.
 func (g guarded) SyncTerminatedPod(ctx context.Context, r podsync.Request) error {
 	return g.end(ctx, r, g.next.SyncTerminatedPod)
 }
 
-// RemovePod removes what is left of the pod.
+// RemovePod removes the rest of the pod. It fails for a quarantined pod.
 func (g guarded) RemovePod(ctx context.Context, r podsync.Request) error {
 	return g.end(ctx, r, g.next.RemovePod)
 }
@@ -72,15 +71,15 @@ type Pods interface {
 	Get(uid pod.UID) (*v1.Pod, bool)
 }
 
-// Releaser is the quarantine for clients, who know pods by name.
+// Releaser releases pods by namespace and name.
 type Releaser struct {
 	*Quarantine
 	Pods    Pods
 	Workers Workers
 }
 
-// Release lets the pods of this name be touched again, at once, and reports whether one was set
-// aside.
+// Release ends the quarantine of the pods of this name, wakes their workers, and reports whether
+// one was quarantined.
 func (r Releaser) Release(namespace, name string) (released bool) {
 	for _, s := range r.Journal.Stories(namespace, name) {
 		uid := s.Subject.UID

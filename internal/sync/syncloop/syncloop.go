@@ -1,11 +1,11 @@
-// Package syncloop is the agent's main loop: one goroutine that turns every event into updates of
+// Package syncloop is the agent's sync loop: one goroutine that turns every event into updates of
 // pod workers.
 //
-// Owns: the desired truth (it is the only writer of podManager) and the order in which events are
+// Owns: the desired pods (it is the only writer of podManager) and the order in which events are
 // handled.
-// Reads: PodConfig, PLEG, changed verdicts of probes, the workers' ends, the names of pods whose
-// objects changed, or whose devices did.
-// Never: blocks: no call of the runtime or the API server, no waiting for a worker.
+// Reads: PodConfig, PLEG, changed probe results, finished workers, the pods whose API objects or
+// devices changed.
+// Never: blocks: it does not call the runtime or the API server, and does not wait for a worker.
 package syncloop
 
 import (
@@ -20,88 +20,86 @@ import (
 	"berth/internal/sync/podworkers"
 )
 
-// PodSource is PodConfig as the loop sees it. Take returns the operations that lead from what was
-// last taken to the newest sets.
+// PodSource is the loop's view of PodConfig. Take returns the operations that lead from the
+// previously taken sets of pods to the newest ones.
 type PodSource interface {
 	Wake() <-chan struct{}
 	Take() []pod.PodUpdate
 	SeenAllSources() bool
 }
 
-// PodWorkers is where the loop hands updates to. No method blocks.
+// PodWorkers receives the loop's updates. No method blocks.
 type PodWorkers interface {
 	UpdatePod(o podworkers.UpdatePodOptions)
 	WakePod(uid pod.UID)
 	WakeAll()
 }
 
-// Housekeeping is by what the loop makes the workers and the desired pods agree. No method blocks.
+// Housekeeping reconciles the workers with the desired pods. No method blocks.
 type Housekeeping interface {
 	SyncKnownPods(desired map[pod.UID]*v1.Pod)
 	Orphan(uid pod.UID)
 	Has(uid pod.UID) bool
 }
 
-// Config is what the loop needs.
+// Config holds the dependencies of the loop.
 type Config struct {
 	Source       PodSource
 	Workers      PodWorkers
 	Housekeeping Housekeeping
 	Pods         *pod.Manager
-	// Changed names the pods whose observation changed (PLEG), Restored has an element when the
-	// runtime is back, Relisted is closed once Leftovers is complete.
+	// Changed names the pods whose observed state changed (PLEG). Restored has an element when the
+	// runtime has recovered. Relisted is closed once Leftovers is complete.
 	Changed  *pod.Inbox[pod.UID]
 	Restored <-chan struct{}
 	Relisted <-chan struct{}
-	// Objects names the pods of which an object changed that they refer to; nil without an API
-	// server.
+	// Objects names the pods that refer to an API object that changed; nil without an API server.
 	Objects *pod.Inbox[pod.UID]
-	// Resized names the pods of which a resize that waited was decided anew; nil where none waits.
+	// Resized names the pods whose pending resize was reconsidered; nil if resizes are never
+	// pending.
 	Resized *pod.Inbox[pod.UID]
-	// Devices names the pods of which a device, or its plugin, has become another; nil where there
-	// are none.
+	// Devices names the pods whose devices or device plugins changed; nil without devices.
 	Devices *pod.Inbox[pod.UID]
-	// Finished names the pods whose worker has left, or has nothing left to do.
+	// Finished names the pods whose worker has exited or has nothing left to do.
 	Finished *pod.Inbox[pod.UID]
-	// Probes names the pods of which a probe's verdict changed; nil where nothing probes.
+	// Probes names the pods with a changed probe result; nil without probes.
 	Probes *pod.Inbox[pod.UID]
-	// Static gets the full names of static pods and mirrors that came, changed or went; nil when
-	// there are no mirrors.
+	// Static receives the full names of static and mirror pods that were added, changed or removed;
+	// nil without mirror pods.
 	Static *pod.Inbox[pod.FullName]
-	// Published is called with each pod and mirror as the API server has it; nil without one. It
+	// Published is called with each pod and mirror pod from the API server; nil without one. It
 	// must not block.
 	Published func(*v1.Pod)
-	// Leftovers returns what the runtime and the disk hold of pods, whether wanted or not, and
-	// Observed what the runtime holds of one. They must not block.
+	// Leftovers returns every pod that has state in the runtime or on disk, desired or not.
+	// Observed returns the runtime's state of one pod. They must not block.
 	Leftovers func() []*pod.Status
 	Observed  func(uid pod.UID) (*pod.Status, bool)
 }
 
-// SyncHandler handles what the loop receives. Its methods are called from the loop's goroutine
-// only.
+// SyncHandler handles the loop's events. Its methods are called from the loop's goroutine only.
 type SyncHandler struct {
 	Config
-	known     bool          // latch: every source has been seen, and the workers know what they want
+	known     bool          // latch: every source seen, the workers have the desired pods
 	announced chan struct{} // closed with known
-	listed    bool          // latch: what the runtime and the disk held then was compared with what is wanted
+	listed    bool          // latch: leftovers have been compared with the desired pods
 }
 
-// SyncLoop is the loop.
+// SyncLoop dispatches events to the pod workers. Create it with New.
 type SyncLoop struct {
 	handler SyncHandler
 	pings   chan struct{}
 }
 
-// New returns a loop.
+// New returns a loop that handles events once Run is called.
 func New(cfg Config) *SyncLoop {
 	return &SyncLoop{handler: SyncHandler{Config: cfg, announced: make(chan struct{})}, pings: make(chan struct{})}
 }
 
-// Known is closed when every source has been seen, and the workers know the pods of all.
+// Known is closed when every source has been seen and the workers have the pods of all sources.
 func (l *SyncLoop) Known() <-chan struct{} { return l.handler.announced }
 
-// KnowsPods reports whether Known is closed. SeenAllSources says so earlier, when the pods of some
-// sources have been taken and not been handled.
+// KnowsPods reports whether Known is closed. SeenAllSources returns true earlier: when the pods of
+// some sources have been taken but not handled.
 func (l *SyncLoop) KnowsPods() bool {
 	select {
 	case <-l.handler.announced:
@@ -111,7 +109,7 @@ func (l *SyncLoop) KnowsPods() bool {
 	}
 }
 
-// Ping returns once the loop has come by, or an error when ctx is done before.
+// Ping returns nil once the loop has received the ping, or an error if ctx is done first.
 func (l *SyncLoop) Ping(ctx context.Context) error {
 	select {
 	case l.pings <- struct{}{}:
@@ -121,7 +119,7 @@ func (l *SyncLoop) Ping(ctx context.Context) error {
 	}
 }
 
-// Run is syncLoop: it handles events until ctx is done.
+// Run handles events until ctx is done (the kubelet's syncLoop).
 func (l *SyncLoop) Run(ctx context.Context) error {
 	l.handler.knowPods() // without sources there is no event
 	for l.syncLoopIteration(ctx) {
@@ -129,7 +127,7 @@ func (l *SyncLoop) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// syncLoopIteration handles one event; the select is the list of the loop's inputs.
+// syncLoopIteration handles one event. The select lists all inputs of the loop.
 func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	h := &l.handler
 	relisted := h.Relisted
@@ -156,25 +154,25 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		for _, u := range h.Source.Take() {
 			h.dispatch(u)
 		}
-		// Only now: sources count as seen from Take on, and the pods of one must not look unwanted
-		// while another's are handled.
+		// Only after the updates: Take marks sources as seen, and the pods of one source must not
+		// appear undesired while another's are handled.
 		h.knowPods()
 	case <-h.Changed.Wake(): // PLEG
 		changed := h.Changed.Take()
 		h.HandlePodSyncs(h.desired(changed))
 		h.HandlePodCleanups(changed)
-	case <-objects: // ConfigMaps, Secrets, tokens to be renewed
+	case <-objects: // ConfigMaps, Secrets, tokens due for renewal
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
 	case <-probes: // liveness, readiness and startup
 		h.HandlePodSyncs(h.desired(h.Probes.Take()))
-	case <-devices: // health, and plugins that register
+	case <-devices: // device health, plugin registration
 		h.HandlePodSyncs(h.desired(h.Devices.Take()))
 	case <-resized:
 		for _, uid := range h.Resized.Take() {
 			h.Workers.WakePod(uid)
 		}
-	case <-h.Restored: // the runtime is back
-		// Passes that failed meanwhile are tried again, also those of pods that end.
+	case <-h.Restored: // the runtime has recovered
+		// Retry the passes that failed meanwhile, also those of terminating pods.
 		h.Workers.WakeAll()
 	case <-h.Finished.Wake(): // housekeeping
 		h.HandlePodCleanups(h.Finished.Take())
@@ -188,10 +186,10 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 func (h *SyncHandler) dispatch(u pod.PodUpdate) {
 	switch u.Op {
 	case pod.ADD:
-		h.HandlePodAdditions(u.Pods) // without pods: a source was heard for the first time
+		h.HandlePodAdditions(u.Pods) // without pods: the first update of a source
 	case pod.UPDATE:
 		h.HandlePodUpdates(u.Pods)
-	case pod.DELETE: // an update to a spec with a deletionTimestamp, by which the worker ends the pod
+	case pod.DELETE: // an update that sets a deletionTimestamp; the worker terminates the pod
 		h.HandlePodUpdates(u.Pods)
 	case pod.REMOVE:
 		h.HandlePodRemoves(u.Pods)
@@ -211,8 +209,8 @@ func (h *SyncHandler) HandlePodAdditions(pods []*v1.Pod) {
 	}
 }
 
-// set makes the pod a desired one and hands it to its worker. A mirror has none: it is compared
-// with its static pod.
+// set adds the pod to the desired pods and hands it to its worker. A mirror pod has no worker: it
+// is compared with its static pod.
 func (h *SyncHandler) set(p *v1.Pod, t podworkers.SyncPodType) {
 	h.Pods.Set(p)
 	h.noteStatic(p)
@@ -224,24 +222,25 @@ func (h *SyncHandler) set(p *v1.Pod, t podworkers.SyncPodType) {
 	}
 }
 
-// noteStatic notifies status.Mirrors that a static pod or a mirror of this name came, changed or
-// went.
+// noteStatic notifies status.Mirrors that a static or mirror pod of this name was added, changed or
+// removed.
 func (h *SyncHandler) noteStatic(p *v1.Pod) {
 	if h.Static != nil && (pod.IsMirror(p) || pod.IsStatic(p)) {
 		h.Static.Put(pod.FullNameOf(p))
 	}
 }
 
-// HandlePodUpdates hands the new spec to the workers. One with a deletionTimestamp ends the pod.
+// HandlePodUpdates hands the new spec to the workers. A spec with a deletionTimestamp terminates
+// the pod.
 func (h *SyncHandler) HandlePodUpdates(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.set(p, podworkers.SyncPodUpdate)
 	}
 }
 
-// HandlePodRemoves ends pods that their source had and no longer has. Differs from the kubelet,
-// which waits until all sources were seen: there a static pod that is taken away, or changed, while
-// the API server is away goes on until that is back.
+// HandlePodRemoves terminates pods that were removed from their source. Differs from the kubelet,
+// which waits until all sources have been seen: there, a static pod that is removed or changed
+// while the API server is unavailable keeps running until the API server recovers.
 func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.Pods.Remove(p)
@@ -254,11 +253,10 @@ func (h *SyncHandler) HandlePodRemoves(pods []*v1.Pod) {
 	}
 }
 
-// computeKillOptions says how a pod that its source no longer has is to end. The object of a pod
-// that is ending already goes before its time only if somebody deletes it by force, which is to be
-// obeyed at once (Kubernetes documentation, "Termination of Pods"). Any other pod has the time that
-// its spec gives it: that it is gone may also be the doing of an API server whose data was
-// restored.
+// computeKillOptions returns how to terminate a pod that was removed from its source. The API
+// object of a terminating pod disappears early only on a force deletion, which takes effect at once
+// (Kubernetes documentation, "Termination of Pods"). Any other pod gets the grace period of its
+// spec: its object may also be missing because the API server's data was restored.
 func computeKillOptions(p *v1.Pod) *podworkers.KillPodOptions {
 	if p.DeletionTimestamp == nil || pod.SourceOf(p) != pod.APISource {
 		return nil
@@ -267,23 +265,23 @@ func computeKillOptions(p *v1.Pod) *podworkers.KillPodOptions {
 	return &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &atOnce}
 }
 
-// HandlePodReconcile takes over what changed in the API's copy of the status. Mostly these are the
-// agent's own writes, for which the workers make no pass.
+// HandlePodReconcile applies changes of the API's copy of the status. Most of these are the agent's
+// own writes, which cause no pass.
 func (h *SyncHandler) HandlePodReconcile(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.set(p, podworkers.SyncPodReconcile)
 	}
 }
 
-// HandlePodSyncs has workers reconcile their pods again.
+// HandlePodSyncs makes the workers sync their pods again.
 func (h *SyncHandler) HandlePodSyncs(pods []*v1.Pod) {
 	for _, p := range pods {
 		h.Workers.UpdatePod(podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync, Pod: p})
 	}
 }
 
-// desired returns the pods among uids that are wanted. The workers of the others, which end, are
-// woken.
+// desired returns the desired pods among uids. It wakes the workers of the others, which are
+// terminating.
 func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
 	var out []*v1.Pod
 	for _, uid := range uids {
@@ -296,8 +294,8 @@ func (h *SyncHandler) desired(uids []pod.UID) []*v1.Pod {
 	return out
 }
 
-// knowPods ends, once, what earlier agents left of pods that nobody wants any more. It waits until
-// every source has been seen, since before that a pod may only seem unwanted.
+// knowPods marks, once, the desired pods as known and terminates the workers of all other pods. It
+// waits until every source has been seen, since before that a desired pod may appear undesired.
 func (h *SyncHandler) knowPods() {
 	if h.known || !h.Source.SeenAllSources() {
 		return
@@ -305,7 +303,7 @@ func (h *SyncHandler) knowPods() {
 	h.known = true
 	defer func() {
 		close(h.announced)
-		for _, mirror := range h.Pods.Mirrors() { // one without a static pod can go now
+		for _, mirror := range h.Pods.Mirrors() { // now one without a static pod can be deleted
 			h.noteStatic(mirror)
 		}
 	}()
@@ -316,8 +314,8 @@ func (h *SyncHandler) knowPods() {
 	h.Housekeeping.SyncKnownPods(desired)
 }
 
-// endLeftovers ends what the runtime and the disk hold of pods that nobody wants, once it is known
-// what is wanted and what is there.
+// endLeftovers terminates the undesired pods that have state in the runtime or on disk, once both
+// the desired pods and that state are known.
 func (h *SyncHandler) endLeftovers() {
 	h.listed = true
 	for _, s := range h.Leftovers() {
@@ -331,9 +329,9 @@ func (h *SyncHandler) endLeftover(s *pod.Status) {
 	}
 }
 
-// HandlePodCleanups (housekeeping) makes worker and desired pod agree for pods that changed or
-// whose worker is done: a desired pod without a worker gets one, the worker of a pod that nobody
-// wants ends, and so does what the runtime holds of a pod that nobody knows.
+// HandlePodCleanups (housekeeping) reconciles workers and desired pods, for pods that changed or
+// whose worker has finished: it starts a worker for a desired pod without one, terminates the
+// worker of an undesired pod, and terminates a pod in the runtime that has neither.
 func (h *SyncHandler) HandlePodCleanups(uids []pod.UID) {
 	for _, uid := range uids {
 		p, wanted := h.Pods.Get(uid)

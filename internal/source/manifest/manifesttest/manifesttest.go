@@ -1,4 +1,4 @@
-// Package manifesttest has manifests for tests, and ways to their fields.
+// Package manifesttest provides manifests for tests, and access to their fields by path.
 //
 // Owns: nothing.
 // Reads: nothing.
@@ -39,7 +39,7 @@ func Parse[T any](t *testing.T, text string) T {
 	return v
 }
 
-// ReadYAML decodes YAML into values as JSON has them, integers as int64.
+// ReadYAML decodes YAML into generic JSON values, with integers as int64.
 func ReadYAML[T any](t testing.TB, name string, text []byte) T {
 	t.Helper()
 	raw, err := yaml.YAMLToJSONStrict(text)
@@ -97,8 +97,8 @@ func GetField(object any, path string) (any, bool) {
 	return object, true
 }
 
-// SetField sets the field, or removes it if value is nil. It makes the objects on the way, and
-// appends to a list of which the index is the length. It reports whether there was a place for it.
+// SetField sets the field, or removes it if value is nil. It creates missing parents, and appends
+// to a list if the index equals its length. It reports whether the path is valid.
 func SetField(object map[string]any, path string, value any) bool {
 	members := splitPath(path)
 	_, ok := setMember(object, members, value)
