@@ -1,10 +1,11 @@
-// Package action does what probes and lifecycle hooks ask for: httpGet, exec, tcpSocket, grpc and
+// Package action runs the actions of probes and lifecycle hooks: httpGet, exec, tcpSocket, grpc and
 // sleep, one attempt each.
 //
-// Owns: the rules of each kind of action: addresses, headers, redirects, time-outs, and the texts
-// of what came out.
-// Reads: only its arguments; what answers at the addresses, and the runtime's answers to ExecSync.
-// Never: repeats an attempt, counts failures, records an event, decides what follows from a result.
+// Owns: the rules of each type of action: addresses, headers, redirects, timeouts, and the texts of
+// results.
+// Reads: only its arguments; the responses at the addresses, and the runtime's responses to
+// ExecSync.
+// Never: repeats an attempt, counts failures, records an event, acts on a result.
 package action
 
 import (
@@ -23,34 +24,34 @@ import (
 	"berth/internal/pod"
 )
 
-// maxOutput bounds what is read of an answer and kept of an output, in bytes.
+// maxOutput limits how much of a response body or command output is used, in bytes.
 const maxOutput = 10 << 10
 
-// lingerSeconds is SO_LINGER of the sockets, as of the kubelet's: to close one waits so long at
-// most for the peer to take its end. A linger of 0 would keep closed connections from staying in
-// TIME_WAIT, but servers would see each attempt end with a reset.
+// lingerSeconds is SO_LINGER of the sockets, as in the kubelet: closing waits at most that long for
+// the peer. A linger of 0 would keep closed connections out of TIME_WAIT, but servers would see
+// each attempt end with a reset.
 const lingerSeconds = 1
 
-// Executor is what exec actions need of the runtime; *cri.Client provides it.
+// Executor runs commands in containers; *cri.Client implements it.
 type Executor interface {
-	// ExecSync runs a command in a container to its end, at most for the request's timeout in
-	// seconds; 0 is no limit but ctx.
+	// ExecSync runs a command in a container until it exits, at most for the request's timeout in
+	// seconds; with 0 only ctx bounds it.
 	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 }
 
 // Dialer opens a connection, as net.Dialer.DialContext does.
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Config is what Actions need.
+// Config configures Actions.
 type Config struct {
 	CRI Executor
 	// Dial opens the connections of httpGet, tcpSocket and grpc; nil dials with a net.Dialer.
 	Dial Dialer
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 }
 
-// Actions does actions. Its methods are safe for concurrent use.
+// Actions runs actions. Its methods are safe for concurrent use.
 type Actions struct {
 	cri       Executor
 	dial      Dialer
@@ -69,28 +70,27 @@ func New(cfg Config) *Actions {
 	return a
 }
 
-// Target is the incarnation of a container that an action is aimed at.
+// Target is the container incarnation that an action is for.
 type Target struct {
 	// ID is the container that commands run in.
 	ID pod.ContainerID
-	// Container has the ports that an action may name, and the environment that a probe's command
-	// is expanded with.
+	// Container has the ports that an action may name, and the environment for expanding a probe's
+	// command.
 	Container *v1.Container
-	// PodIP is the host of an action that names none; for a pod in the host's network, the node's.
+	// PodIP is the default host of an action; for a pod in the host network, the node's.
 	PodIP string
 }
 
-// Outcome is how an attempt ended.
+// Outcome is the outcome of an attempt.
 type Outcome int
 
-// The outcomes.
 const (
-	// Unknown: the attempt says nothing about the container, for it could not be made or was ended
-	// before its time.
+	// Unknown: the attempt does not indicate the container's state, because it could not be made or
+	// was cancelled.
 	Unknown Outcome = iota
 	Success
 	Failure
-	// Warning is a success that the user should know something about.
+	// Warning is a success that the user should be informed about.
 	Warning
 )
 
@@ -98,7 +98,7 @@ func (o Outcome) String() string {
 	return [...]string{"unknown", "success", "failure", "warning"}[o]
 }
 
-// Result is an outcome and its text: what the container answered, or why it did not.
+// Result is an outcome and its text: the container's response, or the error.
 type Result struct {
 	Outcome Outcome
 	Output  string
@@ -108,8 +108,8 @@ func unknown(err error) Result { return Result{Unknown, err.Error()} }
 
 func failure(err error) Result { return Result{Failure, err.Error()} }
 
-// Probe makes one attempt of the probe, bounded by its timeoutSeconds. It is Unknown when the
-// probe's port has no number, when the runtime fails and when ctx ends.
+// Probe makes one attempt of the probe, bounded by its timeoutSeconds. It is Unknown if the probe's
+// port has no number, if the runtime fails and if ctx is done.
 func (a *Actions) Probe(ctx context.Context, t Target, p *v1.Probe) Result {
 	timeout := time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
 	var r Result
@@ -126,13 +126,13 @@ func (a *Actions) Probe(ctx context.Context, t Target, p *v1.Probe) Result {
 		r = Result{Unknown, fmt.Sprintf("the probe of container %q has none of exec, httpGet, tcpSocket and grpc", t.Container.Name)}
 	}
 	if err := ctx.Err(); err != nil {
-		return unknown(err) // whoever asked does not want to know any more
+		return unknown(err) // the caller has cancelled it
 	}
 	return r
 }
 
-// Hook runs a lifecycle handler to its end; only ctx bounds it. It is Success, Failure, or Warning
-// when a handler that asks for HTTPS was answered in HTTP.
+// Hook runs a lifecycle handler until it completes; only ctx bounds it. It is Success, Failure, or
+// Warning if a handler with scheme HTTPS got an HTTP response.
 func (a *Actions) Hook(ctx context.Context, t Target, h *v1.LifecycleHandler) Result {
 	switch {
 	case h.Exec != nil:
@@ -142,7 +142,7 @@ func (a *Actions) Hook(ctx context.Context, t Target, h *v1.LifecycleHandler) Re
 	case h.Sleep != nil:
 		return a.sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 	case h.TCPSocket != nil:
-		// The field is kept in the API, which says that such handlers fail at runtime.
+		// The API documents that such handlers fail at runtime.
 		return Result{Failure, "a tcpSocket is not supported as a lifecycle handler; use exec, httpGet or sleep"}
 	}
 	return Result{Failure, "the lifecycle handler has none of exec, httpGet and sleep"}
@@ -161,7 +161,7 @@ func (a *Actions) sleep(ctx context.Context, d time.Duration) Result {
 	}
 }
 
-// connect dials and sets how the connection is closed.
+// connect dials and sets the linger time.
 func (a *Actions) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := a.dial(ctx, network, address)
 	if err != nil {
@@ -190,8 +190,8 @@ func (t Target) address(host string, port intstr.IntOrString) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(n)), nil
 }
 
-// port returns the number of a port that is given as a number or as the name of one of the
-// container's ports.
+// port returns the number of a port given as a number or as the name of one of the container's
+// ports.
 func (t Target) port(port intstr.IntOrString) (int, error) {
 	n := port.IntValue() // also of a number that is given as a string
 	if port.Type == intstr.String {

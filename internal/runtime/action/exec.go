@@ -14,9 +14,8 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// execSlack is how much longer than its time-out a command may take to be ended. The runtime also
-// waits for those that hold the command's output open, such as a child that it left in the
-// background, and that for ever.
+// execSlack is how long a timed-out command may take to terminate. The runtime also waits, without
+// limit, for other processes that hold the command's output open, such as a background child.
 const execSlack = 2 * time.Second
 
 func (a *Actions) probeExec(ctx context.Context, t Target, e *v1.ExecAction, timeout time.Duration) Result {
@@ -37,7 +36,7 @@ func (a *Actions) probeExec(ctx context.Context, t Target, e *v1.ExecAction, tim
 	return Result{Success, output(resp)}
 }
 
-// hookExec runs the command as it stands: unlike in a probe's, nothing is expanded in a hook's.
+// hookExec runs the command unchanged: unlike a probe's, a hook's command is not expanded.
 func (a *Actions) hookExec(ctx context.Context, t Target, e *v1.ExecAction) Result {
 	resp, err := a.cri.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: string(t.ID), Cmd: e.Command})
 	switch {
@@ -53,14 +52,14 @@ func (a *Actions) hookExec(ctx context.Context, t Target, e *v1.ExecAction) Resu
 	return Result{Success, output(resp)}
 }
 
-// output returns what a command wrote, cut to what is kept.
+// output returns a command's output, truncated to maxOutput.
 func output(resp *runtimeapi.ExecSyncResponse) string {
 	out := append(resp.Stdout[:len(resp.Stdout):len(resp.Stdout)], resp.Stderr...)
 	return string(out[:min(len(out), maxOutput)])
 }
 
-// expandCommand replaces the variables whose values the spec itself gives; the others are known
-// only inside the container.
+// expandCommand expands variables whose values are in the spec; others are known only inside the
+// container.
 func expandCommand(command []string, env []v1.EnvVar) []string {
 	values := map[string]string{}
 	for i := range env {

@@ -26,16 +26,16 @@ const (
 // "Configure Liveness, Readiness and Startup Probes").
 const maxRedirects = 10
 
-// newTransport returns a transport that keeps nothing between two attempts: each one sees what a
-// new client would see.
+// newTransport returns a transport that reuses nothing between attempts: each one connects like a
+// new client.
 func newTransport(dial Dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:        dial,
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 		ForceAttemptHTTP2:  true, // a server may offer nothing else over TLS
-		// Whether the container answers is asked, not who it is: the API says that certificates are
-		// not verified.
+		// The API documents that certificates are not verified: only the response matters, not the
+		// identity.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		Proxy:           nil,
 	}
@@ -64,9 +64,9 @@ func (a *Actions) probeHTTP(ctx context.Context, t Target, g *v1.HTTPGetAction, 
 	return Result{Success, body}
 }
 
-// hookHTTP asks and ignores what is answered. A handler whose scheme says HTTPS by mistake is asked
-// again in HTTP, as it was before schemes were heeded; what only the right server may see is then
-// left out.
+// hookHTTP sends the request and ignores the response. A handler with scheme HTTPS for an HTTP
+// server is retried over HTTP, for compatibility with versions that ignored the scheme; the
+// Authorization header is then removed.
 func (a *Actions) hookHTTP(ctx context.Context, t Target, g *v1.HTTPGetAction) Result {
 	req, err := newRequest(ctx, t, g, hookAgent)
 	if err != nil {
@@ -103,8 +103,7 @@ func hookResult(err error) Result {
 	return Result{Outcome: Success}
 }
 
-// sameHost follows redirects as long as they stay at the host that was asked, and tells when one
-// was not followed.
+// sameHost follows redirects to the same host, and sets refused if one was not followed.
 func sameHost(refused *bool) func(*http.Request, []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		if req.URL.Hostname() == via[0].URL.Hostname() && len(via) <= maxRedirects {
@@ -115,7 +114,7 @@ func sameHost(refused *bool) func(*http.Request, []*http.Request) error {
 	}
 }
 
-// readBody reads and closes the answer's body, as far as it is wanted.
+// readBody reads at most maxOutput bytes of the response body and closes it.
 func readBody(resp *http.Response) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	if err != nil {
@@ -135,7 +134,7 @@ func newRequest(ctx context.Context, t Target, g *v1.HTTPGetAction, agent string
 		return nil, err
 	}
 	u, err := url.Parse(g.Path)
-	if err != nil { // a path that is no URL is asked for as it stands
+	if err != nil { // a path that is no valid URL is used unchanged
 		u = &url.URL{Path: g.Path}
 	}
 	u.Scheme, u.Host, u.User = "http", address, nil
@@ -163,12 +162,12 @@ func newRequest(ctx context.Context, t Target, g *v1.HTTPGetAction, agent string
 	case !given:
 		req.Header.Set("Accept", "*/*")
 	case len(accept) == 1 && accept[0] == "":
-		req.Header.Del("Accept") // to give it an empty value is to ask for none
+		req.Header.Del("Accept") // an empty value suppresses the header
 	}
 	return req, nil
 }
 
-// kubernetesVersion returns major.minor of the version whose behaviour is offered.
+// kubernetesVersion returns major.minor of the implemented Kubernetes version.
 func kubernetesVersion() string {
 	major, rest, _ := strings.Cut(strings.TrimPrefix(config.KubernetesVersion, "v"), ".")
 	minor, _, _ := strings.Cut(rest, ".")

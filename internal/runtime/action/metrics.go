@@ -7,7 +7,7 @@ import (
 
 type metrics struct{ httpFallbacks, earlySleeps prometheus.Counter }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics creates the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{

@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// probeTCP connects and hangs up.
+// probeTCP opens and closes a connection.
 func (a *Actions) probeTCP(ctx context.Context, t Target, s *v1.TCPSocketAction, timeout time.Duration) Result {
 	address, err := t.address(s.Host, s.Port)
 	if err != nil {
@@ -28,11 +28,11 @@ func (a *Actions) probeTCP(ctx context.Context, t Target, s *v1.TCPSocketAction,
 	if err != nil {
 		return failure(err)
 	}
-	_ = c.Close() // it was open: that is all that was asked
+	_ = c.Close() // an open connection is a success
 	return Result{Outcome: Success}
 }
 
-// probeGRPC asks the health service (GRPC Health Checking Protocol) in plain text.
+// probeGRPC calls the health service (GRPC Health Checking Protocol) without TLS.
 func (a *Actions) probeGRPC(ctx context.Context, t Target, g *v1.GRPCAction, timeout time.Duration) Result {
 	if t.PodIP == "" {
 		return Result{Unknown, fmt.Sprintf("container %q: the pod has no IP address yet", t.Container.Name)}

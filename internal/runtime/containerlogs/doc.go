@@ -1,14 +1,14 @@
-// Package containerlogs is containerLogManager: it keeps the logs of containers within their limits
-// (containerLogMaxSize, containerLogMaxFiles).
+// Package containerlogs is the kubelet's containerLogManager: it enforces the limits of container
+// logs (containerLogMaxSize, containerLogMaxFiles).
 //
-//	a write to a log at rest ──► looks, timed by how fast it grows ──► rename, have the runtime begin the next file, remove the oldest ──► calm: compress
+//	first write to an idle log ──► inspect, timed by its growth rate ──► rename, reopen by the runtime, remove the oldest ──► idle: compress
 //
-// A log that nobody writes to costs nothing: inotify tells of the first write, and is asked again
-// when the log has stopped to grow.
+// An idle log costs nothing: inotify reports the first write, and is armed again when the log has
+// stopped growing.
 //
 // Owns: the names and the number of the files that a log is rotated into, their compression and
-// their end while their container exists.
-// Reads: observations of pods, for which containers run or have exited; sizes of their logs.
-// Never: follows a link, touches the log of another incarnation, or waits for one container's
-// runtime call before it looks at others.
+// their removal while their container exists.
+// Reads: observed pod states, for running and exited containers; sizes of their logs.
+// Never: follows a link, touches the log of another incarnation, or blocks other containers' logs
+// on one container's runtime call.
 package containerlogs

@@ -16,14 +16,13 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// isUnfinished reports whether the file is one that was being written beside the log when its
-// writer was cut off.
+// isUnfinished reports whether the file is a remainder of an interrupted rewrite of a rotated file.
 func isUnfinished(log, name string) bool {
 	return strings.HasPrefix(name, log+".") && strings.HasSuffix(name, logs.UnfinishedSuffix)
 }
 
-// folder is the open folder of a container's logs. What a container may have put there instead of a
-// file, is left alone.
+// folder is the open directory of a container's logs. Entries other than regular files, which a
+// container may have created, are ignored.
 type folder struct {
 	dir *os.File
 	log string // the name of the log in it
@@ -63,7 +62,7 @@ func (f *folder) read() (contents, error) {
 	return sortContents(f.log, files), nil
 }
 
-// rename gives a file a name that nothing has yet; else the error is EEXIST.
+// rename renames a file to a name that does not exist; otherwise the error is EEXIST.
 func (f *folder) rename(from, to string) error {
 	if err := unix.Renameat2(f.fd(), from, f.fd(), to, unix.RENAME_NOREPLACE); err != nil {
 		return &os.LinkError{Op: "rename", Old: f.path(from), New: f.path(to), Err: err}
@@ -73,7 +72,7 @@ func (f *folder) rename(from, to string) error {
 
 func (f *folder) path(name string) string { return filepath.Join(f.dir.Name(), name) }
 
-// remove removes files; one that is gone is no error.
+// remove removes files; a missing one is not an error.
 func (f *folder) remove(names ...string) error {
 	var errs []error
 	for _, name := range names {
@@ -84,7 +83,6 @@ func (f *folder) remove(names ...string) error {
 	return errors.Join(errs...)
 }
 
-// open opens a regular file.
 func (f *folder) open(name string, flags int, mode uint32) (*os.File, error) {
 	fd, err := unix.Openat(f.fd(), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, mode)
 	if err != nil {
@@ -97,7 +95,7 @@ func (f *folder) open(name string, flags int, mode uint32) (*os.File, error) {
 	return file, nil
 }
 
-// create makes the file that is written, unless the writer has made it already.
+// create creates the live log file, unless the writer has created it already.
 func (f *folder) create() error {
 	file, err := f.open(f.log, unix.O_WRONLY|unix.O_CREAT, 0o640)
 	if err != nil {
@@ -106,8 +104,7 @@ func (f *folder) create() error {
 	return file.Close()
 }
 
-// empty takes away what is in the file that is written. Runtimes append to it, so that it goes on
-// at its beginning.
+// empty truncates the live log file. Runtimes append to it, so writing continues at its beginning.
 func (f *folder) empty() error {
 	file, err := f.open(f.log, unix.O_WRONLY, 0)
 	if err != nil {
@@ -116,7 +113,7 @@ func (f *folder) empty() error {
 	return errors.Join(file.Truncate(0), file.Close())
 }
 
-// compress makes a part a compressed one.
+// compress replaces a part by a compressed one.
 func (f *folder) compress(ctx context.Context, part file) error {
 	to := part.part
 	to.Compressed = true
@@ -129,8 +126,7 @@ func (f *folder) compress(ctx context.Context, part file) error {
 	})
 }
 
-// cut takes away all of a file that nobody writes to but whole lines at its end, of so many bytes
-// at most.
+// cut removes all of a file without writer except whole lines at its end, at most keep bytes.
 func (f *folder) cut(ctx context.Context, name string, keep int64) error {
 	return f.rewrite(name, name, func(w io.Writer, from *os.File) error {
 		if _, err := from.Seek(-keep, io.SeekEnd); err != nil {
@@ -148,12 +144,12 @@ func (f *folder) cut(ctx context.Context, name string, keep int64) error {
 	})
 }
 
-// copyBuffer is in how large pieces files are written: each wakes those who watch the folder.
+// copyBuffer is the write size: each write wakes the watchers of the directory.
 const copyBuffer = 256 << 10
 
-// rewrite puts what copy makes of a file under another name, or the same, and takes the file away.
-// It has the mode of the file, and the time of its last write, by which readers know it again
-// (package logs).
+// rewrite writes the output of copy to another name, or the same, and removes the source. The
+// target gets the source's mode, and its modification time, by which readers identify it (package
+// logs).
 func (f *folder) rewrite(from, to string, copy func(w io.Writer, from *os.File) error) (err error) {
 	source, err := f.open(from, unix.O_RDONLY, 0)
 	if err != nil {
@@ -190,7 +186,7 @@ func (f *folder) rewrite(from, to string, copy func(w io.Writer, from *os.File) 
 	}
 	if err := errors.Join(
 		unix.Fchmod(int(target.Fd()), st.Mode&0o7777), unix.Fchown(int(target.Fd()), int(st.Uid), int(st.Gid)),
-		target.Sync(), // a power cut must not leave an empty file in place of a whole one
+		target.Sync(), // a power failure must not leave an empty file in place of a whole one
 		unix.UtimesNanoAt(f.fd(), unfinished, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW),
 	); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// containerLog is the log of one incarnation of a container.
+// containerLog is the log of one container incarnation.
 type containerLog struct {
 	subject   journal.Subject
 	container string
@@ -23,25 +23,25 @@ type containerLog struct {
 	followsPath bool
 	exited      bool
 
-	// inspectAt is when its size is looked at, the zero time for when it is written to. tidyAt is
-	// when it is tidied, the zero time for never.
+	// inspectAt is the time of the next inspection of its size, zero for at the next write. tidyAt
+	// is the time of the next tidying, zero for never.
 	inspectAt, tidyAt time.Time
-	// What the last look has shown; rate in bytes a second.
+	// Results of the last inspection; rate in bytes per second.
 	inspectedAt time.Time
 	size        int64
 	rate        float64
-	watched     bool // the next write will be told, as watch
+	watched     bool // the next write will be reported, as watch
 	watch       int
 
-	due      bool // it is to be rotated
+	due      bool // rotation is due
 	rotating bool
 	tidying  bool
-	cancel   func() // ends the tidying
+	cancel   func() // cancels the tidying
 
 	renamed    bool // job.renamed
 	failures   int
-	strange    bool      // told that it cannot be looked at
-	recordedAt time.Time // of a rotation
+	strange    bool      // logged that it cannot be inspected
+	recordedAt time.Time // time of the last rotation in the journal
 }
 
 func newContainerLog(s *pod.Status, c *pod.ContainerStatus) *containerLog {
@@ -55,7 +55,7 @@ func (l *containerLog) job() job {
 	return job{uid: l.subject.UID, id: l.id, path: l.path, followsPath: l.followsPath, runs: !l.exited, renamed: l.renamed, failures: l.failures}
 }
 
-// next is the next time after now at which there is something to do for the log.
+// next returns the next time after now at which the log needs an action.
 func (l *containerLog) next(now time.Time) (next time.Time) {
 	if l.rotating {
 		return next
@@ -85,8 +85,8 @@ func (l *containerLog) measure(file *os.File, now time.Time) (changed bool, err 
 	return changed, nil
 }
 
-// inspect reads the size of a log and decides: it is due, or is looked at again at a time, or with
-// the next write.
+// inspect reads the size of a log and decides: it is due, or inspected again at a time or at the
+// next write.
 func (m *Manager) inspect(l *containerLog, now time.Time) {
 	l.inspectAt = time.Time{}
 	if l.renamed {
@@ -95,7 +95,7 @@ func (m *Manager) inspect(l *containerLog, now time.Time) {
 	}
 	file, err := logs.FilesOf(l.path).OpenFile(l.path, unix.O_PATH, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		l.due = true // the runtime is to make one
+		l.due = true // the runtime must create it
 		return
 	}
 	if err == nil {
@@ -105,7 +105,7 @@ func (m *Manager) inspect(l *containerLog, now time.Time) {
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, unix.ELOOP) { // a link is Docker's, which rotates by itself
+	if !errors.Is(err, unix.ELOOP) { // a link is Docker's, which rotates its logs itself
 		l.inspectAt = now.Add(m.Interval)
 	}
 	if !l.strange {
@@ -114,7 +114,6 @@ func (m *Manager) inspect(l *containerLog, now time.Time) {
 	l.strange = true
 }
 
-// inspectOpen is inspect for the open log.
 func (m *Manager) inspectOpen(l *containerLog, file *os.File, now time.Time) error {
 	isFirst := l.inspectedAt.IsZero()
 	changed, err := l.measure(file, now)
@@ -135,7 +134,7 @@ func (m *Manager) inspectOpen(l *containerLog, file *os.File, now time.Time) err
 	return nil
 }
 
-// watch asks for the next write to the open log.
+// watch arms the watch for the next write to the open log.
 func (m *Manager) watch(l *containerLog, file *os.File) {
 	if m.writes == nil {
 		return

@@ -15,42 +15,42 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Runtime is what writes the logs; *cri.Client is one.
+// Runtime reopens container logs; *cri.Client implements it.
 type Runtime interface {
-	// ReopenContainerLog has the log written to a new file at its path.
+	// ReopenContainerLog makes the runtime write the log to a new file at its path.
 	ReopenContainerLog(ctx context.Context, id pod.ContainerID) error
 }
 
-// Writes tells of the next write to a file; *inotify.Once does.
+// Writes reports the next write to a file; *inotify.Once implements it.
 type Writes interface {
 	Watch(file *os.File) (id int, err error)
 	Forget(id int) error
-	// Written tells which watches saw a write, once each, or inotify.Overflow.
+	// Written reports the watches that saw a write, once each, or inotify.Overflow.
 	Written() <-chan int
 	Close() error
 }
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
 	Limits
 	Runtime Runtime
-	// Changed gets every pod whose observation changed; Newest returns that.
+	// Changed receives every pod whose observed state changed; Newest returns that state.
 	Changed *pod.Inbox[pod.UID]
 	Newest  func(uid pod.UID) (*pod.Status, bool)
-	// Watch opens what tells of writes. Where there is none, logs are looked at in each interval.
+	// Watch opens a Writes. If it fails, logs are inspected at each interval.
 	Watch   func() (Writes, error)
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
 
-// Manager keeps logs within their limits.
+// Manager enforces the limits of logs.
 type Manager struct {
 	Config
 
-	// All of these are Run's.
+	// All of these belong to Run's goroutine.
 	began    time.Time
-	writes   Writes // nil where there is no inotify
-	blind    bool   // told that logs cannot be watched
+	writes   Writes // nil without inotify
+	blind    bool   // logged that logs cannot be watched
 	logs     map[pod.ContainerID]*containerLog
 	watches  map[int]*containerLog
 	rotating int
@@ -59,7 +59,7 @@ type Manager struct {
 	workers  sync.WaitGroup
 }
 
-// result is the end of a job.
+// result is the result of a job.
 type result struct {
 	log      *containerLog
 	rotation bool // or tidying
@@ -71,7 +71,7 @@ func New(cfg Config) *Manager {
 	return &Manager{Config: cfg, logs: map[pod.ContainerID]*containerLog{}, watches: map[int]*containerLog{}, results: make(chan result)}
 }
 
-// Run keeps logs within their limits until ctx is done.
+// Run enforces the limits of logs until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
 	m.began = time.Now()
 	var written <-chan int
@@ -109,7 +109,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// finish waits for the workers: a log that was renamed is to be written to again.
+// finish waits for the workers: a renamed log must be reopened.
 func (m *Manager) finish() {
 	for _, l := range m.logs {
 		l.cancel()
@@ -122,7 +122,7 @@ func (m *Manager) finish() {
 	}
 }
 
-// follow takes note of what runs of a pod, and what has exited.
+// follow updates the logs of a pod's running and exited containers.
 func (m *Manager) follow(uid pod.UID) {
 	s, ok := m.Newest(uid)
 	if !ok {
@@ -140,7 +140,7 @@ func (m *Manager) follow(uid pod.UID) {
 		if !known {
 			l = newContainerLog(s, c)
 			m.logs[c.ID] = l
-			if runs && c.StartedAt.Before(m.began) { // an earlier agent may have been cut off
+			if runs && c.StartedAt.Before(m.began) { // an earlier agent may have been interrupted
 				l.tidyAt = m.began.Add(m.Interval)
 			}
 			l.inspectAt = m.began
@@ -160,7 +160,7 @@ func (m *Manager) follow(uid pod.UID) {
 	}
 }
 
-// forget gives up the watch of a log.
+// forget removes the watch of a log.
 func (m *Manager) forget(l *containerLog) {
 	if !l.watched {
 		return
@@ -171,7 +171,7 @@ func (m *Manager) forget(l *containerLog) {
 	m.unwatch(l)
 }
 
-// unwatch notes that a log is not watched any more.
+// unwatch records that a log is not watched any more.
 func (m *Manager) unwatch(l *containerLog) {
 	if l.watched {
 		delete(m.watches, l.watch)
@@ -179,7 +179,7 @@ func (m *Manager) unwatch(l *containerLog) {
 	}
 }
 
-// written is told that somebody writes to a log.
+// written handles a write event of a watch.
 func (m *Manager) written(id int) {
 	if id == inotify.Overflow {
 		for _, l := range m.watches {
@@ -189,24 +189,23 @@ func (m *Manager) written(id int) {
 	}
 	l, ok := m.watches[id]
 	if !ok {
-		return // it was given up meanwhile
+		return // the watch was removed meanwhile
 	}
 	m.unwatch(l)
-	if l.inspectAt.IsZero() { // it was at rest until now: how fast it grows shows soon
+	if l.inspectAt.IsZero() { // it was idle until now: its growth rate is unknown
 		l.inspectedAt = time.Now()
 		l.inspectAt = onGrid(l.inspectedAt.Add(shortestLook))
 	}
 }
 
-// onGrid moves a time to the end of the twentieth of a second that it is in: many logs are looked
-// at with one wake-up.
+// onGrid rounds a time up to the next twentieth of a second, to inspect many logs per wake-up.
 func onGrid(t time.Time) time.Time {
 	const grid = time.Second / 20
 	return t.Add(grid - 1).Truncate(grid)
 }
 
-// act looks at logs whose time has come, and gives to workers what there is to do. It returns when
-// it is to be called again at the latest, the zero time for never.
+// act inspects logs that are due, and starts jobs. It returns the time of its next call at the
+// latest, zero for never.
 func (m *Manager) act(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	for _, l := range m.logs {
@@ -216,7 +215,7 @@ func (m *Manager) act(ctx context.Context) (next time.Time) {
 		switch {
 		case l.rotating:
 		case l.due && l.tidying:
-			l.cancel() // its end comes back here
+			l.cancel() // its result triggers another act
 		case l.due:
 			if m.rotating < m.Workers {
 				m.startRotating(ctx, l)
@@ -247,14 +246,14 @@ func (m *Manager) startTidying(ctx context.Context, l *containerLog) {
 	m.workers.Go(func() { m.results <- result{l, false, m.tidy(ctx, j)} })
 }
 
-// finished is told of the end of a job.
+// finished handles the result of a job.
 func (m *Manager) finished(r *result) {
 	l, now := r.log, time.Now()
 	if !r.rotation {
 		m.tidying--
 		l.cancel()
 		l.tidying = false
-		if r.err != nil && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, fs.ErrNotExist) { // the folder goes with its pod
+		if r.err != nil && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, fs.ErrNotExist) { // the directory is removed with its pod
 			m.note(l, "the rotated files of the log stay as they are", "", r.err)
 		}
 		return
@@ -277,7 +276,7 @@ func (m *Manager) finished(r *result) {
 	}
 }
 
-// tellEvery is how often a log that is rotated again and again is told of.
+// tellEvery is the minimum interval between journal entries on a log that is rotated repeatedly.
 const tellEvery = 10 * time.Minute
 
 func (m *Manager) recordRotated(l *containerLog, now time.Time) {
@@ -288,8 +287,8 @@ func (m *Manager) recordRotated(l *containerLog, now time.Time) {
 	m.note(l, "rotate the log", fmt.Sprintf("it has reached containerLogMaxSize, %d bytes; the last %d files are kept", m.MaxSize, m.MaxFiles), nil)
 }
 
-// recordFailure tells of the second failure in a row: the first may be that the container has
-// exited a moment ago.
+// recordFailure records the second consecutive failure: the first may be due to a container that
+// has just exited.
 func (m *Manager) recordFailure(l *containerLog, r *result) {
 	switch {
 	case r.emptied:

@@ -9,32 +9,30 @@ import (
 )
 
 const (
-	// shortestLook is the least time between two looks at one log, and so between two rotations of
-	// it.
+	// shortestLook is the minimum time between two inspections of one log, and so between two
+	// rotations.
 	shortestLook = 100 * time.Millisecond
-	// presumedRate is how fast a log is presumed to grow at least, in bytes a second: one that was
-	// slow may become fast at any moment.
+	// presumedRate is the minimum assumed growth rate in bytes per second: a slow log may become
+	// fast at any time.
 	presumedRate = 10 << 20
 )
 
-// Limits bound the log of each incarnation of a container.
+// Limits limits the log of each container incarnation.
 type Limits struct {
-	// MaxSize is the size in bytes from which on a log is rotated (containerLogMaxSize), not
-	// negative.
+	// MaxSize is the size in bytes at which a log is rotated (containerLogMaxSize), not negative.
 	MaxSize int64
-	// MaxFiles is how many files there are at most, the one that is written included
-	// (containerLogMaxFiles).
+	// MaxFiles is the maximum number of files, including the live one (containerLogMaxFiles).
 	MaxFiles int
-	// Workers is how many logs are rotated at a time, and how many are compressed
+	// Workers is the number of concurrent rotations, and of concurrent compressions
 	// (containerLogMaxWorkers).
 	Workers int
-	// Interval is the longest time between two looks at a log that is written to, and how long a
-	// log goes without a rotation until its parts are compressed (containerLogMonitorInterval).
+	// Interval is the longest time between two inspections of a growing log, and the time without
+	// rotation after which its parts are compressed (containerLogMonitorInterval).
 	Interval time.Duration
 }
 
-// total is how many bytes the rotated files of a log take together at most, and the log of a
-// container that has exited.
+// total is the limit in bytes of the rotated files of a log together, and of all files of an exited
+// container's log.
 func (l Limits) total() int64 {
 	if l.MaxSize > math.MaxInt64/int64(l.MaxFiles) {
 		return math.MaxInt64
@@ -42,8 +40,8 @@ func (l Limits) total() int64 {
 	return l.MaxSize * int64(l.MaxFiles)
 }
 
-// nextLook returns how long a log of that size, which grows at that rate, is left alone: it will
-// not have reached its limit by then.
+// nextLook returns the time until the next inspection of a log of that size and growth rate: it
+// will not have reached its limit by then.
 func nextLook(size int64, rate float64, l Limits) time.Duration {
 	seconds := float64(l.MaxSize-size) / max(presumedRate, 2*rate)
 	longest := max(shortestLook, l.Interval)
@@ -62,9 +60,9 @@ type file struct {
 
 // contents are the files of a log.
 type contents struct {
-	live   *file    // nil when there is none
-	parts  []file   // rotated, oldest first, none twice
-	debris []string // of an agent that was cut off
+	live   *file    // nil if there is none
+	parts  []file   // rotated, oldest first, without duplicates
+	debris []string // of an interrupted agent
 }
 
 // newest is the stamp of the last rotation.
@@ -75,9 +73,8 @@ func (c *contents) newest() logs.Stamp {
 	return logs.Stamp{}
 }
 
-// computeRemoved returns which files, of some that are ordered from the oldest to the newest, have
-// to go so that no more than most are left, with no more than total bytes. The newest one always
-// stays.
+// computeRemoved returns which of the files, ordered from the oldest to the newest, must be removed
+// so that at most most files and total bytes remain. The newest one always remains.
 func computeRemoved(files []file, most int, total int64) []file {
 	var kept int
 	var bytes int64
@@ -90,8 +87,7 @@ func computeRemoved(files []file, most int, total int64) []file {
 	return nil
 }
 
-// computeCompressed returns the parts that are to be compressed: all but the newest, which is the
-// one most read.
+// computeCompressed returns the parts to be compressed: all except the newest, which is read most.
 func computeCompressed(parts []file) []file {
 	var out []file
 	for i := range parts {
@@ -102,7 +98,7 @@ func computeCompressed(parts []file) []file {
 	return out
 }
 
-// sortContents tells the files of a log by their names.
+// sortContents classifies the files of a log by name.
 func sortContents(log string, files []file) contents {
 	var c contents
 	byStamp := map[logs.Stamp]file{}
@@ -115,7 +111,7 @@ func sortContents(log string, files []file) contents {
 		case ok:
 			f.part = p
 			other, twice := byStamp[p.Stamp]
-			if twice && p.Compressed { // it appears under this name when it is whole
+			if twice && p.Compressed { // it has this name only when it is complete
 				f, other = other, f
 			}
 			if twice {

@@ -14,38 +14,37 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// patience is how many times in a row a log may fail to be rotated before it is emptied for its
-// size.
+// patience is the number of consecutive failures after which a log that cannot be rotated is
+// emptied.
 const patience = 3
 
-// job is what a worker does with one log.
+// job is a worker's task for one log.
 type job struct {
 	uid  pod.UID
 	id   pod.ContainerID
 	path string
-	// followsPath says that the writer opens the path again before each write.
+	// followsPath: the writer opens the path again before each write.
 	followsPath bool
-	// runs says that the container writes to the log.
+	// runs: the container writes to the log.
 	runs bool
-	// renamed says that the log was renamed before, and the runtime has not begun the next file for
-	// certain.
+	// renamed: the log was renamed before, and it is unknown whether the runtime has reopened it.
 	renamed bool
-	// failures is how often in a row this has failed.
+	// failures is the number of consecutive failures.
 	failures int
 }
 
-// outcome is what became of a job.
+// outcome is the outcome of a job.
 type outcome struct {
 	err error
-	// rotated says that there is one more part.
+	// rotated: there is one more part.
 	rotated bool
 	// renamed is job.renamed for the next try.
 	renamed bool
-	// emptied says that what was in the log is lost.
+	// emptied: the content of the log is lost.
 	emptied bool
 }
 
-// rotate renames the log and has the runtime begin the next file.
+// rotate renames the log and makes the runtime reopen it.
 func (m *Manager) rotate(ctx context.Context, j job) outcome {
 	f, err := openFolder(j.path)
 	if err != nil {
@@ -66,7 +65,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 	if err != nil {
 		return outcome{err: err}
 	}
-	if c.live == nil { // an agent was cut off after the renaming, or somebody has removed the file
+	if c.live == nil { // an agent was interrupted after the rename, or the file was removed
 		return outcome{err: m.remake(ctx, f, j)}
 	}
 	part := logs.Part{Stamp: c.newest().Next(time.Now())}.Name(f.log)
@@ -78,7 +77,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 		return outcome{err: m.prune(f, j), rotated: true}
 	}
 	switch undone := f.rename(part, f.log); {
-	case errors.Is(undone, unix.EEXIST): // the next file is there: the answer is lost, and may still have been yes
+	case errors.Is(undone, unix.EEXIST): // the runtime has reopened it or may still do so: the response is lost
 		return outcome{err: err, renamed: true}
 	case undone != nil:
 		return outcome{err: errors.Join(err, undone), renamed: true}
@@ -92,7 +91,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 	return outcome{err: errors.Join(err, f.empty()), emptied: true}
 }
 
-// remake has the runtime make a log that is missing.
+// remake makes the runtime create a missing log.
 func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
 	if err := m.reopen(ctx, f, j); err != nil {
 		return err
@@ -104,8 +103,8 @@ func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
 	return err
 }
 
-// reopen has the runtime write to a new file, or makes that file for a writer that follows the
-// path. The call is not cut off by the agent's end, which would leave it unknown whether it does.
+// reopen makes the runtime write to a new file, or creates that file for a writer that follows the
+// path. The call is not cancelled when the agent stops, which would leave its effect unknown.
 func (m *Manager) reopen(ctx context.Context, f *folder, j job) error {
 	if j.followsPath {
 		return f.create()
@@ -115,11 +114,10 @@ func (m *Manager) reopen(ctx context.Context, f *folder, j job) error {
 	return m.Runtime.ReopenContainerLog(cri.WithPod(ctx, j.uid), j.id)
 }
 
-// reopenLimit bounds one call, so that a container that the runtime is stuck with holds up the logs
-// of others for no longer.
+// reopenLimit is the timeout of one call: a stuck container delays the logs of others no longer.
 const reopenLimit = 10 * time.Second
 
-// prune removes what is too much of a log.
+// prune removes files above the limits.
 func (m *Manager) prune(f *folder, j job) error {
 	c, err := f.read()
 	if err != nil {
@@ -132,8 +130,8 @@ func (m *Manager) prune(f *folder, j job) error {
 	return err
 }
 
-// bounded returns the files that are bounded together, and how. That which is written has its own
-// bound.
+// bounded returns the files that are limited together, and the limits. The live file of a running
+// container has its own limit.
 func (m *Manager) bounded(c *contents, j job) (files []file, most int, total int64) {
 	if j.runs || c.live == nil {
 		return c.parts, m.MaxFiles - 1, m.total()
@@ -141,11 +139,11 @@ func (m *Manager) bounded(c *contents, j job) (files []file, most int, total int
 	return append(c.parts, *c.live), m.MaxFiles, m.total()
 }
 
-// tidy compresses the parts of a log, and cuts what has outgrown all limits before it could be
-// rotated.
+// tidy compresses the parts of a log, and cuts a file that has outgrown all limits before it could
+// be rotated.
 //
-// Differs from the kubelet: it compresses what the last rotation has left just before the next, and
-// never looks at the log of a container that has exited.
+// Differs from the kubelet: it compresses the parts of the last rotation just before the next one,
+// and never inspects the log of an exited container.
 func (m *Manager) tidy(ctx context.Context, j job) outcome {
 	f, err := openFolder(j.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,8 +17,8 @@ import (
 	"berth/internal/record/span"
 )
 
-// calls is what every call goes through: it gets its deadline, is traced and counted, and is known
-// while it is under way.
+// calls intercepts every call: it sets the deadline, traces and counts the call, and tracks it
+// while it is active.
 type calls struct {
 	timeout time.Duration // of an ordinary call
 	metrics *metrics
@@ -27,7 +27,7 @@ type calls struct {
 	underWay map[*call]bool // guarded by mu; those for pods
 }
 
-// intercept returns what each call of a server goes through; errors call the server so.
+// intercept returns the interceptor for the calls to a server; server is its name in errors.
 func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		op := method[strings.LastIndexByte(method, '/')+1:]
@@ -57,32 +57,32 @@ func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
 type Wait struct {
 	// Call is the name of the call, such as "CreateContainer".
 	Call string
-	// Container is the one that it is about, "" for a call about the pod.
+	// Container is the container of the call, "" for a call about the pod.
 	Container string
-	// Since is when an answer could be expected: when the call was made, or when the time was over
-	// that the call itself asks for, as a grace period.
+	// Since is when a response was first expected: the start of the call, plus the time that the
+	// request asks for, such as a grace period.
 	Since time.Time
-	// Until is when the answer is given up.
+	// Until is the call's deadline.
 	Until time.Time
 }
 
-// call is a call for a pod that is under way.
+// call is an active call for a pod.
 type call struct {
 	Wait
 	uid pod.UID
-	id  string // of the container, "" when it is to be made
+	id  string // of the container, "" if it is being created
 }
 
-// podKey carries the pod that calls are made for.
+// podKey is the context key of the pod that calls are made for.
 type podKey struct{}
 
-// WithPod returns a context whose calls are made for the pod, so that Waits knows of them.
+// WithPod returns a context whose calls are made for the pod and reported by Waits.
 func WithPod(ctx context.Context, uid pod.UID) context.Context {
 	return context.WithValue(ctx, podKey{}, uid)
 }
 
-// begin records a call, if it is for a pod and has a deadline; an answer is due at since. The
-// returned function ends the record.
+// begin tracks a call, if it is for a pod and has a deadline; a response is expected at since. The
+// returned function removes it.
 func (c *calls) begin(ctx context.Context, op string, since time.Time, req any) (end func()) {
 	uid, known := ctx.Value(podKey{}).(pod.UID)
 	until, limited := ctx.Deadline()
@@ -106,8 +106,8 @@ func (c *calls) begin(ctx context.Context, op string, since time.Time, req any) 
 	}
 }
 
-// Waits returns the calls for a pod that the runtime has not answered, the oldest first. Containers
-// have the names that the pod's newest observation gives them.
+// Waits returns the calls for a pod that the runtime has not answered, the oldest first. Container
+// names are taken from observed.
 func (c *calls) Waits(observed *pod.Status) []Wait {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"berth/internal/pod"
 )
 
-// apiVersion is what the agent sends in Version and demands of the answer.
+// apiVersion is the version in Version requests that the response must match.
 const apiVersion = "0.1.0"
 
-// Version returns the runtime's name and version, and refuses a runtime of another CRI version.
+// Version returns the runtime's name and version, and fails for a different CRI version.
 func (c *Client) Version(ctx context.Context) (*runtimeapi.VersionResponse, error) {
 	r, err := c.runtime.Version(ctx, &runtimeapi.VersionRequest{Version: apiVersion})
 	if err != nil {
@@ -33,10 +33,9 @@ func (c *Client) Status(ctx context.Context) (*runtimeapi.StatusResponse, error)
 	return c.runtime.Status(ctx, &runtimeapi.StatusRequest{})
 }
 
-// LogWriters returns the names of the handlers whose containers have their logs written by what
-// runs them, at the path that LogPathAnnotation says: those that are configured to be told of this
-// annotation; "" is that of sandboxes that name none. A runtime that tells no configuration as
-// containerd does has none.
+// LogWriters returns the names of the handlers whose shims write container logs, at the path in
+// LogPathAnnotation: those that are configured to receive this annotation; "" is the default
+// handler. It returns none for a runtime that does not report its configuration as containerd does.
 func (c *Client) LogWriters(ctx context.Context) ([]string, error) {
 	r, err := c.runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
@@ -45,7 +44,7 @@ func (c *Client) LogWriters(ctx context.Context) ([]string, error) {
 	return logWriters(r.GetInfo()["config"]), nil
 }
 
-// logWriters reads the names out of containerd's configuration, sorted.
+// logWriters extracts the names from containerd's configuration, sorted.
 func logWriters(text string) []string {
 	var config struct {
 		Containerd struct {
@@ -54,7 +53,7 @@ func logWriters(text string) []string {
 		}
 	}
 	if err := json.Unmarshal([]byte(text), &config); err != nil {
-		return nil // its form is the runtime's own
+		return nil // the format is runtime-specific
 	}
 	var names []string
 	for name, handler := range config.Containerd.Runtimes {
@@ -69,7 +68,7 @@ func logWriters(text string) []string {
 	return names
 }
 
-// CgroupDriver returns the driver that the runtime uses; ErrUnimplemented when it does not say.
+// CgroupDriver returns the runtime's cgroup driver; ErrUnimplemented if it is not reported.
 func (c *Client) CgroupDriver(ctx context.Context) (runtimeapi.CgroupDriver, error) {
 	r, err := c.runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
 	if err != nil {
@@ -78,8 +77,8 @@ func (c *Client) CgroupDriver(ctx context.Context) (runtimeapi.CgroupDriver, err
 	return r.GetLinux().GetCgroupDriver(), nil
 }
 
-// UpdatePodCIDR tells the runtime the ranges of the pods' addresses, with commas between them: what
-// makes its network of them.
+// UpdatePodCIDR passes the comma-separated pod CIDRs to the runtime, which may configure its
+// network from them.
 func (c *Client) UpdatePodCIDR(ctx context.Context, podCIDR string) error {
 	_, err := c.runtime.UpdateRuntimeConfig(ctx, &runtimeapi.UpdateRuntimeConfigRequest{
 		RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: podCIDR}},
@@ -96,8 +95,8 @@ func (c *Client) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxCo
 	return pod.SandboxID(r.PodSandboxId), nil
 }
 
-// StopPodSandbox ends the sandbox and takes its network down. Idempotent; a sandbox that is not
-// there is stopped.
+// StopPodSandbox stops the sandbox and tears its network down. Idempotent; succeeds if the sandbox
+// does not exist.
 func (c *Client) StopPodSandbox(ctx context.Context, id pod.SandboxID) error {
 	_, err := c.runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: string(id)})
 	return ignoreNotFound(err)
@@ -109,7 +108,6 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id pod.SandboxID) error {
 	return ignoreNotFound(err)
 }
 
-// PodSandboxStatus returns the sandbox's status.
 func (c *Client) PodSandboxStatus(ctx context.Context, id pod.SandboxID) (*runtimeapi.PodSandboxStatus, error) {
 	r, err := c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(id)})
 	if err != nil {
@@ -118,9 +116,9 @@ func (c *Client) PodSandboxStatus(ctx context.Context, id pod.SandboxID) (*runti
 	return r.Status, nil
 }
 
-// NetworkNamespace returns the file of the sandbox's network namespace, "" if the runtime does not
-// say. CRI has no field for it: containerd and CRI-O give the sandbox's OCI spec in the verbose
-// part of its status.
+// NetworkNamespace returns the file of the sandbox's network namespace, "" if it is not reported.
+// CRI has no field for it: containerd and CRI-O include the sandbox's OCI spec in the verbose
+// status.
 func (c *Client) NetworkNamespace(ctx context.Context, id pod.SandboxID) (path string, err error) {
 	r, err := c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: string(id), Verbose: true})
 	if err != nil {
@@ -129,7 +127,7 @@ func (c *Client) NetworkNamespace(ctx context.Context, id pod.SandboxID) (path s
 	return networkNamespaceOf(r.Info["info"]), nil
 }
 
-// networkNamespaceOf reads the verbose part of a sandbox's status; another form says nothing.
+// networkNamespaceOf parses the verbose status of a sandbox; it returns "" for unknown formats.
 func networkNamespaceOf(text string) string {
 	var v struct {
 		RuntimeSpec struct {
@@ -164,17 +162,17 @@ func (c *Client) StartContainer(ctx context.Context, id pod.ContainerID) error {
 	return err
 }
 
-// StopContainer sends the stop signal and, after grace, kills; without grace it kills at once.
-// Idempotent. Cancelling ctx ends the wait, not the stop signal. The error is ErrStopSignal when
-// the signal of the image is none: then nothing was sent.
+// StopContainer sends the stop signal and kills after grace; a grace of 0 kills at once.
+// Idempotent. Cancelling ctx cancels the wait, not the stop signal. The error is ErrStopSignal if
+// the image's stop signal is invalid: then nothing was sent.
 func (c *Client) StopContainer(ctx context.Context, id pod.ContainerID, grace time.Duration) error {
 	_, err := c.runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: string(id), Timeout: int64(grace / time.Second)})
 	return ignoreNotFound(err)
 }
 
-// RemoveContainer removes the container, by force when it runs, with what a start that was cut off
-// has left of it. Idempotent. The error is ErrTaskLeft when nothing of the container runs, and yet
-// the runtime cannot remove it.
+// RemoveContainer removes the container, by force if it is running, including the task of an
+// interrupted start. Idempotent. The error is ErrTaskLeft if no process of the container is
+// running, but the runtime cannot remove it.
 func (c *Client) RemoveContainer(ctx context.Context, id pod.ContainerID) error {
 	err := c.removeContainer(ctx, id)
 	if errors.Is(err, ErrTaskLeft) {
@@ -191,15 +189,14 @@ func (c *Client) removeContainer(ctx context.Context, id pod.ContainerID) error 
 	return ignoreNotFound(err)
 }
 
-// ReopenContainerLog has the runtime write the log of a running container to a new file at its
-// path, if the one that was there was renamed. Idempotent.
+// ReopenContainerLog makes the runtime write the log of a running container to a new file at its
+// path, if the old file was renamed. Idempotent.
 func (c *Client) ReopenContainerLog(ctx context.Context, id pod.ContainerID) error {
 	_, err := c.runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: string(id)})
 	return err
 }
 
-// ContainerState returns the state of one container now; a container that the runtime does not know
-// has exited.
+// ContainerState returns the current state of one container; an unknown container counts as exited.
 func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.ContainerState, error) {
 	r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(id)})
 	switch {
@@ -211,7 +208,7 @@ func (c *Client) ContainerState(ctx context.Context, id pod.ContainerID) (pod.Co
 	return stateOf(r.Status.GetState()), nil
 }
 
-// ReadContainer returns one container as it is now, without its sandbox.
+// ReadContainer returns the current status of one container, without its sandbox.
 func (c *Client) ReadContainer(ctx context.Context, id pod.ContainerID) (pod.ContainerStatus, error) {
 	r, err := c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: string(id)})
 	if err != nil {
@@ -220,8 +217,8 @@ func (c *Client) ReadContainer(ctx context.Context, id pod.ContainerID) (pod.Con
 	return containerStatus(r.Status)
 }
 
-// CheckpointContainer puts a running container on disk. It has the time that the request names, and
-// an ordinary call's at least.
+// CheckpointContainer checkpoints a running container to disk. Its timeout is the one in the
+// request, but at least that of an ordinary call.
 func (c *Client) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error {
 	_, err := c.runtime.CheckpointContainer(ctx, req)
 	return err

@@ -1,9 +1,9 @@
-// Package cri is the client of the container runtime: the only place that speaks CRI's gRPC.
+// Package cri is the client of the container runtime: the only package that calls CRI's gRPC API.
 //
 // Owns: the connections, deadlines and error classes of CRI calls; the codec of labels and
-// annotations; the reading of one pod.
+// annotations; reading the status of one pod.
 // Reads: the runtime.
-// Never: retries (but for RemoveContainer, see task.go), caches or decides.
+// Never: retries (except RemoveContainer, see task.go), caches or decides.
 package cri
 
 import (
@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// maxMessage bounds one answer of the runtime, as the kubelet does.
+	// maxMessage bounds the size of a response in bytes, as the kubelet does.
 	maxMessage = 16 << 20
 	// DefaultTimeout is KubeletConfiguration's runtimeRequestTimeout.
 	DefaultTimeout = 2 * time.Minute
 )
 
-// What errors call the two servers.
+// Names of the two servers in errors.
 const (
 	runtimeServer = "container runtime"
 	imageServer   = "image service"
@@ -39,7 +39,7 @@ const (
 // Dialer opens a connection to the runtime; the address is the endpoint as configured.
 type Dialer func(ctx context.Context, address string) (net.Conn, error)
 
-// Config says where the runtime is.
+// Config configures a Client.
 type Config struct {
 	// Endpoint is the CRI socket: "unix:///run/containerd/containerd.sock" or an absolute path.
 	Endpoint string
@@ -47,19 +47,19 @@ type Config struct {
 	ImageEndpoint string
 	// Timeout of an ordinary call; 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Dial replaces the dialling of the unix socket, for tests in memory.
+	// Dial replaces dialling the unix socket, for in-memory tests.
 	Dial Dialer
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 }
 
-// Client calls one runtime: pods and containers by its own methods, the rest by its parts. All
-// methods are safe for concurrent use. Errors carry a class (see errors.go).
+// Client calls one runtime: pods and containers by its own methods, the rest by its embedded types.
+// All methods are safe for concurrent use. Errors carry a class (see errors.go).
 //
 // Calls that change the runtime's state are not cancelled with their context: containerd keeps the
 // name of a cancelled RunPodSandbox or CreateContainer reserved for a while, so that a cancelled
-// call costs more than a finished one. A pass is ended between calls. StopContainer, ExecSync and
-// PullImage are the exceptions.
+// call costs more than a completed one. A pass is cancelled between calls. StopContainer, ExecSync
+// and PullImage are the exceptions.
 type Client struct {
 	*Images
 	*Streaming
@@ -72,7 +72,7 @@ type Client struct {
 	close   []func() error
 }
 
-// New returns a client that connects at its first call.
+// New returns a client that connects lazily.
 func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
@@ -89,7 +89,7 @@ func New(cfg Config) (*Client, error) {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
-	// Of its own: a stalled call must not hold up the event stream.
+	// A separate connection: a stalled call must not block the event stream.
 	events, err := connect(runtimeServer, cfg.Endpoint, cfg.Dial, calls.intercept(runtimeServer), 0)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -115,8 +115,8 @@ func (c *Client) newPool(what, endpoint string, dial Dialer) (*connPool, error) 
 	return pool, nil
 }
 
-// connect returns a connection to a socket, which closes while it was not used for idle and is
-// opened again, 0: never; what names it in errors.
+// connect returns a connection to a socket, which closes after it was idle for that time and
+// reconnects on use, 0: never; what is the server's name in errors.
 func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor, idle time.Duration) (*grpc.ClientConn, error) {
 	if dial == nil {
 		path, ok := strings.CutPrefix(endpoint, "unix://")
@@ -146,7 +146,7 @@ func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInter
 	return conn, nil
 }
 
-// Close ends the connections; calls in flight fail.
+// Close closes the connections; active calls fail.
 func (c *Client) Close() error {
 	var errs []error
 	for _, each := range c.close {

@@ -11,8 +11,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Labels and annotations that sandboxes and containers carry. They are the kubelet's, so that a
-// node can be taken over and that tools which read them (crictl, log shippers) keep working.
+// Labels and annotations of sandboxes and containers. They are the kubelet's, so that Berth can
+// take over a node and tools that read them (crictl, log shippers) keep working.
 const (
 	PodNameLabel       = "io.kubernetes.pod.name"
 	PodNamespaceLabel  = "io.kubernetes.pod.namespace"
@@ -28,8 +28,8 @@ const (
 	PreStopHandlerAnnotation           = "io.kubernetes.container.preStopHandler"
 	PortsAnnotation                    = "io.kubernetes.container.ports"
 
-	// LogPathAnnotation is the path of a container's log where the runtime does not write it, but
-	// what runs the container.
+	// LogPathAnnotation is the path of a container's log if the shim writes it instead of the
+	// runtime.
 	LogPathAnnotation = "berth.dev/log-path"
 )
 
@@ -42,14 +42,13 @@ func SandboxLabels(p *v1.Pod) map[string]string {
 	return l
 }
 
-// ContainerLabels returns the labels of a container.
 func ContainerLabels(p *v1.Pod, c *v1.Container) map[string]string {
 	return map[string]string{
 		PodNameLabel: p.Name, PodNamespaceLabel: p.Namespace, PodUIDLabel: string(p.UID), ContainerNameLabel: c.Name,
 	}
 }
 
-// ContainerAnnotations returns what the container must carry so that it can be judged and stopped
+// ContainerAnnotations returns the annotations by which a container can be compared and stopped
 // without its pod's spec.
 func ContainerAnnotations(p *v1.Pod, c *v1.Container, hash string, restartCount uint32) (map[string]string, error) {
 	a := map[string]string{
@@ -81,8 +80,8 @@ func ContainerAnnotations(p *v1.Pod, c *v1.Container, hash string, restartCount 
 	return a, nil
 }
 
-// TerminationGrace returns the grace period in seconds that the container was created with, for
-// stopping it without its pod.
+// TerminationGrace returns the grace period in seconds in the container's annotations, for stopping
+// it without its pod's spec.
 func TerminationGrace(cs *pod.ContainerStatus) (int64, bool) {
 	for _, key := range []string{DeletionGracePeriodAnnotation, TerminationGracePeriodAnnotation} {
 		if s, err := strconv.ParseInt(cs.Annotations[key], 10, 64); err == nil {
@@ -92,17 +91,17 @@ func TerminationGrace(cs *pod.ContainerStatus) (int64, bool) {
 	return 0, false
 }
 
-// PreStopHandler returns the preStop hook that the container was created with, nil for none.
+// PreStopHandler returns the preStop hook in the container's annotations, nil for none.
 func PreStopHandler(cs *pod.ContainerStatus) (*v1.LifecycleHandler, error) {
 	return decode[*v1.LifecycleHandler](cs, PreStopHandlerAnnotation)
 }
 
-// Ports returns the ports that the container was created with.
+// Ports returns the ports in the container's annotations.
 func Ports(cs *pod.ContainerStatus) ([]v1.ContainerPort, error) {
 	return decode[[]v1.ContainerPort](cs, PortsAnnotation)
 }
 
-// decode reads an annotation in JSON; without the annotation it returns the zero value.
+// decode parses a JSON annotation; without the annotation it returns the zero value.
 func decode[T any](cs *pod.ContainerStatus, key string) (T, error) {
 	var out T
 	if v := cs.Annotations[key]; v != "" {

@@ -10,26 +10,24 @@ import (
 )
 
 const (
-	// callsPerConn is how many calls have one connection. An end of a gRPC connection reads no
-	// further while a hundred frames, other than headers and data, wait to be written. If both ends
-	// do that, each with a full socket before it, they wait for each other for ever; it takes a few
-	// hundred calls at a time.
+	// callsPerConn is the number of concurrent calls per connection. A gRPC peer stops reading
+	// while a hundred frames other than headers and data wait to be written. If both peers do so
+	// with full sockets, they deadlock; that takes a few hundred concurrent calls.
 	callsPerConn = 32
-	// poolIdle is how long a connection that was opened for a crowd stays open without a call.
+	// poolIdle is the idle time after which an additional connection closes.
 	poolIdle = time.Minute
 )
 
-// connPool is the connections to one socket. A call takes the first that has capacity; when none
-// has, one more is opened. None waits for another.
+// connPool pools the connections to one socket. A call uses the first one with capacity; if there
+// is none, another connection is opened. Calls do not queue.
 type connPool struct {
-	open func(idle time.Duration) (*grpc.ClientConn, error) // of a connection that closes after idle, 0: never
+	open func(idle time.Duration) (*grpc.ClientConn, error) // opens a connection that closes after idle, 0: never
 
 	mu     sync.Mutex
 	all    []*pooledConn // guarded by mu
 	closed bool          // guarded by mu
 }
 
-// pooledConn is one connection.
 type pooledConn struct {
 	conn  *grpc.ClientConn
 	calls int // guarded by connPool.mu
@@ -43,7 +41,7 @@ func newConnPool(open func(idle time.Duration) (*grpc.ClientConn, error)) (*conn
 	return &connPool{open: open, all: []*pooledConn{{conn: first}}}, nil
 }
 
-// take returns a connection with capacity for a call, and the function that gives it back.
+// take returns a connection with capacity for a call, and the function that releases it.
 func (p *connPool) take() (conn *grpc.ClientConn, leave func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +55,7 @@ func (p *connPool) take() (conn *grpc.ClientConn, leave func(), err error) {
 	switch {
 	case with != nil:
 	case p.closed:
-		with = p.all[0] // which says so
+		with = p.all[0] // its calls fail as closed
 	default:
 		conn, err := p.open(poolIdle)
 		if err != nil {
@@ -84,7 +82,7 @@ func (p *connPool) Invoke(ctx context.Context, method string, args, reply any, o
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface. Streams, which are few, do not count.
+// NewStream implements grpc.ClientConnInterface. Streams are few and not counted.
 func (p *connPool) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	p.mu.Lock()
 	first := p.all[0].conn
@@ -92,7 +90,7 @@ func (p *connPool) NewStream(ctx context.Context, desc *grpc.StreamDesc, method 
 	return first.NewStream(ctx, desc, method, opts...)
 }
 
-// Close ends the connections; calls in flight fail.
+// Close closes the connections; active calls fail.
 func (p *connPool) Close() error {
 	p.mu.Lock()
 	all := p.all

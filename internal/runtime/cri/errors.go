@@ -13,27 +13,27 @@ import (
 	"berth/internal/pod"
 )
 
-// The classes of errors that callers tell apart, by errors.Is.
+// Error classes, to be tested with errors.Is.
 var (
 	// ErrNotFound: the sandbox, container or image does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrNameReserved: an earlier, cancelled or concurrent call still holds the name. Trying again
-	// in a moment succeeds.
-	ErrNameReserved = errors.New("name reserved")
-	// ErrStarting: a start of the container that was cancelled is still under way. Trying again in
+	// ErrNameReserved: an earlier, cancelled or concurrent call still holds the name. A retry after
 	// a moment succeeds.
+	ErrNameReserved = errors.New("name reserved")
+	// ErrStarting: a cancelled start of the container is still active. A retry after a moment
+	// succeeds.
 	ErrStarting = errors.New("container is being started")
-	// ErrTaskLeft: nothing of the container runs, and containerd refuses to remove it for a task
-	// of a start that was cut off. Trying again may not help.
+	// ErrTaskLeft: no process of the container is running, and containerd rejects its removal
+	// because of the task of an interrupted start. A retry may not help.
 	ErrTaskLeft = errors.New("a task is left")
-	// ErrStopSignal: what the container's image names as its stop signal is none, so that the
-	// runtime sends nothing.
+	// ErrStopSignal: the stop signal of the container's image is invalid, so that the runtime sends
+	// nothing.
 	ErrStopSignal = errors.New("no stop signal")
-	// ErrUnavailable: the runtime does not answer at its socket.
+	// ErrUnavailable: the runtime does not respond at its socket.
 	ErrUnavailable = errors.New("container runtime is down")
-	// ErrUnimplemented: the runtime does not offer the call.
+	// ErrUnimplemented: the runtime does not implement the call.
 	ErrUnimplemented = errors.New("not implemented by the container runtime")
-	// ErrTimeout: the call's deadline passed; what it did is unknown.
+	// ErrTimeout: the call's deadline has expired; its effect is unknown.
 	ErrTimeout = errors.New("container runtime call timed out")
 )
 
@@ -42,7 +42,7 @@ type callError struct {
 	op      string
 	message string
 	cause   error
-	class   error // nil when of no class
+	class   error // nil without a class
 }
 
 func (e *callError) Error() string { return e.op + ": " + e.message }
@@ -54,7 +54,7 @@ func (e *callError) Unwrap() []error {
 	return []error{e.cause, e.class}
 }
 
-// Message returns the runtime's own words of a failed call, without the name of the call; for other
+// Message returns the runtime's message of a failed call, without the name of the call; for other
 // errors their text.
 func Message(err error) string {
 	var ce *callError
@@ -64,8 +64,8 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// classify makes the error of a call of a server, which names it, one of this package. The call
-// began then, and had until the deadline of ctx.
+// classify converts the error of a call to the named server into a callError. The call started at
+// began, with the deadline of ctx.
 func classify(ctx context.Context, op, server string, began time.Time, err error) error {
 	if err == nil {
 		return nil
@@ -102,8 +102,8 @@ func classify(ctx context.Context, op, server string, began time.Time, err error
 	return ce
 }
 
-// ReservedFor returns which container has the name that an ErrNameReserved is about, or will have
-// it when a call that is under way has made it; "" for other errors.
+// ReservedFor returns the container that holds the name of an ErrNameReserved, or that an active
+// call is creating with it; "" for other errors.
 func ReservedFor(err error) pod.ContainerID {
 	if !errors.Is(err, ErrNameReserved) {
 		return ""
@@ -113,16 +113,16 @@ func ReservedFor(err error) pod.ContainerID {
 	return pod.ContainerID(id)
 }
 
-// isNoSignal reports whether containerd could not send a stop signal because it is none: it does
-// not parse, or the kernel has no such number (EINVAL).
+// isNoSignal reports whether containerd could not send an invalid stop signal: it does not parse,
+// or the kernel rejects its number (EINVAL).
 func isNoSignal(message string) bool {
 	return strings.Contains(message, "failed to parse stop signal") ||
 		strings.Contains(message, "failed to stop container") && strings.Contains(message, "invalid argument")
 }
 
-// unanswered reports whether a call was ended by its deadline, and how long it had. Either end of
-// the connection may see the deadline first: ours then says DeadlineExceeded, and the server's ends
-// the stream, which reads as if somebody had cancelled the call.
+// unanswered reports whether a call exceeded its deadline, and its timeout. Either peer may detect
+// the deadline first: the client then returns DeadlineExceeded, and the server closes the stream,
+// which looks like a cancellation.
 func unanswered(ctx context.Context, began time.Time, code codes.Code) (within time.Duration, ok bool) {
 	deadline, limited := ctx.Deadline()
 	if !limited || time.Now().Before(deadline) || errors.Is(ctx.Err(), context.Canceled) {

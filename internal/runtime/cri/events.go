@@ -10,14 +10,14 @@ import (
 	"berth/internal/pod"
 )
 
-// Events reads the runtime's event stream until it breaks or ctx is done, and returns why. It waits
-// for a runtime that is down.
+// Events reads the runtime's event stream until it breaks or ctx is done, and returns the cause. It
+// waits for a runtime that is unavailable.
 //
-// opened is called once the stream is open as far as the client can know (the runtime does not
-// acknowledge it). put is called with the UID of the pod that an event is about, or "" when the
-// event does not say. Both must return at once: containerd publishes synchronously, so that a
-// reader which stalls blocks every create, start and stop of the runtime. Only one stream may be
-// open at a time. ErrUnimplemented says that the runtime has no events.
+// opened is called once the stream is open from the client's view (the runtime does not acknowledge
+// it). put is called with the UID of an event's pod, or "" if the event has none. Both must return
+// at once: containerd publishes synchronously, so that a stalled reader blocks every create, start
+// and stop of the runtime. Only one stream may be open at a time. ErrUnimplemented means that the
+// runtime has no events.
 func (o *Observer) Events(ctx context.Context, opened func(), put func(pod.UID)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -26,7 +26,7 @@ func (o *Observer) Events(ctx context.Context, opened func(), put func(pod.UID))
 	if err != nil {
 		return classify(ctx, "GetContainerEvents", runtimeServer, began, err)
 	}
-	o.noStreams.Store(false) // it may be another runtime than the one that was asked for streamed lists
+	o.noStreams.Store(false) // the runtime may have been replaced since streamed lists were tried
 	opened()
 	for {
 		e, err := s.Recv()

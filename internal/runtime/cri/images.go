@@ -10,13 +10,13 @@ import (
 	"berth/internal/pod"
 )
 
-// Images asks for images, and for what uses them.
+// Images calls the image service, and lists the users of images.
 type Images struct {
 	service runtimeapi.ImageServiceClient
 	runtime runtimeapi.RuntimeServiceClient
 }
 
-// ImageStatus returns the image, or nil when the runtime does not have it.
+// ImageStatus returns the image, or nil if the runtime does not have it.
 func (i *Images) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
 	r, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
 	if err != nil {
@@ -25,8 +25,8 @@ func (i *Images) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*
 	return r.Image, nil
 }
 
-// PullImage pulls the image and returns its reference. It has no deadline but ctx, since the size
-// of an image is not known before.
+// PullImage pulls the image and returns its reference. It has no deadline except ctx, since the
+// size of an image is not known in advance.
 func (i *Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
 	r, err := i.service.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
 	if err != nil {
@@ -35,7 +35,6 @@ func (i *Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth
 	return r.ImageRef, nil
 }
 
-// ListImages returns the images that the runtime has.
 func (i *Images) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
 	r, err := i.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
@@ -49,8 +48,8 @@ func (i *Images) ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoRespon
 	return i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 }
 
-// InspectImage returns the image and what the runtime says of it besides, JSON by name; a nil image
-// when it is not present.
+// InspectImage returns the image and its verbose information, JSON by name; a nil image if it is
+// not present.
 func (i *Images) InspectImage(ctx context.Context, name string) (*runtimeapi.Image, map[string]string, error) {
 	r, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}, Verbose: true})
 	if err != nil {
@@ -59,13 +58,13 @@ func (i *Images) InspectImage(ctx context.Context, name string) (*runtimeapi.Ima
 	return r.Image, r.Info, nil
 }
 
-// RemoveImage removes the image with all its names. Idempotent.
+// RemoveImage removes the image including all its names. Idempotent.
 func (i *Images) RemoveImage(ctx context.Context, name string) error {
 	_, err := i.service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 	return ignoreNotFound(err)
 }
 
-// ImageFilesystem returns the mount point of the file system that the images are on.
+// ImageFilesystem returns the mount point of the image file system.
 func (i *Images) ImageFilesystem(ctx context.Context) (string, error) {
 	r, err := i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
@@ -77,9 +76,9 @@ func (i *Images) ImageFilesystem(ctx context.Context) (string, error) {
 	return r.ImageFilesystems[0].FsId.Mountpoint, nil
 }
 
-// ImageUsers returns the containers, running or not, by the ids of the images that they were made
-// from, and by the ids or names of those that are mounted as volumes into containers of the pods
-// for which withVolumes holds. A container is called namespace/pod/container.
+// ImageUsers returns the containers, running or not, by the IDs of their images, and by the IDs or
+// names of image volumes that containers mount, of the pods for which withVolumes returns true. A
+// container is named namespace/pod/container.
 func (i *Images) ImageUsers(ctx context.Context, withVolumes func(pod.UID) bool) (map[string][]string, error) {
 	r, err := i.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
@@ -108,9 +107,9 @@ func (i *Images) ImageUsers(ctx context.Context, withVolumes func(pod.UID) bool)
 	return users, nil
 }
 
-// imageID is the id of the image that a listed container was made from.
+// imageID is the ID of a listed container's image.
 func imageID(ct *runtimeapi.Container) string {
-	// In lists the reference is the id too; runtimes older than the field have only that.
+	// In lists the reference is the ID too; older runtimes only have that field.
 	if ct.ImageId == "" {
 		return ct.ImageRef
 	}

@@ -7,21 +7,21 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// rule is what differs from call to call. The zero value is an ordinary call, which has the
-// ordinary time and ends with its context.
+// rule is how a call deviates from an ordinary one. The zero value is an ordinary call, which has
+// the ordinary timeout and is cancelled with its context.
 type rule struct {
-	// finishes: the call changes the runtime, and goes on to its end when its context is done.
+	// finishes: the call changes the runtime, and continues when its context is done.
 	finishes bool
-	// twice: the call has twice the ordinary time.
+	// twice: the call has twice the ordinary timeout.
 	twice bool
-	// unlimited: the call has no deadline but its context's.
+	// unlimited: the call has no deadline except its context's.
 	unlimited bool
-	// asked returns the time that the request itself asks for, beside the ordinary time; negative
-	// is as unlimited.
+	// asked returns the time that the request itself requires, in addition to the ordinary timeout;
+	// negative means unlimited.
 	asked func(req any, ordinary time.Duration) time.Duration
 }
 
-// rules are the calls that are not ordinary, by the names of their methods.
+// rules are the calls that are not ordinary, by method name.
 var rules = map[string]rule{
 	"RunPodSandbox":             {finishes: true, twice: true},
 	"StopPodSandbox":            {finishes: true},
@@ -34,7 +34,7 @@ var rules = map[string]rule{
 	"UpdateContainerResources":  {finishes: true},
 	"CheckpointContainer":       {asked: checkpointTime},
 	"ExecSync":                  {asked: commandTime},
-	"PullImage":                 {unlimited: true}, // the size of an image is not known before
+	"PullImage":                 {unlimited: true}, // the size of an image is not known in advance
 	"RemoveImage":               {finishes: true},
 }
 
@@ -42,7 +42,7 @@ func gracePeriod(req any, _ time.Duration) time.Duration {
 	return time.Duration(req.(*runtimeapi.StopContainerRequest).Timeout) * time.Second
 }
 
-// commandTime is what the command has; without a time of its own only its context ends it.
+// commandTime is the command's timeout; without one only its context bounds it.
 func commandTime(req any, _ time.Duration) time.Duration {
 	if s := req.(*runtimeapi.ExecSyncRequest).Timeout; s > 0 {
 		return time.Duration(s) * time.Second
@@ -55,14 +55,14 @@ func checkpointTime(req any, ordinary time.Duration) time.Duration {
 	return max(0, time.Duration(req.(*runtimeapi.CheckpointContainerRequest).Timeout)*time.Second-ordinary)
 }
 
-// limit is how long one call has.
+// limit is the time limit of one call.
 type limit struct {
 	rule
 	time  time.Duration
-	asked time.Duration // the part of it that the request asks for: no answer is due before
+	asked time.Duration // the part of it that the request requires: no response is expected before
 }
 
-// computeLimit returns the limit of a call, where an ordinary one has so long.
+// computeLimit returns the limit of a call, given the ordinary timeout.
 func computeLimit(op string, req any, ordinary time.Duration) limit {
 	l := limit{rule: rules[op], time: ordinary}
 	if l.twice {
@@ -78,7 +78,7 @@ func computeLimit(op string, req any, ordinary time.Duration) limit {
 	return l
 }
 
-// bound returns the context of a call that begins now.
+// bound returns the context of a call that starts at began.
 func (l limit) bound(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
 	if l.finishes {
 		ctx = context.WithoutCancel(ctx)

@@ -12,18 +12,18 @@ import (
 	"berth/internal/pod"
 )
 
-// Observer reads what the runtime has of pods.
+// Observer reads the runtime's state of pods.
 type Observer struct {
 	runtime runtimeapi.RuntimeServiceClient
-	events  runtimeapi.RuntimeServiceClient // on a connection of its own
+	events  runtimeapi.RuntimeServiceClient // on its own connection
 	timeout time.Duration
-	// noStreams is set while the runtime is known to offer no streamed lists.
+	// noStreams is set while the runtime is known not to support streamed lists.
 	noStreams atomic.Bool
 }
 
-// ListPods lists every pod that the runtime has something of. Sandboxes and containers without a
-// pod UID are not ours and left out. Where the runtime streams its lists (KEP-5825,
-// CRIListStreaming), no more than a part of them is held at a time.
+// ListPods lists every pod in the runtime. Sandboxes and containers without a pod UID are not
+// managed by the agent and left out. If the runtime supports streamed lists (KEP-5825,
+// CRIListStreaming), only a part of them is in memory at a time.
 func (o *Observer) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error) {
 	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
 	if err := o.eachSandbox(ctx, l.addSandbox); err != nil {
@@ -35,7 +35,7 @@ func (o *Observer) ListPods(ctx context.Context) (map[pod.UID]*RuntimePod, error
 	return l.pods, nil
 }
 
-// listPod lists what the runtime has of one pod.
+// listPod lists the sandboxes and containers of one pod.
 func (o *Observer) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error) {
 	l := lists{map[pod.UID]*RuntimePod{}, time.Now()}
 	selector := map[string]string{PodUIDLabel: string(uid)}
@@ -59,7 +59,7 @@ func (o *Observer) listPod(ctx context.Context, uid pod.UID) (*RuntimePod, error
 	return &RuntimePod{UID: uid, ListedAt: l.began}, nil
 }
 
-// lists are the pods that lists of sandboxes and containers name.
+// lists collects pods from lists of sandboxes and containers.
 type lists struct {
 	pods  map[pod.UID]*RuntimePod
 	began time.Time
@@ -77,7 +77,7 @@ func (l lists) addContainer(ct *runtimeapi.Container) {
 	}
 }
 
-// pod returns the pod with these labels, or nil if they are not of one.
+// pod returns the pod with these labels, or nil if they have no pod UID.
 func (l lists) pod(labels map[string]string) *RuntimePod {
 	uid := pod.UID(labels[PodUIDLabel])
 	if uid == "" {
@@ -125,19 +125,19 @@ func (o *Observer) eachContainer(ctx context.Context, visit func(*runtimeapi.Con
 	return err
 }
 
-// parts is a list as it comes.
+// parts is a streamed list.
 type parts[P any] interface{ Recv() (P, error) }
 
-// streamedList is how a list of Es is streamed, in parts P.
+// streamedList describes the streaming of a list of E, in parts P.
 type streamedList[P, E any] struct {
 	op    string
 	open  func(context.Context) (parts[P], error)
 	items func(P) []E
 }
 
-// streamList visits what a streamed list brings. streamed is false when the runtime does not offer
-// it; then nothing was visited. A runtime that was started again may be another one, and is asked
-// again.
+// streamList visits the elements of a streamed list. streamed is false if the runtime does not
+// support it; then nothing was visited. It is retried after a restart of the runtime, which may be
+// another version.
 func streamList[P, E any](ctx context.Context, o *Observer, l streamedList[P, E], visit func(E)) (streamed bool, err error) {
 	if o.noStreams.Load() {
 		return false, nil

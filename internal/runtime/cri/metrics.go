@@ -18,7 +18,7 @@ type metrics struct {
 	pullDuration                *prometheus.HistogramVec
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics creates the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -57,7 +57,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// operationTypes are the kubelet's words for the calls of CRI. Other calls are counted as "other".
+// operationTypes are the kubelet's labels for CRI calls. Other calls are counted as "other".
 var operationTypes = map[string]string{
 	"Version": "version", "Status": "status", "RuntimeConfig": "runtime_config", "RunPodSandbox": "run_podsandbox", "StopPodSandbox": "stop_podsandbox",
 	"RemovePodSandbox": "remove_podsandbox", "PodSandboxStatus": "podsandbox_status", "ListPodSandbox": "list_podsandbox",
@@ -70,7 +70,7 @@ var operationTypes = map[string]string{
 	"RemoveImage": "remove_image", "ImageFsInfo": "image_fs_info",
 }
 
-// called counts a call of CRI, by the name of its method.
+// called counts a CRI call by method.
 func (m *metrics) called(method string, req any, took time.Duration, err error) {
 	operation, ok := operationTypes[method]
 	if !ok {
@@ -93,7 +93,7 @@ func (m *metrics) called(method string, req any, took time.Duration, err error) 
 		}
 	case *runtimeapi.PullImageRequest:
 		if err == nil {
-			m.pullDuration.WithLabelValues("N/A").Observe(took.Seconds()) // CRI does not tell sizes
+			m.pullDuration.WithLabelValues("N/A").Observe(took.Seconds()) // CRI does not report sizes
 		}
 	}
 }

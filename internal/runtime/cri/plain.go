@@ -6,17 +6,16 @@ import (
 	"runtime"
 )
 
-// plainCalls are the calls whose failures are mostly mistakes of users.
+// plainCalls are the calls that mostly fail because of user errors.
 var plainCalls = map[string]bool{"RunPodSandbox": true, "CreateContainer": true, "StartContainer": true, "PullImage": true}
 
-// plainText is what a failure in the runtime's words means to a user: what is wrong, and what to
-// do.
+// plainText explains a runtime error to users: the cause and the remedy.
 type plainText struct {
 	said *regexp.Regexp
-	text string // "$1" stands for what the first brackets match, "$2" for the second
+	text string // "$1" is the first submatch, "$2" the second
 }
 
-// plainTexts are looked through in order; the first that matches counts.
+// plainTexts are tried in order; the first match is used.
 var plainTexts = []plainText{
 	// A container that does not start.
 	{regexp.MustCompile(`exec: "([^"]+)": executable file not found in \$PATH`), `the image has no program "$1": correct the container's command`},
@@ -27,7 +26,7 @@ var plainTexts = []plainText{
 	// A container that the runtime does not create.
 	{regexp.MustCompile(`path "([^"]+)" is mounted on "([^"]+)" but it is not a shared (?:or slave )?mount`), `mountPropagation of the volume at $1 needs a shared mount on the host: run "mount --make-rshared $2" there`},
 	{regexp.MustCompile(`failed to reserve (sandbox|container) name ".*is reserved for`), "an earlier call to create this $1 still runs in the runtime, as it does while a network plugin or storage hangs: end what hangs; the pod is tried again"},
-	// An image that does not come.
+	// An image that cannot be pulled.
 	{regexp.MustCompile(`"https://([^/"]+)/[^"]*": (?:http: server gave HTTP response to HTTPS client|tls: first record does not look like a TLS handshake)`), "the registry $1 speaks HTTP, not HTTPS: " + registryHint + ` with server = "http://$1"`},
 	{regexp.MustCompile(`"https?://((?:localhost|127\.[0-9.]+|\[::1\])(?::\d+)?)/[^"]*": dial tcp \S+: connect: connection refused`), `there is no registry at $1, and this machine does not have the image: start the registry, or bring the image with "berth image import"`},
 	{regexp.MustCompile(`"https?://([^/"]+)/[^"]*": dial tcp: lookup .*(?:no such host|server misbehaving)`), "the name of the registry $1 cannot be looked up: correct the image's name, or the machine's DNS"},
@@ -36,7 +35,7 @@ var plainTexts = []plainText{
 
 const registryHint = "tell the runtime in a hosts.toml for it (docs/images.md#registries)"
 
-// plain returns the runtime's words with what they mean before them, if that is known.
+// plain prefixes the runtime's message with its explanation, if there is one.
 func plain(text string) string {
 	for _, p := range plainTexts {
 		if m := p.said.FindStringSubmatchIndex(text); m != nil {

@@ -17,32 +17,28 @@ import (
 	"berth/internal/pod"
 )
 
-// RuntimePod is what the runtime's lists say of one pod: enough to see that something changed, and
-// to read it.
+// RuntimePod is one pod in the runtime's lists: enough to detect changes and to read it.
 type RuntimePod struct {
 	UID             pod.UID
 	Name, Namespace string
 	Sandboxes       []RuntimeSandbox
 	Containers      []RuntimeContainer
-	// ListedAt is when the list was asked for.
+	// ListedAt is when the list was requested.
 	ListedAt time.Time
 }
 
-// RuntimeSandbox is a sandbox in the runtime's list.
 type RuntimeSandbox struct {
 	ID    pod.SandboxID
 	Ready bool
 }
 
-// RuntimeContainer is a container in the runtime's list.
 type RuntimeContainer struct {
 	ID      pod.ContainerID
 	Sandbox pod.SandboxID
 	State   pod.ContainerState
 }
 
-// Matches reports whether the observation shows the same sandboxes and containers in the same
-// states.
+// Matches reports whether the observation has the same sandboxes and containers in the same states.
 func (r *RuntimePod) Matches(s *pod.Status) bool {
 	if len(r.Sandboxes) != len(s.Sandboxes) || len(r.Containers) != len(s.Containers) {
 		return false
@@ -60,10 +56,10 @@ func (r *RuntimePod) Matches(s *pod.Status) bool {
 	return true
 }
 
-// ReadPod reads one pod, of which listed is what the runtime's lists said just now; nil has it
-// listed. A pod that the runtime does not know is an empty status, not an error. What cannot have
-// changed since prev (which may be nil) is taken from there: a sandbox that stayed ready, and a
-// container that stayed in its state.
+// ReadPod reads one pod; listed is its entry in the runtime's latest lists, nil lists it now. For
+// an unknown pod it returns an empty status, not an error. What cannot have changed since prev
+// (which may be nil) is copied from there: a sandbox that stayed ready, and a container that stayed
+// in its state.
 func (o *Observer) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *RuntimePod) (*pod.Status, error) {
 	if listed == nil {
 		var err error
@@ -119,7 +115,7 @@ func (o *Observer) ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, l
 		return strings.Compare(string(a.ID), string(b.ID))
 	})
 	slices.SortFunc(out.Containers, func(a, b pod.ContainerStatus) int {
-		// Before the times: a clock that was set back does not make an old incarnation the newest.
+		// Before the times: after a clock change an old incarnation must not become the newest.
 		if a.Attempt != b.Attempt {
 			return int(int64(b.Attempt) - int64(a.Attempt))
 		}
@@ -184,7 +180,7 @@ func sandboxStatus(s *runtimeapi.PodSandboxStatus) (pod.SandboxStatus, error) {
 	return out, nil
 }
 
-// SandboxIPs returns the valid addresses of a sandbox, primary first; none in the host's network.
+// SandboxIPs returns the valid addresses of a sandbox, primary first; none in the host network.
 func SandboxIPs(s *runtimeapi.PodSandboxStatus) []string {
 	if s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
 		return nil
@@ -245,11 +241,11 @@ func containerStatus(s *runtimeapi.ContainerStatus) (pod.ContainerStatus, error)
 	return out, nil
 }
 
-// isCutOff reports whether the container's start was cut off by the end of the agent that asked for
-// it before there was a process: nothing of it ever ran, and the pod is not to pay for that.
-// containerd ends the start with the call, and the container with exit code 128. A start that was
-// cut off later ("failed to start containerd task") looks the same otherwise, but its process may
-// have run.
+// isCutOff reports whether the container's start was interrupted, by the exit of the agent, before
+// it had a process: it never ran, and must not count as a failure of the pod. containerd cancels
+// the start with the call, and marks the container as exited with code 128. A start that was
+// interrupted later ("failed to start containerd task") looks the same otherwise, but its process
+// may have run.
 func isCutOff(s *runtimeapi.ContainerStatus) bool {
 	return s.State == runtimeapi.ContainerState_CONTAINER_EXITED && s.StartedAt == 0 && s.ExitCode == 128 &&
 		strings.HasPrefix(s.Message, "failed to create containerd task") && strings.Contains(s.Message, "context canceled")

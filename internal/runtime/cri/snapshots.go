@@ -11,11 +11,11 @@ import (
 	"berth/internal/pod"
 )
 
-// Snapshots knows where containerd has the files of containers, by its service of snapshots.
+// Snapshots locates the files of containers through containerd's snapshots service.
 type Snapshots struct{ service snapshotsapi.SnapshotsClient }
 
 // UpperDir returns the writable layer of a container: the upper directory of its overlay. It is ""
-// for a container that has none, and with a runtime without such a service.
+// for a container that has none, and for a runtime without a snapshots service.
 func (s *Snapshots) UpperDir(ctx context.Context, id pod.ContainerID) (string, error) {
 	r, err := s.service.Mounts(inNamespace(ctx), &snapshotsapi.MountsRequest{Snapshotter: "overlayfs", Key: string(id)})
 	if errors.Is(err, ErrUnimplemented) {
@@ -24,7 +24,7 @@ func (s *Snapshots) UpperDir(ctx context.Context, id pod.ContainerID) (string, e
 	return upperDir(r.GetMounts()), ignoreNotFound(err)
 }
 
-// upperDir is that of the first overlay among the mounts.
+// upperDir returns the upper directory of the first overlay mount.
 func upperDir(mounts []*types.Mount) string {
 	for _, m := range mounts {
 		for _, o := range m.GetOptions() {

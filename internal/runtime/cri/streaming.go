@@ -6,13 +6,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Streaming leads into containers and sandboxes.
+// Streaming prepares streams into containers and sandboxes.
 type Streaming struct {
 	runtime runtimeapi.RuntimeServiceClient
 }
 
-// Exec makes the runtime ready to run a command in the container and returns the URL of its
-// streaming server where the client's end is awaited, once.
+// Exec prepares a command in the container and returns the URL of the runtime's streaming server,
+// to which the client must connect once.
 func (s *Streaming) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (url string, err error) {
 	r, err := s.runtime.Exec(ctx, req)
 	return r.GetUrl(), err
@@ -30,8 +30,9 @@ func (s *Streaming) PortForward(ctx context.Context, req *runtimeapi.PortForward
 	return r.GetUrl(), err
 }
 
-// ExecSync runs a command in the container and returns what it wrote and its exit code. Timeout, in
-// seconds, bounds the command; with 0 only ctx does. When ctx ends, the runtime kills the command.
+// ExecSync runs a command in the container and returns its output and exit code. Timeout, in
+// seconds, bounds the command; with 0 only ctx does. When ctx is done, the runtime kills the
+// command.
 func (s *Streaming) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	return s.runtime.ExecSync(ctx, req)
 }

@@ -12,19 +12,18 @@ import (
 	"berth/internal/pod"
 )
 
-// A container of containerd has a task while there is a process of it, and the task service, at the
-// same socket as CRI, reaches that process where CRI does not: CRI sends a container no signal but
-// the one of its image, and forgets the task of a StartContainer that is cut off between the making
-// of the task and the answer that has its process id. Such a container has exited for CRI, which
-// offers nothing more to end it by, and yet RemoveContainer refuses it for its task. Other runtimes
-// have no such service.
+// A containerd container has a task while it has a process, and the task service, at the same
+// socket as CRI, reaches that process where CRI does not: CRI only sends the image's stop signal,
+// and forgets the task of a StartContainer that is interrupted between the creation of the task and
+// the response with its PID. For CRI such a container has exited and cannot be stopped, but
+// RemoveContainer rejects it because of its task. Other runtimes have no such service.
 
-// Tasks reaches the processes of containers through containerd's task service.
+// Tasks accesses container processes through containerd's task service.
 type Tasks struct{ service tasksapi.TasksClient }
 
 // EndTask sends a signal to the container's process, SIGKILL to all its processes, and waits for
-// the end, as long as ctx allows. That nothing of it runs is no error. The error is
-// ErrUnimplemented with a runtime without a task service.
+// the exit until ctx is done. It is not an error if no process is running. The error is
+// ErrUnimplemented for a runtime without a task service.
 func (t *Tasks) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Signal) error {
 	ctx = inNamespace(ctx)
 	_, err := t.service.Kill(ctx, &tasksapi.KillRequest{
@@ -39,17 +38,17 @@ func (t *Tasks) EndTask(ctx context.Context, id pod.ContainerID, signal unix.Sig
 	return ignoreNotFound(err)
 }
 
-// isShimGone reports whether a wait for a task ended as its shim did, which outlives it for a
-// moment only.
+// isShimGone reports whether a wait for a task failed because its shim exited, which it does a
+// moment after the task.
 func isShimGone(err error) bool { return err != nil && strings.Contains(Message(err), "ttrpc: closed") }
 
-// inNamespace makes a call of containerd's own services one about CRI's containers.
+// inNamespace sets the containerd namespace of CRI for calls of containerd's own services.
 func inNamespace(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 }
 
-// remove kills and deletes the task of a container, whatever its state. Idempotent. The error is
-// not ErrTaskLeft when the process may run on.
+// remove kills and deletes the task of a container, whatever its state. Idempotent. If a process
+// may still be running, the error is not ErrTaskLeft.
 func (t *Tasks) remove(ctx context.Context, id pod.ContainerID) error {
 	ctx = context.WithoutCancel(ctx)
 	if err := t.EndTask(ctx, id, unix.SIGKILL); err != nil {

@@ -5,12 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// traceKey carries an *atomic.Pointer[string]: the name of the call that is waited for.
+// traceKey is the context key of an *atomic.Pointer[string]: the name of the active call.
 type traceKey struct{}
 
-// WithTrace returns a context whose calls can be asked for: waitsFor returns the name of the call,
-// such as "ContainerStatus", that whoever uses the context waits for now, "" when for none. The
-// calls are made one after the other.
+// WithTrace returns a context whose calls are traced: waitsFor returns the name of the active call,
+// such as "ContainerStatus", "" if there is none. The calls must be sequential.
 func WithTrace(ctx context.Context) (traced context.Context, waitsFor func() string) {
 	t := new(atomic.Pointer[string])
 	return context.WithValue(ctx, traceKey{}, t), func() string {
@@ -21,7 +20,7 @@ func WithTrace(ctx context.Context) (traced context.Context, waitsFor func() str
 	}
 }
 
-// traced notes that a call has begun; the returned function notes its end.
+// traced records the start of a call; the returned function records its end.
 func traced(ctx context.Context, op string) (end func()) {
 	t, ok := ctx.Value(traceKey{}).(*atomic.Pointer[string])
 	if !ok {

@@ -8,25 +8,24 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Assigned is what a container is given of the node by those that share it out (containerManager),
-// besides what its spec says of itself. The zero value is nothing.
+// Assigned are the node resources assigned to a container by the resource managers
+// (containerManager). The zero value is none.
 type Assigned struct {
 	// Env are variables; those of the container's spec override them.
 	Env []*runtimeapi.KeyValue
-	// Mounts and Devices of the host. Those of the container's volumes at the same path override
-	// them.
+	// Mounts and Devices of the host. The container's own at the same path override them.
 	Mounts  []*runtimeapi.Mount
 	Devices []*runtimeapi.Device
 	// Annotations of the container for the runtime; the agent's own override them.
 	Annotations map[string]string
-	// CDIDevices are devices by their names in CDI (Container Device Interface).
+	// CDIDevices are devices by their CDI names (Container Device Interface).
 	CDIDevices []*runtimeapi.CDIDevice
-	// CPUs and MemoryNodes are where the container runs and has its memory, as lists such as
-	// "0-3,8" (cpuset(7)); "" leaves it to the kernel.
+	// CPUs and MemoryNodes are the container's cpuset, as lists such as "0-3,8" (cpuset(7)); ""
+	// does not restrict it.
 	CPUs, MemoryNodes string
 }
 
-// add adds what the container was assigned to its configuration.
+// add merges the assigned resources into the container's configuration.
 func (a *Assigned) add(cfg *runtimeapi.ContainerConfig) {
 	cfg.Envs = slices.Concat(without(a.Env, cfg.Envs, (*runtimeapi.KeyValue).GetKey), cfg.Envs)
 	cfg.Mounts = append(cfg.Mounts, without(a.Mounts, cfg.Mounts, (*runtimeapi.Mount).GetContainerPath)...)
@@ -40,7 +39,7 @@ func (a *Assigned) add(cfg *runtimeapi.ContainerConfig) {
 	cfg.Linux.Resources.CpusetCpus, cfg.Linux.Resources.CpusetMems = a.CPUs, a.MemoryNodes
 }
 
-// without returns the items whose key is not that of one of the others.
+// without returns the items whose key occurs in none of the others.
 func without[T any, K cmp.Ordered](items, others []T, key func(T) K) []T {
 	taken := map[K]bool{}
 	for _, o := range others {

@@ -14,55 +14,55 @@ import (
 	"berth/internal/runtime/userns"
 )
 
-// Container is what a container is made from.
+// Container is the input of a container's configuration.
 type Container struct {
 	Pod       *v1.Pod
 	Container *v1.Container
 	// Attempt is the restart count of the new container.
 	Attempt uint32
-	// Image is the name as the pod gives it, ImageRef what the runtime resolved it to.
+	// Image is the name as in the pod, ImageRef the runtime's resolved reference.
 	Image, ImageRef string
 	PodIPs, HostIPs []string
-	// Environment is what its variables refer to.
+	// Environment holds the objects that its variables refer to.
 	Environment Environment
 	// Volumes of the pod by name.
 	Volumes map[string]Volume
-	// Subpaths are the host's paths of the mounts that Subpaths returns, by their index.
+	// Subpaths are the host paths of the mounts that Subpaths returns, by index.
 	Subpaths map[int]string
-	// ImageVolumes are the images that are mounted as volumes, by the volumes' names.
+	// ImageVolumes are the images that are mounted as volumes, by volume name.
 	ImageVolumes map[string]*runtimeapi.ImageSpec
-	// RecursiveReadOnly says that the runtime can make mounts read-only with all that is mounted
-	// below. It matters if WantsRecursiveReadOnly.
+	// RecursiveReadOnly: the runtime supports recursive read-only mounts. Required only if
+	// WantsRecursiveReadOnly.
 	RecursiveReadOnly bool
-	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host's file for the
-	// termination message.
+	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host path of the
+	// termination message file.
 	HostsFile, TerminationLog string
-	// User is who the image runs as; it is not asked for where the pod says it (RunAsUser).
+	// User is the image's user; not required if the pod sets one (RunAsUser).
 	User ImageUser
-	// Users are the host's ids that a pod with a user namespace has; nil for one without.
+	// Users is the host ID range of a pod with a user namespace; nil for one without.
 	Users *userns.Range
-	// VolumeGroups are those that the pod's processes must be in to use its volumes.
+	// VolumeGroups are the supplemental groups that the pod's volumes require.
 	VolumeGroups []int64
-	// SeccompRoot is the folder of Localhost seccomp profiles, SeccompDefault the profile of
-	// containers that name none.
+	// SeccompRoot is the directory of Localhost seccomp profiles, SeccompDefault the profile of
+	// containers without one.
 	SeccompRoot    string
 	SeccompDefault runtimeapi.SecurityProfile_ProfileType
-	// MaskedPaths are further files of this node that containers must not see.
+	// MaskedPaths are further host files to be hidden from containers.
 	MaskedPaths []string
-	// Resources are what the kernel is told of resources by.
+	// Resources configures how resources become kernel values.
 	Resources ResourceSettings
-	// ExecLimits are what the kernel takes of arguments and variables.
+	// ExecLimits are the kernel's limits on arguments and environment variables.
 	ExecLimits ExecLimits
-	// Assigned is what of the node is the container's alone.
+	// Assigned are the node resources assigned to the container.
 	Assigned Assigned
-	// LogFile is the path of the log that the runtime is not to write, as what runs the container
-	// does; "": the runtime writes it.
+	// LogFile is the path of the log if the shim writes it instead of the runtime; "": the runtime
+	// writes it.
 	LogFile string
 	// Target is the container whose processes an ephemeral container sees; "" for none.
 	Target pod.ContainerID
 }
 
-// ContainerConfig returns the CRI configuration of a container. An error is the user's to mend
+// ContainerConfig returns the CRI configuration of a container. Errors are user errors
 // (CreateContainerConfigError).
 func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	p, c := in.Pod, in.Container
@@ -120,9 +120,8 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 	return cfg, nil
 }
 
-// stopSignal returns the signal that the container is asked to end with; RUNTIME_DEFAULT leaves it
-// to the image. The API gives a container a signal only together with the operating system that it
-// is one of.
+// stopSignal returns the container's stop signal; RUNTIME_DEFAULT selects the image's. The API
+// accepts a signal only together with spec.os.
 func stopSignal(p *v1.Pod, c *v1.Container) runtimeapi.Signal {
 	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil || p.Spec.OS == nil || p.Spec.OS.Name != v1.Linux {
 		return runtimeapi.Signal_RUNTIME_DEFAULT
@@ -131,7 +130,7 @@ func stopSignal(p *v1.Pod, c *v1.Container) runtimeapi.Signal {
 	return runtimeapi.Signal(runtimeapi.Signal_value[name])
 }
 
-// LogPath returns a container's log file relative to its pod's log folder.
+// LogPath returns a container's log file relative to its pod's log directory.
 func LogPath(container string, attempt uint32) string {
 	return filepath.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
 }

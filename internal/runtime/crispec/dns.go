@@ -12,8 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Limits of a resolver's configuration (Kubernetes documentation, "DNS for Services and Pods": what
-// glibc takes, and KEP-2595).
+// Limits of a resolver configuration (Kubernetes documentation, "DNS for Services and Pods":
+// glibc's limits, and KEP-2595).
 const (
 	maxServers    = 3
 	maxSearches   = 32
@@ -21,40 +21,40 @@ const (
 	maxSearchLine = 2048
 )
 
-// Reasons of events.
+// Event reasons.
 const (
 	reasonMissingClusterDNS = "MissingClusterDNS"
 	reasonDNSConfigForming  = "DNSConfigForming"
 )
 
-// ndots makes names with fewer dots be looked for in the search domains first, so that
-// service.namespace is found.
+// ndots makes the resolver try the search domains first for names with fewer dots, so that
+// service.namespace is resolved.
 const ndots = "ndots:5"
 
-// DNS is what the node knows of name resolution.
+// DNS is the node's DNS configuration.
 type DNS struct {
 	// Servers and Domain are the cluster's (KubeletConfiguration clusterDNS and clusterDomain).
 	Servers []string
 	Domain  string
 	// Host is the resolver that pods inherit.
 	Host Resolver
-	// InCluster says that the node is one of a cluster, so that pods expect the cluster's servers,
-	// and miss them where there are none.
+	// InCluster: the node is a cluster member, so that pods expect the cluster's servers, and get a
+	// warning if there are none.
 	InCluster bool
 }
 
-// Warning is an event about the pod that its translation gives rise to.
+// Warning is an event about the pod that its translation causes.
 type Warning struct {
 	Reason, Message string
-	// OfNode is the message of the same event about the node; "": it is not the node's concern.
+	// OfNode is the message of the same event about the node; "": no event about the node.
 	OfNode string
 }
 
 // Resolver is the content of a resolv.conf.
 type Resolver struct{ Servers, Searches, Options []string }
 
-// LoopbackResolver is the resolver of a node that is told to have none (resolvConf ""): each pod
-// asks itself. ips are the node's addresses.
+// LoopbackResolver is the resolver of a node without one (resolvConf ""): each pod queries itself.
+// ips are the node's addresses.
 func LoopbackResolver(ips []string) Resolver {
 	r := Resolver{Searches: []string{"."}}
 	for _, ip := range OnePerFamily(ips, nil) {
@@ -70,9 +70,9 @@ func LoopbackResolver(ips []string) Resolver {
 	return r
 }
 
-// ParseResolvConf reads a resolv.conf (resolv.conf(5)). What cannot be understood is passed over,
-// as the C library does. Of the lines "search" and "domain" the last one holds. The domain "." is
-// no domain, and dots at the end of others mean nothing.
+// ParseResolvConf parses a resolv.conf (resolv.conf(5)). Invalid lines are ignored, as in the C
+// library. The last of the lines "search" and "domain" takes effect. The domain "." is ignored, and
+// trailing dots of others are removed.
 func ParseResolvConf(content []byte) Resolver {
 	var r Resolver
 	for line := range strings.Lines(string(content)) {
@@ -103,11 +103,11 @@ func ParseResolvConf(content []byte) Resolver {
 	return r
 }
 
-// clusterSearches is how many search domains a pod gets of its cluster.
+// clusterSearches is the number of the cluster's search domains in a pod.
 const clusterSearches = 3
 
-// ExplainExcess returns what pods cannot be given of the host's resolver, which is read from path,
-// "" if nothing: its search domains have to fit into the limits together with those of the cluster.
+// ExplainExcess returns which limit of pods the host's resolver, read from path, exceeds, "" for
+// none: its search domains must fit into the limits together with those of the cluster.
 func (r Resolver) ExplainExcess(path string, dns DNS) string {
 	most := maxSearches
 	if dns.InCluster && dns.Domain != "" {
@@ -122,7 +122,7 @@ func (r Resolver) ExplainExcess(path string, dns DNS) string {
 	return ""
 }
 
-// IsLoopback reports whether all servers of the resolver are reached only from the host itself.
+// IsLoopback reports whether all servers of the resolver are reachable only from the host itself.
 func (r Resolver) IsLoopback() bool {
 	return len(r.Servers) > 0 && !slices.ContainsFunc(r.Servers, func(s string) bool {
 		ip, err := netip.ParseAddr(s)
@@ -130,8 +130,8 @@ func (r Resolver) IsLoopback() bool {
 	})
 }
 
-// computeDNS returns the resolver of the pod's containers: what the policy says, and dnsConfig over
-// it, within the limits.
+// computeDNS returns the resolver of the pod's containers: that of the policy, merged with
+// dnsConfig, within the limits.
 func computeDNS(p *v1.Pod, dns DNS) (*runtimeapi.DNSConfig, []Warning) {
 	out, warnings := policyDNS(p, dns)
 	if c := p.Spec.DNSConfig; c != nil {
@@ -158,7 +158,7 @@ func computeDNS(p *v1.Pod, dns DNS) (*runtimeapi.DNSConfig, []Warning) {
 	return &runtimeapi.DNSConfig{Servers: servers, Searches: searches, Options: out.Options}, warnings
 }
 
-// policyDNS returns what the pod's dnsPolicy says by itself.
+// policyDNS returns the resolver of the pod's dnsPolicy.
 func policyDNS(p *v1.Pod, dns DNS) (Resolver, []Warning) {
 	host := Resolver{slices.Clone(dns.Host.Servers), slices.Clone(dns.Host.Searches), slices.Clone(dns.Host.Options)}
 	policy := p.Spec.DNSPolicy
@@ -176,7 +176,7 @@ func policyDNS(p *v1.Pod, dns DNS) (Resolver, []Warning) {
 			r.Searches = []string{p.Namespace + ".svc." + d, "svc." + d, d}
 		}
 		for _, s := range host.Searches {
-			if s != "." { // that of a host without a resolver, and would be looked for at the root
+			if s != "." { // from LoopbackResolver; it would be resolved at the root
 				r.Searches = append(r.Searches, s)
 			}
 		}
@@ -188,11 +188,10 @@ func policyDNS(p *v1.Pod, dns DNS) (Resolver, []Warning) {
 	return host, []Warning{{Reason: reasonMissingClusterDNS, Message: fmt.Sprintf("pod: %q. %s", pod.Describe(p), missing), OfNode: missing}}
 }
 
-// InheritsResolver reports whether the pod's resolver has to do with the host's.
+// InheritsResolver reports whether the pod's resolver depends on the host's.
 func InheritsResolver(p *v1.Pod) bool { return p.Spec.DNSPolicy != v1.DNSNone }
 
-// mergeOptions returns the options with the others over them: one of the same name takes the place
-// of the earlier one.
+// mergeOptions merges the options; those in over replace earlier ones of the same name.
 func mergeOptions(options, over []string) []string {
 	name := func(option string) string {
 		n, _, _ := strings.Cut(option, ":")
@@ -216,8 +215,7 @@ func fitServers(servers []string) (fit []string, exceeded bool) {
 	return servers, false
 }
 
-// fitSearches leaves out domains that are too long to be any, and what is too many or too long for
-// the whole line.
+// fitSearches drops domains that are too long, and those that exceed the limits of the whole line.
 func fitSearches(searches []string) (fit []string, exceeded bool) {
 	length := 0
 	for _, s := range searches {
@@ -234,7 +232,7 @@ func fitSearches(searches []string) (fit []string, exceeded bool) {
 	return fit, exceeded
 }
 
-// unique returns the strings without later ones that are there already.
+// unique returns the strings without duplicates.
 func unique(s []string) []string {
 	var out []string
 	for _, v := range s {
@@ -246,8 +244,8 @@ func unique(s []string) []string {
 }
 
 // OnePerFamily returns the first address of each family, the family of the first of nodeIPs first:
-// the form in which a pod is told of its addresses and of the node's (Kubernetes documentation,
-// "IPv4/IPv6 dual-stack").
+// the form in which addresses are reported to a pod (Kubernetes documentation, "IPv4/IPv6
+// dual-stack").
 func OnePerFamily(ips, nodeIPs []string) []string {
 	var out []string
 	for _, ip := range ips {

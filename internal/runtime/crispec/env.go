@@ -13,17 +13,16 @@ import (
 	"berth/internal/pod"
 )
 
-// Environment is what the variables of a container can be taken from besides its pod.
+// Environment holds the sources of a container's variables besides its pod.
 type Environment struct {
-	// ConfigMaps and Secrets of the pod's namespace by name. One that is not here does not exist.
+	// ConfigMaps and Secrets of the pod's namespace by name. Missing entries do not exist.
 	ConfigMaps map[string]*v1.ConfigMap
 	Secrets    map[string]*v1.Secret
-	// Files are the contents of the files that EnvFiles returns. One that is not here does not
-	// exist.
+	// Files are the contents of the files that EnvFiles returns. Missing entries do not exist.
 	Files map[EnvFile][]byte
 	// Services are at least those of the pod's namespace and of the namespace "default".
 	Services []*v1.Service
-	// Allocatable is what the node has for pods; it stands in for limits that are not set.
+	// Allocatable are the node's allocatable resources, the default for unset limits.
 	Allocatable v1.ResourceList
 }
 
@@ -41,8 +40,8 @@ func (v *variables) set(name, value string) {
 }
 
 // environment resolves the container's variables: envFrom, then env in order, whose entries may
-// refer to earlier ones and to the variables of services, then the variables of services that are
-// not defined yet.
+// refer to earlier ones and to service variables, then the service variables that are not defined
+// yet.
 func environment(in Container) ([]*runtimeapi.KeyValue, map[string]string, error) {
 	vars := variables{values: make(map[string]string, len(in.Container.Env))}
 	for i := range in.Container.EnvFrom {
@@ -107,8 +106,8 @@ func (v *variables) addAll(in Container, from *v1.EnvFromSource) error {
 	return nil
 }
 
-// valueFrom returns the value of a variable that is not written out; ok is false when it is
-// optional and there is none.
+// valueFrom returns the value of a variable with valueFrom; ok is false if it is optional and
+// missing.
 func valueFrom(in Container, e *v1.EnvVar) (value string, ok bool, err error) {
 	switch f := e.ValueFrom; {
 	case f.FieldRef != nil:
@@ -161,7 +160,7 @@ func secretValue(in Container, ref *v1.SecretKeySelector) (string, bool, error) 
 	return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, in.Pod.Namespace, ref.Name)
 }
 
-// findConfigMap returns nil without an error for one that may be missing and is.
+// findConfigMap returns nil without an error if an optional ConfigMap is missing.
 func findConfigMap(in Container, name string, optional *bool) (*v1.ConfigMap, error) {
 	if m := in.Environment.ConfigMaps[name]; m != nil || isTrue(optional) {
 		return m, nil
@@ -169,7 +168,7 @@ func findConfigMap(in Container, name string, optional *bool) (*v1.ConfigMap, er
 	return nil, fmt.Errorf("configmap %q not found", name)
 }
 
-// findSecret returns nil without an error for one that may be missing and is.
+// findSecret returns nil without an error if an optional Secret is missing.
 func findSecret(in Container, name string, optional *bool) (*v1.Secret, error) {
 	if s := in.Environment.Secrets[name]; s != nil || isTrue(optional) {
 		return s, nil
@@ -177,8 +176,8 @@ func findSecret(in Container, name string, optional *bool) (*v1.Secret, error) {
 	return nil, fmt.Errorf("secret %q not found", name)
 }
 
-// fieldValue returns a field of the pod, or of where it runs, as the environment offers it
-// (Kubernetes documentation, "Downward API").
+// fieldValue returns a field of the pod or its node for an environment variable (Kubernetes
+// documentation, "Downward API").
 func fieldValue(in Container, path string) (string, error) {
 	p := in.Pod
 	switch path {
@@ -201,9 +200,9 @@ func fieldValue(in Container, path string) (string, error) {
 	return "", fmt.Errorf("fieldPath %q is not a field that a container can be given", path)
 }
 
-// MetadataField returns a field of the pod's metadata as environment and downwardAPI volumes offer
-// it, and whether there is such a field: maps are lines of key="value", ordered by key; a missing
-// key of one is "".
+// MetadataField returns a field of the pod's metadata for environment variables and downwardAPI
+// volumes, and whether the field is supported: maps are lines of key="value", ordered by key; a
+// missing map key is "".
 func MetadataField(p *v1.Pod, path string) (value string, ok bool) {
 	if name, key, ok := subscript(path); ok {
 		switch name {

@@ -8,13 +8,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// EnvFileLimit is the size in bytes of the largest file that variables are taken from.
+// EnvFileLimit is the maximum size of an environment file in bytes.
 const EnvFileLimit = 64 << 10
 
-// EnvFile is a file in a volume of the pod that variables are taken from (KEP-3721).
+// EnvFile is an environment file in a volume of the pod (KEP-3721).
 type EnvFile struct{ Volume, Path string }
 
-// EnvFiles returns the files that the container takes variables from, each once.
+// EnvFiles returns the environment files of the container, without duplicates.
 func EnvFiles(c *v1.Container) []EnvFile {
 	var out []EnvFile
 	seen := map[EnvFile]bool{}
@@ -29,7 +29,7 @@ func EnvFiles(c *v1.Container) []EnvFile {
 	return out
 }
 
-// fileValue returns the value of the key in a file; one that is empty counts as missing.
+// fileValue returns the value of the key in a file; an empty value counts as missing.
 func fileValue(in Container, ref *v1.FileKeySelector) (string, bool, error) {
 	content, exists := in.Environment.Files[EnvFile{ref.VolumeName, ref.Path}]
 	if !exists {
@@ -51,11 +51,11 @@ func fileValue(in Container, ref *v1.FileKeySelector) (string, bool, error) {
 	return "", false, fmt.Errorf("couldn't find key %q in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
 }
 
-// parseEnvFile reads NAME='value' declarations, of which a later one of the same name wins
-// (Kubernetes documentation, "Define Environment Variable Values Using An Init Container"). It
-// takes only what a shell reads the same way: values stand in single quotes, may have several
-// lines, and are taken literally; whitespace before a name, blank lines, and lines that begin
-// with # are skipped. Its errors show nothing of the file, which may hold secrets.
+// parseEnvFile parses NAME='value' declarations, the last of the same name taking effect
+// (Kubernetes documentation, "Define Environment Variable Values Using An Init Container"). It only
+// accepts what a shell parses in the same way: values are in single quotes, may span lines, and are
+// literal; whitespace before a name, blank lines, and lines that begin with # are skipped. Its
+// errors do not quote the file, which may contain secrets.
 func parseEnvFile(text string) (map[string]string, error) {
 	values := map[string]string{}
 	for line := 1; text != ""; {
@@ -74,8 +74,8 @@ func parseEnvFile(text string) (map[string]string, error) {
 
 const blank = " \t"
 
-// parseDeclaration reads the declaration at the beginning of the text, to the end of its last line;
-// name is "" where there is none.
+// parseDeclaration parses the declaration at the beginning of the text, to the end of its last
+// line; name is "" if there is none.
 func parseDeclaration(text string) (name, value, rest string, err error) {
 	line, after, _ := strings.Cut(text, "\n")
 	line = strings.TrimLeft(line, blank)
@@ -88,11 +88,11 @@ func parseDeclaration(text string) (name, value, rest string, err error) {
 	}
 	switch {
 	case quoted == "" || strings.ContainsRune(blank, rune(quoted[0])):
-		return name, "", after, nil // as a shell sees it, the value ends before the space
+		return name, "", after, nil // as in a shell, the value ends before the space
 	case quoted[0] != '\'':
 		return "", "", "", errors.New("the value is not in single quotes")
 	}
-	// The value may go on over the end of the line.
+	// The value may span lines.
 	_, quoted, _ = strings.Cut(text, "='")
 	value, rest, ok = strings.Cut(quoted, "'")
 	if !ok {

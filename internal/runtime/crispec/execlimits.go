@@ -6,26 +6,26 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ExecLimits are what the kernel takes at the start of a program, in bytes (execve(2), "Limits on
-// size of arguments and environment"); 0 is not known. What exceeds them ends the container with an
-// exit code alone: by then there is nobody left to say why.
+// ExecLimits are the kernel's limits for the start of a program, in bytes (execve(2), "Limits on
+// size of arguments and environment"); 0 is unknown. A container that exceeds them exits with only
+// an exit code, without an error message.
 type ExecLimits struct {
-	// String bounds an argument, or a variable with its name, and its final zero.
+	// String limits an argument, or a variable with its name, including the terminating null byte.
 	String int
-	// Total bounds all arguments and variables, with their zeros and pointers.
+	// Total limits all arguments and variables, including null bytes and pointers.
 	Total int
 }
 
 const (
-	// execString is how many pages the kernel takes of one argument or variable (MAX_ARG_STRLEN).
+	// execString is the limit of one argument or variable in pages (MAX_ARG_STRLEN).
 	execString = 32
-	// minExecTotal and maxExecTotal bound what, in bytes, a quarter of the limit of the stack
-	// counts for all of them.
+	// minExecTotal and maxExecTotal bound the total limit in bytes, which is a quarter of the stack
+	// limit.
 	minExecTotal, maxExecTotal = 128 << 10, 6 << 20
 )
 
-// HostExecLimits returns the limits of a kernel with pages of a size in bytes, for containers whose
-// stack has a limit in bytes; 0 is not known.
+// HostExecLimits returns the limits of a kernel with this page size in bytes, for containers with a
+// stack limit in bytes; 0 is unknown.
 func HostExecLimits(pageSize int, stackLimit uint64) ExecLimits {
 	limits := ExecLimits{String: execString * pageSize, Total: maxExecTotal}
 	if stackLimit > 0 {
@@ -34,15 +34,15 @@ func HostExecLimits(pageSize int, stackLimit uint64) ExecLimits {
 	return limits
 }
 
-// pointerSize is what the kernel counts for each string besides.
+// pointerSize is what the kernel adds for each string.
 const pointerSize = 8
 
-// check returns what the kernel would not take of a container's arguments and variables. Those of
-// its image, which come on top, are not counted.
+// check returns an error if a container's arguments or variables exceed the limits. Those of its
+// image, which are added, are not counted.
 func (l ExecLimits) check(cfg *runtimeapi.ContainerConfig) error {
 	total := 0
 	add := func(what string, size int) error {
-		size++ // the final zero
+		size++ // the terminating null byte
 		total += size + pointerSize
 		if l.String > 0 && size > l.String {
 			return fmt.Errorf("%s takes %d bytes, of which the kernel takes %d at most: show the value to the container as a file (a volume of a ConfigMap or Secret)",

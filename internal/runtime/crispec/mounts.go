@@ -12,30 +12,30 @@ import (
 	"berth/internal/pod"
 )
 
-// Volume is where a pod's volume lies on the host.
+// Volume is the host location of a pod's volume.
 type Volume struct {
-	// HostPath is the volume's directory, or file; of a volume that containers have as a device, a
-	// path that leads to it.
+	// HostPath is the volume's directory or file; for a block volume, a path that leads to the
+	// device.
 	HostPath       string
 	ReadOnly       bool
 	SELinuxRelabel bool
 }
 
-// Subpath is a part of a volume that a container mounts in place of the whole.
+// Subpath is the subPath of a volume mount.
 type Subpath struct {
 	// Volume is the volume's name, Root its directory on the host.
 	Volume, Root string
 	Container    string
-	// Index is the mount's place in the container's volumeMounts.
+	// Index is the mount's index in the container's volumeMounts.
 	Index int
-	// Path is relative to Root and has no "..". What lies there is the containers' to change: it
-	// can be a symlink to anywhere.
+	// Path is relative to Root and has no "..". Containers can change what it refers to: it can be
+	// a symbolic link to anywhere.
 	Path        string
 	Propagation runtimeapi.MountPropagation
 }
 
-// Subpaths returns the parts of volumes of the host that the container mounts, in the order of its
-// mounts. An error is the user's to mend.
+// Subpaths returns the subPaths of host volumes that the container mounts, in the order of its
+// mounts. Errors are user errors.
 func Subpaths(in Container) ([]Subpath, error) {
 	c := in.Container
 	if !slices.ContainsFunc(c.VolumeMounts, hasSubpath) {
@@ -49,7 +49,7 @@ func Subpaths(in Container) ([]Subpath, error) {
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		if _, isImage := in.ImageVolumes[m.Name]; isImage {
-			continue // the runtime finds its way in images itself
+			continue // the runtime resolves subPaths of images
 		}
 		sub, err := subpathOf(m, values)
 		if err != nil {
@@ -102,8 +102,8 @@ func volumeOf(in Container, m *v1.VolumeMount) (Volume, error) {
 	return vol, nil
 }
 
-// mounts returns the container's mounts in the order of its volumeMounts, then those that every
-// container has.
+// mounts returns the container's mounts in the order of its volumeMounts, then those of every
+// container.
 func mounts(in Container, values map[string]string) ([]*runtimeapi.Mount, error) {
 	c := in.Container
 	var out []*runtimeapi.Mount
@@ -125,7 +125,7 @@ func mounts(in Container, values map[string]string) ([]*runtimeapi.Mount, error)
 	return out, nil
 }
 
-// devices returns the disks that the container is given.
+// devices returns the container's block volumes.
 func devices(in Container) ([]*runtimeapi.Device, error) {
 	var out []*runtimeapi.Device
 	for _, d := range in.Container.VolumeDevices {
@@ -175,15 +175,15 @@ func volumeMount(in Container, index int, values map[string]string) (*runtimeapi
 	return out, nil
 }
 
-// WantsRecursiveReadOnly reports whether it matters for the container's mounts that the runtime can
-// make them read-only with all below.
+// WantsRecursiveReadOnly reports whether the container's mounts depend on the runtime's support of
+// recursive read-only mounts.
 func WantsRecursiveReadOnly(c *v1.Container) bool {
 	return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
 		return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled
 	})
 }
 
-// recursiveReadOnly reports whether what is mounted below the mount is read-only too (KEP-3857).
+// recursiveReadOnly reports whether the mount is recursively read-only (KEP-3857).
 func recursiveReadOnly(in Container, m *v1.VolumeMount) (bool, error) {
 	if m.RecursiveReadOnly == nil {
 		return false, nil

@@ -8,26 +8,24 @@ import (
 )
 
 const (
-	// maxLabel is the length of a DNS label, which a host name that is made of the pod's name is
-	// cut to.
+	// maxLabel is the maximum length of a DNS label, to which a host name derived from the pod's
+	// name is truncated.
 	maxLabel = 63
-	// maxKernelName is the longest host name that the kernel takes (HOST_NAME_MAX of limits.h).
+	// maxKernelName is the kernel's maximum host name length (HOST_NAME_MAX of limits.h).
 	maxKernelName = 64
 )
 
-// Names are what a pod is called in its network (Kubernetes documentation, "DNS for Services and
-// Pods").
+// Names are a pod's names in its network (Kubernetes documentation, "DNS for Services and Pods").
 type Names struct {
-	// Host is the host name.
 	Host string
-	// Domain is what follows it in the full name; "" for a pod without a subdomain.
+	// Domain follows Host in the full name; "" for a pod without a subdomain.
 	Domain string
 }
 
 // ComputeNames returns the pod's names. A hostnameOverride is the whole name and has no domain
-// (KEP-4762); otherwise the name is spec.hostname or the pod's name, cut to a DNS label. The domain
-// is that of the pod's headless service. clusterDomain may be "": the full name then ends with a
-// dot, as the kubelet has it, which counts where the length does.
+// (KEP-4762); otherwise the name is spec.hostname or the pod's name, truncated to a DNS label. The
+// domain is that of the pod's headless service. If clusterDomain is "", the full name ends with a
+// dot, as in the kubelet, which counts for its length.
 func ComputeNames(p *v1.Pod, clusterDomain string) Names {
 	if o := p.Spec.HostnameOverride; o != nil && *o != "" {
 		return Names{Host: *o}
@@ -45,7 +43,7 @@ func ComputeNames(p *v1.Pod, clusterDomain string) Names {
 	return n
 }
 
-// Full returns the fully qualified name, or the host name when there is no domain.
+// Full returns the fully qualified name, or the host name if there is no domain.
 func (n Names) Full() string {
 	if n.Domain == "" {
 		return n.Host
@@ -53,8 +51,8 @@ func (n Names) Full() string {
 	return n.Host + "." + n.Domain
 }
 
-// kernelName returns what uname -n says in the pod: "" for a pod in the host's network, which
-// shares the host's name.
+// kernelName returns the host name in the pod's UTS namespace: "" for a pod in the host network,
+// which shares the host's name.
 func kernelName(p *v1.Pod, clusterDomain string) (string, error) {
 	if p.Spec.HostNetwork {
 		return "", nil
@@ -71,7 +69,7 @@ func kernelName(p *v1.Pod, clusterDomain string) (string, error) {
 	return full, nil
 }
 
-// HostsFile returns the managed /etc/hosts of a pod that has its own network.
+// HostsFile returns the managed /etc/hosts of a pod with its own network.
 func HostsFile(n Names, ips []string, aliases []v1.HostAlias) []byte {
 	b := []byte("# Kubernetes-managed hosts file.\n" +
 		"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n" +
@@ -86,12 +84,12 @@ func HostsFile(n Names, ips []string, aliases []v1.HostAlias) []byte {
 	return appendAliases(b, aliases)
 }
 
-// NodeHostsFile returns the /etc/hosts of a pod in the host's network: the node's own with the
-// pod's aliases.
+// NodeHostsFile returns the /etc/hosts of a pod in the host network: the node's file with the pod's
+// aliases.
 func NodeHostsFile(node []byte, aliases []v1.HostAlias) []byte {
 	b := append([]byte("# Kubernetes-managed hosts file (host network).\n"), node...)
 	if len(node) > 0 && node[len(node)-1] != '\n' {
-		b = append(b, '\n') // the node's last line and ours would be one
+		b = append(b, '\n') // otherwise the node's last line and ours would be joined
 	}
 	return appendAliases(b, aliases)
 }

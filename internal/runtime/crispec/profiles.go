@@ -29,8 +29,8 @@ func seccomp(in Container) (*runtimeapi.SecurityProfile, error) {
 	case v1.SeccompProfileTypeUnconfined:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
 	case v1.SeccompProfileTypeLocalhost:
-		// With an empty name the folder itself would be the profile, which runtimes take for no
-		// profile at all (CVE-2023-2431).
+		// With an empty name the directory itself would be the profile, which runtimes treat as no
+		// profile (CVE-2023-2431).
 		if s.LocalhostProfile == nil || *s.LocalhostProfile == "" {
 			return nil, fmt.Errorf("localhostProfile must be set if seccompProfile type is %s", s.Type)
 		}
@@ -44,9 +44,9 @@ func seccomp(in Container) (*runtimeapi.SecurityProfile, error) {
 	return nil, fmt.Errorf("seccompProfile.type %q is none of RuntimeDefault, Localhost and Unconfined", s.Type)
 }
 
-// appArmor returns the container's AppArmor profile, and the same in the form of CRI's field of
-// old: that of its own field, of the annotation of old, or of the pod's field. nil leaves it to the
-// runtime.
+// appArmor returns the container's AppArmor profile, also in the form of CRI's deprecated field:
+// from its own field, the deprecated annotation, or the pod's field. nil selects the runtime's
+// default.
 func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, error) {
 	if sc := c.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
 		return appArmorField(sc.AppArmorProfile)

@@ -11,7 +11,7 @@ import (
 	"berth/internal/pod"
 )
 
-// resourceOf returns a resource of the container itself, or of the one that is named.
+// resourceOf returns a resource of the container itself, or of the named one.
 func resourceOf(in Container, ref *v1.ResourceFieldSelector) (string, error) {
 	c := in.Container
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
@@ -22,10 +22,10 @@ func resourceOf(in Container, ref *v1.ResourceFieldSelector) (string, error) {
 	return ResourceField(in.Pod, c, ref, in.Environment.Allocatable)
 }
 
-// ResourceField returns a resource of a container as environment and downwardAPI volumes offer it
-// (Kubernetes documentation, "Downward API"): the amount divided by the divisor, rounded up. A
-// limit of cpu, memory or ephemeral-storage that is not set is the pod's, and without one the
-// node's allocatable amount.
+// ResourceField returns a resource of a container for environment variables and downwardAPI volumes
+// (Kubernetes documentation, "Downward API"): the amount divided by the divisor, rounded up. An
+// unset limit of cpu, memory or ephemeral-storage defaults to the pod's, then to the node's
+// allocatable amount.
 func ResourceField(p *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
 	kind, name, _ := strings.Cut(ref.Resource, ".")
 	resourceName := v1.ResourceName(name)

@@ -14,27 +14,25 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// ResourceSettings are what of the node and its configuration the resources of containers depend
-// on.
+// ResourceSettings are the node properties and configuration that container resources depend on.
 type ResourceSettings struct {
 	// NodeMemory and NodeSwap are the node's capacity in bytes.
 	NodeMemory, NodeSwap int64
-	// CPUQuota says how CPU limits are enforced.
+	// CPUQuota configures the enforcement of CPU limits.
 	CPUQuota cgroups.CPUQuota
 	// CgroupVersion is 1 or 2.
 	CgroupVersion int
-	// SwapAccounted says that the kernel can limit the swap of a cgroup; without it nothing is said
-	// of swap.
+	// SwapAccounted: the kernel can limit the swap of a cgroup; without it swap limits are not set.
 	SwapAccounted bool
-	// LimitedSwap lets containers of burstable pods have their part of the node's swap
+	// LimitedSwap allows containers of Burstable pods their share of the node's swap
 	// (memorySwap.swapBehavior, KEP-2400); without it no container swaps.
 	LimitedSwap bool
-	// HugePageSizes are the sizes in bytes that the kernel can limit for a cgroup.
+	// HugePageSizes are the page sizes in bytes that the kernel can limit for a cgroup.
 	HugePageSizes []int64
-	// KillTogether has the kernel end all processes of a container when it runs out of memory (the
-	// opposite of singleProcessOOMKill). It needs cgroup version 2.
+	// KillTogether makes the kernel OOM-kill all processes of a container together (the opposite of
+	// singleProcessOOMKill). It needs cgroup v2.
 	KillTogether bool
-	// MemoryQoS throttles and protects memory on cgroup version 2 (KEP-2570); nil does neither.
+	// MemoryQoS throttles and protects memory on cgroup v2 (KEP-2570); nil does neither.
 	MemoryQoS *cgroups.MemoryQoS
 }
 
@@ -44,8 +42,8 @@ func resources(in Container) *runtimeapi.LinuxContainerResources {
 	return out
 }
 
-// ContainerResources returns the resources of a container of the pod that can be changed while it
-// runs: all but its OOM score. A limit that the container does not state is the pod's (KEP-2837).
+// ContainerResources returns the resources of a container that can be changed while it is running:
+// all except its OOM score. A limit that the container does not set is the pod's (KEP-2837).
 func ContainerResources(p *v1.Pod, c *v1.Container, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	requests, limits := c.Resources.Requests, limitsOf(p, c)
 	out := linuxResources(requests, limits, s)
@@ -68,7 +66,7 @@ func ContainerResources(p *v1.Pod, c *v1.Container, s ResourceSettings) *runtime
 	return out
 }
 
-// limitsOf returns the container's limits, and the pod's for what it states none.
+// limitsOf returns the container's limits, and the pod's for those that it does not set.
 func limitsOf(p *v1.Pod, c *v1.Container) v1.ResourceList {
 	if p.Spec.Resources == nil || len(p.Spec.Resources.Limits) == 0 {
 		return c.Resources.Limits
@@ -82,8 +80,8 @@ func limitsOf(p *v1.Pod, c *v1.Container) v1.ResourceList {
 	return out
 }
 
-// linuxResources returns processor and memory as the kernel is told of them. What asks for no
-// processor time gets it by its limit.
+// linuxResources returns CPU and memory as kernel values. Without a CPU request, the limit
+// determines the shares.
 func linuxResources(requests, limits v1.ResourceList, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	cpu, asked := requests[v1.ResourceCPU]
 	if limit, ok := limits[v1.ResourceCPU]; ok && !asked {
@@ -97,7 +95,7 @@ func linuxResources(requests, limits v1.ResourceList, s ResourceSettings) *runti
 	return out
 }
 
-// setSwap limits swap: by cgroup v1 together with memory, by v2 apart from it.
+// setSwap limits swap: on cgroup v1 together with memory, on v2 separately.
 func (s ResourceSettings) setSwap(out *runtimeapi.LinuxContainerResources, p *v1.Pod, c *v1.Container) {
 	switch {
 	case !s.SwapAccounted:
@@ -108,8 +106,8 @@ func (s ResourceSettings) setSwap(out *runtimeapi.LinuxContainerResources, p *v1
 	}
 }
 
-// swapLimit returns how many bytes the container may swap. Only burstable pods swap, and of their
-// containers those that ask for memory, and for less of it than their limit (KEP-2400).
+// swapLimit returns the container's swap limit in bytes. Only Burstable pods swap, and of their
+// containers those that request memory, but less than their limit (KEP-2400).
 func (s ResourceSettings) swapLimit(p *v1.Pod, c *v1.Container) int64 {
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
 	if !s.LimitedSwap || cgroups.QOSClass(p) != v1.PodQOSBurstable || pod.IsCritical(p) || request.Cmp(*limit) == 0 {
@@ -118,14 +116,14 @@ func (s ResourceSettings) swapLimit(p *v1.Pod, c *v1.Container) int64 {
 	return cgroups.SwapLimit(request.Value(), s.NodeMemory, s.NodeSwap)
 }
 
-// setMemoryQoS throttles the container before it reaches its limit, and protects what it asks for
-// from being reclaimed.
+// setMemoryQoS throttles the container before it reaches its limit, and protects its request from
+// reclaim.
 func (s ResourceSettings) setMemoryQoS(out *runtimeapi.LinuxContainerResources, p *v1.Pod, request int64) {
 	if s.MemoryQoS == nil {
 		return
 	}
 	class := cgroups.QOSClass(p)
-	// What is nothing is said too: a resize may have to take back what was said before.
+	// Zero values are set too: a resize may have to reset earlier values.
 	if s.MemoryQoS.Reserves() {
 		lowest, low := s.MemoryQoS.Protected(class, request)
 		setUnified(out, "memory.min", lowest)
@@ -141,7 +139,7 @@ func (s ResourceSettings) setMemoryQoS(out *runtimeapi.LinuxContainerResources, 
 	}
 }
 
-// setUnified says what to write to a file of cgroup version 2: a number, or "max".
+// setUnified sets a file of cgroup v2 to a number or "max".
 func setUnified(out *runtimeapi.LinuxContainerResources, file string, value any) {
 	if out.Unified == nil {
 		out.Unified = map[string]string{}
@@ -149,8 +147,8 @@ func setUnified(out *runtimeapi.LinuxContainerResources, file string, value any)
 	out.Unified[file] = fmt.Sprint(value)
 }
 
-// hugePageSize spells a page size as the runtime expects it (OCI runtime specification,
-// hugepageLimits): 64KB, 2MB, 1GB.
+// hugePageSize formats a page size for the runtime (OCI runtime specification, hugepageLimits):
+// 64KB, 2MB, 1GB.
 func hugePageSize(size int64) string {
 	for _, unit := range []struct {
 		shift int
@@ -163,7 +161,7 @@ func hugePageSize(size int64) string {
 	return strconv.FormatInt(size>>10, 10) + "KB"
 }
 
-// Overhead returns what the sandbox itself takes (KEP-688), nil if nothing is said.
+// Overhead returns the resources of the sandbox itself (KEP-688), nil if the pod has no overhead.
 func Overhead(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	if len(p.Spec.Overhead) == 0 {
 		return nil
@@ -171,16 +169,15 @@ func Overhead(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources
 	return linuxResources(p.Spec.Overhead, p.Spec.Overhead, s)
 }
 
-// SandboxResources returns what the pod's containers may take together. Runtimes that give each pod
-// a machine make it of that size: the limits that some containers have enlarge it, and bound
-// nothing.
+// SandboxResources returns the total resources of the pod's containers. VM-based runtimes size the
+// pod's VM by them: limits that only some containers have enlarge it, and do not bound anything.
 func SandboxResources(p *v1.Pod, s ResourceSettings) *runtimeapi.LinuxContainerResources {
 	containers := podresource.PodResourcesOptions{ExcludeOverhead: true}
 	return linuxResources(podresource.PodRequests(p, containers), podresource.PodLimits(p, containers), s)
 }
 
-// OOM scores of the quality-of-service classes (Kubernetes documentation, "Node-pressure Eviction",
-// node out of memory behaviour).
+// OOM scores of the QoS classes (Kubernetes documentation, "Node-pressure Eviction", node out of
+// memory behaviour).
 const (
 	guaranteedOOMScore   = -997
 	bestEffortOOMScore   = 1000
@@ -190,9 +187,9 @@ const (
 	systemNodeCritical = 2_000_001_000
 )
 
-// computeOOMScore returns oom_score_adj of a container: the less of the node's memory it asks for,
-// the sooner it is killed. What a pod asks for beyond its containers counts for each of them alike
-// (KEP-2837).
+// computeOOMScore returns oom_score_adj of a container: the smaller its memory request relative to
+// the node's memory, the sooner it is killed. A pod-level request beyond those of the containers
+// counts for each of them in equal parts (KEP-2837).
 func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	if p.Spec.Priority != nil && *p.Spec.Priority >= systemNodeCritical {
 		return guaranteedOOMScore
@@ -221,8 +218,8 @@ func computeOOMScore(p *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	return min(max(s, minBurstableOOMScore), maxBurstableOOMScore)
 }
 
-// sharedMemoryRequest returns each long-running container's part of the memory that the pod asks
-// for beyond what its containers do.
+// sharedMemoryRequest returns each long-running container's share of the pod-level memory request
+// beyond those of the containers.
 func sharedMemoryRequest(p *v1.Pod) int64 {
 	if p.Spec.Resources == nil {
 		return 0

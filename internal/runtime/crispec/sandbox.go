@@ -1,9 +1,9 @@
-// Package crispec translates a v1.Pod into the runtime's terms: the configuration of its sandbox
-// and of each container.
+// Package crispec translates a v1.Pod to CRI: the configuration of its sandbox and of each
+// container.
 //
 // Owns: the translation of names, environment, mounts, security and resources, as pure functions.
 // Reads: only its arguments.
-// Never: does I/O, decides whether something starts.
+// Never: does I/O, decides whether a container starts.
 package crispec
 
 import (
@@ -15,26 +15,26 @@ import (
 	"berth/internal/runtime/userns"
 )
 
-// Sandbox is what a sandbox is made from.
+// Sandbox is the input of a sandbox's configuration.
 type Sandbox struct {
 	Pod     *v1.Pod
 	Attempt uint32
-	// LogDirectory is the pod's log folder; containers' log paths are relative to it.
+	// LogDirectory is the pod's log directory; containers' log paths are relative to it.
 	LogDirectory string
-	// CgroupParent is the pod's cgroup in the form of the cgroup driver.
+	// CgroupParent is the pod's cgroup in the cgroup driver's format.
 	CgroupParent string
-	// DNS is what the node knows of name resolution.
+	// DNS is the node's DNS configuration.
 	DNS DNS
-	// Resources are what the kernel is told of resources by.
+	// Resources configures how resources become kernel values.
 	Resources ResourceSettings
-	// Users are the host's ids that a pod with a user namespace has; nil for one without.
+	// Users is the host ID range of a pod with a user namespace; nil for one without.
 	Users *userns.Range
-	// VolumeGroups are those that the pod's processes must be in to use its volumes.
+	// VolumeGroups are the supplemental groups that the pod's volumes require.
 	VolumeGroups []int64
 }
 
-// SandboxConfig returns the CRI configuration of the pod's sandbox, and of what its user is to be
-// warned. An error is the user's to mend.
+// SandboxConfig returns the CRI configuration of the pod's sandbox, and warnings for the user.
+// Errors are user errors.
 func SandboxConfig(s Sandbox) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	p := s.Pod
 	hostname, err := kernelName(p, s.DNS.Domain)
@@ -64,8 +64,8 @@ func SandboxConfig(s Sandbox) (*runtimeapi.PodSandboxConfig, []Warning, error) {
 	}, warnings, nil
 }
 
-// portMappings returns the ports of regular containers and sidecars; one that is named twice is
-// mapped once. A pod in the host's network has nothing to map.
+// portMappings returns the ports of regular containers and sidecars, without duplicates. A pod in
+// the host network has none.
 func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 	if p.Spec.HostNetwork {
 		return nil
@@ -101,8 +101,8 @@ func protocol(p v1.Protocol) runtimeapi.Protocol {
 	return runtimeapi.Protocol_TCP
 }
 
-// sysctls returns the pod's kernel parameters by their names with dots, whichever way they are
-// written (sysctl.d(5)).
+// sysctls returns the pod's kernel parameters by their names with dots, in either notation
+// (sysctl.d(5)).
 func sysctls(p *v1.Pod) map[string]string {
 	if p.Spec.SecurityContext == nil || len(p.Spec.SecurityContext.Sysctls) == 0 {
 		return nil

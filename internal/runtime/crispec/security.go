@@ -13,7 +13,7 @@ import (
 	"berth/internal/runtime/userns"
 )
 
-// Paths that containers do not see, or see read-only, unless procMount is Unmasked.
+// Paths that are masked or read-only in containers, unless procMount is Unmasked.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -36,7 +36,7 @@ func sandboxSecurity(s Sandbox) (*runtimeapi.LinuxSandboxSecurityContext, error)
 	}
 	if sc := p.Spec.SecurityContext; sc != nil {
 		if out.RunAsUser = int64Value(sc.RunAsUser); out.RunAsUser != nil {
-			out.RunAsGroup = int64Value(sc.RunAsGroup) // the runtime takes no group without a user
+			out.RunAsGroup = int64Value(sc.RunAsGroup) // the runtime accepts no group without a user
 		}
 		out.SupplementalGroupsPolicy = groupsPolicy(sc)
 		out.SelinuxOptions = selinux(sc.SELinuxOptions)
@@ -45,8 +45,8 @@ func sandboxSecurity(s Sandbox) (*runtimeapi.LinuxSandboxSecurityContext, error)
 	return out, nil
 }
 
-// containerSecurity returns the container's effective security context: the container's fields over
-// the pod's.
+// containerSecurity returns the container's effective security context: the container's fields take
+// precedence over the pod's.
 func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	p, c := in.Pod, in.Container
 	psc, sc := p.Spec.SecurityContext, c.SecurityContext
@@ -91,7 +91,7 @@ func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext,
 	return out, nil
 }
 
-// namespaces returns what the pod shares with the host, and what its containers share with each
+// namespaces returns the namespaces that the pod shares with the host, and its containers with each
 // other.
 func namespaces(p *v1.Pod, users *userns.Range) (*runtimeapi.NamespaceOption, error) {
 	mode := func(host bool, own runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
@@ -120,10 +120,10 @@ func namespaces(p *v1.Pod, users *userns.Range) (*runtimeapi.NamespaceOption, er
 	return out, nil
 }
 
-// HasUserNamespace reports whether the pod's users are not the host's (KEP-127).
+// HasUserNamespace reports whether the pod has its own user namespace (KEP-127).
 func HasUserNamespace(p *v1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
 
-// idMappings returns the ids of a user namespace, nil for the host's.
+// idMappings returns the ID mappings of a user namespace, nil for the host's.
 func idMappings(users *userns.Range) []*runtimeapi.IDMapping {
 	if users == nil {
 		return nil
@@ -163,7 +163,7 @@ func anyPrivileged(p *v1.Pod) bool {
 	})
 }
 
-// servingContainers are those that run for as long as the pod: sidecars and regular containers.
+// servingContainers are those that run as long as the pod: sidecars and regular containers.
 func servingContainers(p *v1.Pod) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {
 		for i := range p.Spec.InitContainers {

@@ -9,12 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// apiService is the service of the API server, in metav1.NamespaceDefault; every pod is told of it.
+// apiService is the service of the API server, in metav1.NamespaceDefault; every pod gets its
+// variables.
 const apiService = "kubernetes"
 
-// serviceVariables returns the variables that tell a container of services (Kubernetes
-// documentation, "Discovering services"): of those with a cluster IP in the pod's namespace, unless
-// the pod has enableServiceLinks false, and of the API server's.
+// serviceVariables returns the service variables of a container (Kubernetes documentation,
+// "Discovering services"): for services with a cluster IP in the pod's namespace, unless the pod's
+// enableServiceLinks is false, and for that of the API server.
 func serviceVariables(p *v1.Pod, services []*v1.Service) map[string]string {
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks // unset is the API's default
 	byName := map[string]*v1.Service{}

@@ -15,21 +15,21 @@ import (
 	"berth/internal/pod"
 )
 
-// The errors of a container that must not run as root and would.
+// Errors of a container with runAsNonRoot that would run as root.
 var (
 	ErrRunAsRoot      = errors.New("container's runAsUser breaks non-root policy")
 	ErrImageRunAsRoot = errors.New("container has runAsNonRoot and image will run as root")
 )
 
-// imageUserNameError is the name of a user of an image that may be root's.
+// imageUserNameError is an image's user name that may be root.
 type imageUserNameError string
 
 func (name imageUserNameError) Error() string {
 	return fmt.Sprintf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", string(name))
 }
 
-// ExplainNonRoot returns the values for which ContainerConfig refused a container that must not run
-// as root, and which field to set; "" for any other error.
+// ExplainNonRoot returns the values for which ContainerConfig rejected a container with
+// runAsNonRoot, and which field to set; "" for any other error.
 func ExplainNonRoot(in Container, err error) string {
 	p, c := in.Pod, in.Container
 	asker, setter := "pod", "pod"
@@ -59,20 +59,20 @@ func ExplainNonRoot(in Container, err error) string {
 }
 
 const (
-	// maxUID is the highest user id that Kubernetes and the runtimes take. Higher ones could come
-	// out as another user, even root, where they are cut to 32 bits.
+	// maxUID is the highest user ID that Kubernetes and the runtimes accept. Higher ones could be
+	// truncated to another user, even root.
 	maxUID = math.MaxInt32
-	// maxUserName is the longest name of a user (LOGIN_NAME_MAX of limits.h).
+	// maxUserName is the maximum length of a user name (LOGIN_NAME_MAX of limits.h).
 	maxUserName = 256
 )
 
-// ImageUser is who an image says its process runs as; the zero value is an image that says nothing.
+// ImageUser is the user in an image's configuration; the zero value is an image without one.
 type ImageUser struct {
 	UID  *int64 // numeric user, if it has one
 	Name string // otherwise the user's name, if it has one
 }
 
-// check refuses what cannot be a user: images are made by anybody.
+// check rejects invalid users: images are not trusted.
 func (u ImageUser) check() error {
 	switch {
 	case u.UID != nil && (*u.UID < 0 || *u.UID > maxUID):
@@ -86,9 +86,9 @@ func (u ImageUser) check() error {
 	return nil
 }
 
-// setUser sets who the container's process runs as: runAsUser of container or pod, else the image's
-// user, so that this is who it runs as whatever becomes of the image's name meanwhile, and who
-// runAsNonRoot was checked for.
+// setUser sets the container's user: runAsUser of container or pod, else the image's user. It is
+// set explicitly so that it remains the user that runAsNonRoot was checked for, even if the image
+// name is reassigned.
 func setUser(in Container, out *runtimeapi.LinuxContainerSecurityContext) error {
 	p, c := in.Pod, in.Container
 	out.RunAsGroup = int64Value(runAsGroup(p, c))
@@ -104,7 +104,7 @@ func setUser(in Container, out *runtimeapi.LinuxContainerSecurityContext) error 
 		return err
 	}
 	if u.UID == nil && u.Name == "" && out.RunAsGroup != nil {
-		u.UID = new(int64) // the runtime takes no group without a user
+		u.UID = new(int64) // the runtime accepts no group without a user
 	}
 	if runAsNonRoot(p, c) {
 		switch {
@@ -125,7 +125,6 @@ func aboutUser(p *v1.Pod, c *v1.Container, err error) error {
 	return fmt.Errorf("%w (pod: %q, container: %s)", err, pod.Describe(p), c.Name)
 }
 
-// runAsNonRoot returns the effective runAsNonRoot of the container.
 func runAsNonRoot(p *v1.Pod, c *v1.Container) bool {
 	if c.SecurityContext != nil && c.SecurityContext.RunAsNonRoot != nil {
 		return *c.SecurityContext.RunAsNonRoot
@@ -133,7 +132,7 @@ func runAsNonRoot(p *v1.Pod, c *v1.Container) bool {
 	return p.Spec.SecurityContext != nil && isTrue(p.Spec.SecurityContext.RunAsNonRoot)
 }
 
-// RunAsUser returns the user that the pod wants the container to run as, nil for the image's.
+// RunAsUser returns the user in the pod's spec for the container, nil for the image's.
 func RunAsUser(p *v1.Pod, c *v1.Container) *int64 {
 	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
 		return c.SecurityContext.RunAsUser
@@ -154,8 +153,7 @@ func runAsGroup(p *v1.Pod, c *v1.Container) *int64 {
 	return nil
 }
 
-// supplementalGroups returns the groups that the pod's processes are in besides their own: first
-// the one that its volumes belong to.
+// supplementalGroups returns the supplemental groups of the pod's processes: first the fsGroup.
 func supplementalGroups(p *v1.Pod, volumes []int64) []int64 {
 	var out []int64
 	if sc := p.Spec.SecurityContext; sc != nil {

@@ -7,15 +7,14 @@ import (
 	"path/filepath"
 )
 
-// apiHash is the hash of the bundle of the local API's programs, as bundleHash is the runtime's.
+// apiHash is the bundle hash of the local API's programs, as bundleHash is the runtime's.
 var apiHash string
 
 var errNoAPI = errors.New("this build of berth brings neither kubectl nor the program of the local API along; build it with make build")
 
-// APIProgram returns the path of the program that judges what is written to a local API, and is
-// kubectl if it is called so. It is unpacked below the folder, an absolute path, when it is asked
-// for first, which takes a second; then other versions of it are removed that no process uses.
-// RunChild must be called by the main function.
+// APIProgram returns the path of the API writer program of the local API, which acts as kubectl if
+// invoked by that name. The first call unpacks it below folder, an absolute path, which takes about
+// a second, and removes other versions that no process uses. The main function must call RunChild.
 func APIProgram(ctx context.Context, folder string) (path string, err error) {
 	if apiHash == "" || !hasBlob {
 		return "", errNoAPI
@@ -25,16 +24,16 @@ func APIProgram(ctx context.Context, folder string) (path string, err error) {
 		return "", fmt.Errorf("programs of the local API: %w", err)
 	}
 	if fresh {
-		_ = removeOtherPrograms(folder) // what stays takes room, and goes with the next version
+		_ = removeOtherPrograms(folder) // a remainder takes disk space until the next version
 	}
 	return filepath.Join(folder, folderName(apiHash), "bin", "registry"), nil
 }
 
-// APIDocuments is the file that the program has written of itself (discovery, OpenAPI), "" for a
-// build without it.
+// APIDocuments returns the path of the program's discovery and OpenAPI documents, "" for a build
+// without them.
 func APIDocuments() string { return apiDocuments }
 
-// removeOtherPrograms removes other versions when nobody unpacks one.
+// removeOtherPrograms removes other versions while no process unpacks one.
 func removeOtherPrograms(folder string) error {
 	lock, err := lockFolder(folder)
 	if err != nil {
@@ -45,5 +44,5 @@ func removeOtherPrograms(folder string) error {
 	return err
 }
 
-// APIFolder is the folder of APIProgram in an agent's root directory.
+// APIFolder returns the directory for APIProgram in an agent's root directory.
 func APIFolder(rootDir string) string { return filepath.Join(rootDir, "programs") }

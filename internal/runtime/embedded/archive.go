@@ -19,32 +19,33 @@ import (
 
 const (
 	archiveBuffer = 32 << 10
-	// maxDocument and maxDocuments bound what is held of an archive's JSON documents: one, and all.
+	// maxDocument and maxDocuments bound the size of one and of all buffered JSON documents, in
+	// bytes.
 	maxDocument, maxDocuments = maxManifest, 64 << 20
-	// maxWindow is the largest window of zstd that its command line unpacks without a flag.
+	// maxWindow is the largest zstd window that the zstd command decompresses by default.
 	maxWindow = 128 << 20
-	// maxNested bounds how deep an index may lie in others.
+	// maxNested bounds the nesting depth of indexes.
 	maxNested = 4
 )
 
-// archiveReader reads an image archive, uncompressed, for an import. Content is handed out after it
-// was checked, except for its last bytes, which are handed out when the whole archive was: what
-// cannot be used is an error before the receiver has all that it needs.
+// archiveReader reads an image archive, uncompressed, for an import. Content is returned after it
+// was validated, and the last bytes only after the whole archive was: an invalid archive fails
+// before the receiver has all of it.
 type archiveReader struct {
 	tar     io.Reader
 	check   *io.PipeWriter
 	checked chan error
 
 	buffers [2][archiveBuffer]byte
-	next    int    // index of the buffer that is free
-	held    []byte // checked when what follows it is
+	next    int    // index of the free buffer
+	held    []byte // returned when the data after it is validated
 	ready   []byte
 	err     error
 
-	contents archiveContents // when Read has returned io.EOF
+	contents archiveContents // valid after Read has returned io.EOF
 }
 
-// openArchive returns a reader that the caller closes.
+// openArchive returns a reader that the caller must close.
 func openArchive(from io.Reader) (*archiveReader, error) {
 	plain, err := decompressed(from)
 	if err != nil {
@@ -67,7 +68,7 @@ func openArchive(from io.Reader) (*archiveReader, error) {
 	return a, nil
 }
 
-// close ends the check. It is called once, also after an error.
+// close stops the validation. It must be called once, also after an error.
 func (a *archiveReader) close() { _ = a.check.CloseWithError(io.ErrClosedPipe) } // always nil
 
 func (a *archiveReader) Read(p []byte) (int, error) {
@@ -82,7 +83,7 @@ func (a *archiveReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// advance reads the next bytes, and makes those before them ready.
+// advance reads the next bytes, and makes the previous ones ready.
 func (a *archiveReader) advance() {
 	buf := a.buffers[a.next][:]
 	n, err := io.ReadFull(a.tar, buf)
@@ -110,7 +111,7 @@ func (a *archiveReader) advance() {
 	a.err = err
 }
 
-// decompressed returns what containerd would read of an archive, or says what the file is instead.
+// decompressed returns the tar stream of an archive, or an error that names an unsupported format.
 func decompressed(from io.Reader) (io.Reader, error) {
 	r := bufio.NewReaderSize(from, archiveBuffer)
 	begin, err := r.Peek(6)
@@ -149,15 +150,15 @@ func decompressed(from io.Reader) (io.Reader, error) {
 	return r, nil
 }
 
-// archiveContents is what an archive says of its images.
+// archiveContents is the image metadata of an archive.
 type archiveContents struct {
 	layout    bool                 // the archive is an OCI image layout
-	documents map[string][]byte    // JSON files by their paths
-	docker    []dockerArchiveImage // of manifest.json, docker's own index
+	documents map[string][]byte    // JSON files by path
+	docker    []dockerArchiveImage // of manifest.json, Docker's own index
 	index     *archiveIndex        // of index.json
 }
 
-// dockerArchiveImage is an image of docker's format.
+// dockerArchiveImage is an image in Docker's archive format.
 type dockerArchiveImage struct {
 	Config   string
 	RepoTags []string
@@ -184,7 +185,6 @@ type archiveIndex struct {
 
 var errNoArchive = errors.New(`the file is not an image archive: it is no tar archive (make one by "docker save" or "ctr image export")`)
 
-// readContents reads a tar archive.
 func readContents(from io.Reader) (archiveContents, error) {
 	c := archiveContents{documents: map[string][]byte{}}
 	t := tar.NewReader(from)
@@ -230,7 +230,7 @@ func readContents(from io.Reader) (archiveContents, error) {
 	}
 }
 
-// usable returns why an archive cannot be imported on this architecture.
+// usable returns an error if an archive cannot be imported on this architecture.
 func (c archiveContents) usable(arch string) error {
 	switch {
 	case c.layout && c.index != nil:
@@ -252,7 +252,7 @@ func (c archiveContents) usable(arch string) error {
 	return nil
 }
 
-// nameOf returns what an index calls an image.
+// nameOf returns an image's name in an index.
 func nameOf(d archiveDescriptor) string {
 	for _, key := range []string{"io.containerd.image.name", "org.opencontainers.image.ref.name"} {
 		if name := d.Annotations[key]; name != "" {
@@ -262,7 +262,7 @@ func nameOf(d archiveDescriptor) string {
 	return d.Digest
 }
 
-// platforms returns those of which the archive has an image, as far as it says.
+// platforms returns the known platforms of an image in the archive.
 func (c archiveContents) platforms(d archiveDescriptor, depth int) []archivePlatform {
 	if d.Platform != nil && d.Platform.Architecture != "" {
 		return []archivePlatform{*d.Platform}
@@ -283,7 +283,6 @@ func (c archiveContents) platforms(d archiveDescriptor, depth int) []archivePlat
 	return all
 }
 
-// platformsOf returns the platform of an image configuration.
 func platformsOf(config []byte) []archivePlatform {
 	var p archivePlatform
 	if json.Unmarshal(config, &p) != nil || p.Architecture == "" {
@@ -292,8 +291,8 @@ func platformsOf(config []byte) []archivePlatform {
 	return []archivePlatform{p}
 }
 
-// foreign returns an error if an image runs on other platforms alone. Those of attestations are
-// "unknown".
+// foreign returns an error if an image only supports other platforms. The platform of attestations
+// is "unknown".
 func foreign(name string, platforms []archivePlatform, arch string) error {
 	runs := []string{arch}
 	switch arch {

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// attachment is what the CNI library remembers of a pod's connection to a network.
+// attachment is the CNI library's cached result of attaching a pod to a network.
 type attachment struct {
 	ContainerID string         `json:"containerId"`
 	IfName      string         `json:"ifName"`
@@ -27,11 +27,11 @@ type attachment struct {
 	} `json:"capabilityArgs"`
 }
 
-// attachmentsDir is where the CNI library keeps attachments, by network, container and interface.
+// attachmentsDir is the CNI library's cache of attachments, by network, container and interface.
 const attachmentsDir = "/var/lib/cni/results"
 
-// removeAttachments runs the CNI plugins' DEL for pods whose sandbox is gone without having been
-// stopped: their rules in the host's firewall would otherwise stay for ever.
+// removeAttachments runs CNI DEL for pods whose sandbox was deleted without having been stopped:
+// their firewall rules would otherwise remain forever.
 func removeAttachments(ctx context.Context, p paths) error {
 	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
 	if err != nil {
@@ -44,8 +44,8 @@ func removeAttachments(ctx context.Context, p paths) error {
 	return errors.Join(errs...)
 }
 
-// removeAttachment takes a pod's network down and forgets it. Where what the file says does not do,
-// as it may be damaged, its name does, with the network that is remembered.
+// removeAttachment runs CNI DEL for a pod and removes its cached attachment. If the file is damaged
+// or DEL fails, it falls back to the IDs in the file name and the persisted network configuration.
 func removeAttachment(ctx context.Context, p paths, file string) error {
 	id, ifName, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), p.bridge()+"-"), "-")
 	a, damaged := readAttachment(file, id, ifName)
@@ -69,7 +69,6 @@ func removeAttachment(ctx context.Context, p paths, file string) error {
 	return os.RemoveAll(file)
 }
 
-// readAttachment reads the attachment of a sandbox and interface.
 func readAttachment(file, id, ifName string) (a attachment, err error) {
 	if err := readJSON(file, &a); err != nil {
 		return a, err
@@ -94,7 +93,7 @@ type conflist struct {
 	Plugins    []map[string]any `json:"plugins"`
 }
 
-// detach runs DEL of each plugin in the order opposite to ADD (CNI specification 1.0, section 4).
+// detach runs DEL of each plugin in the reverse order of ADD (CNI specification 1.0, section 4).
 func detach(ctx context.Context, p paths, a attachment) error {
 	var list conflist
 	if err := json.Unmarshal(a.Config, &list); err != nil {
@@ -108,7 +107,8 @@ func detach(ctx context.Context, p paths, a attachment) error {
 		plugin["runtimeConfig"] = map[string]any{"portMappings": a.Args.PortMappings}
 		err := runPlugin(ctx, p, plugin, []string{
 			"CNI_COMMAND=DEL", "CNI_CONTAINERID=" + a.ContainerID, "CNI_IFNAME=" + a.IfName,
-			// Without the namespace, which is still mounted, the reference plugin leaves its rules.
+			// Without the network namespace, which is still mounted, the reference plugin does not
+			// remove its rules.
 			"CNI_NETNS=" + a.NetNS,
 		})
 		if err != nil {
@@ -118,7 +118,6 @@ func detach(ctx context.Context, p paths, a attachment) error {
 	return nil
 }
 
-// runPlugin runs the program of a network plugin with its configuration.
 func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string) error {
 	config, err := json.Marshal(plugin)
 	if err != nil {
@@ -135,9 +134,9 @@ func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string
 	return nil
 }
 
-// rememberedConflist is the configuration of the bridge that pods have had, also when they get the
-// network of another plugin by now; nil if there was none, or what is remembered cannot be read:
-// the next start sets it aside.
+// rememberedConflist returns the configuration of the bridge that pods were attached to, even if
+// they use another plugin's network now; nil if there was none, or if the persisted network cannot
+// be read: the next start sets that file aside.
 func rememberedConflist(p paths) ([]byte, error) {
 	n, err := readNetwork(p.network())
 	if err != nil || len(n.Subnets) == 0 {
@@ -147,8 +146,8 @@ func rememberedConflist(p paths) ([]byte, error) {
 	return generateConflist(p, n)
 }
 
-// endLeases takes the network of an orphan down that the CNI library does not remember: its ADD did
-// not come to its end.
+// endLeases tears down the network of an orphan without cached attachment: its CNI ADD was
+// interrupted.
 func endLeases(ctx context.Context, p paths, o orphan) error {
 	config, err := rememberedConflist(p)
 	if err != nil {
@@ -157,7 +156,7 @@ func endLeases(ctx context.Context, p paths, o orphan) error {
 	for _, path := range o.addresses {
 		id, ifName := lessee(path)
 		if id != o.id {
-			continue // given to another, when the network was taken down
+			continue // reassigned when the network was torn down
 		}
 		if config != nil && ifName != "" {
 			err = errors.Join(err, detach(ctx, p, attachment{ContainerID: id, IfName: ifName, Config: config}))
@@ -169,9 +168,8 @@ func endLeases(ctx context.Context, p paths, o orphan) error {
 	return err
 }
 
-// endNetwork has our plugin take away what it made for pods of which nothing is known any more, and
-// its table in the host's firewall (GC of the CNI specification 1.1). It needs the bundle: without
-// it there was no pod.
+// endNetwork runs our plugin's GC (CNI specification 1.1), which removes the network resources of
+// unknown pods and its firewall table. It needs the bundle: without it there was no pod.
 func endNetwork(ctx context.Context, p paths) error {
 	config, err := rememberedConflist(p)
 	if err != nil || config == nil {

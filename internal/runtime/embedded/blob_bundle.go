@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// hasBlob tells builds apart.
 const hasBlob = true
 
-// blob is a string so that reading it copies nothing: a page of it becomes resident when it is
-// read, which only the unpacking child does.
+// blob is a string so that reading it does not copy: a page becomes resident when it is read, which
+// only the unpacking child does.
 //
 //go:embed bundle/bundle.tar.zst
 var blob string
@@ -22,7 +21,7 @@ var blob string
 //go:embed bundle/api.tar.zst
 var apiBlob string
 
-// apiDocuments are what the programs of the local API say of themselves.
+// apiDocuments are the documents that describe the programs of the local API.
 //
 //go:embed bundle/api.documents
 var apiDocuments string

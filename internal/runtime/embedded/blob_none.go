@@ -7,7 +7,6 @@ import (
 	"strings"
 )
 
-// hasBlob tells builds apart.
 const hasBlob = false
 
 const apiDocuments = ""

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deleteBridge is the ioctl SIOCBRDELBR, whose argument is the bare name of the bridge
-// (netdevice(7) has the flags, not this).
+// deleteBridge calls the ioctl SIOCBRDELBR, whose argument is the bare name of the bridge
+// (netdevice(7) documents only the ioctls for flags).
 func deleteBridge(socket int, name string) error {
 	arg, err := unix.BytePtrFromString(name)
 	if err != nil {
@@ -22,15 +22,15 @@ func deleteBridge(socket int, name string) error {
 	return nil
 }
 
-// isUp reports whether an interface is there. The kernel is asked, and not /sys, which shows the
+// isUp reports whether an interface exists. It asks the kernel instead of /sys, which shows the
 // network namespace in which it was mounted.
 func isUp(name string) bool {
 	_, err := net.InterfaceByName(name)
 	return err == nil
 }
 
-// bridgePorts counts the interfaces of pods in the bridge; a missing bridge has none. Those of a
-// bridge that cannot be asked are taken to be there.
+// bridgePorts counts the pod interfaces of a bridge; a missing bridge has none. If they cannot be
+// listed, it returns one.
 func bridgePorts(name string) int {
 	bridge, err := net.InterfaceByName(name)
 	if err != nil {

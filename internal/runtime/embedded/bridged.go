@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// bridgedModule has the rules of the firewall apply to what a bridge passes on.
+// bridgedModule makes bridged traffic pass the firewall.
 const bridgedModule = "br_netfilter"
 
-// bridgedSettings turn that on, a file for each family.
+// bridgedSettings enable that, one file per IP family.
 var bridgedSettings = []string{"proc/sys/net/bridge/bridge-nf-call-iptables", "proc/sys/net/bridge/bridge-nf-call-ip6tables"}
 
-// filterBridged has the rules of the firewall apply to what goes from one pod to another over the
-// bridge. Else the answer to a request that went to the address of a Service reaches the pod that
-// asked under the address of the pod that answers, and is dropped. The rules then apply to all
-// bridges of the machine, so only a node of a cluster, which has Services, asks for it.
+// filterBridged makes traffic between pods on the bridge pass the firewall. Otherwise the reply to
+// a request to a Service address reaches the client pod with the server pod's address, and is
+// dropped. The setting affects all bridges of the host, so only cluster nodes, which have Services,
+// use it.
 //
-// As kubenet did. The kubelet leaves it to who sets up the node, see "Network Plugin Requirements"
-// of the documentation of Kubernetes. root is "/".
+// kubenet did the same. The kubelet leaves it to the node's administrator, see "Network Plugin
+// Requirements" in the Kubernetes documentation. root is "/".
 func filterBridged(root string, load func(module string) error) error {
 	_, err := os.Stat(filepath.Join(root, bridgedSettings[0]))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,20 +15,20 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// bundleHash is the SHA-256 of the manifest of the bundle in this binary, in hexadecimal. It is set
-// by the linker, because hashing the bundle itself would keep all of it in memory.
+// bundleHash is the SHA-256 of the bundle's manifest, in hexadecimal. The linker sets it, because
+// hashing the bundle itself would make all of it resident.
 var bundleHash string
 
-// errNoBundle says that this binary was built without the tag "bundle".
+// errNoBundle is returned by binaries built without the tag "bundle".
 var errNoBundle = errors.New("this build of berth brings no runtime along; build it with make build, or name a running one with --container-runtime-endpoint")
 
-// Available reports whether this binary has a bundle in it.
+// Available reports whether this binary contains a bundle.
 func Available() bool { return bundleHash != "" && hasBlob }
 
 const manifestName = "manifest.json"
 
-// manifest lists what is in a bundle. It is the bundle's first entry, and its hash is the bundle's
-// hash.
+// manifest lists the contents of a bundle. It is the bundle's first entry, and its hash is the
+// bundle's hash.
 type manifest struct {
 	Version    int               `json:"version"`
 	Components map[string]string `json:"components"`
@@ -44,23 +44,22 @@ type bundledFile struct {
 }
 
 type bundledImage struct {
-	Name   string `json:"name"`   // reference, as pods use it
+	Name   string `json:"name"`   // reference, as used by pods
 	File   string `json:"file"`   // OCI archive in the bundle
 	Digest string `json:"digest"` // of the image's manifest
 	Pinned bool   `json:"pinned"` // the sandbox image, which the runtime itself needs
 }
 
-// folderName is the folder of a bundle below the bundles' folder: enough of the hash to tell
-// bundles apart, short in process lists.
+// folderName returns the directory name of a bundle: a prefix of the hash that is unique, and short
+// in process lists.
 func folderName(hash string) string { return hash[:16] }
 
-// isFolderName reports whether a folder is named as that of a bundle is.
 func isFolderName(name string) bool {
 	_, err := hex.DecodeString(name)
 	return err == nil && len(name) == 16
 }
 
-// openBlob opens a bundle: the given file, or the one of the hash in the binary.
+// openBlob opens a bundle: the file, or the embedded one with the hash.
 func openBlob(file, hash string) (io.ReadCloser, error) {
 	switch {
 	case file != "":
@@ -73,8 +72,7 @@ func openBlob(file, hash string) (io.ReadCloser, error) {
 	return io.NopCloser(embeddedBlob()), nil
 }
 
-// hashOf returns the hash of the bundle of the runtime without reading more of it than its first
-// entry.
+// hashOf returns the hash of the runtime's bundle. It only reads the first entry of the file.
 func hashOf(file string) (string, error) {
 	if file == "" {
 		if !Available() {
@@ -99,8 +97,7 @@ func hashOf(file string) (string, error) {
 	return hash, nil
 }
 
-// readHead reads a bundle's first entry, the manifest, and returns it as it is written, with its
-// hash.
+// readHead reads a bundle's first entry, the manifest, and returns its content and hash.
 func readHead(t *tar.Reader) (head []byte, hash string, err error) {
 	h, err := t.Next()
 	if err != nil {
@@ -116,7 +113,7 @@ func readHead(t *tar.Reader) (head []byte, hash string, err error) {
 	return head, hex.EncodeToString(sum[:]), nil
 }
 
-// parseManifest accepts only names that stay inside the folder that the bundle is unpacked to.
+// parseManifest only accepts file names inside of the bundle's directory.
 func parseManifest(head []byte) (manifest, error) {
 	var m manifest
 	if err := json.Unmarshal(head, &m); err != nil {
@@ -138,7 +135,6 @@ func parseManifest(head []byte) (manifest, error) {
 	return m, nil
 }
 
-// readManifest reads the manifest of an unpacked bundle.
 func readManifest(dir string) (manifest, error) {
 	head, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {

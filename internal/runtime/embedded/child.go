@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// The hidden commands that berth runs itself with. What they do needs much memory once; in a child
-// it is gone afterwards.
+// Hidden commands that berth runs as child processes: they need much memory for a short time, which
+// the child's exit releases.
 const (
 	childUnpack = "__unpack" // BUNDLES HASH [FILE]
 	childLoad   = "__load"   // SOCKET BUNDLE SNAPSHOTTER
 )
 
-// RunChild does the work of a hidden command if args (as os.Args) name one, and returns the exit
-// code to end with. The main function of a program that uses Runtime calls it before anything else.
+// RunChild runs a hidden command if args (as os.Args) name one, and returns the exit code. The main
+// function of a program that uses Runtime must call it first.
 func RunChild(args []string) (handled bool, exitCode int) {
 	if len(args) < 2 {
 		return false, 0
@@ -39,10 +39,9 @@ func RunChild(args []string) (handled bool, exitCode int) {
 	return true, 0
 }
 
-// child runs this program again with a hidden command. The error is what the child said.
+// child runs this program with a hidden command. The error contains the child's stderr.
 func child(ctx context.Context, args ...string) error {
-	// The link is the program that runs, even if the file of its name was replaced or removed
-	// meanwhile.
+	// The link refers to the running program, even if its file was replaced or removed.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Args[0] = "berth"
 	cmd.Dir = "/"

@@ -16,18 +16,18 @@ import (
 	"strings"
 )
 
-// errContent is the class of content that is missing or differs from its digest.
+// errContent matches errors of content that is missing or does not match its digest.
 var errContent = errors.New("the content is damaged")
 
 func (p paths) contentStore() string { return p.home() + "/io.containerd.content.v1.content" }
 
-// blobs is where containerd's content store has the content of images, each named by its hash.
+// blobs is the directory of image content in containerd's content store, by hash.
 func (p paths) blobs() contentFolder { return contentFolder(p.contentStore() + "/blobs/sha256") }
 
-// contentFolder is a folder of files that are named by the SHA-256 of their content.
+// contentFolder is a directory of files that are named by the SHA-256 of their content.
 type contentFolder string
 
-// contentFile is one of these files.
+// contentFile is one blob.
 type contentFile struct {
 	file     string
 	digest   string // "sha256:…"
@@ -35,7 +35,7 @@ type contentFile struct {
 	document bool // JSON: an index, a manifest or a configuration
 }
 
-// contentProblem is what is wrong with one of these files.
+// contentProblem is a blob that failed validation.
 type contentProblem struct {
 	contentFile
 	err error
@@ -53,8 +53,8 @@ func (d contentFolder) fileOf(of archiveDescriptor) contentFile {
 	return contentFile{file: filepath.Join(string(d), filepath.Base(hash)), digest: of.Digest, size: of.Size}
 }
 
-// check looks whether a file can have its content. That of a document is read, and of another one
-// only the size.
+// check validates a blob. A document is read and compared with its digest, other blobs are only
+// checked for their size.
 func (b contentFile) check() (content []byte, err error) {
 	fail := func(what string) ([]byte, error) { return nil, fmt.Errorf("%w: %s: %s", errContent, b.file, what) }
 	algorithm, hash, _ := strings.Cut(b.digest, ":")
@@ -83,8 +83,8 @@ func (b contentFile) check() (content []byte, err error) {
 	return content, nil
 }
 
-// image returns the content of an image, as far as it is in the folder, and what is wrong with it.
-// Of an index, the images of other platforms may be missing.
+// image returns the valid blobs of an image in the directory, and its problems. Images of an index
+// for other platforms may be missing.
 func (d contentFolder) image(target archiveDescriptor) (all []contentFile, problems []contentProblem) {
 	return d.walk(target, maxNested)
 }
@@ -119,8 +119,8 @@ func (d contentFolder) walk(of archiveDescriptor, depth int) (all []contentFile,
 	return d.walkIndex(b, doc, depth)
 }
 
-// walkIndex is walk for an index. One image for this platform is enough: of the others, containerd
-// keeps the manifests alone.
+// walkIndex is walk for an index. One image for this platform is sufficient: for other platforms,
+// containerd only stores the manifests.
 func (d contentFolder) walkIndex(index contentFile, doc archiveIndex, depth int) (all []contentFile, problems []contentProblem) {
 	all = []contentFile{index}
 	found := false
@@ -189,7 +189,7 @@ func writeArchive(to io.Writer, target imageDescriptor, all []contentFile) error
 	return errors.Join(err, t.Close())
 }
 
-// verify reads the file and compares it with its digest.
+// verify compares the blob's content with its digest.
 func (b contentFile) verify() error {
 	f, err := os.Open(b.file)
 	if err != nil {

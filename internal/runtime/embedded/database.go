@@ -14,14 +14,13 @@ import (
 	"berth/internal/boltfile"
 )
 
-// containerd keeps what it knows in databases of bbolt. With a broken one it does not start, or
-// starts and cannot make a container, for ever. What was in it is lost either way, so it is set
-// aside and containerd begins anew. The containers that it no longer knows are ended before, lest
-// they run beside those that take their places. Images are restored from their content
-// (restore.go).
+// containerd stores its state in bbolt databases. With a broken one it never starts, or starts but
+// cannot create containers. The content is lost in both cases, so the databases are set aside and
+// containerd starts with empty ones. Unknown containers are killed first, so that they do not run
+// beside their replacements. Images are restored from their content (restore.go).
 
-// start starts containerd and returns when it serves CRI. If its databases are broken, it begins
-// anew.
+// start starts containerd and returns when it serves CRI. If its databases are broken, it resets
+// them.
 func (r *Runtime) start(ctx context.Context) error {
 	why := checkDatabases(r.paths)
 	var damaged damagedImages
@@ -30,8 +29,8 @@ func (r *Runtime) start(ctx context.Context) error {
 		reportDamagedRecords(r.paths, r.log)
 		why = errors.Join(endDamagedContainers(ctx, r.paths, r.log), removeDamagedState(r.paths, r.log))
 	}
-	// A database with a good head may be broken inside, which containerd finds. Once could have
-	// other reasons, such as a disk that fails to read.
+	// A database with a valid header may be broken inside, which containerd detects. A single
+	// failure could have other causes, such as a disk read error.
 	for try := 1; why == nil && try <= 2; try++ {
 		logged := logSize(r.paths.log())
 		err := r.startWithImages(ctx, damaged)
@@ -51,8 +50,8 @@ func (r *Runtime) start(ctx context.Context) error {
 	return r.startWithImages(ctx, damagedImages{})
 }
 
-// startWithImages starts containerd, and has it forget damaged images and load those that it lacks,
-// which is where a containerd with a database that is broken inside may end.
+// startWithImages starts containerd, removes damaged images and loads missing ones. containerd may
+// also exit on a broken database during the latter.
 func (r *Runtime) startWithImages(ctx context.Context, damaged damagedImages) error {
 	if err := r.startOnce(ctx); err != nil {
 		return err
@@ -66,17 +65,16 @@ func (r *Runtime) startWithImages(ctx context.Context, damaged damagedImages) er
 	return r.ensureImages(ctx, s)
 }
 
-// databases are the files of containerd's databases.
 func (p paths) databases() ([]string, error) {
 	snapshots, err := filepath.Glob(p.home() + "/io.containerd.snapshotter.v1.*/metadata.db")
 	return append(snapshots, p.metadata(), p.state()+"/io.containerd.mount-manager.v1.bolt/mounts.db"), err
 }
 
-// errBroken is the class of a database that containerd cannot use.
+// errBroken matches errors of databases that containerd cannot use.
 var errBroken = errors.New("the database is broken")
 
-// checkDatabases returns what is wrong with containerd's databases; errBroken if containerd must
-// begin anew. containerd does not run.
+// checkDatabases validates containerd's databases; errBroken means that they must be reset.
+// containerd must not be running.
 func checkDatabases(p paths) error {
 	files, err := p.databases()
 	if err != nil {
@@ -105,13 +103,13 @@ func checkDatabases(p paths) error {
 		return err
 	case len(running)+len(kept) > 0:
 		return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)
-	case exists(p.imageList()) && !exists(p.salvage()): // else containerd has begun anew already
+	case exists(p.imageList()) && !exists(p.salvage()): // otherwise containerd was reset already
 		return fmt.Errorf("%s: %w: it is gone, and there were images", p.metadata(), errBroken)
 	}
 	return nil
 }
 
-// checkDatabase returns errBroken if bbolt cannot use a file.
+// checkDatabase returns errBroken if bbolt cannot use the file.
 func checkDatabase(file string) error {
 	fi, err := os.Stat(file)
 	if err != nil {
@@ -135,8 +133,7 @@ func checkDatabase(file string) error {
 	return nil
 }
 
-// panicsOnDatabase reports whether containerd has logged, after the offset, that it ended because
-// of what it read in a database.
+// panicsOnDatabase reports whether containerd has logged, after the offset, a crash in bbolt.
 func panicsOnDatabase(log string, offset int64) bool {
 	f, err := os.Open(log)
 	if err != nil {
@@ -151,8 +148,8 @@ func panicsOnDatabase(log string, offset int64) bool {
 	return (says("panic: ") || says("fatal error: ")) && says("go.etcd.io/bbolt")
 }
 
-// beginAnew ends what containerd ran, sets its databases aside, and removes all that it had.
-// containerd does not run.
+// beginAnew kills containerd's containers, sets its databases aside, and deletes its other state.
+// containerd must not be running.
 func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	p := r.paths
 	r.log.Error("Starting containerd with a new database: all pods are restarted, and images are restored from the content store",
@@ -167,17 +164,17 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	}
 	errs := []error{os.RemoveAll(p.corrupt()), os.MkdirAll(p.corrupt(), 0o700)}
 	for _, file := range files {
-		// Named after its folder: "io.containerd.metadata.v1.bolt-meta.db". It may be on another
+		// Named after its directory: "io.containerd.metadata.v1.bolt-meta.db". It may be on another
 		// file system.
 		to := filepath.Join(p.corrupt(), filepath.Base(filepath.Dir(file))+"-"+filepath.Base(file))
-		if err := copyFile(file, to); err != nil { // a folder, or a disk that cannot read it
+		if err := copyFile(file, to); err != nil { // a directory, or a disk read error
 			r.log.Warn("A broken database of containerd is not kept", "file", file, "err", err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w; to start with a new database: %w", why, err)
 	}
-	// The broken database goes last: as long as it is there, what was cut off here is done again.
+	// The broken database is deleted last: while it exists, an interrupted reset is repeated.
 	last := filepath.Dir(p.metadata())
 	removeBut := func(stays ...string) error {
 		gone := []string{p.state(), p.runc(), p.shimSockets(), p.addresses()}
@@ -191,7 +188,7 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 		}
 		return err
 	}
-	// Content goes after the rest, which may be what has filled the disk.
+	// Content is deleted after the rest, which may be what has filled the disk.
 	err = removeBut(last, p.salvage(), p.contentStore())
 	if err == nil {
 		err = r.images.salvage(why)
@@ -205,7 +202,7 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 	return os.RemoveAll(last)
 }
 
-// copyFile copies a file; one that is not there is no error.
+// copyFile copies a file; a missing one is not an error.
 func copyFile(from, to string) (err error) {
 	in, err := os.Open(from)
 	if errors.Is(err, fs.ErrNotExist) {

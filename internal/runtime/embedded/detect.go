@@ -18,14 +18,14 @@ import (
 	"berth/internal/host/selinux"
 )
 
-// maxShimSocketDir is what containerd allows for the folder of shim sockets: their names are 64
+// maxShimSocketDir is containerd's limit for the directory of shim sockets, whose names are 64
 // bytes of hash.
 const maxShimSocketDir = 42
 
-// pluginPrograms is where network plugins put their programs (containerd's and CRI-O's default).
+// pluginPrograms is the directory of network plugins' programs (default of containerd and CRI-O).
 const pluginPrograms = "/opt/cni/bin"
 
-// detectFacts looks at the host; it leaves nothing behind.
+// detectFacts inspects the host without lasting changes.
 func detectFacts(cfg Config) (facts, error) {
 	p := cfg.paths()
 	f := facts{SELinux: cfg.SELinux, RestrictOOM: !hasCapability(unix.CAP_SYS_RESOURCE)}
@@ -38,7 +38,7 @@ func detectFacts(cfg Config) (facts, error) {
 		if err := labelsContainers(); err != nil {
 			return f, fmt.Errorf("containers cannot be labelled: SELinux: %w", err)
 		}
-		if f.Snapshotter != "overlayfs" { // other files cannot be given a label by their mount
+		if f.Snapshotter != "overlayfs" { // other snapshotters cannot be labelled by a mount option
 			return f, fmt.Errorf("containers cannot be labelled: no overlay can be mounted in %s", p.home())
 		}
 	}
@@ -58,10 +58,10 @@ func detectFacts(cfg Config) (facts, error) {
 	return f, nil
 }
 
-// errNoSELinux says that the host has no SELinux, or none whose policy knows containers.
+// errNoSELinux is returned if the host has no SELinux, or a policy without container types.
 var errNoSELinux = errors.New("not enabled, or without a policy for containers")
 
-// labelsContainers returns nil if the host's SELinux can confine containers, else why not.
+// labelsContainers returns an error if the host's SELinux cannot confine containers.
 func labelsContainers() error {
 	label := selinux.ReadLabels("/").Process
 	if label == "" {
@@ -95,10 +95,10 @@ func hasCapability(capability int) bool {
 	return false
 }
 
-// chooseSnapshotter decides by how the trial of an overlay ended, and by the configuration of the
-// agent before, "" if there was none. A trial that could not be made, as on a disk that is full or
-// read-only, says nothing: then the choice stays, since another one would end containerd and take
-// the layers away from the containers that run.
+// chooseSnapshotter selects the snapshotter by the result of the overlay trial and the previous
+// configuration, "" if there was none. An inconclusive trial, as on a disk that is full or
+// read-only, does not change the selection, since another snapshotter would restart containerd and
+// remove the layers of running containers.
 func chooseSnapshotter(before string, trial error) string {
 	const overlay, native = "overlayfs", "native"
 	refused := errors.As(trial, &refusedError{})
@@ -108,21 +108,21 @@ func chooseSnapshotter(before string, trial error) string {
 	return overlay
 }
 
-// refusedError says that the kernel does not mount an overlay here.
+// refusedError means that the kernel rejects overlay mounts here.
 type refusedError struct{ error }
 
 func (e refusedError) Unwrap() error { return e.error }
 
-// trialPrefix begins the names of the folders in which overlays are tried.
+// trialPrefix is the name prefix of directories for overlay trials.
 const trialPrefix = ".overlay-"
 
-// tryOverlay mounts an overlay below dir and takes it away again: some kernels, file systems and
-// containers refuse.
+// tryOverlay mounts and unmounts an overlay below dir: some kernels, file systems and containers do
+// not support it.
 func tryOverlay(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	// What an agent left behind that was killed in between.
+	// Remainders of an agent that was killed in between.
 	old, err := filepath.Glob(filepath.Join(dir, trialPrefix+"*"))
 	if err != nil {
 		return err
@@ -156,9 +156,9 @@ func tryOverlay(dir string) (err error) {
 	return unix.Unmount(at("merged"), unix.MNT_DETACH)
 }
 
-// detectFirewall returns the back end that the CNI plugins can translate addresses with, or "".
+// detectFirewall returns the firewall back end for the CNI plugins' NAT, or "".
 //
-// nft comes first: it is one command per pod where iptables is several.
+// nft is preferred: it takes one command per pod where iptables takes several.
 func detectFirewall() string {
 	for _, tool := range []struct {
 		backend string
@@ -174,8 +174,7 @@ func detectFirewall() string {
 	return ""
 }
 
-// runTool runs a program of the host, wherever the system keeps it, and returns what it said if it
-// failed.
+// runTool runs a host program from systemPath. The error includes its output.
 func runTool(args ...string) error {
 	name, err := findTool(args[0])
 	if err != nil {
@@ -190,7 +189,7 @@ func runTool(args ...string) error {
 	return nil
 }
 
-// findTool finds a program on the path that containerd gets.
+// findTool finds a program in containerd's PATH.
 func findTool(name string) (string, error) {
 	for dir := range strings.SplitSeq(systemPath, ":") {
 		file := filepath.Join(dir, name)

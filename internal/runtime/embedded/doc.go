@@ -1,23 +1,23 @@
-// Package embedded is the runtime that berth brings along: it unpacks, configures, starts, adopts
-// and supervises containerd.
+// Package embedded runs the container runtime that is bundled with berth: it unpacks, configures,
+// starts, adopts and supervises containerd.
 //
-// Owns: the folders of the bundle and of containerd under the root and run directories,
-// containerd's life, its configuration and log, the pod network's configuration and range, the
-// images of the bundle; the list of images beside containerd's database, and their restoration;
-// what there is on the host of sandboxes and containers that containerd does not know.
+// Owns: the directories of the bundle and of containerd under the root and run directories, the
+// containerd process, its configuration and log, the pod network's configuration and ranges, the
+// bundle's images; the image list outside of containerd's database, and image recovery; host
+// resources of sandboxes and containers that are unknown to containerd.
 // Reads: the bundle in the binary, /proc, /sys, the host's interfaces and routes.
-// Never: speaks CRI beyond asking whether it is served and what it knows, touches pods or volumes,
-// ends containerd because the agent ends.
+// Never: calls CRI except to check that it is served and to list its objects, touches pods or
+// volumes, stops containerd when the agent exits.
 //
-// containerd outlives the agent, because a container that logs freezes while containerd is away: it
-// runs in a session of its own, without a parent-death signal, its output in a file. A later start
-// adopts it when bundle and configuration are the same, and otherwise replaces it under the running
-// containers:
+// containerd outlives the agent, because a container that writes logs blocks while containerd is
+// not running: it runs in its own session, without a parent-death signal, and logs to a file. A
+// restarted agent adopts it if bundle and configuration are unchanged, and otherwise replaces it
+// while the containers keep running:
 //
-//	Ensure:  unpack ─► render ─► running, same bundle and configuration, answers? ──yes──► adopt ─┐
-//	                                      │no                                                     ├─► images ─► ready
-//	                                      └─► end the old one (containers live on) ─► start ──────┘
-//	Run:     wait for its end (pidfd) ─► back off ─► start ─► ready ─► tell ─► wait …
-//	         a moment after each start, and each hour: what is on the host and unknown to containerd is ended
-//	Stop:    the only way in which it ends on purpose
+//	Ensure:  unpack ─► render ─► running, same bundle and configuration, responds? ─yes─► adopt ─┐
+//	                                      │no                                                    ├─► images ─► ready
+//	                                      └─► stop the old one (containers keep running) ► start ┘
+//	Run:     wait for its exit (pidfd) ─► back off ─► start ─► ready ─► notify ─► wait …
+//	         shortly after each start, and every hour: orphans unknown to containerd are removed
+//	Stop:    the only intended way to stop containerd
 package embedded

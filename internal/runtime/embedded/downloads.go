@@ -15,37 +15,36 @@ import (
 )
 
 const (
-	// sourceLabel and the host of the registry, without its port, name the label of content by
-	// which containerd knows the repositories that it came from.
+	// sourceLabel, followed by the registry's host without port, is the content label by which
+	// containerd records the source repositories.
 	sourceLabel = "containerd.io/distribution.source."
-	// maxManifest is the most that a manifest has, in bytes; registries refuse larger ones.
+	// maxManifest is the maximum size of a manifest in bytes; registries reject larger ones.
 	maxManifest = 4 << 20
 )
 
-// Download is how far the content of an image is that is being pulled, in bytes.
+// Download is the progress of an image pull, in bytes.
 type Download struct {
 	Done, Total int64
-	// Rate is how many bytes come a second, on average since the parts under way began; 0 if it is
-	// not known yet. Last is when the newest bytes were stored: containerd stores 1 MiB at a time.
+	// Rate is in bytes per second, averaged since the start of the active parts; 0 if unknown. Last
+	// is when the newest bytes were stored: containerd stores 1 MiB at a time.
 	Rate int64
 	Last time.Time
 }
 
-// ingest is content that is being downloaded.
 type ingest struct {
-	offset         int64 // bytes that have come
+	offset         int64 // bytes received
 	began, updated time.Time
 }
 
-// Downloads are how far the downloads of a runtime are at one moment.
+// Downloads is a snapshot of a runtime's active downloads.
 type Downloads struct {
 	active  map[string]ingest // by digest
-	there   map[string]int64  // sizes of content, by digest
+	there   map[string]int64  // sizes of stored content, by digest
 	sources map[string]map[string][]string
 	read    func(digest string) ([]byte, error)
 }
 
-// Downloads asks the runtime what it downloads. The answer reads manifests while ctx lasts.
+// Downloads reads the runtime's active downloads. The result reads manifests on demand, using ctx.
 func (i *Images) Downloads(ctx context.Context) (*Downloads, error) {
 	ctx = inPods(ctx)
 	client := contentapi.NewContentClient(i.conn)
@@ -55,7 +54,7 @@ func (i *Images) Downloads(ctx context.Context) (*Downloads, error) {
 		return nil, fmt.Errorf("downloads of the runtime: %w", err)
 	}
 	for _, s := range active.Statuses {
-		// What is fetched is called after its kind and digest: "layer-sha256:…".
+		// The reference consists of the media type's kind and the digest: "layer-sha256:…".
 		if _, digest, ok := strings.Cut(s.Ref, "-"); ok {
 			d.active[digest] = ingest{s.Offset, s.StartedAt.AsTime(), s.UpdatedAt.AsTime()}
 		}
@@ -91,7 +90,7 @@ func (i *Images) Downloads(ctx context.Context) (*Downloads, error) {
 	return d, nil
 }
 
-// repositoriesOf returns the repositories by registry that labels name.
+// repositoriesOf returns the source repositories in labels, by registry.
 func repositoriesOf(labels map[string]string) map[string][]string {
 	var found map[string][]string
 	for name, value := range labels {
@@ -105,9 +104,9 @@ func repositoriesOf(labels map[string]string) map[string][]string {
 	return found
 }
 
-// Of returns how far the image of a repository is, and false when that is not known: before its
-// manifest has come, and when nothing of it is being downloaded. Of several images of the
-// repository it is the one of which most is under way.
+// Of returns the progress of an image of the repository, and false if it is unknown: before its
+// manifest was received, and if none of its content is being downloaded. Of several images of the
+// repository it selects the one with the most active parts.
 func (d *Downloads) Of(image reference.Named) (Download, bool, error) {
 	var best Download
 	most := 0
@@ -127,8 +126,8 @@ func (d *Downloads) Of(image reference.Named) (Download, bool, error) {
 	return best, most > 0, nil
 }
 
-// computeDownload returns how far an image with this manifest is, and how many parts of it are
-// under way: none if it is no manifest.
+// computeDownload returns the progress of the image with this manifest, and the number of its
+// active parts: 0 if it is not a manifest.
 func (d *Downloads) computeDownload(manifest []byte) (all Download, under int) {
 	type part struct {
 		Digest string `json:"digest"`

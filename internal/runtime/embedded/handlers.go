@@ -1,6 +1,6 @@
 package embedded
 
-// Handlers returns the handlers that the embedded runtime offers for pods on this machine.
+// Handlers returns the runtime handlers that the embedded runtime supports on this host.
 func Handlers() []string {
 	if CheckKeepers() != nil {
 		return []string{ShimHandler}

@@ -18,37 +18,38 @@ import (
 	"berth/internal/host/selinux"
 )
 
-// Result is how a check of the host came out.
+// Result is the result of a host check.
 type Result string
 
 const (
-	// OK means that nothing is lacking.
+	// OK means that no problem was found.
 	OK Result = "ok"
-	// Warn means that pods run, but not all that a pod may ask for works.
+	// Warn means that pods run, but not all pod features work.
 	Warn Result = "warn"
 	// Missing means that the embedded runtime cannot run pods.
 	Missing Result = "missing"
 )
 
-// HostCheck is one thing that pods need of the host.
+// HostCheck is the result of checking one host requirement of pods.
 type HostCheck struct {
 	Name   string `json:"name"`
 	Result Result `json:"result"`
 	Found  string `json:"found"`
-	// Consequence says what follows from it and how to change that; empty if nothing does.
+	// Consequence is the effect of the result and its remedy; empty if there is none.
 	Consequence string `json:"consequence,omitempty"`
 }
 
-// HostQuery is what to check besides what always is.
+// HostQuery parametrizes CheckHost.
 type HostQuery struct {
-	// Root is the agent's root directory, in whose file system overlays are tried; it need not
+	// Root is the agent's root directory, whose file system is tested for overlays; it need not
 	// exist.
 	Root string
 	// Ports are the TCP ports that the agent would listen on.
 	Ports []int
 }
 
-// CheckHost looks at the host, in the order in which things are needed. It changes nothing.
+// CheckHost checks the host's requirements, in the order in which they are needed. It makes no
+// lasting changes.
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
 		checkRoot(), checkKernel(), checkCgroups(), checkKeepersOfHost(), checkOverlay(q.Root), checkPropagation(readFile("/proc/self/mountinfo")), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
@@ -81,7 +82,7 @@ func checkRoot() HostCheck {
 	return ok(name, "root")
 }
 
-// oldestKernel has pidfds that can be polled without blocking (pidfd_open(2), PIDFD_NONBLOCK).
+// oldestKernel supports pidfds that can be polled without blocking (pidfd_open(2), PIDFD_NONBLOCK).
 var oldestKernel = [2]int{5, 10}
 
 func checkKernel() HostCheck {
@@ -97,7 +98,7 @@ func checkKernel() HostCheck {
 	return ok(name, release)
 }
 
-// kernelVersion reads the first two numbers of a kernel's release.
+// kernelVersion parses the first two numbers of a kernel release.
 func kernelVersion(release string) (v [2]int, err error) {
 	_, err = fmt.Sscanf(release, "%d.%d", &v[0], &v[1])
 	return v, err
@@ -147,7 +148,7 @@ func checkOverlay(root string) HostCheck {
 	return ok(name, "mounts in "+dir)
 }
 
-// checkPropagation reads a table of mounts (proc(5), mountinfo) for how mounts below / propagate.
+// checkPropagation reads the propagation of / from a mount table (proc(5), mountinfo).
 func checkPropagation(mountinfo string) HostCheck {
 	const name, remedy = "mount propagation", `; run "mount --make-rshared /"`
 	state := ""
@@ -157,7 +158,7 @@ func checkPropagation(mountinfo string) HostCheck {
 		if !ok || len(fields) < 6 || fields[4] != "/" {
 			continue
 		}
-		state = "private" // of the uppermost mount, which comes last
+		state = "private" // of the topmost mount, which is listed last
 		for _, tag := range fields[6:] {
 			switch kind, _, _ := strings.Cut(tag, ":"); kind {
 			case "shared":
@@ -180,7 +181,7 @@ func checkPropagation(mountinfo string) HostCheck {
 	return warn(name, "/ is not in /proc/self/mountinfo", "containers with mountPropagation may not start"+remedy)
 }
 
-// existing is the directory, or the nearest one above it that exists.
+// existing returns the directory, or its nearest existing ancestor.
 func existing(dir string) string {
 	for dir != "/" && dir != "." && dir != "" {
 		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
@@ -213,7 +214,7 @@ func checkFirewall() HostCheck {
 	return warn(name, found, "pods reach the host and each other only, and have host ports only if the kernel has nftables; apt-get install nftables")
 }
 
-// checkHosts looks for the file of which the runtime gives each pod's sandbox a copy.
+// checkHosts checks the file that the runtime copies into each pod's sandbox.
 func checkHosts(path string) HostCheck {
 	const name = "/etc/hosts"
 	if _, err := os.Stat(path); err != nil {
@@ -302,7 +303,7 @@ func checkUserNamespaces() HostCheck {
 
 func checkPSI() HostCheck {
 	const name = "pressure stall information"
-	// The file is there but cannot be read when the kernel has it and it is turned off.
+	// If PSI is compiled in but disabled, the file exists but cannot be read.
 	if _, err := os.ReadFile("/proc/pressure/cpu"); err != nil {
 		return warn(name, "off", "pressure of CPU, memory and I/O is not reported; boot with psi=1")
 	}
@@ -333,7 +334,7 @@ func checkPort(port int) HostCheck {
 	return ok(name, "free")
 }
 
-// readLine returns the first line of a small file, and "" if it cannot be read.
+// readFile returns the content of a small file, and "" if it cannot be read.
 func readFile(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -11,35 +11,36 @@ import (
 	"strings"
 )
 
-// How a fix came out, or would.
+// Results of a fix.
 const (
-	// Fixed means that it was done.
+	// Fixed means that it was applied.
 	Fixed Result = "done"
-	// Planned means that it was not asked for yet.
+	// Planned means that it was not requested yet.
 	Planned Result = "to do"
-	// NotFixed means that it was tried, and failed.
+	// NotFixed means that it failed.
 	NotFixed Result = "failed"
 )
 
-// The files in which a Fixer keeps what it changed for the time after a reboot.
+// Files in which a Fixer persists its changes across reboots.
 const (
 	modulesFile = "/etc/modules-load.d/berth.conf"
 	sysctlFile  = "/etc/sysctl.d/60-berth.conf"
 )
 
-// Fixer mends what CheckHost finds lacking, as far as that takes nothing from anybody: it loads
-// modules of the kernel and turns forwarding on, now and, by files of its own, after a reboot.
+// Fixer fixes findings of CheckHost that can be fixed without affecting other programs: it loads
+// kernel modules and enables forwarding, immediately and, by its own configuration files, after a
+// reboot.
 type Fixer struct {
-	// Root is where the machine's files are; "" is "/".
+	// Root is the root of the host's file system; "" is "/".
 	Root string
-	// LoadModule loads a module of the kernel.
+	// LoadModule loads a kernel module.
 	LoadModule func(ctx context.Context, module string) error
-	// HasFirewall reports whether rules for host ports and addresses of pods can be made, or could
-	// not be if the kernel had the module for it.
+	// HasFirewall reports whether firewall rules for pods can be created, or would not be possible
+	// even with the kernel module.
 	HasFirewall func() bool
 }
 
-// NewFixer returns the Fixer of this machine.
+// NewFixer returns a Fixer of this host.
 func NewFixer() Fixer {
 	return Fixer{
 		LoadModule: func(_ context.Context, module string) error { return runTool("modprobe", module) },
@@ -50,14 +51,14 @@ func NewFixer() Fixer {
 	}
 }
 
-// Fix is one thing to mend.
+// Fix is one fix.
 type Fix struct {
-	Name string // of the check that it is for
-	What string // what is done, in the present tense
+	Name string // of the check that it fixes
+	What string // its action, in the present tense
 	do   func(context.Context) error
 }
 
-// Plan returns what there is to mend. It changes nothing.
+// Plan returns the necessary fixes. It makes no changes.
 func (f Fixer) Plan() []Fix {
 	var fixes []Fix
 	module := func(check, name string) {
@@ -90,7 +91,7 @@ func (f Fixer) Plan() []Fix {
 	return fixes
 }
 
-// Do does the fixes, and says of each how it came out.
+// Do applies the fixes, and returns the result of each.
 func (f Fixer) Do(ctx context.Context, fixes []Fix) []HostCheck {
 	var done []HostCheck
 	for _, fix := range fixes {
@@ -103,7 +104,7 @@ func (f Fixer) Do(ctx context.Context, fixes []Fix) []HostCheck {
 	return done
 }
 
-// keep has a file of the Fixer's own say the line, which those that read it at a boot do.
+// keep adds the line to one of the Fixer's files, which the system reads at boot.
 func (f Fixer) keep(file, line string) error {
 	path := filepath.Join(f.Root, file)
 	before, err := os.ReadFile(path)
@@ -128,7 +129,6 @@ func (f Fixer) keep(file, line string) error {
 	return nil
 }
 
-// read returns the content of a small file, "" if it cannot be read.
 func (f Fixer) read(name string) string {
 	b, err := os.ReadFile(filepath.Join(f.Root, name))
 	if err != nil {

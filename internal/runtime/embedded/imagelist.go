@@ -16,11 +16,11 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// containerd records the names of images in its database alone. The list of images, outside of
-// containerd's folder, has the names, too: with it, images survive the loss of the database as long
-// as their content is intact.
+// containerd stores image names only in its database. The image list, outside of containerd's
+// directory, stores them too, so that images survive the loss of the database while their content
+// is intact.
 
-// listedImage is one name of an image, and what it names.
+// listedImage is one image name and its target.
 type listedImage struct {
 	Name   string          `json:"name"`
 	Target imageDescriptor `json:"target"`
@@ -34,7 +34,7 @@ type imageDescriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// imageList is the content of the file.
+// imageList is the content of the image list file.
 type imageList struct {
 	Version int           `json:"version"`
 	Images  []listedImage `json:"images"` // by name
@@ -42,11 +42,10 @@ type imageList struct {
 
 const imageListVersion = 1
 
-// imageList is the file with the list of images.
 func (p paths) imageList() string { return p.settings() + "/images.json" }
 
-// readImageList returns the images of a list. A file that does not exist lists none; one that
-// cannot be read is set aside, which the error reports.
+// readImageList returns the images of a list. A missing file lists none; an unreadable one is set
+// aside, which the error reports.
 func readImageList(file string) ([]listedImage, error) {
 	var l imageList
 	err := checkpoint.Read(file, "names of images", func(b []byte) error {
@@ -64,13 +63,12 @@ func readImageList(file string) ([]listedImage, error) {
 	return l.Images, nil
 }
 
-// writeImageList replaces a list, if it differs.
+// writeImageList replaces the list if it differs.
 func writeImageList(file string, images []listedImage) error {
 	return writeJSON(file, imageList{Version: imageListVersion, Images: images})
 }
 
-// listImages returns the names of images that containerd has, without those that CRI gives to each
-// image by its id.
+// listImages returns containerd's images by name, without the names by ID that CRI adds.
 func listImages(ctx context.Context, conn grpc.ClientConnInterface) ([]listedImage, error) {
 	got, err := imagesapi.NewImagesClient(conn).List(inPods(ctx), &imagesapi.ListImagesRequest{}, grpc.MaxCallRecvMsgSize(maxAnswer))
 	if err != nil {
@@ -87,25 +85,25 @@ func listImages(ctx context.Context, conn grpc.ClientConnInterface) ([]listedIma
 }
 
 const (
-	// listDelay is the time from a change of the images to its entry in the list: a pull makes
+	// listDelay is the delay between an image change and the update of the list: a pull makes
 	// several changes.
 	listDelay = time.Second
-	// listRetry is the time after which a subscription that broke is renewed.
+	// listRetry is the delay before a broken subscription is renewed.
 	listRetry = time.Second
 )
 
-// gate lets nothing start containerd between acquire and release.
+// gate blocks starts of containerd between acquire and release.
 type gate interface {
 	acquire(ctx context.Context) error
 	release()
 }
 
-// follow writes the list of images when containerd reports a change of them.
+// follow updates the image list when containerd reports changes.
 func (r *imageStore) follow(ctx context.Context, starts gate) {
 	last := ""
 	for ctx.Err() == nil {
 		err := r.followOnce(ctx, starts)
-		if ctx.Err() == nil && err != nil && err.Error() != last { // once for each cause
+		if ctx.Err() == nil && err != nil && err.Error() != last { // once per cause
 			last = err.Error()
 			r.log.Debug("The list of images is not updated; it is tried again", "err", err)
 		}
@@ -116,7 +114,7 @@ func (r *imageStore) follow(ctx context.Context, starts gate) {
 	}
 }
 
-// followOnce follows until the subscription ends, as with containerd.
+// followOnce follows until the subscription fails, such as when containerd exits.
 func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
@@ -132,7 +130,7 @@ func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 		return err
 	}
 	changed := make(chan struct{}, 1)
-	changed <- struct{}{} // before the subscription
+	changed <- struct{}{} // changes before the subscription
 	ended := make(chan struct{})
 	defer func() { cancel(nil); <-ended }()
 	go func() {
@@ -160,7 +158,7 @@ func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 		case <-time.After(listDelay):
 		}
 		select {
-		case <-changed: // before the list is taken
+		case <-changed: // before the list is read
 		default:
 		}
 		if err := r.update(ctx, conn, starts); err != nil {
@@ -169,8 +167,8 @@ func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 	}
 }
 
-// update writes the list of what containerd has now. A start of containerd may replace its
-// database at the same time, and waits.
+// update writes the current image list. It excludes a concurrent start of containerd, which may
+// replace the database.
 func (r *imageStore) update(ctx context.Context, conn grpc.ClientConnInterface, starts gate) error {
 	if err := starts.acquire(ctx); err != nil {
 		return err

@@ -23,16 +23,16 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Images are the images of an embedded runtime that runs, through containerd's own API: it tells
-// how far a pull is and takes archives, both of which CRI does not. What it brings is shown by CRI
-// when a method returns.
+// Images accesses the images of a running embedded runtime through containerd's own API, which
+// reports pull progress and imports archives; CRI does neither. When a method returns, CRI lists
+// the new images.
 type Images struct {
 	paths       paths
 	conn        *grpc.ClientConn
 	snapshotter string
 }
 
-// OpenImages connects to the runtime of an agent's directories at the first call.
+// OpenImages returns Images for an agent's directories. It connects lazily.
 func OpenImages(rootDir, runDir string) (*Images, error) {
 	p := paths{root: rootDir, run: runDir}
 	conn, err := dial(p.socket())
@@ -46,35 +46,35 @@ func OpenImages(rootDir, runDir string) (*Images, error) {
 	return i, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (i *Images) Close() error { return i.conn.Close() }
 
-// Progress is how far one part of a pull or an import is.
+// Progress is the progress of one part of a pull or an import.
 type Progress struct {
-	// Event is containerd's word for what happens: "waiting", "downloading", "complete",
-	// "extracting", "saved".
+	// Event is containerd's name of the event: "waiting", "downloading", "complete", "extracting",
+	// "saved".
 	Event string
-	// Name is the part's, or for "saved" the image's.
+	// Name is the name of the part, or for "saved" of the image.
 	Name string
-	// Done and Total are in bytes; Total 0 is not known.
+	// Done and Total are in bytes; a Total of 0 is unknown.
 	Done, Total int64
-	// Digest is that of the content, when there is one.
+	// Digest is the digest of the content, if there is one.
 	Digest string
 }
 
-// Credential is what a registry is shown: user and password, or a token alone.
+// Credential is a registry credential: user and password, or a token only.
 type Credential struct {
 	Username, Password, Token string
 }
 
-// Pull pulls the image of a full reference ("docker.io/library/nginx:1"), anonymously when
-// credential is nil. progress is called from one goroutine, and not after Pull has returned.
+// Pull pulls the image of a full reference ("docker.io/library/nginx:1"), anonymously if credential
+// is nil. progress is called from one goroutine, and not after Pull has returned.
 func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Credential, progress func(Progress)) error {
 	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	destination, err := packed(&transfertypes.ImageStore{
 		Name: image.String(), Platforms: []*types.Platform{platform},
 		Unpacks: []*transfertypes.UnpackConfiguration{{Platform: platform, Snapshotter: i.snapshotter}},
-		// The name by digest is what CRI tells the image's digest from.
+		// CRI derives the image's digest from the name by digest.
 		ExtraReferences: []*transfertypes.ImageReference{{Name: image.Name(), IsPrefix: true, AddDigest: true}},
 	})
 	if err != nil {
@@ -82,7 +82,7 @@ func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Cr
 	}
 	err = leased(ctx, i.conn, func(ctx context.Context) error {
 		resolver := &transfertypes.RegistryResolver{HostDir: i.paths.registriesFor(reference.Domain(image))}
-		// Streams end with the transfer.
+		// Streams terminate with the transfer.
 		ctx, cancel := context.WithCancel(inPods(ctx))
 		defer cancel()
 		if credential != nil {
@@ -108,20 +108,20 @@ func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Cr
 	return nil
 }
 
-// unnamed is the repository of imported images that their archive names by a tag alone.
+// unnamed is the repository of imported images that have only a tag in their archive.
 const unnamed = "localhost/imported"
 
-// Imported is an image that was imported.
+// Imported is an imported image.
 type Imported struct {
 	Name string
-	// Digest is that of its manifest, by which it can be named as well; "" if the archive has
-	// docker's format without OCI layout, which has no manifests of a registry.
+	// Digest is its manifest's digest, by which it can be referenced as well; "" for Docker
+	// archives without OCI layout, which have no registry manifests.
 	Digest string
 }
 
-// Import imports the images of an OCI or docker archive under the names that they have in it, and
-// returns those. An image of an OCI archive gets its name by digest, too, like one that was pulled.
-// An archive with an image that cannot run on this platform is refused. progress is as for Pull.
+// Import imports the images of an OCI or Docker archive under their names in the archive, and
+// returns them. Images of OCI archives also get a name by digest, as if pulled. An archive with an
+// image for other platforms only is rejected. progress is as for Pull.
 func (i *Images) Import(ctx context.Context, archive io.Reader, progress func(Progress)) ([]Imported, error) {
 	imported, err := i.importArchive(ctx, archive, progress)
 	if err != nil {
@@ -150,8 +150,8 @@ func (i *Images) importArchive(ctx context.Context, archive io.Reader, progress 
 	err = leasedImport(ctx, i.conn, func(ctx context.Context) error {
 		imported, err = i.receive(ctx, content, destination, progress)
 		if err == nil {
-			// containerd stops at the end of the archive, and its contents are known when the
-			// padding behind it was read, too.
+			// containerd stops at the end of the archive, and its contents are known only after the
+			// trailing padding was read.
 			_, err = io.Copy(io.Discard, content)
 		}
 		if err == nil && len(imported) == 0 {
@@ -163,7 +163,7 @@ func (i *Images) importArchive(ctx context.Context, archive io.Reader, progress 
 		for k := range imported {
 			names = append(names, imported[k].Name)
 			if !content.contents.layout {
-				imported[k].Digest = "" // of a manifest that containerd made
+				imported[k].Digest = "" // of a manifest that containerd generated
 			} else if by, err := i.nameByDigest(ctx, imported[k]); err != nil {
 				return err
 			} else if by != "" {
@@ -180,7 +180,7 @@ func (i *Images) importArchive(ctx context.Context, archive io.Reader, progress 
 	return imported, err
 }
 
-// receive has containerd receive an archive.
+// receive streams an archive to containerd.
 func (i *Images) receive(ctx context.Context, archive *archiveReader, destination *anypb.Any, progress func(Progress)) ([]Imported, error) {
 	ctx, cancel := context.WithCancelCause(inPods(ctx))
 	defer cancel(nil)
@@ -197,7 +197,7 @@ func (i *Images) receive(ctx context.Context, archive *archiveReader, destinatio
 	go func() {
 		err := sendStream(stream, archive)
 		if archive.err != nil && !errors.Is(archive.err, io.EOF) {
-			cancel(archive.err) // containerd waits for the rest
+			cancel(archive.err) // otherwise containerd waits for the rest
 		}
 		sent <- err
 	}()
@@ -208,7 +208,7 @@ func (i *Images) receive(ctx context.Context, archive *archiveReader, destinatio
 		}
 		progress(p)
 	})
-	// containerd may have read all that it needs before all was sent.
+	// containerd may have read all that it needs before everything was sent.
 	cancel(nil)
 	serr := <-sent
 	if archive.err != nil && !errors.Is(archive.err, io.EOF) {
@@ -220,8 +220,8 @@ func (i *Images) receive(ctx context.Context, archive *archiveReader, destinatio
 	return imported, err
 }
 
-// nameByDigest gives an image the name by digest that it would have if it had been pulled, and
-// returns it; "" if its name has no repository.
+// nameByDigest gives an image the name by digest that a pull would give it, and returns it; "" if
+// its name has no repository.
 func (i *Images) nameByDigest(ctx context.Context, image Imported) (string, error) {
 	ref, err := reference.ParseNormalizedNamed(image.Name)
 	if err != nil || image.Digest == "" {
@@ -239,7 +239,7 @@ func (i *Images) nameByDigest(ctx context.Context, image Imported) (string, erro
 	return name, nil
 }
 
-// transfer runs a transfer and hands over its progress.
+// transfer runs a transfer and reports its progress.
 func (i *Images) transfer(ctx context.Context, source, destination *anypb.Any, progress func(Progress)) error {
 	name := rand.Text()
 	stream, err := openStream(ctx, i.conn, name)
@@ -252,7 +252,7 @@ func (i *Images) transfer(ctx context.Context, source, destination *anypb.Any, p
 		for {
 			got, err := stream.Recv()
 			if err != nil {
-				return // the end of the transfer is what its call returns
+				return // Transfer returns the result
 			}
 			var p transfertypes.Progress
 			if unpackedInto(got, &p) == nil {
@@ -269,7 +269,7 @@ func (i *Images) transfer(ctx context.Context, source, destination *anypb.Any, p
 		}
 		return errors.New(status.Convert(err).Message())
 	}
-	select { // containerd closes the stream behind the last message
+	select { // containerd closes the stream after the last message
 	case <-told:
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -277,7 +277,7 @@ func (i *Images) transfer(ctx context.Context, source, destination *anypb.Any, p
 	return nil
 }
 
-// answerAuth answers each question for a credential until the stream ends.
+// answerAuth answers credential requests until the stream is closed.
 func answerAuth(stream streamingapi.Streaming_StreamClient, c *Credential) {
 	for {
 		got, err := stream.Recv()
@@ -296,13 +296,13 @@ func answerAuth(stream streamingapi.Streaming_StreamClient, c *Credential) {
 	}
 }
 
-// registryFolders are those that containerd's configuration names, in this order.
+// registryFolders are the directories in containerd's configuration, in this order.
 func (p paths) registryFolders() []string {
 	return []string{p.registries(), "/etc/containerd/certs.d", "/etc/docker/certs.d"}
 }
 
-// registriesFor returns the folder that says how the registry is reached. A transfer takes one
-// alone.
+// registriesFor returns the directory with the registry's configuration. A transfer accepts only
+// one.
 func (p paths) registriesFor(registry string) string {
 	for _, dir := range p.registryFolders() {
 		for _, name := range []string{registry, strings.Replace(registry, ":", "_", 1) + "_", "_default"} {

@@ -12,23 +12,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// inventory is what containerd knows, by ids.
+// inventory is the set of objects that containerd knows, by ID.
 type inventory struct {
 	known    map[string]bool // sandboxes and containers of CRI, and underWay
-	underWay map[string]bool // sandboxes that a call is making, or is tidying after it failed
-	stale    []string        // leases of calls that ended with the containerd that answered them
-	tasks    map[string]bool // also of what CRI does not know; nobody else makes any, since the API for that is disabled
-	ended    map[string]bool // sandboxes and containers that have ended for good, see computeEnded
+	underWay map[string]bool // sandboxes that a call is creating, or cleaning up after a failure
+	stale    []string        // leases of calls to an earlier containerd process
+	tasks    map[string]bool // also those unknown to CRI; only CRI creates tasks, since that API is disabled
+	ended    map[string]bool // terminated sandboxes and containers, see computeEnded
 }
 
-// maxAnswer is the most that containerd sends as one answer, in bytes (its max_send_message_size).
+// maxAnswer is the maximum size of a containerd response, in bytes (its max_send_message_size).
 const maxAnswer = 16 << 20
 
-// takeInventory asks containerd what it knows. What was on the host before, and is not in the
-// answer, is of no call that is under way: containerd takes a lease of the sandbox's id as the
-// first step of RunPodSandbox and gives it back as the last step of a failed one, after its
-// cleaning up; until RemovePodSandbox it is the sandbox's. Hence the order, leases before
-// sandboxes.
+// takeInventory lists containerd's objects. A host resource that existed before and is not in the
+// result belongs to no active call: RunPodSandbox first creates a lease with the sandbox's ID and,
+// if it fails, deletes it last, after its cleanup; until RemovePodSandbox the lease belongs to the
+// sandbox. Therefore leases are listed before sandboxes.
 func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths, agentBegan time.Time) (inventory, error) {
 	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}, tasks: map[string]bool{}}
 	fail := func(err error) (inventory, error) { return has, fmt.Errorf("ask containerd what it knows: %w", err) }
@@ -69,12 +68,11 @@ func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths, 
 	return has, nil
 }
 
-// computeEnded returns the ids of what has ended for good, as far as CRI goes: the containers that
-// have exited and have no task; those that were created before this agent began and have a task,
-// whose start was cut off (this agent starts only what it has created, and containerd refuses to
-// remove what has a task); the sandboxes that are not ready and of which no task is left, and all
-// their containers. Of what is left on the host of them containerd has lost the way to shims,
-// runc's state and cgroups.
+// computeEnded returns the IDs that are terminated from CRI's view: containers that have exited and
+// have no task; containers that were created before this agent started and have a task, whose start
+// was interrupted (this agent only starts containers that it created, and containerd cannot remove
+// a container with a task); sandboxes that are not ready and have no task left, and all their
+// containers. containerd has lost track of their remaining shims, runc state and cgroups.
 func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, tasks map[string]bool, agentBegan time.Time) map[string]bool {
 	ended := map[string]bool{}
 	for _, s := range sandboxes {
@@ -97,10 +95,9 @@ func computeEnded(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.C
 	return ended
 }
 
-// addLeases sorts the leases of sandboxes that are not there. One from before containerd was
-// started is of no call that it is answering. If containerd seems to have been started in the
-// future, the host's clock was set back since then: the times tell nothing, and every lease counts
-// as that of a call.
+// addLeases classifies the leases of unlisted sandboxes. A lease from before containerd's start
+// belongs to no active call. If containerd's start time is in the future, the host's clock was set
+// back: the times are meaningless, and every lease counts as that of an active call.
 func (has *inventory) addLeases(leases []*leasesapi.Lease, began, now time.Time) {
 	for _, l := range leases {
 		switch id := l.GetID(); {
@@ -113,8 +110,8 @@ func (has *inventory) addLeases(leases []*leasesapi.Lease, began, now time.Time)
 	}
 }
 
-// isID reports whether a name can be that of a sandbox or a container: 32 bytes in hexadecimal.
-// Leases of pulls have other names.
+// isID reports whether a name is a sandbox or container ID: 32 bytes in hexadecimal. Leases of
+// pulls have other names.
 func isID(name string) bool {
 	for _, c := range name {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {

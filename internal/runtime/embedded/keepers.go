@@ -22,16 +22,15 @@ const (
 	ShimHandler   = "runc"
 )
 
-// oldestKeeperKernel has mount_setattr(2), by which mounts are made read-only with all that is
-// below them.
+// oldestKeeperKernel supports mount_setattr(2), which makes mounts recursively read-only.
 var oldestKeeperKernel = [2]int{5, 12}
 
-// CheckKeepers says why this machine cannot run pods by keepers; nil if it can.
+// CheckKeepers returns an error if this host cannot run keepers.
 func CheckKeepers() error {
 	return checkKeepers(readLine("/proc/sys/kernel/osrelease"), readLine("/proc/sys/vm/memfd_noexec"))
 }
 
-// checkKeepers is given the kernel's release, and what vm.memfd_noexec is: "" before Linux 6.3.
+// checkKeepers takes the kernel release and the value of vm.memfd_noexec: "" before Linux 6.3.
 func checkKeepers(release, noexec string) error {
 	if v, err := kernelVersion(release); err != nil || slices.Compare(v[:], oldestKeeperKernel[:]) < 0 {
 		return fmt.Errorf("keepers need Linux 5.12 or newer, and this is %q", release)
@@ -42,10 +41,10 @@ func checkKeepers(release, noexec string) error {
 	return nil
 }
 
-// keeperProgram is what the kernel calls the copy in memory that keepers run.
+// keeperProgram is the kernel's name of the in-memory executable of keepers.
 const keeperProgram = "/memfd:keeper"
 
-// runsSealed reports whether a process runs a file in memory that nobody can change.
+// runsSealed reports whether a process runs a write-sealed in-memory file.
 func runsSealed(proc string, pid int) bool {
 	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "exe"))
 	if err != nil {
@@ -56,8 +55,8 @@ func runsSealed(proc string, pid int) bool {
 	return err == nil && seals&unix.F_SEAL_WRITE != 0
 }
 
-// parseKeeper returns the id that a keeper with these arguments has, if its folder is below dir,
-// else "". They are its program, the pod's host name, FOLDER/shm, and the namespaces.
+// parseKeeper returns the ID of a keeper with these arguments, if its directory is below dir, else
+// "". The arguments are its program, the pod's host name, FOLDER/shm, and the namespaces.
 func parseKeeper(args []string, dir string) string {
 	if len(args) != 4 {
 		return ""
@@ -69,15 +68,15 @@ func parseKeeper(args []string, dir string) string {
 	return filepath.Base(folder)
 }
 
-// keptPods lists the folders of the pods that keepers have.
+// keptPods lists the shm directories of the keepers' pods.
 func (p paths) keptPods() ([]string, error) {
 	return filepath.Glob(filepath.Join(p.keepers(), "*", "shm"))
 }
 
-// podFiles are the files that the containers of a pod are given.
+// podFiles are the files that the runtime mounts into the containers of a pod.
 var podFiles = []string{"hostname", "hosts", "resolv.conf"}
 
-// checkPodFile returns what keeps a container from being given a file.
+// checkPodFile returns an error if a file cannot be mounted into a container.
 func checkPodFile(file string) error {
 	fi, err := os.Lstat(file)
 	if err == nil && !fi.Mode().IsRegular() {
@@ -86,10 +85,10 @@ func checkPodFile(file string) error {
 	return err
 }
 
-// reportDamagedRecords names the files of pods that cannot be used. containerd ends such a pod when
-// it starts, and another one takes its place.
+// reportDamagedRecords logs unusable files of keepers' pods. containerd terminates such a pod when
+// it starts, and the pod is recreated.
 func reportDamagedRecords(p paths, log *slog.Logger) {
-	pods, _ := filepath.Glob(p.keepers() + "/*/pod.json") // the pattern is right
+	pods, _ := filepath.Glob(p.keepers() + "/*/pod.json") // the pattern is valid
 	tasks, _ := filepath.Glob(p.keepers() + "/*/task-*.json")
 	report := func(file string, err error) {
 		if err != nil {
@@ -111,8 +110,8 @@ func reportDamagedRecords(p paths, log *slog.Logger) {
 	}
 }
 
-// endKeepers ends the pods that keepers have, and removes their cgroups and folders. containerd
-// does not run.
+// endKeepers kills the keepers' pods, and removes their cgroups and directories. containerd must
+// not be running.
 func endKeepers(ctx context.Context, p paths) error {
 	pods, err := p.keptPods()
 	if err != nil || len(pods) == 0 {

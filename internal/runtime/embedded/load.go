@@ -25,12 +25,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// loadTimeout bounds the import of the bundle's images: a machine that is slow, or busy with other
-// things, takes minutes for it.
+// loadTimeout bounds the import of the bundle's images, which takes minutes on slow or busy hosts.
 const loadTimeout = 5 * time.Minute
 
-// loadImages imports those images of an unpacked bundle that containerd lacks, and returns when CRI
-// knows them.
+// loadImages imports missing images of an unpacked bundle, and returns when CRI lists them.
 func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -49,9 +47,8 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 			return err
 		}
 		if !present {
-			// containerd brings its records to disk, and of the layers only what happens to be
-			// written: after a power cut it would know an image whose files are empty, and no pod
-			// would start any more.
+			// containerd syncs its database, but not the layers: after a power failure it would
+			// have an image with empty files, and no pod would start.
 			err = leasedImport(ctx, conn, func(ctx context.Context) error {
 				return importArchive(ctx, conn, filepath.Join(bundle, image.File), image, snapshotter)
 			})
@@ -69,8 +66,8 @@ func loadImages(ctx context.Context, socket, bundle, snapshotter string) error {
 	return nil
 }
 
-// awaitEntered returns when CRI has entered an imported image; it learns of it by an event. No
-// label of CRI's is set here: CRI takes an image that has them all for one that it entered.
+// awaitEntered waits until CRI, which is notified by an event, lists an imported image. It must not
+// set CRI's labels: CRI takes an image with all of them for one that it added.
 func awaitEntered(ctx context.Context, conn *grpc.ClientConn, name, digest string) error {
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
@@ -87,15 +84,15 @@ func awaitEntered(ctx context.Context, conn *grpc.ClientConn, name, digest strin
 	}
 }
 
-// leased calls f under a lease. Without one containerd's garbage collection, which runs soon after
-// its start, takes a stream away between its announcement and the transfer.
+// leased calls f with a lease. Without one, containerd's garbage collection, which runs soon after
+// its start, may delete a stream between its announcement and the transfer.
 func leased(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx context.Context) error) error {
 	return lease{conn: conn}.hold(ctx, f)
 }
 
-// leasedImport is leased for the import of an archive. Of an import that is cut off, containerd
-// keeps what it has received, and a later import of files with the same names would go on from
-// there, whatever is in them: it is removed with the lease, or here, if it is of a process that was
+// leasedImport is leased for the import of an archive. containerd retains the received content of
+// an interrupted import, and a later import of files with the same names would continue it,
+// whatever their content: it is deleted with the lease, or here if the importing process was
 // killed.
 func leasedImport(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx context.Context) error) error {
 	leases := leasesapi.NewLeasesClient(conn)
@@ -119,7 +116,7 @@ func leasedImport(ctx context.Context, conn grpc.ClientConnInterface, f func(ctx
 	return lease{conn: conn, importer: fmt.Sprintf("%d %d", os.Getpid(), self)}.hold(ctx, f)
 }
 
-// runsStill reports whether an importer's process has not ended.
+// runsStill reports whether an importer's process is running.
 func runsStill(importer string) bool {
 	var pid int
 	var began uint64
@@ -130,16 +127,15 @@ func runsStill(importer string) bool {
 	return err == nil && start == began
 }
 
-// lease is one that is made.
 type lease struct {
 	conn     grpc.ClientConnInterface
-	importer string // the process that imports an archive, by its number and when it began; else ""
+	importer string // PID and start time of the process that imports an archive; else ""
 }
 
 func (l lease) hold(ctx context.Context, f func(ctx context.Context) error) error {
 	leases := leasesapi.NewLeasesClient(l.conn)
 	labels := map[string]string{
-		leaseExpiry: time.Now().Add(leaseTime).UTC().Format(time.RFC3339), // if this process ends before it can give it back
+		leaseExpiry: time.Now().Add(leaseTime).UTC().Format(time.RFC3339), // in case this process exits before it releases the lease
 	}
 	if l.importer != "" {
 		labels[leaseImporter] = l.importer
@@ -156,7 +152,7 @@ func (l lease) hold(ctx context.Context, f func(ctx context.Context) error) erro
 	return err
 }
 
-// How a lease is made and named (containerd documentation, "Garbage Collection").
+// Labels and the header of leases (containerd documentation, "Garbage Collection").
 const (
 	leaseExpiry   = "containerd.io/gc.expire"
 	leaseImporter = "berth.dev/importer"
@@ -197,8 +193,8 @@ func importArchive(ctx context.Context, conn *grpc.ClientConn, archive string, i
 	sent := make(chan error, 1)
 	go func() { sent <- sendStream(open, f) }()
 	_, err = transferapi.NewTransferClient(conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
-	// containerd may have read all that it needs, the end of the archive's index, before all was
-	// sent.
+	// containerd may have read all that it needs, the end of the archive's index, before everything
+	// was sent.
 	cancel()
 	if serr := <-sent; err != nil {
 		return errors.Join(err, serr)
@@ -219,18 +215,18 @@ func openStream(ctx context.Context, conn *grpc.ClientConn, name string) (stream
 	if err := stream.Send(start); err != nil {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
-	// The answer says that the name is known now.
+	// The response confirms that the name is registered.
 	if _, err := stream.Recv(); err != nil {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
 	return stream, nil
 }
 
-// chunk is the most that is sent in one message.
+// chunk is the maximum number of bytes per message.
 const chunk = 32 << 10
 
-// sendStream sends the content as the receiver makes room for it: each window update allows that
-// many bytes more.
+// sendStream sends the content under the receiver's flow control: each window update allows that
+// many more bytes.
 func sendStream(stream streamingapi.Streaming_StreamClient, from io.Reader) error {
 	buf := make([]byte, chunk)
 	window := 0
@@ -266,7 +262,7 @@ func sendStream(stream streamingapi.Streaming_StreamClient, from io.Reader) erro
 	}
 }
 
-// packed wraps a message the way containerd does: with the bare name of its type, not a URL.
+// packed wraps a message as containerd does: with the bare type name, not a URL.
 func packed(m proto.Message) (*anypb.Any, error) {
 	value, err := proto.Marshal(m)
 	if err != nil {

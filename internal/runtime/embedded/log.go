@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// maxLog is the size in bytes above which containerd's log is rotated; one older file is kept.
+// maxLog is the size in bytes above which containerd's log is rotated; one older file is retained.
 const maxLog = 16 << 20
 
-// rotateLog copies the log to NAME.1 and empties it if it has grown beyond max. It is emptied, not
-// renamed, because containerd writes on to the file that it inherited (opened for appending), also
-// while no agent runs that could hand it another.
+// rotateLog copies the log to NAME.1 and truncates it if it is larger than max. It is not renamed,
+// because containerd keeps writing to its inherited file (opened for appending), and cannot be
+// given another while no agent is running.
 func rotateLog(name string, max int64) (err error) {
 	in, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +43,7 @@ func rotateLog(name string, max int64) (err error) {
 	return in.Truncate(0)
 }
 
-// logSize is how long the log is now; what comes after belongs to what is started next.
+// logSize returns the current size of the log, the offset of subsequent messages.
 func logSize(name string) int64 {
 	fi, err := os.Stat(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func logSize(name string) int64 {
 }
 
 // complaint returns the last lines of severity error or worse, else the last line, that were logged
-// after the offset: the reason why containerd did not come up.
+// after the offset: the reason why containerd failed to start.
 func complaint(name string, offset int64) string {
 	f, err := os.Open(name)
 	if err != nil {

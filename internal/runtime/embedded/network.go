@@ -16,40 +16,40 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// network is what was chosen for the pods' network. It is remembered, because pods hold addresses
-// of the ranges and rules of the firewall for as long as they live.
+// network is the configuration of the pod network. It is persisted, because running pods hold
+// addresses of the ranges and firewall rules.
 type network struct {
 	Version int `json:"version"`
-	// Subnets are one range, or one of each family; none while the cluster has given none.
+	// Subnets are one range, or one per IP family; none until the cluster has assigned one.
 	Subnets  []netip.Prefix `json:"subnets,omitempty"`
-	Assigned bool           `json:"assigned,omitempty"` // the cluster gave the ranges
+	Assigned bool           `json:"assigned,omitempty"` // by the cluster
 	Bridge   string         `json:"bridge,omitempty"`
 	Firewall string         `json:"firewall"` // nftables, iptables or ""
-	// Subnet is the range where the file was written before there were several.
+	// Subnet is the range in files written before there could be several.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 
-	inUse bool           // the bridge is there
-	left  []netip.Prefix // the ranges before, if pods still run in them
+	inUse bool           // the bridge exists
+	left  []netip.Prefix // the previous ranges, if pods still use them
 }
 
-// wish is what the pods' ranges are to be.
+// wish is the requested pod ranges.
 type wish struct {
-	subnets  []netip.Prefix // none: what is remembered
-	assigned bool           // the cluster gives the ranges: none is chosen here
+	subnets  []netip.Prefix // none: the persisted ones
+	assigned bool           // the cluster assigns the ranges: none is chosen here
 }
 
-// neighbour is a network that the pods' ranges must not overlap.
+// neighbour is a network that the pod ranges must not overlap.
 type neighbour struct {
 	prefix netip.Prefix
 	owner  string // for the error message
 }
 
-// errSubnetTaken is the class of a range that cannot be had.
+// errSubnetTaken matches errors of ranges that are in use.
 var errSubnetTaken = errors.New("the range is taken")
 
-// computeSubnets chooses the pods' ranges. Those that are wished for must be free; those that are
-// remembered are kept while they are free, or in use by our own bridge; else the first free /16 of
-// 10.88 to 10.127 and 172.20 to 172.31 is taken, unless the cluster is to give one.
+// computeSubnets selects the pod ranges. Requested ranges must be free; persisted ranges are reused
+// if they are free, or used by our own bridge; otherwise it selects the first free /16 of 10.88 to
+// 10.127 and 172.20 to 172.31, unless the cluster assigns ranges.
 func computeSubnets(w wish, before network, taken []neighbour) ([]netip.Prefix, error) {
 	if len(w.subnets) > 0 {
 		if before.inUse && slices.Equal(w.subnets, before.Subnets) {
@@ -81,7 +81,7 @@ func computeSubnets(w wish, before network, taken []neighbour) ([]netip.Prefix, 
 
 func overlapping(p netip.Prefix, taken []neighbour) (neighbour, bool) {
 	for _, n := range taken {
-		// A default route covers everything and means nothing.
+		// A default route overlaps everything and is ignored.
 		if n.prefix.Bits() > 0 && n.prefix.Overlaps(p) {
 			return n, true
 		}
@@ -90,19 +90,18 @@ func overlapping(p netip.Prefix, taken []neighbour) (neighbour, bool) {
 }
 
 // claimsDir holds one link per range that an agent of this host claimed, NETWORK-BITS → the agent's
-// network file: a bridge is made with the first pod only, and until then the interfaces do not show
-// that its range is taken. The folder is locked while a range is chosen.
+// network file: a bridge is created with the first pod only, and until then no interface shows that
+// its range is in use. The directory is locked while a range is chosen.
 const claimsDir = "/run/berth-subnets"
 
-// ensureNetwork returns the network of the pods, as remembered or newly chosen, and records the
-// choice.
+// ensureNetwork returns the pod network, as persisted or newly chosen, and persists it.
 func ensureNetwork(p paths, w wish, claims string, firewall func() string) (network, error) {
 	before, err := readNetwork(p.network())
 	if err == nil {
 		err = before.check()
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		// Set aside for whoever wants to know what was in it; the choice can be made again.
+		// Set aside for inspection; the choice can be repeated.
 		if _, err := checkpoint.SetAside(p.network()); err != nil {
 			return network{}, err
 		}
@@ -139,7 +138,8 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 		return network{}, err
 	}
 	if changed && isUp(n.Bridge) {
-		// What is remembered may be no range: of a node that waits for the cluster to give one.
+		// The persisted network may have no range: on a node that waits for the cluster to assign
+		// one.
 		n.left = rangesOn(n.Bridge)
 		if n.Bridge, err = computeBridge(n, p.bridges(), isUp); err != nil {
 			return network{}, err
@@ -151,7 +151,7 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 	return n, claim(claims, n.Subnets, p.network())
 }
 
-// check finds what cannot have been written: the file is damaged.
+// check detects values that were never written: the file is damaged.
 func (n network) check() error {
 	if !slices.Contains([]string{"", nftables, iptables}, n.Firewall) {
 		return fmt.Errorf("firewall %q is neither %s nor %s", n.Firewall, nftables, iptables)
@@ -159,10 +159,10 @@ func (n network) check() error {
 	return nil
 }
 
-// rangesInUse are the remembered ranges, or else, if these are lost or damaged, those that the
-// bridge has, one of each family: pods that run have addresses of them. A bridge that has another
-// range of IPv4 than the remembered one shows the damage, as it never has two; one of IPv6 it gets
-// with the next pod.
+// rangesInUse returns the persisted ranges or, if they are lost or damaged, the bridge's ranges,
+// one per IP family: running pods have addresses of them. A bridge has at most one IPv4 range, so
+// that another one than the persisted range indicates damage; its IPv6 range is only added with the
+// next pod.
 func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
 	is4 := func(p netip.Prefix) bool { return p.Addr().Is4() }
 	damaged := len(remembered) == 0
@@ -181,8 +181,8 @@ func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// computeBridge returns the bridge of a network whose ranges are others than those of pods that
-// run: these keep their addresses. A bridge takes a second range of IPv6, and none of IPv4.
+// computeBridge returns the bridge of a network whose ranges differ from those of running pods,
+// which keep their addresses. A bridge supports a second IPv6 range, but not a second IPv4 range.
 func computeBridge(n network, names []string, isUp func(string) bool) (string, error) {
 	another := false
 	for _, p := range n.Subnets {
@@ -205,7 +205,7 @@ func computeBridge(n network, names []string, isUp func(string) bool) (string, e
 	return names[i], nil
 }
 
-// ranges spells the ranges, as a Node's podCIDRs would be in one line.
+// ranges joins the ranges with commas.
 func (n network) ranges() string {
 	var out []string
 	for _, p := range n.Subnets {
@@ -214,7 +214,7 @@ func (n network) ranges() string {
 	return strings.Join(out, ",")
 }
 
-// readNetwork reads what was remembered.
+// readNetwork reads the persisted network.
 func readNetwork(file string) (network, error) {
 	var n network
 	err := readJSON(file, &n)
@@ -224,11 +224,11 @@ func readNetwork(file string) (network, error) {
 	return n, err
 }
 
-// neighbours lists what the pods' ranges must not overlap: networks of interfaces other than the
-// bridge, and what other agents claimed.
+// neighbours lists networks that the pod ranges must not overlap: those of other interfaces than
+// the bridge, and the claims of other agents.
 //
-// Ranges that a cluster gives may lie inside of an interface's wider network: the road to the
-// bridge is the narrower one.
+// Ranges that a cluster assigns may lie inside of an interface's wider network: the bridge's route
+// is more specific.
 func neighbours(p paths, claims, bridge string, w wish) ([]neighbour, error) {
 	taken, err := interfaces(bridge)
 	if err != nil {
@@ -243,7 +243,7 @@ func neighbours(p paths, claims, bridge string, w wish) ([]neighbour, error) {
 	return append(others, taken...), err
 }
 
-// removeIdleBridges removes those of the agent's bridges in which no pod is.
+// removeIdleBridges removes the agent's bridges without pods that match which.
 func removeIdleBridges(p paths, which func(name string) bool) error {
 	var errs []error
 	for _, name := range p.bridges() {
@@ -254,7 +254,7 @@ func removeIdleBridges(p paths, which func(name string) bool) error {
 	return errors.Join(errs...)
 }
 
-// claim records that the ranges are owner's, and no others. What is in the place of a claim is
+// claim makes owner the holder of exactly these ranges. An existing file in the place of a claim is
 // removed: no other agent has the range.
 func claim(claims string, subnets []netip.Prefix, owner string) error {
 	errs := []error{unclaim(claims, owner)}
@@ -265,7 +265,7 @@ func claim(claims string, subnets []netip.Prefix, owner string) error {
 	return errors.Join(errs...)
 }
 
-// unclaim gives the ranges back that owner claimed.
+// unclaim releases all ranges of owner.
 func unclaim(claims, owner string) error {
 	entries, err := os.ReadDir(claims)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -281,8 +281,8 @@ func unclaim(claims, owner string) error {
 	return errors.Join(errs...)
 }
 
-// claimed lists the ranges that other agents of this host claimed, and removes links of agents that
-// are gone or have another range by now.
+// claimed lists the ranges of other agents on this host, and removes links of agents that were
+// removed or have another range.
 func claimed(claims, owner string) ([]neighbour, error) {
 	entries, err := os.ReadDir(claims)
 	if err != nil {
@@ -306,7 +306,6 @@ func claimed(claims, owner string) ([]neighbour, error) {
 	return out, nil
 }
 
-// claimName is the name of the link that claims a range.
 func claimName(subnet netip.Prefix) string { return strings.ReplaceAll(subnet.String(), "/", "-") }
 
 // interfaces lists the networks of the host's interfaces other than the bridge.
@@ -326,7 +325,7 @@ func interfaces(bridge string) (taken []neighbour, err error) {
 	return taken, nil
 }
 
-// rangesOn returns the ranges of the pods of a bridge; none when it went away.
+// rangesOn returns the pod ranges of a bridge; none if it does not exist.
 func rangesOn(bridge string) []netip.Prefix {
 	i, err := net.InterfaceByName(bridge)
 	if err != nil {
@@ -335,9 +334,9 @@ func rangesOn(bridge string) []netip.Prefix {
 	return slices.DeleteFunc(prefixesOf(i), func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
 }
 
-// prefixesOf returns the networks of an interface; none when it went away since it was listed.
+// prefixesOf returns the networks of an interface; none if it was removed since it was listed.
 func prefixesOf(i *net.Interface) (out []netip.Prefix) {
-	addrs, _ := i.Addrs() // the error is that it went away
+	addrs, _ := i.Addrs() // fails only if it was removed
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			out = append(out, p.Masked())
@@ -365,8 +364,8 @@ func writeJSON(name string, v any) error {
 	return writeFile(name, append(b, '\n'))
 }
 
-// writeFile replaces a file in one step, making its folder if need be. A file that has the content
-// already is left alone.
+// writeFile replaces a file atomically, and creates its directory if necessary. A file with the
+// same content is not rewritten.
 func writeFile(name string, content []byte) error {
 	if old, err := os.ReadFile(name); err == nil && string(old) == string(content) {
 		return nil

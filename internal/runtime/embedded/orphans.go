@@ -15,31 +15,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call that is cut off, because the agent that made it ends or loses patience, leaves orphans:
-// containerd kills the program that starts the shim after that has forked it; it asks a shim that
-// is still at work to delete its task, is refused, and forgets both; what it had runc make stays. A
-// containerd that is killed leaves the same. All of it bears the id of a sandbox or a container, by
-// which it is found here and held against what containerd knows (inventory.go). CRI offers nothing
-// for it.
+// An interrupted call, because its agent exited or the call timed out, leaves orphans: containerd
+// kills the program that starts the shim after that has forked it; it asks a busy shim to delete
+// its task, is rejected, and forgets both; what runc created remains. A killed containerd leaves
+// the same. All orphans carry a sandbox or container ID, by which they are found here and compared
+// with containerd's objects (inventory.go). CRI has no call for it.
 
-// remains is what there is on the host of one sandbox or container.
+// remains is the host state of one sandbox or container.
 type remains struct {
 	shims       []shimProcess
-	runc        []string // folders with runc's state
-	folders     []string // of containerd, where something may be mounted; sockets of shims
+	runc        []string // directories with runc's state
+	folders     []string // of containerd, possibly with mounts; shim sockets
 	attachments []string // files of the CNI library
 	addresses   []string // leases
-	cgroups     []string // without a process
+	cgroups     []string // without processes
 }
 
-// shimProcess is a shim or a keeper that runs.
+// shimProcess is a running shim or keeper.
 type shimProcess struct {
 	id        string
 	pid       int
 	startTime uint64 // clock ticks since boot
 }
 
-// findRemains lists what there is of sandboxes and containers on the host, by their ids.
+// findRemains lists the host state of sandboxes and containers, by ID.
 func findRemains(p paths, proc string) (map[string]*remains, error) {
 	found := map[string]*remains{}
 	of := func(id string) *remains {
@@ -60,7 +59,7 @@ func findRemains(p paths, proc string) (map[string]*remains, error) {
 	})
 	for _, dir := range []string{p.state() + taskDir, p.home() + taskDir, p.state() + sandboxDir, p.home() + sandboxDir} {
 		err = errors.Join(err, eachEntry(dir, func(path string) {
-			// containerd hides a bundle by a dot before it deletes it.
+			// containerd prefixes a bundle's name with a dot before it deletes it.
 			id := strings.TrimPrefix(filepath.Base(path), ".")
 			of(id).folders = append(of(id).folders, path)
 		}))
@@ -80,14 +79,13 @@ func findRemains(p paths, proc string) (map[string]*remains, error) {
 	return found, errors.Join(err, globErr)
 }
 
-// Where containerd keeps bundles and the files of sandboxes, below its root and its state
-// directory.
+// containerd's directories of bundles and sandbox files, below its root and its state directory.
 const (
 	taskDir    = "/io.containerd.runtime.v2.task/" + podNamespace
 	sandboxDir = "/io.containerd.grpc.v1.cri/sandboxes"
 )
 
-// eachEntry calls use with each entry of a folder, which need not exist.
+// eachEntry calls use with each entry of a directory, which need not exist.
 func eachEntry(dir string, use func(path string)) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,11 +97,11 @@ func eachEntry(dir string, use func(path string)) error {
 	return nil
 }
 
-// lessee is the sandbox that a file leases its address to, and its interface; "" if the file is no
-// lease.
+// lessee returns the sandbox and interface that a file leases its address to; "" if the file is not
+// a lease.
 func lessee(file string) (id, ifName string) {
 	if _, err := netip.ParseAddr(filepath.Base(file)); err != nil {
-		return "", "" // the lock, and the address given last
+		return "", "" // the lock, or the last assigned address
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -113,8 +111,8 @@ func lessee(file string) (id, ifName string) {
 	return strings.TrimSpace(id), ifName
 }
 
-// findShims lists the shims and keepers of our containerd. Its program that starts a shim, or
-// cleans up after one, is none.
+// findShims lists the shims and keepers of our containerd. The shim's start and delete commands are
+// not included.
 func findShims(p paths, proc string) ([]shimProcess, error) {
 	all, err := pids(proc)
 	if err != nil {
@@ -124,7 +122,7 @@ func findShims(p paths, proc string) ([]shimProcess, error) {
 	for _, pid := range all {
 		id, err := shimID(p, proc, pid)
 		if err != nil || id == "" {
-			continue // gone, a kernel thread, or none that may be looked at
+			continue // exited, a kernel thread, or not permitted
 		}
 		start, err := startTime(proc, pid)
 		if err == nil {
@@ -134,8 +132,8 @@ func findShims(p paths, proc string) ([]shimProcess, error) {
 	return shims, nil
 }
 
-// shimID returns the id that a shim or a keeper of our containerd was started for, and "" for
-// another process.
+// shimID returns the ID that a shim or keeper of our containerd was started for, and "" for other
+// processes.
 func shimID(p paths, proc string, pid int) (string, error) {
 	exe, err := executable(proc, pid)
 	if err != nil {
@@ -156,8 +154,8 @@ func shimID(p paths, proc string, pid int) (string, error) {
 	return parseKeeper(args, p.keepers()), nil
 }
 
-// parseShim returns the id that a shim with these arguments serves for the containerd at the
-// socket, in the namespace of pods, else "".
+// parseShim returns the ID in a shim's arguments if it serves the containerd at the socket, in the
+// namespace of pods, else "".
 func parseShim(args []string, socket string) string {
 	flag := func(name string) string {
 		if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
@@ -165,7 +163,7 @@ func parseShim(args []string, socket string) string {
 		}
 		return ""
 	}
-	// With an action, "start" or "delete", it is a program that ends by itself.
+	// With an action, "start" or "delete", the program exits by itself.
 	action := slices.Contains([]string{"start", "delete"}, args[len(args)-1])
 	if action || flag("-address") != socket || flag("-namespace") != podNamespace {
 		return ""
@@ -173,8 +171,8 @@ func parseShim(args []string, socket string) string {
 	return flag("-id")
 }
 
-// idleNamespaces lists the files of network namespaces that neither an attachment names nor a
-// process lives in. One that a call is just making is among them.
+// idleNamespaces lists network namespace files that neither an attachment nor a process uses. This
+// includes namespaces that a call is creating.
 func idleNamespaces(p paths, proc string) ([]string, error) {
 	var files []string
 	if err := eachEntry(p.namespaces(), func(path string) { files = append(files, path) }); err != nil || len(files) == 0 {
@@ -187,7 +185,7 @@ func idleNamespaces(p paths, proc string) ([]string, error) {
 	}
 	for _, file := range attachments {
 		var a attachment
-		_ = readJSON(file, &a) // it may have gone; one that cannot be read keeps nothing from those who live in the namespace
+		_ = readJSON(file, &a) // if it cannot be read, processes in the namespace still count as users
 		used[a.NetNS] = true
 	}
 	all, err := pids(proc)
@@ -206,9 +204,8 @@ func idleNamespaces(p paths, proc string) ([]string, error) {
 	}), nil
 }
 
-// computeOrphans returns the ids that are not known, and those of them that were not known the last
-// time either: containerd needs a moment for what it tidies by itself. Names that are no ids belong
-// to nobody here.
+// computeOrphans returns the unknown IDs, and those of them that were unknown at the previous scan
+// too: containerd's own cleanup takes a moment. Names that are not IDs are ignored.
 func computeOrphans(found map[string]*remains, known, before map[string]bool) (now map[string]bool, sure []string) {
 	now = map[string]bool{}
 	for _, id := range slices.Sorted(maps.Keys(found)) {

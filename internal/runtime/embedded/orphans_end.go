@@ -17,35 +17,35 @@ import (
 )
 
 const (
-	// settleTime is the time between two looks for orphans: what containerd tidies beside its calls
-	// takes it 5 s at most.
+	// settleTime is the time between two scans for orphans: containerd's background cleanup takes
+	// at most 5 s.
 	settleTime = 5 * time.Second
-	// lookTimeout bounds one look for orphans and their end.
+	// lookTimeout bounds one scan for orphans and their removal.
 	lookTimeout = time.Minute
-	// orphanTimeout bounds the orderly end of a task; what is left then is ended by force.
+	// orphanTimeout bounds the regular deletion of a task, before it is killed by force.
 	orphanTimeout = 10 * time.Second
-	// maxLooks bounds how often is looked; what is left then waits for the next upkeep. A call that
-	// is cut off tidies for a minute at most.
+	// maxLooks bounds the number of scans; remaining orphans wait for the next upkeep. The cleanup
+	// of an interrupted call takes at most a minute.
 	maxLooks = 24
 )
 
-// sightings are what a look for orphans saw.
+// sightings is the result of a scan for orphans.
 type sightings struct {
 	orphans    map[string]bool // ids
 	namespaces map[string]bool // files
 	leases     map[string]bool // ids
-	rules      map[string]bool // beginnings of ids
-	calls      map[string]bool // ids of calls under way
-	underWay   map[string]bool // ids of calls that were under way at all looks, of which something may become
+	rules      map[string]bool // ID prefixes
+	calls      map[string]bool // IDs of active calls
+	underWay   map[string]bool // IDs of calls that were active at all scans, which may leave orphans
 }
 
-// any reports whether there is a reason to look again.
+// any reports whether another scan is necessary.
 func (s sightings) any() bool {
 	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.rules)+len(s.underWay) > 0
 }
 
-// endOrphans ends and removes what there is on the host of sandboxes and containers that containerd
-// does not know, after it was seen twice.
+// endOrphans removes the host state of sandboxes and containers that are unknown to containerd,
+// after two scans have found it.
 func (r *Runtime) endOrphans(ctx context.Context) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
@@ -62,13 +62,13 @@ func (r *Runtime) endOrphans(ctx context.Context) error {
 		last, err = r.endSeenTwice(ctx, conn, &last)
 	}
 	if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
-		return nil // whoever looks after containerd says so, and has it looked for orphans when it is back
+		return nil // the supervisor reports it, and triggers another scan when containerd has recovered
 	}
 	return err
 }
 
-// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped, and that nobody calls
-// any more. It is brief, also when containerd hangs.
+// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped and receives no more
+// calls. It is brief, even if containerd hangs.
 func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
 	return err
 }
 
-// endSeenTwice ends the orphans that it and the look before have seen, and returns what it saw.
+// endSeenTwice removes the orphans that this and the previous scan found, and returns its findings.
 func (r *Runtime) endSeenTwice(ctx context.Context, conn grpc.ClientConnInterface, before *sightings) (sightings, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -118,7 +118,7 @@ func (r *Runtime) endSeenTwice(ctx context.Context, conn grpc.ClientConnInterfac
 	}
 	stray := computeStrayRules(rules, r.paths.bridge(), has.known)
 	for id := range has.ended {
-		// Files and network are still CRI's to remove.
+		// CRI still removes their files and network.
 		if of := found[id]; of != nil && len(of.shims)+len(of.runc)+len(of.cgroups) > 0 {
 			found[id] = &remains{shims: of.shims, runc: of.runc, cgroups: of.cgroups}
 			delete(has.known, id)
@@ -153,8 +153,8 @@ func (r *Runtime) endSeenTwice(ctx context.Context, conn grpc.ClientConnInterfac
 	return now, errors.Join(errs...)
 }
 
-// sureNamespaces returns the namespaces that were idle at both looks and are of no call: one that
-// is under way has been so since before it made its own.
+// sureNamespaces returns the namespaces that were idle at both scans and belong to no call: the
+// call that created one at the first scan is active at both.
 func sureNamespaces(before, now sightings) map[string]bool {
 	if len(both(before.calls, now.calls)) > 0 {
 		return nil
@@ -181,19 +181,19 @@ func both(a, b map[string]bool) map[string]bool {
 	return set
 }
 
-// orphan is what there is of a sandbox or container that containerd does not know.
+// orphan is the host state of a sandbox or container that is unknown to containerd.
 type orphan struct {
 	remains
 	id     string
 	isTask bool // containerd's task service has it
 }
 
-// endOrphan ends an orphan, in good order if there is one, and removes what it has on the host.
+// endOrphan removes an orphan's task, if there is one, and its host state.
 func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, o orphan) error {
 	r.log.Info("removing what is left of a call that was cut off", "id", o.id, "shims", len(o.shims), "task", o.isTask)
 	var errs []error
 	if o.isTask {
-		// What this does not end, force does.
+		// If this fails, the shims are killed below.
 		if err := endTask(ctx, conn, o.id); err != nil {
 			r.log.Debug("task not ended in good order", "id", o.id, "error", err)
 		}
@@ -202,7 +202,7 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 		errs = append(errs, killShim(ctx, r.paths, s))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // it may go on making what is removed here
+		return err // it may recreate what is removed here
 	}
 	errs = append(errs, deleteContainers(ctx, r.paths, o.runc))
 	if len(o.cgroups) > 0 {
@@ -222,7 +222,7 @@ func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, 
 	return errors.Join(append(errs, os.RemoveAll(r.paths.shimSocket(o.id)))...)
 }
 
-// endTask has containerd kill and delete a task, with its shim.
+// endTask makes containerd kill and delete a task, with its shim.
 func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) error {
 	ctx, cancel := context.WithTimeout(inPods(ctx), orphanTimeout)
 	defer cancel()
@@ -231,19 +231,19 @@ func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) erro
 	if err == nil {
 		_, err = tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: id})
 	}
-	if err == nil || status.Code(err) == codes.NotFound { // its process may have ended before
+	if err == nil || status.Code(err) == codes.NotFound { // its process may have exited before
 		_, err = tasks.Delete(ctx, &tasksapi.DeleteTaskRequest{ContainerID: id})
 	}
 	return err
 }
 
-// killShim kills a shim, if it is still the one that was found, and returns when it is gone. If
-// containerd has a connection to it, it tidies as after any shim that dies.
+// killShim kills a shim, if it is still the process that was found, and returns when it has exited.
+// A connected containerd cleans up as after any shim exit.
 func killShim(ctx context.Context, p paths, s shimProcess) error {
 	c, err := openProcess(s.pid, func() (bool, error) {
 		id, err := shimID(p, "/proc", s.pid)
 		if err != nil || id != s.id {
-			return false, nil // it has ended
+			return false, nil // it has exited
 		}
 		start, err := startTime("/proc", s.pid)
 		return err == nil && start == s.startTime, nil
@@ -254,8 +254,7 @@ func killShim(ctx context.Context, p paths, s shimProcess) error {
 	return errors.Join(c.end(ctx, 0), c.close())
 }
 
-// removeNamespace unmounts and removes the file of a network namespace, which goes with its
-// interfaces.
+// removeNamespace unmounts and removes a network namespace file, which deletes its interfaces.
 func removeNamespace(file string) error {
 	err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {

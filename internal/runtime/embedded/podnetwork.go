@@ -17,17 +17,17 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// podNetwork is what containerd was given for the pods' network.
+// podNetwork is the pod network that containerd is configured with.
 type podNetwork struct {
-	plugin   string  // the file of a network plugin, "" for the bridge
-	unusable bool    // the plugin has no program, and err says so
-	bridge   network // where there is none
-	err      error   // why pods have none
+	plugin   string  // file of a network plugin, "" for the bridge
+	unusable bool    // the plugin has no program; see err
+	bridge   network // without a plugin
+	err      error   // why pods have no network
 }
 
-// SetPodCIDRs sets the ranges that the cluster has given the node: one, or one of each family. Pods
-// that run keep their addresses. Idempotent. It fails if a range cannot be had; pods then keep the
-// network that there was.
+// SetPodCIDRs sets the pod ranges that the cluster has assigned to the node: one, or one per IP
+// family. Running pods keep their addresses. Idempotent. If a range is not usable, it fails and
+// pods keep the previous network.
 func (r *Runtime) SetPodCIDRs(ctx context.Context, cidrs []string) error {
 	subnets, err := parseSubnets(cidrs)
 	if err != nil {
@@ -50,16 +50,15 @@ func (r *Runtime) SetPodCIDRs(ctx context.Context, cidrs []string) error {
 	return nil
 }
 
-// NetworkHealth says why pods have no network of this node's own, nor one of a plugin; nil if they
-// have.
+// NetworkHealth returns an error if pods have neither the node's own network nor that of a plugin.
 func (r *Runtime) NetworkHealth() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pods.err
 }
 
-// applyNetwork gives containerd the configuration of the pods' network: that of a network plugin if
-// there is one, else the bridge. containerd watches the folder, so that a change needs no restart.
+// applyNetwork configures containerd's pod network: that of a network plugin if there is one, else
+// the bridge. containerd watches the directory, so no restart is necessary.
 func (r *Runtime) applyNetwork() error {
 	r.mu.Lock()
 	w, before := r.podCIDRs, r.pods
@@ -86,7 +85,7 @@ func (r *Runtime) applyNetwork() error {
 	return err
 }
 
-// errNoRange says what pods wait for.
+// errNoRange reports that pods wait for a range.
 func errNoRange(plugins string) error {
 	return fmt.Errorf("the Node has no podCIDR, and %s no file of a network plugin: have the controller manager give ranges to nodes "+
 		"(--allocate-node-cidrs), or install a network plugin", plugins)
@@ -99,8 +98,8 @@ func (r *Runtime) chooseNetwork(w wish) (podNetwork, error) {
 		}
 		file := filepath.Join(r.cfg.NetworkPlugins, name)
 		if err := checkPrograms(file, content, []string{filepath.Join(r.paths.current(), "cni"), r.pluginPrograms}); err != nil {
-			// Without a configuration, containerd reports that it has no network, and the node is
-			// not ready: with this one, each pod would fail.
+			// Without a configuration, containerd reports that the network is not ready, and so is
+			// the node; with this one, each pod would fail.
 			return podNetwork{plugin: file, unusable: true, err: err}, replaceIn(r.paths.cniConf(), "", nil)
 		}
 		return podNetwork{plugin: file}, replaceIn(r.paths.cniConf(), name, content)
@@ -122,7 +121,7 @@ func (r *Runtime) chooseNetwork(w wish) (podNetwork, error) {
 	return podNetwork{bridge: n}, replaceIn(r.paths.cniConf(), filepath.Base(r.paths.conflist()), conflist)
 }
 
-// withoutIPv6 takes the range of IPv6 away where the kernel has none (ipv6.disable=1): no pod would
+// withoutIPv6 removes the IPv6 range if the kernel has no IPv6 (ipv6.disable=1): no pod would
 // start. It fails if no range is left.
 func withoutIPv6(w *wish) error {
 	if _, err := os.Stat("/proc/self/net/if_inet6"); !errors.Is(err, fs.ErrNotExist) || len(w.subnets) == 0 {
@@ -136,7 +135,7 @@ func withoutIPv6(w *wish) error {
 	return nil
 }
 
-// logNetwork tells that pods get another network from now on.
+// logNetwork logs a change of the pod network.
 func logNetwork(log *slog.Logger, next, before podNetwork) {
 	const keep = "; pods that run keep the addresses that they have until they are restarted"
 	switch {
@@ -156,8 +155,8 @@ func logNetwork(log *slog.Logger, next, before podNetwork) {
 	}
 }
 
-// pluginConfig returns the name and content of the file that a runtime would take from the folder
-// of network plugins: the first by name (CNI specification 1.0, section 1). "" if there is none.
+// pluginConfig returns the name and content of the network configuration file that a runtime would
+// select: the first by name (CNI specification 1.0, section 1). "" if there is none.
 func pluginConfig(folder string) (name string, content []byte, err error) {
 	if folder == "" {
 		return "", nil, nil
@@ -182,8 +181,8 @@ func pluginConfig(folder string) (name string, content []byte, err error) {
 	return "", nil, nil
 }
 
-// checkPrograms returns an error if a configuration names plugins that have no program in the
-// folders where containerd looks for them. What it cannot read is left to containerd.
+// checkPrograms returns an error if a configuration names plugins without a program in containerd's
+// plugin directories. Unparsable configurations are left to containerd.
 func checkPrograms(file string, content []byte, folders []string) error {
 	var missing []string
 	for _, name := range pluginTypes(content) {
@@ -202,8 +201,8 @@ func checkPrograms(file string, content []byte, folders []string) error {
 		file, strings.Join(missing, ", "), strings.Join(folders, " or "))
 }
 
-// pluginTypes returns the plugins that a configuration names, of one network or a list (CNI
-// specification 1.0, section 1), and those of their addresses.
+// pluginTypes returns the plugin types in a configuration, of one network or a list (CNI
+// specification 1.0, section 1), including IPAM plugins.
 func pluginTypes(content []byte) (types []string) {
 	type plugin struct {
 		Type string `json:"type"`
@@ -228,7 +227,7 @@ func pluginTypes(content []byte) (types []string) {
 	return types
 }
 
-// replaceIn makes the file the only one in the folder; "" leaves none.
+// replaceIn makes the file the only one in the directory; "" leaves none.
 func replaceIn(folder, name string, content []byte) error {
 	if name != "" {
 		if err := writeFile(filepath.Join(folder, name), content); err != nil {
@@ -248,10 +247,10 @@ func replaceIn(folder, name string, content []byte) error {
 	return errors.Join(errs...)
 }
 
-// pluginsRetry is the pause after the folder of network plugins could not be watched.
+// pluginsRetry is the delay before a failed watch of the plugin directory is retried.
 const pluginsRetry = 10 * time.Second
 
-// followPlugins has pods get the network of a plugin as soon as it says how, until ctx is done.
+// followPlugins switches pods to a plugin's network as soon as it is configured, until ctx is done.
 func (r *Runtime) followPlugins(ctx context.Context) {
 	told := ""
 	for ctx.Err() == nil {
@@ -267,8 +266,8 @@ func (r *Runtime) followPlugins(ctx context.Context) {
 	}
 }
 
-// watchPlugins looks at the folder each time that something happens in it. It returns with the
-// folder, or when it cannot be watched.
+// watchPlugins applies the configuration after each change in the directory. It returns when the
+// directory is removed or cannot be watched.
 func (r *Runtime) watchPlugins(ctx context.Context) error {
 	if err := os.MkdirAll(r.cfg.NetworkPlugins, 0o755); err != nil {
 		return err
@@ -300,8 +299,8 @@ func (r *Runtime) watchPlugins(ctx context.Context) error {
 	}
 }
 
-// awaitPluginChange returns when the folder of configurations or that of programs has changed, or
-// the context is done, and an error when the former was removed.
+// awaitPluginChange returns when the directory of configurations or that of programs has changed,
+// or ctx is done, and fails if the former was removed.
 func awaitPluginChange(ctx context.Context, watch *inotify.Watch, configurations, programs string) error {
 	for {
 		select {
@@ -311,7 +310,7 @@ func awaitPluginChange(ctx context.Context, watch *inotify.Watch, configurations
 			if !open || !slices.Contains(watch.Watched(), configurations) {
 				return fmt.Errorf("folder %s was removed", configurations)
 			}
-			if !e.Written || filepath.Dir(e.Path) != programs { // else a program is being written
+			if !e.Written || filepath.Dir(e.Path) != programs { // otherwise a program is being written
 				return nil
 			}
 		}

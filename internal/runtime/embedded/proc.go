@@ -12,16 +12,15 @@ import (
 	"syscall"
 )
 
-// startTime returns the time at which a process started, in clock ticks since boot
-// (proc_pid_stat(5), field 22). With the boot it identifies a process, which the number alone does
-// not.
+// startTime returns the start time of a process, in clock ticks since boot (proc_pid_stat(5), field
+// 22). Together with the boot ID it identifies a process, unlike the PID alone.
 func startTime(proc string, pid int) (uint64, error) {
 	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0, err
 	}
-	// The command name may hold blanks and parentheses; the fields after its last parenthesis are
-	// plain.
+	// The command name may contain blanks and parentheses; the fields after its last parenthesis do
+	// not.
 	i := strings.LastIndexByte(string(stat), ')')
 	fields := strings.Fields(string(stat[i+1:]))
 	if i < 0 || len(fields) < 20 {
@@ -30,13 +29,12 @@ func startTime(proc string, pid int) (uint64, error) {
 	return strconv.ParseUint(fields[19], 10, 64)
 }
 
-// bootID identifies this boot of the host.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err
 }
 
-// real is a folder as the kernel names it, without symbolic links on the way.
+// real returns a directory without symbolic links, as the kernel names it.
 func real(dir string) string {
 	if r, err := filepath.EvalSymlinks(dir); err == nil {
 		return r
@@ -44,13 +42,12 @@ func real(dir string) string {
 	return dir
 }
 
-// executable is the file that a process runs; a removed one is still named by the path that it had.
+// executable returns the file that a process runs; a deleted one keeps its former path.
 func executable(proc string, pid int) (string, error) {
 	exe, err := os.Readlink(filepath.Join(proc, strconv.Itoa(pid), "exe"))
 	return strings.TrimSuffix(exe, " (deleted)"), err
 }
 
-// pids lists the processes of the host.
 func pids(proc string) ([]int, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -65,10 +62,10 @@ func pids(proc string) ([]int, error) {
 	return out, nil
 }
 
-// foldersInUse returns the names of the folders directly below dir in which some process has its
-// executable, its working directory or a mapped file. A process that must not be read is none of
-// ours. One that cannot be read for another reason, and is not merely gone, makes the answer an
-// error: better keep a folder too many.
+// foldersInUse returns the names of the directories directly below dir in which a process has its
+// executable, its working directory or a mapped file. Processes that must not be read are not ours
+// and skipped. Other read errors, except that the process has exited, are returned: retaining a
+// directory too many is safe.
 func foldersInUse(dir, proc string) (map[string]bool, error) {
 	all, err := pids(proc)
 	if err != nil {
@@ -97,8 +94,8 @@ func foldersInUse(dir, proc string) (map[string]bool, error) {
 	return used, nil
 }
 
-// gone says that a process ended while it was looked at; kernel threads and zombies have no
-// executable either.
+// gone reports whether a process has exited while it was inspected; kernel threads and zombies have
+// no executable either.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 func mappedFiles(maps string, note func(path string)) error {

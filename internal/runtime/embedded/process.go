@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// record says which process containerd is and what it was started with. The number alone could be
-// another process by now; with the start time and the boot it cannot.
+// record identifies the containerd process and what it was started with. The PID alone could be
+// reused; with start time and boot ID it is unique.
 type record struct {
 	Version   int    `json:"version"`
 	PID       int    `json:"pid"`
@@ -26,7 +26,7 @@ type record struct {
 	Config    string `json:"config"` // hash of its configuration
 }
 
-// sameAs reports whether a containerd with this record may be adopted in place of starting one with
+// sameAs reports whether a containerd with this record may be adopted instead of starting one with
 // the other.
 func (r record) sameAs(other record) bool {
 	return r.Bundle == other.Bundle && r.Config == other.Config
@@ -40,12 +40,12 @@ type process struct {
 	began time.Time // when it was started or adopted
 
 	mu sync.Mutex // guards fd
-	fd int        // pidfd, non-blocking, readable when the process has ended; -1 once closed
+	fd int        // pidfd, non-blocking, readable when the process has exited; -1 once closed
 }
 
-// findProcess returns the containerd that runs on the root directory, and nil if none does. One
-// without a record of its own, because the run directory was lost, is found too: its empty record
-// equals no other, so that it is replaced.
+// findProcess returns the containerd that is running on the root directory, and nil if there is
+// none. One without its own record, because the run directory was lost, is found too: its empty
+// record equals no other, so that it is replaced.
 func findProcess(p paths) (*process, error) {
 	var r record
 	if err := readJSON(p.record(), &r); err == nil {
@@ -70,9 +70,8 @@ func findProcess(p paths) (*process, error) {
 	return nil, nil
 }
 
-// openProcess takes hold of a process if it is the right one, and else returns nil. First comes the
-// descriptor, then the question, whose answer is thereby about the process that the descriptor
-// holds.
+// openProcess opens a process if right returns true, and else returns nil. The pidfd is opened
+// first, so that right inspects the process that the pidfd refers to.
 func openProcess(pid int, right func() (bool, error)) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
@@ -88,8 +87,8 @@ func openProcess(pid int, right func() (bool, error)) (*process, error) {
 	return found, nil
 }
 
-// runsContainerd reports whether a process runs containerd from one of our bundles. One that must
-// not be looked at is none of ours.
+// runsContainerd reports whether a process runs containerd from one of our bundles. A process that
+// must not be inspected is not ours.
 func runsContainerd(p paths, proc string, pid int) (bool, error) {
 	exe, err := executable(proc, pid)
 	if gone(err) || errors.Is(err, fs.ErrPermission) {
@@ -98,7 +97,7 @@ func runsContainerd(p paths, proc string, pid int) (bool, error) {
 	return strings.HasPrefix(exe, real(p.bundles())+"/") && strings.HasSuffix(exe, "/containerd"), err
 }
 
-// isOurs reports whether the process with the record's number is the one that was recorded.
+// isOurs reports whether the process with the record's PID is the recorded one.
 func isOurs(p paths, proc string, r record) (bool, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -117,8 +116,8 @@ func isOurs(p paths, proc string, r record) (bool, error) {
 	return runsContainerd(p, proc, r.PID)
 }
 
-// startProcess starts containerd in a session of its own and records it. It is to outlive this
-// process: no parent-death signal, no terminal, no pipe that would break.
+// startProcess starts containerd in its own session and records it. It outlives this process: no
+// parent-death signal, no terminal, no pipe that would break.
 func startProcess(p paths, env []string, r record) (*process, error) {
 	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -161,9 +160,9 @@ func (c *process) identify(pidfd int) (err error) {
 	return err
 }
 
-// wait blocks until the process has ended, and returns how, or until ctx is done, and returns its
-// error. No thread waits: the descriptor is polled with the others of this program. It may be
-// called concurrently.
+// wait blocks until the process has exited, and returns its exit status, or until ctx is done, and
+// returns its error. It occupies no thread: the pidfd is polled by the Go runtime. It may be called
+// concurrently.
 func (c *process) wait(ctx context.Context) (how string, err error) {
 	fd, err := c.dup()
 	if err != nil {
@@ -196,8 +195,7 @@ func (c *process) wait(ctx context.Context) (how string, err error) {
 	return c.buried(), nil
 }
 
-// dup returns a descriptor for one waiter, with a deadline of its own; nil once the process was let
-// go of.
+// dup returns a descriptor for one waiter, with its own deadline; nil if the process was closed.
 func (c *process) dup() (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,7 +209,7 @@ func (c *process) dup() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// poll asks, without blocking, whether the process of a pidfd has ended.
+// poll reports, without blocking, whether the process of a pidfd has exited.
 func poll(fd int) (bool, error) {
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -221,8 +219,7 @@ func poll(fd int) (bool, error) {
 	}
 }
 
-// buried takes the exit status of our child from the kernel; of a process that is not our child
-// nobody tells us.
+// buried reaps our child and returns its exit status; that of other processes is unknown.
 func (c *process) buried() string {
 	how := "not our child, its exit status is unknown"
 	if c.child != nil {
@@ -232,8 +229,8 @@ func (c *process) buried() string {
 	return how
 }
 
-// end asks the process to end, insists after the given time, and returns when it is gone. Shims and
-// containers live on.
+// end sends SIGTERM, and SIGKILL after patience, and returns when the process has exited. Shims and
+// containers keep running.
 func (c *process) end(ctx context.Context, patience time.Duration) error {
 	if patience > 0 {
 		if err := c.signal(unix.SIGTERM); err != nil {
@@ -248,8 +245,7 @@ func (c *process) end(ctx context.Context, patience time.Duration) error {
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	// Death by SIGKILL is certain and near, so the caller's impatience must not leave the process
-	// half ended.
+	// Exit after SIGKILL is imminent, so a cancelled ctx must not interrupt the wait.
 	_, err := c.wait(context.WithoutCancel(ctx))
 	return err
 }
@@ -267,8 +263,7 @@ func (c *process) signal(sig unix.Signal) error {
 	return nil
 }
 
-// close lets go of the process without ending it; whoever waits goes on waiting. Later calls do
-// nothing.
+// close releases the process without killing it; waiters are not affected. Idempotent.
 func (c *process) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +275,7 @@ func (c *process) close() error {
 	return unix.Close(fd)
 }
 
-// ignoreExit drops the error that only says how a process ended.
+// ignoreExit drops errors that only report the exit status.
 func ignoreExit(err error) error {
 	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return nil

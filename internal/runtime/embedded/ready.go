@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// dial connects to containerd at the first call.
+// dial returns a connection to containerd, which is established lazily.
 func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///containerd",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -32,21 +32,20 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		}))
 }
 
-// podNamespace is the namespace in which containerd keeps what CRI made.
+// podNamespace is the containerd namespace of CRI's objects.
 const podNamespace = "k8s.io"
 
-// inPods makes the calls of a context about that namespace.
+// inPods sets that namespace for the calls of a context.
 func inPods(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", podNamespace)
 }
 
-// awaitReady returns when containerd serves CRI: its socket is there before its state is recovered.
+// awaitReady returns when containerd serves CRI: its socket exists before its state is recovered.
 func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		// Version has no field that matters here, so its messages are read and written as empty
-		// ones.
+		// No field of Version is needed, so its messages are encoded and decoded as empty ones.
 		err := conn.Invoke(ctx, "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}, grpc.WaitForReady(true))
 		switch {
 		case err == nil:
@@ -64,17 +63,16 @@ func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// managedLabel is set by containerd's CRI service on images that it knows and has entered under
-// their id.
+// managedLabel is set by containerd's CRI service on images that it has added under their ID.
 const managedLabel = "io.cri-containerd.image"
 
-// imagePresent reports whether CRI has the image with exactly this content.
+// imagePresent reports whether CRI has the image with exactly this digest.
 func imagePresent(ctx context.Context, conn *grpc.ClientConn, want bundledImage) (bool, error) {
 	return imageEntered(ctx, conn, want.Name, want.Digest)
 }
 
 // imageEntered reports whether containerd has the image of this name and digest, "" for any, and
-// CRI shows it.
+// CRI lists it.
 func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest string) (bool, error) {
 	got, err := imagesapi.NewImagesClient(conn).Get(inPods(ctx), &imagesapi.GetImageRequest{Name: name})
 	if status.Code(err) == codes.NotFound {
@@ -86,7 +84,7 @@ func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest strin
 	if digest != "" && got.Image.GetTarget().GetDigest() != digest || got.Image.GetLabels()[managedLabel] == "" {
 		return false, nil
 	}
-	// CRI writes the label first and shows the image a moment later: a pod that starts in between
+	// CRI sets the label first and lists the image a moment later: a pod that starts in between
 	// would pull it.
 	var shown runtimeapi.ImageStatusResponse
 	ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}}
@@ -96,5 +94,5 @@ func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest strin
 	return shown.Image != nil, nil
 }
 
-// errEnded is the cause with which the wait for a process that ended is given up.
+// errEnded is the cause for cancelling the wait for a process that exited.
 var errEnded = errors.New("containerd ended")

@@ -17,16 +17,16 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// Remove ends the runtime and takes away all that it made: containers and shims that are still
-// there, the pods' network, mounts, folders, the bundle. It goes as far as it can and returns what
-// it could not remove. It is idempotent, and needs no Ensure before.
+// Remove stops the runtime and deletes everything that it created: remaining containers and shims,
+// the pod network, mounts, directories, the bundle. If containers, mounts or the network cannot be
+// removed, it deletes no directories. It is idempotent, and does not require Ensure.
 func (r *Runtime) Remove(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
 	}
 	defer r.release()
 	if err := r.endAll(ctx); err != nil {
-		// What is mounted or running must not be pulled away from under it.
+		// Directories with mounts or running processes must not be deleted.
 		return err
 	}
 	p := r.paths
@@ -41,9 +41,9 @@ func (r *Runtime) Remove(ctx context.Context) error {
 	return nil
 }
 
-// EndAll ends the runtime, and kills and takes away what of pods runs, is mounted or is connected.
-// It does so without containerd, which can end nothing when its disk takes no writes; what is kept
-// on disk stays. It is idempotent, and needs no Ensure before.
+// EndAll stops the runtime, and kills all pod processes and removes their mounts and network. It
+// does so without containerd, which cannot stop pods if its disk is not writable; files on disk are
+// retained. It is idempotent, and does not require Ensure.
 func (r *Runtime) EndAll(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -72,8 +72,8 @@ func (r *Runtime) endAll(ctx context.Context) error {
 	return nil
 }
 
-// EndShims ends the shims that are left when the runtime was stopped and no container runs any
-// more: some outlive their sandbox when an agent is killed in the middle of a change.
+// EndShims kills remaining shims after the runtime was stopped and no container is running: some
+// outlive their sandbox if an agent is killed during a change.
 func (r *Runtime) EndShims(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -85,7 +85,8 @@ func (r *Runtime) EndShims(ctx context.Context) error {
 	return nil
 }
 
-// removeContainers kills and deletes what runc and keepers still have, its cgroups included.
+// removeContainers kills and deletes the remaining containers of runc and keepers, including their
+// cgroups.
 func removeContainers(ctx context.Context, p paths) error {
 	folders, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
 	if err != nil {
@@ -94,8 +95,8 @@ func removeContainers(ctx context.Context, p paths) error {
 	return errors.Join(deleteContainers(ctx, p, folders), endKeepers(ctx, p))
 }
 
-// deleteContainers kills and deletes the containers whose state runc keeps in these folders, as
-// much of it as there is.
+// deleteContainers kills and deletes the containers with these runc state directories, as far as
+// their state exists.
 func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	var errs []error
 	for _, dir := range folders {
@@ -111,8 +112,8 @@ func deleteContainers(ctx context.Context, p paths, folders []string) error {
 	return errors.Join(errs...)
 }
 
-// damagedState returns what is wrong with what runc keeps of a container in a folder; nil if
-// nothing is. runc can neither signal nor delete a container whose state it cannot read.
+// damagedState returns an error if runc's state of a container is damaged. runc can neither signal
+// nor delete such a container.
 func damagedState(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	switch {
@@ -153,8 +154,8 @@ func inCgroupOf(proc string, pid int, id string) (bool, error) {
 	return strings.Contains(string(b), id), err
 }
 
-// killAll kills the processes that run programs of our bundles, shims above all, and keepers, and
-// returns when they are gone.
+// killAll kills the processes that run programs of our bundles, mainly shims, and keepers, and
+// returns when they have exited.
 func killAll(ctx context.Context, p paths) error {
 	all, err := pids("/proc")
 	if err != nil {
@@ -182,7 +183,6 @@ func killAll(ctx context.Context, p paths) error {
 	return errors.Join(errs...)
 }
 
-// removeBridges removes the pods' bridges.
 func removeBridges(p paths) error {
 	var errs []error
 	for _, name := range p.bridges() {
@@ -191,7 +191,6 @@ func removeBridges(p paths) error {
 	return errors.Join(errs...)
 }
 
-// removeBridge removes a bridge.
 func removeBridge(name string) error {
 	if !isUp(name) {
 		return nil
@@ -205,7 +204,7 @@ func removeBridge(name string) error {
 	if err != nil {
 		return fmt.Errorf("remove bridge %s: %w", name, err)
 	}
-	// Without flags, above all IFF_UP: a bridge that is up cannot be removed.
+	// Without flags, in particular IFF_UP: a bridge that is up cannot be removed.
 	request.SetUint16(0)
 	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, request); err != nil {
 		return fmt.Errorf("take bridge %s down: %w", name, err)
@@ -216,7 +215,7 @@ func removeBridge(name string) error {
 	return nil
 }
 
-// unmountBelow takes away the mounts below the folders, the deepest first.
+// unmountBelow unmounts everything below the directories, the deepest mounts first.
 func unmountBelow(dirs ...string) error {
 	mounts, err := mount.ParseMountInfo("/proc/self/mountinfo")
 	if err != nil {
@@ -228,8 +227,8 @@ func unmountBelow(dirs ...string) error {
 		if !slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(m.MountPoint, real(dir)+"/") }) {
 			continue
 		}
-		// A mount that is hidden below another is not found at its place before that one is gone;
-		// it goes with its parent.
+		// A mount hidden by another one is not found before that is unmounted; it is unmounted with
+		// its parent.
 		if err := unix.Unmount(m.MountPoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", m.MountPoint, err))
 		}

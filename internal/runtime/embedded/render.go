@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// facts are what the host decides about the configuration.
+// facts are the host properties that determine the configuration.
 type facts struct {
-	Snapshotter string // overlayfs, or native where overlayfs cannot be mounted
+	Snapshotter string // overlayfs, or native if overlayfs cannot be mounted
 	Systemd     bool   // the systemd cgroup driver
 	RestrictOOM bool   // this process may not lower oom_score_adj
 	SELinux     bool   // containers are labelled
-	Plugins     string // folder of the programs of network plugins, "" if none are looked for
-	ShimSockets string // folder for the sockets of shims, "" for containerd's default
+	Plugins     string // directory of network plugins' programs, "" if plugins are not used
+	ShimSockets string // directory for shim sockets, "" for containerd's default
 }
 
-// DefaultPullProgressDeadline is containerd's own: storage that is slow to take what has come
-// counts as no progress, too.
+// DefaultPullProgressDeadline is containerd's default: slow writes of received content count as
+// missing progress, too.
 const DefaultPullProgressDeadline = 5 * time.Minute
 
 //go:embed containerd.toml.tmpl
 var configTemplate string
 
-// generateConfig renders containerd's configuration. Equal arguments make equal bytes: their hash
-// decides whether a running containerd is adopted.
+// generateConfig renders containerd's configuration. It is deterministic: the hash decides whether
+// a running containerd is adopted.
 func generateConfig(p paths, f facts, pullDeadline time.Duration, sandboxImage string) ([]byte, error) {
 	t, err := template.New("containerd.toml").Option("missingkey=error").Parse(configTemplate)
 	if err != nil {
@@ -56,10 +56,10 @@ const (
 // ownPlugin is the network plugin of the bundle. It needs nftables.
 const ownPlugin = "berth-cni"
 
-// generateConflist renders the pods' network: a bridge with the first address of each range, leases
-// of addresses, host ports, limits of bandwidth. An empty firewall means that the host has no tool
-// to translate addresses with: pods then reach the host and each other only. A pod that asks for a
-// host port fails with the plugin's reason if the kernel has no nftables.
+// generateConflist renders the pod network: a bridge with the first address of each range, IP
+// leases, host ports, bandwidth limits. An empty firewall means that the host has no tool for NAT:
+// pods then only reach the host and each other. If the kernel has no nftables, a pod with a host
+// port fails with the plugin's error.
 func generateConflist(p paths, n network) ([]byte, error) {
 	var ranges []any
 	for _, subnet := range n.Subnets {
@@ -85,7 +85,7 @@ func generateConflist(p paths, n network) ([]byte, error) {
 	return append(out, '\n'), err
 }
 
-// referencePlugins are the same network for a host that has no nftables.
+// referencePlugins are the same network for a host without nftables.
 func referencePlugins(p paths, n network, ranges []any) []any {
 	bridge := map[string]any{
 		"type":             "bridge",
@@ -93,7 +93,7 @@ func referencePlugins(p paths, n network, ranges []any) []any {
 		"isDefaultGateway": true,
 		"ipMasq":           true,
 		"ipMasqBackend":    iptables,
-		"hairpinMode":      true, // a pod reaches itself through its own host port
+		"hairpinMode":      true, // a pod can connect to its own host port
 		"ipam": map[string]any{
 			"type":    "host-local",
 			"dataDir": p.addresses(),
@@ -101,13 +101,13 @@ func referencePlugins(p paths, n network, ranges []any) []any {
 		},
 	}
 	portmap := map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}, "backend": iptables}
-	// Of pods with the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth.
+	// For pods with the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth.
 	bandwidth := map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}
 	return []any{bridge, portmap, bandwidth}
 }
 
-// passedOn are the variables that containerd gets from the agent's environment besides PATH: how to
-// reach registries, and where temporary files go.
+// passedOn are the variables that containerd inherits from the agent besides PATH: registry access
+// and temporary directories.
 var passedOn = []string{
 	"HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -116,9 +116,9 @@ var passedOn = []string{
 // systemPath is searched for nft, iptables and modprobe, which a login's PATH may lack.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// generateEnv is containerd's environment. NOTIFY_SOCKET and its like are the agent's own and are
-// left out. PATH begins with the stable link to the bundle: there containerd finds the shim, and
-// the shim remembers where it was found.
+// generateEnv returns containerd's environment. Variables of the agent such as NOTIFY_SOCKET are
+// left out. PATH begins with the stable link to the bundle: containerd finds the shim there, and
+// the shim stores that path.
 func generateEnv(p paths, lookup func(string) (string, bool)) []string {
 	env := []string{"PATH=" + p.current() + "/bin:" + systemPath}
 	for _, name := range passedOn {
@@ -129,13 +129,13 @@ func generateEnv(p paths, lookup func(string) (string, bool)) []string {
 	return env
 }
 
-// hashConfig identifies a configuration: the file, and the environment that changes what containerd
-// does.
+// hashConfig identifies a configuration: the file, and the environment variables that affect
+// containerd.
 func hashConfig(config []byte, env []string) string {
 	sum := sha256.New()
 	sum.Write(config)
 	for _, e := range env {
-		// HOME and TMPDIR differ between a shell and a service, and change nothing.
+		// HOME and TMPDIR differ between a shell and a service, and have no effect.
 		if !strings.HasPrefix(e, "HOME=") && !strings.HasPrefix(e, "TMPDIR=") {
 			fmt.Fprintln(sum, e)
 		}

@@ -28,25 +28,24 @@ import (
 	"berth/internal/health"
 )
 
-// A containerd that begins anew has no images. Their content is moved aside before, and imported
-// under the names of the list of images afterwards: what was imported by hand, or cannot be pulled
-// any more, is not lost with a database. Content is checked against its digest on the way.
+// A reset containerd has no images. Their content is moved aside before the reset, and imported
+// under the names of the image list afterwards: images that were imported by hand, or cannot be
+// pulled any more, survive the loss of a database. Content is verified against its digest.
 
-// Recovery is what became of a store of containerd that was damaged.
+// Recovery is the result of recovering a damaged containerd store.
 type Recovery struct {
 	Version int       `json:"version"`
 	Time    time.Time `json:"time"`
-	// Reason names the file.
+	// Reason names the damaged file.
 	Reason string `json:"reason"`
-	// Restored counts names of images that containerd has again.
+	// Restored counts restored image names.
 	Restored int `json:"restored"`
-	// Lost are those that have to be pulled or imported again.
+	// Lost are images that must be pulled or imported again.
 	Lost []LostImage `json:"lost,omitempty"`
-	// Waiting are those whose content is intact and which containerd does not take yet.
+	// Waiting are images with intact content that containerd has not accepted yet.
 	Waiting []LostImage `json:"waiting,omitempty"`
 }
 
-// LostImage is an image that was not restored.
 type LostImage struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
@@ -54,7 +53,7 @@ type LostImage struct {
 
 const recoveryVersion = 1
 
-// String says what is restored and what is lost.
+// String returns a summary of restored and lost images.
 func (r Recovery) String() string {
 	s := fmt.Sprintf("%s; %d images are restored", r.Reason, r.Restored)
 	for _, l := range r.Lost {
@@ -66,23 +65,23 @@ func (r Recovery) String() string {
 	return s
 }
 
-// salvaged is what is to be restored, in a file beside the content.
+// salvaged lists the images to be restored, in a file beside the content.
 type salvaged struct {
 	Version int           `json:"version"`
 	Reason  string        `json:"reason"`
 	Images  []listedImage `json:"images"`
 }
 
-// salvage is where the content of images is while containerd begins anew. It is below containerd's
-// own folder, which may be a file system.
+// salvage is the directory of image content during a reset. It is below containerd's own directory,
+// which may be a separate file system.
 func (p paths) salvage() string { return p.home() + "/berth.salvage" }
 
 func (p paths) salvagedList() string { return p.salvage() + "/images.json" }
 
-// recovery is the file that reports what was lost last.
+// recovery is the file of the last recovery report.
 func (p paths) recovery() string { return p.corrupt() + "/recovery.json" }
 
-// imageStore restores the images of a store of containerd that was damaged.
+// imageStore restores the images of a damaged containerd store.
 type imageStore struct {
 	paths  paths
 	log    *slog.Logger
@@ -92,8 +91,7 @@ type imageStore struct {
 	recovery *Recovery // guarded by mu; the last one, nil if there was none
 }
 
-// salvage moves the content of images aside. What an interrupted restoration has left there
-// stays.
+// salvage moves image content aside. Content of an interrupted restoration is retained.
 func (r *imageStore) salvage(why error) error {
 	p := r.paths
 	if err := os.MkdirAll(p.salvage(), 0o700); err != nil {
@@ -112,7 +110,7 @@ func (r *imageStore) salvage(why error) error {
 			images = append(images, old)
 		}
 	}
-	// Names first: content without them is of no use.
+	// Names first: content without them is useless.
 	if err := writeJSON(p.salvagedList(), salvaged{Version: imageListVersion, Reason: why.Error(), Images: images}); err != nil {
 		return err
 	}
@@ -128,7 +126,6 @@ func (r *imageStore) salvage(why error) error {
 	return nil
 }
 
-// readSalvaged returns what is to be restored.
 func readSalvaged(p paths) (s salvaged, err error) {
 	err = checkpoint.Read(p.salvagedList(), "names of images", func(b []byte) error { return json.Unmarshal(b, &s) })
 	return s, err
@@ -137,8 +134,8 @@ func readSalvaged(p paths) (s salvaged, err error) {
 // restoreTimeout bounds the restoration of one image.
 const restoreTimeout = 30 * time.Minute
 
-// restore has containerd import what was salvaged. An image that is not restored is no error,
-// unless containerd has ended: what it has refused is tried again by the next start.
+// restore makes containerd import the salvaged images. A failed image is not an error, unless
+// containerd has exited: the next start retries rejected images.
 func (r *imageStore) restore(ctx context.Context, snapshotter string) error {
 	p := r.paths
 	if _, err := os.Lstat(p.salvage()); errors.Is(err, fs.ErrNotExist) {
@@ -188,14 +185,14 @@ func (r *imageStore) restore(ctx context.Context, snapshotter string) error {
 	return nil
 }
 
-// answersStill returns an error if containerd does not answer.
+// answersStill returns an error if containerd does not respond.
 func (r *imageStore) answersStill(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, adoptTimeout, errors.New("containerd does not answer"))
 	defer cancel()
 	return awaitReady(ctx, conn)
 }
 
-// recovered reports a recovery.
+// recovered logs, persists and notifies a recovery.
 func (r *imageStore) recovered(done Recovery) {
 	r.log.Warn("The store of containerd was damaged, and is recovered", "recovery", done.String())
 	if err := errors.Join(os.MkdirAll(r.paths.corrupt(), 0o700), writeJSON(r.paths.recovery(), done)); err != nil {
@@ -209,7 +206,7 @@ func (r *imageStore) recovered(done Recovery) {
 	}
 }
 
-// readRecovery reads the report of an earlier start.
+// readRecovery reads the persisted recovery report.
 func (r *imageStore) readRecovery() {
 	var done Recovery
 	switch err := readJSON(r.paths.recovery(), &done); {
@@ -222,12 +219,11 @@ func (r *imageStore) readRecovery() {
 	}
 }
 
-// StoreHealth returns which images were lost with a damaged file of containerd, as long as the
-// report about it is kept; nil if none was.
+// StoreHealth returns an error with the images lost in a damaged containerd store, as long as the
+// report file exists; nil if there are none.
 func (r *Runtime) StoreHealth() error { return r.images.health() }
 
-// health returns which images were lost with a damaged store, as long as the report about it is
-// kept; nil if none was.
+// health implements Runtime.StoreHealth.
 func (r *imageStore) health() error {
 	r.mu.Lock()
 	done := r.recovery
@@ -241,7 +237,7 @@ func (r *imageStore) health() error {
 	return health.Since(fmt.Errorf("%s (when you have pulled or imported what you need, remove %s)", done, r.paths.recovery()), done.Time)
 }
 
-// restore imports one image, unless containerd has one of its name; fresh is that it had none.
+// restore imports one image, unless containerd has one of its name; fresh reports an import.
 func (i *Images) restore(ctx context.Context, from contentFolder, image listedImage) (fresh bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
@@ -254,15 +250,15 @@ func (i *Images) restore(ctx context.Context, from contentFolder, image listedIm
 	if len(problems) > 0 {
 		return false, problems[0].err
 	}
-	// Before any of it is sent: containerd keeps what it received of an import that was cut off,
-	// and a later one goes on from there.
+	// Verify before sending: containerd retains the received content of an interrupted import, and
+	// a later import continues it.
 	for _, file := range all {
 		if err := file.verify(); err != nil {
 			return false, err
 		}
 	}
 	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	// It has no name, so that nothing is made of the name that the list has.
+	// Without a name, so that containerd does not derive other names from that in the list.
 	destination, err := packed(&transfertypes.ImageStore{
 		Platforms: []*types.Platform{platform}, ManifestLimit: 1,
 		Unpacks: []*transfertypes.UnpackConfiguration{{Platform: platform, Snapshotter: i.snapshotter}},
@@ -302,15 +298,15 @@ func (i *Images) restore(ctx context.Context, from contentFolder, image listedIm
 	return true, awaitEntered(entering, i.conn, image.Name, "")
 }
 
-// damagedImages are images whose index, manifest or configuration is damaged. containerd would take
-// the content for there as long as it has it in its database, however often the image is pulled.
+// damagedImages are images with a damaged index, manifest or configuration. containerd treats the
+// content as present while it is in its database, however often the image is pulled.
 type damagedImages struct {
 	digests []string // of the content
 	targets map[string]LostImage
 }
 
-// findDamaged looks at the content of images before containerd is started. What is damaged is
-// removed. A layer that is damaged is only reported: it was unpacked.
+// findDamaged checks image content before containerd is started. Damaged documents are removed. A
+// damaged layer is only logged: it was unpacked.
 func (r *imageStore) findDamaged() damagedImages {
 	images, err := readImageList(r.paths.imageList())
 	if err != nil {
@@ -339,7 +335,7 @@ func (r *imageStore) findDamaged() damagedImages {
 	return found
 }
 
-// removeDamaged has containerd forget images and their damaged content, so that they can be
+// removeDamaged deletes images and their damaged content from containerd, so that they can be
 // pulled, imported or loaded again.
 func (r *imageStore) removeDamaged(ctx context.Context, d damagedImages, bundled []bundledImage) error {
 	if len(d.digests) == 0 {
@@ -381,8 +377,8 @@ func (r *imageStore) removeDamaged(ctx context.Context, d damagedImages, bundled
 		}
 	}
 	for k, name := range names {
-		// The last one waits until content is gone that nothing refers to: there may be damaged
-		// layers.
+		// The last deletion waits for the garbage collection of unreferenced content: there may be
+		// damaged layers.
 		last := k == len(names)-1
 		_, err := images.Delete(inPods(ctx), &imagesapi.DeleteImageRequest{Name: name, Sync: last})
 		if err != nil && status.Code(err) != codes.NotFound {

@@ -10,30 +10,29 @@ import (
 	"strings"
 )
 
-// The reference plugins, of which pods made by an earlier release still have their network, make
-// rules for each pod: a plugin that outlives its containerd makes them all the same, and without
-// the namespace of its sandbox, its DEL leaves them. Each rule of nftables names its sandbox in its
-// comment. Those of iptables are not looked for: only a host without nft has them. What our plugin
-// makes is found by its leases (endLeases).
+// The reference plugins, which the network of pods of an earlier release still uses, create rules
+// per pod: a plugin that outlives its containerd still creates them, and without the sandbox's
+// namespace, DEL does not remove them. Each nftables rule has its sandbox in its comment. iptables
+// rules are not searched: only hosts without nft have them. Our own plugin's rules are found by its
+// leases (endLeases).
 
-// table is one of nftables that the plugins of all runtimes of the host share.
+// table is an nftables table that the plugins of all runtimes of the host share.
 type table struct{ family, name string }
 
 var (
-	masquerades = table{"inet", "cni_plugins_masquerade"} // of bridge; a rule for each address of a sandbox
-	hostPorts   = table{"ip", "cni_hostport"}             // of portmap; a comment is the id of the sandbox
+	masquerades = table{"inet", "cni_plugins_masquerade"} // of bridge; one rule per sandbox address
+	hostPorts   = table{"ip", "cni_hostport"}             // of portmap; the comment is the sandbox ID
 	hostPorts6  = table{"ip6", "cni_hostport"}
 )
 
-// rule is a rule of nftables in the form of `nft --json` (libnftables-json(5)).
+// rule is an nftables rule as printed by `nft --json` (libnftables-json(5)).
 type rule struct {
 	Chain   string `json:"chain"`
 	Handle  int    `json:"handle"`
 	Comment string `json:"comment"`
 }
 
-// listRules lists the rules of a table. A table that is not there has none, nor has a host without
-// nft.
+// listRules lists the rules of a table. A missing table has none, nor has a host without nft.
 func listRules(ctx context.Context, t table) ([]rule, error) {
 	out, err := runNft(ctx, "--json", "list", "table", t.family, t.name)
 	if errors.Is(err, exec.ErrNotFound) || err != nil && strings.Contains(err.Error(), "No such file or directory") {
@@ -63,8 +62,8 @@ func parseRules(out []byte) ([]rule, error) {
 	return rules, nil
 }
 
-// masqueraded returns the sandbox that a rule of masquerades is for, if it is of the pods' network:
-// the beginning of its id, as much as fits into a comment.
+// masqueraded returns the sandbox ID prefix of a masquerade rule of the network, as much as fits
+// into a comment, else "".
 func (r rule) masqueraded(network string) string {
 	_, rest, _ := strings.Cut(r.Comment, ", net: ")
 	of, rest, _ := strings.Cut(rest, ", if: ")
@@ -75,11 +74,10 @@ func (r rule) masqueraded(network string) string {
 	return id
 }
 
-// minPrefix is how much of an id stands for it: more than two ids have in common.
+// minPrefix is the minimum length of a unique ID prefix.
 const minPrefix = 32
 
-// computeStrayRules returns the beginnings of the ids of sandboxes for which there are rules, and
-// which are not known.
+// computeStrayRules returns the sandbox ID prefixes in rules that match no known sandbox.
 func computeStrayRules(rules []rule, network string, known map[string]bool) map[string]bool {
 	stray := map[string]bool{}
 	for _, r := range rules {
@@ -97,7 +95,7 @@ func computeStrayRules(rules []rule, network string, known map[string]bool) map[
 	return stray
 }
 
-// removeRules removes the rules for sandboxes, given by the beginnings of their ids.
+// removeRules removes the rules of sandboxes, given by ID prefix.
 func removeRules(ctx context.Context, network string, prefixes map[string]bool) error {
 	if len(prefixes) == 0 {
 		return nil
@@ -129,7 +127,7 @@ func removeRules(ctx context.Context, network string, prefixes map[string]bool) 
 	return errors.Join(errs...)
 }
 
-// removeAllRules removes the rules for every sandbox of the pods' network.
+// removeAllRules removes the rules of every sandbox of the network.
 func removeAllRules(ctx context.Context, network string) error {
 	rules, err := listRules(ctx, masquerades)
 	if err != nil {
@@ -138,7 +136,7 @@ func removeAllRules(ctx context.Context, network string) error {
 	return removeRules(ctx, network, computeStrayRules(rules, network, nil))
 }
 
-// runNft runs nft and returns what it prints.
+// runNft runs nft and returns its output.
 func runNft(ctx context.Context, args ...string) ([]byte, error) {
 	name, err := findTool("nft")
 	if err != nil {

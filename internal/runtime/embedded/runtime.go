@@ -19,45 +19,44 @@ import (
 )
 
 const (
-	// readyTimeout bounds the time from the start of containerd to its first answer; with many pods
-	// it recovers for seconds.
+	// readyTimeout bounds the time from containerd's start to its first response; with many pods
+	// its recovery takes seconds.
 	readyTimeout = time.Minute
-	// adoptTimeout bounds the first answer of a containerd that was found running.
+	// adoptTimeout bounds the first response of a containerd that was found running.
 	adoptTimeout = 10 * time.Second
-	// endTimeout is the time that containerd gets to end after SIGTERM.
+	// endTimeout is the time that containerd has to exit after SIGTERM.
 	endTimeout = 10 * time.Second
-	// upkeepPeriod is the time between two looks at the size of the log and at old bundles.
+	// upkeepPeriod is the interval of log rotation and bundle cleanup.
 	upkeepPeriod = time.Hour
 )
 
-// Runtime is one containerd and all that belongs to it. Its methods are safe for concurrent use.
+// Runtime manages one containerd process and its files. Its methods are safe for concurrent use.
 type Runtime struct {
 	cfg   Config
 	paths paths
 	log   *slog.Logger
-	began time.Time // when this agent did
+	began time.Time // start of this agent
 
-	claims         string // the folder of claims of ranges
-	pluginPrograms string // the folder of programs of network plugins
+	claims         string // directory of range claims
+	pluginPrograms string // directory of network plugins' programs
 
-	mu       sync.Mutex // guards what follows; not held while waiting
+	mu       sync.Mutex // guards the fields below; not held while waiting
 	running  *process   // nil before Ensure and after Stop
 	settings settings   // of the last Ensure
-	stopped  bool       // Stop was called: an end is not a failure
-	podCIDRs wish       // the ranges of the pods
-	pods     podNetwork // what containerd was given for them
+	stopped  bool       // Stop was called: an exit is not a failure
+	podCIDRs wish       // pod ranges
+	pods     podNetwork // containerd's configuration of them
 
-	health health.Latch // why containerd does not answer
+	health health.Latch // why containerd does not respond
 
 	images *imageStore
 
-	// one lets one of Ensure, Stop and a restart act at a time; it holds one token.
+	// one serializes Ensure, Stop and restarts; it holds one token.
 	one chan struct{}
-	// restarted has upkeep look for orphans; it holds one token.
+	// restarted triggers a scan for orphans; it holds one token.
 	restarted chan struct{}
 }
 
-// settings are what a start of containerd needs.
 type settings struct {
 	hash        string // of the bundle
 	images      []bundledImage
@@ -66,8 +65,8 @@ type settings struct {
 	record      record
 }
 
-// New returns a runtime that is neither unpacked nor started. It fails if the configuration cannot
-// work.
+// New returns a runtime that is neither unpacked nor started. It fails if the configuration is
+// invalid.
 func New(cfg Config) (*Runtime, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
@@ -78,24 +77,24 @@ func New(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now(), claims: claimsDir, pluginPrograms: pluginPrograms}
 	r.images = &imageStore{paths: r.paths, log: r.log, notify: cfg.Recovered}
 	r.podCIDRs.assigned = cfg.Assigned
-	r.podCIDRs.subnets, _ = parseSubnets(cfg.Subnets) // which were checked
+	r.podCIDRs.subnets, _ = parseSubnets(cfg.Subnets) // validated above
 	r.health.Set(errNotStarted)
 	return r, nil
 }
 
 var errNotStarted = errors.New("the embedded runtime was not started")
 
-// Endpoint is where the runtime serves CRI once Ensure has returned: unix:// and the path of its
-// socket.
+// Endpoint returns the CRI endpoint that is served once Ensure has returned: unix:// and the socket
+// path.
 func (r *Runtime) Endpoint() string { return EndpointIn(r.cfg.RunDir) }
 
-// Health returns nil while containerd answers, and else why it does not.
+// Health returns nil while containerd responds, and else the reason.
 func (r *Runtime) Health() error { return r.health.Err() }
 
-// Ensure makes the runtime run with the bundle and configuration of this agent, and returns its
-// endpoint when it serves CRI and has the bundle's images. It adopts a containerd that runs with
-// the same, replaces one that runs with others, and starts one if none runs. It is idempotent.
-// Containers live through all of it.
+// Ensure runs the runtime with this agent's bundle and configuration, and returns its endpoint when
+// it serves CRI and has the bundle's images. It adopts a running containerd with the same bundle
+// and configuration, replaces one with others, and starts one if none is running. It is idempotent.
+// Containers keep running throughout.
 func (r *Runtime) Ensure(ctx context.Context) (endpoint string, err error) {
 	if err := r.acquire(ctx); err != nil {
 		return "", err
@@ -127,8 +126,8 @@ func (r *Runtime) ensure(ctx context.Context) error {
 		return err
 	}
 	r.images.readRecovery()
-	// First: a disk that takes no more must not cost the containerd that runs with the
-	// configuration of before.
+	// First: a full disk must not stop the containerd that is running with the previous
+	// configuration.
 	if err := writeFile(r.paths.config(), config); err != nil {
 		return err
 	}
@@ -156,7 +155,7 @@ func (r *Runtime) ensure(ctx context.Context) error {
 	return r.upkeep()
 }
 
-// prepare unpacks the bundle, chooses what is to be chosen, and renders the configuration.
+// prepare unpacks the bundle, detects the host's properties, and renders the configuration.
 func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	fail := func(err error) (settings, []byte, error) { return settings{}, nil, err }
 	hash, err := hashOf(r.cfg.BundleFile)
@@ -183,7 +182,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 		return fail(fmt.Errorf("bundle %s has no image for the sandbox", folderName(hash)))
 	}
 	if err := r.applyNetwork(); err != nil {
-		if !r.cfg.Assigned { // else pods on the host's network run, and the range may change
+		if !r.cfg.Assigned { // otherwise host-network pods can run, and the range may change
 			return fail(err)
 		}
 		r.log.Warn("pods get no network", "error", err)
@@ -209,16 +208,16 @@ func (r *Runtime) makeFolders() error {
 			return err
 		}
 	}
-	// containerd gives its sockets to root's group as well; until guard has taken them back, the
-	// folder keeps everybody but root out.
+	// containerd makes its sockets accessible to root's group; until guard restricts them, the
+	// directory excludes everybody but root.
 	if err := os.MkdirAll(r.paths.run, 0o700); err != nil {
 		return err
 	}
 	return os.Chmod(r.paths.run, 0o700)
 }
 
-// adopt returns the containerd that runs with these settings. One that runs with others, or does
-// not answer, is ended.
+// adopt returns the running containerd with these settings. One with other settings, or that does
+// not respond, is stopped.
 func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
 	r.mu.Lock()
 	found := r.running
@@ -262,8 +261,7 @@ func (r *Runtime) startOnce(ctx context.Context) error {
 		return err
 	}
 	if err := r.answers(ctx, started, readyTimeout); err != nil && ctx.Err() == nil {
-		// Left alone, a containerd that never answered would be adopted by nobody and in the way of
-		// the next.
+		// A containerd that never responded would not be adopted, and would block the next one.
 		err = fmt.Errorf("%w; its log %s says: %s", err, r.paths.log(), complaint(r.paths.log(), logged))
 		return errors.Join(err, started.end(context.WithoutCancel(ctx), endTimeout), started.close())
 	}
@@ -271,15 +269,15 @@ func (r *Runtime) startOnce(ctx context.Context) error {
 	r.running = started
 	r.mu.Unlock()
 	if ctx.Err() != nil {
-		// The agent leaves; what it began to start goes on, for the next agent to adopt.
+		// The agent stops; the started process continues, for the next agent to adopt.
 		return ctx.Err()
 	}
 	r.log.Info("started containerd", "pid", started.PID, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
-// answers returns nil when the process serves CRI, and an error as soon as it has ended or the time
-// is over.
+// answers returns nil when the process serves CRI, and an error as soon as it has exited or the
+// limit has expired.
 func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("containerd did not answer within %s", limit))
 	defer cancel()
@@ -305,9 +303,9 @@ func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) 
 	return errors.Join(guard(r.paths), conn.Close())
 }
 
-// guard leaves containerd's sockets to root alone. The folder that they lie in can then be passed
-// through, though not read: the root users of user namespaces must get to the root filesystems of
-// their containers.
+// guard restricts containerd's sockets to root. Their directory can then be made traversable, but
+// not readable: the root users of user namespaces must reach the root filesystems of their
+// containers.
 func guard(p paths) error {
 	for _, socket := range []string{p.socket(), p.ttrpcSocket()} {
 		if err := os.Chmod(socket, 0o600); err != nil {
@@ -317,8 +315,7 @@ func guard(p paths) error {
 	return os.Chmod(p.run, 0o711)
 }
 
-// ensureImages loads the images of the bundle that containerd lacks, and restores those of a store
-// that was damaged.
+// ensureImages loads missing images of the bundle, and restores those of a damaged store.
 func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
 	conn, err := dial(r.paths.socket())
 	if err != nil {
@@ -348,9 +345,9 @@ func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledI
 	return false, nil
 }
 
-// Stop ends containerd, whoever started it. Containers that still run live on, without logs, until
-// the next Ensure. It is idempotent, and needs no Ensure before it. A Run of this Runtime then lets
-// it rest; one of another process would start it again.
+// Stop stops containerd, also if another process started it. Running containers continue, without
+// logs, until the next Ensure. It is idempotent, and does not require Ensure. Run of this Runtime
+// does not restart it afterwards; Run in another process would.
 func (r *Runtime) Stop(ctx context.Context) error {
 	if err := r.acquire(ctx); err != nil {
 		return err
@@ -379,8 +376,8 @@ func (r *Runtime) stop(ctx context.Context) error {
 			return fmt.Errorf("embedded runtime: stop containerd: %w", err)
 		}
 		r.log.Info("stopped containerd", "pid", c.PID)
-		// Run may be waiting with a descriptor of its own; closing ours does not wake it, the end
-		// of the process does.
+		// Run may be waiting with its own descriptor; closing ours does not wake it, but the
+		// process's exit does.
 		if err := c.close(); err != nil {
 			return err
 		}
@@ -392,6 +389,6 @@ func (r *Runtime) stop(ctx context.Context) error {
 		return nil
 	}
 	// The next start may choose another range, which a bridge with an address of the old one would
-	// not take.
+	// not accept.
 	return errors.Join(endNetwork(ctx, r.paths), removeBridges(r.paths), unclaim(r.claims, r.paths.network()))
 }

@@ -2,8 +2,8 @@ package embedded
 
 import "golang.org/x/sys/unix"
 
-// StackLimit returns the limit in bytes of the stack of this process, 0 if it is not known. The
-// runtime, and with it all containers, has the same.
+// StackLimit returns the stack size limit of this process in bytes, 0 if unknown. The runtime and
+// all containers inherit it.
 func StackLimit() uint64 {
 	var stack unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {

@@ -18,12 +18,11 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// Beside its databases containerd has small files, and so has the pods' network. With one that is
-// damaged some calls fail for ever: such a file is removed before containerd starts, which makes
-// another one, or takes what it is of for ended.
+// Besides its databases, containerd has small state files, and so has the pod network. A damaged
+// one makes some calls fail permanently: it is removed before containerd starts, which then
+// recreates it, or treats its object as terminated.
 
-// stateFiles are these files, by patterns below containerd's folders, and what is wrong with their
-// content.
+// stateFiles returns glob patterns of these files, with their validation functions.
 func (p paths) stateFiles() map[string]func([]byte) error {
 	isJSON := func(b []byte) error {
 		if !json.Valid(b) {
@@ -44,13 +43,13 @@ func (p paths) stateFiles() map[string]func([]byte) error {
 			_, err := netip.ParseAddr(strings.TrimSpace(string(b)))
 			return err
 		},
-		p.addresses() + "/*/lock": func([]byte) error { return nil }, // it has none; a folder is no lock
+		p.addresses() + "/*/lock": func([]byte) error { return nil }, // it has no content; a directory is no lock
 	}
 }
 
 var uuidText = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\s*$`)
 
-// removeDamagedState removes damaged files. containerd does not run.
+// removeDamagedState removes damaged files. containerd must not be running.
 func removeDamagedState(p paths, log *slog.Logger) error {
 	for pattern, check := range p.stateFiles() {
 		files, err := filepath.Glob(pattern)
@@ -77,9 +76,9 @@ func removeDamagedState(p paths, log *slog.Logger) error {
 	return restoreLeases(p, log)
 }
 
-// endDamagedContainers ends containers and sandboxes of runc of which a file cannot be used: runc
-// could not end them, or start another container in their pod. containerd does not run, and finds
-// them ended.
+// endDamagedContainers kills runc's containers and sandboxes with an unusable file: runc could not
+// kill them, or start another container in their pod. containerd must not be running; it finds them
+// terminated.
 func endDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error {
 	report := func(file string, err error) {
 		log.Warn("A file of a container is damaged: the container is ended, and its pod started again", "file", file, "err", err)
@@ -108,18 +107,17 @@ func endDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error 
 	return errors.Join(errs...)
 }
 
-// restoreLeases gives the leases of addresses that are damaged the content that they had. Without
-// it an address that nothing uses any more would be taken for ever, or one that is in use be given
-// to another pod.
+// restoreLeases restores the content of damaged IP leases. Otherwise an unused address would be
+// leased forever, or a used one be assigned to another pod.
 func restoreLeases(p paths, log *slog.Logger) error {
 	bridge := p.bridge()
 	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, bridge+"-*"))
 	if err != nil {
 		return err
 	}
-	owners := map[string][]byte{} // what is known of attachments, by their names
+	owners := map[string][]byte{} // content of attachments, by name
 	for _, file := range attachments {
-		b, _ := os.ReadFile(file) // without its content the name tells something
+		b, _ := os.ReadFile(file) // the name alone is useful, too
 		owners[strings.TrimPrefix(filepath.Base(file), bridge+"-")] = b
 	}
 	var leases []string
@@ -135,7 +133,7 @@ func restoreLeases(p paths, log *slog.Logger) error {
 		}
 		owner := lesseeByAttachments(owners, filepath.Base(path), id)
 		if owner == "" && isID(id) && ifName != "" {
-			continue // of a pod whose network was being made: it is taken down as an orphan
+			continue // of a pod whose network was being created: it is torn down as an orphan
 		}
 		log.Warn("The lease of an address is damaged, rewriting it if the address is in use", "file", path)
 		err = errors.Join(err, os.RemoveAll(path))
@@ -146,8 +144,8 @@ func restoreLeases(p paths, log *slog.Logger) error {
 	return err
 }
 
-// lesseeByAttachments is the name of the attachment that has an address, "" if none is known: one
-// whose content has it, or else one of the sandbox that the lease is of.
+// lesseeByAttachments returns the name of the attachment with an address, "" if unknown: one whose
+// content has it, or else one of the lease's sandbox.
 func lesseeByAttachments(owners map[string][]byte, address, sandbox string) (owner string) {
 	for name, b := range owners {
 		id, _, _ := strings.Cut(name, "-")
@@ -162,8 +160,8 @@ func lesseeByAttachments(owners map[string][]byte, address, sandbox string) (own
 	return owner
 }
 
-// hasAddress reports whether an attachment has an address, also if it can only be read in part:
-// annotations of the pod, which it has too, can name any address.
+// hasAddress reports whether an attachment has an address, also if its JSON is damaged. A plain
+// text search of valid JSON would match the pod's annotations, which can contain any address.
 func hasAddress(content []byte, address string) bool {
 	var a struct {
 		Result struct {
@@ -176,7 +174,7 @@ func hasAddress(content []byte, address string) bool {
 	return slices.ContainsFunc(a.Result.IPs, func(ip struct{ Address string }) bool { return strings.HasPrefix(ip.Address, address+"/") })
 }
 
-// setAsideFolders moves folders out of the way that are in the places of files of ours.
+// setAsideFolders renames directories that are in the places of our files.
 func setAsideFolders(p paths, log *slog.Logger) error {
 	for _, file := range []string{
 		p.config(), p.conflist(), p.network(), p.log(), p.log() + ".1", p.log() + ".next", p.record(), p.imageList(),

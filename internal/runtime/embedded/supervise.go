@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Run keeps the runtime running until ctx is done, which leaves containerd running. It calls Ensure
-// first if nobody did, and fails only if that fails or the process cannot be watched.
+// Run supervises the runtime until ctx is done, which leaves containerd running. It calls Ensure
+// first if necessary, and fails only if that fails or the process cannot be watched.
 func (r *Runtime) Run(ctx context.Context) error {
 	r.mu.Lock()
 	needed := r.running == nil && !r.stopped
@@ -30,8 +30,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// runUpkeep does the upkeep each hour, and looks for orphans also a moment after each start of the
-// agent and of containerd: they come of ends of these.
+// runUpkeep runs the upkeep every hour, and also scans for orphans shortly after each start of the
+// agent and of containerd, whose exits leave orphans.
 func (r *Runtime) runUpkeep(ctx context.Context) {
 	tick := time.NewTicker(upkeepPeriod)
 	defer tick.Stop()
@@ -56,7 +56,7 @@ func (r *Runtime) runUpkeep(ctx context.Context) {
 	}
 }
 
-// supervise restarts containerd whenever it ends without being asked to.
+// supervise restarts containerd whenever it exits unexpectedly.
 func (r *Runtime) supervise(ctx context.Context) error {
 	var delay time.Duration
 	for {
@@ -80,8 +80,8 @@ func (r *Runtime) supervise(ctx context.Context) error {
 	}
 }
 
-// restart starts containerd again after c ended, as often as it takes, and returns the delay that
-// it came to. Its error is that of ctx.
+// restart starts containerd after c exited, retries until it succeeds, and returns the last delay.
+// Its error is that of ctx.
 func (r *Runtime) restart(ctx context.Context, c *process, how string, delay time.Duration) (time.Duration, error) {
 	lived := time.Since(c.began)
 	if !r.inCharge(c) {
@@ -89,8 +89,8 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 	}
 	r.health.Set(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
 	r.log.Warn("containerd ended; starting it again", "pid", c.PID, "status", how)
-	// The first try is a mere start; when that did not help, everything below the root directory is
-	// looked at again.
+	// The first try only starts containerd; retries check everything below the root directory
+	// again.
 	for again := r.start; ; again = r.ensure {
 		delay = nextDelay(delay, lived)
 		select {
@@ -115,7 +115,8 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 	}
 }
 
-// inCharge reports whether c is the containerd to look after: neither Stop nor Ensure was faster.
+// inCharge reports whether c is still the supervised containerd: neither Stop nor Ensure has
+// replaced it.
 func (r *Runtime) inCharge(c *process) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +136,7 @@ func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(contex
 	r.health.Set(nil)
 	select {
 	case r.restarted <- struct{}{}:
-	default: // it is to look anyway
+	default: // a scan is pending anyway
 	}
 	if r.cfg.Restarted != nil {
 		r.cfg.Restarted()
@@ -147,13 +148,13 @@ func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(contex
 const (
 	firstDelay = 100 * time.Millisecond
 	lastDelay  = 10 * time.Second
-	// steady is how long containerd must have lived for its end to be a mishap, after which it is
-	// started again at once: every container that logs stands still meanwhile.
+	// steady is how long containerd must have been running to be restarted without delay:
+	// containers that write logs block meanwhile.
 	steady = time.Minute
 )
 
-// nextDelay is the time to wait before the next start, given the delay before the last one and how
-// long containerd then lived.
+// nextDelay returns the delay before the next start, given the previous delay and how long
+// containerd was running since.
 func nextDelay(last, lived time.Duration) time.Duration {
 	switch {
 	case lived >= steady:
@@ -165,7 +166,7 @@ func nextDelay(last, lived time.Duration) time.Duration {
 	}
 }
 
-// upkeep rotates the log and removes bundles that nothing uses any more.
+// upkeep rotates the log and removes unused bundles.
 func (r *Runtime) upkeep() error {
 	removed, err := removeOld(r.paths, "/proc")
 	if len(removed) > 0 {

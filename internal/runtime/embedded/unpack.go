@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// completeName marks a folder that was unpacked, verified and brought to disk.
+// completeName marks a directory that was unpacked, verified and synced to disk.
 const completeName = ".complete"
 
-// unpackPrefix begins the names of folders that are being unpacked, or were when the power went.
+// unpackPrefix is the name prefix of directories with an unpacking in progress or interrupted.
 const unpackPrefix = ".unpack-"
 
-// unpacked reports whether the bundle is below bundles already. It looks at names only: the content
-// was verified when it was written.
+// unpacked reports whether the bundle is unpacked. It checks only the marker: the content was
+// verified when it was written.
 func unpacked(bundles, hash string) bool {
 	marker, err := os.ReadFile(filepath.Join(bundles, folderName(hash), completeName))
 	return err == nil && string(marker) == hash
 }
 
-// ensureUnpacked has a child unpack a bundle below bundles, unless it is there: that of the file,
-// or the one of the hash in this binary. fresh is that it was not.
+// ensureUnpacked unpacks a bundle below bundles in a child process, unless it is unpacked already:
+// that of the file, or the embedded one with the hash. fresh reports whether it was unpacked now.
 func ensureUnpacked(ctx context.Context, bundles, hash, file string) (fresh bool, err error) {
 	if unpacked(bundles, hash) {
 		return false, nil
@@ -46,15 +46,15 @@ func ensureUnpacked(ctx context.Context, bundles, hash, file string) (fresh bool
 	return true, nil
 }
 
-// unpack writes the bundle to its folder below bundles. The folder appears complete and verified or
-// not at all: a file that differs from the manifest, or a manifest that differs from the hash, is
-// an error that leaves nothing behind.
+// unpack writes the bundle to its directory below bundles. The directory appears complete and
+// verified or not at all: a file that differs from the manifest, or a manifest that differs from
+// the hash, is an error that leaves nothing behind.
 func unpack(blob io.Reader, bundles, hash string) (err error) {
 	if err := os.MkdirAll(bundles, 0o755); err != nil {
 		return err
 	}
-	// One at a time: the child of an agent that was killed goes on, and must not take the folder
-	// away under the next agent.
+	// One at a time: the child of a killed agent continues, and must not remove the directory of
+	// the next agent.
 	lock, err := lockFolder(bundles)
 	if err != nil {
 		return err
@@ -85,14 +85,14 @@ func unpack(blob io.Reader, bundles, hash string) (err error) {
 		return err
 	}
 	to := filepath.Join(bundles, folderName(hash))
-	// Only an incomplete folder of that name can be there, or we would not be here.
+	// Only an incomplete directory of that name can exist here.
 	if err := os.RemoveAll(to); err != nil {
 		return err
 	}
 	return os.Rename(dir, to)
 }
 
-// lockFolder waits for the lock on a folder, which ends with the file or the process.
+// lockFolder acquires the exclusive lock on a directory, which is released when the file is closed.
 func lockFolder(dir string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -109,8 +109,8 @@ func lockFolder(dir string) (*os.File, error) {
 	}
 }
 
-// syncFilesystem brings the folder's file system to disk: a rename must not become durable before
-// what was renamed.
+// syncFilesystem syncs the directory's file system: a rename must not become durable before the
+// renamed files.
 func syncFilesystem(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -164,7 +164,7 @@ func extractFile(from io.Reader, dir string, want bundledFile) (err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	// The mode is set apart from the creation, where the umask would narrow it.
+	// The mode is set after creation, where the umask would restrict it.
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -181,8 +181,8 @@ func extractFile(from io.Reader, dir string, want bundledFile) (err error) {
 	return f.Chmod(fs.FileMode(want.Mode).Perm())
 }
 
-// link points the stable link at the bundle's folder, in one step, so that there is no moment
-// without runc.
+// link atomically points the stable link at the bundle's directory, so that runc is always
+// available.
 func link(p paths, hash string) error {
 	target := folderName(hash)
 	if old, err := os.Readlink(p.current()); err == nil && old == target {
@@ -198,8 +198,8 @@ func link(p paths, hash string) error {
 	return os.Rename(next, p.current())
 }
 
-// removeOld removes bundles that are neither current nor used by a process, and what an interrupted
-// unpacking left behind.
+// removeOld removes bundles that are neither current nor in use, and remainders of interrupted
+// unpacking.
 func removeOld(p paths, proc string) (removed []string, err error) {
 	if _, err := os.Stat(p.bundles()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -211,8 +211,8 @@ func removeOld(p paths, proc string) (removed []string, err error) {
 	return removeOthers(p.bundles(), current, proc)
 }
 
-// removeOthers removes the folders of bundles that are neither that one nor used by a process, and
-// what an interrupted unpacking left behind. What somebody else has put there stays.
+// removeOthers removes bundle directories that are neither current nor in use, and remainders of
+// interrupted unpacking. Other entries are retained.
 func removeOthers(bundles, current, proc string) (removed []string, err error) {
 	entries, err := os.ReadDir(bundles)
 	if err != nil {

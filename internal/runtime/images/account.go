@@ -18,7 +18,7 @@ import (
 	"berth/internal/pod"
 )
 
-// Accounts are the service accounts of pods, and their tokens.
+// Accounts reads the service accounts of pods, and issues their tokens.
 type Accounts interface {
 	// ServiceAccount returns the pod's service account.
 	ServiceAccount(ctx context.Context, p *v1.Pod) (*v1.ServiceAccount, error)
@@ -26,10 +26,10 @@ type Accounts interface {
 	ImageToken(ctx context.Context, p *v1.Pod, account *v1.ServiceAccount, audience string) (string, error)
 }
 
-// tokenVersion is the only version of the exec protocol whose requests hold tokens.
+// tokenVersion is the only version of the exec protocol that supports tokens.
 const tokenVersion = "credentialprovider.kubelet.k8s.io/v1"
 
-// validateTokens checks a provider's tokenAttributes, and tells fail what is wrong (KEP-4412;
+// validateTokens validates a provider's tokenAttributes, and reports errors by fail (KEP-4412;
 // ServiceAccountTokenAttributes of kubelet.config.k8s.io/v1).
 func validateTokens(t *kubeletconfig.ServiceAccountTokenAttributes, version string, fail func(field, format string, args ...any)) {
 	if version != tokenVersion {
@@ -71,7 +71,7 @@ func validateTokens(t *kubeletconfig.ServiceAccountTokenAttributes, version stri
 	}
 }
 
-// claimant is the pod that credentials are asked for.
+// claimant is the pod that credentials are requested for.
 type claimant struct {
 	pod *v1.Pod
 	// account reads the pod's service account, once; nil for a pod without one.
@@ -80,22 +80,22 @@ type claimant struct {
 
 func (p *Providers) claimant(ctx context.Context, po *v1.Pod) claimant {
 	c := claimant{pod: po}
-	// Static pods have no service account, whatever they say: the API server does not know them.
+	// Static pods have no service account, whatever their spec: the API server has no such pods.
 	if po.Spec.ServiceAccountName != "" && !pod.IsStatic(po) {
 		c.account = sync.OnceValues(func() (*v1.ServiceAccount, error) { return p.accounts.ServiceAccount(ctx, po) })
 	}
 	return c
 }
 
-// identity is on whose behalf a provider is asked; the zero value is the node.
+// identity is the account that a provider is called for; the zero value is the node.
 type identity struct {
 	account     *v1.ServiceAccount // nil: the node
-	annotations map[string]string  // those that the provider is to see
+	annotations map[string]string  // those that the provider receives
 	token       func(context.Context) (string, error)
-	scope       string // sets apart what the provider says to this identity from what it says to others
+	scope       string // separates cached credentials by identity
 }
 
-// recorded is the account as records name it, nil for the node.
+// recorded returns the account's form in records, nil for the node.
 func (id identity) recorded() *pullServiceAccount {
 	if id.account == nil {
 		return nil
@@ -110,11 +110,11 @@ func (id identity) String() string {
 	return "service account " + id.account.Namespace + "/" + id.account.Name
 }
 
-// errNoAccount: the pod has no service account, and the provider serves no others.
+// errNoAccount means that the pod has no service account, which the provider requires.
 var errNoAccount = errors.New("the pod has no service account")
 
-// identify returns on whose behalf the provider is asked for the pod. It is errNoAccount for a pod
-// that the provider is not for.
+// identify returns the identity that the provider is called for. It is errNoAccount if the provider
+// does not apply to the pod.
 func (pr *provider) identify(c claimant) (identity, error) {
 	t := pr.conf.TokenAttributes
 	switch {
@@ -138,9 +138,8 @@ func (pr *provider) identify(c claimant) (identity, error) {
 	return id, nil
 }
 
-// authorize completes the identity of a service account: it says how the token is had, and what the
-// provider's answers are kept under. Where credentials end with the token, they are kept under the
-// token.
+// authorize completes the identity of a service account: it sets how its token is obtained, and its
+// cache scope. If credentials expire with the token, the token is part of the scope.
 func (id *identity) authorize(ctx context.Context, accounts Accounts, po *v1.Pod, t *kubeletconfig.ServiceAccountTokenAttributes) error {
 	id.token = func(ctx context.Context) (string, error) {
 		return accounts.ImageToken(ctx, po, id.account, t.ServiceAccountTokenAudience)
@@ -153,14 +152,14 @@ func (id *identity) authorize(ctx context.Context, accounts Accounts, po *v1.Pod
 		}
 		known, id.token = token, func(context.Context) (string, error) { return token, nil }
 	}
-	b, _ := json.Marshal([]any{id.recorded(), id.annotations, known}) // strings can be written, and maps are in order
+	b, _ := json.Marshal([]any{id.recorded(), id.annotations, known}) // marshalling cannot fail, and map keys are sorted
 	sum := sha256.Sum256(b)
 	id.scope = hex.EncodeToString(sum[:])
 	return nil
 }
 
-// opens reports whether the pod has one of the service accounts, and would still get credentials
-// for the image with it.
+// opens reports whether the pod has one of the service accounts, and would still be given
+// credentials for the image with it.
 func (p *Providers) opens(ctx context.Context, n names, po *v1.Pod, with []pullServiceAccount) (bool, error) {
 	if p == nil || len(with) == 0 {
 		return false, nil

@@ -15,30 +15,30 @@ import (
 	"berth/internal/record/journal"
 )
 
-// aheadValid is how long a look-ahead counts as the question to the registry that the pull policy
-// Always asks for at a container's start.
+// aheadValid is how long a prefetch replaces the pull that the policy Always requires at a
+// container's start.
 const aheadValid = 60 * time.Second
 
-// Ahead is a container whose turn to be started is still to come.
+// Ahead is a container that starts later.
 type Ahead struct {
 	Container *v1.Container
-	// BehindInit: an init container that has to end runs before it, so that nobody knows when its
-	// turn comes.
+	// BehindInit: an init container that runs to completion precedes it, so its start time is
+	// unknown.
 	BehindInit bool
 }
 
-// LookAhead begins to make the containers' images present, and returns at once. It is silent: it
-// records no event, and what fails is only in the journal, to be tried again and told of by Ensure.
-// What was begun for a pod before is not begun again; Forget ends it.
+// LookAhead starts to prefetch the containers' images, and returns at once. It records no events;
+// failures are only recorded in the journal, and retried and reported by Ensure. A prefetch is
+// started once per container and image; Forget cancels it.
 //
-// Not looked ahead for are images with the pull policy Never, and behind an init container those
-// with the policy Always, for which the registry would have to be asked again.
+// Images with the pull policy Never are not prefetched, nor those with the policy Always behind an
+// init container, which have to be pulled again at the start.
 func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	for _, a := range containers {
 		r := request{pod: po, container: a.Container, sandbox: sandbox, began: time.Now(), silent: true}
 		var err error
 		if r.names, err = parseName(a.Container.Image); err != nil {
-			continue // Ensure tells
+			continue // Ensure reports it
 		}
 		r.policy = effectivePolicy(a.Container.ImagePullPolicy, r.image)
 		if r.policy == v1.PullNever || r.policy == v1.PullAlways && a.BehindInit {
@@ -49,14 +49,13 @@ func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.P
 	}
 }
 
-// prefetch makes the image present if the pod may have it, and returns nil when it did not come to
-// that.
+// prefetch makes the image present if the pod may use it, and returns nil if it failed.
 func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 	secrets := sync.OnceValue(func() []credential { return p.pullSecrets(ctx, r).lookup(locate(r.full)) })
 	if r.policy != v1.PullAlways {
 		img, err := p.runtime.ImageStatus(ctx, r.spec)
 		if err != nil {
-			return nil // Ensure asks again and tells
+			return nil // Ensure retries and reports it
 		}
 		if img != nil && p.mayUse(ctx, r, img.Id, secrets) {
 			return &prefetched{ref: img.Id}
@@ -81,8 +80,8 @@ func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
 	return &prefetched{ref: fl.ref, size: fl.size, took: fl.took, at: time.Now()}
 }
 
-// fetch pulls the image with the credentials of the pod and then those of the node. The flight has
-// ended, well or not.
+// fetch pulls the image with the credentials of the pod and then those of the node. The returned
+// pull has completed, successfully or not.
 func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credential) (*pull, error) {
 	credentials := append(slices.Clip(secrets()), p.nodeCredentials(ctx, r)...)
 	if ctx.Err() != nil {
@@ -93,55 +92,55 @@ func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credenti
 	})
 }
 
-// Forget ends the look-ahead for the pod, none of whose containers will be started any more, and
-// unpins its images. Idempotent.
+// Forget cancels the prefetches of a pod whose containers will not be started any more, and unpins
+// its images. Idempotent.
 func (p *Puller) Forget(uid pod.UID) { p.ahead.forget(uid) }
 
-// Pinned returns the runtime's references to images that pods are still to start containers from:
-// those that were looked ahead for, and those that Ensure returned a short time ago. Image garbage
-// collection leaves them alone, although no container uses them.
+// Pinned returns the runtime's references to images that containers will be started from:
+// prefetched images, and those that Ensure returned recently. Image garbage collection retains
+// them, although no container uses them.
 func (p *Puller) Pinned() map[string]bool {
 	refs := p.ahead.refs()
 	p.given.addTo(refs)
 	return refs
 }
 
-// Run ends what was begun ahead of its time when ctx ends, and returns when it has ended.
+// Run waits until ctx is done, cancels all prefetches, and returns when they have terminated.
 func (p *Puller) Run(ctx context.Context) error {
 	<-ctx.Done()
 	p.ahead.leave()
 	return ctx.Err()
 }
 
-// aheads are the images that were looked ahead for, of each pod until it is forgotten.
+// aheads are the prefetched images of each pod until it is forgotten.
 type aheads struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex
 	pods    map[pod.UID]map[aheadKey]*lookAhead // guarded by mu
-	leaving bool                                // guarded by mu; nothing is begun any more
+	leaving bool                                // guarded by mu; no prefetch is started any more
 }
 
 type aheadKey struct{ container, image string }
 
-// lookAhead is one image of one container. Its fields are guarded by aheads.mu.
+// lookAhead is the prefetch of one image for one container. Its fields are guarded by aheads.mu.
 type lookAhead struct {
 	cancel context.CancelFunc
-	got    *prefetched // nil while it is under way, and when it failed
-	used   bool        // the container had its turn
+	got    *prefetched // nil while in progress, and if it failed
+	used   bool        // the container was started
 }
 
-// prefetched is an image that is there ahead of its container's turn.
+// prefetched is an image that was made present before its container's start.
 type prefetched struct {
 	ref  string
-	size uint64 // bytes; 0 when unknown
+	size uint64 // bytes; 0 if unknown
 	took time.Duration
-	at   time.Time // when the pull had ended; zero when the image was there before
+	at   time.Time // end of the pull; zero if the image was present before
 }
 
 func keyOf(r request) aheadKey { return aheadKey{container: r.container.Name, image: r.image} }
 
-// begin runs fetch for the request, unless that was done before.
+// begin runs fetch for the request, unless it was started before.
 func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,7 +152,7 @@ func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
 		of = map[aheadKey]*lookAhead{}
 		a.pods[r.pod.UID] = of
 	}
-	// Not the context of a pass: passes end while the init containers run that this is done beside.
+	// Not the context of a pass: passes complete while the init containers are running.
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &lookAhead{cancel: cancel}
 	of[keyOf(r)] = l
@@ -166,8 +165,8 @@ func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
 	})
 }
 
-// take returns what was pulled ahead, if it may stand for the pull at the container's start: at the
-// first one alone, and not for long.
+// take returns the prefetched image if it may replace the pull at the container's start: only once,
+// and only for aheadValid.
 func (a *aheads) take(r request) *prefetched {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,8 +12,7 @@ const (
 	backOffBase   = 10 * time.Second
 	backOffCap    = 300 * time.Second
 	backOffExpiry = 600 * time.Second // after the last use
-	// failureShown is how long a pod shows the failure of a pull before it shows that it is held
-	// back.
+	// failureShown is how long a pod reports the failure of a pull before it reports the back-off.
 	failureShown = 500 * time.Millisecond
 )
 
@@ -26,21 +25,20 @@ type backOffEntry struct {
 	delay    time.Duration
 	until    time.Time
 	lastUsed time.Time
-	cause    *Error          // of the last failed pull
-	recorded map[string]bool // the containers of which it was told that they are held back
+	cause    *Error          // the error of the last failed pull
+	recorded map[string]bool // containers whose back-off was reported
 }
 
-// backOff holds back pulls that failed. An entry is forgotten when it was not used for
-// backOffExpiry, not when a pull succeeds: a registry that answers every other time is still a bad
-// registry.
+// backOff delays pulls after failures. An entry expires when it was not used for backOffExpiry, not
+// when a pull succeeds: a registry that fails every other time is still unreliable.
 type backOff struct {
 	mu      sync.Mutex
 	entries map[backOffKey]backOffEntry // guarded by mu
 }
 
-// check returns why the container's image may not be pulled now, or nil when it may: for a moment
-// still the failure that began the back-off, with the end of that moment, then the back-off itself.
-// again says that the answer is the same as before.
+// check returns why the container's image may not be pulled now, or nil if it may: for failureShown
+// the failure that started the back-off, with the end of that period, then the back-off itself.
+// again reports that the same error was returned before.
 func (b *backOff) check(key backOffKey, container string, now time.Time) (held *Error, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,9 +56,9 @@ func (b *backOff) check(key backOffKey, container string, now time.Time) (held *
 	return &Error{Reason: lifecycle.ImagePullBackOff, Message: e.cause.Error(), BackOffUntil: e.until, cause: e.cause}, again
 }
 
-// fail notes a failed pull, and returns its error with when the pod is to be looked at again.
-// Failures of one pull that several containers of a pod waited for count once: the first of them
-// opens a back-off, and the others find it open.
+// fail records a failed pull, and returns its error with the time of the next retry. A failed pull
+// that several containers of a pod waited for counts once: the first starts a back-off, and the
+// others find it active.
 func (b *backOff) fail(key backOffKey, cause Error, now time.Time) *Error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

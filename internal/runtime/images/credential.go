@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// auth is what a registry is shown. Its JSON is what pull records hold the hash of.
+// auth is a registry credential. Pull records contain the hash of its JSON.
 type auth struct {
 	Username      string `json:"username,omitempty"`
 	Password      string `json:"password,omitempty"`
@@ -19,15 +19,14 @@ type auth struct {
 	RegistryToken string `json:"registrytoken,omitempty"`
 }
 
-// String hides the credential from logs and errors.
+// String redacts the credential in logs and errors.
 func (auth) String() string { return "(hidden)" }
 
-// GoString hides the credential from logs and errors.
+// GoString redacts the credential in logs and errors.
 func (auth) GoString() string { return "(hidden)" }
 
-// hash returns the SHA-256 of the credential in hexadecimal digits.
 func (a auth) hash() string {
-	b, _ := json.Marshal(a) // strings can be written
+	b, _ := json.Marshal(a) // cannot fail
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
@@ -36,15 +35,15 @@ func (a auth) toCRI() *runtimeapi.AuthConfig {
 	return &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
 }
 
-// credential is an auth and the secret, or the service account, that it is from; of a credential of
-// the node, which every pod may use, both are nil.
+// credential is an auth and its source, a secret or a service account; both are nil for a
+// credential of the node, which every pod may use.
 type credential struct {
 	auth
 	secret  *pullSecret
 	account *pullServiceAccount
 }
 
-// keyring are credentials by the pattern of the images that they are for.
+// keyring holds credentials by image pattern.
 type keyring map[string][]credential
 
 func (k keyring) add(auths map[string]auth, secret *pullSecret) {
@@ -53,8 +52,8 @@ func (k keyring) add(auths map[string]auth, secret *pullSecret) {
 	}
 }
 
-// lookup returns the credentials for an image, those of longer patterns first, and those without
-// wildcards before those with one. Patterns that are none are for no image.
+// lookup returns the credentials for an image, longer patterns first, and those without wildcards
+// before those with one. Invalid patterns match no image.
 func (k keyring) lookup(image location) []credential {
 	var found []credential
 	for _, pattern := range slices.Backward(slices.Sorted(maps.Keys(k))) {
@@ -65,7 +64,7 @@ func (k keyring) lookup(image location) []credential {
 	return found
 }
 
-// distinct returns the auths in order, each once.
+// distinct returns the auths in order without duplicates.
 func distinct(credentials []credential) []auth {
 	var auths []auth
 	for _, c := range credentials {
@@ -76,8 +75,8 @@ func distinct(credentials []credential) []auth {
 	return auths
 }
 
-// describe says for the journal where the credentials are from with which a registry is asked, in
-// order. It names no user: with some registries the user's name is the secret.
+// describe lists the sources of credentials, in order, for the journal. It does not include user
+// names, which are secret for some registries.
 func describe(credentials []credential) string {
 	if len(credentials) == 0 {
 		return "without credentials: none fits the registry"

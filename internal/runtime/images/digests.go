@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// otherDigests returns, for an image that is asked for by digest and is absent, what its repository
-// has instead, as the end of a message; "" if there is nothing to say.
+// otherDigests returns, for an absent image that is requested by digest, the digests of its
+// repository on the node, as a message suffix; "" if there are none.
 func (p *Puller) otherDigests(ctx context.Context, r request, present *runtimeapi.Image) string {
 	ref, err := reference.ParseNormalizedNamed(r.image)
 	digested, ok := ref.(reference.Digested)
@@ -20,7 +20,7 @@ func (p *Puller) otherDigests(ctx context.Context, r request, present *runtimeap
 	}
 	all, err := p.runtime.ListImages(ctx)
 	if err != nil {
-		return "" // the image is absent all the same
+		return "" // the original error is reported anyway
 	}
 	tag := ""
 	if tagged, ok := ref.(reference.Tagged); ok {
@@ -29,7 +29,6 @@ func (p *Puller) otherDigests(ctx context.Context, r request, present *runtimeap
 	return computeOtherDigests(all, reference.TrimNamed(ref).String(), tag, digested.Digest().String())
 }
 
-// computeOtherDigests lists the digests of a repository's tag, or of all its tags if it is "".
 func computeOtherDigests(all []*runtimeapi.Image, repository, tag, asked string) string {
 	var found []string
 	for _, image := range all {

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// DockerConfigFiles returns where the node's own credentials are looked for, in this order; the
-// first file that can be read is the one. The folders are those of the Kubernetes documentation
-// ("Images", configuring nodes) without the working directory, which for a service means nothing.
+// DockerConfigFiles returns the paths of the node's docker config, in search order; the first
+// readable file is used. The directories are those of the Kubernetes documentation ("Images",
+// configuring nodes) without the working directory, which is meaningless for a service.
 func DockerConfigFiles(rootDir string) []string {
 	dirs := []string{rootDir, "/"}
 	docker := []string{rootDir, "/.docker"}
@@ -31,8 +31,7 @@ func DockerConfigFiles(rootDir string) []string {
 	return files
 }
 
-// readDockerConfig returns the auths of the first of the files that can be read, and what is wrong
-// with those before it.
+// readDockerConfig returns the auths of the first readable file, and the errors of those before it.
 func readDockerConfig(files []string) (map[string]auth, error) {
 	var errs []error
 	for _, file := range files {
@@ -56,7 +55,7 @@ func readDockerConfig(files []string) (map[string]auth, error) {
 	return nil, errors.Join(errs...)
 }
 
-// parseDockerConfigJSON reads the form of ~/.docker/config.json and of secrets of type
+// parseDockerConfigJSON parses the format of ~/.docker/config.json and of secrets of type
 // kubernetes.io/dockerconfigjson.
 func parseDockerConfigJSON(b []byte) (map[string]auth, error) {
 	var doc struct {
@@ -68,7 +67,7 @@ func parseDockerConfigJSON(b []byte) (map[string]auth, error) {
 	return authsOf(doc.Auths)
 }
 
-// parseDockerCfg reads the older form of ~/.dockercfg and of secrets of type
+// parseDockerCfg parses the older format of ~/.dockercfg and of secrets of type
 // kubernetes.io/dockercfg.
 func parseDockerCfg(b []byte) (map[string]auth, error) {
 	var entries map[string]dockerEntry
@@ -78,8 +77,8 @@ func parseDockerCfg(b []byte) (map[string]auth, error) {
 	return authsOf(entries)
 }
 
-// dockerEntry is the credential of one registry. Auth is the base64 of username:password, and wins
-// over both.
+// dockerEntry is the credential of one registry. Auth is the base64 of username:password, and takes
+// precedence over both.
 type dockerEntry struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
@@ -100,15 +99,15 @@ func authsOf(entries map[string]dockerEntry) (map[string]auth, error) {
 			}
 			a.Username, a.Password = user, password
 		}
-		if a != (auth{}) { // docker login leaves empty entries when it keeps credentials elsewhere
+		if a != (auth{}) { // docker login leaves empty entries if a credential helper stores the credentials
 			auths[registry] = a
 		}
 	}
 	return auths, nil
 }
 
-// withoutContent says what is wrong with JSON without quoting any of it: the words of the decoder
-// may hold a password.
+// withoutContent describes a JSON error without quoting the input: the decoder's message may
+// contain a password.
 func withoutContent(err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

@@ -12,14 +12,13 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// Error says why the image is not present, in the words of the API.
+// Error is why an image is not present, in the terms of the API.
 type Error struct {
 	// Reason is the container's waiting reason, one of package lifecycle's.
 	Reason string
 	// Message is the container's waiting message.
 	Message string
-	// BackOffUntil is the time before which another look at the image brings nothing new; zero when
-	// there is none.
+	// BackOffUntil is the time before which a retry is pointless; zero if there is none.
 	BackOffUntil time.Time
 
 	cause error
@@ -27,11 +26,11 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Reason + ": " + e.Message }
 
-// Unwrap returns the runtime's error, or nil when the image was refused without asking the runtime.
+// Unwrap returns the runtime's error, or nil if the image was rejected without calling the runtime.
 func (e *Error) Unwrap() error { return e.cause }
 
-// pullError sorts the runtime's failure to pull image. Runtimes mark the two special causes by a
-// word in the error's text (k8s.io/cri-api/pkg/errors), because CRI has no status codes for them.
+// pullError classifies the runtime's failure to pull image. Runtimes mark the two special causes by
+// a word in the error's text (k8s.io/cri-api/pkg/errors), because CRI has no status codes for them.
 func pullError(image string, err error) *Error {
 	text := cri.Message(err)
 	for _, special := range []struct{ mark, reason, detail string }{
@@ -47,8 +46,8 @@ func pullError(image string, err error) *Error {
 		}
 	}
 	if errors.Is(err, context.Canceled) {
-		// Runtimes end pulls so that do not come further; when nobody wants a pull any more, nobody
-		// is told.
+		// Runtimes cancel pulls without progress. A pull that no caller waits for any more is not
+		// reported.
 		text += ": the container runtime has ended the pull, because hardly anything came from the registry (--image-pull-progress-deadline of the runtime inside berth)"
 	}
 	return &Error{Reason: lifecycle.ErrImagePull, Message: text, cause: err}

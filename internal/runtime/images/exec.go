@@ -19,11 +19,11 @@ import (
 const (
 	// providerTimeout bounds one run of a plugin.
 	providerTimeout = time.Minute
-	// maxAnswer is the most that a plugin may say, in bytes.
+	// maxAnswer is the maximum size of a plugin's output, in bytes.
 	maxAnswer = 1 << 20
 )
 
-// exec runs the plugin: the request is its input, the response its output, both JSON.
+// exec runs the plugin: the request is its stdin, the response its stdout, both JSON.
 func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.CredentialProviderResponse, error) {
 	var token string
 	if q.token != nil {
@@ -48,7 +48,7 @@ func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.C
 	}
 	var out, complaints limited
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, &complaints
-	// What the program starts ends with it, also when it takes too long.
+	// A timeout kills the plugin's whole process group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -67,7 +67,7 @@ func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.C
 	return readResponse(out.buffer.Bytes(), pr.conf.APIVersion)
 }
 
-// readResponse checks what a plugin answered. Its errors quote nothing of it.
+// readResponse validates a plugin's response. Its errors do not quote it.
 func readResponse(b []byte, version string) (*credentialprovider.CredentialProviderResponse, error) {
 	var r credentialprovider.CredentialProviderResponse
 	if err := json.Unmarshal(b, &r); err != nil {
@@ -79,8 +79,8 @@ func readResponse(b []byte, version string) (*credentialprovider.CredentialProvi
 	return &r, nil
 }
 
-// limited keeps the first maxAnswer bytes that are written. It takes everything, so that the
-// program does not hang.
+// limited stores the first maxAnswer bytes. It accepts and discards the rest, so that the program
+// does not block.
 type limited struct {
 	buffer bytes.Buffer
 	over   bool

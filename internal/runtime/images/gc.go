@@ -16,75 +16,71 @@ import (
 	"berth/internal/record/span"
 )
 
-// gcPeriod is the kubelet's. Neither a disk nor an image tells when it is time.
+// gcPeriod is the kubelet's. Neither disk usage nor image age is signalled.
 const gcPeriod = 5 * time.Minute
 
 // Store is the runtime's image store, for garbage collection. Its methods must return soon after
 // ctx is done.
 type Store interface {
-	// ListImages returns all images.
 	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
-	// ImageUsers returns the containers, running or not, by the ids of their images, and by the ids
-	// or names of those that are mounted as volumes into containers of the pods for which
-	// withVolumes holds.
+	// ImageUsers returns the containers, running or not, by the IDs of their images, and by the IDs
+	// or names of image volumes that containers mount, of the pods for which withVolumes returns
+	// true.
 	ImageUsers(ctx context.Context, withVolumes func(pod.UID) bool) (map[string][]string, error)
-	// RemoveImage removes the image of the id with all its names. Idempotent.
+	// RemoveImage removes the image with the ID, including all its names. Idempotent.
 	RemoveImage(ctx context.Context, id string) error
-	// ImageFilesystem returns a folder on the file system of the images.
+	// ImageFilesystem returns a directory on the image file system.
 	ImageFilesystem(ctx context.Context) (string, error)
 }
 
-// GCConfig is what a Collector needs.
+// GCConfig configures a Collector.
 type GCConfig struct {
 	Store  Store
-	Tracer *span.Tracer // of collections; nil: nobody traces
-	// Puller says which images are looked ahead for, and has the records of pulls.
+	Tracer *span.Tracer // of collections; nil: no tracing
+	// Puller provides the pinned images and the pull records.
 	Puller *Puller
-	// MinAge is how long an image is kept at least after it was first seen (imageMinimumGCAge),
-	// MaxAge how long one that nobody uses is kept at most (imageMaximumGCAge); 0 is for ever.
+	// MinAge is the minimum age of an image, since it was first seen, to be collected
+	// (imageMinimumGCAge), MaxAge the age at which an unused image is collected
+	// (imageMaximumGCAge); 0 disables it.
 	MinAge, MaxAge time.Duration
-	// HighPercent of the disk in use begins a collection, which ends at LowPercent. With 100 the
-	// disk begins none.
+	// HighPercent of disk usage starts a collection, which stops at LowPercent. 100 disables
+	// collection by disk usage.
 	HighPercent, LowPercent int
-	// KeepUnrecorded keeps images that the agent did not pull: those that somebody imported or
-	// pulled by hand.
+	// KeepUnrecorded retains images that the agent did not pull: those imported or pulled manually.
 	KeepUnrecorded bool
-	// Disk returns the size and the free part in bytes of the file system that the folder is on.
+	// Disk returns the capacity and the available bytes of the directory's file system.
 	Disk func(folder string) (capacity, available uint64, err error)
-	// HasImageVolumes reports whether the pod has volumes that are images; true when it is not
-	// known.
+	// HasImageVolumes reports whether the pod has image volumes; true if unknown.
 	HasImageVolumes func(pod.UID) bool
-	// NodeEvent records an event about the node. It does not block.
+	// NodeEvent records an event about the node. It must not block.
 	NodeEvent func(eventtype, reason, message string)
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
 }
 
-// Collector (imageManager's garbage collection) removes images that no container uses. It is safe
-// for concurrent use.
+// Collector garbage-collects images that no container uses. It is safe for concurrent use.
 type Collector struct {
 	GCConfig
 	collected *prometheus.CounterVec
-	// one lets one goroutine at a time collect; it holds one token.
+	// one serializes collections; it holds one token.
 	one chan struct{}
-	// seen belongs to the holder of the token.
+	// seen is guarded by the token.
 	seen  map[string]seenImage
-	began time.Time // when Run began
+	began time.Time // start of Run
 }
 
-// NewCollector returns a Collector. It asks the runtime nothing until Run or RemoveUnused is
-// called.
+// NewCollector returns a Collector. It makes no runtime calls until Run or RemoveUnused is called.
 func NewCollector(c GCConfig) *Collector {
 	return &Collector{GCConfig: c, collected: newCollected(c.Metrics), one: make(chan struct{}, 1), seen: map[string]seenImage{}, began: time.Now()}
 }
 
-// Run looks at the images at once, and then every five minutes to collect what is to go, until ctx
-// ends. When neither the disk nor an age begins a collection, it only looks, so that RemoveUnused
-// knows how old images are.
+// Run lists the images at once, and then collects every five minutes until ctx is done. If neither
+// disk usage nor age starts collections, it only lists the images once, so that RemoveUnused has
+// their ages.
 //
-// Differs from the kubelet: nothing is collected at once, as every image is new then, so that a
-// full disk is not told of as one that cannot be helped.
+// Differs from the kubelet: the first iteration collects nothing, since every image is new then and
+// a full disk would be reported as a failure to free space.
 func (c *Collector) Run(ctx context.Context) error {
 	ticks := time.NewTicker(gcPeriod)
 	defer ticks.Stop()
@@ -112,9 +108,8 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// RemoveUnused removes every image that nobody uses and that is older than MinAge, as for a node
-// that runs out of disk, and returns the bytes that they were said to have. An error may come
-// beside them.
+// RemoveUnused removes every unused image that is older than MinAge, to reclaim disk space, and
+// returns the reported size of the removed images in bytes. It may return both a size and an error.
 func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) {
 	err = c.alone(ctx, func(done *collection) error {
 		verdicts, err := c.judge(ctx, rules{minAge: c.MinAge, keepUnrecorded: c.KeepUnrecorded})
@@ -127,19 +122,17 @@ func (c *Collector) RemoveUnused(ctx context.Context) (freed uint64, err error) 
 	return freed, err
 }
 
-// PruneOptions say what Prune may do. The zero value removes what is unused and was pulled by an
-// agent.
+// PruneOptions are the options of Prune. The zero value removes unused images that an agent pulled.
 type PruneOptions struct {
-	// DryRun: nothing is removed.
+	// DryRun removes nothing.
 	DryRun bool `json:"dryRun,omitempty"`
-	// All: images go too that no agent pulled.
+	// All also removes images that no agent pulled.
 	All bool `json:"all,omitempty"`
 }
 
-// Prune removes the images that nobody uses because somebody asked for it: none is too young, and
-// those that somebody has brought stay, whatever KeepUnrecorded says, unless they are asked for.
-// It returns what became of every image. An error tells what kept it from that; of images that
-// could not be removed, their verdicts tell.
+// Prune removes unused images on request: MinAge is ignored, and images that no agent pulled are
+// retained, whatever KeepUnrecorded, unless o.All is set. It returns a verdict on every image.
+// Images that could not be removed have an error in their verdict; other errors are returned.
 func (c *Collector) Prune(ctx context.Context, o PruneOptions) (verdicts []Verdict, err error) {
 	err = c.alone(ctx, func(done *collection) error {
 		if verdicts, err = c.judge(ctx, rules{keepUnrecorded: !o.All}); err != nil || o.DryRun {
@@ -151,7 +144,7 @@ func (c *Collector) Prune(ctx context.Context, o PruneOptions) (verdicts []Verdi
 	return verdicts, err
 }
 
-// observe is the first round.
+// observe is the first iteration.
 func (c *Collector) observe(ctx context.Context) error {
 	return c.alone(ctx, func(*collection) error {
 		if _, err := c.judge(ctx, rules{}); err != nil {
@@ -161,7 +154,7 @@ func (c *Collector) observe(ctx context.Context) error {
 	})
 }
 
-// collect is each further round.
+// collect is each later iteration.
 func (c *Collector) collect(ctx context.Context) (err error) {
 	ctx, ended := c.Tracer.Begin(ctx, "Images/GarbageCollect")
 	defer func() { ended(err) }()
@@ -180,7 +173,7 @@ func (c *Collector) collect(ctx context.Context) (err error) {
 	})
 }
 
-// alone runs one collection while there is no other, and tells of what it removed.
+// alone runs one collection exclusively, and records an event about removed images.
 func (c *Collector) alone(ctx context.Context, collect func(*collection) error) error {
 	select {
 	case c.one <- struct{}{}:
@@ -196,8 +189,7 @@ func (c *Collector) alone(ctx context.Context, collect func(*collection) error) 
 	return err
 }
 
-// judge brings what is known of images up to date and says what is to become of each, the ones that
-// go first in front.
+// judge updates the image state and returns a verdict on each image, in order of removal.
 func (c *Collector) judge(ctx context.Context, r rules) ([]Verdict, error) {
 	list, err := c.Store.ListImages(ctx)
 	if err != nil {
@@ -219,11 +211,11 @@ func (c *Collector) judge(ctx context.Context, r rules) ([]Verdict, error) {
 	return computeVerdicts(c.seen, e, r), nil
 }
 
-// removeOld removes what nobody has used for MaxAge. As nobody knows what was before, it does
-// nothing until it has run so long.
+// removeOld removes images that were unused for MaxAge. Usage before the agent's start is unknown,
+// so it does nothing until it has been running that long.
 //
-// Differs from the kubelet: an image that was never used is as old as it is known, so that a new
-// one does not go at once.
+// Differs from the kubelet: the age of an image that was never used counts since it was first seen,
+// so that a new one is not removed at once.
 func (c *Collector) removeOld(ctx context.Context, verdicts []Verdict, done *collection) error {
 	now := time.Now()
 	if c.MaxAge == 0 || now.Sub(c.began) <= c.MaxAge {
@@ -239,7 +231,7 @@ func (c *Collector) removeOld(ctx context.Context, verdicts []Verdict, done *col
 	return nil
 }
 
-// makeRoom frees space if the disk is full to HighPercent.
+// makeRoom frees disk space if usage has reached HighPercent.
 func (c *Collector) makeRoom(ctx context.Context, verdicts []Verdict, done *collection) error {
 	if c.HighPercent == 100 {
 		return nil
@@ -275,8 +267,8 @@ func (c *Collector) makeRoom(ctx context.Context, verdicts []Verdict, done *coll
 	return nil
 }
 
-// free removes unused images in their order until wanted bytes are freed, as far as their sizes
-// tell. What cannot be removed is left out.
+// free removes unused images in order until wanted bytes are freed, according to their sizes.
+// Failures are skipped.
 func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64, by cause, done *collection) (freed uint64, err error) {
 	var errs []error
 	for i := range verdicts {
@@ -296,7 +288,7 @@ func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64,
 	return freed, errors.Join(append(errs, ctx.Err())...)
 }
 
-// mayGo reports whether the image goes. Since it was judged a container may have been given it.
+// mayGo reports whether the image may be removed. It may have been pinned since the verdict.
 func (c *Collector) mayGo(v *Verdict) bool {
 	if v.Fate != Unused {
 		return false
@@ -310,7 +302,7 @@ func (c *Collector) mayGo(v *Verdict) bool {
 
 // cause is why a collection removes images.
 type cause struct {
-	metric string // the reason that it is counted under; "": it is not the agent's
+	metric string // the value of the reason label; "": not counted
 	why    string
 }
 
@@ -334,7 +326,7 @@ func (c *Collector) remove(ctx context.Context, v *Verdict, by cause, done *coll
 	return nil
 }
 
-// prune removes the records of pulls whose images are gone, whoever removed them.
+// prune removes pull records whose images do not exist any more.
 func (c *Collector) prune(ctx context.Context) error {
 	if err := c.Puller.PruneRecords(ctx); err != nil {
 		return fmt.Errorf("records of pulled images: %w", err)

@@ -11,32 +11,32 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// seenImage is what garbage collection knows of an image. It is in memory only: to a new agent
+// seenImage is the state of an image for garbage collection. It is not persisted: after a restart
 // every image is new.
 type seenImage struct {
 	id       string
-	names    []string // as those of a Verdict
-	calls    []string // all that it is called by
+	names    []string // as in Verdict
+	calls    []string // ID and all names
 	size     uint64   // bytes
 	pinned   bool     // by the runtime
 	first    time.Time
 	lastUsed time.Time // zero: never
 }
 
-// Fate is what garbage collection does with an image, and why.
+// Fate is the decision of garbage collection on an image.
 type Fate string
 
-// The fates, each before those that it hides. All but Unused keep the image.
+// The fates in order of precedence. All but Unused retain the image.
 const (
-	InUse       Fate = "InUse"       // a container was made from it, or mounts it
+	InUse       Fate = "InUse"       // a container uses or mounts it
 	Pinned      Fate = "Pinned"      // by the runtime
-	LookedAhead Fate = "LookedAhead" // a container is still to be made from it
-	NotPulled   Fate = "NotPulled"   // by the agent: somebody has brought it
+	LookedAhead Fate = "LookedAhead" // a container will be created from it
+	NotPulled   Fate = "NotPulled"   // by the agent: imported or pulled manually
 	Young       Fate = "Young"       // it was first seen less than the minimum age ago
-	Unused      Fate = "Unused"      // it may go
+	Unused      Fate = "Unused"      // it may be removed
 )
 
-// Verdict is what becomes of one image.
+// Verdict is the decision on one image.
 type Verdict struct {
 	ID string `json:"id"`
 	// Names are those with a tag, or those with a digest if there are none with a tag.
@@ -45,15 +45,15 @@ type Verdict struct {
 	Fate  Fate     `json:"fate"`
 	// Users are the containers that use it, as namespace/pod/container.
 	Users []string `json:"users,omitempty"`
-	// Removed: it is gone. Error is why an image could not be removed.
+	// Removed: it was removed. Error is why it could not be removed.
 	Removed bool   `json:"removed,omitempty"`
 	Error   string `json:"error,omitempty"`
 
-	calls     []string  // all that the image is called by
-	idleSince time.Time // nobody has used it since, as far as is known
+	calls     []string  // ID and all names
+	idleSince time.Time // when it was last known to be used
 }
 
-// name is how people know the image.
+// name returns the image's user-visible name.
 func (v *Verdict) name() string {
 	if len(v.Names) == 0 {
 		return v.ID
@@ -61,22 +61,22 @@ func (v *Verdict) name() string {
 	return v.Names[0]
 }
 
-// evidence is what images are judged by, besides what is known of each of them, by their ids.
+// evidence is the input of verdicts besides the images' state, by image ID.
 type evidence struct {
 	users    map[string][]string
-	ahead    map[string]bool // pods are still to start containers from them
+	ahead    map[string]bool // containers will be started from them
 	recorded map[string]bool // an agent pulled them
 }
 
-// rules say what may go; the zero value is what nobody uses.
+// rules determine which images may be removed; the zero value allows all unused ones.
 type rules struct {
 	now            time.Time
 	minAge         time.Duration
 	keepUnrecorded bool
 }
 
-// computeVerdicts says of every image what is to become of it: the ones that were not used for the
-// longest time first, and of those that never were, the ones that have been there for the longest.
+// computeVerdicts returns a verdict on every image: least recently used first, and never used
+// images by age.
 func computeVerdicts(seen map[string]seenImage, e evidence, r rules) []Verdict {
 	order := slices.SortedFunc(maps.Values(seen), func(a, b seenImage) int {
 		return cmp.Or(a.lastUsed.Compare(b.lastUsed), a.first.Compare(b.first), cmp.Compare(a.id, b.id))
@@ -108,7 +108,7 @@ func computeFate(i seenImage, e evidence, r rules) Fate {
 	return Unused
 }
 
-// idsOf returns the ids of the listed images that have one of the ids or names.
+// idsOf returns the IDs of the listed images with one of the IDs or names.
 func idsOf(list []*runtimeapi.Image, names map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, img := range list {
@@ -119,7 +119,7 @@ func idsOf(list []*runtimeapi.Image, names map[string]bool) map[string]bool {
 	return ids
 }
 
-// usersOf returns the users of the listed images by id, from those by id or name.
+// usersOf converts users by ID or name to users by ID of the listed images.
 func usersOf(list []*runtimeapi.Image, users map[string][]string) map[string][]string {
 	of := map[string][]string{}
 	for _, img := range list {
@@ -135,12 +135,12 @@ func usersOf(list []*runtimeapi.Image, users map[string][]string) map[string][]s
 	return of
 }
 
-// knownAs returns all that an image is called by.
+// knownAs returns an image's ID and all its names.
 func knownAs(img *runtimeapi.Image) []string {
 	return slices.Concat([]string{img.Id}, img.RepoTags, img.RepoDigests)
 }
 
-// mergeSeen returns what is known of the images in the list, after what was known before.
+// mergeSeen updates the image state with the list.
 func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, users map[string][]string, now time.Time) map[string]seenImage {
 	seen := make(map[string]seenImage, len(list))
 	for _, img := range list {
@@ -160,13 +160,13 @@ func mergeSeen(before map[string]seenImage, list []*runtimeapi.Image, users map[
 	return seen
 }
 
-// What an event about removed images names of them at most.
+// Limits of an event about removed images.
 const (
 	namesTold  = 3
 	nameLength = 100 // bytes
 )
 
-// collection is what one collection removed.
+// collection is the result of one collection.
 type collection struct {
 	names []string
 	bytes uint64
@@ -181,7 +181,7 @@ func (c *collection) add(v *Verdict, why string) {
 	}
 }
 
-// String is the message of the event about it.
+// String returns the event's message.
 func (c *collection) String() string {
 	images := "1 unused image"
 	if len(c.names) > 1 {
@@ -201,8 +201,8 @@ func (c *collection) String() string {
 	return message
 }
 
-// computeRoom returns how much of the disk is in use, in percent, and how many bytes are to be
-// freed: none below high percent, and from there on as many as lead to low percent.
+// computeRoom returns the disk usage in percent, and the number of bytes to free: 0 below high
+// percent, else as many as lead to low percent.
 func computeRoom(capacity, available uint64, high, low int) (percent int, wanted uint64) {
 	available = min(available, capacity)
 	percent = 100 - int(float64(available)*100/float64(capacity))
@@ -216,8 +216,7 @@ func computeRoom(capacity, available uint64, high, low int) (percent int, wanted
 	return percent, free - available
 }
 
-// byteSize writes a number of bytes with the largest binary unit that leaves a whole number before
-// the point.
+// byteSize formats a number of bytes with the largest binary unit whose value is at least one.
 func byteSize(n uint64) string {
 	f, unit := float64(n), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {

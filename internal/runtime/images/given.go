@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// givenFor is how long an image stays that a container is to be made from: its sandbox may not be
-// there yet. It is imageMinimumGCAge's default, which keeps only images that are new.
+// givenFor is how long an image is pinned for a container that is about to be created: its sandbox
+// may not exist yet. It equals imageMinimumGCAge's default, which only protects new images.
 const givenFor = 2 * time.Minute
 
-// given are the images that were found or made present for containers, which may not be there yet.
+// given are the images that were returned for containers, which may not exist yet.
 type given struct {
 	mu sync.Mutex
 	at map[string]time.Time // guarded by mu; by the runtime's reference
@@ -23,7 +23,6 @@ func (g *given) add(ref string) {
 	g.at[ref] = time.Now()
 }
 
-// addTo adds the references to a set.
 func (g *given) addTo(refs map[string]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,26 +8,25 @@ import (
 	"github.com/distribution/reference"
 )
 
-// defaultRegistry is the host under which docker configs keep the credentials of images that name
-// no registry.
+// defaultRegistry is the host in docker configs for images without registry.
 const defaultRegistry = "index.docker.io"
 
-// location is what an image is pulled from, or the pattern of the images that credentials are for.
-// Each part of a pattern's host may hold the wildcards of path.Match.
+// location is where an image is pulled from, or an image pattern of credentials. Each part of a
+// pattern's host may contain the wildcards of path.Match.
 type location struct {
-	host []string // its parts between dots; an IPv6 address is one
+	host []string // its dot-separated parts; an IPv6 address is one
 	port string   // "" for none
 	path string   // begins with a slash unless it is ""
 }
 
-// locate returns where a named image is pulled from.
+// locate returns the location of a named image.
 func locate(image reference.Named) location {
 	l, _ := parseLocation(image.Name()) // a name has no wildcards that could be malformed
 	return l
 }
 
-// parseLocation reads a pattern: a key of a docker config, or one of a credential provider. A
-// scheme and the API version that docker login writes ("https://index.docker.io/v1/") do not count.
+// parseLocation parses a pattern: a key of a docker config, or one of a credential provider. A
+// scheme and the API version that docker login writes ("https://index.docker.io/v1/") are ignored.
 func parseLocation(pattern string) (location, error) {
 	rest := strings.TrimPrefix(strings.TrimPrefix(pattern, "https://"), "http://")
 	host, below, _ := strings.Cut(rest, "/")
@@ -39,7 +38,7 @@ func parseLocation(pattern string) (location, error) {
 	switch end := strings.LastIndexByte(host, ']'); {
 	case strings.HasPrefix(host, "[") && end > 0:
 		l.host, l.port = []string{host[:end+1]}, strings.TrimPrefix(host[end+1:], ":")
-		return l, nil // brackets are no wildcards here
+		return l, nil // brackets are not wildcards here
 	default:
 		host, l.port, _ = strings.Cut(host, ":")
 	}
@@ -58,8 +57,8 @@ func parseLocation(pattern string) (location, error) {
 	return l, nil
 }
 
-// matches reports whether the pattern is for the image: each part of the host matches, the port is
-// equal, and the pattern's path begins the image's
+// matches reports whether the pattern matches the image: each part of the host matches, the port is
+// equal, and the pattern's path is a prefix of the image's
 // (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/).
 func (pattern location) matches(image location) bool {
 	if len(pattern.host) != len(image.host) || pattern.port != image.port || !strings.HasPrefix(image.path, pattern.path) {
@@ -76,7 +75,6 @@ func (pattern location) matches(image location) bool {
 	return true
 }
 
-// registry returns host and port.
 func (l location) registry() string {
 	host := strings.Join(l.host, ".")
 	if l.port != "" {

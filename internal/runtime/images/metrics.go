@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// newCollected registers the counter of a Collector; nobody scrapes it if r is nil.
+// newCollected creates the counter of a Collector; if r is nil, it is not registered.
 func newCollected(r prometheus.Registerer) *prometheus.CounterVec {
 	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_image_garbage_collected_total",
@@ -17,11 +17,10 @@ func newCollected(r prometheus.Registerer) *prometheus.CounterVec {
 	}, []string{"reason"})
 }
 
-// metrics count what a Puller is asked for.
 type metrics struct{ ensured, checks *prometheus.CounterVec }
 
-// newMetrics registers the families of a Puller with records, which may be nil; nobody scrapes them
-// if r is nil. How many records there are is counted when somebody asks.
+// newMetrics creates the metrics of a Puller with records, which may be nil; if r is nil, they are
+// not registered. Records are counted on collection.
 func newMetrics(r prometheus.Registerer, s *records) *metrics {
 	f := promauto.With(r)
 	for name, k := range map[string]struct{ folder, help string }{
@@ -42,7 +41,7 @@ func newMetrics(r prometheus.Registerer, s *records) *metrics {
 	}
 }
 
-// known is a label of what may not have been found out.
+// known is a label value that may be unknown.
 type known string
 
 // The values of known (KEP-2535, "What specific metrics should inform a rollback").
@@ -52,7 +51,7 @@ const (
 	isUnknown known = "unknown"
 )
 
-// check is what came of the question whether a pod may use a present image (KEP-2535, as above).
+// check is the result of checking whether a pod may use a present image (KEP-2535, as above).
 type check string
 
 const (
@@ -64,12 +63,11 @@ const (
 
 func (m *metrics) checked(c check) { m.checks.WithLabelValues(string(c)).Inc() }
 
-// asked counts a call of Ensure.
 func (m *metrics) asked(policy v1.PullPolicy, present, pull known) {
 	m.ensured.WithLabelValues(strings.ToLower(string(policy)), string(present), string(pull)).Inc()
 }
 
-// configInfo tells which configuration of credential provider plugins is in use.
+// configInfo exports the hash of the credential provider configuration.
 func configInfo(r prometheus.Registerer, hash string) {
 	promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubelet_credential_provider_config_info",
@@ -77,13 +75,14 @@ func configInfo(r prometheus.Registerer, hash string) {
 	}, []string{"hash"}).WithLabelValues(hash).Set(1)
 }
 
-// pluginMetrics count the runs of credential provider plugins, which are the node's own, and few.
+// pluginMetrics count the runs of credential provider plugins. Their labels are bounded by the
+// node's configuration.
 type pluginMetrics struct {
 	errors   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 }
 
-// newPluginMetrics registers the families of Providers; nobody scrapes them if r is nil.
+// newPluginMetrics creates the metrics of Providers; if r is nil, they are not registered.
 func newPluginMetrics(r prometheus.Registerer) *pluginMetrics {
 	f := promauto.With(r)
 	return &pluginMetrics{

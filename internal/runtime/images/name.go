@@ -6,19 +6,19 @@ import (
 	"github.com/distribution/reference"
 )
 
-// names are what an image is called.
+// names are the forms of an image's name.
 type names struct {
-	// image is how the runtime is asked for it: as the container has it, with ":latest" appended
-	// when it has neither tag nor digest.
+	// image is the name for runtime calls: as in the container, with ":latest" appended if it has
+	// neither tag nor digest.
 	image string
-	// repository is how the container has it, without tag and digest; records of pulls are by it.
+	// repository is the container's name without tag and digest; the key in pull records.
 	repository string
 	// full is the repository with its registry ("docker.io/library/nginx").
 	full reference.Named
 }
 
-// parseName returns the names of a container's image. Those outside the grammar of image references
-// are refused.
+// parseName returns the names of a container's image. Names outside the grammar of image references
+// are rejected.
 func parseName(name string) (names, error) {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// NodeCredentials returns the credentials that the docker configs hold for the image, in the order
-// in which they are to be tried. An error tells of files that cannot be read, and comes beside what
-// the others hold.
+// NodeCredentials returns the credentials for the image in the docker configs, in the order in
+// which they are tried. If files cannot be read, it returns an error together with the credentials
+// of the others.
 func NodeCredentials(dockerConfigs []string, image reference.Named) ([]*runtimeapi.AuthConfig, error) {
 	auths, err := readDockerConfig(dockerConfigs)
 	ring := keyring{}

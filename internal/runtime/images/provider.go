@@ -25,15 +25,15 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Providers are the node's credential provider plugins: programs that are asked for the credentials
-// of images (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/).
-// They are safe for concurrent use.
+// Providers are the node's credential provider plugins: programs that return the credentials of
+// images (https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/). They
+// are safe for concurrent use.
 type Providers struct {
 	all      []*provider
-	accounts Accounts // nil when none has tokenAttributes
+	accounts Accounts // nil if none has tokenAttributes
 }
 
-// provider is one plugin and what it said.
+// provider is one plugin and its cached credentials.
 type provider struct {
 	conf    kubeletconfig.CredentialProvider
 	program string
@@ -45,10 +45,10 @@ type provider struct {
 	cache map[cacheKey]cached // guarded by mu
 }
 
-// LoadProviders reads the configuration, a file or a folder of files (.json, .yaml, .yml; in the
-// order of their names), and looks for each program in binDir. Errors name the file and the field.
-// Without accounts no provider may have tokenAttributes. Metrics
-// are registered with r, if it is not nil.
+// LoadProviders reads the configuration, a file or a directory of files (.json, .yaml, .yml; in the
+// order of their names), and looks up each program in binDir. Errors name the file and the field.
+// Without accounts no provider may have tokenAttributes. Metrics are registered with r, if it is
+// not nil.
 func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Registerer) (*Providers, error) {
 	files := []string{config}
 	if fi, err := os.Stat(config); err != nil {
@@ -83,8 +83,8 @@ func LoadProviders(config, binDir string, accounts Accounts, r prometheus.Regist
 	return p, nil
 }
 
-// loaded is what the files read so far hold: the file of each plugin, by its name, and the hash of
-// all content.
+// loaded accumulates over the files: the file of each plugin, by its name, and the hash of all
+// content.
 type loaded struct {
 	seen map[string]string
 	hash hash.Hash
@@ -170,13 +170,13 @@ func newProvider(c kubeletconfig.CredentialProvider, binDir string) (*provider, 
 	return pr, errors.Join(errs...)
 }
 
-// providerVersions are those of the exec protocol; what is used of it, tokens apart, is the same in
-// all of them.
+// providerVersions are the versions of the exec protocol; the fields in use, except tokens, are the
+// same in all of them.
 var providerVersions = []string{
 	tokenVersion, "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1",
 }
 
-// matching returns the providers that are for the image, in their order.
+// matching returns the providers that match the image, in order.
 func (p *Providers) matching(n names) []*provider {
 	image := locate(n.full)
 	var found []*provider
@@ -188,8 +188,8 @@ func (p *Providers) matching(n names) []*provider {
 	return found
 }
 
-// lookup returns the credentials that the providers have for the image and the pod, in their order,
-// and what went wrong with some.
+// lookup returns the providers' credentials for the image and the pod, in order, together with the
+// errors of those that failed.
 func (p *Providers) lookup(ctx context.Context, n names, po *v1.Pod, log *slog.Logger) ([]credential, error) {
 	if p == nil {
 		return nil, nil
@@ -207,7 +207,7 @@ func (p *Providers) lookup(ctx context.Context, n names, po *v1.Pod, log *slog.L
 	return found, errors.Join(errs...)
 }
 
-// consult returns what one provider has for the image and the pod.
+// consult returns one provider's credentials for the image and the pod.
 func (p *Providers) consult(ctx context.Context, pr *provider, n names, c claimant, log *slog.Logger) ([]credential, error) {
 	id, err := pr.identify(c)
 	if err != nil {
@@ -227,14 +227,13 @@ func (p *Providers) consult(ctx context.Context, pr *provider, n names, c claima
 	return given, err
 }
 
-// question is what a provider is asked.
 type question struct {
 	image, registry string
 	identity
 }
 
-// cacheKey says for what an answer of a plugin holds: one image, one registry, or everything; and
-// for whom.
+// cacheKey is the scope of a plugin's response: one image, one registry, or everything; and an
+// identity.
 type cacheKey struct {
 	kind  credentialprovider.PluginCacheKeyType
 	of    string
@@ -246,14 +245,14 @@ type cached struct {
 	expires time.Time
 }
 
-// ask returns the plugin's credentials, from the cache while they last. Callers who ask for the
-// same image on behalf of the same identity share one run of the program.
+// ask returns the plugin's credentials, from the cache until they expire. Concurrent calls for the
+// same image and identity share one run of the program.
 func (pr *provider) ask(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
 	if ring, ok := pr.cached(q); ok {
 		return ring, nil
 	}
 	answer := pr.asking.DoChan(q.image+" "+q.scope, func() (any, error) {
-		// Not the caller's context: the answer serves whoever asks, and has a limit of its own.
+		// Not the caller's context: the result is shared, and run has its own timeout.
 		return pr.run(context.WithoutCancel(ctx), q, log)
 	})
 	select {
@@ -319,7 +318,7 @@ func (pr *provider) run(ctx context.Context, q question, log *slog.Logger) (keyr
 }
 
 // nodeCredentials returns the credentials that need no secret of the pod: those of the docker
-// config, then those of the providers. What cannot be had is told of and left out.
+// config, then those of the providers. Failures are reported and skipped.
 func (p *Puller) nodeCredentials(ctx context.Context, r request) []credential {
 	auths, err := readDockerConfig(p.dockerConfigs)
 	ring := keyring{}

@@ -18,13 +18,13 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// pullKey says which pulls are the same pull: the same image, with the same credentials in the
-// same order, of the same service accounts.
+// pullKey identifies pulls that are shared: the same image, with the same credentials in the same
+// order, of the same service accounts.
 type pullKey struct {
 	image, handler, auths string
 }
 
-// want is what a flight is begun for.
+// want is the request for a pull.
 type want struct {
 	names
 	uid     pod.UID
@@ -36,41 +36,40 @@ type want struct {
 	ahead bool
 }
 
-// pull is one pull that any number of callers wait for. The fields below done are written before
+// pull is one pull with any number of waiting callers. The fields below ahead are written before
 // done is closed and only read after it.
 type pull struct {
 	cancel  context.CancelFunc
-	waiters int // guarded by flights.mu
+	waiters int // guarded by pulls.mu
 	name    reference.Named
-	pods    map[pod.UID]int // guarded by flights.mu; of the waiters
-	began   time.Time       // guarded by flights.mu; zero while it waits for its turn
-	tried   string          // with which credentials, for the journal
+	pods    map[pod.UID]int // guarded by pulls.mu; of the waiters
+	began   time.Time       // guarded by pulls.mu; zero while it is queued
+	tried   string          // the credential sources, for the journal
 	done    chan struct{}
-	ahead   atomic.Bool // nobody but look-aheads waits for it: it gives way to those that containers wait for
+	ahead   atomic.Bool // only prefetches wait for it: it yields to pulls that containers wait for
 
 	ref  string
-	size uint64 // bytes; 0 when unknown
+	size uint64 // bytes; 0 if unknown
 	took time.Duration
 	err  error
 }
 
-// limiter refuses pulls that come too fast.
+// limiter rejects pulls above the rate limit.
 type limiter interface{ TryAccept() bool }
 
 type pulls struct {
 	runtime Runtime
-	queue   *pullQueue // nil when pulls are not bounded
-	limit   limiter    // nil when their rate is not
-	records *records   // nil when nothing is recorded
+	queue   *pullQueue // nil if pulls are not bounded
+	limit   limiter    // nil if their rate is not
+	records *records   // nil if nothing is recorded
 	log     *slog.Logger
 
 	mu      sync.Mutex
 	pulling map[pullKey]*pull // guarded by mu
 }
 
-// pull waits for the pull of w, starting it unless it is in flight. When ctx ends before, it
-// returns ctx's cause; the last caller to leave cancels the pull and waits until the runtime has
-// let go of it.
+// pull waits for the pull of w, and starts it unless it is active. If ctx is done first, it returns
+// ctx's cause; the last caller to leave cancels the pull and waits for its termination.
 func (f *pulls) pull(ctx context.Context, w want) (*pull, error) {
 	key := pullKey{image: w.image, handler: w.spec.RuntimeHandler}
 	for _, a := range distinct(w.credentials) {
@@ -78,7 +77,7 @@ func (f *pulls) pull(ctx context.Context, w want) (*pull, error) {
 	}
 	for _, c := range w.credentials {
 		if c.account != nil {
-			key.auths += c.account.UID // the record of the pull names the account
+			key.auths += c.account.UID // the pull record names the account
 		}
 	}
 	fl := f.join(key, w)
@@ -105,8 +104,7 @@ func (f *pulls) join(key pullKey, w want) *pull {
 		}
 		return fl
 	}
-	// Not derived from the caller's context: the pull serves whoever joins, and must survive the
-	// first caller.
+	// Not derived from the caller's context: the pull is shared, and must survive the first caller.
 	ctx, cancel := context.WithCancel(context.Background())
 	fl := &pull{cancel: cancel, waiters: 1, name: w.full, tried: describe(w.credentials), pods: map[pod.UID]int{w.uid: 1}, done: make(chan struct{})}
 	fl.ahead.Store(w.ahead)
@@ -115,8 +113,8 @@ func (f *pulls) join(key pullKey, w want) *pull {
 	return fl
 }
 
-// leave reports whether the caller was the last to wait for the flight. Then the flight is not
-// joined any more.
+// leave reports whether the caller was the last to wait for the pull. If so, no caller can join it
+// any more.
 func (f *pulls) leave(key pullKey, fl *pull, uid pod.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +140,7 @@ func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w want) {
 			return
 		}
 		defer func() {
-			if ctx.Err() == nil { // else nobody wanted it any more
+			if ctx.Err() == nil { // otherwise it was cancelled
 				f.queue.ended(c.registry, fl.took, time.Now(), fl.err)
 			}
 			f.queue.give(c.uid)
@@ -154,8 +152,7 @@ func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w want) {
 	f.mu.Unlock()
 	fl.ref, fl.size, fl.err = f.recorded(ctx, w)
 	fl.took = time.Since(began)
-	// From here on a new caller gets a pull of its own: with policy Always the registry is asked at
-	// every start.
+	// From here on a new caller starts its own pull: policy Always pulls at every start.
 	f.mu.Lock()
 	if f.pulling[key] == fl {
 		delete(f.pulling, key)
@@ -163,18 +160,18 @@ func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w want) {
 	f.mu.Unlock()
 }
 
-// recordTimeout bounds the look at an image after its pull, which a cancelled pull waits for too.
+// recordTimeout bounds the inspection of an image after its pull, which a cancelled pull waits for
+// too.
 const recordTimeout = 10 * time.Second
 
-// recorded pulls, and sees to it that the image is never there without its record or its intent.
+// recorded pulls the image, and ensures that it is never present without its record or its intent.
 func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, err error) {
 	if f.records == nil {
 		ref, _, err = f.tryAll(ctx, w)
 		if err != nil {
 			return "", 0, err
 		}
-		// The size is for the event's text only; a pull that succeeded does not fail for the lack
-		// of it.
+		// The size is only for the event's text; its lack does not fail a successful pull.
 		img, _ := f.runtime.ImageStatus(ctx, w.spec)
 		return ref, img.GetSize(), nil
 	}
@@ -192,8 +189,8 @@ func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, 
 	}
 	after, lost := f.note(ctx, w, before.GetId(), ref, with)
 	if lost != nil {
-		// The intent stays, here and on disk: nobody takes the image for one that every pod may
-		// use.
+		// The intent remains, in memory and on disk: the image is not treated as one that every pod
+		// may use.
 		f.log.Warn("the pull of an image is not recorded: pods must prove again that they may use it", "image", w.image, "error", lost)
 	}
 	if err != nil {
@@ -202,8 +199,8 @@ func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, 
 	return ref, after.GetSize(), nil
 }
 
-// note records the outcome of a pull. A failed or cancelled one may have brought the image all the
-// same.
+// note records the result of a pull. A failed or cancelled one may have stored the image
+// nevertheless.
 func (f *pulls) note(ctx context.Context, w want, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -211,7 +208,7 @@ func (f *pulls) note(ctx context.Context, w want, before, ref string, with pulle
 	if err != nil {
 		return nil, err
 	}
-	// Present images are asked for by their ids, which a runtime's answer to a pull need not be.
+	// Present images are looked up by ID, which may differ from the reference that a pull returns.
 	for _, r := range []string{after.GetId(), ref} {
 		if r == "" || ref == "" && r == before {
 			continue
@@ -223,7 +220,7 @@ func (f *pulls) note(ctx context.Context, w want, before, ref string, with pulle
 	return after, f.records.end(w.names)
 }
 
-// pulledWithOf returns what is recorded of a pull that the auth opened.
+// pulledWithOf returns the record of a pull that succeeded with the auth.
 func pulledWithOf(credentials []credential, used *auth) pulledWith {
 	if used == nil {
 		return pulledWith{NodePodsAccessible: true}
@@ -253,7 +250,7 @@ func pulledWithOf(credentials []credential, used *auth) pulledWith {
 var errTooFast = errors.New("pull QPS exceeded")
 
 // tryAll tries one auth after the other, and returns the runtime's reference and the auth that
-// opened the registry, nil for none.
+// succeeded, nil for none.
 func (f *pulls) tryAll(ctx context.Context, w want) (ref string, used *auth, err error) {
 	auths := distinct(w.credentials)
 	if len(auths) == 0 {
@@ -268,7 +265,7 @@ func (f *pulls) tryAll(ctx context.Context, w want) (ref string, used *auth, err
 		}
 		errs = append(errs, hideIn(err, auths[i]))
 		if ctx.Err() != nil || errors.Is(err, cri.ErrUnavailable) {
-			break // no other credential would do better
+			break // other credentials would fail as well
 		}
 	}
 	if len(errs) == 1 {
@@ -284,8 +281,7 @@ func (f *pulls) try(ctx context.Context, w want, a *runtimeapi.AuthConfig) (stri
 	return f.runtime.PullImage(ctx, w.spec, a, w.sandbox)
 }
 
-// hideIn returns the error without the secret parts of the auth, should a runtime or a registry
-// have put them into its words.
+// hideIn redacts the secrets of the auth in an error of the runtime or registry.
 func hideIn(err error, a auth) error {
 	text := cri.Message(err)
 	hidden := text
@@ -298,7 +294,7 @@ func hideIn(err error, a auth) error {
 	return errors.New(hidden)
 }
 
-// hide returns the text without the secret.
+// hide redacts the secret in the text.
 func hide(text, secret string) string {
 	if len(secret) < minSecret {
 		return text
@@ -306,6 +302,6 @@ func hide(text, secret string) string {
 	return strings.ReplaceAll(text, secret, "(hidden)")
 }
 
-// minSecret is the least length of a secret that is looked for in texts: a shorter one is in most
-// of them anyway.
+// minSecret is the minimum length of a secret that is redacted: shorter ones occur in most texts
+// anyway.
 const minSecret = 4

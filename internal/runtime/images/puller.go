@@ -32,46 +32,44 @@ const (
 // Runtime is the image service of the container runtime. Its methods may be called concurrently and
 // must return soon after ctx is done.
 type Runtime interface {
-	// ImageStatus returns the image, or nil when it is not present.
+	// ImageStatus returns the image, or nil if it is not present.
 	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
-	// PullImage fetches the image and returns the runtime's reference to it. It may take as long as
+	// PullImage pulls the image and returns the runtime's reference to it. It may take as long as
 	// ctx allows; auth is nil for an anonymous pull.
 	PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (ref string, err error)
-	// ListImages returns all images.
 	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
 }
 
-// Recorder takes events about a container of a pod, or about the pod when container is "". It does
+// Recorder records events about a container of a pod, or about the pod if container is "". It does
 // not block.
 type Recorder interface {
 	Event(p *v1.Pod, container, eventtype, reason, message string)
 }
 
-// Config is what a Puller needs.
+// Config configures a Puller.
 type Config struct {
 	Runtime  Runtime
 	Recorder Recorder
 	Journal  *journal.Journal
-	// Log is where what concerns no pod goes; nil discards it.
+	// Log is the logger for messages without a pod; nil discards them.
 	Log *slog.Logger
-	// MaxParallel bounds the pulls at one time: 1 is serial, 0 is no bound.
+	// MaxParallel bounds concurrent pulls: 1 is serial, 0 is unbounded.
 	MaxParallel int
 	// QPS and Burst bound the rate of pulls (registryPullQPS, registryBurst): those above it fail.
-	// QPS 0 is no bound.
+	// A QPS of 0 is unbounded.
 	QPS, Burst int
-	// Secrets are what imagePullSecrets name; nil when there are none to be had.
+	// Secrets reads imagePullSecrets; nil if there are none.
 	Secrets Secrets
-	// DockerConfigs are the files of the node's own credentials, in the order in which they are
-	// looked for: DockerConfigFiles.
+	// DockerConfigs are the paths of the node's docker config, in search order: DockerConfigFiles.
 	DockerConfigs []string
 	// Providers are the node's credential provider plugins; nil for none.
 	Providers *Providers
-	// RecordsDir is the folder of the records of pulls, image_manager in the root directory; ""
-	// records and verifies nothing.
+	// RecordsDir is the directory of pull records, image_manager in the root directory; "" records
+	// and verifies nothing.
 	RecordsDir string
-	// Verification says when pods must prove that they may use an image that is present.
+	// Verification determines when pods must prove access to a present image.
 	Verification Verification
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 }
 
@@ -84,7 +82,7 @@ type Puller struct {
 	secrets       Secrets
 	dockerConfigs []string
 	providers     *Providers
-	records       *records // nil when nothing is recorded
+	records       *records // nil if nothing is recorded
 	verify        Verification
 	pulls         *pulls
 	ahead         *aheads
@@ -93,7 +91,7 @@ type Puller struct {
 	metrics       *metrics
 }
 
-// New returns a puller. It asks the runtime nothing until Recover and Ensure are called.
+// New returns a Puller. It makes no runtime calls until Recover and Ensure are called.
 func New(c Config) *Puller {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -118,9 +116,9 @@ func New(c Config) *Puller {
 	return p
 }
 
-// Recover brings the records of pulls up to date after an earlier agent. It is called once, when
-// the runtime answers and before the first Ensure. An error leaves images that pods must prove
-// again that they may use, and nothing worse.
+// Recover updates the pull records after a restart. It must be called once, when the runtime is
+// available and before the first Ensure. After an error, pods may have to prove access to some
+// images again, nothing worse.
 func (p *Puller) Recover(ctx context.Context) error {
 	if p.records == nil {
 		return nil
@@ -144,8 +142,8 @@ func (p *Puller) allRefs(ctx context.Context) (map[string]bool, error) {
 	return refs, err
 }
 
-// PruneRecords removes the records of pulls whose images are gone. While images are being pulled it
-// does nothing.
+// PruneRecords removes pull records whose images do not exist any more. It does nothing while
+// images are being pulled.
 func (p *Puller) PruneRecords(ctx context.Context) error {
 	if p.records == nil {
 		return nil
@@ -161,7 +159,7 @@ func (p *Puller) PruneRecords(ctx context.Context) error {
 	return p.records.prune(there, begun)
 }
 
-// recorded reports whether the image was pulled by an agent.
+// recorded reports whether an agent pulled the image.
 func (p *Puller) recorded(ref string) (bool, error) {
 	if p.records == nil {
 		return false, nil
@@ -172,15 +170,16 @@ func (p *Puller) recorded(ref string) (bool, error) {
 
 // Result is a present image.
 type Result struct {
-	// Ref is the runtime's reference to the image; containers are created from it.
+	// Ref is the runtime's reference to the image, from which containers are created.
 	Ref string
-	// Pulled: the registry was asked, in contrast to the image being present before.
+	// Pulled: the image was pulled, rather than already present.
 	Pulled bool
-	// Took is the time from the call to the image being present, the wait for other pulls included.
+	// Took is the time from the call until the image was present, including the wait for other
+	// pulls.
 	Took time.Duration
 }
 
-// request is one call of Ensure.
+// request is one call of Ensure or a prefetch.
 type request struct {
 	names
 	pod       *v1.Pod
@@ -189,17 +188,17 @@ type request struct {
 	spec      *runtimeapi.ImageSpec
 	sandbox   *runtimeapi.PodSandboxConfig
 	began     time.Time
-	silent    bool   // ahead of the container's turn: nothing is told but in the journal
-	tried     string // with which credentials the registry was asked, without what is secret of them
+	silent    bool   // prefetch: only reported in the journal
+	tried     string // the credential sources of the pull
 }
 
-// Ensure makes the container's image present, as its pull policy demands, and blocks until it is.
+// Ensure makes the container's image present, as its pull policy requires, and blocks until it is.
 // Calls for one image and runtime handler share one pull. handler is the runtime handler of the
 // pod's RuntimeClass, "" for the default one.
 //
-// It records every event of the image, "Error: <reason>" included: callers record none. A failure
-// is an *Error, whose Reason and Message are the container's waiting reason and message; when ctx
-// ends first, the error wraps ctx's cause and is not an *Error, and counts for no back-off.
+// It records every event of the image, including "Error: <reason>": callers record none. A failure
+// is an *Error, whose Reason and Message are the container's waiting reason and message; if ctx is
+// done first, the error wraps ctx's cause, is not an *Error, and starts no back-off.
 func (p *Puller) Ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (Result, error) {
 	ctx, ended := span.Start(ctx, span.Internal, "EnsureImage", span.Attribute{Key: "k8s.container.name", Value: c.Name}, span.Attribute{Key: "container.image.name", Value: c.Image})
 	res, err := p.ensure(ctx, po, c, sandbox, handler)
@@ -253,7 +252,7 @@ func (p *Puller) ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 	return p.pull(ctx, r, secrets)
 }
 
-// pull asks the registry, with the credentials of the pod and then those of the node.
+// pull pulls with the credentials of the pod and then those of the node.
 func (p *Puller) pull(ctx context.Context, r request, secrets func() []credential) (Result, error) {
 	image := r.container.Image
 	if got := p.ahead.take(r); got != nil && r.policy == v1.PullAlways {
@@ -286,7 +285,7 @@ func (p *Puller) pull(ctx context.Context, r request, secrets func() []credentia
 		p.event(r, v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %s", image, e.Message))
 		return Result{}, p.fail(r, e)
 	}
-	// What was begun ahead, or for another pod, took longer than this container waited.
+	// A pull started by a prefetch, or for another pod, took longer than this container waited.
 	p.event(r, v1.EventTypeNormal, eventPulled, pulledMessage(image, fl.took, max(fl.took, time.Since(r.began)), fl.size))
 	return p.succeed(r, Result{Ref: fl.ref, Pulled: true}), nil
 }
@@ -299,7 +298,7 @@ func pulledMessage(image string, took, waited time.Duration, size uint64) string
 	return message
 }
 
-// effectivePolicy is the policy that the API server would have filled in when the pod states none.
+// effectivePolicy returns the API server's default for a pod without a policy.
 func effectivePolicy(stated v1.PullPolicy, name string) v1.PullPolicy {
 	switch {
 	case stated != "":
@@ -323,8 +322,7 @@ func (p *Puller) fail(r request, e *Error) error {
 	entry := p.entry(r, fmt.Sprintf("image %q is not available: %s", r.container.Image, e.Reason))
 	entry.Error = e.Message
 	if e.Reason == lifecycle.ImagePullBackOff {
-		// What failed is in the entry of the pull; that a try is held back is no failure of its
-		// own.
+		// The failure is in the entry of the pull; a back-off is not a failure of its own.
 		entry.Why, entry.Error = e.Message+"; next try at "+e.BackOffUntil.Format(time.RFC3339), ""
 	}
 	p.journal.Record(entry)

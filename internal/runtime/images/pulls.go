@@ -12,23 +12,23 @@ import (
 	"berth/internal/pod"
 )
 
-// Pull is a pull under way.
+// Pull is an active or queued pull.
 type Pull struct {
-	// Image is how the runtime is asked for it, Name its full name without tag and digest.
+	// Image is the name for runtime calls, Name its full name without tag and digest.
 	Image string
 	Name  reference.Named
-	// Pods are those that wait for it or look ahead for it, by UID.
+	// Pods are those that wait for it or prefetch it, by UID.
 	Pods []pod.UID
 	// Ahead: no container waits for it yet.
 	Ahead bool
-	// Since is when the registry was first asked; zero while other pulls have their turns.
+	// Since is when it was started; zero while it is queued.
 	Since time.Time
-	// Place is how many pulls have their turns before this one's, itself included: 1 is the next.
-	// 0: it has its turn. AtOnce is how many have theirs at one time; 0 is no bound.
+	// Place is its position in the queue: 1 is the next. 0: it is active. AtOnce is the maximum
+	// number of concurrent pulls; 0 is unbounded.
 	Place, AtOnce int
 }
 
-// Pulls returns the pulls under way, by the names of the images. It does not wait.
+// Pulls returns the active and queued pulls, sorted by image name. It does not block.
 func (p *Puller) Pulls() []Pull {
 	f := p.pulls
 	f.mu.Lock()

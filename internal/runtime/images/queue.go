@@ -12,23 +12,22 @@ import (
 	"berth/internal/pod"
 )
 
-// pullQueue bounds how many pulls run at one time. Those that a container waits for come before
-// those that look ahead. Of them, the pull of the pod with the fewest running ones is next, and of
-// several such that of the pod whose last turn is longest ago: a pod with many images does not keep
-// the others waiting. Behind all of them are pulls from registries that were slow to fail: such a
-// registry holds up the others for one pull, and not for one after the other.
+// pullQueue bounds concurrent pulls. Pulls that containers wait for precede prefetches. Among them,
+// the pod with the fewest active pulls is next, then the pod whose last start of a pull is longest
+// ago: a pod with many images does not block others. Pulls from registries that were slow to fail
+// come last: such a registry delays others by one pull, not by a series.
 type pullQueue struct {
 	mu      sync.Mutex
 	atOnce  int
 	free    int                  // guarded by mu
 	running map[pod.UID]int      // guarded by mu; without zeros
-	last    map[pod.UID]int      // guarded by mu; the number of its last turn, of each pod that has or waits for one
-	given   int                  // guarded by mu; turns given so far
+	last    map[pod.UID]int      // guarded by mu; sequence number of the last start, of each pod with an active or queued pull
+	given   int                  // guarded by mu; number of starts so far
 	waiting []*waiter            // guarded by mu; in order of arrival
-	slow    map[string]time.Time // guarded by mu; registries whose last pull was slow to fail, and when
+	slow    map[string]time.Time // guarded by mu; when the last pull of a registry was slow to fail
 }
 
-// claim is what a turn is wanted for.
+// claim is a request for a slot in the queue.
 type claim struct {
 	uid      pod.UID
 	registry string
@@ -37,15 +36,14 @@ type claim struct {
 
 type waiter struct {
 	claim
-	turn chan struct{} // closed when it is the waiter's turn
+	turn chan struct{} // closed when the pull may start
 }
 
 const (
-	// slowFailure is how long a pull takes at least that is slow to fail: longer than a registry
-	// needs to refuse one.
+	// slowFailure is the minimum duration of a slow failure: longer than a registry needs to reject
+	// a pull.
 	slowFailure = 20 * time.Second
-	// slowExpiry is how long a registry is remembered for that, which is longer than any pull is
-	// held back after it.
+	// slowExpiry is how long a slow failure counts, which is longer than any pull back-off.
 	slowExpiry = 2 * backOffCap
 )
 
@@ -53,8 +51,8 @@ func newPullQueue(atOnce int) *pullQueue {
 	return &pullQueue{atOnce: atOnce, free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 
-// take waits for a turn, which the caller gives back with give. When ctx ends first, it returns
-// ctx's cause.
+// take waits for a slot, which the caller releases by give. If ctx is done first, it returns ctx's
+// cause.
 func (t *pullQueue) take(ctx context.Context, c claim) error {
 	w := &waiter{claim: c, turn: make(chan struct{})}
 	t.mu.Lock()
@@ -73,13 +71,13 @@ func (t *pullQueue) take(ctx context.Context, c claim) error {
 		t.forget(c.uid)
 	}
 	t.mu.Unlock()
-	if i < 0 { // it came at the same moment
+	if i < 0 { // a slot was assigned at the same moment
 		t.give(c.uid)
 	}
 	return context.Cause(ctx)
 }
 
-// give ends a turn.
+// give releases a slot.
 func (t *pullQueue) give(uid pod.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +89,7 @@ func (t *pullQueue) give(uid pod.UID) {
 	t.next()
 }
 
-// ended notes how a pull from the registry has ended, now.
+// ended records the result of a pull from the registry.
 func (t *pullQueue) ended(registry string, took time.Duration, now time.Time, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,15 +102,14 @@ func (t *pullQueue) ended(registry string, took time.Duration, now time.Time, er
 	}
 }
 
-// forget drops what is known of a pod that neither has a turn nor waits for one; the caller holds
-// mu.
+// forget drops the state of a pod with no active or queued pull; the caller holds mu.
 func (t *pullQueue) forget(uid pod.UID) {
 	if t.running[uid] == 0 && !slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.uid == uid }) {
 		delete(t.last, uid)
 	}
 }
 
-// next hands out what is free; the caller holds mu.
+// next assigns free slots; the caller holds mu.
 func (t *pullQueue) next() {
 	for t.free > 0 && len(t.waiting) > 0 {
 		best := 0
@@ -131,8 +128,8 @@ func (t *pullQueue) next() {
 	}
 }
 
-// places returns at which place those that wait have their turns, as things are now, by what says
-// whether they look ahead; 1 is the next. atOnce is how many have one at one time.
+// places returns the current positions of queued pulls, by their ahead flags; 1 is the next. atOnce
+// is the maximum number of concurrent pulls.
 func (t *pullQueue) places() (places map[*atomic.Bool]int, atOnce int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,8 +142,8 @@ func (t *pullQueue) places() (places map[*atomic.Bool]int, atOnce int) {
 	return places, t.atOnce
 }
 
-// compare returns less than 0 when a comes before b, and 0 when whoever arrived first does; the
-// caller holds mu.
+// compare returns less than 0 if a precedes b, and 0 if the order of arrival decides; the caller
+// holds mu.
 func (t *pullQueue) compare(a, b claim) int {
 	rank := func(c claim) int {
 		_, slow := t.slow[c.registry]

@@ -19,7 +19,7 @@ import (
 	"berth/internal/checkpoint"
 )
 
-// The group and version of records; those of the older versions have the same form.
+// The group and version of records; older versions have the same format.
 const (
 	recordsGroup   = "kubelet.config.k8s.io/"
 	recordsVersion = recordsGroup + "v1beta1"
@@ -30,14 +30,14 @@ const (
 // pullIntent is on disk while an image is being pulled (ImagePullIntent of
 // kubelet.config.k8s.io/v1beta1).
 //
-// The types are declared here because the published package links component-base with a metrics
-// registry of its own.
+// The types are declared here because the published package links component-base, which has its own
+// metrics registry.
 type pullIntent struct {
 	metav1.TypeMeta `json:",inline"`
 	Image           string `json:"image"`
 }
 
-// pulledRecord says with what an image was pulled (ImagePulledRecord of
+// pulledRecord records the credentials of an image's pulls (ImagePulledRecord of
 // kubelet.config.k8s.io/v1beta1).
 type pulledRecord struct {
 	metav1.TypeMeta `json:",inline"`
@@ -47,8 +47,8 @@ type pulledRecord struct {
 	CredentialMapping map[string]pulledWith `json:"credentialMapping,omitempty"`
 }
 
-// pulledWith are credentials that an image was had with; either every pod of the node has them, or
-// those with one of the secrets or service accounts.
+// pulledWith are the pods that may use a pulled image: every pod of the node, or those with one of
+// the secrets or service accounts.
 type pulledWith struct {
 	KubernetesSecrets         []pullSecret         `json:"kubernetesSecrets,omitempty"`
 	KubernetesServiceAccounts []pullServiceAccount `json:"kubernetesServiceAccounts,omitempty"`
@@ -68,19 +68,18 @@ type pullServiceAccount struct {
 	Name      string `json:"name"`
 }
 
-// records are the files that say with which credentials images were pulled (KEP-2535), in the
-// kubelet's form. They are durable: an image whose record were lost would pass for one that nobody
-// pulled, which every pod may use.
+// records are the files of pull records (KEP-2535), in the kubelet's format. They are durable: an
+// image whose record was lost would be treated as preloaded, which every pod may use.
 type records struct {
 	dir string
-	// one lets one goroutine at a time read and write; it holds one token.
+	// one serializes reads and writes; it holds one token.
 	one chan struct{}
 	// intents counts, by the name without tag and digest, the pulls whose intents are on disk. It
-	// belongs to the holder of the token.
+	// is guarded by the token.
 	intents map[string]int
 	// files counts them by the whole name.
 	files map[string]int
-	// begun counts the pulls that began.
+	// begun counts the started pulls.
 	begun int
 }
 
@@ -88,13 +87,12 @@ func newRecords(dir string) *records {
 	return &records{dir: dir, one: make(chan struct{}, 1), intents: map[string]int{}, files: map[string]int{}}
 }
 
-// The folders of records.
 const (
 	pullingDir = "pulling"
 	pulledDir  = "pulled"
 )
 
-// count returns how many records there are in one of the folders.
+// count returns the number of records in a directory.
 func (s *records) count(folder string) int {
 	if s == nil {
 		return 0
@@ -117,7 +115,7 @@ func fileOf(name string) string {
 func (s *records) lock()   { s.one <- struct{}{} }
 func (s *records) unlock() { <-s.one }
 
-// begin writes down that the image is about to be pulled, before it is.
+// begin persists the intent before the image is pulled.
 func (s *records) begin(n names) error {
 	s.lock()
 	defer s.unlock()
@@ -133,7 +131,7 @@ func (s *records) begin(n names) error {
 	return nil
 }
 
-// end takes back what begin wrote, when the last pull of the image has ended and was recorded.
+// end removes the intent when the last pull of the image has completed and was recorded.
 func (s *records) end(n names) error {
 	s.lock()
 	defer s.unlock()
@@ -149,16 +147,16 @@ func (s *records) end(n names) error {
 	return nil
 }
 
-// pulling reports whether an image of the repository is being pulled, or was without its outcome
-// having been recorded.
+// pulling reports whether an image of the repository is being pulled, or was pulled without a
+// recorded result.
 func (s *records) pulling(n names) bool {
 	s.lock()
 	defer s.unlock()
 	return s.intents[n.repository] > 0
 }
 
-// find returns the record of an image, or nil when it has none. A record that cannot be read is one
-// that tells of no credentials.
+// find returns the record of an image, or nil if it has none. For an unreadable record, it returns
+// one without credentials.
 func (s *records) find(ref string) (*pulledRecord, error) {
 	s.lock()
 	defer s.unlock()
@@ -184,8 +182,8 @@ func (s *records) read(ref string) (*pulledRecord, error) {
 	return &r, nil
 }
 
-// add writes down that the image was had under the name of the repository with the credentials;
-// with none, only that it was pulled. What cannot be read is replaced.
+// add records that the image was pulled by the name of the repository with the credentials; with
+// none, only that it was pulled. An unreadable record is replaced.
 func (s *records) add(ref, repository string, with pulledWith) error {
 	s.lock()
 	defer s.unlock()
@@ -209,8 +207,8 @@ func (s *records) add(ref, repository string, with pulledWith) error {
 	})
 }
 
-// mergePulledWith returns what was known together with what is new; of each secret only the newest
-// credential counts, and of service accounts of one name only the newest: the other is gone.
+// mergePulledWith merges the known and the new credentials; of each secret it retains the newest
+// credential, and of service accounts with the same name the newest: the older one was deleted.
 func mergePulledWith(known, with pulledWith) pulledWith {
 	if known.NodePodsAccessible || with.NodePodsAccessible {
 		return pulledWith{NodePodsAccessible: true}
@@ -235,8 +233,8 @@ func mergePulledWith(known, with pulledWith) pulledWith {
 	return merged
 }
 
-// replacedBy reports whether both are of the same object. Secrets of manifests have no UID: of
-// these only the newest of a name is.
+// replacedBy reports whether both are of the same object. Secrets of manifests have no UID and are
+// compared by name.
 func (s pullSecret) replacedBy(next pullSecret) bool {
 	return s.UID == next.UID && s.Namespace == next.Namespace && s.Name == next.Name
 }
@@ -250,11 +248,10 @@ func (w pulledWith) equal(other pulledWith) bool {
 		slices.Equal(w.KubernetesServiceAccounts, other.KubernetesServiceAccounts)
 }
 
-// recover makes the records true again after an agent that ended in the middle: what was being
-// pulled and is present gets a record without credentials, so that a pod must prove that it may use
-// it, and records of images that are gone go too. An intent whose image cannot be looked at stays.
-// present returns the ref of a named image, "" if it is not there; all returns the refs of all
-// images.
+// recover updates the records after an interrupted agent: present images with an intent get a
+// record without credentials, so that pods must prove access, and records of missing images are
+// removed. An intent whose image cannot be inspected remains. present returns the ref of a named
+// image, "" if it is not present; all returns the refs of all images.
 func (s *records) recover(ctx context.Context, present func(context.Context, string) (string, error), all func(context.Context) (map[string]bool, error)) error {
 	for _, dir := range []string{pullingDir, pulledDir} {
 		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o700); err != nil {
@@ -276,7 +273,7 @@ func (s *records) recover(ctx context.Context, present func(context.Context, str
 	return errors.Join(append(errs, s.prune(there, 0))...)
 }
 
-// settle ends the intent of an earlier agent.
+// settle resolves the intent of an earlier agent.
 func (s *records) settle(ctx context.Context, file string, present func(context.Context, string) (string, error)) error {
 	b, err := os.ReadFile(file)
 	var intent pullIntent
@@ -287,7 +284,7 @@ func (s *records) settle(ctx context.Context, file string, present func(context.
 		err = fmt.Errorf("is not that of image %q", intent.Image)
 	}
 	if err != nil {
-		// Written in one step, it was not us; what it is about cannot be found out.
+		// Intents are written atomically, so this is not ours; its image is unknown.
 		return errors.Join(fmt.Errorf("pull intent %s: %w", file, err), checkpoint.Remove(file))
 	}
 	ref, err := present(ctx, intent.Image)
@@ -309,15 +306,15 @@ func (s *records) settle(ctx context.Context, file string, present func(context.
 	return checkpoint.Remove(file)
 }
 
-// quiet reports whether no image is being pulled, and how many pulls have begun.
+// quiet reports whether no image is being pulled, and the number of started pulls.
 func (s *records) quiet() (begun int, quiet bool) {
 	s.lock()
 	defer s.unlock()
 	return s.begun, len(s.files) == 0
 }
 
-// prune removes the records of images that are not there any more. It does nothing if a pull has
-// begun since so many had: what it brought may not be among those that were there.
+// prune removes the records of images not in there. It does nothing if more pulls than begun were
+// started: their images may be missing in there.
 func (s *records) prune(there map[string]bool, begun int) error {
 	s.lock()
 	defer s.unlock()
@@ -343,7 +340,6 @@ func (s *records) prune(there map[string]bool, begun int) error {
 	return err
 }
 
-// writeRecord replaces the file durably.
 func writeRecord(path string, content any) error {
 	b, err := json.Marshal(content)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Secrets are the Secrets of API server or manifests.
+// Secrets reads Secrets from the API server or manifests.
 type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
-// pullSecrets returns the credentials of the pod's imagePullSecrets. Secrets that cannot be had, or
-// hold none, are told of and left out.
+// pullSecrets returns the credentials of the pod's imagePullSecrets. Missing and invalid secrets
+// are reported and skipped.
 func (p *Puller) pullSecrets(ctx context.Context, r request) keyring {
 	ring := keyring{}
 	var names []string
@@ -54,7 +54,7 @@ func (p *Puller) pullSecret(ctx context.Context, namespace, name string) (*v1.Se
 	return p.secrets.Secret(ctx, namespace, name)
 }
 
-// authsOfSecret reads a secret of one of the two types that hold a docker config.
+// authsOfSecret reads a secret of one of the two docker config types.
 func authsOfSecret(s *v1.Secret) (map[string]auth, error) {
 	key, parse := v1.DockerConfigJsonKey, parseDockerConfigJSON
 	switch s.Type {

@@ -8,18 +8,17 @@ import (
 	"berth/internal/config"
 )
 
-// Verification says when a pod must prove that it may use an image that is present.
+// Verification determines when a pod must prove access to a present image.
 type Verification struct {
 	// Policy is KubeletConfiguration's imagePullCredentialsVerificationPolicy; "" is
 	// NeverVerifyPreloadedImages.
 	Policy config.ImagePullCredentialsVerificationPolicy
 	// Allowed is KubeletConfiguration's preloadedImagesVerificationAllowlist: names without tag and
-	// digest, or beginnings of such that end in "/*".
+	// digest, or prefixes of such that end in "/*".
 	Allowed []string
 }
 
-// exempt reports whether the policy lets every pod use an image that nobody is known to have
-// pulled.
+// exempt reports whether the policy allows every pod to use an image without pull record.
 func (v Verification) exempt(repository string) bool {
 	switch v.Policy {
 	case config.NeverVerify, config.NeverVerifyPreloadedImages, "":
@@ -36,9 +35,8 @@ func (v Verification) exempt(repository string) bool {
 }
 
 // match reports whether the pod's secrets give access to an image that was pulled like this: one
-// holds a credential that it was pulled with, or is the very object of which the credential was. It
-// also returns those that hold such a credential; nobody has asked a registry for what the others
-// hold.
+// contains a recorded credential, or is the recorded secret object. It also returns those with a
+// recorded credential; the other secrets' contents were not verified with a registry.
 func (w pulledWith) match(secrets []credential) (ok bool, proven []pullSecret) {
 	for _, c := range secrets {
 		s := *c.secret
@@ -54,7 +52,7 @@ func (w pulledWith) match(secrets []credential) (ok bool, proven []pullSecret) {
 	return ok, proven
 }
 
-// mayUse reports whether the pod may use the present image ref without its being pulled again.
+// mayUse reports whether the pod may use the present image ref without another pull.
 func (p *Puller) mayUse(ctx context.Context, r request, ref string, secrets func() []credential) bool {
 	if p.records == nil || p.verify.Policy == config.NeverVerify {
 		return true

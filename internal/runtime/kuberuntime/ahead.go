@@ -12,20 +12,19 @@ import (
 	"berth/internal/runtime/images"
 )
 
-// imageFetcher makes the images of containers present.
+// imageFetcher pulls the images of containers.
 type imageFetcher struct{ puller *images.Puller }
 
-// forget drops what is known of the pulls for a pod.
+// forget drops the pull state of a pod.
 func (f imageFetcher) forget(uid pod.UID) { f.puller.Forget(uid) }
 
-// pulled are the images that a container needs.
 type pulled struct {
 	image   images.Result
-	volumes map[string]*runtimeapi.ImageSpec // by the names of the volumes that they are (KEP-4639)
+	volumes map[string]*runtimeapi.ImageSpec // by volume name (KEP-4639)
 }
 
-// pull makes the container's images present for the runtime handler: its own, and those that it
-// mounts as volumes, under the same rules.
+// pull ensures that the container's image and its image volumes are present for the runtime
+// handler, under the same pull policy rules.
 func (f imageFetcher) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, handler string) (pulled, error) {
 	out := pulled{volumes: map[string]*runtimeapi.ImageSpec{}}
 	var err error
@@ -37,7 +36,7 @@ func (f imageFetcher) pull(ctx context.Context, p *v1.Pod, c *v1.Container, sand
 		if v.Image == nil || !mountsVolume(c, v.Name) {
 			continue
 		}
-		// What is wrong with the image is said of the container that waits for it.
+		// Pull errors are reported on the container that waits for the image.
 		wanted := &v1.Container{Name: c.Name, Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy}
 		got, err := f.puller.Ensure(ctx, p, wanted, sandbox, handler)
 		if err != nil {
@@ -57,8 +56,8 @@ func mountsVolume(c *v1.Container, name string) bool {
 	return false
 }
 
-// computeAhead returns the containers that come after what the plan starts and what runs: those
-// that wait for init containers.
+// computeAhead returns the containers that start after those that run or that the plan starts:
+// those that wait for init containers.
 func computeAhead(p *v1.Pod, s *pod.Status, a *podActions) []images.Ahead {
 	inits := p.Spec.InitContainers
 	if len(inits) == 0 || p.DeletionTimestamp != nil || a.KillPod && !a.CreateSandbox || len(a.RestartAll) > 0 {
@@ -99,9 +98,8 @@ func (a *podActions) starts(name string) bool {
 	return slices.ContainsFunc(a.Start, func(s startAction) bool { return s.Name == name })
 }
 
-// imagesOf returns the container, and for each image that it mounts as a volume a container of the
-// same name with that image: what is wrong with the image is said of the container that waits for
-// it.
+// imagesOf returns the container, and for each image volume that it mounts a container of the same
+// name with that image: pull errors are reported on the container that waits for the image.
 func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 	all := []*v1.Container{c}
 	for i := range p.Spec.Volumes {
@@ -112,7 +110,7 @@ func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 	return all
 }
 
-// lookAhead has the images fetched of the containers whose turn is to come.
+// lookAhead prefetches the images of containers that start later.
 func (f imageFetcher) lookAhead(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	if ahead := computeAhead(req.Pod, req.Observed, a); len(ahead) > 0 {
 		f.puller.LookAhead(req.Pod, ahead, sandbox, handler)

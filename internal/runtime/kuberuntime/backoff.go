@@ -12,20 +12,20 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// restartDelayAnnotation is on containers that were restarted: how long their next restart is held
-// back. By it a later agent goes on with the back-off where this one was.
+// restartDelayAnnotation is set on restarted containers: the delay before their next restart. A
+// restarted agent continues the back-off from it.
 const restartDelayAnnotation = "berth.dev/restart-delay"
 
-// backOffs holds the starts of containers back that end again and again.
+// backOffs delays the restarts of containers in a crash loop.
 type backOffs struct {
 	events Recorder
 	crash  *lifecycle.CrashLoop
 	node   lifecycle.BackOff
 	failed failedCreations
-	began  time.Time // when the agent did
+	began  time.Time // start of the agent
 
 	mu    sync.Mutex
-	texts map[pod.UID]string // guarded by mu; the back-off annotations that were checked
+	texts map[pod.UID]string // guarded by mu; the back-off annotations that were validated
 }
 
 func newBackOffs(events Recorder, longest time.Duration) *backOffs {
@@ -34,14 +34,15 @@ func newBackOffs(events Recorder, longest time.Duration) *backOffs {
 	}
 }
 
-// of returns the back-off of the pod's containers. A bad annotation gets its event from check.
+// of returns the back-off of the pod's containers. check records the event for an invalid
+// annotation.
 func (b *backOffs) of(p *v1.Pod) lifecycle.BackOff {
 	law, _ := lifecycle.PodBackOff(p, b.node)
 	return law
 }
 
-// check records an event, once, about a pod's back-off that cannot be understood, and that the
-// node's is used.
+// check records an event, once, if a pod's back-off annotation is invalid and the node's back-off
+// is used.
 func (b *backOffs) check(p *v1.Pod) {
 	text := p.Annotations[lifecycle.BackOffAnnotation]
 	b.mu.Lock()
@@ -60,12 +61,12 @@ func (b *backOffs) check(p *v1.Pod) {
 	}
 }
 
-// removed remembers the crash of a container that is removed and will run anew.
+// removed records the crash of a container that is removed and will be restarted.
 func (b *backOffs) removed(p *v1.Pod, cs *pod.ContainerStatus) {
 	b.crash.Removed(lifecycle.CrashKey(p, findSpec(p, cs.Name)), cs.FinishedAt, time.Now())
 }
 
-// forget drops what is known of a pod that is removed.
+// forget drops the state of a removed pod.
 func (b *backOffs) forget(uid pod.UID) {
 	b.crash.Forget(uid)
 	b.crash.GC(time.Now())
@@ -75,7 +76,7 @@ func (b *backOffs) forget(uid pod.UID) {
 	delete(b.texts, uid)
 }
 
-// holds returns the back-offs of the pod's containers that last.
+// holds returns the active back-offs of the pod's containers.
 func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lifecycle.Hold {
 	law := b.of(p)
 	out := map[string]lifecycle.Hold{}
@@ -96,23 +97,22 @@ func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lif
 	return out
 }
 
-// restartDelay returns how long the next restart of an incarnation is held back, by what an earlier
-// agent noted on it; a kubelet notes nothing. There it goes by the restarts, as if all had been for
-// crashes.
-// Differs from the kubelet, which begins anew when it is started again.
+// restartDelay returns the back-off before the next restart of an incarnation, from the annotation
+// of an earlier agent. A container that a kubelet created has none: its delay follows from the
+// restart count, as if each restart was for a crash. Differs from the kubelet, which resets the
+// back-off when it restarts.
 func (b *backOffs) restartDelay(cs *pod.ContainerStatus, law lifecycle.BackOff) time.Duration {
 	if text := cs.Annotations[restartDelayAnnotation]; text != "" {
-		d, _ := time.ParseDuration(text) // 0 if somebody else wrote it
+		d, _ := time.ParseDuration(text) // 0 if another program wrote it
 		return d
 	}
 	if !cs.CreatedAt.Before(b.began) {
-		return 0 // it is this agent's
+		return 0 // created by this agent
 	}
 	return law.AfterRestarts(cs.Attempt)
 }
 
-// annotate notes on a container that is about to be created how long its next restart will be held
-// back.
+// annotate sets the back-off before the next restart on a container that is about to be created.
 func (b *backOffs) annotate(cfg *runtimeapi.ContainerConfig, p *v1.Pod, c *v1.Container, s *pod.Status) {
 	if d := b.crash.After(lifecycle.CrashKey(p, c), b.of(p), lastEnd(s, c.Name), time.Now()); d > 0 {
 		if cfg.Annotations == nil {
@@ -122,14 +122,14 @@ func (b *backOffs) annotate(cfg *runtimeapi.ContainerConfig, p *v1.Pod, c *v1.Co
 	}
 }
 
-// restarted lets the container's back-off grow, if what was created is a restart.
+// restarted increases the container's back-off if the created container is a restart.
 func (b *backOffs) restarted(p *v1.Pod, c *v1.Container, s *pod.Status) {
 	b.crash.Next(lifecycle.CrashKey(p, c), b.of(p), lastEnd(s, c.Name), time.Now())
 }
 
-// lastEnd returns when the newest incarnation of a container that has ended did so, or zero. One
-// that was created and never started failed at its creation: it must back off like one that
-// crashed.
+// lastEnd returns when the newest terminated incarnation of a container exited, or zero. For a
+// container that was created and never started it is the creation time: it must back off like one
+// that crashed.
 func lastEnd(s *pod.Status, name string) time.Time {
 	for i := range s.Containers {
 		switch cs := &s.Containers[i]; {
@@ -143,8 +143,7 @@ func lastEnd(s *pod.Status, name string) time.Time {
 	return time.Time{}
 }
 
-// waitFor puts the starts that are held back into the result, and records an event about each that
-// is for a crash.
+// waitFor adds the delayed starts to the result, and records an event for each crash-loop back-off.
 func (b *backOffs) waitFor(p *v1.Pod, waits []waitAction, res *Result) {
 	for _, w := range waits {
 		if w.Failed != nil {

@@ -11,7 +11,7 @@ import (
 	"berth/internal/record/journal"
 )
 
-// computeRemains picks everything of a pod that has ended, but for what ran when it was seen last.
+// computeRemains selects everything of a terminated pod except what was running when last observed.
 func computeRemains(s *pod.Status) garbage {
 	var g garbage
 	runs := map[pod.SandboxID]bool{}
@@ -31,9 +31,9 @@ func computeRemains(s *pod.Status) garbage {
 	return g
 }
 
-// computeSpare picks of a pod that goes on what was there before something newer: every incarnation
-// that has ended of which there is a newer one, though its end is then the last state of the
-// container no more, and dead sandboxes that have no other containers.
+// computeSpare selects what a running pod does not need: every terminated incarnation that has a
+// newer one, although the container loses its last state, and dead sandboxes without other
+// containers.
 func computeSpare(s *pod.Status) garbage {
 	var g garbage
 	newer := map[string]bool{}
@@ -55,7 +55,7 @@ func computeSpare(s *pod.Status) garbage {
 	return g
 }
 
-// removeDead is what Runtime.RemoveDead says.
+// removeDead implements Runtime.RemoveDead.
 func (c *collector) removeDead(ctx context.Context) error {
 	if c.pods == nil {
 		return nil
@@ -79,8 +79,8 @@ func (c *collector) removeDead(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeDeadOf removes what is dead of one pod, and says so in its journal. A sandbox goes after
-// its containers.
+// removeDeadOf removes dead containers and sandboxes of one pod, and records it in the pod's
+// journal. A sandbox is removed after its containers.
 func (c *collector) removeDeadOf(ctx context.Context, s *pod.Status) error {
 	g := computeSpare(s)
 	if c.hasEnded(s.UID) {

@@ -13,34 +13,36 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// No pod can refuse to end. These are the ways in which a runtime fails to end what runs, again and
-// again, and what ends it then. "Forced" is by the means of force, one after the other.
+// A pod cannot prevent its termination. These are the ways in which a runtime repeatedly fails to
+// stop a container, and how the agent handles them. "Forced" means each kill method in turn.
 //
-//   - StopContainer fails as the image's stop signal is none: SIGTERM by the task service, the rest of
-//     the grace period, then forced. Without such a service it is forced at once.
-//   - StopContainer fails for another reason: it is asked again until the grace period is over; forced.
-//   - StopContainer does not answer: forced, patience after the end of the grace period.
+//   - StopContainer fails because the image's stop signal is invalid: SIGTERM by the task service,
+//     the rest of the grace period, then forced. Without such a service it is forced at once.
+//   - StopContainer fails for another reason: retried until the end of the grace period, then
+//     forced.
+//   - StopContainer does not return: forced, patience after the end of the grace period.
 //   - A container is in unknown state, as when its shim is dead: like any other, with minGrace.
-//   - StopContainer succeeds, but something runs on, as of a container that the runtime has forgotten
-//     (NotFound), or outside of its process namespace: KillPod kills what is left in the pod's cgroup.
-//   - StopPodSandbox fails: the pod's network cannot be taken down (CNI DEL), or its namespace is gone.
-//     KillPod kills what is left in the pod's cgroup. The pod has ended, its sandbox has not gone.
-//   - The runtime is down: tried again when it is back. An agent that is to leave nothing behind kills
-//     by the cgroup.
-//   - A process in state D waits for a device or a file server: nothing ends it before that has
-//     answered. The error names it, by number and command, at each try.
+//   - StopContainer succeeds, but a process is still running, as of a container that the runtime
+//     lost (NotFound), or outside of its PID namespace: KillPod kills what remains in the pod's
+//     cgroup.
+//   - StopPodSandbox fails: CNI DEL fails, or the pod's network namespace does not exist any more.
+//     KillPod kills what remains in the pod's cgroup. The pod is terminated, its sandbox remains.
+//   - The runtime is unavailable: retried when it recovers. An agent that stops all pods kills by
+//     cgroup.
+//   - A process in state D waits for a device or a file server and cannot be killed until that
+//     responds. The error of each try names its PID and command.
 const (
-	// askAgain is how long after a StopContainer that failed the runtime is asked again.
+	// askAgain is the delay before a failed StopContainer is retried.
 	askAgain = 5 * time.Second
-	// patience is how long after the grace period the runtime has to answer that a container has
-	// ended.
+	// patience is how long after the grace period the runtime may take to report the container's
+	// exit.
 	patience = 10 * time.Second
-	// forceLimit is how long each means of force has.
+	// forceLimit is the timeout of each kill method.
 	forceLimit = 10 * time.Second
 )
 
-// end lets a container end within grace, and forces it when the runtime cannot. It returns when
-// nothing of the container runs; the error says why something does.
+// end stops a container within grace, and force-kills it if the runtime cannot. It returns when no
+// process of the container is running; the error is the reason why one still is.
 func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) error {
 	deadline := time.Now().Add(grace)
 	for noted := ""; ; {
@@ -67,16 +69,15 @@ func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) erro
 	}
 }
 
-// askToStop is StopContainer with a bound on the time that the runtime takes besides the grace
-// period.
+// askToStop calls StopContainer with a timeout of the grace period plus patience.
 func (k *killer) askToStop(ctx context.Context, s *stopping, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+patience)
 	defer cancel()
 	return k.cri.StopContainer(ctx, s.container.ID, grace)
 }
 
-// terminate sends SIGTERM to a container whose own stop signal is none, and waits for its end, at
-// most until the deadline. What comes of it does not matter: what still runs is forced.
+// terminate sends SIGTERM to a container with an invalid stop signal, and waits for its exit until
+// the deadline. Its result is ignored: what is still running is forced.
 func (k *killer) terminate(ctx context.Context, s *stopping, deadline time.Time, why error) {
 	if s.pod != nil {
 		k.events.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
@@ -91,7 +92,7 @@ func (k *killer) terminate(ctx context.Context, s *stopping, deadline time.Time,
 	}
 }
 
-// force ends a container whose grace period is over, by each means until one has.
+// force kills a container after its grace period, by each method until one succeeds.
 func (k *killer) force(ctx context.Context, s *stopping, why error) error {
 	id := s.container.ID
 	errs := []error{why}
@@ -127,8 +128,7 @@ func (k *killer) force(ctx context.Context, s *stopping, why error) error {
 	return errors.Join(errs...)
 }
 
-// forceBy kills a container and waits until the runtime shows that it has ended, for forceLimit at
-// most.
+// forceBy kills a container and waits until the runtime reports its exit, at most forceLimit.
 func (k *killer) forceBy(ctx context.Context, id pod.ContainerID, kill func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, forceLimit)
 	defer cancel()

@@ -9,28 +9,27 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Objects are the API server's objects that sandboxes and the environment of containers are made
-// from.
+// Objects reads the API objects that sandboxes and container environments are made from.
 type Objects interface {
-	// ConfigMap returns the newest copy, which is not changed; what does not exist is a NotFound
-	// error of the API.
+	// ConfigMap returns the newest copy, which must not be modified, or a NotFound error of the
+	// API.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	// Secret is like ConfigMap.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-	// Services returns the services that the pod's environment names, or those of more namespaces.
+	// Services returns the services for the pod's environment variables, or those of more
+	// namespaces.
 	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
-	// RuntimeHandler returns the handler of the RuntimeClass that the pod names.
+	// RuntimeHandler returns the handler of the pod's RuntimeClass.
 	RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error)
 }
 
-// environments reads what the variables of containers refer to.
 type environments struct {
 	objects     Objects
 	allocatable func() v1.ResourceList
 }
 
-// read reads what the container's variables refer to. What does not exist is left out: whether it
-// may be missing is decided where it is used.
+// read reads what the container's variables refer to. Missing objects are left out: whether a
+// reference is optional is decided where it is used.
 func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Environment, error) {
 	e := crispec.Environment{
 		ConfigMaps: map[string]*v1.ConfigMap{}, Secrets: map[string]*v1.Secret{}, Allocatable: r.allocatable(),
@@ -70,8 +69,8 @@ func (r *environments) read(ctx context.Context, p *v1.Pod, c *v1.Container) (cr
 	return e, nil
 }
 
-// readOnce adds the object to those that are known, unless it is there: a container gets all its
-// variables from one state of it. An object that does not exist is known as nil.
+// readOnce adds the object to known unless it was read already: a container gets all its variables
+// from one version of it. An object that does not exist is stored as nil.
 func readOnce[T any](
 	ctx context.Context, namespace, name string, known map[string]*T, get func(ctx context.Context, namespace, name string) (*T, error),
 ) error {

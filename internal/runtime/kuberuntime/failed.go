@@ -14,27 +14,25 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// createBackOff is the shortest time between two tries of a call that is to make a sandbox or a
-// container, or to find its image. The worker tries a pass that failed no sooner.
+// createBackOff is the shortest time between two tries to create a sandbox or container, or to
+// resolve its image. The worker retries a failed pass no sooner.
 const createBackOff = 10 * time.Second
 
-// failedCreations hold such calls back after one has failed: an event that wakes the pod's worker
-// meanwhile is no reason for another try. A pod that has changed is tried at once. It is safe for
-// concurrent use.
+// failedCreations delays such calls after a failure: an event that wakes the pod's worker does not
+// cause a retry. A changed pod is retried at once. It is safe for concurrent use.
 type failedCreations struct {
 	mu   sync.Mutex
 	pods map[pod.UID]map[string]failedCreation // guarded by mu; by container, "" is the sandbox
 }
 
-// failedCreation is the last failure of a pod's sandbox or container.
 type failedCreation struct {
 	creationFailure
 	pod *v1.Pod
 }
 
-// creationFailure is what a pass has instead of another try.
+// creationFailure takes the place of a retry in a pass.
 type creationFailure struct {
-	Until time.Time            // when the back-off ends
+	Until time.Time            // when the back-off expires
 	Err   error                // of a sandbox
 	Start lifecycle.StartError // of a container
 }
@@ -43,22 +41,22 @@ func (c *creationFailure) String() string {
 	return fmt.Sprintf("not before %s, as the last try has failed", c.Until.Format(time.TimeOnly))
 }
 
-// sandbox holds back the pod's sandbox, which could not be made.
+// sandbox delays the next creation of the pod's sandbox after a failure.
 func (f *failedCreations) sandbox(p *v1.Pod, failed error) {
 	if isHeld(failed) {
 		f.add(p, "", creationFailure{Err: failed})
 	}
 }
 
-// container holds back a container that could not be created.
+// container delays the next creation of a container after a failure.
 func (f *failedCreations) container(p *v1.Pod, name string, failed error, e lifecycle.StartError) {
 	if isHeld(failed) {
 		f.add(p, name, creationFailure{Start: e})
 	}
 }
 
-// isHeld reports whether the runtime has refused a call. One that it did not answer is made again
-// when the runtime does.
+// isHeld reports whether the runtime rejected the call. A call that was not answered is retried
+// when the runtime is available.
 func isHeld(err error) bool {
 	return !errors.Is(err, cri.ErrUnavailable) && !errors.Is(err, cri.ErrTimeout)
 }
@@ -76,7 +74,7 @@ func (f *failedCreations) add(p *v1.Pod, name string, c creationFailure) {
 	f.pods[p.UID][name] = failedCreation{c, p}
 }
 
-// of returns the failures of the pod whose back-off lasts, by container, "" for the sandbox.
+// of returns the pod's failures with an active back-off, by container, "" for the sandbox.
 func (f *failedCreations) of(p *v1.Pod, now time.Time) map[string]creationFailure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +92,7 @@ func (f *failedCreations) of(p *v1.Pod, now time.Time) map[string]creationFailur
 	return out
 }
 
-// isChanged reports whether the pod differs in what its sandbox and containers are made from.
+// isChanged reports whether the spec, labels or annotations of the pod differ.
 func isChanged(old, now *v1.Pod) bool {
 	return old != now && !(equality.Semantic.DeepEqual(old.Spec, now.Spec) && equality.Semantic.DeepEqual(old.Labels, now.Labels) &&
 		equality.Semantic.DeepEqual(old.Annotations, now.Annotations))

@@ -10,32 +10,32 @@ import (
 	"berth/internal/record/journal"
 )
 
-// GarbageLimits say how many containers that have ended stay for inspection. The newest ended
-// incarnation of each container is always there as long as its pod is there: it is the container's
-// last state, and holds its restart count.
+// GarbageLimits limits how many terminated containers are retained for inspection. The newest
+// terminated incarnation of each container is retained as long as its pod exists: it is the
+// container's last state and holds its restart count.
 type GarbageLimits struct {
-	// MinAge is how long ago a container must have ended to be removed
+	// MinAge is how long ago a container must have exited to be removed
 	// (--minimum-container-ttl-duration).
 	MinAge time.Duration
-	// MaxPerContainer is the number of ended incarnations that stay of one container
+	// MaxPerContainer is the number of terminated incarnations retained per container
 	// (--maximum-dead-containers-per-container); less than 1 means 1.
 	MaxPerContainer int
-	// MaxTotal is the number of ended containers on the node above which the oldest go
-	// (--maximum-dead-containers); less than 1 means no limit.
+	// MaxTotal is the number of terminated containers on the node above which the oldest are
+	// removed (--maximum-dead-containers); less than 1 means no limit.
 	MaxTotal int
 }
 
-// garbage is what nothing needs any more of one pod.
+// garbage is what can be removed of one pod.
 type garbage struct {
 	Containers []*pod.ContainerStatus
 	Sandboxes  []pod.SandboxID
-	// Next is when a container that is too young will be garbage; zero when there is none.
+	// Next is when a container that is too young becomes garbage; zero if there is none.
 	Next time.Time
 }
 
-// computeGarbage picks of one pod the ended incarnations beyond those that stay, containers that
-// were created and never started, of which there is a newer one, and dead sandboxes other than the
-// newest that have no container.
+// computeGarbage selects of one pod the terminated incarnations above the limit, superseded
+// containers that were never started, and dead sandboxes other than the newest that have no
+// container.
 func computeGarbage(s *pod.Status, l GarbageLimits, now time.Time) garbage {
 	var g garbage
 	newest, ended := map[string]bool{}, map[string]int{}
@@ -72,14 +72,13 @@ func computeGarbage(s *pod.Status, l GarbageLimits, now time.Time) garbage {
 	return g
 }
 
-// deadContainer is an ended container of some pod.
 type deadContainer struct {
 	pod       *pod.Status
 	container *pod.ContainerStatus
 }
 
-// computeNodeGarbage picks the oldest ended containers of all pods above the node's limit, as far
-// as they are no last states.
+// computeNodeGarbage selects the oldest terminated containers of all pods above the node's limit,
+// except last states.
 func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []deadContainer {
 	if l.MaxTotal < 1 {
 		return nil
@@ -106,15 +105,14 @@ func computeNodeGarbage(pods []*pod.Status, l GarbageLimits, now time.Time) []de
 	return spare[:min(len(spare), max(total-l.MaxTotal, 0))]
 }
 
-// isYoung reports whether the container ended less than minAge ago. An end in the future was
-// written before the host's clock was set back: it says no age, and nothing waits until it is as
-// late again.
+// isYoung reports whether the container exited less than minAge ago. An exit time in the future
+// precedes a backward change of the host's clock: it yields no age and delays nothing.
 func isYoung(cs *pod.ContainerStatus, minAge time.Duration, now time.Time) bool {
 	age := now.Sub(endOf(cs))
 	return age >= 0 && age < minAge
 }
 
-// endOf returns when a container ended; of one that never ran, when it was created.
+// endOf returns when a container exited, or its creation time if it never ran.
 func endOf(cs *pod.ContainerStatus) time.Time {
 	if cs.FinishedAt.IsZero() {
 		return cs.CreatedAt
@@ -122,18 +120,18 @@ func endOf(cs *pod.ContainerStatus) time.Time {
 	return cs.FinishedAt
 }
 
-// garbageRetry spaces the tries to remove what could not be removed.
+// garbageRetry is the delay before a failed removal is retried.
 const garbageRetry = time.Minute
 
-// collector removes containers and sandboxes that nothing needs any more.
+// collector removes unused containers and sandboxes.
 type collector struct {
 	limits   GarbageLimits
-	pods     func() []*pod.Status // nil: nothing is known of other pods
+	pods     func() []*pod.Status // nil: other pods are unknown
 	hasEnded func(uid pod.UID) bool
 	remover  *remover
 	event    func(eventtype, reason, message string)
 	journal  *journal.Journal
-	failed   bool // the last removeDead left something; its caller's
+	failed   bool // the last removeDead failed; used by its caller only
 }
 
 func newCollector(cfg Config, r *Runtime) *collector {
@@ -149,7 +147,7 @@ func newCollector(cfg Config, r *Runtime) *collector {
 	return c
 }
 
-// collect removes what the pod, and by the node's limit other pods, do not need any more.
+// collect removes what the pod, and by the node's limit other pods, do not need.
 func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Result) error {
 	now := time.Now()
 	g := computeGarbage(observed, c.limits, now)
@@ -170,8 +168,7 @@ func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Resu
 	if c.pods == nil || c.limits.MaxTotal < 1 {
 		return nil
 	}
-	// Others' containers as they were last seen: one that is gone by now is removed once more,
-	// which does nothing.
+	// Other pods' containers as last observed: removing one that does not exist is a no-op.
 	for _, d := range computeNodeGarbage(c.nodeWith(observed, gone), c.limits, now) {
 		if err := c.remover.removeContainer(ctx, d.pod, d.container, WithLogs); err != nil {
 			return err
@@ -180,8 +177,8 @@ func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Resu
 	return nil
 }
 
-// nodeWith returns all pods as last seen, this one as observed and without the containers that are
-// gone.
+// nodeWith returns all pods as last observed, this one as observed and without the removed
+// containers.
 func (c *collector) nodeWith(observed *pod.Status, gone map[pod.ContainerID]bool) []*pod.Status {
 	mine := *observed
 	mine.Containers = slices.DeleteFunc(slices.Clone(observed.Containers), func(cs pod.ContainerStatus) bool { return gone[cs.ID] })

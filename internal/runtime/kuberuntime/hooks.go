@@ -14,17 +14,17 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// hookWatch is how often a container is inspected while a hook runs that would not notice its end:
-// CRI has no call that waits for one.
+// hookWatch is the interval at which a container is inspected while a hook runs that would not
+// notice its exit: CRI has no call that waits for it.
 const hookWatch = time.Second
 
-// Why a hook is ended before its time.
+// Causes of a hook's cancellation.
 var (
 	errContainerEnded = errors.New("the container has ended")
 	errAgentLeaves    = errors.New("the agent leaves")
 )
 
-// hookRunner runs lifecycle hooks. PreStop hooks run beside passes.
+// hookRunner runs lifecycle hooks. PreStop hooks outlive passes.
 type hookRunner struct {
 	reporter
 	actions *action.Actions // nil: every hook fails
@@ -34,7 +34,7 @@ type hookRunner struct {
 
 	mu       sync.Mutex
 	preStops map[pod.ContainerID]*hookRun // guarded by mu
-	leaving  bool                         // guarded by mu; run ended: no hook begins any more
+	leaving  bool                         // guarded by mu; the agent is stopping: no hook starts
 
 	running sync.WaitGroup // preStop hooks
 }
@@ -46,16 +46,15 @@ func newHookRunner(cfg Config, files podFiles) *hookRunner {
 	}
 }
 
-// hookRun is the run of the preStop hook of one incarnation of a container. It belongs to no pass:
-// a pass that ends early, for the grace period became shorter, leaves it running, and the next one
+// hookRun is the run of the preStop hook of one container incarnation. It belongs to no pass: it
+// continues when a pass is cancelled because the grace period became shorter, and the next pass
 // waits for it.
 type hookRun struct {
-	end   context.CancelCauseFunc // ends it early
-	ended chan struct{}           // closed when it has ended
+	end   context.CancelCauseFunc // cancels it
+	ended chan struct{}           // closed when the hook has completed
 }
 
-// run keeps what runs beside passes, the preStop hooks, until ctx is done; they have ended when it
-// returns.
+// run runs preStop hooks until ctx is done, and returns when all have terminated.
 func (r *hookRunner) run(ctx context.Context) error {
 	<-ctx.Done()
 	r.mu.Lock()
@@ -68,11 +67,11 @@ func (r *hookRunner) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// preStop lets the container's preStop hook run, and waits for its end or the deadline, or for that
-// of ctx, which is the error. A hook that is not over at the deadline goes on while its container
-// is stopped. It runs at most once in the life of a container: also when its end is asked for
-// again, with a shorter grace period, by the next try of a pass that failed, or by another agent.
-// An agent that leaves takes a running hook with it.
+// preStop runs the container's preStop hook, and waits for its completion, the deadline, or ctx,
+// whose error it returns. A hook that exceeds the deadline continues while its container is
+// stopped. It runs at most once per container: also if termination is requested again with a
+// shorter grace period, by a retried pass, or by a restarted agent. An agent that stops cancels a
+// running hook.
 func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Time) error {
 	h, c, err := preStopOf(s.pod, s.container)
 	if err != nil {
@@ -97,8 +96,8 @@ func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Tim
 	return nil
 }
 
-// endPreStop ends the preStop hook of a container that has ended, if one still runs, and waits for
-// it.
+// endPreStop cancels the preStop hook of a container that has exited, if it is still running, and
+// waits for it.
 func (r *hookRunner) endPreStop(id pod.ContainerID) {
 	r.mu.Lock()
 	run := r.preStops[id]
@@ -109,15 +108,15 @@ func (r *hookRunner) endPreStop(id pod.ContainerID) {
 	}
 }
 
-// forget drops the run of a container that is removed.
+// forget drops the run of a removed container.
 func (r *hookRunner) forget(id pod.ContainerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.preStops, id)
 }
 
-// beginPreStop returns the run of the hook, which it begins unless it runs or ran already; nil when
-// an earlier agent began it, or this one leaves.
+// beginPreStop returns the run of the hook, and starts it unless it was started already; nil if an
+// earlier agent started it, or this one is stopping.
 func (r *hookRunner) beginPreStop(s *stopping, h *v1.LifecycleHandler, c *v1.Container) *hookRun {
 	id := s.container.ID
 	r.mu.Lock()
@@ -126,7 +125,7 @@ func (r *hookRunner) beginPreStop(s *stopping, h *v1.LifecycleHandler, c *v1.Con
 	if known {
 		return run
 	}
-	// Nobody else asks for the same container meanwhile: passes of one pod do not overlap.
+	// No race with another caller for the same container: passes of one pod do not overlap.
 	first, err := r.files.notePreStop(s.uid, s.container)
 	if err != nil {
 		r.log.Warn("preStop hook not noted: another agent would run it again", "container", c.Name, "error", err)
@@ -178,8 +177,8 @@ func (r *hookRunner) runPreStop(ctx context.Context, s *stopping, h *v1.Lifecycl
 	}
 }
 
-// preStopOf returns the preStop hook of a container and the spec that it refers to. Of a container
-// without a pod's spec, both are what the container was made with.
+// preStopOf returns the container's preStop hook and the spec that it refers to. Without a pod
+// spec, both are read from the container.
 func preStopOf(p *v1.Pod, cs *pod.ContainerStatus) (*v1.LifecycleHandler, *v1.Container, error) {
 	if p != nil {
 		if c := findSpec(p, cs.Name); c != nil {
@@ -197,7 +196,7 @@ func preStopOf(p *v1.Pod, cs *pod.ContainerStatus) (*v1.LifecycleHandler, *v1.Co
 	return h, &v1.Container{Name: cs.Name, Ports: ports}, err
 }
 
-// runHook runs a handler until it ends, ctx does, or the container does.
+// runHook runs a handler until it completes, ctx is done, or the container exits.
 func (r *hookRunner) runHook(ctx context.Context, p *v1.Pod, sandbox pod.SandboxID, t action.Target, h *v1.LifecycleHandler) error {
 	if r.actions == nil {
 		return errors.New("lifecycle hooks are not carried out here")
@@ -211,7 +210,7 @@ func (r *hookRunner) runHook(ctx context.Context, p *v1.Pod, sandbox pod.Sandbox
 			t.PodIP = ips[0]
 		}
 	}
-	if h.Exec == nil { // a command ends with its container
+	if h.Exec == nil { // an exec terminates with its container
 		watched, end := context.WithCancelCause(ctx)
 		var watch sync.WaitGroup
 		watch.Go(func() {
@@ -235,19 +234,19 @@ func (r *hookRunner) runHook(ctx context.Context, p *v1.Pod, sandbox pod.Sandbox
 	return nil
 }
 
-// addressesOf returns the addresses under which the containers of a sandbox are reached.
+// addressesOf returns the addresses of a sandbox's containers.
 func (r *hookRunner) addressesOf(ctx context.Context, id pod.SandboxID) ([]string, error) {
 	ips, err := sandboxIPs(ctx, r.cri, id)
 	if err != nil {
 		return nil, fmt.Errorf("address of the pod: %w", err)
 	}
 	if len(ips) == 0 {
-		return r.hostIPs(), nil // none of its own: it is in the host's network
+		return r.hostIPs(), nil // a sandbox without an address is in the host network
 	}
 	return ips, nil
 }
 
-// awaitEnd returns true when the container has ended, and false when ctx is done first.
+// awaitEnd returns true when the container has exited, and false if ctx is done first.
 func awaitEnd(ctx context.Context, client *cri.Client, id pod.ContainerID) bool {
 	tick := time.NewTicker(hookWatch)
 	defer tick.Stop()
@@ -257,7 +256,7 @@ func awaitEnd(ctx context.Context, client *cri.Client, id pod.ContainerID) bool 
 			return false
 		case <-tick.C:
 		}
-		// An error is no answer: the hook goes on within its grace period.
+		// Errors are ignored: the hook continues within its grace period.
 		if state, err := client.ContainerState(ctx, id); err == nil && state == pod.StateExited {
 			return true
 		}

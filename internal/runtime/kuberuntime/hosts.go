@@ -14,7 +14,6 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// nodeHosts is the node's own list of hosts.
 const nodeHosts = "/etc/hosts"
 
 // hostsFiles writes the managed /etc/hosts of pods.
@@ -24,8 +23,7 @@ type hostsFiles struct {
 	domain  string // of the cluster
 }
 
-// write writes the pod's managed /etc/hosts and returns its path, or "" for a pod without an
-// address.
+// write writes the pod's managed /etc/hosts and returns its path, or "" if the pod has no address.
 func (h *hostsFiles) write(p *v1.Pod, ips []string) (string, error) {
 	var content []byte
 	switch {
@@ -48,9 +46,9 @@ func (h *hostsFiles) write(p *v1.Pod, ips []string) (string, error) {
 	return path, nil
 }
 
-// ensureContent writes the file in its place, which is mounted into containers already: another
-// file of the name would not be seen by them. What is as it should be is not touched, so that
-// nobody finds it empty. Containers may have written to it, as much as they liked.
+// ensureContent rewrites the file in place: containers have it mounted and would not see a
+// replacement. Unchanged content is not rewritten, so that no reader finds the file empty.
+// Containers may have written to it, without a size limit.
 func ensureContent(files safepath.Root, path string, content []byte) (err error) {
 	f, err := files.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -60,7 +58,7 @@ func ensureContent(files safepath.Root, path string, content []byte) (err error)
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
 		return errors.Join(err, fmt.Errorf("%s is not a regular file: remove it", path))
 	}
-	// Containers run as any user: the mode must hold whatever the umask.
+	// Containers run as any user: the mode must not depend on the umask.
 	if err := f.Chmod(0o644); err != nil {
 		return err
 	}

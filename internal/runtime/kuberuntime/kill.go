@@ -14,10 +14,10 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// minGrace is the least time that a container is given between the stop signal and the kill.
+// minGrace is the minimum time between a container's stop signal and its kill.
 const minGrace = 2 * time.Second
 
-// killReason is why a container is killed, as far as its grace period depends on it.
+// killReason is the reason of a kill, as far as the grace period depends on it.
 type killReason int
 
 const (
@@ -26,8 +26,8 @@ const (
 	killStartup
 )
 
-// computeGrace returns the grace period of a container of a pod that goes on: that of the pod's
-// deletion if it was asked for, else that of the probe that failed, else the pod's own.
+// computeGrace returns the grace period of a container of a running pod: that of the pod's deletion
+// if requested, else that of the failed probe, else the pod's own.
 func computeGrace(p *v1.Pod, container string, why killReason) time.Duration {
 	var probe *v1.Probe
 	if c := findSpec(p, container); c != nil {
@@ -51,19 +51,18 @@ func computeGrace(p *v1.Pod, container string, why killReason) time.Duration {
 	return time.Duration(*seconds) * time.Second
 }
 
-// stopping is the end of one container.
+// stopping is the termination of one container.
 type stopping struct {
 	uid       pod.UID
-	pod       *v1.Pod // nil for a pod that only the runtime knows
+	pod       *v1.Pod // nil for a pod that only the runtime has
 	container *pod.ContainerStatus
-	message   string // why it is stopped; "" is the end of the pod
+	message   string // why it is stopped; "" if the pod is terminating
 	grace     time.Duration
-	// await, if not nil, waits for the containers that must end before this one gets its stop
+	// await, if not nil, waits for the containers that must exit before this one gets its stop
 	// signal, at most until the deadline.
 	await func(ctx context.Context, deadline time.Time)
 }
 
-// killer ends containers and sandboxes of pods.
 type killer struct {
 	reporter
 	cri     *cri.Client
@@ -71,7 +70,7 @@ type killer struct {
 	hooks   *hookRunner
 }
 
-// endPod is what Runtime.KillPod says.
+// endPod implements Runtime.KillPod.
 func (k *killer) endPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	if err := k.killAll(ctx, p, observed, grace); err != nil {
 		return err
@@ -84,17 +83,16 @@ func (k *killer) endPod(ctx context.Context, p *v1.Pod, observed *pod.Status, gr
 		return errors.Join(stopped, err)
 	}
 	if stopped != nil {
-		// Differs from the kubelet, whose pod goes on to end for as long as the network cannot be
-		// taken down: no process of it is left, which is what its end means to others. Its
-		// addresses stay taken until its removal, which stops the sandbox again, until the runtime
-		// does.
+		// Differs from the kubelet, whose pod keeps terminating while CNI DEL fails: no process of
+		// the pod is running, so it counts as terminated. Its addresses stay allocated until its
+		// removal, which retries StopPodSandbox until it succeeds.
 		k.log.Warn("pod has ended, but its sandbox has not; its removal tries again",
 			"pod", observed.Namespace+"/"+observed.Name, "uid", observed.UID, "error", stopped)
 	}
 	return nil
 }
 
-// restartPod is endPod for a pod that goes on, with another sandbox.
+// restartPod stops a pod that gets a new sandbox.
 func (k *killer) restartPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	if err := k.killAll(ctx, p, observed, grace); err != nil {
 		return err
@@ -102,7 +100,6 @@ func (k *killer) restartPod(ctx context.Context, p *v1.Pod, observed *pod.Status
 	return k.stopSandboxes(ctx, p, observed)
 }
 
-// killAll stops the containers of the pod.
 func (k *killer) killAll(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	running := map[string][]*pod.ContainerStatus{}
 	for i := range observed.Containers {
@@ -141,8 +138,7 @@ func (k *killer) killAll(ctx context.Context, p *v1.Pod, observed *pod.Status, g
 	return err
 }
 
-// stopSandboxes stops the sandboxes of the pod, with what still runs in them, and takes its network
-// down.
+// stopSandboxes stops the pod's sandboxes with the processes in them, and tears its network down.
 func (k *killer) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Status) error {
 	var errs []error
 	for i := range observed.Sandboxes {
@@ -159,7 +155,7 @@ func (k *killer) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Sta
 	return errors.Join(errs...)
 }
 
-// sidecarWaits returns the containers that must have ended before the named sidecar is stopped: all
+// sidecarWaits returns the containers that must exit before the named sidecar is stopped: all
 // regular ones and the sidecars after it.
 func sidecarWaits(p *v1.Pod, name string) []string {
 	if p == nil {
@@ -201,7 +197,7 @@ func waitForOthers(ctx context.Context, names []string, ended map[string]chan st
 	}
 }
 
-// killContainer stops one container of a pod that goes on; message is why.
+// killContainer stops one container of a running pod; message is the reason.
 func (k *killer) killContainer(ctx context.Context, p *v1.Pod, cs *pod.ContainerStatus, message string, grace time.Duration) error {
 	if cs == nil {
 		return nil
@@ -209,9 +205,10 @@ func (k *killer) killContainer(ctx context.Context, p *v1.Pod, cs *pod.Container
 	return k.stop(ctx, &stopping{uid: p.UID, pod: p, container: cs, message: message, grace: grace})
 }
 
-// stop ends a container: its preStop hook, the wait for others, the stop signal, and the kill at
-// the end of the grace period. What comes before the signal is taken from the grace period in whole
-// seconds; at least minGrace is left. A hook that is not over by then ends with its container.
+// stop terminates a container: its preStop hook, the wait for others, the stop signal, and the kill
+// at the end of the grace period. What precedes the signal is subtracted from the grace period in
+// whole seconds; at least minGrace remains. A hook that is still running then is cancelled after
+// the container's exit.
 func (k *killer) stop(ctx context.Context, s *stopping) error {
 	cs := s.container
 	if s.message == "" {
@@ -221,7 +218,7 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 		k.events.Event(s.pod, cs.Name, v1.EventTypeNormal, "Killing", s.message)
 	}
 	left := minGrace
-	if cs.State == pod.StateRunning { // what is in an unknown state runs no hook and needs no patience
+	if cs.State == pod.StateRunning { // in unknown state: no hook and no grace
 		deadline := time.Now().Add(s.grace)
 		if s.grace > 0 {
 			if err := k.hooks.preStop(ctx, s, deadline); err != nil {
@@ -254,8 +251,8 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 	return nil
 }
 
-// ceilSeconds rounds up, for the runtime counts in seconds, and a second that was only begun is not
-// taken from a grace period.
+// ceilSeconds rounds up: the runtime counts in seconds, and a partial second is not subtracted from
+// a grace period.
 func ceilSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }

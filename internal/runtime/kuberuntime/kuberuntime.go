@@ -1,12 +1,12 @@
-// Package kuberuntime makes a pod real: it plans what one pass has to do (computePodActions, pure)
-// and does it over the runtime. Runtime is the face; each part has an owner: sandboxes, starter,
-// hookRunner, killer, remover, collector, resizer, backOffs, messages, and podLogs and podFiles for
-// what is on disk.
+// Package kuberuntime implements pods over CRI: it plans what one pass has to do
+// (computePodActions, pure) and executes the plan. Runtime is the facade; each part has an owner:
+// sandboxes, starter, hookRunner, killer, remover, collector, resizer, backOffs, messages, and
+// podLogs and podFiles for files on disk.
 //
 // Owns: sandboxes and containers of pods: their start, stop, replacement and removal; crash-loop
-// back-off; container log folders.
-// Reads: the observation that it is given; images through the puller.
-// Never: observes by itself, keeps a truth about pods, decides when a pass happens.
+// back-off; container log directories.
+// Reads: the observed state that the caller passes; images through the puller.
+// Never: observes pods, caches pod state, decides when a pass runs.
 package kuberuntime
 
 import (
@@ -33,10 +33,10 @@ type Recorder interface {
 	Event(p *v1.Pod, container, eventtype, reason, message string)
 }
 
-// Assignments (containerManager) say what of the node is given to containers.
+// Assignments (containerManager) returns the node resources that are assigned to containers.
 type Assignments interface {
-	// Assigned returns what the container is to be created with. An error says why it cannot be
-	// now: a device is not there yet, or is not ready. It may wait for a plugin.
+	// Assigned returns the assigned resources that the container is created with. It fails if a
+	// device is not available or not ready. It may wait for a plugin.
 	Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Assigned, error)
 }
 
@@ -46,11 +46,11 @@ func (noAssignments) Assigned(context.Context, *v1.Pod, *v1.Container) (crispec.
 	return crispec.Assigned{}, nil
 }
 
-// Config is what a Runtime needs.
+// Config configures a Runtime.
 type Config struct {
 	CRI    *cri.Client
 	Images *images.Puller
-	// Actions carry out lifecycle hooks; without them every hook fails.
+	// Actions run lifecycle hooks; if nil, every hook fails.
 	Actions  *action.Actions
 	Recorder Recorder
 	Journal  *journal.Journal
@@ -58,85 +58,84 @@ type Config struct {
 	Folders  Folders
 	// HostIPs returns the node's addresses, for the downward API.
 	HostIPs func() []string
-	// Resources say how containers' resources become values of the kernel.
+	// Resources configures how container resources become kernel values.
 	Resources crispec.ResourceSettings
-	// Cgroups are those of pods.
-	Cgroups Cgroups
-	// Allocations say which resources of a pod hold while it is resized; nil: no pod is.
+	Cgroups   Cgroups
+	// Allocations holds the resources in effect during a resize; nil: pods are not resized.
 	Allocations *allocation.Allocations
-	// Objects are what environments refer to.
+	// Objects reads what container environments refer to.
 	Objects Objects
-	// Assignments say what of the node is a container's alone; nil: nothing is.
+	// Assignments are the exclusive resources of containers; nil: there are none.
 	Assignments Assignments
 	Sandboxes   SandboxConfig
 	Containers  ContainerConfig
 	// MaxRestartPeriod is the longest crash-loop back-off
 	// (crashLoopBackOff.maxContainerRestartPeriod, 1 s to 300 s); 0 is the default, 300 s.
 	MaxRestartPeriod time.Duration
-	// Garbage limits the dead containers that stay.
+	// Garbage limits the retained dead containers.
 	Garbage GarbageLimits
-	// Pods returns what the runtime has of every pod, as last observed; nil: Garbage.MaxTotal is
-	// not enforced, and RemoveDead does nothing. It must not block.
+	// Pods returns the last observation of every pod in the runtime; nil: Garbage.MaxTotal is not
+	// enforced, and RemoveDead does nothing. It must not block.
 	Pods func() []*pod.Status
-	// HasEnded reports whether all containers of a pod have ended for good, and are only there to
-	// be looked at; nil: of none they are. It must not block.
+	// HasEnded reports whether all containers of a pod have terminated for good and are retained
+	// only for inspection; nil: always false. It must not block.
 	HasEnded func(uid pod.UID) bool
-	// Metrics is where metrics are registered; nil: nowhere.
+	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 }
 
-// Folders are where the files of pods are.
+// Folders are the locations of pod files.
 type Folders struct {
-	// Root is the agent's root: pods/<uid> below it holds a pod's files, seccomp/ the Localhost
-	// profiles.
+	// Root is the agent's root directory: pods/<uid> below it holds a pod's files, seccomp/ the
+	// Localhost profiles.
 	Root string
-	// PodLogs is the folder of pod logs (KubeletConfiguration podLogsDir).
+	// PodLogs is the directory of pod logs (KubeletConfiguration podLogsDir).
 	PodLogs string
-	// ContainerLogs is the folder of the links that log shippers read (/var/log/containers); ""
-	// makes no links.
+	// ContainerLogs is the directory of the links that log shippers read (/var/log/containers); ""
+	// creates no links.
 	ContainerLogs string
 }
 
-// SandboxConfig is what sandboxes are made with.
+// SandboxConfig configures the creation of sandboxes.
 type SandboxConfig struct {
-	// Handler returns the runtime's handler for a pod that names no RuntimeClass, "" for the one
-	// that the runtime takes then, and why, if it is another one than that of most pods. It is
-	// called each time a sandbox is made; nil is the runtime's.
+	// Handler returns the runtime handler of a pod without RuntimeClass, "" for the runtime's
+	// default, and the reason if it differs from that of most pods. It is called for each sandbox
+	// creation; nil selects the runtime's default.
 	Handler func(p *v1.Pod) (handler, why string)
-	// DNS is what the node knows of name resolution. Its Host is read from ResolvConf each time a
-	// sandbox is made.
+	// DNS is the node's DNS configuration. Its Host is read from ResolvConf for each sandbox
+	// creation.
 	DNS crispec.DNS
 	// ResolvConf is the resolver configuration that pods inherit (KubeletConfiguration resolvConf):
 	// nil is the host's, "" none.
 	ResolvConf *string
-	// UserNamespaces gives pods their ranges of user ids; nil: pods that want one cannot run.
+	// UserNamespaces allocates user ID ranges; nil: pods that require one cannot run.
 	UserNamespaces UserNamespaces
-	// CheckHostPorts returns an error if a program of the machine uses a host port of the pod; nil:
-	// none does. It is called each time a sandbox is made.
+	// CheckHostPorts returns an error if a process of the host uses a host port of the pod; nil
+	// checks nothing. It is called for each sandbox creation.
 	CheckHostPorts func(p *v1.Pod) error
 	// NodeEvent records an event about the node; nil records none.
 	NodeEvent func(eventtype, reason, message string)
 }
 
-// ContainerConfig is what containers are made with.
+// ContainerConfig configures the creation of containers.
 type ContainerConfig struct {
-	// Volumes gives containers what is in their volumes.
+	// Volumes prepares subPath mounts.
 	Volumes Volumes
-	// ExecLimits are what the kernel takes of containers' arguments and variables.
+	// ExecLimits are the kernel's limits on arguments and environment variables.
 	ExecLimits crispec.ExecLimits
-	// SeccompDefault gives containers that name no seccomp profile the runtime's
+	// SeccompDefault applies the runtime's default seccomp profile to containers without one
 	// (KubeletConfiguration seccompDefault).
 	SeccompDefault bool
-	// WritesLogs reports whether those who run the containers of a handler write their logs, and
-	// not the runtime; nil: none do.
+	// WritesLogs reports whether the shims of a handler write container logs instead of the
+	// runtime; nil: none do.
 	WritesLogs func(handler string) bool
-	// Allocatable returns what the node has for pods, for environments that show limits which are
-	// not set; nil: it is not known.
+	// Allocatable returns the node's allocatable resources, for environment variables that show
+	// unset limits; nil: unknown.
 	Allocatable func() v1.ResourceList
 }
 
-// Runtime acts on pods through CRI (containerRuntime of the literature). It decides what a pass
-// does, and has it done by the owner of each part.
+// Runtime acts on pods through CRI (the kubelet's containerRuntime). It decides what a pass does,
+// and delegates to the owner of each part.
 type Runtime struct {
 	reporter
 	metrics     *metrics
@@ -188,35 +187,36 @@ func New(cfg Config) *Runtime {
 	return r
 }
 
-// Request is one pass over a running pod.
+// Request is the input of one pass over a running pod.
 type Request struct {
 	Pod      *v1.Pod
 	Observed *pod.Status
-	// Probes are the verdicts on the containers of Observed.
+	// Probes are the probe results of the containers in Observed.
 	Probes pod.ProbeVerdicts
-	// CgroupParent is the pod's cgroup in the form of the cgroup driver.
+	// CgroupParent is the pod's cgroup in the cgroup driver's format.
 	CgroupParent string
-	// VolumeGroups are those that the pod's processes must be in to use its volumes.
+	// VolumeGroups are the supplemental groups that the pod's volumes require.
 	VolumeGroups []int64
-	// Volumes waits for the pod's mounts. It is called beside the creation of the sandbox and
-	// before the first container.
+	// Volumes waits for the pod's mounts. It is called concurrently with the creation of the
+	// sandbox and before the first container starts.
 	Volumes func(ctx context.Context) (map[string]crispec.Volume, error)
-	// Ended takes note of how a container ended that is about to be removed, so that no observation
-	// shows its end; nil: nobody wants to know.
+	// Ended records the exit of a container that is about to be removed, which no observation will
+	// show; nil: it is not recorded.
 	Ended func(ctx context.Context, cs *pod.ContainerStatus)
 }
 
-// Result is what a pass did.
+// Result is the outcome of a pass.
 type Result struct {
-	// Touched: something changed in the runtime, so that the pod is to be observed again.
+	// Touched: something changed in the runtime; the pod must be observed again.
 	Touched bool
-	// StartErrors of the containers that should run and could not be started, and containers that
-	// were started (with a zero error).
+	// StartErrors has the errors of containers that could not be started, by name. Started has the
+	// names of the containers that were started.
 	StartErrors map[string]lifecycle.StartError
 	Started     []string
-	// RetryAt is when the earliest back-off ends; zero when nothing waits for time.
+	// RetryAt is when the earliest back-off expires; zero if none is active.
 	RetryAt time.Time
-	// ResizeError is why the pod's resize is not done; nil if it is, or if there is none.
+	// ResizeError is why the pod's resize is incomplete; nil if it is complete, or if there is
+	// none.
 	ResizeError error
 }
 
@@ -228,7 +228,7 @@ func (r *Result) failed(name string, e lifecycle.StartError) {
 	r.retry(e.BackOffUntil)
 }
 
-// retry asks for another pass at the given time; zero asks for none.
+// retry requests another pass at the given time; zero requests none.
 func (r *Result) retry(at time.Time) {
 	if !at.IsZero() && (r.RetryAt.IsZero() || at.Before(r.RetryAt)) {
 		r.RetryAt = at
@@ -239,21 +239,19 @@ func subject(p *v1.Pod) journal.Subject {
 	return journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
 }
 
-// reporter says what is done to pods: events to users, entries of the journal, the log to
-// operators.
+// reporter reports actions on pods: events for users, journal decisions, log lines for operators.
 type reporter struct {
 	events  Recorder
 	journal *journal.Journal
 	log     *slog.Logger
 }
 
-// decision is one entry of a pod's journal.
 type decision struct {
 	pod       *v1.Pod
 	container string // "" for the pod
 	what, why string
-	failed    string    // what it is called when there is an err; "" is what
-	began     time.Time // when the step began; zero for what takes no time
+	failed    string    // replaces what if err is not nil; "" is what
+	began     time.Time // start of the step; zero if it takes no time
 	err       error
 }
 
@@ -271,40 +269,40 @@ func (r reporter) note(d decision) {
 	r.journal.Record(e)
 }
 
-// Run lets preStop hooks run beside passes until ctx is done; they have ended when it returns.
+// Run runs preStop hooks until ctx is done, and returns when all have terminated.
 func (r *Runtime) Run(ctx context.Context) error { return r.hooks.run(ctx) }
 
-// CheckResolvConf records an event about a resolver of the node that is more than pods can be
-// given, or that cannot be read.
+// CheckResolvConf records an event if the node's resolver configuration exceeds the limits of pods
+// or cannot be read.
 func (r *Runtime) CheckResolvConf() { r.resolver.check() }
 
-// WithTerminationMessages returns the observation with the messages that exited containers left. A
-// message is read once.
+// WithTerminationMessages returns the observation with the termination messages of exited
+// containers. Each message is read once.
 func (r *Runtime) WithTerminationMessages(ctx context.Context, s *pod.Status) *pod.Status {
 	return r.messages.with(ctx, s)
 }
 
 // KillPod stops every container of the pod within grace and then its sandboxes. Containers stop
-// side by side, but a sidecar waits for the regular containers and for the sidecars after it, as
-// long as the grace period lasts; its preStop hook does not wait. p is nil for a pod that only the
-// runtime knows. With a grace of 0, no preStop hook runs. Nothing of the pod is to be started any
-// more, and nothing of it runs when the error is nil. Idempotent.
+// concurrently, but a sidecar waits for the regular containers and the sidecars after it, for at
+// most the grace period; its preStop hook does not wait. p is nil for a pod that only the runtime
+// has. With a grace of 0, no preStop hook runs. No container of the pod may be started afterwards;
+// if the error is nil, none is running. Idempotent.
 func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	r.images.forget(observed.UID)
 	return r.killer.endPod(ctx, p, observed, grace)
 }
 
-// PruneDead removes the ended containers of a pod beyond those that stay, and its sandboxes that
-// nothing needs. It is for a pod of which nothing runs any more; SyncPod does the same at the end
-// of each pass.
+// PruneDead removes the terminated containers of a pod above GarbageLimits, and its unused
+// sandboxes. It is for pods with no running containers; SyncPod does the same at the end of each
+// pass.
 func (r *Runtime) PruneDead(ctx context.Context, observed *pod.Status) error {
 	var res Result
 	return r.garbage.collect(ctx, observed, &res)
 }
 
-// RemovePod removes every container and sandbox of the pod. Nothing of it may run any more. With
-// KeepLogs one log of each container stays, so that the restarts of a pod with the same UID go on
-// being counted from there. Idempotent.
+// RemovePod removes every container and sandbox of the pod. None may be running. With KeepLogs, one
+// log of each container is retained, so that a pod with the same UID continues its restart counts.
+// Idempotent.
 func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogFate) error {
 	r.backOffs.forget(observed.UID)
 	if err := r.remover.removeContainers(ctx, observed, fate); err != nil {
@@ -318,22 +316,21 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogF
 	return r.users.release(observed.UID)
 }
 
-// RemoveDead removes what has ended of all pods, as for a node that runs out of disk: of pods that
-// go on, all ended containers but the newest of each name, whatever GarbageLimits let stay; of pods
-// that have ended, every container and sandbox. The logs of the containers go too. What cannot be
-// removed is left out; an event of the node tells of it, once until nothing fails any more. Calls
-// must not overlap.
+// RemoveDead removes terminated containers and sandboxes of all pods to reclaim disk space,
+// regardless of GarbageLimits: of running pods, all terminated containers except the newest of each
+// name; of terminated pods, everything. The container logs are removed too. Failures are skipped; a
+// node event reports the first until all removals succeed again. Calls must not overlap.
 func (r *Runtime) RemoveDead(ctx context.Context) error { return r.garbage.removeDead(ctx) }
 
-// RemoveLogs removes the log folders of the pod, and the links of log shippers that lead into them.
-// There is one for each name that the UID had: a manifest that gives its pod a UID may have been
-// renamed while no agent ran. Without a name, folders are found by the UID.
+// RemoveLogs removes the log directories of the pod, and the log shipper links into them. There is
+// one directory for each name that the UID had: a manifest with a fixed UID may have been renamed
+// while no agent was running. Without a name, directories are found by UID.
 func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
 	return r.logs.remove(namespace, name, uid)
 }
 
-// OnDisk returns the pods that have a log folder. It is called once, when the agent begins.
+// OnDisk returns the pods that have a log directory. It is called once, when the agent starts.
 func (r *Runtime) OnDisk() ([]pod.UID, error) { return r.logs.onDisk() }
 
-// ReleaseUserNamespace gives back the ids of a pod of which nothing runs any more.
+// ReleaseUserNamespace releases the user ID range of a pod with no running containers.
 func (r *Runtime) ReleaseUserNamespace(uid pod.UID) error { return r.users.release(uid) }

@@ -31,7 +31,7 @@ type messages struct {
 	texts map[pod.ContainerID]string // guarded by mu; of exited containers
 }
 
-// with is what Runtime.WithTerminationMessages says.
+// with implements Runtime.WithTerminationMessages.
 func (m *messages) with(ctx context.Context, s *pod.Status) *pod.Status {
 	out := s
 	for i := range s.Containers {
@@ -75,16 +75,16 @@ func (m *messages) of(ctx context.Context, cs *pod.ContainerStatus) string {
 	return text
 }
 
-// forget drops the message of a container that is removed.
+// forget drops the message of a removed container.
 func (m *messages) forget(id pod.ContainerID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.texts, id)
 }
 
-// readTail returns the last n bytes of a file; a file that is missing or cannot be read is no
-// message. A container may have changed the file: if it is a link now, it is not followed, and only
-// a regular file is read, for others may hang or have no end.
+// readTail returns the last n bytes of a file, or nil if it cannot be read. A container may have
+// replaced the file: symbolic links are not followed, and only regular files are read, since others
+// may block or be endless.
 func readTail(files safepath.Root, path string, n int64) []byte {
 	if path == "" {
 		return nil

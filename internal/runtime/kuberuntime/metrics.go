@@ -15,7 +15,7 @@ type metrics struct {
 	imageVolumes, imageVolumesMounted, imageVolumesFailed prometheus.Counter
 }
 
-// newMetrics registers the families of this package; nobody scrapes them if r is nil.
+// newMetrics creates the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// imagesUsed counts the image volumes of a container that the runtime has made with it, or not.
+// imagesUsed counts a container's image volumes as mounted or failed.
 func (m *metrics) imagesUsed(volumes int, failed *lifecycle.StartError) {
 	m.imageVolumes.Add(float64(volumes))
 	if failed != nil {
@@ -50,7 +50,7 @@ func (m *metrics) startFailed(p *v1.Pod, container, reason string) {
 	m.startErrors.WithLabelValues(containerType(p, container), reason).Inc()
 }
 
-// containerType returns the kubelet's word for the kind of a container.
+// containerType returns the kubelet's label for the type of a container.
 func containerType(p *v1.Pod, name string) string {
 	switch {
 	case slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name }):

@@ -13,21 +13,19 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Volumes gives containers what is in their pod's volumes, which belong to the containers: nothing
-// in them can be trusted to stay.
+// Volumes makes subPaths safe to mount. Containers can modify the volumes' contents at any time.
 type Volumes interface {
-	// BindSubpath shows the part at a path of the host that no container can change, and returns
+	// BindSubpath bind-mounts the subPath at a host path that no container can change, and returns
 	// that path.
 	BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (hostPath string, err error)
 }
 
-// mountPreparer gets what the mounts of containers need.
 type mountPreparer struct {
 	cri     *cri.Client
 	volumes Volumes
 }
 
-// prepare gets what the container's mounts need beyond the volumes of the pod.
+// prepare sets what the container's mounts need beyond the pod's volumes.
 func (m *mountPreparer) prepare(ctx context.Context, in *crispec.Container, handler string) error {
 	if crispec.WantsRecursiveReadOnly(in.Container) {
 		var err error
@@ -48,8 +46,7 @@ func (m *mountPreparer) prepare(ctx context.Context, in *crispec.Container, hand
 	return nil
 }
 
-// recursiveReadOnly asks the runtime whether the handler can make mounts read-only with all that is
-// mounted below.
+// recursiveReadOnly reports whether the runtime handler supports recursive read-only mounts.
 func (m *mountPreparer) recursiveReadOnly(ctx context.Context, handler string) (bool, error) {
 	s, err := m.cri.Status(ctx)
 	if err != nil {
@@ -63,8 +60,8 @@ func (m *mountPreparer) recursiveReadOnly(ctx context.Context, handler string) (
 	return false, nil
 }
 
-// readEnvFiles reads the files in volumes that the container takes variables from. What does not
-// exist is left out.
+// readEnvFiles reads the container's environment files from its volumes. Missing files are left
+// out.
 func readEnvFiles(c *v1.Container, volumes map[string]crispec.Volume) (map[crispec.EnvFile][]byte, error) {
 	files := map[crispec.EnvFile][]byte{}
 	for _, f := range crispec.EnvFiles(c) {

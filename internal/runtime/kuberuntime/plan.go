@@ -12,63 +12,62 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// planInput is what a plan follows from, and all that it follows from.
+// planInput is the complete input of a plan.
 type planInput struct {
 	Pod      *v1.Pod
 	Observed *pod.Status
 	Probes   pod.ProbeVerdicts
-	// Actuated is the pod with the resources that hold; nil, or Pod itself, unless it is being
-	// resized.
+	// Actuated is the pod with the resources in effect; nil, or Pod itself, unless a resize is in
+	// progress.
 	Actuated *v1.Pod
-	// Resources are what the limits of containers depend on besides.
+	// Resources are the settings that container limits depend on.
 	Resources crispec.ResourceSettings
-	// ResizeAnew: the resize took the place of another that was not complete; all values are
-	// written.
+	// ResizeAnew: the resize superseded an incomplete one; all values are written.
 	ResizeAnew bool
-	// ResizeHeld is when a resize that failed is tried again; zero if it need not wait.
+	// ResizeHeld is when a failed resize is retried; zero if it need not wait.
 	ResizeHeld time.Time
-	// Holds are the crash-loop back-offs that last, by container name.
+	// Holds are the active crash-loop back-offs, by container name.
 	Holds map[string]lifecycle.Hold
-	// Failed are the calls that could not make something and are not to be made again yet: by
-	// container name, "" for the sandbox.
+	// Failed are the failed creations that are not to be retried yet: by container name, "" for the
+	// sandbox.
 	Failed map[string]creationFailure
 }
 
-// podActions is the plan of one pass over a running pod: what computePodActions decides and SyncPod
-// does, in this order.
+// podActions is the plan of one pass over a running pod: computePodActions decides it and SyncPod
+// executes it, in this order.
 type podActions struct {
 	// KillPod stops all containers and sandboxes first.
 	KillPod bool
-	// CreateSandbox makes a new sandbox, numbered Attempt, in the place of Replaces if that is not
+	// CreateSandbox creates a sandbox, numbered Attempt, which replaces Replaces if that is not
 	// empty.
 	CreateSandbox bool
 	Attempt       uint32
 	Replaces      pod.SandboxID
-	// SandboxFailed is why no sandbox is made yet that is to be made; nil if none is, or now.
+	// SandboxFailed is why a required sandbox is not created yet; nil if none is required or it is
+	// created now.
 	SandboxFailed *creationFailure
-	// PurgeInit removes init containers of the old sandbox: a new sandbox begins with the first
+	// PurgeInit removes init containers of the old sandbox: a new sandbox starts with the first
 	// one.
 	PurgeInit bool
-	// SandboxID is the sandbox that containers are started in when none is created.
+	// SandboxID is the sandbox for new containers if none is created.
 	SandboxID pod.SandboxID
 	// RestartAll are all incarnations of the pod's init and regular containers, to be stopped at
-	// once and removed in this order, so that the pod begins anew in its sandbox. The containers
-	// that asked for it are last: as long as they are there, the restart is not done. Ephemeral
-	// containers are stopped and stay: they are not started twice.
+	// once and removed in this order, so that the pod restarts in its sandbox. The containers that
+	// triggered it are last: while they exist, the restart is incomplete. Ephemeral containers are
+	// stopped and retained: they are not started twice.
 	RestartAll []removeAction
 	Kill       []killAction
-	// Resize: the pod is resized. What of it runs on is given its new limits, in ResizeInPlace;
-	// what does not is made with them.
+	// Resize: the pod is resized. Containers that keep running get their new limits, in
+	// ResizeInPlace; others are created with them.
 	Resize        bool
 	ResizeInPlace []resizeAction
 	Start         []startAction
-	// Wait are containers that are to be started when their back-off has ended.
+	// Wait are containers to be started when their back-off expires.
 	Wait []waitAction
 	// Why the pod or the sandbox is replaced.
 	Why string
 }
 
-// killAction stops one running container.
 type killAction struct {
 	ID      pod.ContainerID
 	Name    string
@@ -76,32 +75,29 @@ type killAction struct {
 	Message string
 }
 
-// resizeAction changes the limits of one running container.
 type resizeAction struct {
 	ID   pod.ContainerID
 	Name string
 }
 
-// removeAction removes one incarnation of a container.
 type removeAction struct {
 	ID   pod.ContainerID
 	Name string
 }
 
-// startAction starts a new incarnation of one container.
 type startAction struct {
 	Name string
 	Why  string
 }
 
-// waitAction is a start that is held back, by Hold or, if it is not nil, by Failed.
+// waitAction is a start that is delayed by Hold or, if not nil, by Failed.
 type waitAction struct {
 	Name   string
 	Why    string
 	Hold   lifecycle.Hold
 	Failed *creationFailure
-	// Ends: it runs, and is stopped first. Its back-off counts from its end, which nobody knows
-	// yet: Hold.Until is that of the incarnation before.
+	// Ends: it is running and stopped first. Its back-off counts from its exit, which is not known
+	// yet: Hold.Until is that of the previous incarnation.
 	Ends bool
 }
 
@@ -109,7 +105,7 @@ func (a *podActions) empty() bool {
 	return !a.KillPod && !a.CreateSandbox && a.SandboxFailed == nil && !a.Resize && len(a.RestartAll)+len(a.Kill)+len(a.Start)+len(a.Wait) == 0
 }
 
-// String is the plan as one line of the journal.
+// String returns the plan as one line of the journal.
 func (a *podActions) String() string {
 	var parts []string
 	if a.KillPod {
@@ -156,10 +152,10 @@ func (a *podActions) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// computePodActions decides what brings the observed pod nearer to its spec. It takes values only.
+// computePodActions plans what brings the observed pod closer to its spec. It is pure.
 func computePodActions(in planInput) podActions {
 	if in.Pod.DeletionTimestamp != nil {
-		return podActions{Why: "the pod is being deleted"} // to end it is another pass's part
+		return podActions{Why: "the pod is being deleted"} // another pass terminates it
 	}
 	var a podActions
 	if d := lifecycle.NeedsNewSandbox(in.Pod, in.Observed); d.Create {
@@ -175,7 +171,7 @@ func computePodActions(in planInput) podActions {
 	return a
 }
 
-// planNewSandbox begins the pod anew in a sandbox of its own, if anything is left to be run in it.
+// planNewSandbox restarts the pod in a new sandbox, if any container is left to run.
 func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podActions {
 	a := podActions{Attempt: d.Attempt, Replaces: d.OldID, Why: d.Why, KillPod: s.Active()}
 	switch {
@@ -195,14 +191,14 @@ func planNewSandbox(p *v1.Pod, s *pod.Status, d lifecycle.SandboxDecision) podAc
 		a.Start = append(a.Start, startAction{Name: c.Name, Why: "new sandbox"})
 	}
 	a.CreateSandbox, a.PurgeInit = true, true
-	a.KillPod = len(s.Sandboxes) > 0 // also those that are not ready: only a stop gives their network back
+	a.KillPod = len(s.Sandboxes) > 0 // if not ready, too: only a stop releases the network
 	if len(p.Spec.InitContainers) > 0 {
 		a.Start = []startAction{{p.Spec.InitContainers[0].Name, "first init container"}}
 	}
 	return a
 }
 
-// planRunningSandbox goes on in the sandbox that the pod has.
+// planRunningSandbox continues in the pod's sandbox.
 func planRunningSandbox(in planInput) podActions {
 	p, s := in.Pod, in.Observed
 	a := podActions{SandboxID: s.Sandboxes[0].ID}
@@ -218,7 +214,7 @@ func planRunningSandbox(in planInput) podActions {
 	}
 	kills, starts, running := planRegular(in)
 	if running == 0 && len(starts) == 0 {
-		// The sandbox goes with the last regular container; sidecars are not restarted for it.
+		// The sandbox is stopped with the last regular container; sidecars are not restarted.
 		a.KillPod, a.Kill, a.Start = true, nil, nil
 		a.Why = "no regular container runs or is to be started"
 		for _, k := range kills {
@@ -230,7 +226,7 @@ func planRunningSandbox(in planInput) podActions {
 	return a
 }
 
-// planEphemeral starts ephemeral containers that have never been started, whatever else goes on.
+// planEphemeral starts ephemeral containers that were never started.
 func planEphemeral(p *v1.Pod, s *pod.Status) []startAction {
 	var starts []startAction
 	for i := range p.Spec.EphemeralContainers {
@@ -241,8 +237,8 @@ func planEphemeral(p *v1.Pod, s *pod.Status) []startAction {
 	return starts
 }
 
-// planRegular judges each regular container of an initialized pod; running is the number of those
-// that go on as they are.
+// planRegular checks each regular container of an initialized pod; running is the number of those
+// that continue unchanged.
 func planRegular(in planInput) (kills []killAction, starts []startAction, running int) {
 	p, s := in.Pod, in.Observed
 	for i := range p.Spec.Containers {
@@ -263,7 +259,7 @@ func planRegular(in planInput) (kills []killAction, starts []startAction, runnin
 			running++
 			continue
 		}
-		// A changed definition makes another container, which no policy keeps away.
+		// A changed definition makes a new container, which no restart policy prevents.
 		if k.Reason == killOther || lifecycle.RestartPolicy(p, c) != v1.RestartPolicyNever {
 			k.Message += ", will be restarted"
 			starts = append(starts, startAction{c.Name, why})
@@ -273,8 +269,8 @@ func planRegular(in planInput) (kills []killAction, starts []startAction, runnin
 	return kills, starts, running
 }
 
-// judgeRunning says why a running container must be stopped; "" when it goes on. kind begins the
-// message that users see.
+// judgeRunning returns why a running container must be stopped; "" if it continues. kind is the
+// prefix of the user-visible message.
 func judgeRunning(in planInput, c *v1.Container, cs *pod.ContainerStatus, kind string) (_ killAction, why string) {
 	switch {
 	case cs.Hash != "" && cs.Hash != lifecycle.ContainerHash(c):
@@ -289,7 +285,7 @@ func judgeRunning(in planInput, c *v1.Container, cs *pod.ContainerStatus, kind s
 	return killAction{}, ""
 }
 
-// planRestartAll takes every init and regular container away, so that the next pass begins with the
+// planRestartAll removes every init and regular container, so that the next pass starts with the
 // first init container.
 func planRestartAll(in planInput, triggers []string) podActions {
 	p, s := in.Pod, in.Observed
@@ -314,7 +310,6 @@ func planRestartAll(in planInput, triggers []string) podActions {
 	return a
 }
 
-// removalsOf removes every incarnation of a container.
 func removalsOf(s *pod.Status, name string) []removeAction {
 	var out []removeAction
 	for i := range s.Containers {
@@ -325,7 +320,7 @@ func removalsOf(s *pod.Status, name string) []removeAction {
 	return out
 }
 
-// holdSandbox leaves a new sandbox for later while the failure of the last try holds it back.
+// holdSandbox delays a new sandbox during the back-off of the last failure.
 func (a *podActions) holdSandbox(in planInput) {
 	failed, held := in.Failed[""]
 	if !held || !a.CreateSandbox {
@@ -334,7 +329,7 @@ func (a *podActions) holdSandbox(in planInput) {
 	*a = podActions{Why: a.Why, KillPod: in.Observed.Active(), Attempt: a.Attempt, SandboxFailed: &failed}
 }
 
-// holdBack turns starts whose back-off lasts into waits. Nothing starts before a plain init
+// holdBack turns starts with an active back-off into waits. Nothing starts before a plain init
 // container that waits.
 func (a *podActions) holdBack(in planInput) {
 	starts := a.Start

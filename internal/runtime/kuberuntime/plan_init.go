@@ -9,7 +9,7 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// initSteps is the part of a plan that is about init containers and sidecars.
+// initSteps is the part of a plan for init containers and sidecars.
 type initSteps struct {
 	Kill  []killAction
 	Start []startAction
@@ -21,7 +21,7 @@ type initSteps struct {
 }
 
 // planInit plans init containers and sidecars, last to first: the furthest one that was reached
-// says how far the pod is. Sidecars before it go on running; plain ones before it are done.
+// determines the pod's progress. Sidecars before it keep running; plain ones before it are done.
 func planInit(in planInput) initSteps {
 	p, s := in.Pod, in.Observed
 	inits := p.Spec.InitContainers
@@ -42,7 +42,7 @@ func planInit(in planInput) initSteps {
 			if i == 0 {
 				st.Start = append(st.Start, startAction{c.Name, "first init container"})
 			}
-			continue // an earlier one says
+			continue // an earlier one decides
 		case sidecar:
 			if st.sidecar(in, c, cs) && !reached {
 				st.next(inits, i)
@@ -58,7 +58,7 @@ func planInit(in planInput) initSteps {
 	return st
 }
 
-// next goes on behind the init container i, which is done or, a sidecar, has started.
+// next continues after init container i, which is done or, if a sidecar, has started.
 func (st *initSteps) next(inits []v1.Container, i int) {
 	if i == len(inits)-1 {
 		st.Initialized = true
@@ -68,7 +68,7 @@ func (st *initSteps) next(inits []v1.Container, i int) {
 	if lifecycle.IsSidecar(&inits[i]) {
 		why = "sidecar " + inits[i].Name + " has started"
 	}
-	st.Start = append([]startAction{{inits[i+1].Name, why}}, st.Start...) // the list is backwards, and this one is behind all of it
+	st.Start = append([]startAction{{inits[i+1].Name, why}}, st.Start...) // the list is reversed, and this one follows all of it
 }
 
 func (st *initSteps) start(c *v1.Container, cs *pod.ContainerStatus) {
@@ -80,7 +80,8 @@ func (st *initSteps) restart(k killAction, why string) {
 	st.Start = append(st.Start, startAction{k.Name, why})
 }
 
-// sidecar plans a sidecar that has a container and reports whether what comes behind it may start.
+// sidecar plans a sidecar that has a container and reports whether the following containers may
+// start.
 func (st *initSteps) sidecar(in planInput, c *v1.Container, cs *pod.ContainerStatus) (started bool) {
 	switch cs.State {
 	case pod.StateCreated, pod.StateExited: // restarted whatever its exit code

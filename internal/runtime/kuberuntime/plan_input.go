@@ -10,7 +10,7 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// String is what the plan follows from as one line of the journal: the sandbox, and the newest
+// String returns the plan's input as one line of the journal: the sandbox, and the newest
 // incarnation of each container.
 func (in planInput) String() string {
 	p, s := in.Pod, in.Observed
@@ -52,7 +52,7 @@ func (in planInput) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// findSpec returns the named container's spec of whatever kind, or nil.
+// findSpec returns the spec of the named container of any type, or nil.
 func findSpec(p *v1.Pod, name string) *v1.Container {
 	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range list {
@@ -78,7 +78,7 @@ func isInit(p *v1.Pod, name string) bool {
 	return false
 }
 
-// isPlainInit reports whether the named container is an init container that runs to its end.
+// isPlainInit reports whether the named container is an init container that runs to completion.
 func isPlainInit(p *v1.Pod, name string) bool {
 	return isInit(p, name) && !lifecycle.IsSidecar(findSpec(p, name))
 }

@@ -10,11 +10,11 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// isResized reports whether a resize of the pod is under way.
+// isResized reports whether a resize of the pod is in progress.
 func (in *planInput) isResized() bool { return in.Actuated != nil && in.Actuated != in.Pod }
 
-// planResize adds what a resize needs besides the containers that are restarted for it. A restart
-// of all containers comes first.
+// planResize adds the steps of a resize besides container restarts. A restart of all containers
+// takes precedence.
 func (a *podActions) planResize(in planInput) {
 	if !in.isResized() || !in.ResizeHeld.IsZero() || len(a.RestartAll) > 0 {
 		return
@@ -33,8 +33,8 @@ func (a *podActions) planResize(in planInput) {
 	}
 }
 
-// resizeRestarts reports whether the running container has to be restarted to get the resources
-// that it was given.
+// resizeRestarts reports whether the running container must be restarted to get its allocated
+// resources.
 func resizeRestarts(in planInput, c *v1.Container) bool {
 	for _, p := range c.ResizePolicy {
 		if p.RestartPolicy == v1.RestartContainer && changes(in, c, p.ResourceName) {
@@ -44,8 +44,8 @@ func resizeRestarts(in planInput, c *v1.Container) bool {
 	return false
 }
 
-// changes reports whether the container runs with another request or limit of the resource than it
-// was given.
+// changes reports whether the container's actuated request or limit of the resource differs from
+// the allocated one.
 func changes(in planInput, c *v1.Container, name v1.ResourceName) bool {
 	if !in.isResized() {
 		return false
@@ -58,7 +58,7 @@ func changes(in planInput, c *v1.Container, name v1.ResourceName) bool {
 	return was != nil && (differ(was.Resources.Requests, c.Resources.Requests) || differ(was.Resources.Limits, c.Resources.Limits))
 }
 
-// changesLimits reports whether the runtime is to limit the container in another way.
+// changesLimits reports whether the container's limits in the runtime change.
 func changesLimits(in planInput, c *v1.Container) bool {
 	was := findSpec(in.Actuated, c.Name)
 	return was != nil && !proto.Equal(crispec.ContainerResources(in.Actuated, was, in.Resources), crispec.ContainerResources(in.Pod, c, in.Resources))

@@ -14,19 +14,18 @@ import (
 	"berth/internal/pod"
 )
 
-// podFiles are the files of pods below the agent's root. A container may have been given its pod's
-// folder, or all of them.
+// podFiles are the files of pods below the agent's root. A container may have its pod's directory,
+// or all of them, mounted.
 type podFiles struct{ safepath.Root }
 
 func (f podFiles) dir(uid pod.UID) string { return filepath.Join(string(f.Root), "pods", string(uid)) }
 
-// containerDir is the folder of a container, whatever its incarnation.
+// containerDir is the directory of a container, shared by its incarnations.
 func (f podFiles) containerDir(uid pod.UID, name string) string {
 	return filepath.Join(f.dir(uid), "containers", name)
 }
 
-// makeTerminationLog makes the empty file that a container writes its termination message to; each
-// incarnation has its own.
+// makeTerminationLog creates the empty termination message file; each incarnation has its own.
 func (f podFiles) makeTerminationLog(p *v1.Pod, c *v1.Container) (string, error) {
 	if c.TerminationMessagePath == "" {
 		return "", nil
@@ -42,12 +41,12 @@ func (f podFiles) makeTerminationLog(p *v1.Pod, c *v1.Container) (string, error)
 	if err != nil {
 		return "", fmt.Errorf("termination log: %w", err)
 	}
-	// The process may run as any user: the mode must hold whatever the umask.
+	// The process may run as any user: the mode must not depend on the umask.
 	return path, errors.Join(log.Chmod(0o666), log.Close())
 }
 
-// removeTerminationLog removes the file, "" for none. One that is in no folder of this agent's pods
-// is another agent's.
+// removeTerminationLog removes the file, "" for none. A file outside this agent's pod directories
+// belongs to another agent and is skipped.
 func (f podFiles) removeTerminationLog(path string) error {
 	if !f.Contains(path) {
 		return nil
@@ -55,16 +54,15 @@ func (f podFiles) removeTerminationLog(path string) error {
 	return f.Unlink(path)
 }
 
-// preStopFile is the file in a container's folder that names the incarnation whose preStop hook was
-// begun last.
+// preStopFile is the file in a container's directory that names the incarnation whose preStop hook
+// was started last.
 const preStopFile = "prestop"
 
-// noteLimit is how long that file can be, in bytes; an id of a container is shorter.
+// noteLimit is the maximum size of that file, in bytes; container IDs are shorter.
 const noteLimit = 4096
 
-// notePreStop writes to disk that the hook of an incarnation of a container begins. It returns
-// false if that is written already. Without the pod's folder nothing can be written, and the hook
-// is the first.
+// notePreStop persists that the hook of a container incarnation starts. It returns false if that is
+// persisted already. Without the pod's directory nothing can be persisted, and it returns true.
 func (f podFiles) notePreStop(uid pod.UID, cs *pod.ContainerStatus) (first bool, err error) {
 	path := filepath.Join(f.containerDir(uid, cs.Name), preStopFile)
 	known, err := f.ReadFile(path, noteLimit)

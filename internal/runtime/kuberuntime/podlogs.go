@@ -19,27 +19,26 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// podLogs are the log folders of pods, and the links to logs that log shippers read.
+// podLogs are the log directories of pods, and the links to logs that log shippers read.
 type podLogs struct {
-	dir     string // of the log folders
+	dir     string // of the log directories
 	linkDir string // of the links; "" for none
 	log     *slog.Logger
 
 	mu  sync.Mutex
-	old map[pod.UID][]string // guarded by mu; folders that were there when the agent began, of pods that are still
+	old map[pod.UID][]string // guarded by mu; directories of existing pods that were found when the agent started
 }
 
-// files are the logs of containers, linkFiles the links to them: a container may have been given
-// all logs of the machine.
+// files are the logs of containers, linkFiles the links to them: a container may have all logs of
+// the host mounted.
 func (l *podLogs) files() safepath.Root     { return logs.Files(l.dir) }
 func (l *podLogs) linkFiles() safepath.Root { return logs.Files(l.linkDir) }
 
-// of returns the log folder of a pod.
 func (l *podLogs) of(p *v1.Pod) string {
 	return logs.PodDir(l.dir, p.Namespace, p.Name, string(p.UID))
 }
 
-// remove is what Runtime.RemoveLogs says.
+// remove implements Runtime.RemoveLogs.
 func (l *podLogs) remove(namespace, name string, uid pod.UID) error {
 	dirs, err := l.dirsOf(namespace, name, uid)
 	if err != nil {
@@ -59,8 +58,8 @@ func (l *podLogs) remove(namespace, name string, uid pod.UID) error {
 	return nil
 }
 
-// dirsOf returns the log folders of a pod: that of its name, and those that were there when the
-// agent began.
+// dirsOf returns the log directories of a pod: that of its name, and those found when the agent
+// started.
 func (l *podLogs) dirsOf(namespace, name string, uid pod.UID) ([]string, error) {
 	if namespace == "" || name == "" {
 		entries, err := l.list()
@@ -79,7 +78,7 @@ func (l *podLogs) dirsOf(namespace, name string, uid pod.UID) ([]string, error) 
 	return slices.Compact(dirs), nil
 }
 
-// onDisk returns the pods that have a log folder. It is asked once, when the agent begins.
+// onDisk implements Runtime.OnDisk. It is called once, when the agent starts.
 func (l *podLogs) onDisk() ([]pod.UID, error) {
 	entries, err := l.list()
 	if err != nil {
@@ -99,13 +98,12 @@ func (l *podLogs) onDisk() ([]pod.UID, error) {
 	return out, nil
 }
 
-// podLogDir is the log folder of one pod.
 type podLogDir struct {
 	path string
 	uid  pod.UID
 }
 
-// list lists the folders of the form namespace_name_uid; what else is there is not ours.
+// list lists the directories named namespace_name_uid and ignores other entries.
 func (l *podLogs) list() ([]podLogDir, error) {
 	entries, err := l.files().ReadDir(l.dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -124,8 +122,8 @@ func (l *podLogs) list() ([]podLogDir, error) {
 	return out, nil
 }
 
-// removeLinksInto removes the links whose target is below dir, the log folder of a pod. Their names
-// begin with the pod's.
+// removeLinksInto removes the links whose target is below dir, the log directory of a pod. Their
+// names begin with the pod's name.
 func (l *podLogs) removeLinksInto(dir string) error {
 	if l.linkDir == "" {
 		return nil
@@ -159,7 +157,7 @@ func (l *podLogs) removeLinksInto(dir string) error {
 	return nil
 }
 
-// link makes the link that log shippers follow, if the log file exists.
+// link creates the link that log shippers follow, if the log file exists.
 func (l *podLogs) link(p *v1.Pod, c *v1.Container, id pod.ContainerID, attempt uint32) {
 	if l.linkDir == "" {
 		return
@@ -174,7 +172,6 @@ func (l *podLogs) link(p *v1.Pod, c *v1.Container, id pod.ContainerID, attempt u
 	}
 }
 
-// unlink removes the link to a container's log.
 func (l *podLogs) unlink(s *pod.Status, cs *pod.ContainerStatus) error {
 	if l.linkDir == "" {
 		return nil
@@ -182,9 +179,9 @@ func (l *podLogs) unlink(s *pod.Status, cs *pod.ContainerStatus) error {
 	return l.linkFiles().Unlink(logs.LinkPath(l.linkDir, s.Name, s.Namespace, cs.Name, string(cs.ID)))
 }
 
-// nextAttempt returns the restart count of a new container: one more than any that is known, by the
-// runtime or by a log file, since containers may have been lost. The newest one counts for nothing
-// if it was never started: it gives way to the new one.
+// nextAttempt returns the restart count of a new container: one more than the highest of the
+// runtime's containers and the log files, since containers may have been lost. If the newest
+// container was never started, it is not counted: the new one replaces it.
 func (l *podLogs) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) (uint32, error) {
 	next := uint32(0)
 	newest := observed.FindContainer(c.Name)
@@ -210,9 +207,9 @@ func (l *podLogs) nextAttempt(p *v1.Pod, c *v1.Container, observed *pod.Status) 
 	return next, nil
 }
 
-// saveRestartCount leaves exactly one log of a container that is taken away, by which its next
-// incarnation is counted: its own, and of one that was never started that of the one before. What
-// could not be started has no log; then the file is made, empty.
+// saveRestartCount retains exactly one log of a removed container, which preserves its restart
+// count: its own, or that of the previous incarnation if it was never started. If the log does not
+// exist, an empty file is created.
 func saveRestartCount(cs *pod.ContainerStatus) error {
 	if cs.LogPath == "" {
 		return nil
@@ -247,14 +244,14 @@ func saveRestartCount(cs *pod.ContainerStatus) error {
 	return f.Close()
 }
 
-// incarnationOf returns the restart count that a log file, rotated or not, has in its name.
+// incarnationOf returns the restart count in the name of a log file, rotated or not.
 func incarnationOf(file string) (uint32, bool) {
 	number, _, isLog := strings.Cut(file, ".log")
 	n, err := strconv.ParseUint(number, 10, 32)
 	return uint32(n), isLog && err == nil
 }
 
-// removeLog removes the log of a container, with the parts that were rotated.
+// removeLog removes the log of a container, including rotated files.
 func removeLog(path string) error {
 	files, dir := logs.FilesOf(path), filepath.Dir(path)
 	entries, err := files.ReadDir(dir)

@@ -14,16 +14,16 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// LogFate says what becomes of the log of a container that is removed.
+// LogFate determines whether the log of a removed container is removed.
 type LogFate int
 
 // The values of LogFate.
 const (
-	WithLogs LogFate = iota // it goes too
-	KeepLogs                // it stays: the next incarnation is counted by it
+	WithLogs LogFate = iota // the log is removed
+	KeepLogs                // the log is retained: it preserves the restart count
 )
 
-// remover removes containers and sandboxes from the runtime, with what belongs to them on disk.
+// remover removes containers and sandboxes from the runtime, with their files on disk.
 type remover struct {
 	cri      *cri.Client
 	killer   *killer
@@ -48,13 +48,13 @@ func (r *remover) removeContainers(ctx context.Context, observed *pod.Status, fa
 	return nil
 }
 
-// removeContainer removes a container that does not run, with its termination message, its link
-// and, with WithLogs, its logs. One of which the runtime does not know whether it runs is stopped
-// first. The log of one whose start was cut off goes in any case: containerd makes it before the
-// process, and no next incarnation is to be counted by it.
+// removeContainer removes a container that is not running, with its termination message, its link
+// and, with WithLogs, its logs. A container in unknown state is stopped first. The log of a
+// container whose start was interrupted is always removed: containerd creates it before the
+// process, and it must not count as a restart.
 func (r *remover) removeContainer(ctx context.Context, s *pod.Status, cs *pod.ContainerStatus, fate LogFate) error {
 	fail := func(err error) error { return fmt.Errorf("remove container %q: %w", cs.Name, err) }
-	if (fate == WithLogs || cs.CutOff) && cs.LogPath != "" { // first: without the container nobody would know of them
+	if (fate == WithLogs || cs.CutOff) && cs.LogPath != "" { // first: without the container they could not be found
 		if err := ignoreLink(removeLog(cs.LogPath)); err != nil {
 			return fail(err)
 		}
@@ -79,15 +79,15 @@ func (r *remover) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 	return nil
 }
 
-// forget drops what is in memory of a container that is removed.
+// forget drops the in-memory state of a removed container.
 func (r *remover) forget(id pod.ContainerID) {
 	r.messages.forget(id)
 	r.hooks.forget(id)
 }
 
-// ignoreLink makes a file that lies behind a link one that is not there: a container has put the
-// link in the place of a folder of the agent's, and what it leads to is not the agent's. The link
-// goes with the pod's folders.
+// ignoreLink treats a file behind a symbolic link as missing: a container has replaced a directory
+// of the agent with the link, and its target is not the agent's. The link is removed with the pod's
+// directories.
 func ignoreLink(err error) error {
 	if errors.Is(err, unix.ELOOP) {
 		return nil
@@ -105,12 +105,12 @@ func (r *remover) removeSandbox(ctx context.Context, id pod.SandboxID) error {
 	return nil
 }
 
-// removeUnstarted removes a container that was created and never started, as by a pass that was
-// ended in between. It gives way, with its name, to one made from what holds now. It stays when the
-// runtime has lost hold of it (left): then it keeps its name, and garbage collection tries again.
-// It is an error if it has been started since it was observed.
+// removeUnstarted removes a container that was created and never started, as by an interrupted
+// pass, so that its name is free for a new one. If the runtime has lost its task (left), the
+// container remains with its name, and garbage collection retries. It is an error if the container
+// was started since it was observed.
 func (r *remover) removeUnstarted(ctx context.Context, observed *pod.Status, id pod.ContainerID) (left bool, err error) {
-	// When an agent is killed during the start, containerd takes some seconds to notice.
+	// If an agent is killed during the start, containerd takes some seconds to notice.
 	limit := time.Now().Add(startingLimit)
 	for wait := reservedFirst; ; wait = min(2*wait, reservedMost) {
 		cs, err := r.cri.ReadContainer(ctx, id)
@@ -137,5 +137,5 @@ func (r *remover) removeUnstarted(ctx context.Context, observed *pod.Status, id 
 	}
 }
 
-// startingLimit is how long a start that was cancelled may hold its container.
+// startingLimit is how long a cancelled start may block the removal of its container.
 const startingLimit = 10 * time.Second

@@ -17,20 +17,19 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Cgroups (containerManager) changes what a pod as a whole may use, and ends what the runtime
-// cannot. Calls for one pod do not overlap, but for KillContainer.
+// Cgroups (containerManager) changes the resources of whole pods, and kills what the runtime
+// cannot. Calls for one pod do not overlap, except KillContainer.
 type Cgroups interface {
-	// ResizePod writes one part of the pod's cgroup as the pod's resources have it. Idempotent.
+	// ResizePod writes one part of the pod's cgroup from the pod's resources. Idempotent.
 	ResizePod(ctx context.Context, p *v1.Pod, part cgroups.PodPart) error
-	// PodMemoryUsage returns the bytes that the pod uses; 0 if it is not known.
+	// PodMemoryUsage returns the pod's memory usage in bytes; 0 if unknown.
 	PodMemoryUsage(p *v1.Pod) (int64, error)
-	// KillPod kills what runs in the pod's cgroup and waits for its end, a few seconds; the error
-	// names what does not end. KillContainer does so for a container.
+	// KillPod kills all processes in the pod's cgroup and waits a few seconds for their exit; the
+	// error names those that remain. KillContainer does so for a container.
 	KillPod(ctx context.Context, uid pod.UID) error
 	KillContainer(ctx context.Context, uid pod.UID, id pod.ContainerID) error
 }
 
-// resizer changes the resources of what runs.
 type resizer struct {
 	reporter
 	cri         *cri.Client
@@ -39,10 +38,10 @@ type resizer struct {
 	resources   crispec.ResourceSettings
 }
 
-// resize lets what the pod was given hold, in the order of computeResizeSteps. What runs is changed
-// in place; what does not will be made with it. Each step can be done twice, so a resize that was
-// cut off begins again. An error says what could not be done; the rest is left as it was, but the
-// pod grows all the same: until the next try a container may start, with what it was given.
+// resize actuates the pod's allocated resources, in the order of computeResizeSteps. Running
+// containers are changed in place; others will be created with them. Each step is idempotent, so an
+// interrupted resize starts again. After an error, the remaining values are unchanged, except that
+// the pod's cgroup grows: until the next try a container may start with its allocated resources.
 func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p := req.Pod
 	ids := map[string]pod.ContainerID{}
@@ -56,7 +55,7 @@ func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *R
 	}
 	steps := computeResizeSteps(holding{r.allocations.Cgroup(p), r.allocations.Actuated(p)}, p, names, anew, r.resources)
 	if a.KillPod && !a.CreateSandbox {
-		steps = nil // nothing of the pod runs, or will; its cgroup goes with it
+		steps = nil // no container is running or will; the cgroup is removed with the pod
 	}
 	began, done := time.Now(), []string{}
 	err := r.updateSandbox(ctx, p, a)
@@ -85,7 +84,7 @@ func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *R
 	return nil
 }
 
-// noteActuated notes that the containers which are about to start get what they were given.
+// noteActuated records that the containers about to start get their allocated resources.
 func (r *resizer) noteActuated(ctx context.Context, p *v1.Pod, a *podActions) {
 	if len(a.Start) == 0 {
 		return
@@ -97,7 +96,7 @@ func (r *resizer) noteActuated(ctx context.Context, p *v1.Pod, a *podActions) {
 	r.allocations.Actuate(ctx, p, names...)
 }
 
-// updateSandbox gives the runtime the pod's new size, which most ignore.
+// updateSandbox reports the pod's new size to the runtime; most runtimes ignore it.
 func (r *resizer) updateSandbox(ctx context.Context, p *v1.Pod, a *podActions) error {
 	if a.KillPod || a.SandboxID == "" {
 		return nil
@@ -122,8 +121,8 @@ func (r *resizer) step(ctx context.Context, p *v1.Pod, s resizeStep, id pod.Cont
 	return nil
 }
 
-// checkLowered refuses a memory limit that is not more than what is used: the kernel would kill for
-// it.
+// checkLowered rejects a memory limit that is not above the current usage: the kernel would
+// OOM-kill.
 func (r *resizer) checkLowered(ctx context.Context, p *v1.Pod, s resizeStep, id pod.ContainerID) error {
 	if s.Lowers == 0 {
 		return nil

@@ -14,14 +14,14 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// resizeStep changes one value: of the pod's cgroup, or of a container in it.
+// resizeStep changes one value of the pod's cgroup or of a container.
 type resizeStep struct {
 	// Container is "" for the pod's cgroup, of which Part is changed.
 	Container string
 	Part      cgroups.PodPart
 	// Update are the container's new values.
 	Update *runtimeapi.LinuxContainerResources
-	// Lowers is the new memory limit in bytes if the step lowers one, else 0: what is used must be
+	// Lowers is the new memory limit in bytes if the step lowers one, else 0: the usage must be
 	// less.
 	Lowers int64
 
@@ -35,25 +35,24 @@ func (s resizeStep) String() string {
 	return fmt.Sprintf("%s %s", s.Container, s.Part)
 }
 
-// growsPod reports whether the step lets the pod as a whole have more.
+// growsPod reports whether the step increases a value of the pod's cgroup.
 func (s resizeStep) growsPod() bool { return s.Container == "" && s.way == grows }
 
-// holding is what holds before a resize: the pod as its cgroup was made, and as its containers
-// were.
+// holding is the state before a resize: the pod as actuated in its cgroup, and in its containers.
 type holding struct{ Cgroup, Containers *v1.Pod }
 
-// extent says what a resize writes.
+// extent is the set of values that a resize writes.
 type extent int
 
 const (
 	changedOnly extent = iota
-	everything         // nobody knows how far an earlier resize has come
+	everything         // the progress of an earlier resize is unknown
 )
 
-// computeResizeSteps returns how to get from the resources that hold to those that the pod was
-// given, without any container ever having more than its pod: memory first, then CPU. What grows
-// grows in the pod first, what shrinks shrinks in the containers first; among the containers, those
-// that shrink come first. Only the named containers run.
+// computeResizeSteps returns the steps from the actuated to the allocated resources, such that no
+// container ever has more than its pod: memory first, then CPU. Increases apply to the pod first,
+// decreases to the containers first; among the containers, decreases come first. Only the named
+// containers are running.
 func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, settings crispec.ResourceSettings) []resizeStep {
 	podSteps := func(way direction, parts ...cgroups.PodPart) (steps []resizeStep) {
 		for _, part := range parts {
@@ -99,7 +98,6 @@ func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, 
 	)
 }
 
-// direction is where a value goes.
 type direction int
 
 const (
@@ -108,7 +106,7 @@ const (
 	grows
 )
 
-// compareLimits says where a limit goes; 0 is none.
+// compareLimits returns the direction of a limit's change; 0 is no limit.
 func compareLimits(from, to int64) direction {
 	unlimited := func(n int64) int64 {
 		if n <= 0 {
@@ -119,8 +117,8 @@ func compareLimits(from, to int64) direction {
 	return direction(cmp.Compare(unlimited(to), unlimited(from)))
 }
 
-// memoryOf is the change of what is said of a container's memory. A limit cannot be taken away in
-// place: 0 leaves it as it is.
+// memoryOf is the change of a container's memory values. A limit cannot be removed in place: 0
+// leaves it unchanged.
 func memoryOf(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep {
 	s := resizeStep{Part: cgroups.MemoryLimit, way: compareLimits(from.MemoryLimitInBytes, to.MemoryLimitInBytes)}
 	of := func(r *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
@@ -136,7 +134,8 @@ func memoryOf(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep
 	return s
 }
 
-// cpuOf is the change of a container's CPU time. Where its limit stays, its share says the way.
+// cpuOf is the change of a container's CPU values. If its limit is unchanged, its shares determine
+// the direction.
 func cpuOf(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep {
 	s := resizeStep{
 		Part: cgroups.CPULimit,

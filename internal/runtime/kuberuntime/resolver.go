@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// stubResolvConf may name only systemd-resolved's own address, which is the host's loopback;
-	// uplinkResolvConf then names the servers that it asks (systemd-resolved.service(8)).
+	// stubResolvConf may name only systemd-resolved's own address, which is on the host's loopback;
+	// uplinkResolvConf then names its upstream servers (systemd-resolved.service(8)).
 	stubResolvConf   = "/etc/resolv.conf"
 	uplinkResolvConf = "/run/systemd/resolve/resolv.conf"
-	// maxResolvConf is the most that is read of a resolv.conf.
+	// maxResolvConf is the maximum number of bytes read from a resolv.conf.
 	maxResolvConf = 1 << 20
 )
 
@@ -29,7 +29,6 @@ type resolver struct {
 	node    *nodeWarner
 }
 
-// of reads the resolver that the pod inherits.
 func (r *resolver) of(p *v1.Pod) (crispec.Resolver, error) {
 	switch path := ptr.Deref(r.path, stubResolvConf); {
 	case !crispec.InheritsResolver(p):
@@ -43,11 +42,11 @@ func (r *resolver) of(p *v1.Pod) (crispec.Resolver, error) {
 	}
 }
 
-// readReachable reads the stub, or the uplink if the servers of the stub are only on the host's
+// readReachable reads the stub, or the uplink if the stub only names servers on the host's
 // loopback.
 //
-// Differs from the kubelet: a pod with a network of its own does not get servers that it cannot
-// reach when there are others.
+// Differs from the kubelet: a pod with its own network does not get unreachable servers if there
+// are others.
 func readReachable(stub, uplink string) (crispec.Resolver, error) {
 	host, err := readResolvConf(stub)
 	if err != nil || !host.IsLoopback() {
@@ -59,7 +58,7 @@ func readReachable(stub, uplink string) (crispec.Resolver, error) {
 	return host, nil
 }
 
-// check is what Runtime.CheckResolvConf says.
+// check implements Runtime.CheckResolvConf.
 func (r *resolver) check() {
 	path := ptr.Deref(r.path, stubResolvConf)
 	if path == "" {
@@ -92,7 +91,7 @@ func readResolvConf(path string) (crispec.Resolver, error) {
 // nodeWarner records events about the node.
 type nodeWarner struct {
 	event func(eventtype, reason, message string)
-	said  sync.Map // set of string: the warnings that were recorded; there are a few
+	said  sync.Map // set of string: the recorded warnings; there are few
 }
 
 func newNodeWarner(event func(eventtype, reason, message string)) *nodeWarner {
@@ -104,7 +103,7 @@ func newNodeWarner(event func(eventtype, reason, message string)) *nodeWarner {
 
 func (n *nodeWarner) warn(reason, message string) { n.event(v1.EventTypeWarning, reason, message) }
 
-// warnOnce records a warning that it has not recorded yet.
+// warnOnce records a warning unless it was recorded before.
 func (n *nodeWarner) warnOnce(reason, message string) {
 	if _, said := n.said.LoadOrStore(message, true); !said {
 		n.warn(reason, message)

@@ -17,21 +17,20 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Delays between the tries to get a name that a cancelled call still holds.
+// Delays between retries while a cancelled call still reserves the name.
 const (
 	reservedFirst = 50 * time.Millisecond
 	reservedMost  = time.Second
 )
 
-// networkNotReady is the reason of the event for a sandbox that was not made as the runtime's
-// network was not ready.
+// networkNotReady is the event reason for a sandbox that failed because the runtime's network was
+// not ready.
 const networkNotReady = "NetworkNotReady"
 
-// parallelSandboxes is where containerd's throughput stops to grow on a small machine (measured on
+// parallelSandboxes is where containerd's throughput stops growing on a small machine (measured on
 // two cores: 1/2/4/10/30 in parallel take 3.3/2.1/1.7/1.6/1.6 s for 30 pods).
 const parallelSandboxes = 4
 
-// sandboxes makes the sandboxes of pods.
 type sandboxes struct {
 	reporter
 	cri            *cri.Client
@@ -44,8 +43,8 @@ type sandboxes struct {
 	resources      crispec.ResourceSettings
 	checkHostPorts func(p *v1.Pod) error
 	node           *nodeWarner
-	// starting bounds sandbox creations under way: containerd is saturated by a few, and more only
-	// make each slower.
+	// starting bounds concurrent sandbox creations: a few saturate containerd, and more only slow
+	// each one down.
 	starting chan struct{}
 }
 
@@ -65,7 +64,6 @@ func newSandboxes(cfg Config, r *Runtime, node *nodeWarner) *sandboxes {
 	return s
 }
 
-// sandbox is one that the runtime has.
 type sandbox struct {
 	id      pod.SandboxID
 	config  *runtimeapi.PodSandboxConfig
@@ -73,8 +71,8 @@ type sandbox struct {
 	ips     []string
 }
 
-// config returns the configuration of the pod's sandbox. When one is to be made, events say what is
-// wrong with it.
+// config returns the configuration of the pod's sandbox. If a sandbox is to be created, errors and
+// warnings are recorded as events.
 func (s *sandboxes) config(ctx context.Context, req Request, a *podActions, attempt uint32, handler string) (*runtimeapi.PodSandboxConfig, error) {
 	p := req.Pod
 	cfg, warnings, err := s.translate(ctx, req, a, attempt, handler)
@@ -90,7 +88,7 @@ func (s *sandboxes) config(ctx context.Context, req Request, a *podActions, atte
 	for _, w := range warnings {
 		s.events.Event(p, "", v1.EventTypeWarning, w.Reason, w.Message)
 		if w.OfNode != "" {
-			// Once: each pod would say the same, and use up the node's share of events.
+			// Once: each pod would repeat it, and exhaust the node's event rate.
 			s.node.warnOnce(w.Reason, w.OfNode)
 		}
 	}
@@ -107,11 +105,11 @@ func (s *sandboxes) translate(ctx context.Context, req Request, a *podActions, a
 	if in.Users, err = s.users.of(p); err != nil {
 		return nil, nil, err
 	}
-	// A sandbox that is there has its resolver and its host ports already.
+	// An existing sandbox has its resolver and its host ports already.
 	if a.CreateSandbox {
-		// Differs from the kubelet, which lets the network of the pod take the port over: what
-		// clients send to the program goes to the pod then. Here the pod waits: it is tried again
-		// like any sandbox that cannot be made.
+		// Differs from the kubelet, which lets the pod's network take the port over, so that the
+		// pod receives the program's traffic. Here the pod waits, and is retried like any sandbox
+		// that cannot be created.
 		if err = s.checkHostPorts(p); err != nil {
 			return nil, nil, err
 		}
@@ -127,8 +125,9 @@ func (s *sandboxes) translate(ctx context.Context, req Request, a *podActions, a
 	return crispec.SandboxConfig(in)
 }
 
-// handler returns what runs the pod's sandbox: for one that is there what the runtime says, since
-// its class may have gone meanwhile. An event says that a class cannot be had.
+// handler returns the runtime handler of the pod's sandbox: for an existing one as the runtime
+// reports, since its RuntimeClass may have been deleted. If the RuntimeClass cannot be resolved, an
+// event is recorded.
 func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (string, error) {
 	p := req.Pod
 	if !a.CreateSandbox {
@@ -148,7 +147,7 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 	return handler, err
 }
 
-// checkUserNamespaces refuses a runtime that would run the pod as the host's users.
+// checkUserNamespaces rejects a runtime handler that would run the pod with the host's user IDs.
 func (s *sandboxes) checkUserNamespaces(ctx context.Context, handler string) error {
 	st, err := s.cri.Status(ctx)
 	if err != nil {
@@ -162,14 +161,13 @@ func (s *sandboxes) checkUserNamespaces(ctx context.Context, handler string) err
 	return fmt.Errorf("user namespace: the runtime handler %q does not support user namespaces", handler)
 }
 
-// create makes the pod's sandbox.
 func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSandboxConfig, handler string) (sandbox, error) {
 	made := sandbox{config: cfg, handler: handler}
 	if err := s.run(ctx, p, &made); err != nil {
 		if ctx.Err() == nil {
 			reason, message := s.describeFailure(ctx, p, err)
 			s.events.Event(p, "", v1.EventTypeWarning, reason, message)
-			if reason != networkNotReady { // else it is made when the network is ready
+			if reason != networkNotReady { // else it is created when the network is ready
 				s.backOffs.failed.sandbox(p, err)
 			}
 		}
@@ -183,8 +181,8 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	return made, nil
 }
 
-// which says for the journal which one of its pod a sandbox is, what runs it, and why that if it is
-// another one than for most.
+// which describes a sandbox for the journal: its attempt, its handler, and the reason if the
+// handler differs from that of most pods.
 func (s *sandboxes) which(p *v1.Pod, attempt uint32, handler string) string {
 	out := fmt.Sprintf("attempt %d", attempt)
 	if handler != "" {
@@ -198,12 +196,12 @@ func (s *sandboxes) which(p *v1.Pod, attempt uint32, handler string) string {
 	return out
 }
 
-// describeFailure returns the event of a sandbox that the runtime did not make: for a pod with a
-// network of its own, that there is none if the runtime says so.
+// describeFailure returns the event for a failed sandbox creation: for a pod with its own network,
+// that the network is not ready if the runtime reports so.
 //
-// Differs from the kubelet, which does not try while the network was not ready when it last asked,
-// up to five seconds ago: here the runtime is asked after it has failed, so that no pod waits for a
-// network that is there.
+// Differs from the kubelet, which does not try while the network was not ready at its last check,
+// up to five seconds ago: here the runtime status is read after the failure, so that no pod waits
+// for a network that is ready.
 func (s *sandboxes) describeFailure(ctx context.Context, p *v1.Pod, failed error) (reason, message string) {
 	reason, message = "FailedCreatePodSandBox", "Failed to create pod sandbox: "+cri.Message(failed)
 	if p.Spec.HostNetwork {
@@ -222,8 +220,8 @@ func (s *sandboxes) describeFailure(ctx context.Context, p *v1.Pod, failed error
 	return reason, message
 }
 
-// run has the runtime run the sandbox. While a cancelled call holds its name it tries again; at
-// last it takes the next attempt's name.
+// run runs the sandbox. While a cancelled call reserves its name it retries; finally it uses the
+// next attempt's name.
 func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err error) {
 	select {
 	case s.starting <- struct{}{}:
@@ -250,7 +248,6 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 	return err
 }
 
-// sandboxIPs returns the addresses of a sandbox.
 func sandboxIPs(ctx context.Context, client *cri.Client, id pod.SandboxID) ([]string, error) {
 	st, err := client.PodSandboxStatus(ctx, id)
 	if err != nil {
@@ -259,9 +256,8 @@ func sandboxIPs(ctx context.Context, client *cri.Client, id pod.SandboxID) ([]st
 	return cri.SandboxIPs(st), nil
 }
 
-// whileReserved calls create until the name that it asks for is free: a call that was cancelled, as
-// by the end of an earlier agent, holds its name for a moment. After a few tries the error is
-// returned.
+// whileReserved retries create while its name is reserved: a cancelled call, such as of a stopped
+// agent, holds its name for a moment. After a few tries it returns the error.
 func whileReserved[ID any](ctx context.Context, create func() (ID, error)) (ID, error) {
 	for wait := reservedFirst; ; wait *= 2 {
 		id, err := create()

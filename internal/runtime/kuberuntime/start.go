@@ -21,7 +21,6 @@ import (
 	"berth/internal/runtime/images"
 )
 
-// starter creates and starts containers.
 type starter struct {
 	reporter
 	cri          *cri.Client
@@ -40,7 +39,7 @@ type starter struct {
 	metrics      *metrics
 	hooks        *hookRunner
 	killer       *killer
-	// maskedPaths are the files of this machine that containers must not see; read once.
+	// maskedPaths are the host files to be hidden from containers; read once.
 	maskedPaths func() []string
 }
 
@@ -61,14 +60,14 @@ func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
 	}
 }
 
-// thermalThrottles returns the counters of the processors' heat, from which a container could learn
-// what its neighbours do.
+// thermalThrottles returns the CPUs' thermal counters, which could leak the activity of other
+// containers.
 func thermalThrottles() []string {
 	found, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle") // fails only for a bad pattern
 	return found
 }
 
-// start is what one container is started from.
+// start is the input of one container start.
 type start struct {
 	req       Request
 	container *v1.Container
@@ -78,8 +77,8 @@ type start struct {
 	created   bool // the runtime has a new container
 }
 
-// startContainer creates and starts one container and runs its postStart hook. The returned error
-// says why it does not run; nil means that it was started.
+// startContainer creates and starts one container and runs its postStart hook. It returns nil if
+// the container was started.
 func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.StartError {
 	p, c := s.req.Pod, s.container
 	got, err := s.images()
@@ -87,7 +86,7 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 		var ie *images.Error
 		if errors.As(err, &ie) {
 			e := &lifecycle.StartError{Reason: ie.Reason, Message: ie.Message, BackOffUntil: ie.BackOffUntil}
-			if e.BackOffUntil.IsZero() { // it was not a pull that failed
+			if e.BackOffUntil.IsZero() { // not a failed pull
 				t.backOffs.failed.container(p, c.Name, err, *e)
 			}
 			return e
@@ -122,7 +121,7 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	return t.postStart(ctx, s, id)
 }
 
-// whichStart says for the journal whether a container starts for the first time.
+// whichStart describes for the journal whether a container starts for the first time.
 func whichStart(attempt uint32) string {
 	if attempt == 0 {
 		return "for the first time"
@@ -130,8 +129,8 @@ func whichStart(attempt uint32) string {
 	return fmt.Sprintf("restart %d", attempt)
 }
 
-// postStart runs the postStart hook of a container that was just started. A container whose hook
-// fails is killed. The error says why the container does not run.
+// postStart runs the postStart hook of a container that was just started, and kills the container
+// if the hook fails. The error is why the container is not running.
 func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *lifecycle.StartError {
 	p, c := s.req.Pod, s.container
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -150,7 +149,7 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 		return nil
 	}
 	e := &lifecycle.StartError{Reason: lifecycle.PostStartHookError, Message: "PostStart hook failed: " + err.Error()}
-	if ctx.Err() != nil { // the pass was ended; the next one ends the pod
+	if ctx.Err() != nil { // the pass was cancelled; the next one terminates the pod
 		t.note(decision{pod: p, container: c.Name, what: "postStart hook broken off", why: "the agent or the pod ends; the hook is not run again", began: began})
 		return e
 	}
@@ -165,9 +164,8 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	return e
 }
 
-// create creates the container. While a cancelled call holds its name it tries again; what such a
-// call has made by then, and no observation has shown, gives way. At last it takes the next
-// attempt's name.
+// create creates the container. While a cancelled call reserves its name it retries, and removes
+// the unobserved container that such a call created. Finally it uses the next attempt's name.
 func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) (pod.ContainerID, *runtimeapi.ContainerConfig, *lifecycle.StartError) {
 	for last := spec.Attempt + 1; ; spec.Attempt++ {
 		cfg, err := crispec.ContainerConfig(spec)
@@ -199,8 +197,8 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 	}
 }
 
-// failed returns why the container does not run, and records an event unless the pass was ended.
-// Ids mean nothing to users: names stand for them.
+// failed returns the start error, and records an event unless the pass was cancelled. Container IDs
+// in the message are replaced by names.
 func (t *starter) failed(ctx context.Context, s *start, reason string, err error) *lifecycle.StartError {
 	message := cri.Message(err)
 	for i := range s.req.Observed.Containers {
@@ -213,7 +211,8 @@ func (t *starter) failed(ctx context.Context, s *start, reason string, err error
 	return &lifecycle.StartError{Reason: reason, Message: message}
 }
 
-// attempt makes room for the container, and returns the number of its incarnation.
+// attempt removes an unstarted container of the name, and returns the number of the new
+// incarnation.
 func (t *starter) attempt(ctx context.Context, s *start) (uint32, error) {
 	newest := s.req.Observed.FindContainer(s.container.Name)
 	if newest == nil || newest.State != pod.StateCreated {
@@ -231,7 +230,7 @@ func (t *starter) attempt(ctx context.Context, s *start) (uint32, error) {
 	return next, err
 }
 
-// spec gathers what the container is made from.
+// spec collects the input of the container's configuration.
 func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Container, error) {
 	p, c := s.req.Pod, s.container
 	in := crispec.Container{
@@ -284,8 +283,7 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	return in, err
 }
 
-// targetOf returns the container whose processes the named ephemeral container is to see, "" for
-// none.
+// targetOf returns the target container of the named ephemeral container, "" for none.
 func targetOf(p *v1.Pod, name string, observed *pod.Status) (pod.ContainerID, error) {
 	for i := range p.Spec.EphemeralContainers {
 		e := &p.Spec.EphemeralContainers[i]
@@ -301,11 +299,11 @@ func targetOf(p *v1.Pod, name string, observed *pod.Status) (pod.ContainerID, er
 	return "", nil
 }
 
-// imageUser returns who the image runs as. It is read from what the container is made of: a name
-// may stand for another image by now.
+// imageUser returns the image's user. It reads the image that the container is created from: the
+// name may refer to another image by now.
 func (t *starter) imageUser(ctx context.Context, p *v1.Pod, c *v1.Container, image images.Result) (crispec.ImageUser, error) {
 	if crispec.RunAsUser(p, c) != nil {
-		return crispec.ImageUser{}, nil // it does not matter
+		return crispec.ImageUser{}, nil // RunAsUser takes precedence
 	}
 	img, err := t.cri.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image.Ref})
 	switch {

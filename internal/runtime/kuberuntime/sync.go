@@ -16,8 +16,8 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// SyncPod brings the pod nearer to its spec: it plans and does what the plan says, in the plan's
-// order. Failures of single containers are in the result; an error ends the pass.
+// SyncPod brings the pod closer to its spec: it plans and executes the plan in order. Failures of
+// single containers are in the result; an error terminates the pass.
 func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	p := req.Pod
 	r.backOffs.check(p)
@@ -34,7 +34,7 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	if !a.empty() {
 		r.notePlan(in, &a)
 		if err := r.act(ctx, req, &a, &res); err != nil {
-			res.RetryAt = time.Time{} // an error is tried again sooner than a back-off ends
+			res.RetryAt = time.Time{} // an error is retried sooner than a back-off expires
 			return res, err
 		}
 	} else if err := r.lookAheadBesideInit(ctx, req, &a); err != nil {
@@ -43,20 +43,20 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}
-	if !res.RetryAt.IsZero() { // else the worker takes the pass for a failed one, and tries it again
+	if !res.RetryAt.IsZero() { // otherwise the worker takes the pass for failed, and retries it
 		for _, f := range r.backOffs.failed.of(p, time.Now()) {
 			res.retry(f.Until)
 		}
 	}
 	if err := r.garbage.collect(ctx, req.Observed, &res); err != nil && ctx.Err() == nil {
-		// The pod is none the worse for it: its pass has done what it should.
+		// The pass itself has succeeded: garbage does not affect the pod.
 		r.note(decision{pod: p, what: "garbage is left, to be tried again", err: err})
 		res.retry(time.Now().Add(garbageRetry))
 	}
 	return res, ctx.Err()
 }
 
-// act does what the plan says, as far as garbage.
+// act executes the plan, except garbage collection.
 func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Result) error {
 	if a.Resize {
 		r.allocations.Persist(ctx)
@@ -85,7 +85,7 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 		return err
 	}
 	if a.Resize {
-		res.ResizeError = r.resizer.resize(ctx, req, a, res) // what is to start is started all the same
+		res.ResizeError = r.resizer.resize(ctx, req, a, res) // starts are not affected by a failed resize
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func (r *Runtime) notePlan(in planInput, a *podActions) {
 	r.note(decision{pod: in.Pod, what: a.String(), why: why})
 }
 
-// killContainers stops containers side by side.
+// killContainers stops containers concurrently.
 func (r *Runtime) killContainers(ctx context.Context, req Request, kills []killAction, res *Result, grace func(killAction) time.Duration) error {
 	r.expectKills(req.Pod, kills, grace)
 	errs := make([]error, len(kills))
@@ -123,7 +123,8 @@ func (r *Runtime) killContainers(ctx context.Context, req Request, kills []killA
 	return errors.Join(errs...)
 }
 
-// expectKills says when containers of a pod that goes on are killed, if they have not ended before.
+// expectKills records in the journal when containers of a running pod are killed unless they exit
+// before.
 func (r *Runtime) expectKills(p *v1.Pod, kills []killAction, grace func(killAction) time.Duration) {
 	var next []journal.Next
 	for _, k := range kills {
@@ -137,7 +138,7 @@ func (r *Runtime) expectKills(p *v1.Pod, kills []killAction, grace func(killActi
 	}
 }
 
-// find returns the container that a plan over this observation names.
+// find returns the container with the ID, which must be in the observation.
 func find(s *pod.Status, id pod.ContainerID) *pod.ContainerStatus {
 	i := slices.IndexFunc(s.Containers, func(cs pod.ContainerStatus) bool { return cs.ID == id })
 	return &s.Containers[i]
@@ -167,8 +168,8 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	return nil
 }
 
-// noteEnds takes note of how containers ended that were stopped. What the runtime does not tell is
-// left out: the pod goes on without it.
+// noteEnds records the exits of stopped containers. Those that the runtime does not report are
+// skipped.
 func (r *Runtime) noteEnds(ctx context.Context, req Request, stopped []killAction) {
 	if req.Ended == nil {
 		return
@@ -180,9 +181,9 @@ func (r *Runtime) noteEnds(ctx context.Context, req Request, stopped []killActio
 	}
 }
 
-// removeIncarnation removes an incarnation of a container that is to run anew; the newest must come
-// first. One log stays, so that its restarts go on being counted from there, and if it crashed its
-// back-off is remembered.
+// removeIncarnation removes an incarnation of a container that is to be restarted; the newest must
+// come first. One log is retained to preserve the restart count; if it crashed, its back-off
+// continues.
 func (r *Runtime) removeIncarnation(ctx context.Context, req Request, cs *pod.ContainerStatus) error {
 	if cs == req.Observed.FindContainer(cs.Name) {
 		if cs.State == pod.StateExited && (cs.ExitCode != 0 || slices.Contains(lifecycle.RestartAllTriggers(req.Pod, req.Observed), cs.Name)) {
@@ -195,9 +196,9 @@ func (r *Runtime) removeIncarnation(ctx context.Context, req Request, cs *pod.Co
 	return r.remover.removeContainer(ctx, req.Observed, cs, KeepLogs)
 }
 
-// start makes the sandbox if the plan wants one and starts the plan's containers. The sandbox, the
-// mounts and the images of those containers are got side by side, and the images of the containers
-// after them beside all of it.
+// start creates the sandbox if planned and starts the plan's containers. The sandbox, the mounts
+// and the images are prepared concurrently, together with a prefetch of the images of later
+// containers.
 func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Result) error {
 	p, starts := req.Pod, a.Start
 	if len(starts) == 0 && !a.CreateSandbox {
@@ -211,7 +212,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	if err != nil {
 		return err
 	}
-	cfg, err := r.sandboxes.config(ctx, req, a, attempt, handler) // shared with the pulls from here on, and not changed any more
+	cfg, err := r.sandboxes.config(ctx, req, a, attempt, handler) // shared with the pulls from here on, and not modified any more
 	if err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	}
 	r.images.lookAhead(req, a, cfg, handler)
 	defer func() {
-		// A pass leaves nothing running behind: what is not waited for below has been cancelled.
+		// A pass leaves no goroutine behind: what is not awaited below has been cancelled.
 		cancel()
 		_, _ = volumes()
 		for _, wait := range pulls {
@@ -254,7 +255,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 	return r.startContainers(ctx, list, res)
 }
 
-// startContainers starts containers one after the other.
+// startContainers starts containers sequentially.
 func (r *Runtime) startContainers(ctx context.Context, starts []*start, res *Result) error {
 	for _, s := range starts {
 		if err := ctx.Err(); err != nil {
@@ -279,8 +280,8 @@ func (r *Runtime) startContainers(ctx context.Context, starts []*start, res *Res
 	return nil
 }
 
-// lookAheadBesideInit has images fetched in a pass that starts nothing: an earlier agent may have
-// begun a fetch that has ended with it.
+// lookAheadBesideInit prefetches images in a pass that starts nothing: the prefetch of an earlier
+// agent may have been interrupted.
 func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podActions) error {
 	if len(computeAhead(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
 		return nil
@@ -294,7 +295,6 @@ func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podAc
 	return nil
 }
 
-// purgeInit removes the init containers of earlier sandboxes.
 func (r *Runtime) purgeInit(ctx context.Context, req Request, a *podActions) error {
 	if !a.PurgeInit {
 		return nil
@@ -311,8 +311,8 @@ func (r *Runtime) purgeInit(ctx context.Context, req Request, a *podActions) err
 	return nil
 }
 
-// begin runs f beside the caller; the returned function waits for its result and may be called
-// again.
+// begin runs f concurrently; the returned function waits for its result and may be called
+// repeatedly.
 func begin[T any](f func() (T, error)) (wait func() (T, error)) {
 	done := make(chan struct{})
 	var v T

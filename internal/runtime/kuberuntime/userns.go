@@ -10,19 +10,18 @@ import (
 	"berth/internal/runtime/userns"
 )
 
-// UserNamespaces gives each pod a range of the host's user ids.
+// UserNamespaces allocates a range of host user IDs per pod.
 type UserNamespaces interface {
-	// Allocate returns the pod's range; it is the same one each time until it is released. It does
-	// not wait.
+	// Allocate returns the pod's range, which is stable until it is released. It does not block.
 	Allocate(uid pod.UID) (userns.Range, error)
-	// Release gives the pod's range back, if it has one. Idempotent.
+	// Release releases the pod's range, if it has one. Idempotent.
 	Release(uid pod.UID) error
 }
 
-// userNamespaces are the ranges of pods; none can be had when ranges is nil.
+// userNamespaces are the ranges of pods; if ranges is nil, none can be allocated.
 type userNamespaces struct{ ranges UserNamespaces }
 
-// of returns the host's ids for the pod's user namespace, nil for a pod without one.
+// of returns the pod's host user ID range, nil for a pod without a user namespace.
 func (u *userNamespaces) of(p *v1.Pod) (*userns.Range, error) {
 	if !crispec.HasUserNamespace(p) || u.ranges == nil {
 		return nil, nil

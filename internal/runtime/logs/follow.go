@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// followPeriod is how often the world is asked for what no event tells: the container's end without
-// Options.Exited, and the file's growth where inotify is not to be had (its instances are few per
-// user).
+// followPeriod is the polling interval for changes without events: the container's exit without
+// Options.Exited, and the file's growth without inotify (its instances are limited per user).
 const followPeriod = time.Second
 
-// follow prints the log until the container has ended.
+// follow prints the log until the container has exited.
 func (r *reader) follow(ctx context.Context, running Running) error {
 	changes := r.watchFile()
 	defer changes.close()
@@ -31,8 +30,8 @@ func (r *reader) follow(ctx context.Context, running Running) error {
 		tick = ticker.C
 	}
 	for {
-		// What was written before the container ended is in the file by now, so that one more round
-		// prints the last of it.
+		// What was written before the container exited is in the file by now, so that one more
+		// iteration prints the rest.
 		if err := r.catchUp(ctx); err != nil {
 			return err
 		}
@@ -53,7 +52,7 @@ func (r *reader) follow(ctx context.Context, running Running) error {
 	}
 }
 
-// ended reports whether the container has ended, by the best source that there is.
+// ended reports whether the container has exited, by Options.Exited or else running.
 func (r *reader) ended(ctx context.Context, running Running) (bool, error) {
 	if r.options.Exited != nil {
 		select {
@@ -73,11 +72,11 @@ func (r *reader) ended(ctx context.Context, running Running) (bool, error) {
 	return !runs, nil
 }
 
-// catchUp prints all there is: the rest of the open file, then the files that took its place.
+// catchUp prints everything available: the rest of the open file, then the files that replaced it.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
-		// The path is looked at before the file is drained: when another file grows there, the
-		// runtime has let go of ours, and what is drained then is all that ours will ever hold.
+		// The path is checked before the file is drained: if another file exists there, the runtime
+		// has released ours, and draining yields its final content.
 		next, err := r.successor()
 		if err != nil {
 			return err
@@ -96,14 +95,14 @@ func (r *reader) catchUp(ctx context.Context) error {
 		if next.stamp != (Stamp{}) {
 			r.last = next.stamp
 		}
-		r.tail = nil // all that follows is newer
+		r.tail = nil // all later entries are newer
 		if err := r.lines.enter(next, 0); err != nil {
 			return err
 		}
 	}
 }
 
-// leave prints what the runtime still had in hand for our file when it began the next one.
+// leave prints what the runtime still wrote to our file after it created the next one.
 func (r *reader) leave(ctx context.Context) error {
 	err := awaitLetGo(ctx, r.lines.piece, letGo)
 	if err == nil {
@@ -116,10 +115,10 @@ func (r *reader) leave(ctx context.Context) error {
 	return err
 }
 
-// successor returns the opened file that rotations have put in the place of ours, or nil. A path
-// without a file is a rotation half way; so is one with an empty file, because the runtime makes
-// the new file before it stops to write to the old one. A file that became shorter was emptied in
-// place, and is read from its beginning.
+// successor returns the opened file that replaced ours in a rotation, or nil. A missing file at the
+// path is a rotation in progress; so is an empty file, because the runtime creates the new file
+// before it stops writing to the old one. A file that became shorter was truncated in place, and is
+// read from its beginning.
 func (r *reader) successor() (*piece, error) {
 	ours, err := r.lines.Stat()
 	if err != nil {
@@ -142,8 +141,8 @@ func (r *reader) successor() (*piece, error) {
 	if err != nil || os.SameFile(ours, there) {
 		return nil, errors.Join(err, live.Close())
 	}
-	// It is open before parts are looked for: if it is rotated meanwhile, it is one of them, or
-	// still what comes after them.
+	// It is opened before parts are searched: if it is rotated meanwhile, it is one of them, or
+	// still follows them.
 	next, err := r.nextPart(ours)
 	if err != nil || next != nil || there.Size() == 0 {
 		return next, errors.Join(err, live.Close())
@@ -169,7 +168,7 @@ func (r *reader) nextPart(ours os.FileInfo) (*piece, error) {
 		r.last = s
 		all = all[slices.Index(all, s)+1:]
 	}
-	for _, s := range all { // without ours, which was removed, all are newer
+	for _, s := range all { // if ours was removed, all are newer
 		p, err := openPart(r.path, s)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return p, err
@@ -178,10 +177,10 @@ func (r *reader) nextPart(ours os.FileInfo) (*piece, error) {
 	return nil, nil
 }
 
-// watchFile watches the directory that holds the log, because a file's own watch goes with the file
-// at a rotation. It returns nil where inotify has no instance left.
+// watchFile watches the directory of the log, because a watch of the file itself is lost at a
+// rotation. It returns nil if no inotify instance is available.
 func (r *reader) watchFile() *dirWatch {
-	w, err := r.options.Watches.watch(filepath.Dir(r.lines.Name())) // where a link of Docker's leads
+	w, err := r.options.Watches.watch(filepath.Dir(r.lines.Name())) // the target of Docker's link
 	if err != nil {
 		return nil
 	}

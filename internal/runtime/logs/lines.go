@@ -5,22 +5,22 @@ import (
 	"io"
 )
 
-// bufferSize bounds what is held of a log file. It is above the longest line that containerd (16
-// KiB) and Docker (16 KiB, each byte up to six as JSON) write.
+// bufferSize limits the memory for a log file. It exceeds the longest line that containerd (16 KiB)
+// and Docker (16 KiB, each byte up to six as JSON) write.
 const bufferSize = 128 << 10
 
-// lines reads a file line by line. What was read of a line without its end stays for the next call,
-// so that a file can grow between calls.
+// lines reads a file line by line. An incomplete line is buffered for the next call, so that a file
+// can grow between calls.
 type lines struct {
 	*piece
 	offset     int64 // of the next byte to read from the piece
 	buf        []byte
-	start, end int // what of buf was read and not handed out
+	start, end int // the part of buf that was read and not returned yet
 }
 
-// next returns the next piece of the file, valid until the next call: a line without its line end
-// (ended), or, when the buffer cannot hold the line, a part of it. io.EOF means that there is no
-// whole line yet.
+// next returns the next piece of the file, valid until the next call: a line without its newline
+// (ended), or a part of a line that exceeds the buffer. io.EOF means that there is no complete line
+// yet.
 func (l *lines) next() (piece []byte, ended bool, err error) {
 	seen := 0
 	for {
@@ -54,14 +54,14 @@ func (l *lines) next() (piece []byte, ended bool, err error) {
 // position returns the offset of the next piece.
 func (l *lines) position() int64 { return l.offset - int64(l.end-l.start) }
 
-// rest returns what was read of a line that has no end.
+// rest returns the buffered part of an incomplete line.
 func (l *lines) rest() []byte {
 	piece := l.buf[l.start:l.end]
 	l.start, l.end = 0, 0
 	return piece
 }
 
-// enter goes on at offset in the piece, forgetting what was read.
+// enter continues at offset in the piece, and discards the buffer.
 func (l *lines) enter(p *piece, offset int64) error {
 	l.piece, l.offset, l.start, l.end = p, offset, 0, 0
 	return p.begin(offset)

@@ -12,19 +12,19 @@ import (
 	"berth/internal/host/safepath"
 )
 
-// Files returns how to reach the logs in a directory of all pods' logs: through no link, for pods
-// that have been given the machine's logs may put links there.
+// Files returns the root for access to logs in a directory of all pods' logs: no links are
+// followed, because pods that have the host's logs mounted may create links there.
 func Files(podLogsDir string) safepath.Root { return safepath.Root(filepath.Dir(podLogsDir)) }
 
-// FilesOf returns how to reach what is beside the log of a container, whose path is as CRI has it:
-// <podLogsDir>/<pod>/<container>/<restartCount>.log.
+// FilesOf returns the root for access to the directory of a container's log, whose path is as in
+// CRI: <podLogsDir>/<pod>/<container>/<restartCount>.log.
 func FilesOf(path string) safepath.Root { return Files(filepath.Dir(filepath.Dir(filepath.Dir(path)))) }
 
-// dockerLog is what the logs of Docker are called, to which those of its pods are links.
+// dockerLog matches Docker's log files, which the logs of its pods link to.
 var dockerLog = regexp.MustCompile(`^/.*/containers/([0-9a-f]{64})/([0-9a-f]{64})-json\.log$`)
 
-// Open opens the log of a container. Only a link of Docker's is followed; any other is an error
-// that is ELOOP.
+// Open opens the log of a container. Only Docker's links are followed; for others the error is
+// ELOOP.
 func Open(path string) (*os.File, error) {
 	files := FilesOf(path)
 	f, err := files.OpenFile(path, os.O_RDONLY, 0)
@@ -42,7 +42,7 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// linkOf returns where a link of Docker's leads, "" for anything else.
+// linkOf returns the target of a link of Docker's, "" for anything else.
 func linkOf(files safepath.Root, path string) string {
 	var target string
 	err := files.In(path, func(dir int, name string) (err error) {

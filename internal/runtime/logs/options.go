@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Stream is one of a container's two outputs, as log lines name it.
+// Stream is one of a container's output streams, as named in log lines.
 type Stream string
 
 // The streams. AllStreams selects both.
@@ -18,31 +18,30 @@ const (
 	Stderr     Stream = "stderr"
 )
 
-// Options say which part of a log is read, and how it is printed. The zero value is all of it, as
-// it was printed.
+// Options select a part of a log, and its output format. The zero value prints all of it unchanged.
 type Options struct {
-	// Follow goes on at the end of the log until the container has ended.
+	// Follow continues at the end of the log until the container has exited.
 	Follow bool
-	// TailLines prints the last lines of the container's output only, each of them whole; nil
-	// prints all lines that are left of the log. It is applied before Since and LimitBytes.
+	// TailLines prints only the last lines of the container's output, each complete; nil prints all
+	// lines that remain of the log. It is applied before Since and LimitBytes.
 	TailLines *int64
-	// Since leaves out lines that were written before; zero: none.
+	// Since skips lines that were written before; zero: none.
 	Since time.Time
-	// LimitBytes ends the output after so many bytes; nil: never.
+	// LimitBytes limits the output in bytes; nil: no limit.
 	LimitBytes *int64
-	// Timestamps begins each line with its time, with nine fractional digits.
+	// Timestamps prefixes each line with its time, with nine fractional digits.
 	Timestamps bool
-	// Stream leaves out the other stream.
+	// Stream selects one stream.
 	Stream Stream
-	// Exited is closed when the container has ended and its log is complete. With it, following
-	// needs no clock; without it, Running is asked every second.
+	// Exited is closed when the container has exited and its log is complete. Without it, Running
+	// is called every second.
 	Exited <-chan struct{}
-	// Watches are shared with other followers; nil: the file is looked at every second instead.
+	// Watches are shared with other followers; nil: the file is polled every second.
 	Watches *Watches
 }
 
-// OptionsFrom translates the options of the API (GET …/pods/{name}/log), which it also validates.
-// now is what SinceSeconds counts from.
+// OptionsFrom converts and validates the options of the API (GET …/pods/{name}/log). SinceSeconds
+// counts from now.
 func OptionsFrom(o *v1.PodLogOptions, now time.Time) (Options, error) {
 	out := Options{Follow: o.Follow, Timestamps: o.Timestamps, TailLines: o.TailLines, LimitBytes: o.LimitBytes}
 	var errs []error

@@ -6,21 +6,21 @@ import (
 	"io"
 )
 
-// outputBatch is the size above which collected output is written.
+// outputBatch is the size in bytes above which buffered output is written.
 const outputBatch = 32 << 10
 
-// timeFormat has nine fractional digits, so that the lines' texts stand below each other.
+// timeFormat has nine fractional digits, so that the lines' texts are aligned.
 const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
-// errLimit ends reading when LimitBytes are written.
+// errLimit stops reading when LimitBytes are written.
 var errLimit = errors.New("byte limit reached")
 
-// output prints entries. It collects what goes to one stream and writes it before anything goes to
-// the other, so that the order is kept when both are one writer.
+// output prints entries. It buffers output for one stream and writes it before any for the other,
+// so that the order is preserved if both are one writer.
 type output struct {
 	options Options
 	writers map[Stream]io.Writer
-	left    int64 // bytes still allowed; negative: no limit
+	left    int64 // remaining bytes; negative: no limit
 
 	stream  Stream // of buf
 	buf     []byte
@@ -68,7 +68,7 @@ func (o *output) print(e entry) error {
 	return nil
 }
 
-// flush writes what was collected, up to the limit; errLimit says that the limit is reached.
+// flush writes the buffer, up to the limit; errLimit means that the limit is reached.
 func (o *output) flush() error {
 	limited := o.left >= 0
 	if limited && int64(len(o.buf)) > o.left {

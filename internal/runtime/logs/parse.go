@@ -12,12 +12,12 @@ import (
 type entry struct {
 	time   time.Time
 	stream Stream
-	// partial: the container's line goes on in the stream's next entry, so no line end is printed.
+	// partial: the container's line continues in the stream's next entry, so no newline is printed.
 	partial bool
 	text    []byte // a view of the parsed line
 }
 
-// parse reads a line without its line end, in CRI's format or in Docker's JSON.
+// parse parses a line without its newline, in CRI's format or in Docker's JSON.
 func parse(line []byte) (entry, error) {
 	if isJSON(line) {
 		return parseJSON(line)
@@ -28,7 +28,7 @@ func parse(line []byte) (entry, error) {
 // isJSON reports whether the line can only be Docker's: CRI's begin with a digit.
 func isJSON(line []byte) bool { return len(line) > 0 && line[0] == '{' }
 
-// parseCRI reads "<RFC3339Nano> <stdout|stderr> <P|F>[:tags] <text>" (CRI API, "Container Log
+// parseCRI parses "<RFC3339Nano> <stdout|stderr> <P|F>[:tags] <text>" (CRI API, "Container Log
 // Format"). Without a text the last blank may be missing.
 func parseCRI(line []byte) (entry, error) {
 	stamp, rest, ok := bytes.Cut(line, []byte{' '})
@@ -59,8 +59,8 @@ func parseCRI(line []byte) (entry, error) {
 	return e, nil
 }
 
-// parseJSON reads {"log":"…","stream":"stdout","time":"…"} (Docker, "JSON File logging driver"),
-// whose log ends with a line end unless the line goes on.
+// parseJSON parses {"log":"…","stream":"stdout","time":"…"} (Docker, "JSON File logging driver"),
+// whose log ends with a newline unless the line continues.
 func parseJSON(line []byte) (entry, error) {
 	var l struct {
 		Log    string    `json:"log"`

@@ -16,31 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stampFormat is how the name of a rotated file tells its time. The kubelet's names are the same.
+// stampFormat is the time format in the name of a rotated file. The kubelet's names are the same.
 const stampFormat = "20060102-150405"
 
-// Endings of names beside a log: of a compressed part, and of a file that is not whole yet.
+// Suffixes of names beside a log: of a compressed part, and of an incomplete file.
 const (
 	CompressedSuffix = ".gz"
 	UnfinishedSuffix = ".tmp"
 )
 
-// Stamp says when a file was rotated, and so the order of parts. The zero stamp is before all
-// others.
+// Stamp is the time of a rotation, which orders the parts. The zero stamp precedes all others.
 type Stamp struct {
 	// Second is the local time, as 20060102-150405.
 	Second string
-	// Number tells rotations within one second apart; the first has 0.
+	// Number distinguishes rotations within one second; the first has 0.
 	Number int
 }
 
-// Compare orders stamps by their time.
+// Compare orders stamps by time.
 func (s Stamp) Compare(o Stamp) int {
 	return cmp.Or(cmp.Compare(s.Second, o.Second), cmp.Compare(s.Number, o.Number))
 }
 
-// Next returns the stamp of a rotation at now that comes after s. A clock that was set back does
-// not disturb the order.
+// Next returns the stamp of a rotation at now that follows s, even if the clock was set back.
 func (s Stamp) Next(now time.Time) Stamp {
 	if second := now.Local().Format(stampFormat); second > s.Second {
 		return Stamp{Second: second}
@@ -55,14 +53,14 @@ func (s Stamp) String() string {
 	return fmt.Sprintf("%s-%03d", s.Second, s.Number)
 }
 
-// Part is a file that a log was rotated into: 0.log.20260102-150405, 0.log.20260102-150405-001 for
-// the next one within that second, each with .gz once it is compressed.
+// Part is a rotated file of a log: 0.log.20260102-150405, 0.log.20260102-150405-001 for the next
+// one within that second, each with .gz once it is compressed.
 type Part struct {
 	Stamp
 	Compressed bool
 }
 
-// Name returns the name of the part of a log with that name.
+// Name returns the part's file name for a log with that name.
 func (p Part) Name(log string) string {
 	name := log + "." + p.String()
 	if p.Compressed {
@@ -71,7 +69,7 @@ func (p Part) Name(log string) string {
 	return name
 }
 
-// ParsePart reads the name of a file beside the log; false if it is no part of it.
+// ParsePart parses the name of a file beside the log; false if it is not a part of it.
 func ParsePart(log, name string) (Part, bool) {
 	rest, ok := strings.CutPrefix(name, log+".")
 	if !ok {
@@ -93,9 +91,8 @@ func ParsePart(log, name string) (Part, bool) {
 	return p, true
 }
 
-// stamps returns those of the log's parts, oldest first. A compressed part appears before what it
-// was made of goes, so that one look at the folder may miss both; two looks that agree have missed
-// nothing.
+// stamps returns the stamps of the log's parts, oldest first. A compressed part appears before its
+// source is removed, so that one directory listing may miss both; two equal listings are complete.
 func stamps(path string) ([]Stamp, error) {
 	const tries = 10
 	var last []Stamp
@@ -120,8 +117,8 @@ func stamps(path string) ([]Stamp, error) {
 	return last, nil
 }
 
-// findPart returns which of the parts an open file is now. One that was rewritten since is another
-// file, with the time of the last write to ours. False says that it is none of them.
+// findPart returns the part that an open file has become. A rewritten part is a different file with
+// the modification time of ours. It returns false if the file is none of the parts.
 func findPart(path string, among []Stamp, file os.FileInfo) (Stamp, bool) {
 	ours, ok := file.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -147,8 +144,8 @@ func partPath(path string, p Part) string {
 	return filepath.Join(filepath.Dir(path), p.Name(filepath.Base(path)))
 }
 
-// Find returns nil if there is something of the log: its file, or a part while a rotation is half
-// way. Else the error is fs.ErrNotExist.
+// Find returns nil if the log exists: its file, or a part while a rotation is in progress.
+// Otherwise it returns fs.ErrNotExist, or the error of opening the file.
 func Find(path string) error {
 	f, err := Open(path)
 	if err == nil {

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 )
 
-// maxFileName is the longest file name that Linux's filesystems take, in bytes.
+// maxFileName is the maximum length of a file name on Linux file systems, in bytes.
 const maxFileName = 255
 
 // PodDir returns the directory of a pod's logs: <podLogsDir>/<namespace>_<name>_<uid>. It is the
@@ -14,8 +14,8 @@ func PodDir(podLogsDir, namespace, name, uid string) string {
 }
 
 // LinkPath returns the symlink by which log shippers find a container's log:
-// <containerLogsDir>/<pod>_<namespace>_<container>-<id>.log, the name cut to 255 bytes before its
-// suffix.
+// <containerLogsDir>/<pod>_<namespace>_<container>-<id>.log. The file name is truncated to 255
+// bytes including the suffix.
 func LinkPath(containerLogsDir, podName, namespace, container, id string) string {
 	const suffix = ".log"
 	name := podName + "_" + namespace + "_" + container + "-" + id

@@ -10,15 +10,15 @@ import (
 	"os"
 )
 
-// piece is an open file of a log: the one that is written, or a part.
+// piece is an open file of a log: the live one, or a part.
 type piece struct {
 	*os.File
 	stamp  Stamp // zero unless it is known to be a part
 	packed bool
-	source io.Reader // of what was logged
+	source io.Reader // the decompressed content
 }
 
-// openLive opens the file that is written.
+// openLive opens the live file.
 func openLive(path string) (*piece, error) {
 	f, err := Open(path)
 	if err != nil {
@@ -27,7 +27,7 @@ func openLive(path string) (*piece, error) {
 	return &piece{File: f, source: f}, nil
 }
 
-// openPart opens a part, whatever has become of it; fs.ErrNotExist says that it is gone.
+// openPart opens a part, compressed or not; fs.ErrNotExist means that it was removed.
 func openPart(path string, s Stamp) (*piece, error) {
 	f, err := Open(partPath(path, Part{Stamp: s}))
 	if err == nil {
@@ -42,7 +42,7 @@ func openPart(path string, s Stamp) (*piece, error) {
 	return &piece{File: f, stamp: s, packed: true, source: &unpacker{file: f}}, nil
 }
 
-// unpacker reads a compressed part. One that is damaged ends where the damage is.
+// unpacker reads a compressed part. A damaged one ends at the damage.
 type unpacker struct {
 	file io.Reader
 	z    *gzip.Reader // nil before the first Read
@@ -63,7 +63,7 @@ func (u *unpacker) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// begin goes to the offset of what was logged.
+// begin seeks to an offset of the decompressed content.
 func (p *piece) begin(offset int64) error {
 	if _, err := p.Seek(0, io.SeekStart); err != nil {
 		return err

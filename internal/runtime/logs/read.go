@@ -17,36 +17,37 @@ import (
 )
 
 const (
-	// letGo is how long the runtime may still write to a rotated file what it had in hand, once it
-	// has the next one, where the kernel does not tell.
+	// letGo is how long the runtime may still write buffered output to a rotated file after it
+	// created the next one, if the kernel cannot report that it was closed.
 	letGo = 100 * time.Millisecond
-	// letGoLook is the time between two looks whether it has closed the file, and letGoLimit how
-	// long a reader waits for a runtime that does not.
+	// letGoLook is the polling interval for the runtime's close of the file, and letGoLimit the
+	// maximum wait for it.
 	letGoLook, letGoLimit = 10 * time.Millisecond, 2 * time.Second
-	// clockSlack is how much a file's time may be before that of its last line: the kernel's clock
+	// clockSlack is how much a file's time may precede that of its last line: the kernel's clock
 	// for files is coarse.
 	clockSlack = time.Second
 )
 
-// Streams is where the lines of a log go. A nil writer discards its stream; both may be one.
+// Streams are the writers for the lines of a log. A nil writer discards its stream; both may be the
+// same.
 type Streams struct{ Out, Err io.Writer }
 
-// Running asks whether the container that writes the log still runs.
+// Running reports whether the container that writes the log is still running.
 type Running func(ctx context.Context) (bool, error)
 
-// Read prints the log at path, with the parts that it was rotated into. Without Follow it ends at
-// the end of the file. With it, it goes on with what is written later, over rotations, until the
-// container has ended and all it wrote is printed, until LimitBytes are printed, or until ctx ends,
-// whose cause is then the error. running may be nil; then the container counts as ended unless
-// Options.Exited says otherwise.
+// Read prints the log at path, including its rotated parts. Without Follow it returns at the end of
+// the file. With it, it continues with later output, across rotations, until the container has
+// exited and all its output is printed, until LimitBytes are printed, or until ctx is done, whose
+// cause is then the error. running may be nil; then the container counts as exited unless
+// Options.Exited is set.
 //
-// Differs from the kubelet: it reads the newest file alone, so that after a rotation there is next
-// to nothing to see.
+// Differs from the kubelet: it reads the newest file only, so that after a rotation there is almost
+// no output.
 //
-// What is removed before its turn comes, because the container writes faster than the caller takes
-// it, is left out. Lines that no known runtime writes are left out. Of the file no more than a
-// buffer of 128 KiB is held, whatever the length of its lines; a longer line is printed in pieces
-// if it is of CRI's format, and left out if it is JSON.
+// Parts that are removed before they are read, because the container writes faster than the caller
+// reads, are skipped, and so are lines of unknown format. At most a buffer of 128 KiB of the file
+// is in memory, whatever the length of its lines; a longer line is printed in pieces if it is of
+// CRI's format, and skipped if it is JSON.
 func Read(ctx context.Context, path string, o Options, running Running, to Streams) error {
 	r := &reader{path: path, options: o, out: newOutput(o, to.Out, to.Err)}
 	buf := buffers.Get().(*[bufferSize]byte)
@@ -61,8 +62,7 @@ func Read(ctx context.Context, path string, o Options, running Running, to Strea
 	return nil
 }
 
-// buffers are those of readers that have ended: the end of each container's log is read when it
-// ends.
+// buffers are the buffers of finished readers: each container's log is read when it exits.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // reader is one call of Read.
@@ -73,12 +73,12 @@ type reader struct {
 	lines   lines
 	long    longLine
 	tail    *tail // nil: all entries are printed
-	file    int   // number of the file that is read, while there is a tail
-	// last is the newest part that comes before the piece that is read, or is it.
+	file    int   // number of the current file, while there is a tail
+	// last is the newest part that precedes the current piece, or is it.
 	last Stamp
 }
 
-// longLine is the state inside a line that the buffer cannot hold.
+// longLine is the state inside a line that exceeds the buffer.
 type longLine struct {
 	inside bool
 	skip   bool // the line is not printed
@@ -94,7 +94,7 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 		return err
 	}
 	r.lines.buf = buf
-	defer func() { r.lines.Close() }() // of the piece that is read then
+	defer func() { r.lines.Close() }() // of the piece that is current then
 	r.lines.piece = newest
 	var offset int64
 	if n := r.options.TailLines; n != nil {
@@ -123,8 +123,8 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 	return r.finish()
 }
 
-// open opens the newest file, and returns which parts are before it. That is the newest part while
-// a rotation is half way.
+// open opens the newest file, and returns the parts before it. During a rotation the newest file is
+// the newest part.
 func (r *reader) open() (older []Stamp, newest *piece, err error) {
 	const tries = 10
 	for range tries {
@@ -160,7 +160,7 @@ func (r *reader) open() (older []Stamp, newest *piece, err error) {
 	return older, newest, nil
 }
 
-// findTail finds the last n lines, and sets the file and returns the offset in it where reading
+// findTail finds the last n lines, and sets the file and returns the offset at which reading
 // begins.
 func (r *reader) findTail(older []Stamp, n int64) (offset int64, err error) {
 	newest := r.lines.piece
@@ -170,7 +170,7 @@ func (r *reader) findTail(older []Stamp, n int64) (offset int64, err error) {
 	}
 	end := position{len(older), st.Size()}
 	if newest.packed {
-		end.offset = math.MaxInt64 // all that was logged is before it
+		end.offset = math.MaxInt64 // all its content is before it
 	}
 	r.tail = &tail{only: r.options.Stream, missing: n, end: end}
 	if !r.tail.complete() {
@@ -181,7 +181,7 @@ func (r *reader) findTail(older []Stamp, n int64) (offset int64, err error) {
 	for i := len(older) - 1; i >= 0 && !r.tail.complete(); i-- {
 		p, err := openPart(r.path, older[i])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // it was removed, and those before it
+			break // it was removed, and all before it
 		}
 		if err != nil {
 			return 0, err
@@ -199,8 +199,8 @@ func (r *reader) findTail(older []Stamp, n int64) (offset int64, err error) {
 	return begin.offset, nil
 }
 
-// readPart prints a part; one that is gone meanwhile is left out. To the last one the runtime may
-// still write.
+// readPart prints a part; a removed one is skipped. The runtime may still be writing to the last
+// one.
 func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, last Stamp) error {
 	p, err := openPart(r.path, s)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -243,11 +243,11 @@ func sinceRename(file os.FileInfo) time.Duration {
 	return max(0, time.Since(time.Unix(st.Ctim.Unix())))
 }
 
-// awaitLetGo waits until the runtime has written to a rotated file what it still had in hand, and
-// has closed it; where the kernel does not tell, for as long as guessed.
+// awaitLetGo waits until the runtime has written its buffered output to a rotated file and closed
+// it; if the kernel cannot report that, for the guessed time.
 func awaitLetGo(ctx context.Context, p *piece, guessed time.Duration) error {
 	if p.packed {
-		return nil // nobody writes to what was compressed
+		return nil // a compressed part has no writer
 	}
 	for began := time.Now(); ; {
 		written, err := hasWriter(p.File)
@@ -269,9 +269,9 @@ func awaitLetGo(ctx context.Context, p *piece, guessed time.Duration) error {
 	}
 }
 
-// hasWriter reports whether somebody, this process included, has the file open to write to it: then
-// the kernel gives no lease to read it (F_SETLEASE of fcntl(2)). One that is given is given back at
-// once. The error says that the file system has no leases, or that the file is another user's.
+// hasWriter reports whether a process, including this one, has the file open for writing: then the
+// kernel grants no read lease (F_SETLEASE of fcntl(2)). A granted lease is released at once. It
+// fails if the file system has no leases, or if the file belongs to another user.
 func hasWriter(f *os.File) (bool, error) {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if errors.Is(err, unix.EAGAIN) {
@@ -283,8 +283,7 @@ func hasWriter(f *os.File) (bool, error) {
 	return false, err
 }
 
-// drain prints the file up to its present end, and what it holds of a line without an end stays in
-// the buffer.
+// drain prints the file up to its current end, and keeps an incomplete line in the buffer.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		offset := r.lines.position()
@@ -304,7 +303,7 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
-// finish prints the line at the end of the file that has no line end: its writer is gone.
+// finish prints the incomplete line at the end of the file, which has no writer any more.
 func (r *reader) finish() error {
 	offset := r.lines.position()
 	if rest := r.lines.rest(); len(rest) > 0 || r.long.inside {
@@ -319,10 +318,10 @@ func (r *reader) finish() error {
 type fragment struct {
 	text   []byte
 	offset int64 // in the file
-	ended  bool  // its end is the line's
+	ended  bool  // it ends with the line
 }
 
-// piece prints a line, or a part of one that is too long for the buffer.
+// piece prints a line, or a part of one that exceeds the buffer.
 func (r *reader) piece(f fragment) error {
 	if r.long.inside {
 		r.long.inside = !f.ended
@@ -337,7 +336,7 @@ func (r *reader) piece(f fragment) error {
 	e, err := parse(f.text)
 	selected := err == nil && r.out.wants(e) && r.tail.selects(e.stream, position{r.file, f.offset})
 	if !f.ended {
-		// The beginning of a JSON object is no JSON.
+		// The beginning of a JSON object does not parse, and is skipped.
 		r.long = longLine{inside: true, skip: !selected, entry: entry{time: e.time, stream: e.stream, partial: e.partial}}
 		e.partial = true
 	}

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// tailWindow is how much of the end of a file is scanned first for the beginning of the tail.
-	// The window grows eightfold until it holds the beginning.
+	// tailWindow is the size of the end of a file that is first scanned for the beginning of the
+	// tail. The window grows eightfold until it contains the beginning.
 	tailWindow = 64 << 10
-	// tailApart bounds the search for the first part of a line behind output of the other stream:
-	// a stream that has written one line only would cost a scan of the whole log.
+	// tailApart bounds the search for the first part of a line behind output of the other stream: a
+	// stream with a single line would require a scan of the whole log.
 	tailApart = 256 << 10
 )
 
-// Tail returns the last lines of the log at path on both streams, and of these no more than the
-// last limit bytes. A log with an empty path does not exist.
+// Tail returns the last lines of the log at path on both streams, and of these at most the last
+// limit bytes. A log with an empty path does not exist.
 func Tail(ctx context.Context, path string, lines int64, limit int) (string, error) {
 	if path == "" {
 		return "", fs.ErrNotExist
@@ -29,7 +29,7 @@ func Tail(ctx context.Context, path string, lines int64, limit int) (string, err
 	return string(last.bytes), nil
 }
 
-// lastBytes is a writer that holds the last bytes written to it.
+// lastBytes is a writer that retains the last bytes written to it.
 type lastBytes struct {
 	limit int
 	bytes []byte
@@ -53,14 +53,15 @@ func (p position) before(o position) bool {
 	return p.file < o.file || p.file == o.file && p.offset < o.offset
 }
 
-// tail finds where the last lines of a log begin. It scans files from the newest to older ones. A
-// long line is several entries, with entries of the other stream between them, so each stream has
-// its own beginning. Lines are ordered by their last entry; an incomplete last line counts.
+// tail finds the beginning of the last lines of a log. It scans files from the newest to older
+// ones. A long line is several entries, with entries of the other stream between them, so each
+// stream has its own beginning. Lines are ordered by their last entry; an incomplete last line
+// counts.
 //
 // Differs from the kubelet: it counts entries, so the last one of a long line is its last 16 KiB.
 type tail struct {
 	only    Stream // AllStreams: lines of both count
-	missing int64  // lines that are not found yet
+	missing int64  // number of lines that are not found yet
 	end     position
 	streams map[Stream]streamTail
 }
@@ -69,11 +70,11 @@ type tail struct {
 type streamTail struct {
 	seen     bool     // an entry was found, of the tail or not
 	selected bool     // an entry of the tail was found
-	open     bool     // the line that the tail begins with may begin in an older file
+	open     bool     // the first line of the tail may begin in an older file
 	begin    position // of the first selected entry
 }
 
-// complete reports whether older files hold nothing of the tail.
+// complete reports whether older files contain nothing of the tail.
 func (t *tail) complete() bool {
 	return t.missing == 0 && !t.streams[Stdout].open && !t.streams[Stderr].open
 }
@@ -115,7 +116,7 @@ func (t *tail) scan(p *piece, file int, size int64, buf []byte) error {
 	}
 }
 
-// tailScan adds what one window of a file holds to a tail.
+// tailScan adds one window of a file to a tail.
 type tailScan struct {
 	tail     *tail
 	piece    *piece
@@ -124,7 +125,7 @@ type tailScan struct {
 	buf      []byte
 }
 
-// run reports false, and leaves the tail as it was, if the window is too small.
+// run returns false, and leaves the tail unchanged, if the window is too small.
 func (w *tailScan) run() (enough bool, err error) {
 	lines, unended, err := w.count()
 	if err != nil {
@@ -166,8 +167,8 @@ func (w *tailScan) run() (enough bool, err error) {
 	return true, nil
 }
 
-// count returns how many lines end in the window, and the offsets of last entries of streams that
-// are parts of a line: so far, they end a line as well.
+// count returns the number of lines that end in the window, and the offsets of streams' last
+// entries that are parts of a line: so far, they end a line as well.
 func (w *tailScan) count() (lines int64, unended map[Stream]int64, err error) {
 	unended = map[Stream]int64{}
 	err = w.each(func(e entry, offset int64) {
@@ -182,8 +183,8 @@ func (w *tailScan) count() (lines int64, unended map[Stream]int64, err error) {
 	return lines + int64(len(unended)), unended, err
 }
 
-// firsts returns the offset of each stream's first entry after the first drop lines, and of which
-// streams these lines are. A stream whose beginning is known from a newer file is left out.
+// firsts returns the offset of each stream's first entry after the first drop lines, and the
+// streams of these lines. A stream whose beginning is known from a newer file is left out.
 func (w *tailScan) firsts(drop int64, unended map[Stream]int64) (first map[Stream]int64, dropped map[Stream]bool, err error) {
 	first, dropped = map[Stream]int64{}, map[Stream]bool{}
 	err = w.each(func(e entry, offset int64) {
@@ -206,7 +207,7 @@ func (w *tailScan) firsts(drop int64, unended map[Stream]int64) (first map[Strea
 // each calls f for each entry of the window with its offset.
 func (w *tailScan) each(f func(entry, int64)) error {
 	l := lines{buf: w.buf}
-	// The window begins after a line end.
+	// The window begins after a newline.
 	if err := l.enter(w.piece, max(0, w.from-1)); err != nil {
 		return err
 	}

@@ -7,30 +7,30 @@ import (
 	"berth/internal/host/inotify"
 )
 
-// Watches tell any number of followers of changes in directories. They share one inotify instance,
-// of which a user has few (128, by default, for all of root's programs), and hold it while somebody
-// follows. The zero value is ready for use; nil has no instance, and its followers look once a
-// second.
+// Watches notify any number of followers of changes in directories. They share one inotify
+// instance, which are limited per user (128, by default, for all of root's programs), and hold it
+// only while there are followers. The zero value is ready for use; nil has no instance, and its
+// followers poll once a second.
 type Watches struct {
 	mu     sync.Mutex
-	shared *instance                         // guarded by mu; nil while nobody follows
+	shared *instance                         // guarded by mu; nil without followers
 	dirs   map[string]map[*dirWatch]struct{} // guarded by mu
 }
 
-// dirWatch tells one follower of changes in one directory. The nil watch never tells anything.
+// dirWatch notifies one follower of changes in one directory. The nil watch never notifies.
 type dirWatch struct {
 	all     *Watches
 	dir     string
 	changed chan struct{} // capacity 1
 }
 
-// instance is of inotify, with the goroutine that listens to it.
+// instance is an inotify instance, with the goroutine that reads its events.
 type instance struct {
 	*inotify.Watch
 	listening sync.WaitGroup
 }
 
-// watch tells of changes in the directory until the watch is closed.
+// watch notifies of changes in the directory until the watch is closed.
 func (w *Watches) watch(dir string) (*dirWatch, error) {
 	if w == nil {
 		return nil, nil
@@ -40,7 +40,7 @@ func (w *Watches) watch(dir string) (*dirWatch, error) {
 	return d, err
 }
 
-// add begins a watch; idle is an instance that nobody follows.
+// add starts a watch; idle is an instance without followers.
 func (w *Watches) add(dir string) (d *dirWatch, idle *instance, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +53,7 @@ func (w *Watches) add(dir string) (d *dirWatch, idle *instance, err error) {
 		w.shared, w.dirs = shared, map[string]map[*dirWatch]struct{}{}
 		shared.listening.Go(func() { w.forward(shared) })
 	}
-	// Also where others watch it: theirs may be of a directory that is gone and was made again.
+	// Also if others watch it: theirs may be of a directory that was deleted and recreated.
 	if err := w.shared.Add(dir); err != nil {
 		return nil, w.takeIdle(), err
 	}
@@ -65,7 +65,7 @@ func (w *Watches) add(dir string) (d *dirWatch, idle *instance, err error) {
 	return d, nil, nil
 }
 
-// takeIdle takes out the instance if nobody follows. The caller holds mu.
+// takeIdle removes and returns the instance if it has no followers. The caller holds mu.
 func (w *Watches) takeIdle() (idle *instance) {
 	if len(w.dirs) == 0 {
 		idle, w.shared = w.shared, nil
@@ -73,8 +73,8 @@ func (w *Watches) takeIdle() (idle *instance) {
 	return idle
 }
 
-// forward makes any number of events one wake-up for each follower, so that a slow reader of a log
-// does not back up the kernel's queue. An overflow of that queue wakes all.
+// forward coalesces events into one wake-up per follower, so that a slow reader of a log does not
+// back up the kernel's queue. An overflow of that queue wakes all.
 func (w *Watches) forward(from *instance) {
 	for e := range from.Events() {
 		w.wake(from, func(dir string) bool { return e.Err != nil || dir == e.Path || dir == filepath.Dir(e.Path) })
@@ -101,7 +101,7 @@ func (w *Watches) wake(from *instance, of func(dir string) bool) {
 	}
 }
 
-// forget ends a watch; idle is an instance that nobody follows any more.
+// forget removes a watch; idle is an instance without followers.
 func (w *Watches) forget(d *dirWatch) (idle *instance) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +111,7 @@ func (w *Watches) forget(d *dirWatch) (idle *instance) {
 	}
 	delete(w.dirs, d.dir)
 	if idle = w.takeIdle(); idle == nil {
-		// The error is that the directory is gone, and its watch with it.
+		// The error is that the directory was deleted, together with its watch.
 		_ = w.shared.Remove(d.dir)
 	}
 	return idle
@@ -134,7 +134,7 @@ func (i *instance) close() {
 	if i == nil {
 		return
 	}
-	// The error is of a watch that is closed already, which this one is not.
+	// It fails only if the watch is closed already, which this one is not.
 	_ = i.Close()
 	i.listening.Wait()
 }

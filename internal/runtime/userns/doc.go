@@ -1,8 +1,7 @@
-// Package userns gives each pod that has a user namespace a range of the host's user and group ids
-// for itself (KEP-127).
+// Package userns assigns each pod with a user namespace its own range of host user and group IDs
+// (KEP-127).
 //
-// Owns: the ranges in use, and the file "userns" in each pod's folder, which tells a later agent of
-// them.
+// Owns: the ranges in use, and the file "userns" in each pod's directory, which persists them.
 // Reads: /etc/subuid and /etc/subgid by getsubids(1).
-// Never: gives an id to two pods at once, or one of the host's own users.
+// Never: assigns an ID to two pods at once, or one of the host's own users.
 package userns

@@ -17,11 +17,11 @@ import (
 
 const (
 	fileName = "userns"
-	// maxSize is how long the file can be, in bytes.
+	// maxSize is the maximum size of the file, in bytes.
 	maxSize = 1 << 16
 )
 
-// document is the file's form, which is that of the kubelet.
+// document is the file's format, which is the kubelet's.
 type document struct {
 	UIDMappings []mapping `json:"uidMappings"`
 	GIDMappings []mapping `json:"gidMappings"`
@@ -33,7 +33,7 @@ type mapping struct {
 	Length      uint32 `json:"length"`
 }
 
-// readPods returns the ranges that pods have. A file that cannot be read is set aside.
+// readPods returns the persisted ranges of pods. A file that cannot be read is set aside.
 func (a *Allocator) readPods() map[pod.UID]Range {
 	pods := map[pod.UID]Range{}
 	entries, err := a.files().ReadDir(a.podsDir())
@@ -57,7 +57,6 @@ func (a *Allocator) readPods() map[pod.UID]Range {
 	return pods
 }
 
-// setAside renames a file that cannot be read.
 func (a *Allocator) setAside(path string) error {
 	return a.files().In(path, func(dir int, name string) error {
 		return unix.Renameat(dir, name, dir, name+checkpoint.AsideSuffix)
@@ -84,7 +83,7 @@ func (a *Allocator) readFile(path string) (Range, error) {
 	return r, nil
 }
 
-// writeFile writes the pod's range so that it outlives a power cut.
+// writeFile writes the pod's range durably.
 func (a *Allocator) writeFile(path string, r Range) error {
 	m := []mapping{{HostID: r.First, Length: r.Length}}
 	b, err := json.Marshal(document{UIDMappings: m, GIDMappings: m})
@@ -104,7 +103,7 @@ func (a *Allocator) writeFile(path string, r Range) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removeFile removes the file and what can lie beside it.
+// removeFile removes the file and its possible temporary and set-aside copies.
 func (a *Allocator) removeFile(path string) error {
 	for _, name := range []string{path + safepath.NewSuffix, path + checkpoint.AsideSuffix, path} {
 		if err := a.files().Unlink(name); err != nil {
@@ -114,5 +113,6 @@ func (a *Allocator) removeFile(path string) error {
 	return nil
 }
 
-// files are those of pods: a container may have been given its pod's folder, or all of them.
+// files is the root of pod files: a container may have its pod's directory, or all of them,
+// mounted.
 func (a *Allocator) files() safepath.Root { return safepath.Root(a.Root) }

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// owner is the user whose subordinate ids are for pods (Kubernetes documentation, "User
+	// owner is the user whose subordinate IDs are used for pods (Kubernetes documentation, "User
 	// Namespaces": setting up a node).
 	owner = "kubelet"
-	// getsubidsLimit bounds a call of getsubids, which may ask a directory service.
+	// getsubidsLimit is the timeout of getsubids, which may query a directory service.
 	getsubidsLimit = 30 * time.Second
 )
 
-// hostSubids asks the host for the subordinate ids of the user kubelet. A host that has no such
-// user, or no getsubids, has set none apart.
+// hostSubids reads the subordinate IDs of the user kubelet. Without that user or getsubids, the
+// host has none configured.
 func hostSubids() (Range, bool, error) {
 	var unknown user.UnknownUserError
 	if _, err := user.Lookup(owner); errors.As(err, &unknown) {
@@ -64,7 +64,7 @@ func output(ctx context.Context, program string, args ...string) (string, error)
 	return strings.TrimSpace(string(out)), nil
 }
 
-// parseSubids reads what getsubids prints: "0: kubelet 65536 7208960".
+// parseSubids parses the output of getsubids: "0: kubelet 65536 7208960".
 func parseSubids(line string) (Range, error) {
 	if strings.Contains(line, "\n") {
 		return Range{}, errors.New("there is more than one range; leave one in /etc/subuid and /etc/subgid")

@@ -12,41 +12,41 @@ import (
 )
 
 const (
-	// unit is the least that a pod gets: every id that a container can be built with has 16 bits
+	// unit is the minimum size of a pod's range: container images use IDs of up to 16 bits
 	// (KEP-127).
 	unit = 1 << 16
-	// defaultMaxPods is for how many pods a range of the host must suffice if nothing is said.
+	// defaultMaxPods is the default for Config.MaxPods.
 	defaultMaxPods = 1024
 )
 
-// Config is what an Allocator is made from.
+// Config configures an Allocator.
 type Config struct {
-	// Root is the agent's root: pods/<uid>/userns below it tells of a pod's range.
+	// Root is the agent's root directory: pods/<uid>/userns below it persists a pod's range.
 	Root string
-	// IDsPerPod is how many ids a pod has, a multiple of 65536 (KubeletConfiguration
+	// IDsPerPod is the number of IDs per pod, a multiple of 65536 (KubeletConfiguration
 	// userNamespaces.idsPerPod); 0 is 65536.
 	IDsPerPod int64
-	// MaxPods is for how many pods the range of the user "kubelet" must suffice
+	// MaxPods is the number of pods for which the range of the user "kubelet" must suffice
 	// (KubeletConfiguration maxPods); 0 is 1024.
 	MaxPods int
-	// Subids returns the range that the host has set apart, if it has. nil asks the host by
+	// Subids returns the range that the host has configured for pods, if any. nil calls
 	// getsubids(1).
 	Subids func() (whole Range, ok bool, err error)
 	Log    *slog.Logger
 }
 
-// Allocator gives pods their ranges. Allocate and Release of one pod do not overlap; those of
+// Allocator assigns ranges to pods. Allocate and Release of one pod must not overlap; those of
 // different pods may.
 type Allocator struct {
 	Config
 
 	mu    sync.Mutex
 	whole Range             // guarded by mu; set by Load
-	err   error             // guarded by mu; why there is nothing to give
+	err   error             // guarded by mu; why no range can be assigned
 	pods  map[pod.UID]Range // guarded by mu
 }
 
-// New returns an Allocator. It does no I/O; Load must come before the first Allocate.
+// New returns an Allocator. It does no I/O; Load must be called before the first Allocate.
 func New(cfg Config) (*Allocator, error) {
 	if cfg.IDsPerPod == 0 {
 		cfg.IDsPerPod = unit
@@ -63,8 +63,8 @@ func New(cfg Config) (*Allocator, error) {
 	return &Allocator{Config: cfg, pods: map[pod.UID]Range{}, err: errors.New("the ranges in use have not been read yet")}, nil
 }
 
-// Load reads which ids the host has for pods, and which of them pods of an earlier agent have. A
-// host that is not set up rightly is no failure of the agent: it is told to the pods that need it.
+// Load reads the host's range for pods, and the persisted ranges of existing pods. An invalid host
+// setup is not an error of the agent: Allocate returns it for pods that need a range.
 func (a *Allocator) Load() {
 	whole, err := a.findWhole()
 	pods := a.readPods()
@@ -76,8 +76,8 @@ func (a *Allocator) Load() {
 	}
 }
 
-// findWhole returns the ids of the host that pods can have: those of the user "kubelet", else all
-// but the first, which are the host's.
+// findWhole returns the host IDs that pods can be assigned: those of the user "kubelet", else all
+// except the first range, which is the host's.
 func (a *Allocator) findWhole() (Range, error) {
 	each := uint32(a.IDsPerPod)
 	whole, ok, err := a.Subids()
@@ -85,7 +85,7 @@ func (a *Allocator) findWhole() (Range, error) {
 		return Range{}, fmt.Errorf("subordinate ids of the user kubelet: %w", err)
 	}
 	if !ok {
-		return Range{First: each, Length: math.MaxUint32 - each}, nil // the last id is none: it is -1
+		return Range{First: each, Length: math.MaxUint32 - each}, nil // the last ID is invalid: it is -1
 	}
 	switch {
 	case whole.First < each || whole.First%each != 0:
@@ -97,14 +97,15 @@ func (a *Allocator) findWhole() (Range, error) {
 	return whole, nil
 }
 
-// Allocate returns the pod's range. It is the same one until Release, whatever becomes of the
-// agent. The pod's folder must be there.
+// Allocate returns the pod's range, which is stable until Release, also across restarts. The pod's
+// directory must exist.
 func (a *Allocator) Allocate(uid pod.UID) (Range, error) {
 	r, isNew, err := a.reserve(uid)
 	if err != nil || !isNew {
 		return r, err
 	}
-	// Only what is on disk is the pod's: after a power cut, files of it can have these ids.
+	// A range must be persisted before it is used: after a power failure, files of the pod can have
+	// its IDs.
 	if err := a.writeFile(a.file(uid), r); err != nil {
 		a.forget(uid)
 		return Range{}, fmt.Errorf("user ids of pod %s: %w", uid, err)
@@ -129,11 +130,11 @@ func (a *Allocator) reserve(uid pod.UID) (r Range, isNew bool, err error) {
 	return r, true, nil
 }
 
-// nextRange returns the first range of the given length that no pod has.
+// nextRange returns the first free range of the given length.
 func nextRange(whole Range, length uint32, pods map[pod.UID]Range) (Range, bool) {
-	taken := make(map[uint32]bool, len(pods)) // ranges by their number
+	taken := make(map[uint32]bool, len(pods)) // ranges by number
 	for _, p := range pods {
-		// A pod of an agent that was configured otherwise can lie across several.
+		// A pod's range may span several after a change of the configuration.
 		for id := uint64(p.First) - uint64(p.First)%uint64(length); id < p.end(); id += uint64(length) {
 			taken[uint32(id/uint64(length))] = true
 		}
@@ -146,8 +147,8 @@ func nextRange(whole Range, length uint32, pods map[pod.UID]Range) (Range, bool)
 	return Range{}, false
 }
 
-// Release gives the pod's range back. Nothing of the pod may run any more. It may be called again,
-// and for pods that have none.
+// Release releases the pod's range. No process of the pod may be running. Idempotent; pods without
+// a range are ignored.
 func (a *Allocator) Release(uid pod.UID) error {
 	if err := a.removeFile(a.file(uid)); err != nil {
 		return fmt.Errorf("user ids of pod %s: %w", uid, err)

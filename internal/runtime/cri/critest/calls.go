@@ -10,46 +10,46 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errShutdown is the answer of a runtime that goes down during a call.
+// errShutdown is returned by calls that are active when the runtime shuts down.
 var errShutdown = status.Error(codes.Unavailable, "the runtime is shutting down")
 
 func errUnimplemented(method string) error {
 	return status.Errorf(codes.Unimplemented, "method %s not implemented", method)
 }
 
-// Call is one request that the runtime got.
+// Call is a recorded request.
 type Call struct {
 	Method  string    // without the service, such as "StartContainer"
-	Request any       // *runtimeapi.StartContainerRequest and so on; not to be changed
-	At      time.Time // when it came
-	Done    time.Time // when it was answered; zero while it is in flight
-	Err     error     // the answer's error
+	Request any       // *runtimeapi.StartContainerRequest and so on; must not be modified
+	At      time.Time // when it was received
+	Done    time.Time // when it was answered; zero while it is active
+	Err     error     // the returned error
 }
 
-// Fault is something that goes wrong with calls of one method.
+// Fault is an injected failure of calls of one method.
 type Fault struct {
 	// Method is the method without its service, such as "StartContainer". Empty means every method.
 	Method string
 	// Match limits the fault to some requests; nil means all of the method.
 	Match func(request any) bool
-	// Skip lets so many matching calls pass before the first one is hit.
+	// Skip is the number of matching calls before the first one that fails.
 	Skip int
-	// Times is how many calls are hit: 0 means one, a negative number means all from then on.
+	// Times is the number of calls that fail: 0 means one, a negative number all from then on.
 	Times int
-	// Err is the answer, usually a gRPC status. Without Hang or Errs it must be set.
+	// Err is the returned error, usually a gRPC status. It is required without Hang or Errs.
 	Err error
-	// Errs, if set, returns the answer to each call in place of Err, as of a runtime whose messages
-	// contain the ID that it made for the call.
+	// Errs, if set, returns the error of each call instead of Err, such as messages that contain an
+	// ID generated for the call.
 	Errs func() error
-	// Hang keeps the call without an answer until the client gives up or the runtime goes down.
+	// Hang blocks the call until the client cancels it or the runtime shuts down.
 	Hang bool
 	// AfterWork does the work of the call first; otherwise nothing is done.
 	AfterWork bool
-	// Then, if set, is called when the fault happens, with the method of the call that is hit.
+	// Then, if set, is called when the fault is injected, with the method of the call.
 	Then func(method string)
 }
 
-// Inject adds a fault. Faults that match the same call are used up in the order in which they were
+// Inject adds a fault. Faults that match the same call are consumed in the order in which they were
 // injected, one per call.
 func (r *Runtime) Inject(fault Fault) {
 	if fault.Times == 0 {
@@ -60,38 +60,36 @@ func (r *Runtime) Inject(fault Fault) {
 	r.faults = append(r.faults, &fault)
 }
 
-// Fail lets the next n calls of a method fail with err, before they do anything.
+// Fail makes the next n calls of a method fail with err, before they do anything.
 func (r *Runtime) Fail(method string, n int, err error) {
 	r.Inject(Fault{Method: method, Times: n, Err: err})
 }
 
-// FailNth lets only the nth call of a method from now on (the first is 1) fail with err, before it
+// FailNth makes only the nth call of a method from now on (the first is 1) fail with err, before it
 // does anything.
 func (r *Runtime) FailNth(method string, n int, err error) {
 	r.Inject(Fault{Method: method, Skip: n - 1, Err: err})
 }
 
-// FailAfterWork lets the next n calls of a method do their work and then fail with err.
+// FailAfterWork makes the next n calls of a method do their work and then fail with err.
 func (r *Runtime) FailAfterWork(method string, n int, err error) {
 	r.Inject(Fault{Method: method, Times: n, Err: err, AfterWork: true})
 }
 
-// Hang keeps the next n calls of a method without an answer until their clients give up; they do
-// nothing.
+// Hang blocks the next n calls of a method until their clients cancel them; they do nothing.
 func (r *Runtime) Hang(method string, n int) {
 	r.Inject(Fault{Method: method, Times: n, Hang: true})
 }
 
-// ClearFaults forgets the faults that have not happened yet.
+// ClearFaults removes the pending faults.
 func (r *Runtime) ClearFaults() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults = nil
 }
 
-// Stall keeps all calls from being handled, as a runtime does that is stopped in a debugger or
-// starved, until the returned function is called. Clients may give up meanwhile; their calls do
-// nothing then.
+// Stall blocks all calls, like a runtime that is stopped in a debugger or starved, until the
+// returned function is called. Calls that clients cancel meanwhile do nothing.
 func (r *Runtime) Stall() (release func()) {
 	gate := make(chan struct{})
 	r.mu.Lock()
@@ -110,7 +108,7 @@ func (r *Runtime) Stall() (release func()) {
 	}
 }
 
-// Calls returns the calls so far in the order in which they came.
+// Calls returns the recorded calls in the order in which they were received.
 func (r *Runtime) Calls() []Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +119,7 @@ func (r *Runtime) Calls() []Call {
 	return calls
 }
 
-// CallCount returns how many calls of a method came so far, event streams included.
+// CallCount returns the number of recorded calls of a method, including event streams.
 func (r *Runtime) CallCount(method string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +132,7 @@ func (r *Runtime) CallCount(method string) int {
 	return n
 }
 
-// ResetCalls empties the list of calls.
+// ResetCalls clears the recorded calls.
 func (r *Runtime) ResetCalls() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +154,7 @@ func (r *Runtime) finish(call *Call, err error) {
 	call.Err = err
 }
 
-// intercept is around every unary call.
+// intercept wraps every unary call.
 func (r *Runtime) intercept(ctx context.Context, s *serving, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
 	call := r.record(method, req)
@@ -177,8 +175,8 @@ func (r *Runtime) perform(ctx context.Context, s *serving, method string, req an
 	return nil, fault.happen(ctx, s, method)
 }
 
-// before waits out a stall and the method's latency and lets the faults happen that come before the
-// work. It returns the fault that comes after the work.
+// before waits for a stall and the method's latency and injects faults that precede the work. It
+// returns the fault that follows the work.
 func (r *Runtime) before(ctx context.Context, s *serving, method string, req any) (*Fault, error) {
 	if err := r.waitStall(ctx, s); err != nil {
 		return nil, err
@@ -187,7 +185,7 @@ func (r *Runtime) before(ctx context.Context, s *serving, method string, req any
 	if fault != nil && !fault.AfterWork {
 		return nil, fault.happen(ctx, s, method)
 	}
-	// These two take their time after they have reserved their name.
+	// These two methods wait after they have reserved their name.
 	if method != "RunPodSandbox" && method != "CreateContainer" {
 		if err := r.work(ctx, s, method); err != nil {
 			return nil, err
@@ -214,8 +212,7 @@ func (r *Runtime) waitStall(ctx context.Context, s *serving) error {
 	}
 }
 
-// takeFault returns the fault that hits this call, or nil, and counts the call in all faults it
-// matches.
+// takeFault returns the fault for this call, or nil, and counts the call in all faults it matches.
 func (r *Runtime) takeFault(method string, req any) *Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,7 +255,7 @@ func (f *Fault) happen(ctx context.Context, s *serving, method string) error {
 	}
 }
 
-// work takes the time that the method is set to take.
+// work waits for the method's latency.
 func (r *Runtime) work(ctx context.Context, s *serving, method string) error {
 	r.mu.Lock()
 	d := r.latency[method]

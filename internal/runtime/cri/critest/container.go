@@ -18,7 +18,7 @@ import (
 const (
 	killedCode     = 137 // exit code after SIGKILL
 	startErrorCode = 128
-	unknownCode    = 255 // exit code of a container whose exit nobody saw
+	unknownCode    = 255 // exit code of a container that exited while the runtime was down
 )
 
 type container struct {
@@ -42,8 +42,8 @@ type container struct {
 	gone      chan struct{} // closed when the container has exited
 	unseen    bool          // it exited while the runtime was down
 	exitTold  chan struct{} // closed when STOPPED has been published
-	end       *time.Timer   // the program's own end
-	stopping  *time.Timer   // the end after the stop signal
+	end       *time.Timer   // the program's own exit
+	stopping  *time.Timer   // the exit after the stop signal
 	writing   *time.Timer   // the next output
 	log       *os.File
 }
@@ -52,7 +52,7 @@ func containerName(m *runtimeapi.ContainerMetadata, pod *runtimeapi.PodSandboxMe
 	return fmt.Sprintf("%s_%s_%s_%s_%d", m.GetName(), pod.GetName(), pod.GetNamespace(), pod.GetUid(), m.GetAttempt())
 }
 
-// references are the names that tests may use for a container, the most precise first.
+// references are the names by which tests refer to a container, the most specific first.
 func (c *container) references() []string {
 	name, pod := c.config.Metadata.Name, c.sandbox.config.Metadata
 	return []string{pod.Namespace + "/" + pod.Name + "/" + name, pod.Name + "/" + name, name}
@@ -82,8 +82,8 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 	}
 }
 
-// imageStatus is the image as a container's status names it: by its tag, whatever name the
-// container was created with.
+// imageStatus returns the image as in a container's status: by its tag, whatever name the container
+// was created with.
 func (c *container) imageStatus() *runtimeapi.ImageSpec {
 	if len(c.image.tags) > 0 {
 		return &runtimeapi.ImageSpec{Image: c.image.tags[0]}
@@ -98,7 +98,7 @@ func (c *container) stopSignal() runtimeapi.Signal {
 	return runtimeapi.Signal_SIGTERM
 }
 
-// user is who the container runs as: the configured numeric user, else the image's, else root.
+// user returns the container's user: the configured numeric user, else the image's, else root.
 func (c *container) user() *runtimeapi.ContainerUser {
 	security := c.config.GetLinux().GetSecurityContext()
 	user := &runtimeapi.LinuxContainerUser{Gid: security.GetRunAsGroup().GetValue()}
@@ -112,7 +112,7 @@ func (c *container) user() *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: user}
 }
 
-// unixNano is the CRI form of a time: 0 for one that has not come.
+// unixNano returns the CRI form of a time: 0 for the zero time.
 func unixNano(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -132,14 +132,13 @@ func errContainerNotFound(id string) error {
 	return status.Errorf(codes.NotFound, "an error occurred when try to find container %q: not found", id)
 }
 
-// containersOf returns the containers of a sandbox, oldest first.
 func (r *Runtime) containersOf(sb *sandbox) []*container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.inSandbox(sb)
 }
 
-// inSandbox is containersOf for callers that hold the lock.
+// inSandbox returns the containers of a sandbox, oldest first. The caller holds the lock.
 func (r *Runtime) inSandbox(sb *sandbox) []*container {
 	return slices.SortedFunc(maps.Values(sb.containers), func(a, b *container) int {
 		if order := a.createdAt.Compare(b.createdAt); order != 0 {
@@ -192,7 +191,6 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *runtimeapi.Cr
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
-// reserveContainer finds the sandbox of a new container and reserves its name.
 func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,8 +203,8 @@ func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 	return r.reserve("container", c.name, c.id, "; check if another CreateContainer request is in progress")
 }
 
-// addContainer makes a container whose name is reserved part of the state, or gives the name free
-// and says why not.
+// addContainer adds a container with a reserved name to the state, or releases the name and returns
+// an error.
 func (r *Runtime) addContainer(c *container) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,8 +272,7 @@ func (r *Runtime) startContainer(c *container) error {
 	return nil
 }
 
-// failStart ends a container that could not be started: no event tells of it. The caller holds the
-// lock.
+// failStart marks a container as failed to start, without an event. The caller holds the lock.
 func (r *Runtime) failStart(c *container, message string) error {
 	c.state = runtimeapi.ContainerState_CONTAINER_EXITED
 	c.finishedAt = time.Now()
@@ -340,8 +337,8 @@ func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.Remo
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-// removeContainer forgets a container that does not run and tells subscribers, after they know of
-// its exit.
+// removeContainer removes a container that is not running and notifies subscribers, after the event
+// of its exit.
 func (r *Runtime) removeContainer(c *container) {
 	r.mu.Lock()
 	ran := !c.startedAt.IsZero()

@@ -53,7 +53,7 @@ func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListC
 
 func (c *container) labels() map[string]string { return c.config.Labels }
 
-// matches leaves labels to the shelf.
+// matches evaluates the filter except labels, which the shelf does.
 func (c *container) matches(filter *runtimeapi.ContainerFilter) bool {
 	return strings.HasPrefix(c.id, filter.GetId()) &&
 		strings.HasPrefix(c.sandbox.id, filter.GetPodSandboxId()) &&
@@ -73,7 +73,7 @@ func (s *runtimeService) UpdateContainerResources(_ context.Context, req *runtim
 	if c.config.Linux.Resources == nil {
 		c.config.Linux.Resources = &runtimeapi.LinuxContainerResources{}
 	}
-	// Fields that are zero in the request keep their value.
+	// Zero fields in the request do not change the value.
 	proto.Merge(c.config.Linux.Resources, req.GetLinux())
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
@@ -112,8 +112,7 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncR
 	return &runtimeapi.ExecSyncResponse{Stdout: []byte(result.Stdout), Stderr: []byte(result.Stderr), ExitCode: result.ExitCode}, nil
 }
 
-// awaitExec waits for the end of a command: its own, that of its container, or its time-out (0:
-// none).
+// awaitExec waits until a command exits, its container exits, or its timeout expires (0: none).
 func (s *runtimeService) awaitExec(ctx context.Context, c *container, takes, timeout time.Duration) error {
 	late := timeout > 0 && takes > timeout
 	if late {
@@ -161,7 +160,7 @@ const (
 	statsInodes     = 16
 )
 
-// stats are the statistics of a container; without a process it has neither CPU nor memory.
+// stats returns the statistics of a container; without a process it has neither CPU nor memory.
 func (c *container) stats(now time.Time) *runtimeapi.ContainerStats {
 	at := now.UnixNano()
 	stats := &runtimeapi.ContainerStats{

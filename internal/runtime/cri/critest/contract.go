@@ -17,76 +17,74 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Target is a runtime that the contract suite runs on. The suite touches only what it has made
-// itself.
+// Target is a runtime that the contract suite runs against. The suite only changes what it has
+// created.
 type Target struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
-	// Tasks is containerd's service of tasks, nil where there is none.
+	// Tasks is containerd's task service, nil if there is none.
 	Tasks tasksapi.TasksClient
-	// Image is the name of an image in the store; Commands are its.
+	// Image is the name of an image in the store, which provides Commands.
 	Image    string
 	Commands Commands
 	// Handler is the runtime handler of the suite's sandboxes; empty means the runtime's default.
 	Handler string
-	// LogAnnotation names the annotation that tells a container's log to what runs it, where that
-	// writes the log and not the runtime.
+	// LogAnnotation is the annotation with the log path for shims that write the log instead of the
+	// runtime.
 	LogAnnotation string
-	// Keepers says that the process that KillSandbox ends takes all containers with it, not only
-	// those of its process namespace. CRI does not ask for it.
+	// Keepers: the process that KillSandbox kills takes all containers with it, not only those of
+	// its process namespace. CRI does not require it.
 	Keepers bool
-	// ExitsKept says that the runtime knows how containers ended while it was down. CRI does not
-	// ask for it.
+	// ExitsKept: the runtime reports the exit codes of containers that exited while it was down.
+	// CRI does not require it.
 	ExitsKept bool
-	// LogDir is a folder that suite and runtime both see under this path.
+	// LogDir is a directory that suite and runtime share under this path.
 	LogDir string
-	// CgroupParent is the cgroup below which the pods' are made; empty means the runtime's default.
+	// CgroupParent is the parent of pod cgroups; empty means the runtime's default.
 	CgroupParent string
-	// PodNetwork says that sandboxes can have a network of their own; otherwise all run with the
-	// host's.
+	// PodNetwork: sandboxes can have their own network; otherwise all use the host's.
 	PodNetwork bool
-	// Restart, when not nil, takes the runtime down, calls whileDown and brings the runtime back;
-	// it returns when it answers.
+	// Restart, if not nil, stops the runtime, calls whileDown and starts the runtime again; it
+	// returns when the runtime responds.
 	Restart func(t *testing.T, whileDown func())
-	// KillContainer and KillSandbox, when not nil, return what ends the process of a running
-	// container or ready sandbox past the runtime, with SIGKILL. It works also while the runtime is
-	// down.
+	// KillContainer and KillSandbox, if not nil, return a function that kills the process of a
+	// running container or ready sandbox with SIGKILL, bypassing the runtime. It also works while
+	// the runtime is down.
 	KillContainer func(t *testing.T, id string) (kill func())
 	KillSandbox   func(t *testing.T, id string) (kill func())
 }
 
-// Commands are command lines of a target's image.
+// Commands are command lines in a target's image.
 type Commands struct {
-	// Forever runs until SIGTERM and then exits with any code. SIGCONT does not end it.
+	// Forever runs until SIGTERM and then exits with any code. SIGCONT does not terminate it.
 	Forever []string
 	// Write writes full lines to stdout, one after the other, until SIGTERM.
 	Write []string
-	// Exit ends at once with a code. It must also work as a command executed in a container.
+	// Exit exits at once with a code. It must also work as a command executed in a container.
 	Exit func(code int) []string
 	// Missing cannot be started.
 	Missing []string
 }
 
-// patience bounds every wait of the suite; it is no expectation of speed.
+// patience is the timeout of every wait of the suite; it is no performance expectation.
 const patience = 30 * time.Second
 
-// contractTest is one clause of the contract.
 type contractTest struct {
 	name string
 	run  func(*contract)
-	// needs returns what the target lacks for this clause, or nothing.
+	// needs returns what the target lacks for this clause, or "".
 	needs func(Target) string
 }
 
-// RunContract checks that a runtime keeps the contract of CRI and shows the peculiarities that the
-// package's doc lists. Each clause is a subtest with a target of its own; targets may share one
+// RunContract checks that a runtime implements the contract of CRI and the peculiarities in the
+// package documentation. Each clause is a subtest with its own target; targets may share one
 // runtime. No other client may read or stall the runtime's events meanwhile.
 func RunContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, func(t *testing.T, clause func(*testing.T)) { clause(t) })
 }
 
-// RunContractInBubbles is RunContract with each clause, and the making of its target, in a
-// testing/synctest bubble: a runtime in memory shows there within a blink what takes it seconds.
+// RunContractInBubbles is RunContract with each clause, and the creation of its target, in a
+// testing/synctest bubble: an in-memory runtime skips waits of seconds there.
 func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, synctest.Test)
 }
@@ -109,7 +107,7 @@ func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(
 	}
 }
 
-// contract is one running clause: its own pod, removed at the end.
+// contract is one running clause with its own pod, which is removed at the end.
 type contract struct {
 	*testing.T
 	Target
@@ -122,7 +120,7 @@ func randomName() string {
 	return hex.EncodeToString(b[:])
 }
 
-// within returns a context for one step, ended by the test's end or by patience.
+// within returns a context for one step, bounded by the test and by patience.
 func (c *contract) within() context.Context {
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	c.Cleanup(cancel)
@@ -148,7 +146,7 @@ func (c *contract) eventually(what string, check func() error) {
 	}
 }
 
-// must ends the clause on an error.
+// must fails the clause on an error.
 func (c *contract) must(what string, err error) {
 	c.Helper()
 	if err != nil {
@@ -156,7 +154,6 @@ func (c *contract) must(what string, err error) {
 	}
 }
 
-// wantCode checks the code of an error.
 func (c *contract) wantCode(what string, err error, want codes.Code) {
 	c.Helper()
 	if got := status.Code(err); got != want {
@@ -164,7 +161,6 @@ func (c *contract) wantCode(what string, err error, want codes.Code) {
 	}
 }
 
-// sandboxConfig is the configuration of a sandbox of the clause's pod.
 func (c *contract) sandboxConfig(attempt uint32) *runtimeapi.PodSandboxConfig {
 	network := runtimeapi.NamespaceMode_NODE
 	if c.PodNetwork {
@@ -184,7 +180,7 @@ func (c *contract) sandboxConfig(attempt uint32) *runtimeapi.PodSandboxConfig {
 	}
 }
 
-// run makes a sandbox that is removed at the end of the clause.
+// run creates a sandbox that is removed at the end of the clause.
 func (c *contract) run(config *runtimeapi.PodSandboxConfig) string {
 	c.Helper()
 	id, err := c.runAnswer(c.within(), config)
@@ -205,7 +201,7 @@ func (c *contract) sandbox() string {
 
 func (c *contract) removeAtEnd(sandboxID string) {
 	c.Cleanup(func() {
-		// The test's own context has ended by now.
+		// The test's own context is done by now.
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if _, err := c.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandboxID}); err != nil {
@@ -237,7 +233,6 @@ func (c *contract) containerConfig(attempt uint32, command []string) *runtimeapi
 	return config
 }
 
-// logOf is the path of a container's log.
 func (c *contract) logOf(st *runtimeapi.ContainerStatus) string {
 	if c.LogAnnotation != "" {
 		return st.Annotations[c.LogAnnotation]
@@ -265,7 +260,6 @@ func (c *contract) startAnswer(id string) error {
 	return err
 }
 
-// started creates and starts a container.
 func (c *contract) started(sandboxID string, attempt uint32, command []string) string {
 	c.Helper()
 	id := c.create(sandboxID, attempt, command)
@@ -273,7 +267,7 @@ func (c *contract) started(sandboxID string, attempt uint32, command []string) s
 	return id
 }
 
-// deaf starts a container that its stop signal does not end.
+// deaf starts a container that ignores its stop signal.
 func (c *contract) deaf(sandboxID string, attempt uint32) string {
 	c.Helper()
 	c.makeLogDir()
@@ -323,7 +317,7 @@ func (c *contract) sandboxStatus(id string) *runtimeapi.PodSandboxStatus {
 	return resp.Status
 }
 
-// exited waits for a container's end.
+// exited waits until a container has exited.
 func (c *contract) exited(id string) *runtimeapi.ContainerStatus {
 	c.Helper()
 	var st *runtimeapi.ContainerStatus
@@ -337,7 +331,8 @@ func (c *contract) exited(id string) *runtimeapi.ContainerStatus {
 	return st
 }
 
-// killedMeanwhile is what is told of a container that was killed while the runtime was down.
+// killedMeanwhile returns the expected exit of a container that was killed while the runtime was
+// down.
 func (c *contract) killedMeanwhile() (code int32, reason string) {
 	if c.ExitsKept {
 		return killedCode, "Error"
@@ -345,7 +340,6 @@ func (c *contract) killedMeanwhile() (code int32, reason string) {
 	return unknownCode, "Unknown"
 }
 
-// wantState checks a container's state.
 func (c *contract) wantState(id string, want runtimeapi.ContainerState) {
 	c.Helper()
 	if got := c.status(id).State; got != want {
@@ -353,7 +347,7 @@ func (c *contract) wantState(id string, want runtimeapi.ContainerState) {
 	}
 }
 
-// verifyContainer checks the fields that an agent cannot do without.
+// verifyContainer checks the fields that an agent requires.
 func verifyContainer(st *runtimeapi.ContainerStatus) error {
 	switch {
 	case st.GetId() == "":
@@ -370,7 +364,7 @@ func verifyContainer(st *runtimeapi.ContainerStatus) error {
 	return nil
 }
 
-// verifySandbox checks the fields that an agent cannot do without.
+// verifySandbox checks the fields that an agent requires.
 func verifySandbox(st *runtimeapi.PodSandboxStatus) error {
 	m := st.GetMetadata()
 	switch {

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ids of containers that a filter lets through, among those of the clause's pod.
+// listContainers returns the IDs of the containers of the clause's pod that match a filter.
 func (c *contract) listContainers(filter *runtimeapi.ContainerFilter) []string {
 	c.Helper()
 	resp, err := c.Runtime.ListContainers(c.within(), &runtimeapi.ListContainersRequest{Filter: filter})
@@ -28,7 +28,7 @@ func (c *contract) listContainers(filter *runtimeapi.ContainerFilter) []string {
 	return ids
 }
 
-// containerContract is the life of containers.
+// containerContract covers the container lifecycle.
 var containerContract = []contractTest{
 	{name: "container life", run: func(c *contract) {
 		id := c.create(c.sandbox(), 2, c.Commands.Forever)
@@ -239,7 +239,7 @@ var containerContract = []contractTest{
 		if err := c.startAnswer(id); err == nil {
 			c.Errorf("a missing command was started")
 		}
-		if _, err := os.Stat(c.logOf(c.status(id))); err != nil { // it is made before the process
+		if _, err := os.Stat(c.logOf(c.status(id))); err != nil { // it is created before the process
 			c.Errorf("the log of a failed start: %v", err)
 		}
 		if st := c.status(id); st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorCode || st.Reason != "StartError" || st.Message == "" || st.FinishedAt == 0 {
@@ -313,8 +313,8 @@ var containerContract = []contractTest{
 	}},
 }
 
-// checkLog checks that a log has full lines of stdout in CRI's format; the last line may be in the
-// making.
+// checkLog checks that a log has full lines of stdout in CRI's format; the last line may be
+// incomplete.
 func checkLog(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// eventLog keeps what an event stream has delivered.
+// eventLog collects the events of a stream.
 type eventLog struct {
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse
@@ -23,7 +23,7 @@ type eventLog struct {
 }
 
 // subscribe opens an event stream and reads it until the clause ends or the log is closed. The
-// server does not acknowledge the opening: the first events may come before the stream is known.
+// server does not acknowledge the opening: the first events may precede the subscription.
 func (c *contract) subscribe() *eventLog {
 	c.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -54,7 +54,6 @@ func (l *eventLog) close() {
 	<-l.ended
 }
 
-// of returns the events of one container or sandbox.
 func (l *eventLog) of(id string) []*runtimeapi.ContainerEventResponse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +66,7 @@ func (l *eventLog) of(id string) []*runtimeapi.ContainerEventResponse {
 	return found
 }
 
-// ofPod returns the events of the pod as text, with the given names for ids.
+// ofPod returns the events of the pod as text, with IDs replaced by names.
 func (l *eventLog) ofPod(uid string, names map[string]string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +91,7 @@ func kindNames(events []*runtimeapi.ContainerEventResponse) []string {
 	return names
 }
 
-// watch is subscribe, and waits until the stream delivers.
+// watch subscribes, and waits until the stream delivers.
 func (c *contract) watch() *eventLog {
 	c.Helper()
 	log := c.subscribe()
@@ -114,7 +113,7 @@ func (c *contract) watch() *eventLog {
 	return log
 }
 
-// await waits until an event of a kind has come for an id, and returns the event.
+// await waits for an event of a kind for an ID, and returns it.
 func (c *contract) await(log *eventLog, id string, kind runtimeapi.ContainerEventType) *runtimeapi.ContainerEventResponse {
 	c.Helper()
 	var found *runtimeapi.ContainerEventResponse
@@ -130,7 +129,7 @@ func (c *contract) await(log *eventLog, id string, kind runtimeapi.ContainerEven
 	return found
 }
 
-// eventContract is the event stream.
+// eventContract covers the event stream.
 var eventContract = []contractTest{
 	{name: "events of a life", run: func(c *contract) {
 		log := c.watch()
@@ -236,8 +235,7 @@ var eventContract = []contractTest{
 		c.await(log, sb, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		log.close()
 		lost := c.create(sb, 0, c.Commands.Forever)
-		// From the second event on, each has an even chance to show containerd that the stream is
-		// dead.
+		// From the second event on, containerd detects the closed stream with an even chance.
 		var kept string
 		for attempt := range uint32(20) {
 			kept = c.create(sb, 1+attempt, c.Commands.Forever)
@@ -256,7 +254,7 @@ var eventContract = []contractTest{
 }
 
 func testStalledSubscriber(c *contract) {
-	ready := c.watch() // whoever listened before is gone now
+	ready := c.watch() // earlier subscribers are closed now
 	config := c.sandboxConfig(0)
 	config.Annotations["bulk"] = strings.Repeat("x", 32<<10) // few such events fill the connection
 	sb := c.run(config)
@@ -271,7 +269,7 @@ func testStalledSubscriber(c *contract) {
 	defer closeStream()
 	stream, err := c.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	c.must("open the event stream", err)
-	for range 2 { // now the stream is known, and from here on nobody reads it
+	for range 2 { // the stream is registered now, and not read from here on
 		c.create(sb, 10002, c.Commands.Forever)
 		c.removeMatching(map[string]string{"attempt": "10002"})
 	}
@@ -279,7 +277,7 @@ func testStalledSubscriber(c *contract) {
 		c.Fatalf("event stream: %v", err)
 	}
 
-	// Nothing but a call that does not come back shows that the runtime is blocked.
+	// The only sign of a blocked runtime is a call that does not return.
 	const unanswered = 3 * time.Second
 	mutate := func(call func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(c.Context(), unanswered)
@@ -357,7 +355,7 @@ func (c *contract) removeMatching(labels map[string]string) {
 	}
 }
 
-// restartContract is what the restart of the runtime's process leaves.
+// restartContract covers restarts of the runtime's process.
 var restartContract = []contractTest{
 	{
 		name: "restart",

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ids of sandboxes that a filter lets through, among those of the clause's pod.
+// listSandboxes returns the IDs of the sandboxes of the clause's pod that match a filter.
 func (c *contract) listSandboxes(filter *runtimeapi.PodSandboxFilter) []string {
 	c.Helper()
 	resp, err := c.Runtime.ListPodSandbox(c.within(), &runtimeapi.ListPodSandboxRequest{Filter: filter})
@@ -25,7 +25,7 @@ func (c *contract) listSandboxes(filter *runtimeapi.PodSandboxFilter) []string {
 	return ids
 }
 
-// sandboxContract is the life of sandboxes.
+// sandboxContract covers the sandbox lifecycle.
 var sandboxContract = []contractTest{
 	{name: "sandbox life", run: func(c *contract) {
 		config := c.sandboxConfig(0)
@@ -195,7 +195,7 @@ var sandboxContract = []contractTest{
 	},
 }
 
-// wantReserved checks the refusal of a name that is in use.
+// wantReserved checks the error for a reserved name.
 func (c *contract) wantReserved(what string, err error, kind string) {
 	c.Helper()
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "failed to reserve "+kind+" name") || !strings.Contains(err.Error(), "is reserved for") {
@@ -203,7 +203,7 @@ func (c *contract) wantReserved(what string, err error, kind string) {
 	}
 }
 
-// wantSet compares two lists regardless of their order.
+// wantSet compares two lists regardless of order.
 func (c *contract) wantSet(what string, got, want []string) {
 	c.Helper()
 	seen := map[string]int{}

@@ -24,7 +24,7 @@ var taskContract = []contractTest{
 		_, err := c.Tasks.Kill(ctx, &tasksapi.KillRequest{ContainerID: id, Signal: uint32(unix.SIGTERM)})
 		c.must("send SIGTERM", err)
 		_, err = c.Tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: id})
-		// It had ended before, and its task was gone, or its shim went first.
+		// The task may have been deleted before, or its shim have exited first.
 		if err != nil && !strings.Contains(err.Error(), "ttrpc: closed") {
 			c.wantCode("wait", err, codes.NotFound)
 		}

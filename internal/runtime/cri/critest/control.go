@@ -12,25 +12,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Sandbox is what a test sees of a sandbox.
+// Sandbox is a snapshot of a sandbox for tests.
 type Sandbox struct {
 	ID        string
 	Metadata  *runtimeapi.PodSandboxMetadata
-	Config    *runtimeapi.PodSandboxConfig // as the client gave it
+	Config    *runtimeapi.PodSandboxConfig // as passed by the client
 	Handler   string
 	Ready     bool
-	IP        string // empty with the host's network and after the stop
+	IP        string // empty in the host network and after the stop
 	CreatedAt time.Time
 }
 
-// Container is what a test sees of a container.
+// Container is a snapshot of a container for tests.
 type Container struct {
 	ID         string
 	SandboxID  string
 	Pod        *runtimeapi.PodSandboxMetadata
 	Name       string
 	Attempt    uint32
-	Config     *runtimeapi.ContainerConfig // as the client gave it, with resources as updated
+	Config     *runtimeapi.ContainerConfig // as passed by the client, with updated resources
 	State      runtimeapi.ContainerState
 	CreatedAt  time.Time
 	StartedAt  time.Time // zero before the start
@@ -100,7 +100,7 @@ func (r *Runtime) containersThat(match func(*container) bool) []Container {
 	return found
 }
 
-// copied returns the container as tests see it. The caller holds the lock.
+// copied returns a snapshot of the container. The caller holds the lock.
 func (c *container) copied() Container {
 	return Container{
 		ID:         c.id,
@@ -120,7 +120,7 @@ func (c *container) copied() Container {
 	}
 }
 
-// Find returns the newest container that a reference names: an id, "container", "pod/container" or
+// Find returns the newest container for a reference: an ID, "container", "pod/container" or
 // "namespace/pod/container".
 func (r *Runtime) Find(ref string) (Container, bool) {
 	r.mu.Lock()
@@ -132,7 +132,7 @@ func (r *Runtime) Find(ref string) (Container, bool) {
 	return c.copied(), true
 }
 
-// find returns the newest container that a reference names, or nil. The caller holds the lock.
+// find returns the newest container for a reference, or nil. The caller holds the lock.
 func (r *Runtime) find(ref string) *container {
 	if c := r.containers.all[ref]; c != nil {
 		return c
@@ -150,8 +150,8 @@ func (r *Runtime) find(ref string) *container {
 	return newest
 }
 
-// findRunning returns the container that a reference names, which must be running. The caller holds
-// the lock.
+// findRunning returns the container for a reference, which must be running. The caller holds the
+// lock.
 func (r *Runtime) findRunning(ref string) (*container, error) {
 	c := r.find(ref)
 	switch {
@@ -163,7 +163,7 @@ func (r *Runtime) findRunning(ref string) (*container, error) {
 	return c, nil
 }
 
-// findSandbox returns the newest sandbox that a reference names: an id, a pod's UID, "pod" or
+// findSandbox returns the newest sandbox for a reference: an ID, a pod's UID, "pod" or
 // "namespace/pod". The caller holds the lock.
 func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
 	var newest *sandbox
@@ -183,14 +183,13 @@ func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
 	return newest, nil
 }
 
-// Kill ends a running container's process with an exit code, as if it had exited by itself. It
-// returns when subscribers have the event, which waits while one of them is behind.
+// Kill terminates a running container's process with an exit code, as if it had exited by itself.
+// It returns when the event was published, which blocks while a subscriber is behind.
 func (r *Runtime) Kill(ref string, exitCode int32) error {
 	return r.end(ref, exitCode, "")
 }
 
-// OOM ends a running container as the kernel does when memory is short: exit code 137, reason
-// OOMKilled.
+// OOM terminates a running container like an OOM kill: exit code 137, reason OOMKilled.
 func (r *Runtime) OOM(ref string) error {
 	return r.end(ref, killedCode, "OOMKilled")
 }
@@ -206,8 +205,8 @@ func (r *Runtime) end(ref string, exitCode int32, reason string) error {
 	return nil
 }
 
-// KillSandbox ends the process of a ready sandbox: it becomes NOTREADY and keeps its IP. Its
-// containers go on running, but for those that share its process namespace (the default of CRI's
+// KillSandbox kills the process of a ready sandbox: it becomes NOTREADY and keeps its IP. Its
+// containers keep running, except those that share its process namespace (the default of CRI's
 // NamespaceOption).
 func (r *Runtime) KillSandbox(ref string) error {
 	r.mu.Lock()
@@ -232,7 +231,7 @@ func (r *Runtime) KillSandbox(ref string) error {
 	return nil
 }
 
-// LoseAddress takes the IP of a sandbox away while it stays ready, without an event.
+// LoseAddress removes the IP of a sandbox while it stays ready, without an event.
 func (r *Runtime) LoseAddress(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +243,7 @@ func (r *Runtime) LoseAddress(ref string) error {
 	return nil
 }
 
-// takeAddress takes a sandbox's IP. The caller holds the lock.
+// takeAddress releases a sandbox's IP. The caller holds the lock.
 func (r *Runtime) takeAddress(sb *sandbox) {
 	delete(r.addressed, sb.ip)
 	sb.ip = ""
@@ -261,7 +260,7 @@ func (r *Runtime) PodAt(ip string) (name string, ok bool) {
 	return sb.config.Metadata.GetName(), true
 }
 
-// RemoveBehindBack lets a container, or a sandbox with its containers, vanish without an event.
+// RemoveBehindBack removes a container, or a sandbox with its containers, without an event.
 func (r *Runtime) RemoveBehindBack(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -282,13 +281,13 @@ func (r *Runtime) RemoveBehindBack(ref string) error {
 	return nil
 }
 
-// forget drops a container in any state. The caller holds the lock.
+// forget removes a container in any state. The caller holds the lock.
 func (r *Runtime) forget(c *container) {
 	if c.alive() {
 		c.state = runtimeapi.ContainerState_CONTAINER_EXITED
 		c.disarm()
 		c.closeLog()
-		close(c.gone) // a StopContainer in progress ends
+		close(c.gone) // a StopContainer in progress returns
 		close(c.exitTold)
 	}
 	r.containers.remove(c.id)
@@ -296,9 +295,9 @@ func (r *Runtime) forget(c *container) {
 	delete(r.names, c.name)
 }
 
-// MakeUnknown puts a running container into CONTAINER_UNKNOWN without an event, as a runtime does
-// that cannot reach the container's shim after a restart. Stopping it makes it EXITED with exit
-// code 255 and reason Unknown.
+// MakeUnknown moves a running container to CONTAINER_UNKNOWN without an event, like a runtime that
+// cannot reach the container's shim after a restart. Stopping it makes it EXITED with exit code 255
+// and reason Unknown.
 func (r *Runtime) MakeUnknown(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 )
 
 // eventQueue delivers events to subscribers, in one goroutine, one event after the other, as
-// containerd does: a subscriber whose channel is full holds up the goroutine and with it everybody
-// who publishes or subscribes.
+// containerd does: a subscriber with a full channel blocks the goroutine and all publishers and new
+// subscribers.
 type eventQueue struct {
 	publish   chan *runtimeapi.ContainerEventResponse
 	subscribe chan *subscriber
@@ -21,8 +21,8 @@ type eventQueue struct {
 }
 
 type subscriber struct {
-	events chan *runtimeapi.ContainerEventResponse // closed by the queue when it ends
-	closed chan struct{}                           // closed by the subscriber when it ends
+	events chan *runtimeapi.ContainerEventResponse // closed by the queue when it terminates
+	closed chan struct{}                           // closed by the subscriber when it terminates
 }
 
 func newEventQueue() *eventQueue {
@@ -33,10 +33,10 @@ func newEventQueue() *eventQueue {
 	}
 }
 
-// close ends the queue; events not yet delivered are lost.
+// close terminates the queue; undelivered events are lost.
 func (q *eventQueue) close() { q.closeOnce.Do(func() { close(q.done) }) }
 
-// send hands an event to the queue; it blocks while the queue delivers an earlier one.
+// send passes an event to the queue; it blocks while the queue delivers an earlier one.
 func (q *eventQueue) send(event *runtimeapi.ContainerEventResponse) {
 	select {
 	case q.publish <- event:
@@ -44,7 +44,7 @@ func (q *eventQueue) send(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// open adds a subscriber; it returns nil when the queue has ended.
+// open adds a subscriber; it returns nil if the queue is closed.
 func (q *eventQueue) open() *subscriber {
 	s := &subscriber{
 		events: make(chan *runtimeapi.ContainerEventResponse, EventBacklog),
@@ -96,7 +96,7 @@ func (q *eventQueue) deliver(s *subscriber, event *runtimeapi.ContainerEventResp
 	}
 }
 
-// open returns the subscribers that have not ended.
+// open returns the subscribers that are not closed.
 func open(subscribers []*subscriber) []*subscriber {
 	var still []*subscriber
 	for _, s := range subscribers {
@@ -118,7 +118,7 @@ func fresh(events []*runtimeapi.ContainerEventResponse, now time.Time) []*runtim
 }
 
 // GetContainerEvents streams events. Like containerd it waits for the next event and not for the
-// client: the end of a client is noticed when an event is sent to it.
+// client: a disconnected client is detected when an event is sent to it.
 func (s *runtimeService) GetContainerEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	call := s.record("GetContainerEvents", req)
 	err := s.streamEvents(req, stream)
@@ -157,7 +157,7 @@ func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream g
 	}
 }
 
-// breakage ends the event streams that are open.
+// breakage breaks the open event streams.
 type breakage struct {
 	done chan struct{}
 	err  error // set before done is closed
@@ -169,7 +169,7 @@ func (r *Runtime) streamsBroken() *breakage {
 	return r.breakage
 }
 
-// BreakStreams ends the open event streams with an error; the runtime goes on.
+// BreakStreams breaks the open event streams with an error; the runtime keeps running.
 func (r *Runtime) BreakStreams(err error) {
 	r.mu.Lock()
 	old := r.breakage
@@ -179,16 +179,16 @@ func (r *Runtime) BreakStreams(err error) {
 	close(old.done)
 }
 
-// LoseEvents lets the next n events vanish.
+// LoseEvents drops the next n events.
 func (r *Runtime) LoseEvents(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lose = n
 }
 
-// PublishEvent publishes an event of the test's own making, such as one about an unknown id or one
-// that is doubled or late. It blocks as every publisher does while a subscriber is behind, and does
-// nothing while the runtime is down.
+// PublishEvent publishes an event of the test, such as one about an unknown ID, a duplicate or a
+// late one. It blocks like every publisher while a subscriber is behind, and is a no-op while the
+// runtime is down.
 func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 	r.mu.Lock()
 	s := r.serving
@@ -198,7 +198,7 @@ func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// notice is an event on its way to the subscribers.
+// notice is an event to be published.
 type notice struct {
 	runtime *Runtime
 	queue   *eventQueue
@@ -206,8 +206,8 @@ type notice struct {
 	script  EventScript // nil: once, at once
 }
 
-// noticeOf describes what has just happened to a container, or to the sandbox itself when id is its
-// id. It returns nil when nobody is to know. The caller holds the lock.
+// noticeOf returns the event for the latest change of a container, or of the sandbox itself if id
+// is its ID. It returns nil if no event is published. The caller holds the lock.
 func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sandbox) *notice {
 	if r.serving == nil || !r.config.withEvents {
 		return nil
@@ -225,7 +225,7 @@ func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sa
 	}, r.script}
 }
 
-// give hands the event to the queue; it blocks while a subscriber is behind.
+// give passes the event to the queue; it blocks while a subscriber is behind.
 func (n *notice) give() {
 	switch {
 	case n == nil:
@@ -236,7 +236,7 @@ func (n *notice) give() {
 	}
 }
 
-// publish tells subscribers about the present state.
+// publish notifies subscribers of the current state.
 func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
 	r.mu.Lock()
 	n := r.noticeOf(kind, id, sb)
@@ -244,7 +244,7 @@ func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *san
 	n.give()
 }
 
-// wait waits for a channel to be closed, or for the end of the runtime.
+// wait waits until a channel or the runtime is closed.
 func (r *Runtime) wait(closed <-chan struct{}) {
 	select {
 	case <-closed:

@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// imageService is the gRPC face of the image store.
+// imageService is the gRPC service of the image store.
 type imageService struct {
 	runtimeapi.UnimplementedImageServiceServer
 	*Runtime
@@ -23,30 +23,30 @@ type imageService struct {
 
 // Image describes an image in the store or in a registry.
 type Image struct {
-	Name     string // as users write it; required
+	Name     string // as written by users; required
 	Size     uint64 // bytes; 0 means 1 MiB
-	UID      *int64 // numeric user of the image; nil when it has none or has a name
+	UID      *int64 // numeric user of the image; nil if it has none or a user name
 	Username string // user name of the image
 	Pinned   bool
 }
 
-// RegistryImage is what a registry has under a name.
+// RegistryImage is an image in a registry.
 type RegistryImage struct {
 	Image
-	// Latency is how long a pull takes.
+	// Latency is the duration of a pull.
 	Latency time.Duration
 	// Err makes pulls fail after Latency, for instance with [ErrRegistryUnavailable].
 	Err error
-	// Authorize checks the credentials of a pull, nil when the client gave none; a nil Authorize
-	// lets everybody pull.
+	// Authorize checks the credentials of a pull, nil if the client sent none; a nil Authorize
+	// allows every pull.
 	Authorize func(*runtimeapi.AuthConfig) error
 }
 
-// ErrRegistryUnavailable is the answer of runtimes that tell an unreachable registry from other
-// errors.
+// ErrRegistryUnavailable is the error of runtimes that distinguish an unreachable registry from
+// other errors.
 var ErrRegistryUnavailable = status.Error(codes.Unknown, "RegistryUnavailable: pull from host failed")
 
-// ErrSignatureValidation is the answer of runtimes that refuse an image for its signature.
+// ErrSignatureValidation is the error of runtimes that reject an image for its signature.
 var ErrSignatureValidation = status.Error(codes.Unknown, "SignatureValidationFailed: no valid signature")
 
 type image struct {
@@ -56,8 +56,8 @@ type image struct {
 	Image
 }
 
-// ref is how containers refer to the image: by the digest in its repository, or by id if it has
-// none.
+// ref returns the image's reference in containers: the digest in its repository, or the ID if it
+// has none.
 func (i *image) ref() string {
 	if len(i.digests) > 0 {
 		return i.digests[0]
@@ -80,7 +80,7 @@ func (i *image) message() *runtimeapi.Image {
 	return m
 }
 
-// normalizeImage returns the full name of an image as containerd keeps it: with registry and tag.
+// normalizeImage returns the full name of an image as containerd stores it: with registry and tag.
 func normalizeImage(name string) string {
 	first, _, nested := strings.Cut(name, "/")
 	switch {
@@ -95,7 +95,6 @@ func normalizeImage(name string) string {
 	return name
 }
 
-// repository returns a normalized name without tag and digest.
 func repository(normalized string) string {
 	name, _, _ := strings.Cut(normalized, "@")
 	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
@@ -109,8 +108,8 @@ func digest(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// AddImage puts an image into the store and returns its id, as loading it from a file does: the
-// image has no digest in a repository. The id depends on the name only.
+// AddImage adds an image to the store and returns its ID, as loading it from a file does: the image
+// has no repository digest. The ID depends on the name only.
 func (r *Runtime) AddImage(i Image) (id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +132,7 @@ func (r *Runtime) addImage(i Image) *image {
 	return added
 }
 
-// addPulled adds an image with the digest that it has in its registry. The caller holds the lock.
+// addPulled adds an image with its registry digest. The caller holds the lock.
 func (r *Runtime) addPulled(i Image) *image {
 	added := r.addImage(i)
 	if len(added.digests) == 0 {
@@ -143,15 +142,15 @@ func (r *Runtime) addPulled(i Image) *image {
 	return added
 }
 
-// AddToRegistry makes an image known to the registry that PullImage asks. Images that no
-// AddToRegistry named are not found.
+// AddToRegistry adds an image to the registry that PullImage uses. Pulls of other images fail with
+// NotFound.
 func (r *Runtime) AddToRegistry(i RegistryImage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.registry[normalizeImage(i.Name)] = i
 }
 
-// findImage returns an image by id, tag or digest, or nil. The caller holds the lock.
+// findImage returns an image by ID, tag or digest, or nil. The caller holds the lock.
 func (r *Runtime) findImage(name string) *image {
 	if name == "" {
 		return nil
@@ -186,7 +185,7 @@ func (r *Runtime) Images() []string {
 	return names
 }
 
-// ListImages returns all images: like containerd it takes no notice of the filter.
+// ListImages returns all images: like containerd it ignores the filter.
 func (s *imageService) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// EventBacklog is how many events wait for one subscriber before publishing blocks.
+	// EventBacklog is the number of events buffered per subscriber before publishing blocks.
 	EventBacklog = 100
-	// EventRetention is how long events without a subscriber are kept.
+	// EventRetention is how long events are buffered without a subscriber.
 	EventRetention = 5 * time.Minute
 	// NameReservation is how long the name of a cancelled RunPodSandbox or CreateContainer stays
 	// reserved.
 	NameReservation = 100 * time.Millisecond
 )
 
-// Option changes a runtime before it serves.
+// Option configures a Runtime before it serves.
 type Option func(*Runtime)
 
 type config struct {
@@ -28,7 +28,7 @@ type config struct {
 	withStreams  bool
 	withTasks    bool
 	logs         bool
-	timesLost    bool // lists of sandboxes do not say when they were made
+	timesLost    bool // lists of sandboxes have no creation times
 	logRoot      string
 }
 
@@ -54,51 +54,51 @@ func defaultConfig() config {
 // WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
 func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
 
-// WithoutListedTimes has lists of sandboxes say year 1754, which is the zero time in nanoseconds:
-// containerd does so of pods from before its restart whose controller is not one of its own. The
-// status of a sandbox is right.
+// WithoutListedTimes makes lists of sandboxes return a creation time in the year 1754, which is the
+// zero time in nanoseconds: containerd does so after its restart for sandboxes whose sandbox
+// controller is not its own. The status of a sandbox is correct.
 func WithoutListedTimes() Option { return func(r *Runtime) { r.config.timesLost = true } }
 
-// WithStreamedLists makes StreamPodSandboxes and StreamContainers answer, in parts of
-// [StreamedPart] elements.
+// WithStreamedLists supports StreamPodSandboxes and StreamContainers, in parts of [StreamedPart]
+// elements.
 func WithStreamedLists() Option { return func(r *Runtime) { r.config.withStreams = true } }
 
-// SetEvents makes GetContainerEvents answer, or Unimplemented, from the next stream on: another
-// version of the runtime was installed.
+// SetEvents makes GetContainerEvents supported or Unimplemented, from the next stream on, like the
+// installation of another runtime version.
 func (r *Runtime) SetEvents(offered Offered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.config.withEvents = bool(offered)
 }
 
-// Offered says whether a runtime has a feature.
+// Offered is whether a runtime supports a feature.
 type Offered bool
 
 // WithoutRuntimeConfig makes RuntimeConfig Unimplemented, as in older runtimes.
 func WithoutRuntimeConfig() Option { return func(r *Runtime) { r.config.cgroupDriver = nil } }
 
-// WithCgroupDriver sets the driver that RuntimeConfig tells; the default is cgroupfs.
+// WithCgroupDriver sets the driver that RuntimeConfig returns; the default is cgroupfs.
 func WithCgroupDriver(driver runtimeapi.CgroupDriver) Option {
 	return func(r *Runtime) { r.config.cgroupDriver = &driver }
 }
 
-// WithVersion sets the answer of Version.
+// WithVersion sets the response of Version.
 func WithVersion(version *runtimeapi.VersionResponse) Option {
 	return func(r *Runtime) { r.config.version = version }
 }
 
-// WithHandlers sets the runtime handlers that Status tells and that sandboxes may ask for; the
-// default is "" and "runc".
+// WithHandlers sets the runtime handlers that Status returns and sandboxes may use; the default is
+// "" and "runc".
 func WithHandlers(handlers ...*runtimeapi.RuntimeHandler) Option {
 	return func(r *Runtime) { r.config.handlers = handlers }
 }
 
-// WithFeatures sets the runtime features that Status tells.
+// WithFeatures sets the runtime features that Status returns.
 func WithFeatures(features *runtimeapi.RuntimeFeatures) Option {
 	return func(r *Runtime) { r.config.features = features }
 }
 
-// WithImages puts images into the store, as AddImage does.
+// WithImages adds images to the store, as AddImage does.
 func WithImages(names ...string) Option {
 	return func(r *Runtime) {
 		for _, name := range names {
@@ -107,9 +107,9 @@ func WithImages(names ...string) Option {
 	}
 }
 
-// WithLogs makes containers write real log files at the paths that the client gives (log directory
-// of the sandbox, log path of the container), below root. With root "" or "/" the paths are taken
-// as they are. Without this option no file is touched.
+// WithLogs makes containers write real log files at the client's paths (log directory of the
+// sandbox, log path of the container), below root. With root "" or "/" the paths are used
+// unchanged. Without this option no file is written.
 func WithLogs(root string) Option {
 	return func(r *Runtime) {
 		r.config.logs = true
@@ -117,7 +117,7 @@ func WithLogs(root string) Option {
 	}
 }
 
-// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its work
+// SetLatency makes each call of a method (such as "RunPodSandbox") wait at least d before its work
 // is done.
 func (r *Runtime) SetLatency(method string, d time.Duration) {
 	r.mu.Lock()
@@ -125,8 +125,8 @@ func (r *Runtime) SetLatency(method string, d time.Duration) {
 	r.latency[method] = d
 }
 
-// SetCondition changes a condition of Status, such as RuntimeReady or NetworkReady. While
-// NetworkReady is false, sandboxes with a network of their own are refused.
+// SetCondition sets a condition of Status, such as RuntimeReady or NetworkReady. While NetworkReady
+// is false, sandboxes with their own network are rejected.
 func (r *Runtime) SetCondition(condition string, status bool, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

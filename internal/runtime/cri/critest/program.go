@@ -8,22 +8,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Program is what a container does. The zero Program runs until it is told to stop and exits 0 on
-// its stop signal.
+// Program is the behaviour of a container. The zero Program runs until its stop signal and then
+// exits with 0.
 type Program struct {
-	// Exits says that it ends by itself, After so long, with Code.
+	// Exits: it exits by itself, after After, with Code.
 	Exits bool
 	After time.Duration
 	Code  int32
-	// IgnoresStop makes it survive the stop signal, so that StopContainer waits for its time-out
-	// and kills it (exit code 137). Any program survives a stop signal that ends no process by
-	// default, such as SIGCONT.
+	// IgnoresStop makes it ignore the stop signal, so that StopContainer waits for its timeout and
+	// kills it (exit code 137). Any program survives a stop signal that does not terminate a
+	// process by default, such as SIGCONT.
 	IgnoresStop bool
 	// StopDelay is the time from the stop signal to the exit, and StopCode the exit code then.
 	StopDelay time.Duration
 	StopCode  int32
-	// NoStopSignal is a stop signal of its image that is none, such as "SIGFOO": StopContainer
-	// fails at once, but for a time-out of 0.
+	// NoStopSignal is an invalid stop signal of its image, such as "SIGFOO": StopContainer fails at
+	// once, except with a timeout of 0.
 	NoStopSignal string
 	// StartError makes StartContainer fail with this message; the container becomes EXITED, 128,
 	// StartError.
@@ -32,7 +32,7 @@ type Program struct {
 	// OutputEvery unless that is 0.
 	Output      []string
 	OutputEvery time.Duration
-	// Exec answers ExecSync; nil answers exit code 0 without output.
+	// Exec returns the result of ExecSync; nil returns exit code 0 without output.
 	Exec func(command []string) ExecResult
 }
 
@@ -40,26 +40,27 @@ type Program struct {
 type ExecResult struct {
 	Stdout, Stderr string
 	ExitCode       int32
-	// Takes is how long the command runs; longer than the call's time-out gives DeadlineExceeded.
+	// Takes is the duration of the command; if it exceeds the call's timeout, the call fails with
+	// DeadlineExceeded.
 	Takes time.Duration
 	// Err makes the call fail.
 	Err error
 }
 
-// Forever is a program that runs until it is stopped.
+// Forever returns a program that runs until it is stopped.
 func Forever() Program { return Program{} }
 
-// ExitsAfter is a program that ends by itself.
+// ExitsAfter returns a program that exits by itself after d.
 func ExitsAfter(d time.Duration, code int32) Program {
 	return Program{Exits: true, After: d, Code: code}
 }
 
-// FailsToStart is a program that cannot be started.
+// FailsToStart returns a program that cannot be started.
 func FailsToStart(message string) Program { return Program{StartError: message} }
 
-// SetProgram sets the program of the containers that a reference names: "container",
-// "pod/container" or "namespace/pod/container", the most precise one counts. It holds for later
-// starts and comes before programs of images.
+// SetProgram sets the program of containers by reference: "container", "pod/container" or
+// "namespace/pod/container"; the most specific one is used. It applies to later starts and precedes
+// programs of images.
 func (r *Runtime) SetProgram(ref string, p Program) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,9 +74,9 @@ func (r *Runtime) SetImageProgram(name string, p Program) {
 	r.programs[imageProgram(normalizeImage(name))] = p
 }
 
-// SetProgramFunc sets a function that chooses the program of containers that SetProgram does not
-// name, for later starts. When it reports false the image's program is taken. The function must not
-// call methods of the runtime.
+// SetProgramFunc sets a function that selects the program of containers without SetProgram, for
+// later starts. If it returns false, the image's program is used. The function must not call
+// methods of the runtime.
 func (r *Runtime) SetProgramFunc(f func(*runtimeapi.ContainerConfig) (Program, bool)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +86,7 @@ func (r *Runtime) SetProgramFunc(f func(*runtimeapi.ContainerConfig) (Program, b
 // imageProgram is the key of an image's program; no container reference contains a space.
 func imageProgram(name string) string { return "image " + name }
 
-// program returns what a container does. The caller holds the lock.
+// program returns the program of a container. The caller holds the lock.
 func (r *Runtime) program(c *container) Program {
 	for _, ref := range c.references() {
 		if p, ok := r.programs[ref]; ok {
@@ -105,7 +106,7 @@ func (r *Runtime) program(c *container) Program {
 	return Forever()
 }
 
-// arm starts the program's own clock. The caller holds the lock.
+// arm starts the program's timers. The caller holds the lock.
 func (r *Runtime) arm(c *container) {
 	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		return
@@ -118,19 +119,19 @@ func (r *Runtime) arm(c *container) {
 	}
 }
 
-// writeAgain writes the program's output and sets the clock for the next time.
+// writeAgain writes the program's output and resets the timer.
 func (r *Runtime) writeAgain(c *container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || !c.alive() {
 		return
 	}
-	if err := c.writeOutput(); err == nil { // as a process that cannot write ends its output
+	if err := c.writeOutput(); err == nil { // like a process that stops writing after an error
 		c.writing.Reset(c.program.OutputEvery)
 	}
 }
 
-// exitAfter lets a container exit in d.
+// exitAfter makes a container exit after d.
 func (r *Runtime) exitAfter(c *container, d time.Duration, code int32) *time.Timer {
 	return time.AfterFunc(d, func() {
 		if !r.begin() {
@@ -141,10 +142,10 @@ func (r *Runtime) exitAfter(c *container, d time.Duration, code int32) *time.Tim
 	})
 }
 
-// instantExit is how much earlier than its start a container ends that ends at once.
+// instantExit is how long before its start an instantly exiting container finishes.
 const instantExit = time.Millisecond
 
-// disarm stops the container's clocks. The caller holds the runtime's lock.
+// disarm stops the container's timers. The caller holds the runtime's lock.
 func (c *container) disarm() {
 	for _, timer := range []*time.Timer{c.end, c.stopping, c.writing} {
 		if timer != nil {
@@ -153,7 +154,7 @@ func (c *container) disarm() {
 	}
 }
 
-// signalStop sends the stop signal, if there is such a signal.
+// signalStop sends the stop signal, if it is valid.
 func (r *Runtime) signalStop(c *container) error {
 	if signal := c.program.NoStopSignal; signal != "" && c.config.StopSignal == runtimeapi.Signal_RUNTIME_DEFAULT {
 		return status.Errorf(codes.Unknown, "failed to parse stop signal %q: invalid signal: %s", signal, signal)
@@ -164,7 +165,7 @@ func (r *Runtime) signalStop(c *container) error {
 	return nil
 }
 
-// terminate sends a signal that ends a process by default.
+// terminate sends a signal that terminates a process by default.
 func (r *Runtime) terminate(c *container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +175,7 @@ func (r *Runtime) terminate(c *container) {
 	c.stopping = r.exitAfter(c, c.program.StopDelay, c.program.StopCode)
 }
 
-// harmless reports whether a signal ends no process by default.
+// harmless reports whether a signal does not terminate a process by default.
 func harmless(signal runtimeapi.Signal) bool {
 	switch signal {
 	case runtimeapi.Signal_SIGCONT, runtimeapi.Signal_SIGCHLD, runtimeapi.Signal_SIGCLD, runtimeapi.Signal_SIGURG, runtimeapi.Signal_SIGWINCH:
@@ -184,8 +185,8 @@ func harmless(signal runtimeapi.Signal) bool {
 	}
 }
 
-// exit ends a container that is alive and tells subscribers; it reports whether the container was
-// alive. An empty reason is computed from the code.
+// exit terminates a container that is alive and notifies subscribers; it reports whether the
+// container was alive. An empty reason is derived from the code.
 func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	r.mu.Lock()
 	if !c.alive() {
@@ -214,14 +215,14 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	r.mu.Unlock()
 	close(c.gone)
 
-	// STARTED of a container always comes before its STOPPED.
+	// STARTED of a container always precedes its STOPPED.
 	r.wait(c.announced)
 	n.give()
 	close(c.exitTold)
 	return true
 }
 
-// alive reports whether a container has a process as far as the runtime knows. The caller holds the
+// alive reports whether a container has a process from the runtime's view. The caller holds the
 // runtime's lock.
 func (c *container) alive() bool {
 	return c.state == runtimeapi.ContainerState_CONTAINER_RUNNING || c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN

@@ -19,15 +19,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// connBuffer is how many bytes an in-memory connection holds before its writer blocks.
+// connBuffer is the number of bytes that an in-memory connection buffers before its writer blocks.
 const connBuffer = 64 << 10
 
 const deprecations = "ContainerdHasNoDeprecationWarnings"
 
-// maxMessage is the largest gRPC message in bytes, as agents configure it.
+// maxMessage is the maximum size of a gRPC message in bytes, as agents configure it.
 const maxMessage = 16 << 20
 
-// Runtime is a fake container runtime. Make it with New, or with Start in a test.
+// Runtime is a fake container runtime. Create it by New, or by Start in a test.
 type Runtime struct {
 	mu         sync.Mutex
 	config     config
@@ -46,22 +46,22 @@ type Runtime struct {
 	latency    map[string]time.Duration
 	faults     []*Fault
 	calls      []*Call
-	stalled    chan struct{} // closed when the stall ends; nil when not stalled
-	lose       int           // events to be lost
+	stalled    chan struct{} // closed when the stall is released; nil if not stalled
+	lose       int           // number of events to be dropped
 	script     EventScript   // nil: every event is delivered once, at once
-	addresses  int           // pod addresses given out so far
+	addresses  int           // number of assigned pod addresses
 	breakage   *breakage
 
 	done    chan struct{}  // closed by Close
 	running sync.WaitGroup // exits and name releases in progress
 }
 
-// serving is one life of the runtime's process: between two restarts.
+// serving is one run of the runtime's process, between two restarts.
 type serving struct {
 	server   *grpc.Server
 	listener *bufconn.Listener
 	events   *eventQueue
-	stopped  chan struct{} // closed when this life ends
+	stopped  chan struct{} // closed when this run terminates
 	finished sync.WaitGroup
 }
 
@@ -85,7 +85,7 @@ func New(opts ...Option) *Runtime {
 		r.conditions[condition] = &runtimeapi.RuntimeCondition{Type: condition, Status: true}
 	}
 	// containerd has a condition that is false on hosts with anything deprecated, such as cgroup
-	// v1; it means nothing to agents.
+	// v1; it is irrelevant to agents.
 	r.conditions[deprecations] = &runtimeapi.RuntimeCondition{Type: deprecations, Reason: "ContainerdHasDeprecationWarnings", Message: "{}"}
 	for _, opt := range opts {
 		opt(r)
@@ -105,7 +105,7 @@ func Start(t testing.TB, opts ...Option) *Runtime {
 	return r
 }
 
-// Serve lets the runtime accept connections and returns at once. It fails when the runtime is
+// Serve makes the runtime accept connections and returns at once. It fails if the runtime is
 // serving already or closed.
 func (r *Runtime) Serve() error {
 	s := &serving{
@@ -137,17 +137,17 @@ func (r *Runtime) Serve() error {
 	}
 	r.serving = s
 	for _, c := range r.containers.all {
-		if c.unseen { // the runtime takes notice now
+		if c.unseen { // the runtime detects the exit now
 			c.unseen = false
 			c.finishedAt = time.Now()
 		}
 	}
 	s.finished.Go(func() { s.events.run() })
-	s.finished.Go(func() { _ = s.server.Serve(s.listener) }) // the listener fails only when it is closed
+	s.finished.Go(func() { _ = s.server.Serve(s.listener) }) // fails only when the listener is closed
 	return nil
 }
 
-// Dialer returns the function for grpc.WithContextDialer. The address is ignored. A dial fails
+// Dialer returns the function for grpc.WithContextDialer. The address is ignored. Dialling fails
 // while the runtime is down.
 func (r *Runtime) Dialer() func(ctx context.Context, addr string) (net.Conn, error) {
 	return func(ctx context.Context, addr string) (net.Conn, error) {
@@ -176,9 +176,9 @@ func (r *Runtime) Connect(t testing.TB, opts ...grpc.DialOption) *grpc.ClientCon
 	return conn
 }
 
-// Down stops the runtime's process: connections break, calls in flight end, events not yet
-// delivered are lost, name reservations of unfinished calls vanish. Containers go on and may exit,
-// without an event and without anybody noting the exit code. Idempotent.
+// Down stops the runtime's process: connections break, active calls terminate, undelivered events
+// and name reservations of unfinished calls are lost. Containers keep running and may exit, without
+// an event or recorded exit code. Idempotent.
 func (r *Runtime) Down() {
 	r.mu.Lock()
 	s := r.serving
@@ -194,8 +194,8 @@ func (r *Runtime) Down() {
 	r.releaseUnusedNames()
 }
 
-// Restart is the restart of the runtime's process: Down, after the given time up again, with the
-// containers as they are by then.
+// Restart restarts the runtime's process: Down, and after the given time Serve, with the
+// containers' current states.
 func (r *Runtime) Restart(down time.Duration) error {
 	r.Down()
 	timer := time.NewTimer(down)
@@ -207,7 +207,7 @@ func (r *Runtime) Restart(down time.Duration) error {
 	return r.Serve()
 }
 
-// Close ends everything and returns when no goroutine of the runtime is left. Idempotent.
+// Close stops everything and returns when no goroutine of the runtime is left. Idempotent.
 func (r *Runtime) Close() {
 	r.mu.Lock()
 	first := !r.closed
@@ -226,7 +226,7 @@ func (r *Runtime) Close() {
 	r.running.Wait()
 }
 
-// begin registers work that Close waits for; it reports false when the runtime is closed.
+// begin registers work that Close waits for; it returns false if the runtime is closed.
 func (r *Runtime) begin() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,16 +237,15 @@ func (r *Runtime) begin() bool {
 	return true
 }
 
-// newID returns a new id of 64 hex digits. Ids are the same in every run. The caller holds the
-// lock.
+// newID returns a new ID of 64 hex digits. IDs are deterministic. The caller holds the lock.
 func (r *Runtime) newID() string {
 	r.ids++
 	sum := sha256.Sum256(fmt.Appendf(nil, "critest %d", r.ids))
 	return hex.EncodeToString(sum[:])
 }
 
-// reserve takes a name for an id, or says who has it, with containerd's hint for the kind. The
-// caller holds the lock.
+// reserve reserves a name for an ID, or returns an error that names the holder, with containerd's
+// hint for the kind. The caller holds the lock.
 func (r *Runtime) reserve(kind, name, id, hint string) error {
 	if holder, taken := r.names[name]; taken {
 		return status.Errorf(codes.FailedPrecondition, "failed to reserve %s name %q%s: name %q is reserved for %q", kind, name, hint, name, holder)
@@ -255,7 +254,7 @@ func (r *Runtime) reserve(kind, name, id, hint string) error {
 	return nil
 }
 
-// releaseLater gives a name free after NameReservation, as the clean-up of a cancelled call does.
+// releaseLater releases a name after NameReservation, like the cleanup of a cancelled call.
 func (r *Runtime) releaseLater(name, id string) {
 	if !r.begin() {
 		return

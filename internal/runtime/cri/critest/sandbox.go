@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runtimeService is the gRPC face of the runtime during one life of its process.
+// runtimeService is the gRPC service of the runtime during one run of its process.
 type runtimeService struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	*Runtime
@@ -27,9 +27,9 @@ type sandbox struct {
 	config    *runtimeapi.PodSandboxConfig
 	handler   string
 	state     runtimeapi.PodSandboxState
-	ip        string // empty with the host's network and after the stop
+	ip        string // empty in the host network and after the stop
 	createdAt time.Time
-	// containers are those in it, by id; guarded by the runtime's lock.
+	// containers are by ID; guarded by the runtime's lock.
 	containers map[string]*container
 	endTold    chan struct{} // closed when STOPPED has been published
 }
@@ -88,8 +88,8 @@ func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunP
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
 }
 
-// startSandbox makes a sandbox whose name is reserved part of the state, or gives the name free and
-// says why not.
+// startSandbox adds a sandbox with a reserved name to the state, or releases the name and returns
+// an error.
 func (r *Runtime) startSandbox(sb *sandbox) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,8 +124,8 @@ func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.Sto
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// stopSandbox kills what runs in a sandbox and takes its address. Subscribers are told on the side.
-// Idempotent.
+// stopSandbox kills the containers of a sandbox and releases its address. Subscribers are notified
+// asynchronously. Idempotent.
 func (r *Runtime) stopSandbox(sb *sandbox) {
 	r.mu.Lock()
 	containers := slices.DeleteFunc(r.inSandbox(sb), func(c *container) bool { return !c.alive() })
@@ -140,8 +140,8 @@ func (r *Runtime) stopSandbox(sb *sandbox) {
 	r.mu.Unlock()
 }
 
-// endSandbox makes a sandbox NOTREADY and tells subscribers on the side, after the exits of its
-// containers. The caller holds the lock.
+// endSandbox makes a sandbox NOTREADY and notifies subscribers asynchronously, after the exits of
+// its containers. The caller holds the lock.
 func (r *Runtime) endSandbox(sb *sandbox) {
 	if sb.state != runtimeapi.PodSandboxState_SANDBOX_READY || r.closed {
 		return
@@ -222,13 +222,13 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 
 func (sb *sandbox) labels() map[string]string { return sb.config.Labels }
 
-// matches leaves labels to the shelf.
+// matches evaluates the filter except labels, which the shelf does.
 func (sb *sandbox) matches(filter *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(sb.id, filter.GetId()) &&
 		(filter.GetState() == nil || filter.GetState().State == sb.state)
 }
 
-// selects reports whether all labels of a selector are there.
+// selects reports whether the labels match all of the selector.
 func selects(selector, labels map[string]string) bool {
 	for key, want := range selector {
 		if got, ok := labels[key]; !ok || got != want {

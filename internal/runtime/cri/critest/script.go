@@ -9,12 +9,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// EventScript says after which delays copies of the next event reach the subscribers: no copy is a
-// lost event, two are a doubled one, and different delays put events out of order. A runtime asks
-// it for one event at a time.
+// EventScript returns the delays after which copies of the next event are delivered: no copy is a
+// lost event, two are a duplicate, and different delays reorder events. It is called for one event
+// at a time.
 type EventScript func() []time.Duration
 
-// ScriptEvents lets a script decide what becomes of events from now on; nil delivers each once, at
+// ScriptEvents sets the script for the delivery of events from now on; nil delivers each once, at
 // once.
 func (r *Runtime) ScriptEvents(script EventScript) {
 	r.mu.Lock()
@@ -22,7 +22,7 @@ func (r *Runtime) ScriptEvents(script EventScript) {
 	r.script = script
 }
 
-// LosesEvery loses every nth event.
+// LosesEvery drops every nth event.
 func LosesEvery(n int) EventScript {
 	i := 0
 	return func() []time.Duration {
@@ -43,8 +43,7 @@ func DelaysAll(d time.Duration) EventScript {
 	return func() []time.Duration { return []time.Duration{d} }
 }
 
-// Shuffles delivers none to two copies of each event, each after a delay of its own of at most that
-// length.
+// Shuffles delivers none to two copies of each event, each after its own random delay below most.
 func Shuffles(random *rand.Rand, most time.Duration) EventScript {
 	return func() []time.Duration {
 		delays := make([]time.Duration, random.IntN(3))
@@ -55,7 +54,7 @@ func Shuffles(random *rand.Rand, most time.Duration) EventScript {
 	}
 }
 
-// deliver sends the copies of the event as its script says.
+// deliver sends the copies of the event according to its script.
 func (n *notice) deliver() {
 	n.runtime.mu.Lock()
 	delays := n.script()
@@ -82,8 +81,8 @@ func (n *notice) deliver() {
 	}
 }
 
-// Flood publishes events about the named pods, so many a second for so long, in turn, whatever they
-// did. It returns at the end, later if a subscriber is behind.
+// Flood publishes perSecond events about the named pods, in rotation, for the given time,
+// regardless of their state. It returns at the end, later if a subscriber is behind.
 func (r *Runtime) Flood(perSecond int, length time.Duration, podUIDs ...string) {
 	const burst = 10 * time.Millisecond
 	end := time.NewTimer(length)
@@ -109,7 +108,7 @@ func (r *Runtime) Flood(perSecond int, length time.Duration, podUIDs ...string) 
 	}
 }
 
-// StreamedPart is how many elements a part of a streamed list has.
+// StreamedPart is the number of elements in a part of a streamed list.
 const StreamedPart = 100
 
 // StreamPodSandboxes streams the list of sandboxes.

@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// podLabel is the label by which agents ask for what belongs to one pod.
+// podLabel is the label by which agents select the objects of one pod.
 const podLabel = "io.kubernetes.pod.uid"
 
-// shelf holds the sandboxes, or the containers. Those of one pod are found without a look at all
-// others.
+// shelf holds the sandboxes, or the containers, indexed by pod.
 type shelf[T interface{ labels() map[string]string }] struct {
 	all   map[string]T            // by id
-	ofPod map[string]map[string]T // by the pod's label, and id
+	ofPod map[string]map[string]T // by pod label, and ID
 }
 
 func newShelf[T interface{ labels() map[string]string }]() shelf[T] {
@@ -40,7 +39,7 @@ func (s shelf[T]) remove(id string) {
 	}
 }
 
-// selected returns those that have the labels, in the order of their ids.
+// selected returns the objects with the labels, in the order of their IDs.
 func (s shelf[T]) selected(selector map[string]string) []T {
 	from := s.all
 	if uid, ok := selector[podLabel]; ok {

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// taskService is containerd's service of tasks, as far as it reaches the processes of containers.
-// Its calls are recorded, and fail, under the names "Kill" and "Wait".
+// taskService is containerd's task service, limited to container processes. Its calls are recorded,
+// and injected with faults, as "Kill" and "Wait".
 type taskService struct {
 	tasksapi.UnimplementedTasksServer
 	*Runtime
 	serving *serving
 }
 
-// WithoutTasks leaves out the service of tasks, which containerd alone has.
+// WithoutTasks leaves out the task service, which only containerd has.
 func WithoutTasks() Option { return func(r *Runtime) { r.config.withTasks = false } }
 
 // alive returns a container that has a process.
