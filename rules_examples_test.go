@@ -391,6 +391,11 @@ var examples = map[string][]example{
 		{files: map[string]string{
 			glossary: "## Words to avoid\n\n| `nobody` |  |\n", "internal/pod/a.go": "package pod\n",
 		}, want: []string{glossary + ":3: a word without a replacement"}},
+		{files: map[string]string{
+			glossary:                            "## Words to avoid\n\n| `nobody` | the subject |\n\n## More\n\n| `pod` | a term |\n",
+			"internal/pod/a.go":                 "package pod\n\n// Nobody reads this.\nconst a, nobody = \"a pod\", 1\n",
+			"internal/runtime/cri/critest/a.go": "package critest\n\nconst a = \"nobody\"\n",
+		}},
 		{files: map[string]string{glossary: "# Glossary\n"}, want: []string{glossary + ": no words to avoid are found"}},
 	},
 	"prose": {

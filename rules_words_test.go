@@ -18,7 +18,7 @@ type avoided struct {
 	instead string
 }
 
-// avoidedWords reads the last table of the glossary: a row has words in backquotes, and what to use.
+// avoidedWords reads the table of words to avoid: a row has words in backquotes, and what to use.
 func avoidedWords(lines []string) (words []avoided, bad []string) {
 	in := false
 	for i, line := range lines {

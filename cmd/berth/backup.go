@@ -18,12 +18,11 @@ func newBackupCommand(g *globalFlags) *cobra.Command {
 	var rootDir string
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Write all objects of the Kubernetes API of this machine to a file",
-		Long: `Write all objects of the Kubernetes API of this machine ("berth run") to a file, which root alone may read: Secrets are in it
-as they are.
+		Short: "Back up all objects of the local API",
+		Long: `Write all objects of the local API ("berth run") to a file that only root can read. It contains Secrets in plain text.
 
-While the agent runs, it writes the objects as they are at one moment, and goes on to serve; otherwise they are read from its root directory.
-"berth restore" takes the file back. Manifests in folders, access.yaml and the certificates of the API are not in it.`,
+A running agent writes a consistent snapshot and keeps serving. Without an agent, the objects are read from its root directory.
+"berth restore" restores the file. It does not contain manifest files, access.yaml, or the certificates of the local API.`,
 		Example: `  berth backup /var/backups/berth.backup`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,12 +100,12 @@ func newRestoreCommand(g *globalFlags) *cobra.Command {
 	var rootDir string
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Replace all objects of the Kubernetes API of this machine by those of a backup",
-		Long: `Replace all objects of the Kubernetes API of this machine by those of a file that "berth backup" has written.
+		Short: "Restore all objects of the local API from a backup",
+		Long: `Replace all objects of the local API with the objects of a file that "berth backup" wrote.
 
-No agent may run with the root directory: "berth stop" ends it, and leaves its pods running. The file is checked before anything is replaced.
-What was there stays beside it, as objects.db.replaced. With its next start the agent makes the machine as the objects say: pods that are
-not among them end. A pod that has ended on this machine since the backup is not run again.`,
+No agent may use the root directory meanwhile: stop it with "berth stop", which leaves its pods running. The file is verified before
+anything is replaced. The previous objects are kept in objects.db.replaced. When the agent starts again, it terminates pods that are not
+in the backup. Pods that have terminated on this machine since the backup are not run again.`,
 		Example: `  berth stop
   berth restore /var/backups/berth.backup
   berth run`,

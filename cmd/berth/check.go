@@ -28,17 +28,17 @@ func newCheckCommand(g *globalFlags) *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Tell what this host has and lacks for running pods, and how the agent is",
-		Long: `Tell what this host has and lacks for running pods, and what follows from it; and how its sockets, NUMA nodes,
-CPUs and memory lie, with what that means for the policies of CPUs, memory and topology. If an agent runs, tell how it is, too,
-and how far the node is from the thresholds at which pods are evicted.
+		Short: "Check this host and the health of the agent",
+		Long: `Check whether this host can run pods: what is missing, and the consequences. Show its sockets, NUMA nodes, CPUs and memory, and how the
+CPU, memory and topology manager policies apply to them. If an agent is running, also report its health and how far the node is from
+its eviction thresholds.
 
-With --fix, what is lacking is mended first as far as that takes nothing from anybody: modules of the kernel are loaded and forwarding is
-turned on, now and, by files of their own in /etc/modules-load.d and /etc/sysctl.d, at each boot. Each thing done is told. Packages, rules of
-the firewall, and what somebody may have turned off on purpose, are left alone. --dry-run only says what would be done.
+With --fix, first fix what can be fixed without side effects: load kernel modules and enable forwarding, now and at each boot by files in
+/etc/modules-load.d and /etc/sysctl.d. Each fix is reported. Packages, firewall rules and settings that may have been disabled on purpose
+are not changed. --dry-run only prints the fixes.
 
-The exit code is 1 if something is missing without which pods cannot run, or a condition of the agent has failed, or something could not be
-mended, otherwise 0. The agent's conditions are explained in docs/health.md.`,
+The exit code is 1 if a requirement for running pods is missing, a health condition of the agent has failed, or a fix has failed;
+otherwise 0. docs/health.md explains the health conditions.`,
 		Example: `  berth check
   berth check --port 80,443
   berth check --fix --dry-run`,
@@ -48,11 +48,11 @@ mended, otherwise 0. The agent's conditions are explained in docs/health.md.`,
 			return f.check(cmd.Context(), newClient(g.runDir), embedded.NewFixer(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&f.query.Root, "root-dir", "", "directory of everything that the agent will keep (default: that of the agent that runs, or "+defaultRootDir+")")
+	cmd.Flags().StringVar(&f.query.Root, "root-dir", "", "root directory of the agent (default: that of the running agent, or "+defaultRootDir+")")
 	cmd.Flags().IntSliceVar(&f.query.Ports, "port", nil, "also check that these TCP ports are free, which pods will want of the host")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
-	cmd.Flags().BoolVar(&f.fix, "fix", false, "mend what is lacking, as far as that takes nothing from anybody")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "with --fix: only say what would be done")
+	cmd.Flags().BoolVar(&f.fix, "fix", false, "fix what can be fixed without side effects")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "with --fix: only print the fixes")
 	completeFixed(cmd, "output", "json")
 	return cmd
 }

@@ -17,7 +17,7 @@ import (
 func newConfigCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Show the configuration of a kubelet",
+		Short: "Inspect the kubelet configuration",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newConfigPrintCommand(g))
@@ -35,11 +35,12 @@ func newConfigPrintCommand(g *globalFlags) *cobra.Command {
 	flags := config.NewFlags()
 	cmd := &cobra.Command{
 		Use:   "print [KUBELET FLAGS]",
-		Short: "Show what is in force, and where each value came from",
-		Long: `Show every field of the KubeletConfiguration and every flag that is no field: its value, and the file or flag that it came from.
+		Short: "Print the effective configuration and its sources",
+		Long: `Print each field of the KubeletConfiguration and each flag that is not a field: its value, and the file or flag that set it.
 
-Without flags of the kubelet, that is what the running agent was told. With some, or with environment variables for some where no agent runs,
-it is what an agent that is started so would have; nothing is started, and files are read now. Secrets in staticPodURL and staticPodURLHeader are not shown.`,
+Without kubelet flags, print the configuration of the running agent. With kubelet flags, or with environment variables for them and no
+running agent, print the configuration that an agent would have if it were started with them; nothing is started. Secrets in staticPodURL
+and staticPodURLHeader are not printed.`,
 		Example: `  berth config print --changed
   berth config print --config /var/lib/kubelet/config.yaml --config-dir /etc/kubelet.d
   berth config print --max-pods 50 -o yaml`,
@@ -53,8 +54,8 @@ it is what an agent that is started so would have; nothing is started, and files
 			return f.print(settings, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&f.output, "output", "o", "table", "table, yaml (a KubeletConfiguration, without the flags that are no fields) or json")
-	cmd.Flags().BoolVar(&f.changed, "changed", false, "leave out what is a default")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "table", "table, yaml (a KubeletConfiguration, without the flags that are not fields) or json")
+	cmd.Flags().BoolVar(&f.changed, "changed", false, "omit defaults")
 	cmd.Flags().SetNormalizeFunc(dashes)
 	for _, k := range flags.All() {
 		if k.Name == "version" {

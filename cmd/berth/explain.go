@@ -25,17 +25,17 @@ func newExplainCommand(g *globalFlags) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "explain POD|MANIFEST",
-		Short: "Tell how a pod is, why, what comes next, and what was decided for it",
-		Long: `Tell on one screen how a pod is and why, and when the next thing happens to it; how its start went, or what a container that failed
-said last; and what the agent decided for it last. What comes again and again is told once, with how often.
+		Short: "Explain the state of a pod and what happens next",
+		Long: `Explain the state of a pod on one screen: its status and the reason, the next event and its time, the start, the last log lines of a
+failed container, and the last decisions of the agent about it. Repeated decisions are shown once, with a count.
 
-With --all, tell how long each step of its start took; how its containers ended and what their logs said last; and all that the agent decided
-for it, oldest first: when, by which component, why, how long it took and how it failed. At a terminal this is shown by $PAGER, or by less.
+With --all, also show the duration of each step of the start, how its containers exited with their last log lines, and all decisions, oldest
+first: time, component, reason, duration and error. On a terminal, $PAGER or less shows the output.
 
-A manifest that was refused is named by its file. Pods that are gone are remembered for a while, also over restarts of the agent.
+Name a rejected manifest by its file. Deleted pods can be explained for some time, also after restarts of the agent.
 
-With --kubeconfig, the Kubernetes API of the machine is asked, by whoever may get pods/explain there, and not the agent's socket, which is
-root's alone. POD is in the namespace of the kubeconfig then.`,
+With --kubeconfig, send the request to the Kubernetes API of the machine instead of the agent's socket, which only root can use. The user
+needs the permission to get pods/explain. POD is in the namespace of the kubeconfig.`,
 		Example: `  berth explain hello-web
   berth explain hello-web --all -c server
   berth explain broken.yaml
@@ -78,13 +78,13 @@ root's alone. POD is in the namespace of the kubeconfig then.`,
 			return paged(cmd.OutOrStdout(), func(w io.Writer) error { return printExplanation(w, e, time.Now(), time.Local) })
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, when its name is not enough")
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "ask the Kubernetes API that this file leads to (default, as a plugin of kubectl: KUBECONFIG)")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, if its name is ambiguous")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "use the Kubernetes API of this file instead of the agent's socket (default, as a kubectl plugin: KUBECONFIG)")
 	if err := cmd.Flags().SetAnnotation("kubeconfig", withoutVariable, []string{"that of a kubelet"}); err != nil {
 		panic(err) // the flag does not exist: a mistake in this program
 	}
-	cmd.Flags().StringVarP(&container, "container", "c", "", "leave out what is about other containers")
-	cmd.Flags().BoolVar(&all, "all", false, "tell all: each step of the start, the ends of containers, all decisions; in a pager at a terminal")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "show only this container")
+	cmd.Flags().BoolVar(&all, "all", false, "show all: each step of the start, container exits, all decisions; in a pager on a terminal")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
 	completeFixed(cmd, "output", "json")
 	return cmd

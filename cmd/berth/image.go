@@ -17,12 +17,11 @@ import (
 func newImageCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "List, pull, import, inspect, remove and prune images",
+		Short: "Manage images",
 		Long: `List, pull, import, inspect and remove the images of this node.
 
-The commands talk to the container runtime of the agent that runs in the run directory, or that left its pods there, and need no agent besides;
-prune has the agent do it if there is one.
-Pods may use every image that was pulled or imported here, whatever its registry asks of others.`,
+The commands use the container runtime of the agent with this run directory, also if that agent has exited. Only "prune" is executed by
+the agent if it is running. Pods can use every image that was pulled or imported here, regardless of the credentials that its registry requires.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(newImageListCommand(g), newImagePullCommand(g), newImageImportCommand(g), newImageInspectCommand(g), newImageRemoveCommand(g), newImagePruneCommand(g))

@@ -60,7 +60,7 @@ func newImageListCommand(g *globalFlags) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
-	cmd.Flags().BoolVar(&f.digests, "digests", false, "show the digest of each image, by which pods can name it")
+	cmd.Flags().BoolVar(&f.digests, "digests", false, "show the digest of each image")
 	completeFixed(cmd, "output", "json")
 	return cmd
 }

@@ -22,11 +22,11 @@ func newImagePruneCommand(g *globalFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove unused images",
-		Long: `Remove unused images, at once.
+		Long: `Remove unused images immediately.
 
-An image stays that a container was made from, running or not, or that is mounted as a volume; that the runtime needs for every pod; or that the
-agent has fetched ahead for a pod that starts. Images that no agent pulled stay too ("berth image pull" and "import"), unless --all is given.
-The age of an image protects it only from the agent's own garbage collection (imageMinimumGCAge), not from this command.`,
+Images are kept if a container was created from them, running or not; if they are mounted as a volume; if the runtime needs them for every
+pod; or if the agent has pulled them ahead for a starting pod. Images that the agent did not pull ("berth image pull" and "berth image import")
+are kept unless --all is given. imageMinimumGCAge applies only to the agent's image garbage collection, not to this command.`,
 		Example: `  berth image prune --dry-run
   berth image prune --all`,
 		Args:              cobra.NoArgs,
@@ -39,8 +39,8 @@ The age of an image protects it only from the agent's own garbage collection (im
 			return printPruned(cmd.OutOrStdout(), verdicts, o)
 		},
 	}
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only show what would be removed")
-	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "also remove images that no agent pulled")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only print the images that would be removed")
+	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "also remove images that the agent did not pull")
 	return cmd
 }
 

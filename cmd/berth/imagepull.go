@@ -22,10 +22,10 @@ func newImagePullCommand(g *globalFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pull IMAGE...",
 		Short: "Pull images",
-		Long: `Pull images, with the credentials of the node's docker config (config.json in the agent's root directory, ~/.docker/config.json) where it
-has some for them.
+		Long: `Pull images, with the credentials of the node's Docker configuration (config.json in the agent's root directory, ~/.docker/config.json) if
+it has any for their registries.
 
-On a terminal, a bar shows how far the runtime is that berth brings along; others do not tell.`,
+On a terminal, a progress bar is shown if the runtime is the embedded one.`,
 		Example:           "  berth image pull nginx:1.29 registry.example.com/team/app:v2",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -101,12 +101,12 @@ func newImageImportCommand(g *globalFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import FILE...",
 		Short: "Import images from archives",
-		Long: `Import the images of archives, as "docker save" and tools for OCI images write them, under the names that they have there. "-" is standard input.
-An archive may be compressed by gzip or zstd. An image for another platform is refused.
+		Long: `Import images from archives of "docker save" or of tools for OCI images, with the names in the archive. "-" is standard input. Archives may be
+compressed by gzip or zstd. Images for another platform are rejected.
 
-An image of an archive with an OCI layout can be named by its digest, too; archives of docker before 25 have none.
+Images of archives with an OCI layout can also be named by digest. Archives of Docker before version 25 have no digests.
 
-Only the runtime that berth brings along offers it.`,
+This command requires the embedded runtime.`,
 		Example: `  berth image import app.tar
   docker save app:v2 | berth image import -`,
 		Args: cobra.MinimumNArgs(1),

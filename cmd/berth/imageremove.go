@@ -17,7 +17,7 @@ func newImageInspectCommand(g *globalFlags) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "inspect IMAGE...",
-		Short:   "Show what the runtime knows of images, as JSON",
+		Short:   "Print the runtime's status of images as JSON",
 		Example: "  berth image inspect nginx:1.29",
 		Args:    cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -67,9 +67,8 @@ func newImageRemoveCommand(g *globalFlags) *cobra.Command {
 		Short: "Remove images",
 		Long: `Remove images, each with all its names.
 
-An image that containers were made from, or mount as a volume, is refused unless --force is given: they would go on, and need it to be pulled again when
-they are started anew.
-The image that the runtime needs for every pod is always refused.`,
+Images that a container was created from, or that are mounted as a volume, are rejected unless --force is given: running containers are not
+affected, but need the image again when they restart. The image that the runtime needs for every pod is always rejected.`,
 		Example: "  berth image rm nginx:1.28",
 		Args:    cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

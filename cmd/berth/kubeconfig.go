@@ -31,16 +31,15 @@ func newKubeconfigCommand(g *globalFlags) *cobra.Command {
 	var f kubeconfigFlags
 	cmd := &cobra.Command{
 		Use:   "kubeconfig --user NAME",
-		Short: "Let another user or program use the Kubernetes API of this machine, or no longer",
-		Long: `Make a kubeconfig of a user of the Kubernetes API of this machine ("berth run"), and print it.
+		Short: "Create or revoke a kubeconfig for the local API",
+		Long: `Create a kubeconfig for a user of the local API ("berth run"), and print it.
 
-It has a certificate of the machine's authority or, with --token, a token of a service account, which holds until the account is deleted, or
-for the time of --expires. What the user may is added as a rule to access.yaml in the agent's root directory, where it can be read and edited: a
-change holds at once. Without --verbs and --resources no rule is added, and the user may what rules say that are there already, for it or for
-its groups. A user that exists gets one more certificate and one more rule.
+It contains a client certificate or, with --token, a service account token, which is valid until the account is deleted or --expires is over.
+--verbs and --resources add a rule to access.yaml in the agent's root directory, which you can edit; changes apply immediately. Without them, no
+rule is added, and the existing rules for the user and its groups apply. For an existing user, a certificate and a rule are added.
 
---remove takes the user's rules away. A certificate cannot be taken back: it goes on to name the user until it ends, who then may nothing but
-what its groups may.`,
+--remove deletes the rules of the user. Certificates cannot be revoked: they identify the user until they expire, with the permissions of its
+groups only.`,
 		Example: `  berth kubeconfig --user ann --verbs '*' --resources '*' -o ann.kubeconfig
   berth kubeconfig --user ci --namespace web --verbs get,list,watch --resources pods,pods/log --expires 720h
   berth kubeconfig --user system:serviceaccount:web:deployer --token -n web --verbs '*' --resources pods
@@ -64,14 +63,14 @@ what its groups may.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.user, "user", "", "name of the user")
 	fl.StringArrayVar(&f.groups, "group", nil, "a group that the user is a member of (can be repeated)")
-	fl.StringSliceVarP(&f.namespaces, "namespace", "n", nil, "where the user may do so (default: everywhere); one alone is also the kubeconfig's")
-	fl.StringSliceVar(&f.verbs, "verbs", nil, "what the user may: get, list, watch, create, update, patch, delete, deletecollection, or * for all")
-	fl.StringSliceVar(&f.resources, "resources", nil, "with what: plurals such as pods, pods/log or leases.coordination.k8s.io, or * for all")
-	fl.BoolVar(&f.token, "token", false, "with a token in place of a certificate, for --user system:serviceaccount:NAMESPACE:NAME")
-	fl.DurationVar(&f.expires, "expires", 365*24*time.Hour, "how long the certificate or token holds")
-	fl.StringVar(&f.server, "server", "", "URL of the API in the kubeconfig (default: that of <run dir>/kubeconfig)")
-	fl.StringVarP(&f.output, "output", "o", "", "file to write to, which its owner alone may read (default: standard output)")
-	fl.BoolVar(&f.remove, "remove", false, "take the rules of the user away")
+	fl.StringSliceVarP(&f.namespaces, "namespace", "n", nil, "namespaces of the rule (default: all); a single one is also the namespace of the kubeconfig")
+	fl.StringSliceVar(&f.verbs, "verbs", nil, "verbs of the rule: get, list, watch, create, update, patch, delete, deletecollection, or * for all")
+	fl.StringSliceVar(&f.resources, "resources", nil, "resources of the rule: plurals such as pods, pods/log or leases.coordination.k8s.io, or * for all")
+	fl.BoolVar(&f.token, "token", false, "use a token instead of a certificate, for --user system:serviceaccount:NAMESPACE:NAME")
+	fl.DurationVar(&f.expires, "expires", 365*24*time.Hour, "validity of the certificate or token")
+	fl.StringVar(&f.server, "server", "", "URL of the API server in the kubeconfig (default: that of <run dir>/kubeconfig)")
+	fl.StringVarP(&f.output, "output", "o", "", "file to write to, readable only by its owner (default: standard output)")
+	fl.BoolVar(&f.remove, "remove", false, "remove the rules of the user")
 	fl.StringVar(&f.rootDir, "root-dir", "", rootDirUsage)
 	for _, name := range []string{"group", "namespace", "verbs", "resources", "token", "expires", "server", "output"} {
 		cmd.MarkFlagsMutuallyExclusive("remove", name)

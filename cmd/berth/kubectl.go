@@ -44,20 +44,19 @@ type kubectl struct {
 func (k *kubectl) command() *cobra.Command {
 	return k.with(&cobra.Command{
 		Use:   kubectlName + " [flags and arguments of kubectl]",
-		Short: "kubectl, for the Kubernetes API of this machine",
-		Long: `Run the kubectl that is inside this program, for the Kubernetes API of this machine ("berth run").
+		Short: "Run kubectl against the local API",
+		Long: `Run the embedded kubectl against the local API ("berth run").
 
-It uses the kubeconfig in the run directory, which may do everything and which root alone may read, in place of KUBECONFIG and
-~/.kube/config; --kubeconfig names another one, such as those that "berth kubeconfig" makes for other users. All else is kubectl's:
-"berth kubectl --help" is its help.
+It uses the kubeconfig in the run directory, which has all permissions and which only root can read, instead of KUBECONFIG and ~/.kube/config.
+Use --kubeconfig for another one, such as those of "berth kubeconfig". Everything else is as in kubectl: "berth kubectl --help" prints its help.
 
-Where this machine has no Kubernetes API of its own, as on a member of a cluster, it shows this node as the agent knows it, also while
-the API server is away: pods, their logs, the Node, events and what is used. Containers can be entered; nothing can be changed.
+On a node without a local API, such as a member of a cluster, it shows the read-only view of this node, also while the API server is unavailable:
+pods, their logs, the Node, events and usage. exec, attach and port-forward work; objects cannot be changed.
 
-Those commands of kubectl that are used most are commands of berth, too: "berth get pods" is "berth kubectl get pods".
+The most used commands of kubectl are commands of berth, too: "berth get pods" is "berth kubectl get pods".
 
-A link to this program that is called kubectl is the same as "berth kubectl". One that is called kubectl-berth is a plugin: with it,
-"kubectl berth explain POD" is "berth explain POD".`,
+A link named kubectl to this program is the same as "berth kubectl". A link named kubectl-berth is a kubectl plugin: "kubectl berth explain POD"
+is "berth explain POD".`,
 		Example: `  berth kubectl get pods -A
   berth kubectl apply -f web.yaml
   ln -s "$(command -v berth)" /usr/local/bin/kubectl-berth`,
@@ -67,22 +66,22 @@ A link to this program that is called kubectl is the same as "berth kubectl". On
 // kubectlCommands are the commands of kubectl that are commands of this program, too: what follows
 // the name, what they do, and examples.
 var kubectlCommands = map[string]struct{ args, short, example string }{
-	"get": {"TYPE [NAME...]", "Show pods, or other objects", `  berth get pods -A
+	"get": {"TYPE [NAME...]", "Display pods or other objects", `  berth get pods -A
   berth get pods -o wide -w
   berth get pod hello-web -o jsonpath='{.status.podIP}'
   berth get events,configmaps`},
-	"describe":     {"TYPE [NAME...]", "Show all that is known of pods, or of other objects", "  berth describe pod hello-web\n  berth describe node"},
-	"events":       {"", "Show the newest events", "  berth events --types Warning\n  berth events --for pod/hello-web -w"},
-	"logs":         {"POD | -l SELECTOR", "Print the logs of containers", "  berth logs -f two -c writer --tail 10\n  berth logs crasher --previous"},
-	"top":          {"pod|node", "Show what pods or the node use", "  berth top pod --containers\n  berth top node"},
-	"apply":        {"-f FILE", "Make objects as files say", "  berth apply -f web.yaml\n  berth apply --server-side -f web.yaml"},
-	"delete":       {"TYPE NAME... | -f FILE", "Delete objects", "  berth delete pod web\n  berth delete -f web.yaml"},
-	"wait":         {"TYPE NAME --for CONDITION", "Wait until objects are as they should be", "  berth wait pod web --for condition=Ready --timeout 1m"},
-	"exec":         {"POD [-c CONTAINER] -- COMMAND [ARGUMENT...]", "Run a command in a container", "  berth exec -it web -- sh\n  berth exec -i web -- tar xf - < files.tar"},
-	"attach":       {"POD [-c CONTAINER]", "Join the program of a container", "  berth attach shell -c main -it"},
-	"port-forward": {"POD [LOCAL:]REMOTE...", "Bring ports of a pod to this machine", "  berth port-forward hello-web 8080:80"},
-	"cp":           {"FROM TO", "Copy files between this machine and a container", "  berth cp settings.yaml web:/etc/web/\n  berth cp web:/var/log/web ./logs"},
-	"debug":        {"POD -it --image IMAGE", "Put a container into a pod to look around in it", "  berth debug -it web --image busybox --target main"},
+	"describe":     {"TYPE [NAME...]", "Show details of pods or other objects", "  berth describe pod hello-web\n  berth describe node"},
+	"events":       {"", "List events", "  berth events --types Warning\n  berth events --for pod/hello-web -w"},
+	"logs":         {"POD | -l SELECTOR", "Print the logs of a container", "  berth logs -f two -c writer --tail 10\n  berth logs crasher --previous"},
+	"top":          {"pod|node", "Display CPU and memory usage of pods or the node", "  berth top pod --containers\n  berth top node"},
+	"apply":        {"-f FILE", "Apply a configuration by file name or stdin", "  berth apply -f web.yaml\n  berth apply --server-side -f web.yaml"},
+	"delete":       {"TYPE NAME... | -f FILE", "Delete objects by file name, stdin or name", "  berth delete pod web\n  berth delete -f web.yaml"},
+	"wait":         {"TYPE NAME --for CONDITION", "Wait for a condition on objects", "  berth wait pod web --for condition=Ready --timeout 1m"},
+	"exec":         {"POD [-c CONTAINER] -- COMMAND [ARGUMENT...]", "Execute a command in a container", "  berth exec -it web -- sh\n  berth exec -i web -- tar xf - < files.tar"},
+	"attach":       {"POD [-c CONTAINER]", "Attach to a running container", "  berth attach shell -c main -it"},
+	"port-forward": {"POD [LOCAL:]REMOTE...", "Forward local ports to a pod", "  berth port-forward hello-web 8080:80"},
+	"cp":           {"FROM TO", "Copy files to and from containers", "  berth cp settings.yaml web:/etc/web/\n  berth cp web:/var/log/web ./logs"},
+	"debug":        {"POD -it --image IMAGE", "Debug a pod with an ephemeral container", "  berth debug -it web --image busybox --target main"},
 }
 
 // commands returns commands that are those of kubectl.
@@ -93,7 +92,7 @@ func (k *kubectl) commands(names ...string) []*cobra.Command {
 		out = append(out, k.with(&cobra.Command{
 			Use:     strings.TrimSpace(name + " " + c.args),
 			Short:   c.short,
-			Long:    fmt.Sprintf(`%s: "kubectl %s", for the API of this machine. "berth %s --help" is kubectl's help.`, c.short, name, name),
+			Long:    fmt.Sprintf(`%s: runs "kubectl %s" against the local API. "berth %s --help" prints kubectl's help.`, c.short, name, name),
 			Example: c.example,
 		}, name))
 	}

@@ -40,10 +40,10 @@ func newKubeletCommand(g *globalFlags, run kubeletRun) *cobra.Command {
 	flags := config.NewFlags()
 	cmd := &cobra.Command{
 		Use:   kubeletName,
-		Short: "Run as the kubelet of a cluster's node, with the kubelet's flags and configuration",
-		Long: `Run as the kubelet of a cluster's node, with the kubelet's flags, configuration file, ports and folders.
+		Short: "Run as the kubelet of a cluster node",
+		Long: `Run as the kubelet of a cluster node, with the kubelet's flags, configuration file, ports and directories.
 
-Values come from, the stronger last: defaults, the --config file, the *.conf files of --config-dir, flags. A link called kubelet to
+Values are taken from, in increasing precedence: defaults, the --config file, the *.conf files of --config-dir, flags. A link named kubelet to
 this program is the same as "berth kubelet".`,
 		Example: `  berth kubelet --config /var/lib/kubelet/config.yaml --kubeconfig /etc/kubernetes/kubelet.conf
   berth kubelet --config config.yaml --config-dir config.d --hostname-override box`,

@@ -90,13 +90,13 @@ func newRootCommand() *cobra.Command { return newRootCommandFor(&globalFlags{}) 
 func newRootCommandFor(g *globalFlags) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
-		Short: "Run pods on this machine from their manifests",
+		Short: "Kubernetes node agent",
 		Long: `Berth is a Kubernetes node agent: it does on a machine what the kubelet does.
 
-"berth run DIR" takes pod manifests from a folder and keeps their containers running, on a container runtime that it brings along.
-The other commands ask the running agent.
+"berth run DIR" runs the pods of the manifests in a directory, with an embedded container runtime. The other commands are clients of the
+running agent.
 
-Each flag may also be given by an environment variable: --run-dir by BERTH_RUN_DIR. What is on the command line wins.`,
+Each flag can also be set by an environment variable, such as BERTH_RUN_DIR for --run-dir. The command line takes precedence.`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return applyEnvironment(cmd) },
 		Version:           version,
 		SilenceUsage:      true,
@@ -110,14 +110,14 @@ Each flag may also be given by an environment variable: --run-dir by BERTH_RUN_D
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run pods:", []*cobra.Command{newRunCommand(g), newKubeletCommand(g, runKubelet), newRuntimeCommand(g), newStopCommand(g)}},
-		{"See how they are:", append(k.commands("get", "describe", "events", "logs", "top"), newExplainCommand(g))},
-		{"Change them:", k.commands("apply", "delete", "wait")},
-		{"Go into them:", k.commands("exec", "attach", "port-forward", "cp", "debug")},
-		{"The Kubernetes API of this machine:", []*cobra.Command{
+		{"Agent commands:", []*cobra.Command{newRunCommand(g), newKubeletCommand(g, runKubelet), newRuntimeCommand(g), newStopCommand(g)}},
+		{"Inspection commands:", append(k.commands("get", "describe", "events", "logs", "top"), newExplainCommand(g))},
+		{"Object commands:", k.commands("apply", "delete", "wait")},
+		{"Debugging commands:", k.commands("exec", "attach", "port-forward", "cp", "debug")},
+		{"Local API commands:", []*cobra.Command{
 			k.command(), newKubeconfigCommand(g), newBackupCommand(g), newRestoreCommand(g),
 		}},
-		{"The node:", []*cobra.Command{
+		{"Node commands:", []*cobra.Command{
 			newCheckCommand(g), newConfigCommand(g), newImageCommand(g), newResourcesCommand(g), newReleaseCommand(g), newVersionCommand(g),
 		}},
 	} {

@@ -15,11 +15,11 @@ func newReleaseCommand(g *globalFlags) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "release POD",
-		Short: "Let the agent touch a pod again that made it crash",
-		Long: `Let the agent touch a pod again that it has set aside.
+		Short: "Release a pod from quarantine",
+		Long: `Release a pod from quarantine.
 
-An agent that crashed three times in a day with the same pod in hand leaves that pod alone: its containers go on, and nothing is done for it.
-"berth explain POD" shows the crash. The pod is touched again when its spec changes, or by this command.`,
+An agent that has crashed three times within a day while it synced the same pod puts that pod in quarantine: its containers keep running, and the
+agent does not sync it. "berth explain POD" shows the crash. The pod is synced again when its spec changes, or after this command.`,
 		Example: `  berth release hello-web`,
 		Args:    cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -48,6 +48,6 @@ An agent that crashed three times in a day with the same pod in hand leaves that
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, when its name is not enough")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, if its name is ambiguous")
 	return cmd
 }

@@ -24,9 +24,9 @@ func newResourcesCommand(g *globalFlags) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "resources",
-		Short: "Show which devices, CPUs and memory containers have to themselves",
-		Long: `Show, as far as the node shares it out, the CPUs and NUMA nodes with what is free, each extended resource with its devices and the plugin
-that offers it, the drivers of claims that are connected, and what each container has.`,
+		Short: "Show which containers have which devices, CPUs and memory",
+		Long: `Show the resource assignments of this node: CPUs and NUMA nodes with what is free, extended resources with their devices and device plugins,
+connected DRA drivers, and the resources of each container.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

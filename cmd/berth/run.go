@@ -56,20 +56,20 @@ func newRunCommand(g *globalFlags) *cobra.Command {
 	f := runFlags{fields: config.NewRunFlags()}
 	cmd := &cobra.Command{
 		Use:   "run [PATH|URL...]",
-		Short: "Run the pods of manifests, and keep them running",
-		Long: `Run the pods of the manifests in the given files and folders and at the given URLs, and keep them running.
+		Short: "Run pods from manifests",
+		Long: `Run the pods of the manifests in the given files, directories and URLs.
 
-Manifests are YAML or JSON, several in a file if need be. What changes in the files is done at once: a new manifest starts a pod, a
-changed one replaces it, a removed one ends it. A manifest that turns bad keeps the pods that it stood for.
+Manifests are YAML or JSON files with one or more documents. Changes of the files are applied immediately: a new manifest starts a pod, a changed
+one replaces it, a removed one deletes it. If a manifest becomes invalid, its pods keep running.
 
-URLs begin with http:// or https://; https servers must have a certificate that the system trusts. They are asked every 20 seconds. Only
-an answer that says so ends a pod: a list without it, or an empty list (items: []).
+URLs begin with http:// or https://, and are fetched every 20 seconds. HTTPS servers need a certificate that the system trusts. Pods are deleted
+only if a response does not contain them: a list without them, or an empty list (items: []).
 
-When the agent ends, its pods go on running and the next "berth run" takes them over. "berth stop --all" ends them with the agent;
-with --rm they end, and everything that was kept is removed, whenever the agent ends.
+When the agent exits, its pods keep running, and the next "berth run" adopts them. "berth stop --all" terminates them together with the agent.
+With --rm, they are terminated and all data is removed whenever the agent exits.
 
-Before memory or disks run out, pods are evicted: those first that take more than they asked for. "berth check" tells at which
-thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<500Mi,nodefs.available<0%' (0% turns one off).`,
+When memory or disk space runs short, pods are evicted, beginning with those that exceed their requests. "berth check" shows the thresholds, and
+--eviction-hard sets them: --eviction-hard 'memory.available<500Mi,nodefs.available<0%' (0% disables one).`,
 		Example: `  berth run examples/hello
   berth run --rm web.yaml db.yaml
   berth run https://config.example.com/site-a/pods.yaml
@@ -80,27 +80,27 @@ thresholds, and --eviction-hard changes them: --eviction-hard 'memory.available<
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "directory of everything that the agent keeps")
+	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "root directory of the agent")
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
-	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a running container runtime, instead of the one inside this program")
-	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "the runtime's handler for pods that name no RuntimeClass: with the runtime inside this program keeper, or runc, which needs a shim for each pod (default: keeper where the machine can have keepers; of another runtime its own)")
-	fl.StringVar(&f.podCIDR, "pod-cidr", "", "range of the pods' addresses, or one of IPv4 and one of IPv6 with a comma between them, with the runtime inside this program (default: a free one, such as 10.88.0.0/16)")
-	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore fields of manifests that do not exist, with a warning, instead of refusing the manifest")
-	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put (default: the root)")
-	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "who makes cgroups, cgroupfs or systemd: for the runtime inside this program, and others that do not say (default: systemd where it runs the host on cgroup v2, else cgroupfs)")
-	fl.BoolVar(&f.selinux, "selinux", false, "have the runtime inside this program label containers and their volumes by the host's SELinux policy, and as pods ask")
-	fl.DurationVar(&f.pullDeadline, "image-pull-progress-deadline", embedded.DefaultPullProgressDeadline, "have the runtime inside this program end a pull of which less than 64 KiB come in this time")
-	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
-	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to the containers' logs, for log shippers; empty for none")
-	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "how many pods this machine takes")
-	fl.BoolVar(&f.localAPI, "local-api", true, "serve the Kubernetes API of this machine: pods are those of it, too, and <run dir>/kubeconfig is for kubectl")
-	fl.StringVar(&f.localAPIAddress, "local-api-address", "127.0.0.1:6443", "where the API of this machine serves HTTPS, port 0 for any; empty for <run dir>/api.sock alone")
+	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI endpoint of a running container runtime, instead of the embedded one")
+	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "runtime handler for pods without a RuntimeClass: with the embedded runtime keeper, or runc, which needs a containerd shim for each pod (default: keeper where the machine can have keepers; of another runtime its own)")
+	fl.StringVar(&f.podCIDR, "pod-cidr", "", "CIDR of pod IPs, or an IPv4 and an IPv6 CIDR separated by a comma, with the embedded runtime (default: a free one, such as 10.88.0.0/16)")
+	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore unknown fields of manifests with a warning, instead of rejecting the manifest")
+	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "parent cgroup of the pods' cgroups (default: the root)")
+	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroup driver, cgroupfs or systemd: for the embedded runtime, and for runtimes that do not report theirs (default: systemd if it is the init system of the host on cgroup v2, else cgroupfs)")
+	fl.BoolVar(&f.selinux, "selinux", false, "let the embedded runtime label containers and volumes by the host's SELinux policy and the pods' seLinuxOptions")
+	fl.DurationVar(&f.pullDeadline, "image-pull-progress-deadline", embedded.DefaultPullProgressDeadline, "cancel a pull by the embedded runtime that receives less than 64 KiB in this time")
+	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of container logs")
+	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to container logs, for log shippers; empty for none")
+	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "maximum number of pods")
+	fl.BoolVar(&f.localAPI, "local-api", true, "serve the local API, a Kubernetes API for the pods of this machine; <run dir>/kubeconfig is for kubectl")
+	fl.StringVar(&f.localAPIAddress, "local-api-address", "127.0.0.1:6443", "HTTPS address of the local API; port 0 for a free one; empty for <run dir>/api.sock only")
 	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "program that validates and admits writes of the local API, with FILE.documents beside it (make registry; default: the embedded one)")
-	fl.StringVar(&f.logFile, "log-file", "", "the agent's own log (default: standard error; berth.log in the root directory where that is also where the pods are shown)")
+	fl.StringVar(&f.logFile, "log-file", "", "log file of the agent (default: standard error, or berth.log in the root directory if standard error shows the table of pods)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
-	fl.BoolVar(&f.remove, "rm", false, "end all pods and the runtime and remove everything when the agent ends")
-	fl.BoolVar(&f.once, "once", false, "end when all pods are ready; fail if a manifest is refused or they are not ready in time")
-	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "how long --once waits")
+	fl.BoolVar(&f.remove, "rm", false, "terminate all pods, stop the runtime and remove all data when the agent exits")
+	fl.BoolVar(&f.once, "once", false, "exit when all pods are ready; fail if a manifest is rejected or pods are not ready in time")
+	fl.DurationVar(&f.onceTimeout, "once-timeout", 2*time.Minute, "timeout of --once")
 	for _, field := range f.fields.All() {
 		fl.Var(field, field.Name, field.Usage)
 	}

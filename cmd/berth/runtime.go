@@ -20,11 +20,11 @@ func newRuntimeCommand(g *globalFlags) *cobra.Command {
 	f := runFlags{pullDeadline: embedded.DefaultPullProgressDeadline, maxPods: 1, podLogsDir: "/var/log/pods", fields: config.NewRunFlags()}
 	cmd := &cobra.Command{
 		Use:   "runtime",
-		Short: "Start the container runtime inside this program, without pods, and leave it running",
-		Long: `Start the container runtime that is inside this program, without an agent and without pods, and leave it running. It prints the runtime's socket.
+		Short: "Start the embedded container runtime without an agent",
+		Long: `Start the embedded container runtime without an agent, leave it running, and print its socket.
 
-kubeadm wants a runtime before it runs a kubelet: its criSocket is what this command prints. The next agent with the same directories takes the
-runtime over. "berth stop --all" ends it.`,
+kubeadm requires a container runtime before it starts a kubelet: pass it the printed socket as criSocket. The next agent with the same directories
+adopts the runtime. "berth stop --all" stops it.`,
 		Example: `  berth runtime
   kubeadm init --cri-socket "$(berth runtime)"`,
 		Args:              cobra.NoArgs,
@@ -49,6 +49,6 @@ runtime over. "berth stop --all" ends it.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&f.rootDir, "root-dir", kubeletRootDir, "root directory of the agent that takes the runtime over")
+	cmd.Flags().StringVar(&f.rootDir, "root-dir", kubeletRootDir, "root directory of the agent that adopts the runtime")
 	return cmd
 }

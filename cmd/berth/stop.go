@@ -24,12 +24,12 @@ func newStopCommand(g *globalFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "stop",
-		Short: "End the agent; its pods go on running unless --all is given",
-		Long: `End the agent and wait until it has ended.
+		Short: "Stop the agent, and with --all its pods",
+		Long: `Stop the agent and wait until it has exited.
 
-Containers and the embedded runtime go on running, and the next "berth run" takes them over. With --all the pods are stopped and
-the embedded runtime is ended too, also when the agent has ended before. Pods that have not ended after 90 seconds are killed; what no
-signal ends is named, and the exit code is 1.`,
+Containers and the embedded runtime keep running, and the next "berth run" adopts them. With --all, pods are terminated and the embedded runtime is
+stopped too, also if the agent has exited before. Pods that have not terminated after 90 seconds are killed. If processes remain, they are named and
+the exit code is 1.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,8 +40,8 @@ signal ends is named, and the exit code is 1.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "also stop all pods and end the embedded runtime")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for termination; pods keep terminating after it")
+	cmd.Flags().BoolVar(&all, "all", false, "also terminate all pods and stop the embedded runtime")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "timeout of waiting; termination continues after it")
 	return cmd
 }
 

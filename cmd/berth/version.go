@@ -56,7 +56,7 @@ func newVersionCommand(g *globalFlags) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:               "version",
-		Short:             "Print the versions of this program, of the running agent and of its runtime",
+		Short:             "Print the versions of berth, the agent and the runtime",
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -81,8 +81,8 @@ type Keeper struct {
 // New returns a Keeper without desired state: it deletes nothing before Set.
 func New(cfg Config) *Keeper { return &Keeper{cfg: cfg, interrupt: func() {}} }
 
-// Set applies the objects of manifests, all of which are in d, and deletes other marked objects. The
-// error names each object that could not be written, its file and the remedy; all others are
+// Set applies the objects of manifests, all of which are in d, and deletes other marked objects.
+// The error names each object that could not be written, its file and the remedy; all others are
 // written. Run retries failures, and Health reports them until they are resolved.
 func (k *Keeper) Set(ctx context.Context, d Defined) error {
 	k.turn.Lock()
