@@ -167,7 +167,7 @@ spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
 `
 
 // testNetworkPolicy: the bridge of the runtime inside is a network without policies, as
-// docs/running.md says: the API server takes one, and traffic goes on.
+// docs/networking.md says: the API server takes one, and traffic goes on.
 func (w *world) testNetworkPolicy() {
 	w.apply(closed)
 	for _, n := range w.nodes {

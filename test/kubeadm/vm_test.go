@@ -76,8 +76,8 @@ func newWhole(t *testing.T, folder string) *whole {
 	return m
 }
 
-// install puts the programs and the unit where a user puts them, as docs/running.md has it, and
-// makes the network one that kubeadm takes.
+// install installs the programs and the unit as docs/cluster-node.md describes, and sets up a network
+// that kubeadm accepts.
 func (m *whole) install() {
 	m.t.Helper()
 	p := m.programs
