@@ -76,8 +76,8 @@ func newWhole(t *testing.T, folder string) *whole {
 	return m
 }
 
-// install installs the programs and the unit as docs/cluster-node.md describes, and sets up a network
-// that kubeadm accepts.
+// install installs the programs and the unit as docs/cluster-node.md describes, and sets up a
+// network that kubeadm accepts.
 func (m *whole) install() {
 	m.t.Helper()
 	p := m.programs
