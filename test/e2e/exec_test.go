@@ -206,7 +206,7 @@ func TestExecEndsWithTheAgent(t *testing.T) {
 	a.end(unix.SIGTERM)
 	t.Logf("the agent ended after %v", time.Since(began))
 	err = cmd.Wait()
-	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(errOut.String(), "its exit code is not known") {
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(errOut.String(), "its exit code is unknown") {
 		t.Errorf("got %v: %s", err, errOut.String())
 	}
 }

@@ -112,7 +112,7 @@ func TestLostResultIsAFailure(t *testing.T) {
 	}))
 	defer leaving.Close()
 	addr := serveTCP(t, server.Config{Handlers: streamingNode(&streamer{url: leaving.URL + "/exec/abc"})})
-	const path, want = "/exec/default/web/main?command=ls&output=1", "broke off before the container runtime told how the command ended"
+	const path, want = "/exec/default/web/main?command=ls&output=1", "the stream broke off before the command exited"
 	conn := upgrade(t, addr, path, "v4.channel.k8s.io")
 	result, out := open(t, conn, "streamType", "error"), open(t, conn, "streamType", "stdout")
 	if got := readAll(t, out); got != "half of it" {
@@ -128,7 +128,7 @@ func TestLostResultIsAFailure(t *testing.T) {
 
 // A command whose stream ends with the agent is not taken for one that ended well, either.
 func TestEndOfTheServerIsAFailure(t *testing.T) {
-	const path, want = "/exec/default/web/main?command=ls&output=1&input=1", "its exit code is not known"
+	const path, want = "/exec/default/web/main?command=ls&output=1&input=1", "its exit code is unknown"
 	runtime := newStreamer(t)
 	addr, stop := serveTCPUntil(t, server.Config{Handlers: streamingNode(runtime)})
 	conn := upgrade(t, addr, path, "v4.channel.k8s.io")

@@ -226,7 +226,7 @@ func computeLostResult() []byte {
 		Status:   metav1.StatusFailure,
 		Reason:   metav1.StatusReasonInternalError,
 		Code:     http.StatusInternalServerError,
-		Message:  "the stream broke off before the container runtime reported the exit code of the command, and output may be missing",
+		Message:  "the stream broke off before the command exited: its exit code is unknown, and output may be missing",
 	})
 	if err != nil {
 		panic(err) // a struct of strings
