@@ -194,7 +194,7 @@ func TestSituationsHaveTheirPoints(t *testing.T) {
 	}
 }
 
-// shownScreen is a screen in docs/explain.md, below the name of its situation.
+// shownScreen is a screen in docs/explain*.md, below the name of its situation.
 var shownScreen = regexp.MustCompile("<!-- situation: ([a-z0-9-]+) -->\n```text\n((?s:.*?))```\n")
 
 // What differs in each run of a test: the folders of the agent, and the UIDs of its pods.
@@ -268,24 +268,25 @@ func isAfter(a, b *journal.Entry) bool {
 	return false
 }
 
-// TestDocsShowScreens holds the screens of docs/explain.md to what explain says in their
-// situations; BERTH_UPDATE_GOLDEN writes them.
+// TestDocsShowScreens compares the screens of docs/explain.md and docs/explain-starts.md with the
+// output of explain in their situations; BERTH_UPDATE_GOLDEN writes them.
 func TestDocsShowScreens(t *testing.T) {
-	const page = "../../docs/explain.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
 	shown := 0
-	got := shownScreen.ReplaceAllStringFunc(string(text), func(block string) string {
-		shown++
-		name := shownScreen.FindStringSubmatch(block)[1]
-		return fmt.Sprintf("<!-- situation: %s -->\n```text\n%s```\n", name, screenOf(t, name))
-	})
+	for _, page := range []string{"../../docs/explain.md", "../../docs/explain-starts.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := shownScreen.ReplaceAllStringFunc(string(text), func(block string) string {
+			shown++
+			name := shownScreen.FindStringSubmatch(block)[1]
+			return fmt.Sprintf("<!-- situation: %s -->\n```text\n%s```\n", name, screenOf(t, name))
+		})
+		goldenFile(t, page, got)
+	}
 	if shown < 10 {
 		t.Errorf("%d screens are shown", shown)
 	}
-	goldenFile(t, page, got)
 }
 
 // screenOf returns the golden screen of a situation.

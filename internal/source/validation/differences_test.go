@@ -33,7 +33,7 @@ func readDifferences(t *testing.T) *differences {
 	}
 	var d differences
 	tables := map[string]*[]*difference{
-		"## Named otherwise": &d.named, "## Refused by Berth alone": &d.refused, "## Refused by the API server alone": &d.accepted,
+		"## Different field names": &d.named, "## Rejected only by Berth": &d.refused, "## Rejected only by the API server": &d.accepted,
 	}
 	var table *[]*difference
 	for line := range strings.Lines(string(page)) {
