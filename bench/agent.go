@@ -17,10 +17,10 @@ import (
 	"berth/test/ports"
 )
 
-// agentKind is an agent under measurement.
+// agentKind is an agent to measure.
 type agentKind struct {
 	name, binary string
-	args         []string // before those that every kubelet takes
+	args         []string // before the common kubelet flags
 }
 
 func agentsOf(o options) []agentKind {
@@ -31,7 +31,7 @@ func agentsOf(o options) []agentKind {
 	return all
 }
 
-// agent is a process of an agentKind over a machine, as a kubelet without an API server.
+// agent is a process of an agentKind on a machine, running as a kubelet without an API server.
 type agent struct {
 	m         *machine
 	kind      agentKind
@@ -39,14 +39,14 @@ type agent struct {
 	dir       string
 	url       string // of /pods
 	client    *http.Client
-	look      time.Duration // how often /pods is asked, for what the agent has to show
-	secure    int           // the port of all else; on loopback, for everybody
+	look      time.Duration // polling interval of /pods
+	secure    int           // the HTTPS port; on loopback, without authentication
 	extra     string
 	command   []string // without flags
-	flags     []string // besides those that every agent has
+	flags     []string // in addition to the common flags
 	cmd       *exec.Cmd
 	exited    chan error
-	node      string // what the names of its pods end with; "" where they do not
+	node      string // name suffix of its pods, or ""
 }
 
 // newAgent prepares an agent; extra are lines of its KubeletConfiguration.
@@ -90,7 +90,7 @@ authorization: {mode: AlwaysAllow}
 	return a, errors.Join(os.MkdirAll(a.manifests, 0o755), os.WriteFile(dir+"/config.yaml", []byte(config), 0o644))
 }
 
-// start starts the agent and returns when.
+// start starts the agent and returns the start time.
 func (a *agent) start() (time.Time, error) {
 	a.cmd = exec.Command(a.command[0], slices.Concat(a.command[1:], a.flags)...)
 	log, err := os.OpenFile(a.dir+"/log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -108,7 +108,7 @@ func (a *agent) start() (time.Time, error) {
 	return began, nil
 }
 
-// stop ends the agent; its pods go on.
+// stop stops the agent; its pods keep running.
 func (a *agent) stop() error {
 	if err := a.cmd.Process.Signal(os.Interrupt); err != nil {
 		return err
@@ -121,13 +121,13 @@ func (a *agent) stop() error {
 	}
 }
 
-// status is what /pods shows of a pod, as far as it is measured.
+// status is the measured part of a pod's status in /pods.
 type status struct {
 	Ready    bool
 	Restarts int32
 }
 
-// pods asks /pods, and returns the shown pods by name.
+// pods requests /pods and returns the pods by name.
 func (a *agent) pods(ctx context.Context) (map[string]status, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
 	if err != nil {
@@ -156,13 +156,13 @@ func (a *agent) pods(ctx context.Context) (map[string]status, error) {
 	return shown, nil
 }
 
-// look is how often /pods is asked, unless there are very many pods.
+// look is the polling interval of /pods, unless there are very many pods.
 const look = 10 * time.Millisecond
 
-// enough is how long is waited for anything.
+// enough is the timeout of each wait.
 const enough = 10 * time.Minute
 
-// await waits until /pods holds, and returns when it was seen to.
+// await polls /pods until holds returns true, and returns that time.
 func (a *agent) await(ctx context.Context, what string, holds func(map[string]status) bool) (time.Time, error) {
 	err := until(ctx, enough, a.look, what, func() bool {
 		shown, err := a.pods(ctx)
@@ -174,7 +174,7 @@ func (a *agent) await(ctx context.Context, what string, holds func(map[string]st
 	return time.Now(), err
 }
 
-// awaitReady waits until the pods are shown as ready.
+// awaitReady waits until /pods reports the pods as ready.
 func (a *agent) awaitReady(ctx context.Context, names []string) (time.Time, error) {
 	return a.await(ctx, fmt.Sprintf("%d pods to be ready", len(names)), func(shown map[string]status) bool {
 		for _, n := range names {
@@ -195,7 +195,7 @@ func tail(file string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// shown is the name that the agent shows the pod of a manifest by.
+// shown returns the agent's name of the pod of a manifest.
 func (a *agent) shown(name string) string {
 	if a.node == "" {
 		return name
@@ -203,9 +203,8 @@ func (a *agent) shown(name string) string {
 	return name + "-" + a.node
 }
 
-// write puts pods into the folder of manifests, each complete, and returns their names as the agent
-// shows them, and when it began. Fields, if not nil, returns what a pod's container has besides,
-// and lines of its spec.
+// write writes complete manifests of n pods, and returns the pods' names in /pods and the start
+// time. fields, if not nil, returns additional fields of a pod's container and lines of its spec.
 func (a *agent) write(prefix string, n int, fields func(name string) (container, spec string)) (names []string, began time.Time, err error) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", prefix, i)
@@ -236,8 +235,8 @@ spec:
 	return names, began, nil
 }
 
-// removeAll takes all manifests away, waits until nothing of their pods runs or is shown, and
-// returns how long that took.
+// removeAll removes all manifests, waits until their pods neither run nor are in /pods, and returns
+// the duration.
 func (a *agent) removeAll(ctx context.Context) (time.Duration, error) {
 	files, err := os.ReadDir(a.manifests)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandboxes counts those that are ready.
+// sandboxes returns the number of ready sandboxes.
 func (m *machine) sandboxes(ctx context.Context) (int, error) {
 	list, err := m.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
@@ -20,7 +20,7 @@ func (m *machine) sandboxes(ctx context.Context) (int, error) {
 	return len(list.GetItems()), err
 }
 
-// measureAgent takes all figures of one agent.
+// measureAgent measures all figures of one agent.
 func measureAgent(ctx context.Context, m *machine, kind agentKind, r *report) (err error) {
 	a, err := m.newAgent(kind, "")
 	if err != nil {
@@ -67,7 +67,7 @@ func measureAgent(ctx context.Context, m *machine, kind agentKind, r *report) (e
 	})
 }
 
-// one takes one pod alone, several times.
+// one measures single pods, several times.
 func (a *agent) one(ctx context.Context, r *report) error {
 	say("%s: one pod alone, %d times", a.kind.name, alone)
 	var starts, readies, ends []time.Duration
@@ -96,7 +96,7 @@ func (a *agent) one(ctx context.Context, r *report) error {
 	return nil
 }
 
-// batch takes n pods at once, what is done with them, and their end.
+// batch measures the start of n pods at once, with, and the pods' termination.
 func (a *agent) batch(ctx context.Context, r *report, n int, with func(names []string) error) error {
 	say("%s: %d pods at once", a.kind.name, n)
 	before, err := usageOf(a.cmd.Process.Pid)
@@ -132,14 +132,14 @@ func (a *agent) batch(ctx context.Context, r *report, n int, with func(names []s
 	return err
 }
 
-// Figures of pods whose start somebody watches, by how many pods there are.
+// Figures of pods whose start is observed by a reader, by the number of pods.
 const (
 	readyWhileRead = "%d pods, and a reader: all Ready in /pods"
 	cpuWhileRead   = "%d pods, and a reader: CPU of the agent while they start"
 )
 
-// read takes n pods at once while a reader asks /pods ten times a second, from the first manifest
-// until all are ready, as monitoring does and a user with watch.
+// read measures n pods at once while a reader requests /pods ten times a second, from the first
+// manifest until all are ready, like monitoring or a user's watch.
 func (a *agent) read(ctx context.Context, r *report, n int) error {
 	say("%s: %d pods at once, and a reader of /pods", a.kind.name, n)
 	before, err := usageOf(a.cmd.Process.Pid)
@@ -155,7 +155,7 @@ func (a *agent) read(ctx context.Context, r *report, n int) error {
 				tick.Stop()
 				return
 			case <-tick.C:
-				_, _ = a.pods(reading) // whose answer is another's to check
+				_, _ = a.pods(reading) // the response is not checked here
 			}
 		}
 	}()
@@ -181,7 +181,7 @@ func (a *agent) read(ctx context.Context, r *report, n int) error {
 	return err
 }
 
-// exits kills containers of different pods, one after the other: none of them is in a back-off.
+// exits kills containers of different pods in sequence: none of them is in a back-off.
 func (a *agent) exits(ctx context.Context, r *report, names []string) error {
 	say("%s: containers exit", a.kind.name)
 	var starts, shows []time.Duration
@@ -209,7 +209,7 @@ func (a *agent) exits(ctx context.Context, r *report, names []string) error {
 	return nil
 }
 
-// pidOf returns the process of the pod's container.
+// pidOf returns the PID of the pod's container.
 func (m *machine) pidOf(ctx context.Context, name string) (int, error) {
 	list, err := m.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}, LabelSelector: map[string]string{"io.kubernetes.pod.name": name},
@@ -230,13 +230,13 @@ func (m *machine) pidOf(ctx context.Context, name string) (int, error) {
 	return said.PID, json.Unmarshal([]byte(st.Info["info"]), &said)
 }
 
-// settle is how long what was begun is given to end before a machine counts as being at rest.
+// settle is the wait for running operations before a machine counts as idle.
 const settle = 10 * time.Second
 
-// count is how many pods there are, in a figure's name.
+// count formats the number of pods in a figure's name.
 func count(pods int) string { return fmt.Sprintf("%d pods", pods) }
 
-// rest takes what the agent and all of the node use while nothing happens, with so many pods.
+// rest measures the usage of the agent and the whole node while idle, with the given pods.
 func (a *agent) rest(ctx context.Context, r *report, pods string, length time.Duration) error {
 	say("%s: rest with %s for %v", a.kind.name, pods, length)
 	if err := sleep(ctx, settle); err != nil {
@@ -267,7 +267,7 @@ func (a *agent) rest(ctx context.Context, r *report, pods string, length time.Du
 	return nil
 }
 
-// restart ends the agent and starts it over its pods.
+// restart measures a restart of the agent with running pods.
 func (a *agent) restart(ctx context.Context, r *report, names []string) error {
 	say("%s: restart of the agent", a.kind.name)
 	if err := a.stop(); err != nil {

@@ -10,11 +10,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// events are the starts of containers as the runtime tells them, with its own clock.
+// events are the container starts that the runtime reports, with its own clock.
 type events struct {
 	mu      sync.Mutex
 	started map[string][]time.Time // guarded by mu; by the pod's name
-	err     error                  // guarded by mu; the end of the stream
+	err     error                  // guarded by mu; why the stream ended
 	changed chan struct{}          // guarded by mu; closed at the next event
 }
 
@@ -50,8 +50,7 @@ func (e *events) take(got *runtimeapi.ContainerEventResponse, err error) {
 	}
 }
 
-// since returns the last time of each of the named that is not before the given one, sorted; nil
-// unless all have one.
+// since returns the last time of each name, sorted; nil unless each is at begin or later.
 func since(times map[string][]time.Time, names []string, begin time.Time) []time.Time {
 	var found []time.Time
 	for _, n := range names {
@@ -65,7 +64,7 @@ func since(times map[string][]time.Time, names []string, begin time.Time) []time
 	return found
 }
 
-// awaitStarted returns when the containers of the pods were started, at begin or later, sorted.
+// awaitStarted returns the start times of the pods' containers at begin or later, sorted.
 func (e *events) awaitStarted(ctx context.Context, names []string, begin time.Time) ([]time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, enough, fmt.Errorf("%d pods were not started within %v", len(names), enough))
 	defer cancel()

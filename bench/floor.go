@@ -18,13 +18,14 @@ import (
 // floorParallel are the degrees of parallelism of the floor.
 var floorParallel = []int{1, 4, 10}
 
-// ratioParallel is what ratios are taken of: berth itself makes as many sandboxes at a time.
+// ratioParallel is the degree of parallelism for ratios: berth creates as many sandboxes in
+// parallel.
 const ratioParallel = 4
 
-// alone is how often what takes one pod is done; its median counts.
+// alone is the number of measurements of a single pod, of which the median counts.
 const alone = 15
 
-// floorPod is one pod of the floor: the same that the agents are given.
+// floorPod is one pod of the floor, equal to the agents' pods.
 type floorPod struct {
 	pod     *v1.Pod
 	sandbox *runtimeapi.PodSandboxConfig
@@ -44,7 +45,7 @@ func (m *machine) floorPod(name string) (*floorPod, error) {
 	return &floorPod{pod: p, sandbox: sandbox}, os.MkdirAll(logs+"/main", 0o755)
 }
 
-// run makes the calls that cannot be avoided, and one container more for each further attempt.
+// run makes the minimum of CRI calls for a pod.
 func (m *machine) run(ctx context.Context, p *floorPod) error {
 	made, err := m.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.sandbox, RuntimeHandler: m.handler})
 	if err != nil {
@@ -71,14 +72,14 @@ func (m *machine) runContainer(ctx context.Context, p *floorPod, attempt uint32)
 	return err
 }
 
-// cost is what some pods took.
+// cost is the cost of a batch of pods.
 type cost struct {
-	start      time.Duration // from the first call to the last answer
-	startedCPU time.Duration // to start them
-	stoppedCPU time.Duration // to stop and remove them
+	start      time.Duration // from the first call to the last response
+	startedCPU time.Duration // CPU to start them
+	stoppedCPU time.Duration // CPU to stop and remove them
 }
 
-// batch runs n pods of the floor, so many at a time, and removes them.
+// batch runs n pods of the floor with the given parallelism, and removes them.
 func (m *machine) batch(ctx context.Context, n, parallel int) (c cost, err error) {
 	pods := make([]*floorPod, n)
 	for i := range pods {
@@ -107,10 +108,10 @@ func (m *machine) batch(ctx context.Context, n, parallel int) (c cost, err error
 	return c, err
 }
 
-// measureFloor takes what the runtime itself needs, with the network that it has now.
+// measureFloor measures the runtime itself, with its current network.
 func measureFloor(ctx context.Context, m *machine, r *report, who string) error {
 	say("%s: one pod alone, %d times", who, alone)
-	if _, err := m.batch(ctx, 1, 1); err != nil { // the first one warms caches
+	if _, err := m.batch(ctx, 1, 1); err != nil { // the first pod warms caches
 		return fmt.Errorf("%s: %w", who, err)
 	}
 	var one, again []time.Duration
@@ -146,8 +147,8 @@ func measureFloor(ctx context.Context, m *machine, r *report, who string) error 
 	return measureFloorBatch(ctx, m, r, who, r.options.pods, ratioParallel)
 }
 
-// measureFloorBatch takes what the runtime itself needs for many pods. What ratios are taken of is
-// measured again after each agent, so that a machine that others use too does not favour one side.
+// measureFloorBatch measures the runtime itself with many pods. The basis of ratios is measured
+// again after each agent, so that other load on the machine does not favour one side.
 func measureFloorBatch(ctx context.Context, m *machine, r *report, who string, n, parallel int) error {
 	say("%s: %d pods, %d at a time", who, n, parallel)
 	c, err := m.batch(ctx, n, parallel)

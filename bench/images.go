@@ -25,15 +25,15 @@ import (
 
 const (
 	coldImages = 5
-	// layerSize is what each image has of its own, in bytes.
+	// layerSize is the size of each image's own layer, in bytes.
 	layerSize = 4 << 20
-	// latency is how long the registry takes to begin each answer, and rate its bytes in a second
-	// for each of them.
+	// latency is the registry's delay before each response, and rate its bytes per second for each
+	// response.
 	latency = 100 * time.Millisecond
 	rate    = 8 << 20
 )
 
-// slowRegistry is a registry on loopback that is as far away as usual ones.
+// slowRegistry is a registry on loopback with the delays of a remote one.
 type slowRegistry struct {
 	inner  http.Handler
 	server *httptest.Server
@@ -66,7 +66,7 @@ func (s *slowRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inner.ServeHTTP(&slowWriter{w}, r)
 }
 
-// slowWriter writes at the rate.
+// slowWriter limits writes to the rate.
 type slowWriter struct{ http.ResponseWriter }
 
 func (s *slowWriter) Write(b []byte) (n int, err error) {
@@ -80,8 +80,8 @@ func (s *slowWriter) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// push puts the hello image with a layer of its own into the registry, without its delays, and
-// returns its name.
+// push pushes the hello image with a new layer to the registry, without delays, and returns its
+// name.
 func (s *slowRegistry) push(repository string) (string, error) {
 	layer, err := random.Layer(layerSize, types.OCILayer)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *slowRegistry) put(method, path, kind string, content []byte) error {
 	return nil
 }
 
-// unpack unpacks an archive of plain files.
+// unpack unpacks an archive of regular files.
 func unpack(archive, dir string) error {
 	f, err := os.Open(archive)
 	if err != nil {
@@ -165,8 +165,8 @@ func unpack(archive, dir string) error {
 	}
 }
 
-// measureImages takes a pod of cold images: an init container that does nothing, and four behind
-// it. One after the other is the same agent with serializeImagePulls.
+// measureImages measures a pod with images that must be pulled: a no-op init container, followed by
+// four containers. Serial pulls are measured with the same agent and serializeImagePulls.
 func measureImages(ctx context.Context, m *machine, kind agentKind, r *report) error {
 	s, err := m.newRegistry()
 	if err != nil {

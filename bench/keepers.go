@@ -14,19 +14,19 @@ import (
 	"berth/internal/api/server"
 )
 
-// keeperHandler is the handler of the bundle's containerd that runs pods by keepers.
+// keeperHandler is the runtime handler of the bundle's containerd for pod shims.
 const keeperHandler = "keeper"
 
-// Whose figures they are: all pods of a node are run by stock shims, or by keepers.
+// The subjects of the figures: all pods of a node run with stock shims, or with pod shims.
 const (
 	byShims   = "shims"
 	byKeepers = "keepers"
 )
 
-// keeperRounds is how often a batch of pods is started and ended by each of both.
+// keeperRounds is how often each of both starts and stops a batch of pods.
 const keeperRounds = 3
 
-// Names of figures. Those of a batch have the number of pods in them.
+// Names of figures. Those of a batch contain the number of pods.
 const (
 	oneOfFloor  = "floor, 1 pod: sandbox, create, start"
 	manyOfFloor = "floor, %d pods, 4 at a time"
@@ -39,8 +39,8 @@ const (
 	podMemory   = "at rest with %d pods: PSS of agent, runtime and shims that a pod adds"
 )
 
-// measureKeepers takes what pods cost by keepers and by stock shims, in turns: with berth run, and
-// of the runtime alone. Each of both has a runtime of its own.
+// measureKeepers alternately measures the cost of pods with pod shims and with stock shims: with
+// berth run, and of the runtime alone. Each has its own runtime.
 func measureKeepers(ctx context.Context, o options, r *report) error {
 	return onMachine(ctx, o, func(shims *machine) error {
 		return onMachine(ctx, o, func(keepers *machine) error {
@@ -64,7 +64,7 @@ func measureKeepers(ctx context.Context, o options, r *report) error {
 	})
 }
 
-// newRun prepares berth run over the machine's own runtime.
+// newRun prepares berth run on the machine's own runtime.
 func (m *machine) newRun(name string, o options) (*agent, error) {
 	dir, err := os.MkdirTemp(m.dir, name)
 	if err != nil {
@@ -75,7 +75,7 @@ func (m *machine) newRun(name string, o options) (*agent, error) {
 	a.client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return d.DialContext(ctx, "unix", server.SocketPath(m.runDir()))
 	}}}
-	// Others fill the disk of the machine.
+	// Other users may fill the disk of the machine.
 	a.flags = []string{"--runtime-handler", m.handler, "--max-pods", fmt.Sprint(max(o.many, o.pods)), "--eviction-hard", "nodefs.available<0%,imagefs.available<0%"}
 	if a.command, err = m.berthRun(a.manifests); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (m *machine) newRun(name string, o options) (*agent, error) {
 	return a, os.Mkdir(a.manifests, 0o755)
 }
 
-// inTurns has both do something as often as there are rounds; who is first changes with each.
+// inTurns calls do for both in each round, in alternating order.
 func inTurns(both [2]*agent, rounds int, do func(a *agent, round int) error) error {
 	for round := range rounds {
 		for i := range both {
@@ -96,7 +96,8 @@ func inTurns(both [2]*agent, rounds int, do func(a *agent, round int) error) err
 	return nil
 }
 
-// lives starts the agent, calls do when it answers, and ends its pods and it. No manifest is left.
+// lives starts the agent, calls do when it serves, and stops its pods and the agent. No manifest is
+// left.
 func (a *agent) lives(ctx context.Context, do func() error) (err error) {
 	if _, err := a.start(); err != nil {
 		return err
@@ -112,8 +113,8 @@ func (a *agent) lives(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// measureRuns takes what berth run and all below it need. While one starts or ends pods, the other
-// is at rest; both are at rest at the same time when that is measured.
+// measureRuns measures berth run with its runtime and pods. While one starts or stops pods, the
+// other is idle; both are idle at the same time when that is measured.
 func measureRuns(ctx context.Context, both [2]*agent, r *report) error {
 	n, length := r.options.pods, r.options.rest
 	rest := func(pods string, length time.Duration) error {
@@ -152,11 +153,12 @@ func measureRuns(ctx context.Context, both [2]*agent, r *report) error {
 	})
 }
 
-// noneAfterOthers are no pods in an agent and a runtime that have had some.
+// noneAfterOthers is the figure of an agent and a runtime without pods that have had some before.
 const noneAfterOthers = "0 pods after others"
 
-// addPodMemory computes what a pod takes beside its containers, of two times at rest: with n pods,
-// and without any after others. Memory that work has taken once is not that of pods that are there.
+// addPodMemory computes the memory of a pod beyond its containers from two idle measurements: with
+// n pods, and without any after others. Memory that finished work still occupies is not attributed
+// to running pods.
 func addPodMemory(r *report, who string, n int) {
 	const all = "at rest with %s: PSS of agent, runtime and shims"
 	with, _ := r.find(who, fmt.Sprintf(all, count(n)))
@@ -164,7 +166,7 @@ func addPodMemory(r *report, who string, n int) {
 	r.add(who, fmt.Sprintf(podMemory, n), "MiB", (with-without)/float64(n))
 }
 
-// timeReady writes the manifests of pods, and returns how long it took until all were Ready.
+// timeReady writes the manifests of pods, and returns the time until all were Ready.
 func (a *agent) timeReady(ctx context.Context, prefix string, n int) (time.Duration, error) {
 	names, began, err := a.write(prefix, n, nil)
 	if err != nil {
@@ -177,8 +179,8 @@ func (a *agent) timeReady(ctx context.Context, prefix string, n int) (time.Durat
 	return ready.Sub(began), err
 }
 
-// timeGone takes all manifests away, and returns how long it took until the runtime had no pod, not
-// even one that has ended.
+// timeGone removes all manifests, and returns the time until the runtime had no pod, not even an
+// exited one.
 func (a *agent) timeGone(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	if _, err := a.removeAll(ctx); err != nil {
@@ -201,11 +203,11 @@ func (a *agent) timeOne(ctx context.Context, i int, r *report) error {
 	return err
 }
 
-// timeBatch takes n pods at once, what is done between their start and their end, and their end.
+// timeBatch measures the start of n pods at once, between, and the pods' termination.
 func (a *agent) timeBatch(ctx context.Context, prefix string, n int, between func() error, r *report) error {
 	say("%s: berth run, %d pods at once: %s", a.kind.name, n, prefix)
 	defer func(before time.Duration) { a.look = before }(a.look)
-	a.look = 50*time.Millisecond + time.Duration(n)*time.Millisecond/5 // each look costs agent and runtime some CPU
+	a.look = 50*time.Millisecond + time.Duration(n)*time.Millisecond/5 // each poll costs CPU of agent and runtime
 	before, agentBefore, err := a.cpu()
 	if err != nil {
 		return err
@@ -242,7 +244,7 @@ func (a *agent) timeBatch(ctx context.Context, prefix string, n int, between fun
 	return nil
 }
 
-// cpu is the time that runtime and pods, and the agent, have taken of processors.
+// cpu returns the CPU time of runtime and pods, and of the agent.
 func (a *agent) cpu() (below, itself time.Duration, err error) {
 	u, err := usageOf(a.cmd.Process.Pid)
 	if err != nil {
@@ -252,13 +254,14 @@ func (a *agent) cpu() (below, itself time.Duration, err error) {
 	return all - u.CPU, u.CPU, err
 }
 
-// addCPU adds what each of n pods took of somebody; "" is the runtime with all that it starts.
+// addCPU adds the CPU time per pod of n pods; of names the subject, and "" is the runtime with all
+// that it starts.
 func (a *agent) addCPU(r *report, what, of string, n int, c cost) {
 	r.add(a.kind.name, what+startCPU+of, "ms", 1000*c.startedCPU.Seconds()/float64(n))
 	r.add(a.kind.name, what+stopCPU+of, "ms", 1000*c.stoppedCPU.Seconds()/float64(n))
 }
 
-// measureBothFloors takes what the runtime itself needs.
+// measureBothFloors measures both runtimes themselves.
 func measureBothFloors(ctx context.Context, both [2]*agent, r *report) error {
 	say("%s and %s: floor, one pod alone of each, %d times", byShims, byKeepers, alone)
 	if err := inTurns(both, alone, func(a *agent, i int) error {
@@ -282,7 +285,7 @@ func measureBothFloors(ctx context.Context, both [2]*agent, r *report) error {
 	})
 }
 
-// veryMany takes very many pods: their start, rest and end.
+// veryMany measures very many pods: their start, idle time and termination.
 func (a *agent) veryMany(ctx context.Context, r *report) error {
 	n := r.options.many
 	return a.lives(ctx, func() error {
@@ -299,7 +302,7 @@ func (a *agent) veryMany(ctx context.Context, r *report) error {
 	})
 }
 
-// computeKeeperGoals computes what ADR 13 wants of keepers.
+// computeKeeperGoals computes the goals of ADR 13 for pod shims.
 func (r *report) computeKeeperGoals() {
 	n := r.options.pods
 	ratio := func(what string, limit float64) {

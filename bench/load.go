@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// The load: so many followers of one log and commands in its container at a time, and what each of
-// them reads. Together it is 1 GB.
+// The load: the number of concurrent followers of one log and commands in its container, and the
+// bytes that each reads. In total it is 1 GB.
 const (
 	followers     = 200
 	followedBytes = 1 << 20
@@ -28,11 +28,11 @@ const (
 	sessionBytes  = 16 << 20
 )
 
-// settled is how much more than before may be left: connections that wait for their next request
-// have gone by then, the profile's own has not.
+// settled is the allowed excess after the load: idle connections are closed by then, but not the
+// profile's own.
 const settled = 4
 
-// loadManifest is a pod with the host's programs, which the hello image has none of.
+// loadManifest is a pod with the host's programs, which the hello image lacks.
 const loadManifest = `apiVersion: v1
 kind: Pod
 metadata: {name: load, namespace: default}
@@ -53,8 +53,8 @@ spec:
     - {name: lib64, mountPath: /lib64, readOnly: true}
 `
 
-// measureLoad takes what the agent needs for many readers of logs and commands at a time, and what
-// is left of it afterwards.
+// measureLoad measures what the agent needs for many concurrent readers of logs and commands, and
+// what it does not release.
 func measureLoad(ctx context.Context, m *machine, kind agentKind, r *report) (err error) {
 	a, err := m.newAgent(kind, "")
 	if err != nil {
@@ -111,7 +111,7 @@ type load struct {
 	pod string
 }
 
-// url is a path of the agent's HTTPS port.
+// url returns a URL of the agent's HTTPS port.
 func (l load) url(path string, query url.Values) *url.URL {
 	return &url.URL{Scheme: "https", Host: fmt.Sprintf("127.0.0.1:%d", l.a.secure), Path: path, RawQuery: query.Encode()}
 }
@@ -126,13 +126,13 @@ func (l load) exec(ctx context.Context, w io.Writer, command ...string) error {
 	return e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: w})
 }
 
-// warm has everything happen once, so that what the first request costs is not taken for a leak.
+// warm runs each operation once, so that the cost of the first request does not count as a leak.
 func (l load) warm(ctx context.Context) error {
 	return l.exec(ctx, io.Discard, "/usr/bin/true")
 }
 
-// run puts the load on the agent until everybody has read everything, and returns the most
-// anonymous memory that was seen.
+// run puts the load on the agent until all clients have read everything, and returns the peak of
+// anonymous memory.
 func (l load) run(ctx context.Context) (peak int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -198,7 +198,7 @@ func (c *readBytes) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// follow reads the log until all of it has come; begun is called when the agent follows it.
+// follow reads the whole log; begun is called when the agent follows it.
 func (l load) follow(ctx context.Context, begun func()) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer transport.CloseIdleConnections()

@@ -21,8 +21,8 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// What the local API holds when it is measured: so many objects, of which so many are pods of
-// another machine, which this agent has nothing to do with.
+// Objects in the measured local API, including the pods of another machine, which this agent
+// ignores.
 const (
 	apiObjects = 20000
 	apiPods    = 5000
@@ -37,18 +37,18 @@ const (
 	apiList    = "list of 5,000 pods as %s: CPU of the agent"
 )
 
-// lone is an agent of berth run that has no pods.
+// lone is an agent of berth run without pods.
 type lone struct {
 	dir    string
 	binary string
 	args   []string
 	hasAPI bool
 	cmd    *exec.Cmd
-	api    *http.Client // to the local API's socket
+	api    *http.Client // for the local API's socket
 }
 
-// measureLocalAPI takes what the local API adds to an agent without pods, and what it needs for
-// many objects.
+// measureLocalAPI measures the cost of the local API in an agent without pods, and with many
+// objects.
 func measureLocalAPI(ctx context.Context, m *machine, kind agentKind, rest time.Duration, r *report) (err error) {
 	say("%s: an agent without pods, without the local API and with it", kind.name)
 	defer func() {
@@ -106,7 +106,7 @@ func (m *machine) newLone(kind agentKind, flag string) (*lone, error) {
 	return l, nil
 }
 
-// run starts the agent, calls do when its clients are answered, and ends it.
+// run starts the agent, calls do when it responds to clients, and stops it.
 func (l *lone) run(ctx context.Context, do func(answered time.Time) error) (began time.Time, err error) {
 	log, err := os.OpenFile(l.dir+"/log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -144,7 +144,7 @@ func (l *lone) run(ctx context.Context, do func(answered time.Time) error) (bega
 	return began, do(time.Now())
 }
 
-// get asks the local API, and returns how much it answered, in bytes.
+// get sends a request to the local API, and returns the size of the response in bytes.
 func (l *lone) get(ctx context.Context, path, accept string) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://local"+path, nil)
 	if err != nil {
@@ -163,7 +163,7 @@ func (l *lone) get(ctx context.Context, path, accept string) (int64, error) {
 	return n, err
 }
 
-// atRest runs the agent for some time at rest, and hands over what it had used before and after.
+// atRest runs an idle agent for a while, and passes its usage before and after.
 func (l *lone) atRest(ctx context.Context, rest time.Duration, used func(before, after usage)) (began, answered time.Time, err error) {
 	began, err = l.run(ctx, func(at time.Time) error {
 		answered = at
@@ -184,7 +184,7 @@ func (l *lone) atRest(ctx context.Context, rest time.Duration, used func(before,
 	return began, answered, err
 }
 
-// many takes a start over many objects, and lists of pods.
+// many measures a start with many objects, and lists of pods.
 func (l *lone) many(ctx context.Context, kind agentKind, r *report) error {
 	var answered time.Time
 	began, err := l.run(ctx, func(at time.Time) error {
@@ -212,7 +212,7 @@ func (l *lone) many(ctx context.Context, kind agentKind, r *report) error {
 	return nil
 }
 
-// list reads all pods, and returns what CPU that has taken of the agent.
+// list lists all pods, and returns the agent's CPU time for it.
 func (l *lone) list(ctx context.Context, accept string) (time.Duration, error) {
 	before, err := usageOf(l.cmd.Process.Pid)
 	if err != nil {
@@ -229,8 +229,8 @@ func (l *lone) list(ctx context.Context, accept string) (time.Duration, error) {
 	return after.CPU - before.CPU, err
 }
 
-// fill puts objects into the file of an API that does not run: ConfigMaps of 1 KB, and pods of two
-// containers.
+// fill writes objects into the file of an API that is not running: ConfigMaps of 1 KB, and pods
+// with two containers.
 func fill(file string) (err error) {
 	s, err := store.Open(store.Config{Path: file})
 	if err != nil {
@@ -247,7 +247,7 @@ func fill(file string) (err error) {
 	}
 	text := strings.Repeat("x", 1000)
 	results := make(chan error)
-	const writers = 64 // which share the writes to the disk
+	const writers = 64 // they share the disk writes
 	for w := range writers {
 		go func() {
 			var err error
@@ -268,7 +268,7 @@ func fill(file string) (err error) {
 	return err
 }
 
-// podOfAnother is a running pod of another machine.
+// podOfAnother returns a running pod of another machine.
 func podOfAnother(meta metav1.ObjectMeta) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: meta, Spec: v1.PodSpec{NodeName: "elsewhere"}, Status: v1.PodStatus{Phase: v1.PodRunning, PodIP: "10.0.0.1"}}
 	for _, name := range []string{"main", "side"} {

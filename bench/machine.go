@@ -23,15 +23,15 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// image is what every pod runs; the runtime inside of berth has it from the start.
+// image is the image of every pod, which the embedded runtime contains.
 const image = "berth.local/hello:1"
 
-// machine is a container runtime and the folders of what is measured over it.
+// machine is a container runtime and the directories of the measurements on it.
 type machine struct {
 	dir      string
 	berth    string
 	cgroup   string
-	handler  string // of the runtime, for pods of the floor; "": its default
+	handler  string // runtime handler of the floor's pods; "": the default
 	endpoint string
 	runtime  runtimeapi.RuntimeServiceClient
 	events   *events
@@ -41,12 +41,12 @@ type machine struct {
 func (m *machine) rootDir() string { return m.dir + "/root" }
 func (m *machine) runDir() string  { return m.dir + "/run" }
 
-// runtimeCgroup is where the runtime, its shims and plugins run.
+// runtimeCgroup is the cgroup of the runtime, its shims and plugins.
 func (m *machine) runtimeCgroup() string { return m.cgroup + "-runtime" }
 
-// onMachine starts the runtime inside of berth, measures, and removes all of it.
+// onMachine starts the embedded runtime, measures, and removes all of it.
 func onMachine(ctx context.Context, o options, measure func(*machine) error) (err error) {
-	dir, err := os.MkdirTemp("/tmp", "bb") // short: sockets are below it
+	dir, err := os.MkdirTemp("/tmp", "bb") // short: the path is a prefix of socket paths
 	if err != nil {
 		return err
 	}
@@ -59,8 +59,8 @@ func onMachine(ctx context.Context, o options, measure func(*machine) error) (er
 	if err := os.Mkdir(dir+"/none", 0o755); err != nil {
 		return err
 	}
-	// Of a file that was just written, large pieces lie together in the page cache, and are mapped
-	// together: up to 17 MiB more at the start.
+	// Freshly written files are in large folios of the page cache, which are mapped as a whole: up
+	// to 17 MiB more at the start.
 	if err := copyProgram(m.berth, dir+"/berth"); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func onMachine(ctx context.Context, o options, measure func(*machine) error) (er
 	return measure(m)
 }
 
-// copyProgram copies a program, and has the kernel read the copy from the disk, as after a boot.
+// copyProgram copies a program, and makes the kernel read the copy from the disk, as after a boot.
 func copyProgram(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -97,7 +97,7 @@ func copyProgram(from, to string) error {
 	return errors.Join(err, f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
 }
 
-// startRuntime has berth unpack and start its runtime, which stays when berth ends.
+// startRuntime makes berth unpack and start its runtime, which keeps running when berth exits.
 func (m *machine) startRuntime(ctx context.Context) error {
 	run, err := m.berthRun(m.dir + "/none")
 	if err != nil {
@@ -135,8 +135,8 @@ func (m *machine) startRuntime(ctx context.Context) error {
 	return errors.Join(err, cmd.Process.Signal(os.Interrupt), ended(cmd))
 }
 
-// berthRun makes the runtime's cgroup, where processors' time is counted, and returns the command
-// that runs berth in it over the machine's own runtime.
+// berthRun creates the runtime's cgroup, in which CPU time is measured, and returns the command
+// that runs berth in it on the machine's own runtime.
 func (m *machine) berthRun(manifests string) ([]string, error) {
 	h, err := cgroupstat.Detect()
 	if err != nil {
@@ -149,7 +149,7 @@ func (m *machine) berthRun(manifests string) ([]string, error) {
 	}, os.MkdirAll(dir, 0o755)
 }
 
-// ended waits for the process; that a signal ended it is no error.
+// ended waits for the process. A non-zero exit or a signal is no error.
 func ended(cmd *exec.Cmd) error {
 	err := cmd.Wait()
 	if _, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -158,7 +158,7 @@ func ended(cmd *exec.Cmd) error {
 	return err
 }
 
-// remove ends whatever runs and removes what it was made of.
+// remove stops all processes and removes all files.
 func (m *machine) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -175,7 +175,7 @@ func (m *machine) remove() error {
 	return errors.Join(m.removeCgroups(), m.unmount(), os.RemoveAll(m.dir))
 }
 
-// unmount takes away what agents leave mounted in their folders.
+// unmount unmounts what agents have left mounted in their directories.
 func (m *machine) unmount() error {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -189,7 +189,7 @@ func (m *machine) unmount() error {
 	return err
 }
 
-// removeCgroups removes the cgroup of all that was run, in every hierarchy.
+// removeCgroups removes the cgroup of all processes in every hierarchy.
 func (m *machine) removeCgroups() error {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -211,7 +211,7 @@ func (m *machine) removeCgroups() error {
 			}
 		}
 	}
-	for _, d := range slices.Backward(dirs) { // those within come after what they are in
+	for _, d := range slices.Backward(dirs) { // children come after their parents
 		if e := os.Remove(d); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
@@ -236,7 +236,7 @@ func (m *machine) removePod(ctx context.Context, sandbox string) error {
 	return err
 }
 
-// until looks again and again, at most for the limit.
+// until polls holds until it returns true, at most for the limit.
 func until(ctx context.Context, limit, period time.Duration, what string, holds func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited %v for %s", limit, what))
 	defer cancel()
@@ -250,7 +250,7 @@ func until(ctx context.Context, limit, period time.Duration, what string, holds 
 	return nil
 }
 
-// side calls do for each of n numbers, so many at a time.
+// side calls do for each of n numbers with the given parallelism.
 func side(parallel, n int, do func(int) error) error {
 	turns, errs := make(chan struct{}, parallel), make(chan error, n)
 	for i := range n {

@@ -1,6 +1,6 @@
-// Command bench measures how far an agent is from what the container runtime itself takes: the same
-// pods made by a minimal client of the runtime and by the agent, on the same runtime, one after the
-// other. docs/performance.md says what each figure is.
+// Command bench measures the overhead of an agent over the container runtime itself: the same pods
+// created by a minimal CRI client and by the agent, on the same runtime, one after the other.
+// docs/performance.md describes each figure.
 package main
 
 import (
@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are what a run is asked for.
+// options are the options of a run.
 type options struct {
 	berth, peer string
 	out         string
 	pods        int           // of the large batch
-	many        int           // pods at once by keepers; 0 leaves that out
-	rest        time.Duration // for which CPU at rest is taken
-	scale       string        // numbers of pods over the fake runtime; "" leaves it out
+	many        int           // pods at once with pod shims; 0 skips that
+	rest        time.Duration // how long idle usage is measured
+	scale       string        // numbers of pods on the fake runtime; "" skips it
 	only        string        // one part alone: floor, agent, volumes, scale, keepers, images, localapi, load, member or traffic; "" is all but the last two
 	plane       string        // the control plane for tests
 }
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// run takes all figures and writes the report; what was measured before an error is written too.
+// run measures all figures and writes the report, which after an error has the figures so far.
 func run(ctx context.Context, o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("it makes containers: run it as root")
@@ -103,7 +103,7 @@ func run(ctx context.Context, o options) (err error) {
 	return errors.Join(err, r.write())
 }
 
-// say tells the user what is being done.
+// say prints progress for the user.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
 }

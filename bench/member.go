@@ -17,11 +17,11 @@ import (
 // plane is a control plane with one node, bench.
 type plane struct {
 	binary, dir string
-	stdin       io.Closer // with which it ends
+	stdin       io.Closer // closing it stops the process
 	cmd         *exec.Cmd
 }
 
-// startPlane starts a control plane, and returns when it can have pods.
+// startPlane starts a control plane, and returns when it accepts pods.
 func startPlane(binary, dir string) (*plane, error) {
 	p := &plane{binary: binary, dir: dir, cmd: exec.Command(binary, "up", "--stdin", "--rm", "--dir", dir, "--node", "bench")}
 	stdin, err := p.cmd.StdinPipe()
@@ -44,7 +44,7 @@ func startPlane(binary, dir string) (*plane, error) {
 	return p, nil
 }
 
-// stop ends the control plane and removes its folder.
+// stop stops the control plane and removes its directory.
 func (p *plane) stop() error { return errors.Join(p.stdin.Close(), ended(p.cmd)) }
 
 // kubectl runs kubectl as the administrator.
@@ -59,19 +59,19 @@ func (p *plane) kubectl(ctx context.Context, input string, args ...string) (stri
 	return string(out), nil
 }
 
-// member is an agent that is the node of a control plane of its own.
+// member is an agent that is the node of its own control plane.
 type member struct {
 	*agent
 	plane *plane
 	link  *link // between the two
 }
 
-// apiServer is where a kubeconfig says that the API server is.
+// apiServer matches the API server's address in a kubeconfig.
 var apiServer = regexp.MustCompile(`"server": "https://([^"]+)"`)
 
 // startMember starts a control plane and an agent, and returns when the node is ready.
 func (m *machine) startMember(ctx context.Context, kind agentKind, controlplane string) (b *member, err error) {
-	dir, err := os.MkdirTemp("/tmp", "bp") // short: a socket is in it
+	dir, err := os.MkdirTemp("/tmp", "bp") // short: it contains a socket
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (m *machine) startMember(ctx context.Context, kind agentKind, controlplane 
 	return b, err
 }
 
-// end ends the agent, its pods and the control plane, as far as they were started.
+// end stops the agent, its pods and the control plane, as far as they were started.
 func (b *member) end(ctx context.Context) (err error) {
 	if b.agent != nil && b.exited != nil {
 		err = errors.Join(b.stop(), b.m.empty(context.WithoutCancel(ctx)))
@@ -128,7 +128,7 @@ func (b *member) end(ctx context.Context) (err error) {
 	return errors.Join(err, b.plane.stop())
 }
 
-// apply has the API server make pods for the node, and returns their names.
+// apply creates pods for the node at the API server, and returns their names.
 func (b *member) apply(ctx context.Context, prefix string, n int) (names []string, err error) {
 	var pods strings.Builder
 	for i := range n {
@@ -148,12 +148,12 @@ spec:
 	return names, err
 }
 
-// peakOfMember is the most that a member of a cluster had resident from its start until it was at
-// rest with so many pods.
+// peakOfMember is the peak RSS of a cluster member from its start until it was idle with the given
+// pods.
 const peakOfMember = "member of a cluster, " + peakRSS
 
-// measureMember takes what a member of a cluster has resident at most, without pods and with many
-// that start at once.
+// measureMember measures the peak RSS of a cluster member, without pods and with many that start at
+// once.
 func measureMember(ctx context.Context, m *machine, kind agentKind, o options, r *report) (err error) {
 	say("%s: a member of a cluster starts, and %d pods at once", kind.name, o.pods)
 	a, err := m.startMember(ctx, kind, o.plane)
@@ -183,7 +183,7 @@ func measureMember(ctx context.Context, m *machine, kind agentKind, o options, r
 	return a.peak(ctx, o.pods, r)
 }
 
-// peak waits until the member is at rest with n pods, and adds what it had resident at most.
+// peak waits until the member is idle with n pods, and adds its peak RSS.
 func (b *member) peak(ctx context.Context, n int, r *report) error {
 	if err := sleep(ctx, settle); err != nil {
 		return err

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// health answers liveness probes, each pod's at a path of its name.
+// health answers liveness probes, with a path for each pod.
 type health struct {
 	address string
 
 	mu     sync.Mutex
-	failed map[string]time.Time // guarded by mu; those that fail, and when that was first answered: zero before
+	failed map[string]time.Time // guarded by mu; failing paths, and the time of the first failure: zero before
 }
 
 // serveHealth serves on loopback until ctx is done.
@@ -25,7 +25,7 @@ func serveHealth(ctx context.Context) (*health, error) {
 	}
 	h := &health{address: l.Addr().String(), failed: map[string]time.Time{}}
 	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
-	context.AfterFunc(ctx, func() { _ = s.Close() }) // nobody asks any more
+	context.AfterFunc(ctx, func() { _ = s.Close() }) // no more probes
 	go func() { _ = s.Serve(l) }()
 	return h, nil
 }
@@ -42,8 +42,8 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail lets the probes of a path fail until a container was started that follows, as awaited, and
-// returns when they first did.
+// fail makes the probes of a path fail until awaited returns, when a replacing container has
+// started, and returns the time of the first failure.
 func (h *health) fail(path string, awaited func() error) (time.Time, error) {
 	h.mu.Lock()
 	h.failed[path] = time.Time{}
@@ -56,8 +56,8 @@ func (h *health) fail(path string, awaited func() error) (time.Time, error) {
 	return at, err
 }
 
-// probed takes the restarts of containers whose liveness probe fails, one after the other, from the
-// answer that fails.
+// probed measures restarts of containers with failing liveness probes in sequence, beginning at the
+// failure.
 func (a *agent) probed(ctx context.Context, r *report) error {
 	say("%s: liveness probes fail", a.kind.name)
 	ctx, cancel := context.WithCancel(ctx)

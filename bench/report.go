@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// figure is one measured quantity; several values are the same thing done several times.
+// figure is one measured quantity; several values are repetitions.
 type figure struct {
 	Who    string    `json:"who"` // floor, stock floor, berth, peer, shims, keepers, scale
 	What   string    `json:"what"`
@@ -21,13 +21,13 @@ type figure struct {
 	Values []float64 `json:"values"`
 }
 
-// median of the values; between the two in the middle of an even number.
+// median returns the median of the values, the mean of the middle two for an even number.
 func (f figure) median() float64 {
 	v := slices.Sorted(slices.Values(f.Values))
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// goal is a figure, or what is computed from some, and what it should be at most.
+// goal is a figure, or a value computed from figures, and its limit.
 type goal struct {
 	What  string  `json:"what"`
 	Unit  string  `json:"unit"`
@@ -35,7 +35,7 @@ type goal struct {
 	Value float64 `json:"value"`
 }
 
-// verdict says whether the goal is reached.
+// verdict reports whether the goal is met.
 func (g goal) verdict() string {
 	if g.Value > g.Limit {
 		return "**does not hold**"
@@ -43,24 +43,24 @@ func (g goal) verdict() string {
 	return "holds"
 }
 
-// report is what a run measured.
+// report is the result of a run.
 type report struct {
 	options options
 	mu      sync.Mutex // guards Figures
 	Began   time.Time  `json:"began"`
 	CPUs    int        `json:"cpus"`
-	// Load is the machine's load average before the run: what others did to the figures.
+	// Load is the machine's load average before the run, which may affect the figures.
 	Load    string   `json:"load"`
 	Figures []figure `json:"figures"`
 	Goals   []goal   `json:"goals"`
 }
 
 func newReport(o options) *report {
-	load, _ := os.ReadFile("/proc/loadavg") // the report then says nothing of it
+	load, _ := os.ReadFile("/proc/loadavg") // optional in the report
 	return &report{options: o, Began: time.Now(), CPUs: runtime.NumCPU(), Load: strings.TrimSpace(string(load))}
 }
 
-// add adds a figure, or values to one that was taken before.
+// add adds a figure, or values to an existing one.
 func (r *report) add(who, what, unit string, values ...float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,11 +89,10 @@ func (r *report) agent(kind agentKind, what string, took ...time.Duration) {
 	r.add(kind.name, what, "s", seconds(took)...)
 }
 
-// peakRSS is the most that the agent had resident from its start until it was at rest with so many
-// pods.
+// peakRSS is the peak RSS of the agent from its start until it was idle with the given pods.
 const peakRSS = "from the start to rest with %s: RSS of the agent at most"
 
-// rest adds what was used between two readings.
+// rest adds the usage between two readings.
 func (r *report) rest(kind agentKind, pods, who string, before, after usage, took time.Duration) {
 	at := fmt.Sprintf("at rest with %s: %%s of %s", pods, who)
 	const mib = 1 << 20
@@ -107,7 +106,7 @@ func (r *report) rest(kind agentKind, pods, who string, before, after usage, too
 	}
 }
 
-// find returns the median of a figure that was taken.
+// find returns the median of a measured figure.
 func (r *report) find(who, what string) (float64, bool) {
 	for _, f := range r.Figures {
 		if f.Who == who && f.What == what && len(f.Values) > 0 {
@@ -117,7 +116,7 @@ func (r *report) find(who, what string) (float64, bool) {
 	return 0, false
 }
 
-// computeGoals computes those of the goals whose figures were taken.
+// computeGoals computes the goals whose figures were measured.
 func (r *report) computeGoals() {
 	n := r.options.pods
 	set := func(what, unit string, limit float64, value func(float64, float64) float64, who1, what1, who2, what2 string) {
@@ -164,8 +163,8 @@ func (r *report) computeGoals() {
 	set(fmt.Sprintf(peakOfMember, count(n)), "MiB", 45, itself, "berth", fmt.Sprintf(peakOfMember, count(n)), "", "")
 	set(fmt.Sprintf("start of the agent over %d pods to all Ready visible", n), "s", 1, itself,
 		"berth", fmt.Sprintf("%d pods: start of the agent to all Ready in /pods", n), "", "")
-	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; over a short time
-	// one more may fall into it.
+	// The kubelet's periods: a lease in 10 s, a status and each watch in 5 min; a short run may
+	// contain one more.
 	minutes := r.options.rest.Minutes()
 	set(trafficReports, "/min", 6.2+2/minutes, itself, "berth", trafficReports, "", "")
 	set(trafficOthers, "/min", 8*(0.2+1/minutes), itself, "berth", trafficOthers, "", "")
@@ -185,7 +184,7 @@ func (r *report) computeGoals() {
 	}
 }
 
-// write writes the report in its three forms.
+// write writes the report in its three formats.
 func (r *report) write() error {
 	r.computeGoals()
 	if err := os.MkdirAll(r.options.out, 0o755); err != nil {
@@ -219,7 +218,7 @@ func (r *report) markdown() string {
 	return w.String()
 }
 
-// svg draws each goal as a bar: its value in parts of what it may be at most, which is the line.
+// svg draws each goal as a bar: its value relative to its limit, which is the line.
 func (r *report) svg() string {
 	const row, text, unit, most = 26, 560, 160, 3.0
 	var w strings.Builder

@@ -14,18 +14,18 @@ import (
 // scaled is what the test in bench/scale measures with one number of pods.
 type scaled struct {
 	Pods           int     `json:"pods"`
-	Start          float64 `json:"start"`          // seconds of the real clock, until all run
+	Start          float64 `json:"start"`          // seconds of real time until all run
 	StartCPU       float64 `json:"startCPU"`       // seconds, likewise
 	RestCPU        float64 `json:"restCPU"`        // seconds in two minutes of virtual time
-	RestAllocs     float64 `json:"restAllocs"`     // allocations in it
-	IdleAllocs     float64 `json:"idleAllocs"`     // allocations in the seven seconds that changes are measured in, without any
-	ChangeCPU      float64 `json:"changeCPU"`      // seconds for one container that exits and runs again, without collections of garbage
+	RestAllocs     float64 `json:"restAllocs"`     // allocations, likewise
+	IdleAllocs     float64 `json:"idleAllocs"`     // allocations in seven seconds, as for changes but without any
+	ChangeCPU      float64 `json:"changeCPU"`      // seconds for a container exit and restart, without garbage collection
 	ChangeAllocs   float64 `json:"changeAllocs"`   // allocations, likewise
-	ManifestCPU    float64 `json:"manifestCPU"`    // seconds for one manifest that changes and whose pod is replaced, likewise
+	ManifestCPU    float64 `json:"manifestCPU"`    // seconds for a changed manifest whose pod is replaced, likewise
 	ManifestAllocs float64 `json:"manifestAllocs"` // allocations, likewise
-	RestartCPU     float64 `json:"restartCPU"`     // seconds for a start of the agent over its pods, beyond rest
+	RestartCPU     float64 `json:"restartCPU"`     // seconds for a restart of the agent with its pods, beyond rest
 	RestartAllocs  float64 `json:"restartAllocs"`  // allocations, likewise
-	Heap           float64 `json:"heap"`           // bytes of the agent, garbage collected
+	Heap           float64 `json:"heap"`           // bytes of the agent after garbage collection
 }
 
 // scaleFigures are the figures of the scale.
@@ -46,18 +46,18 @@ var scaleFigures = []struct {
 	{"memory of the agent for a pod", "KiB", func(s scaled) float64 { return s.Heap / float64(s.Pods) / 1024 }},
 }
 
-// scaleIdle is what an agent does when nothing happens and no probe is due.
+// scaleIdle is the agent's work without events and due probes.
 const scaleIdle = "allocations in seven seconds between two rounds of probes"
 
-// rounds is how often each number of pods is measured at least, one number after the other, as
-// other users of the machine come and go.
+// rounds is the minimum number of measurements of each number of pods. The numbers alternate,
+// because the load of the machine varies.
 const rounds = 3
 
-// timesARound is how often n pods are measured in a round: what is over soon is measured more
-// often.
+// timesARound returns how often n pods are measured in a round: short measurements are repeated
+// more often.
 func timesARound(n int) int { return max(1, 500/n) }
 
-// measureScale runs the agent over the fake runtime, each time in a process of its own.
+// measureScale runs the agent on the fake runtime, each time in its own process.
 func measureScale(ctx context.Context, o options, r *report) error {
 	var sizes []int
 	for _, s := range strings.Split(o.scale, ",") {

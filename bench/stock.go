@@ -15,28 +15,28 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// Floors are measured of two networks of pods: the plugin of the bundle, and the reference plugins.
+// Floors are measured with two pod networks: the bundle's plugin, and the reference plugins.
 const (
 	ownFloor   = "floor"
 	stockFloor = "stock floor"
 )
 
-// network is the configuration of the pods' network: the file that containerd reads, and what is in
-// it.
+// network is the configuration of the pod network: the file that containerd reads, and its content.
 type network struct {
 	file string
 	own  []byte
 }
 
-// readNetwork reads what the agent has written.
+// readNetwork reads the agent's network configuration.
 func (m *machine) readNetwork() (n network, err error) {
 	n.file = filepath.Join(m.rootDir(), "runtime/cni/10-berth.conflist")
 	n.own, err = os.ReadFile(n.file)
 	return n, err
 }
 
-// stock is the same network by the reference plugins, as Berth configured them before it had one of
-// its own. It is nil where the network is theirs already: the host has no nftables.
+// stock returns the same network with the reference plugins, as Berth configured them before it had
+// its own plugin. It returns nil if the network already uses them, because the host has no
+// nftables.
 func (n network) stock() ([]byte, error) {
 	var list struct {
 		CNIVersion string `json:"cniVersion"`
@@ -69,8 +69,8 @@ func (n network) stock() ([]byte, error) {
 	}, "", "  ")
 }
 
-// use has containerd make the network of pods by a configuration, and waits until it does. No pod
-// may be there.
+// use switches containerd to a network configuration, and waits until it is active. There must be
+// no pods.
 func (m *machine) use(ctx context.Context, n network, content []byte, plugin string) error {
 	if err := os.WriteFile(n.file+".new", content, 0o644); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (m *machine) use(ctx context.Context, n network, content []byte, plugin str
 	})
 }
 
-// measureFloors takes what the runtime itself needs, with either network, in turns where a minute
-// makes a difference.
+// measureFloors measures the runtime itself with both networks, alternating where short-term
+// variation matters.
 func measureFloors(ctx context.Context, m *machine, r *report) (err error) {
 	n, err := m.readNetwork()
 	if err != nil {
@@ -110,7 +110,7 @@ func measureFloors(ctx context.Context, m *machine, r *report) (err error) {
 	return inStock(func() error { return measureFloorBatch(ctx, m, r, stockFloor, r.options.pods, ratioParallel) })
 }
 
-// cpu is the time that the runtime, its shims and plugins, and all pods have taken of processors.
+// cpu returns the CPU time of the runtime, its shims and plugins, and all pods.
 func (m *machine) cpu() (time.Duration, error) {
 	h, err := cgroupstat.Detect()
 	if err != nil {

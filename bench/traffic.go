@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// trafficPods is how many pods a node has whose traffic is measured.
+// trafficPods is the number of pods of a node whose traffic is measured.
 const trafficPods = 20
 
-// traffic is what went between nodes and the API server since that began: requests by the API
-// server's own count, bytes with TLS and all.
+// traffic is the traffic between nodes and the API server since its start: requests as counted by
+// the API server, bytes including TLS.
 type traffic struct {
-	reports, others float64 // leases and statuses of nodes; everything else, which at rest are watches
+	reports, others float64 // leases and node statuses; all other requests, which when idle are watches
 	sent, received  int64
 }
 
-// dispatched is a line of the API server's metrics about requests of nodes, which its flow schemas
-// tell from everybody else's.
+// dispatched matches the API server's metric of requests of nodes, which have their own flow
+// schemas.
 var dispatched = regexp.MustCompile(`(?m)^apiserver_flowcontrol_dispatched_requests_total\{flow_schema="(system-node-high|system-nodes)",.*\} (\S+)$`)
 
 func (p *plane) traffic(ctx context.Context, l *link) (traffic, error) {
@@ -49,7 +49,7 @@ func (p *plane) traffic(ctx context.Context, l *link) (traffic, error) {
 	return t, nil
 }
 
-// link is a way to the API server on which bytes are counted.
+// link is a proxy to the API server that counts bytes.
 type link struct {
 	net.Listener
 	sent, received atomic.Int64
@@ -77,11 +77,11 @@ func newLink(server string) (*link, error) {
 func (l *link) forward(near net.Conn, server string) {
 	far, err := net.Dial("tcp", server)
 	if err != nil {
-		_ = near.Close() // the agent tries again
+		_ = near.Close() // the agent retries
 		return
 	}
 	copied := func(to, from net.Conn, n *atomic.Int64) {
-		_, _ = io.Copy(io.MultiWriter(to, counter{n}), from) // whoever closes ends both
+		_, _ = io.Copy(io.MultiWriter(to, counter{n}), from) // either side closes both
 		_ = to.Close()
 		_ = from.Close()
 	}
@@ -96,7 +96,7 @@ func (c counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// measureTraffic takes what an agent with pods at rest asks of a real API server.
+// measureTraffic measures the requests of an agent with idle pods to a real API server.
 func measureTraffic(ctx context.Context, m *machine, kind agentKind, controlplane string, rest time.Duration, r *report) (err error) {
 	say("%s: traffic with the API server", kind.name)
 	a, err := m.startMember(ctx, kind, controlplane)
@@ -111,7 +111,7 @@ func measureTraffic(ctx context.Context, m *machine, kind agentKind, controlplan
 	if _, err := a.awaitReady(ctx, names); err != nil {
 		return err
 	}
-	if err := sleep(ctx, 30*time.Second); err != nil { // until what it has to say is said
+	if err := sleep(ctx, 30*time.Second); err != nil { // until all pending reports are sent
 		return err
 	}
 	before, err := a.plane.traffic(ctx, a.link)

@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// usage is what processes have used of a machine: since they began, or of memory now.
+// usage is the resource usage of processes: CPU and wake-ups since their start, and memory now.
 type usage struct {
 	CPU     time.Duration `json:"cpu"`
 	Wakeups int           `json:"wakeups"` // voluntary context switches
 	RSS     int           `json:"rss"`     // bytes, as the other two
 	RssAnon int           `json:"rssAnon"`
 	PSS     int           `json:"pss"`
-	PeakRSS int           `json:"peakRss"` // the most that was resident since the start; of several, their sum
+	PeakRSS int           `json:"peakRss"` // the peak since the start; for several processes, the sum
 }
 
 func (u usage) add(v usage) usage {
 	return usage{u.CPU + v.CPU, u.Wakeups + v.Wakeups, u.RSS + v.RSS, u.RssAnon + v.RssAnon, u.PSS + v.PSS, u.PeakRSS + v.PeakRSS}
 }
 
-// usageOf reads what the processes have used. Threads that have ended are not in it, which Go
-// programs at rest do not have.
+// usageOf reads the usage of processes. It misses exited threads, which idle Go programs do not
+// have.
 func usageOf(pids ...int) (usage, error) {
 	var all usage
 	for _, pid := range pids {
@@ -80,7 +80,7 @@ func usageOfOne(pid int) (usage, error) {
 	return u, nil
 }
 
-// fields reads the numbers of a file of lines "Name: number unit".
+// fields parses the numbers of a file with lines "Name: number unit".
 func fields(file string) (map[string]int, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -98,7 +98,7 @@ func fields(file string) (map[string]int, error) {
 	return found, nil
 }
 
-// runtimePIDs returns the processes of containerd, its shims and keepers.
+// runtimePIDs returns the PIDs of containerd, its shims and pod shims.
 func (m *machine) runtimePIDs() ([]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// manyVolumes is how many a pod has of which they are the matter: a third each of emptyDir on the
-// disk, emptyDir in memory, and downwardAPI, which needs no API server and has all that other
-// volumes of files have.
+// manyVolumes is the number of volumes of a measured pod: a third each of emptyDir on disk,
+// emptyDir in memory, and downwardAPI, which needs no API server and represents other file volumes.
 const manyVolumes = 30
 
-// measureVolumes takes the figures of pods with many volumes of one agent.
+// measureVolumes measures the figures of one agent's pods with many volumes.
 func measureVolumes(ctx context.Context, m *machine, kind agentKind, r *report) (err error) {
 	a, err := m.newAgent(kind, "")
 	if err != nil {
@@ -37,8 +36,8 @@ func measureVolumes(ctx context.Context, m *machine, kind agentKind, r *report) 
 	return a.volumes(ctx, r)
 }
 
-// volumes takes how much later a pod's container starts that has many volumes, than one without; a
-// pair after the other, as other users of the machine come and go.
+// volumes measures how much later the container of a pod with many volumes starts than one without.
+// Pairs are measured in sequence, because the load of the machine varies.
 func (a *agent) volumes(ctx context.Context, r *report) error {
 	say("%s: one pod alone with %d volumes, and one without, %d times", a.kind.name, manyVolumes, alone)
 	start := func(name string, fields func(string) (string, string)) (time.Duration, error) {
@@ -89,8 +88,8 @@ func volumesOf(n int) (container, spec string) {
 // updates is how often a ConfigMap is changed.
 const updates = 20
 
-// measureUpdates takes how long a change of a ConfigMap needs to the file of a running pod: a
-// manifest of berth run, so that no API server is part of it.
+// measureUpdates measures the time from a change of a ConfigMap to the file of a running pod: a
+// manifest of berth run, to exclude an API server.
 func measureUpdates(ctx context.Context, m *machine, kind agentKind, r *report) (err error) {
 	dir, err := os.MkdirTemp(m.dir, "updates")
 	if err != nil {
@@ -158,7 +157,7 @@ func measureUpdates(ctx context.Context, m *machine, kind agentKind, r *report) 
 			if len(files) != 1 {
 				return false
 			}
-			b, _ := os.ReadFile(files[0]) // it may be replaced just now
+			b, _ := os.ReadFile(files[0]) // it may be being replaced
 			return string(b) == fmt.Sprint(i+1)
 		}); err != nil {
 			return err

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// component is something of others that is linked into programs.
+// component is third-party software that is linked into programs.
 type component struct {
 	name, version string
 	kind          componentKind
-	changed       bool     // it is built from a changed copy
+	changed       bool     // built from a modified copy
 	users         []string // programs
 	licence       string   // an SPDX expression, or noAssertion
 	texts         []text   // of licences and notices
@@ -25,20 +25,20 @@ type component struct {
 type componentKind string
 
 const (
-	goModule componentKind = "golang" // of Go, or its standard library
+	goModule componentKind = "golang" // a Go module or the standard library
 	cLibrary componentKind = "generic"
 )
 
-// standardLibrary is the name of Go's own packages in package URLs.
+// standardLibrary is the name of Go's standard library in package URLs.
 const standardLibrary = "stdlib"
 
-// url is the component's package URL (purl), by which databases of vulnerabilities know it.
+// url returns the component's package URL (purl), its identifier in vulnerability databases.
 func (c component) url() string {
 	return fmt.Sprintf("pkg:%s/%s@%s", c.kind, c.name, strings.ReplaceAll(c.version, "+", "%2B"))
 }
 
-// componentsOf returns what is linked into the programs, by name and version. versions are those
-// of C libraries.
+// componentsOf returns the components linked into the programs, sorted by name and version.
+// versions are those of C libraries.
 func componentsOf(programs []program, versions map[string]string) ([]component, error) {
 	found := map[string]component{}
 	add := func(user program, c component) {
@@ -71,11 +71,10 @@ func componentsOf(programs []program, versions map[string]string) ([]component, 
 	}), nil
 }
 
-// modulesOf returns the modules in a program that are not of this repository, and the standard
-// library.
+// modulesOf returns the third-party modules in a program, and the standard library.
 func modulesOf(info *buildinfo.BuildInfo) []component {
 	all := []component{{name: standardLibrary, version: strings.TrimPrefix(info.GoVersion, "go"), kind: goModule}}
-	// The module that has the main package is not among the others.
+	// Deps does not include the main module.
 	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
 		if ours(m.Path) {
 			continue
@@ -85,7 +84,7 @@ func modulesOf(info *buildinfo.BuildInfo) []component {
 		case r == nil:
 		case modfile.IsDirectoryPath(r.Path):
 			c.changed = true
-		default: // a module that others have released
+		default: // a released third-party module
 			c.name, c.version = r.Path, r.Version
 		}
 		all = append(all, c)
@@ -93,5 +92,5 @@ func modulesOf(info *buildinfo.BuildInfo) []component {
 	return all
 }
 
-// ours reports whether a module is of this repository.
+// ours reports whether a module belongs to this repository.
 func ours(path string) bool { return path == "berth" || strings.HasPrefix(path, "berth/") }

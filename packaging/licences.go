@@ -15,17 +15,17 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// text is a licence or a notice as its authors have it.
+// text is the original text of a licence or a notice.
 type text struct {
 	name    string // its file, in the component
 	content string
 }
 
-// noAssertion is what SPDX has where nothing is claimed.
+// noAssertion is SPDX's value for an unknown licence.
 const noAssertion = "NOASSERTION"
 
-// cLibraries are what the C compiler links into programs: the name, the licence, and the files of
-// Debian that hold its text (patterns, each for one file).
+// cLibraries are the C libraries that are linked into programs: the name, the licence, and the
+// Debian files with its text (patterns that match one file each).
 var cLibraries = []struct {
 	name, licence string
 	texts         []string
@@ -36,9 +36,9 @@ var cLibraries = []struct {
 	{musl, "MIT", []string{"/usr/share/doc/musl-dev/copyright"}},
 }
 
-// sources is where the sources of components lie.
+// sources locates the sources of components.
 type sources struct {
-	modules string // Go's cache of modules
+	modules string // Go's module cache
 	goRoot  string
 	known   *classifier.Classifier
 }
@@ -53,7 +53,8 @@ func newSources() (sources, error) {
 	return sources{modules: dirs[0], goRoot: dirs[1], known: known}, err
 }
 
-// fill finds the licences of components. One without any is an error: it may not be passed on.
+// fill determines the licences of components. A component without one is an error: it must not be
+// distributed.
 func (s sources) fill(components []component) error {
 	for i := range components {
 		c := &components[i]
@@ -90,7 +91,7 @@ func libraryTexts(name string) ([]text, error) {
 			if len(files) == 0 {
 				return nil, fmt.Errorf("the licence of %s: there is no file %s: make packages on Debian, which has it in the package that was linked", name, pattern)
 			}
-			file := files[len(files)-1] // the newest version, where there are several
+			file := files[len(files)-1] // the newest version
 			content, err := os.ReadFile(file)
 			if err != nil {
 				return nil, err
@@ -101,11 +102,11 @@ func libraryTexts(name string) ([]text, error) {
 	return found, nil
 }
 
-// licenceFile matches the names of files that hold licences or notices.
+// licenceFile matches the names of licence and notice files.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]es?|copying|copyright|notices?|patents|unlicense)([-._].*)?$`)
 
-// moduleTexts reads the licences of a module, those in its folders too: they are of what it has
-// taken from others.
+// moduleTexts reads the licences of a module, including those in its directories, which cover
+// copied code.
 func (s sources) moduleTexts(c component) ([]text, error) {
 	dir, err := s.folder(c)
 	if err != nil {
@@ -132,8 +133,8 @@ func (s sources) moduleTexts(c component) ([]text, error) {
 	return found, err
 }
 
-// notLinked reports whether nothing of a folder reaches programs. Of Go's own tree only the root
-// has licences of what does.
+// notLinked reports whether no code of a directory is linked into programs. In Go's own tree, only
+// the root has the licences of linked code.
 func (s sources) notLinked(name string, c component) bool {
 	return c.name == standardLibrary || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
 }
@@ -157,7 +158,7 @@ func (s sources) folder(c component) (string, error) {
 	return dir, nil
 }
 
-// expression is the licence of a component by the texts in its root, as an SPDX expression.
+// expression returns a component's licence as an SPDX expression, from the texts in its root.
 func (s sources) expression(texts []text) string {
 	var names []string
 	for _, t := range texts {

@@ -1,9 +1,9 @@
-// Packaging writes what a release says of its content, from what the linker has put into its programs: a software bill of
-// materials (SPDX), and the licences of all that is inside.
+// Packaging describes the content of a release, from the build information in its programs: a
+// software bill of materials (SPDX), and the licences of all components.
 //
 //	packaging -berth FILE -bundle FILE [-bundle FILE] -version VERSION -arch ARCH -out DIR
 //
-// The same input gives the same bytes: the time in them is SOURCE_DATE_EPOCH.
+// The output is reproducible: its time is SOURCE_DATE_EPOCH.
 package main
 
 import (
@@ -17,7 +17,6 @@ import (
 	"time"
 )
 
-// release is what is packed.
 type release struct {
 	version, arch string
 	made          time.Time
@@ -25,7 +24,7 @@ type release struct {
 	components    []component
 }
 
-// Names of what is written.
+// Names of the output files.
 const (
 	sbomFile     = "sbom.spdx.json"
 	licencesFile = "third-party-licences.txt"
@@ -79,7 +78,7 @@ func (r *release) describe(agent string, bundles []string, out string) error {
 	)
 }
 
-// read finds the programs, and what was linked into them.
+// read reads the programs and their components.
 func (r *release) read(agent string, bundles []string) error {
 	content, err := os.ReadFile(agent)
 	if err != nil {

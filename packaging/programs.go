@@ -21,13 +21,13 @@ import (
 type program struct {
 	name   string
 	sha256 string
-	info   *buildinfo.BuildInfo // nil for one that is not of Go
+	info   *buildinfo.BuildInfo // nil if it is not a Go program
 }
 
-// musl is the C library of programs that are not of Go.
+// musl is the C library of programs that are not written in Go.
 const musl = "musl"
 
-// withoutGo are the programs that are not of Go, with the C libraries in them.
+// withoutGo are the programs that are not written in Go, with their C libraries.
 var withoutGo = map[string][]string{"pause": nil, "keeper": {musl}}
 
 func readProgram(name string, content []byte) (program, error) {
@@ -43,7 +43,7 @@ func readProgram(name string, content []byte) (program, error) {
 	return p, nil
 }
 
-// setting is one of the settings that the program was built with.
+// setting returns a build setting of the program.
 func (p program) setting(key string) string {
 	if p.info == nil {
 		return ""
@@ -56,7 +56,7 @@ func (p program) setting(key string) string {
 	return ""
 }
 
-// linkedWith reports whether a C library is in the program.
+// linkedWith reports whether a C library is linked into the program.
 func (p program) linkedWith(library string) bool {
 	if p.info == nil {
 		return slices.Contains(withoutGo[p.name], library)
@@ -73,8 +73,8 @@ func readBundleFile(name string) ([]program, map[string]string, error) {
 	return readBundle(file)
 }
 
-// readBundle returns the programs of a bundle, those in its images too, and the versions of its
-// components.
+// readBundle returns the programs of a bundle, including those in its images, and the versions of
+// its components.
 func readBundle(r io.Reader) ([]program, map[string]string, error) {
 	z, err := zstd.NewReader(r)
 	if err != nil {
@@ -91,7 +91,6 @@ func readBundle(r io.Reader) ([]program, map[string]string, error) {
 	return b.programs, b.manifest.Components, nil
 }
 
-// contents is what was found in a bundle.
 type contents struct {
 	manifest struct {
 		Components map[string]string `json:"components"`
@@ -99,7 +98,7 @@ type contents struct {
 	programs []program
 }
 
-// read goes through an archive, and through the archives in it: images, and their layers.
+// read reads an archive, and recursively the archives in it: images and their layers.
 func (c *contents) read(r io.Reader) error {
 	archive := tar.NewReader(r)
 	for {
@@ -121,7 +120,7 @@ func (c *contents) read(r io.Reader) error {
 }
 
 func (c *contents) add(name string, content []byte) error {
-	const tarMagic = 257 // where a tar says what it is
+	const tarMagic = 257 // offset of a tar's magic
 	switch {
 	case bytes.HasPrefix(content, []byte("\x7fELF")):
 		p, err := readProgram(path.Base(name), content)

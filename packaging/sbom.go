@@ -11,8 +11,8 @@ import (
 	spdx "github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
 
-// sbom is the bill of materials: the agent, the programs that it contains, and the components that
-// each of them is linked with.
+// sbom returns the bill of materials: the agent, the programs that it contains, and the components
+// that each is linked with.
 func (r *release) sbom() ([]byte, error) {
 	agent := r.programs[0]
 	d := spdx.Document{
@@ -49,8 +49,8 @@ func (r *release) sbom() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// programPackage is a program of this repository, or of a module of others: then it has the version
-// and the licence of that.
+// programPackage returns a program of this repository, or of a third-party module, with the version
+// and licence of that.
 func (r *release) programPackage(p program) *spdx.Package {
 	version, licence := r.version, "Apache-2.0"
 	if p.info != nil && !ours(p.info.Main.Path) {
@@ -94,7 +94,7 @@ func (c component) spdxPackage() *spdx.Package {
 	return p
 }
 
-// notInID is what SPDX does not allow in an identifier.
+// notInID matches characters that SPDX does not allow in an identifier.
 var notInID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 func programID(name string) string { return "Program-" + notInID.ReplaceAllString(name, "-") }

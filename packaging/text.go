@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// head begins the file of licences.
+// head is the beginning of the licence file.
 const head = `What is inside of Berth %s for %s besides its own code, and under which licences.
 
 Berth itself is under the Apache License 2.0, see the file LICENSE. Where "changed" is said, what is changed is in
@@ -18,7 +18,7 @@ both, and links them with the versions of these libraries that are installed. Th
 
 `
 
-// licences is the file of licences: a table of the components, and below it each text once.
+// licences returns the licence file: a table of the components, and each distinct text once.
 func (r *release) licences() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, head, r.version, r.arch)
@@ -35,14 +35,14 @@ func (r *release) licences() []byte {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, c.version, licence, strings.Join(c.users, ", "))
 	}
-	w.Flush() // into memory
+	w.Flush() // to memory
 	for _, t := range r.distinctTexts() {
 		fmt.Fprintf(&b, "\n%s\n%s\n\n%s\n", strings.Repeat("=", 80), strings.Join(t.of, "\n"), t.content)
 	}
 	return b.Bytes()
 }
 
-// sharedText is a text, and what it is of.
+// sharedText is a text and its components.
 type sharedText struct {
 	of      []string
 	content string

@@ -1,11 +1,11 @@
-// Package agenttest runs a whole agent over a machine that is in memory: production wiring over a
-// runtime, cgroups, mounts and file events that are not the real ones.
+// Package agenttest runs a whole agent on an in-memory node: the production wiring with a fake
+// runtime, cgroups, mounts and file events.
 //
-// Programs that embed an agent test with Machine. World, and the stories that run in it, are for
-// the tests of the agent itself, in testing/synctest bubbles.
+// Programs that embed an agent use Machine in their tests. World, and the scenarios that run in it,
+// are for the tests of the agent itself, in testing/synctest bubbles.
 //
-// Owns: Machine; World, the agent's surroundings, and the runner of scenario stories.
-// Reads: stories (txtar files).
+// Owns: Machine; World, the agent's environment, and the scenario runner.
+// Reads: scenarios (txtar files).
 // Never: is linked into the binary.
 package agenttest
 
@@ -37,50 +37,50 @@ import (
 // Image is the image that every world has.
 const Image = "berth.local/hello:1"
 
-// World is a machine in memory with one agent on it.
+// World is an in-memory node with one agent.
 type World struct {
 	T     *testing.T
 	Agent *agent.Agent
 	*parts
-	// Manifests is the folder that the agent reads.
+	// Manifests is the agent's manifest directory.
 	Manifests string
-	// Kubelet are lines of the configuration of a member of a cluster, besides those that every
-	// member has. Agents that start read them.
+	// Kubelet is additional KubeletConfiguration lines of a cluster member. Agents read them at
+	// their start.
 	Kubelet string
-	// Flags are more flags of a member of a cluster, by their names. Agents that start read them.
+	// Flags are additional flags of a cluster member, by name. Agents read them at their start.
 	Flags map[string]string
-	// MaxPods is how many pods the machine takes; 0 is as many as run mode does. Agents that start
-	// read it.
+	// MaxPods is the maximum number of pods; 0 is the default of run mode. Agents read it at their
+	// start.
 	MaxPods int
-	// Metrics and SLIs are the registries of /metrics and /metrics/slis; nil is one of each agent's
-	// own. The agent that starts next reads them.
+	// Metrics and SLIs are the registries of /metrics and /metrics/slis; nil is a new one for each
+	// agent. The next agent reads them at its start.
 	Metrics, SLIs agent.Registry
-	// API is the API server of the cluster that the machine is a member of, nil before Join.
+	// API is the API server of the cluster, nil before Join.
 	API *kubetest.Server
-	// Log is where agents that start log; nil is the log of the test.
+	// Log is the log of agents that start from now on; nil is the test's log.
 	Log io.Writer
-	// Run is what an agent of berth run is told; agents that start read it.
+	// Run is the configuration of an agent of berth run. Agents read it at their start.
 	Run *config.KubeletConfiguration
-	// LocalAPI is what an agent of berth run is told of the Kubernetes API of the machine, without
-	// a port; agents that start read it.
+	// LocalAPI is the configuration of the local API of an agent of berth run, without a port.
+	// Agents read it at their start.
 	LocalAPI *agent.LocalAPI
 
 	dir string
-	// keptMounts is what was mounted when the agent was killed.
+	// keptMounts are the mounts at the time when the agent was killed.
 	keptMounts []mount.MountPoint
-	driver     *driver           // nil without one
+	driver     *driver           // nil without a driver
 	devices    *devices          // nil without a device plugin
 	door       *bufconn.Listener // the agent's socket
 	watch      *watcher
 	gate       *gate
 	stop       func() error // nil while no agent runs
-	ended      chan error   // gets the error of the agent that was started last
+	ended      chan error   // receives the error of the last started agent
 
 	mu     sync.Mutex
-	struck string // guarded by mu; by KillAgentAt or LoseAPIAt
+	struck string // guarded by mu; set by KillAgentAt or LoseAPIAt
 }
 
-// New returns a world whose agent runs. It must be called in a bubble.
+// New returns a world with a running agent. It must be called in a bubble.
 func New(t *testing.T, opts ...critest.Option) *World {
 	t.Helper()
 	dir := t.TempDir()
@@ -94,7 +94,7 @@ func New(t *testing.T, opts ...critest.Option) *World {
 	return w
 }
 
-// StartAgent starts an agent, as after StopAgent.
+// StartAgent starts an agent, for example after StopAgent.
 func (w *World) StartAgent() {
 	w.T.Helper()
 	w.Cgroups.forget()
@@ -112,7 +112,7 @@ func (w *World) StartAgent() {
 	w.Settle(0)
 }
 
-// Ended reports whether the agent has ended by itself, and its error.
+// Ended reports whether the agent has exited by itself, and its error.
 func (w *World) Ended() (ended bool, err error) {
 	select {
 	case err := <-w.ended:
@@ -123,7 +123,7 @@ func (w *World) Ended() (ended bool, err error) {
 	}
 }
 
-// Drain ends what a stopped agent left behind.
+// Drain stops the pods that a stopped agent left running.
 func (w *World) Drain() {
 	w.T.Helper()
 	if err := w.TryDrain(); err != nil {
@@ -131,10 +131,10 @@ func (w *World) Drain() {
 	}
 }
 
-// TryDrain is Drain that may fail.
+// TryDrain is Drain with an error result.
 func (w *World) TryDrain() error { return w.build(agent.StopPods).Drain(w.T.Context()) }
 
-// StopAll has a client end the agent with all its pods, and returns what the client is told.
+// StopAll stops the agent with all its pods as a client does, and returns the client's error.
 func (w *World) StopAll() error {
 	w.Agent.Handlers().Stop(server.StopAll)
 	err := w.stop()
@@ -142,7 +142,7 @@ func (w *World) StopAll() error {
 	return errors.Join(err, agent.CheckEnded(w.RunDir()))
 }
 
-// RunDir is the agent's run directory.
+// RunDir returns the agent's run directory.
 func (w *World) RunDir() string { return filepath.Join(w.dir, "run") }
 
 func (w *World) build(exit agent.AtExit) *agent.Agent {
@@ -180,7 +180,7 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 // Dial connects to the agent's socket, as clients do.
 func (w *World) Dial(ctx context.Context) (net.Conn, error) { return w.door.DialContext(ctx) }
 
-// StopAgent ends the agent; the runtime and its pods go on.
+// StopAgent stops the agent; the runtime and its pods keep running.
 func (w *World) StopAgent() {
 	if w.stop == nil {
 		return
@@ -191,18 +191,17 @@ func (w *World) StopAgent() {
 	w.stop = nil
 }
 
-// Settle lets d pass, and then everything happen that needs no more time than a file event takes to
-// be believed.
+// Settle advances time by d, and then waits until all work is done that needs no more time than the
+// debouncing of file events.
 func (w *World) Settle(d time.Duration) {
 	time.Sleep(d + FileQuiet)
 	synctest.Wait()
 }
 
-// FileQuiet is how long Settle waits at least: longer than podconfig waits for a file to be written
-// out.
+// FileQuiet is the minimum wait of Settle: longer than podconfig's debouncing of file writes.
 const FileQuiet = 200 * time.Millisecond
 
-// Write puts a manifest into the agent's folder, as an editor does that renames into place.
+// Write writes a manifest into the agent's directory, as an editor does that renames into place.
 func (w *World) Write(name string, content []byte) {
 	w.T.Helper()
 	path := filepath.Join(w.Manifests, name)
@@ -213,7 +212,7 @@ func (w *World) Write(name string, content []byte) {
 	w.Settle(0)
 }
 
-// Remove takes a manifest away.
+// Remove deletes a manifest.
 func (w *World) Remove(name string) {
 	w.T.Helper()
 	path := filepath.Join(w.Manifests, name)
@@ -224,7 +223,7 @@ func (w *World) Remove(name string) {
 	w.Settle(0)
 }
 
-// Rewrite deletes a manifest and writes it again, before the agent can look.
+// Rewrite deletes a manifest and writes it again, before the agent can read the directory.
 func (w *World) Rewrite(name string, content []byte) {
 	w.T.Helper()
 	path := filepath.Join(w.Manifests, name)
@@ -235,7 +234,7 @@ func (w *World) Rewrite(name string, content []byte) {
 	w.Write(name, content)
 }
 
-// Tell tells a running agent that the manifest changed.
+// Tell sends the agent a file event for the manifest.
 func (w *World) Tell(name string) {
 	w.tell(inotify.Event{Path: filepath.Join(w.Manifests, name)})
 }
@@ -246,7 +245,7 @@ func (w *World) tell(e inotify.Event) {
 	}
 }
 
-// watcher is inotify without a kernel: tests say what changed.
+// watcher is an inotify watcher whose events come from tests.
 type watcher struct {
 	events chan inotify.Event
 	once   sync.Once
@@ -262,7 +261,7 @@ func (w *watcher) Close() error {
 
 func (w *watcher) Events() <-chan inotify.Event { return w.events }
 
-// testWriter shows the agent's log when a test fails.
+// testWriter writes the agent's log to the test's log.
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) {

@@ -17,7 +17,7 @@ import (
 	"berth/internal/cluster/kube/kubetest"
 )
 
-// api is what clients do at the API server, and what becomes of it.
+// api runs the scenario commands of API clients and of the API server's availability.
 func (s *story) api(args []string) error {
 	if s.API == nil || len(args) == 0 {
 		return errors.New("there is no API server before join, or nothing said of it")
@@ -76,7 +76,7 @@ func (s *story) api(args []string) error {
 	return nil
 }
 
-// taint gives the Node a taint at the API server.
+// taint adds a taint to the Node at the API server.
 func (s *story) taint(args []string) error {
 	n, ok := kubetest.Get[*v1.Node](s.API, "", NodeName)
 	if !ok || len(args) != 3 {
@@ -120,7 +120,7 @@ func put[P kubetest.Object](server *kubetest.Server, text []byte, o P) error {
 	return nil
 }
 
-// changeStatus is what somebody else than the agent says of a pod.
+// changeStatus changes a pod's status as a client other than the agent.
 func (s *story) changeStatus(what string, args []string) error {
 	if len(args) < 2 {
 		return errors.New("a pod and its phase, or condition and status, are needed")
@@ -142,7 +142,7 @@ func (s *story) changeStatus(what string, args []string) error {
 	return nil
 }
 
-// expectAPI compares what the API server shows of a pod.
+// expectAPI compares a pod at the API server.
 func (s *story) expectAPI(args []string) error {
 	if s.API == nil || len(args) < 2 {
 		return errors.New("a pod and its line, or none, are needed")

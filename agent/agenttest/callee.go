@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// callee is a plugin that agents call. It counts the calls that are about pods, and can be armed
-// with what happens at one of them.
+// callee is a plugin that agents call. It counts the calls about pods, and can be armed with a
+// fault at one of them.
 type callee struct {
 	about func(request any) bool
 
@@ -20,7 +20,7 @@ type callee struct {
 	armed *callStrike // guarded by mu; nil for none
 }
 
-// calls returns how many calls about pods there were.
+// calls returns the number of calls about pods.
 func (c *callee) calls() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,7 +33,7 @@ func (c *callee) arm(s *callStrike) {
 	c.armed = s
 }
 
-// next counts a call, and returns what happens at it, nil for nothing.
+// next counts a call, and returns its fault, or nil.
 func (c *callee) next() *callStrike {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +49,7 @@ func (c *callee) next() *callStrike {
 	return strike
 }
 
-// intercept strikes at calls.
+// intercept applies faults to calls.
 func (c *callee) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, carryOut grpc.UnaryHandler) (any, error) {
 	if !c.about(request) {
 		return carryOut(ctx, request)

@@ -14,28 +14,26 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// Cgroups is containerManager in memory.
+// Cgroups is an in-memory containerManager.
 type Cgroups struct {
 	mu   sync.Mutex
 	pods map[pod.UID]*podCgroup // guarded by mu
 
 	runtime *critest.Runtime
-	deaf    map[string]bool // guarded by mu; names of pods whose processes no signal ends
+	deaf    map[string]bool // guarded by mu; names of pods whose processes ignore all signals
 
 	resized []string // guarded by mu; changes of pods' cgroups
 	usage   int64    // guarded by mu; bytes of every pod
 }
 
-// podCgroup is the cgroup of a pod.
 type podCgroup struct {
 	values map[cgroups.PodPart]int64
-	known  bool // to this agent: only a resize writes its values
+	known  bool // this agent has written its values: afterwards only a resize does
 }
 
-// podParts are the parts of a pod's cgroup.
 var podParts = []cgroups.PodPart{cgroups.MemoryLimit, cgroups.CPULimit, cgroups.CPURequest}
 
-// EnsurePod makes the pod's cgroup. It writes the values of one that this agent does not know.
+// EnsurePod creates the pod's cgroup. It also writes the values of one from an earlier agent.
 func (c *Cgroups) EnsurePod(_ context.Context, p *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +51,7 @@ func (c *Cgroups) EnsurePod(_ context.Context, p *v1.Pod) error {
 	return nil
 }
 
-// forget makes all cgroups those of an earlier agent.
+// forget marks all cgroups as those of an earlier agent.
 func (c *Cgroups) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +60,7 @@ func (c *Cgroups) forget() {
 	}
 }
 
-// Values returns what the cgroups of pods have; 0 is no limit.
+// Values returns the values of pod cgroups; 0 is no limit.
 func (c *Cgroups) Values() map[pod.UID]map[cgroups.PodPart]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +74,7 @@ func (c *Cgroups) Values() map[pod.UID]map[cgroups.PodPart]int64 {
 // PodParent returns the pod's cgroup.
 func (c *Cgroups) PodParent(p *v1.Pod) string { return "/kubepods/pod" + string(p.UID) }
 
-// ResizePod notes a change of the pod's cgroup.
+// ResizePod records a change of the pod's cgroup.
 func (c *Cgroups) ResizePod(_ context.Context, p *v1.Pod, part cgroups.PodPart) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,21 +86,21 @@ func (c *Cgroups) ResizePod(_ context.Context, p *v1.Pod, part cgroups.PodPart) 
 	return nil
 }
 
-// PodMemoryUsage returns what SetMemoryUsage said.
+// PodMemoryUsage returns the value of SetMemoryUsage.
 func (c *Cgroups) PodMemoryUsage(*v1.Pod) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.usage, nil
 }
 
-// SetMemoryUsage says how many bytes every pod uses from now on.
+// SetMemoryUsage sets the memory usage of every pod in bytes.
 func (c *Cgroups) SetMemoryUsage(usage int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.usage = usage
 }
 
-// TakeResized returns the changes of pods' cgroups since it was last asked: "web memory limit
+// TakeResized returns and clears the recorded changes of pods' cgroups, such as "web memory limit
 // 67108864".
 func (c *Cgroups) TakeResized() []string {
 	c.mu.Lock()
@@ -111,7 +109,7 @@ func (c *Cgroups) TakeResized() []string {
 	return c.resized
 }
 
-// KillPod kills what runs of the pod.
+// KillPod kills all processes of the pod.
 func (c *Cgroups) KillPod(ctx context.Context, uid pod.UID) error {
 	for _, cr := range c.runtime.ContainersOf(string(uid)) {
 		if err := c.KillContainer(ctx, uid, pod.ContainerID(cr.ID)); err != nil {
@@ -119,7 +117,7 @@ func (c *Cgroups) KillPod(ctx context.Context, uid pod.UID) error {
 		}
 	}
 	for _, sb := range c.runtime.SandboxesOf(string(uid)) {
-		_ = c.runtime.KillSandbox(sb.ID) // one that has ended is no harm
+		_ = c.runtime.KillSandbox(sb.ID) // it may have exited
 	}
 	return nil
 }
@@ -139,14 +137,14 @@ func (c *Cgroups) KillContainer(_ context.Context, _ pod.UID, id pod.ContainerID
 	return c.runtime.Kill(cr.ID, 137)
 }
 
-// SetDeaf says that no signal ends the processes of the named pod, or that one does again.
+// SetDeaf makes the processes of the named pod ignore all signals, or resets that.
 func (c *Cgroups) SetDeaf(podName string, deaf bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deaf[podName] = deaf
 }
 
-// Processes returns what runs of the pod.
+// Processes returns the running processes of the pod.
 func (c *Cgroups) Processes(uid pod.UID) ([]cgroups.Process, error) {
 	var out []cgroups.Process
 	for _, cr := range c.runtime.ContainersOf(string(uid)) {
@@ -172,13 +170,13 @@ func (c *Cgroups) Len() int {
 	return len(c.pods)
 }
 
-// PodPath returns "": there is no tree in which anything could be read.
+// PodPath returns "": there is no cgroup tree to read.
 func (c *Cgroups) PodPath(pod.UID) string { return "" }
 
 // QoSPath returns "".
 func (c *Cgroups) QoSPath(v1.PodQOSClass) string { return "" }
 
-// List returns none: what an earlier agent left is found by the runtime and the disk.
+// List returns none: the leftovers of an earlier agent are found through the runtime and the disk.
 func (c *Cgroups) List() ([]pod.UID, error) { return nil, nil }
 
 // IsOccupied returns false.
@@ -187,11 +185,11 @@ func (c *Cgroups) IsOccupied(pod.UID) (bool, error) { return false, nil }
 // EmptyContainers returns none.
 func (c *Cgroups) EmptyContainers() (map[string][]string, error) { return nil, nil }
 
-// RemoveEmpty has nothing to remove.
+// RemoveEmpty is a no-op.
 func (c *Cgroups) RemoveEmpty([]string) error { return nil }
 
 // EnforceAllocatable succeeds.
 func (c *Cgroups) EnforceAllocatable() error { return nil }
 
-// RemoveQoS has nothing to remove.
+// RemoveQoS is a no-op.
 func (c *Cgroups) RemoveQoS() error { return nil }

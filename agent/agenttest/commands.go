@@ -15,7 +15,7 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// commands are those that are run in containers. They are safe for concurrent use.
+// commands are the results of commands in containers. They are safe for concurrent use.
 type commands struct {
 	mu      sync.Mutex
 	results map[string]critest.ExecResult // guarded by mu; by "pod/container command"
@@ -26,7 +26,7 @@ func newCommands() *commands {
 	return &commands{results: map[string]critest.ExecResult{}, counts: map[string]int{}}
 }
 
-// in returns what answers the commands in the container.
+// in returns the function that answers commands in the container.
 func (c *commands) in(ref string) func([]string) critest.ExecResult {
 	return func(command []string) critest.ExecResult {
 		c.mu.Lock()
@@ -37,7 +37,7 @@ func (c *commands) in(ref string) func([]string) critest.ExecResult {
 	}
 }
 
-// program is what containers do of which the story says nothing.
+// program is the default program of containers.
 func (c *commands) program(cfg *runtimeapi.ContainerConfig) (critest.Program, bool) {
 	return critest.Program{Exec: c.in(cfg.GetLabels()["io.kubernetes.pod.name"] + "/" + cfg.GetMetadata().GetName())}, true
 }
@@ -54,7 +54,7 @@ func (c *commands) forget() {
 	clear(c.counts)
 }
 
-// set reads the command up to what becomes of it.
+// set parses a command and its result.
 func (c *commands) set(ref string, words []string) error {
 	var r critest.ExecResult
 	var err error

@@ -22,13 +22,13 @@ import (
 	"berth/internal/storage/plugins"
 )
 
-// usualShape is how the CPUs of the machine lie, unless a story says otherwise: two cores with two
-// threads each, 0 and 2, 1 and 3.
+// usualShape is the default CPU topology of the machine: two cores with two threads each, 0 and 2,
+// 1 and 3.
 var usualShape = machinetest.Shape{Cores: 2, Threads: 2}
 
 func (p *parts) layout() (machine.Machine, error) { return p.shape.Machine(), nil }
 
-// devices are a device plugin of the machine, which the plugin watcher finds.
+// devices is a device plugin of the machine, which the plugin watcher finds.
 type devices struct {
 	*devicetest.Plugin
 	callee
@@ -38,7 +38,7 @@ type devices struct {
 	door    *bufconn.Listener // guarded by running; nil while it does not run
 }
 
-// AddDevicePlugin puts a device plugin on the machine, with devices d0, d1, ….
+// AddDevicePlugin adds a device plugin to the machine, with devices d0, d1, ….
 func (w *World) AddDevicePlugin(resource string, n int) {
 	w.T.Helper()
 	p := &devicetest.Plugin{Resource: resource, Dir: filepath.Join(w.dir, "device-plugin"), Registry: filepath.Join(w.Root(), "plugins_registry"), PreStarts: true}
@@ -52,7 +52,7 @@ func (w *World) AddDevicePlugin(resource string, n int) {
 	w.StartDevicePlugin()
 }
 
-// StartDevicePlugin starts the device plugin again.
+// StartDevicePlugin restarts the device plugin.
 func (w *World) StartDevicePlugin() {
 	w.T.Helper()
 	d := w.devices
@@ -72,7 +72,7 @@ func (w *World) StartDevicePlugin() {
 	w.T.Cleanup(w.StopDevicePlugin)
 }
 
-// StopDevicePlugin ends the device plugin.
+// StopDevicePlugin stops the device plugin.
 func (w *World) StopDevicePlugin() {
 	d := w.devices
 	if d.stop == nil {
@@ -89,7 +89,7 @@ func (w *World) StopDevicePlugin() {
 	w.pluginWatches.tell(inotify.Event{Path: d.socket(), Deleted: true})
 }
 
-// aboutDevices tells the requests that are about containers from those that are about the plugin.
+// aboutDevices reports whether a request is about containers, not about the plugin.
 func aboutDevices(request any) bool {
 	switch request.(type) {
 	case *pluginapi.AllocateRequest, *pluginapi.PreStartContainerRequest:
@@ -100,7 +100,7 @@ func aboutDevices(request any) bool {
 
 func (d *devices) socket() string { return filepath.Join(d.Registry, d.EndpointName()) }
 
-// offerDevices puts the plugin's socket where the agent looks for those of plugins.
+// offerDevices creates the plugin's socket in the directory that the agent watches.
 func (w *World) offerDevices() {
 	w.T.Helper()
 	if w.devices == nil || w.devices.stop == nil {
@@ -115,7 +115,7 @@ func (w *World) offerDevices() {
 	w.pluginWatches.tell(inotify.Event{Path: w.devices.socket()})
 }
 
-// dialPlugin connects to the device plugin or to the driver.
+// dialPlugin connects to the device plugin or to the CSI driver.
 func (w *World) dialPlugin(ctx context.Context, socket string) (net.Conn, error) {
 	if w.devices == nil || socket != w.devices.socket() {
 		return w.driver.dial(ctx, socket)
@@ -129,13 +129,13 @@ func (w *World) dialPlugin(ctx context.Context, socket string) (net.Conn, error)
 	return door.DialContext(ctx)
 }
 
-// pluginWatches are the watches of folders of plugins.
+// pluginWatches are the watches of plugin directories.
 type pluginWatches struct {
 	mu   sync.Mutex
 	open []*pluginWatch // guarded by mu
 }
 
-// pluginWatch tells of the sockets of device plugins.
+// pluginWatch reports the sockets of plugins.
 type pluginWatch struct {
 	of      *pluginWatches
 	folders []string // guarded by of.mu
@@ -176,7 +176,8 @@ func (p *pluginWatch) Close() error {
 	return nil
 }
 
-// assigned is what a container was created with: variables of device plugins, devices.
+// assigned returns the device parameters with which a container was created: variables of device
+// plugins, and devices.
 func (s *story) assigned(ref string) string {
 	c, ok := s.Runtime.Find(ref)
 	if !ok {

@@ -22,8 +22,7 @@ type driver struct {
 	callee
 }
 
-// AddDriver puts a CSI driver on the machine, which stages its volumes. Agents that start from now
-// on find it.
+// AddDriver adds a CSI driver with staging to the machine. Agents find it at their start.
 func (w *World) AddDriver(name string) {
 	w.T.Helper()
 	d := &driver{door: bufconn.Listen(1 << 16), callee: callee{about: aboutVolumes}, Driver: csitest.Driver{
@@ -39,7 +38,7 @@ func (w *World) AddDriver(name string) {
 	w.driver = d
 }
 
-// offerDriver puts the driver's socket where the agent looks for those of plugins.
+// offerDriver creates the driver's socket in the directory that the agent watches.
 func (w *World) offerDriver() {
 	w.T.Helper()
 	if w.driver == nil {
@@ -53,8 +52,8 @@ func (w *World) offerDriver() {
 	}
 }
 
-// listenPlugins makes the socket on which device plugins register. Nobody can dial it: plugins of
-// tests are found by the plugin watcher.
+// listenPlugins creates the registration socket of device plugins. It cannot be dialed: tests'
+// plugins are found by the plugin watcher.
 func listenPlugins(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, err
@@ -65,12 +64,12 @@ func listenPlugins(path string) (net.Listener, error) {
 	return bufconn.Listen(1), nil
 }
 
-// listenInMemory makes a socket that nobody can dial.
+// listenInMemory creates a socket that cannot be dialed.
 func listenInMemory(_, path string) (net.Listener, error) { return listenPlugins(path) }
 
-// Mounted returns how many mounts there are on the machine.
+// Mounted returns the number of mounts on the machine.
 func (w *World) Mounted() int {
-	points, _ := w.mounts.List() // which never fails
+	points, _ := w.mounts.List() // never fails
 	return len(points)
 }
 
@@ -82,7 +81,7 @@ func (d *driver) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return d.door.DialContext(ctx)
 }
 
-// aboutVolumes tells the requests that are about volumes from those that are about the driver.
+// aboutVolumes reports whether a request is about volumes, not about the driver.
 func aboutVolumes(request any) bool {
 	switch request.(type) {
 	case *csiapi.NodeGetInfoRequest, *registerapi.InfoRequest, *registerapi.RegistrationStatus:

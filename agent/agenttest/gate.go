@@ -10,8 +10,8 @@ import (
 	"berth/internal/runtime/cri"
 )
 
-// gate stands between one agent and its outside. Closed, it lets nothing through, as if the agent's
-// process were gone.
+// gate connects one agent to its environment. A closed gate blocks everything, as if the agent's
+// process had been killed.
 type gate struct {
 	dial   cri.Dialer
 	plugin func(ctx context.Context, socket string) (net.Conn, error)
@@ -23,7 +23,7 @@ type gate struct {
 	armed  *callStrike // guarded by mu; nil for none
 }
 
-// callStrike is what happens at a call.
+// callStrike is a fault at a call.
 type callStrike struct {
 	left   int // calls until then
 	moment Moment
@@ -42,7 +42,7 @@ func (g *gate) DialPlugin(ctx context.Context, socket string) (net.Conn, error) 
 	return g.keep(g.plugin(ctx, socket))
 }
 
-// keep lets a connection through, for as long as the gate is open.
+// keep returns a connection that is closed with the gate.
 func (g *gate) keep(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
@@ -50,14 +50,14 @@ func (g *gate) keep(conn net.Conn, err error) (net.Conn, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		_ = conn.Close() // nobody has used it
+		_ = conn.Close() // it is unused
 		return nil, errRefused
 	}
 	g.conns = append(g.conns, conn)
 	return conn, nil
 }
 
-// RoundTrip asks the API server.
+// RoundTrip sends a request to the API server.
 func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	strike, closed := g.next(r)
 	if closed {
@@ -68,14 +68,14 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if strike.moment == AfterCall {
 		if resp, err := g.api.RoundTrip(r); err == nil {
-			_ = resp.Body.Close() // its reader is gone
+			_ = resp.Body.Close() // its reader was killed
 		}
 	}
 	strike.then(r.Method + " " + r.URL.Path)
 	return nil, errRefused
 }
 
-// next counts a request, and returns what happens at it, nil for nothing.
+// next counts a request, and returns its fault, or nil.
 func (g *gate) next(r *http.Request) (strike *callStrike, closed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,14 +95,14 @@ func (g *gate) arm(s *callStrike) {
 	g.armed = s
 }
 
-// close ends the connections to runtime and plugins, and lets nothing through any more.
+// close closes the connections to runtime and plugins, and blocks new ones.
 func (g *gate) close() {
 	g.mu.Lock()
 	g.closed = true
 	conns := g.conns
 	g.mu.Unlock()
 	for _, c := range conns {
-		_ = c.Close() // one that is closed is no harm
+		_ = c.Close() // it may be closed already
 	}
 }
 

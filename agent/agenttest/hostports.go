@@ -10,23 +10,23 @@ import (
 	"berth/internal/host/hostports"
 )
 
-// hostSockets are what programs of the machine have open. It is safe for concurrent use.
+// hostSockets are the open sockets of the machine's programs. It is safe for concurrent use.
 type hostSockets struct {
 	mu   sync.Mutex
 	open []hostports.Socket // guarded by mu
 }
 
-// Sockets returns what is open.
+// Sockets returns the open sockets.
 func (h *hostSockets) Sockets() ([]hostports.Socket, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.open), nil
 }
 
-// Holder returns the program that has all sockets.
+// Holder returns the program that holds all sockets.
 func (h *hostSockets) Holder(hostports.Socket) string { return `program "nginx" (process 7)` }
 
-// listen has a program listen on the TCP address.
+// listen makes a program listen on the TCP address.
 func (h *hostSockets) listen(address string) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -38,7 +38,7 @@ func (h *hostSockets) listen(address string) error {
 	return nil
 }
 
-// closeAll ends the programs.
+// closeAll stops the programs.
 func (h *hostSockets) closeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"berth/internal/observe/oom"
 )
 
-// kernel is a kernel whose log tells of kills that stories ask for. It counts none.
+// kernel is a kernel whose log reports the OOM kills of scenarios. Its counters stay zero.
 type kernel struct{ log chan oom.Record }
 
 func newKernel() kernel { return kernel{make(chan oom.Record, 10)} }
@@ -30,7 +30,7 @@ func (kernel) Containers(string) (map[string]string, error)  { return nil, nil }
 func (kernel) Kills(string) (uint64, error)                  { return 0, nil }
 func (kernel) Memory(string) (peak, limit uint64, err error) { return 0, 0, nil }
 
-// kill writes into the log that a process of the container was killed at the limit in kilobytes.
+// kill logs an OOM kill of a process of the container at the limit in kilobytes.
 func (k kernel) kill(container, process string, limit int64) {
 	cgroup := "/kubepods/pod1/" + container
 	for i, text := range []string{

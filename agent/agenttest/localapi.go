@@ -16,11 +16,11 @@ import (
 	"berth/internal/pod"
 )
 
-// openLocalAPI starts the agent again with a local API that has the objects of files.
+// openLocalAPI restarts the agent with a local API that contains the objects of files.
 func (s *story) openLocalAPI(files []string) error {
 	s.StopAgent()
 	s.LocalAPI = &agent.LocalAPI{}
-	s.StartAgent() // which makes the file
+	s.StartAgent() // it creates the store file
 	s.Settle(time.Minute)
 	s.StopAgent()
 	db, err := store.Open(store.Config{Path: filepath.Join(s.Root(), "api", "objects.db"), Copy: true})
@@ -29,7 +29,7 @@ func (s *story) openLocalAPI(files []string) error {
 	}
 	for _, f := range files {
 		err = errors.Join(err, storeObject(db, s.files[f]))
-		s.Settle(time.Second - FileQuiet) // ages differ
+		s.Settle(time.Second - FileQuiet) // for distinct ages
 	}
 	if err := errors.Join(err, db.Close()); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *story) openLocalAPI(files []string) error {
 	return nil
 }
 
-// storeObject makes or replaces an object as a client does.
+// storeObject creates or replaces an object as a client does.
 func storeObject(db *store.Store, text []byte) error {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(text, &kind); err != nil {
@@ -67,7 +67,7 @@ func storeObject(db *store.Store, text []byte) error {
 	return write(db, o, 0)
 }
 
-// changeNode gives the Node of the machine the taints of another one, and has it cordoned as that.
+// changeNode copies taints and unschedulable from another Node to the machine's.
 func changeNode(db *store.Store, text []byte) error {
 	var like v1.Node
 	if err := yaml.UnmarshalStrict(text, &like); err != nil {

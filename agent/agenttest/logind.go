@@ -11,11 +11,11 @@ import (
 	"berth/internal/sync/nodeshutdown"
 )
 
-// Logind turns the machine off, once nobody delays it any more. There is one in each world.
+// Logind shuts the machine down when no inhibitor delays it any more. Each world has one.
 type Logind struct {
 	mu      sync.Mutex
 	begun   bool      // guarded by mu
-	locks   int       // guarded by mu; how many are held
+	locks   int       // guarded by mu; number of held inhibitor locks
 	current chan bool // guarded by mu; of the newest connection
 }
 
@@ -28,7 +28,7 @@ func (l *Logind) connect(context.Context) (nodeshutdown.Logind, error) {
 	return &logindConn{l, l.current}, nil
 }
 
-// announce tells the agent that a shutdown begins, or was called off.
+// announce notifies the agent that a shutdown begins or is cancelled.
 func (l *Logind) announce(what string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *Logind) announce(what string) error {
 	return nil
 }
 
-// expectDelayed compares whether somebody delays shutdowns.
+// expectDelayed checks whether an inhibitor delays shutdowns.
 func (l *Logind) expectDelayed(want string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

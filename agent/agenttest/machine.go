@@ -14,17 +14,17 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// Machine is a machine in memory, for tests of programs that embed an agent: agents on it need
-// neither root nor a container runtime. Its containers are no processes: each runs until it is
-// stopped, unless Exits or Kill says otherwise. It works in real time and in testing/synctest
-// bubbles, and is safe for concurrent use.
+// Machine is an in-memory node, for tests of programs that embed an agent: agents on it need
+// neither root nor a container runtime. Its containers are not processes: each runs until it is
+// stopped, unless Exits or Kill ends it. It works in real time and in testing/synctest bubbles, and
+// is safe for concurrent use.
 type Machine struct {
 	dir   string
 	parts *parts
 }
 
-// NewMachine returns a machine with the images named, and Image. What agents and containers write
-// is written below dir. It is to be closed.
+// NewMachine returns a machine with the named images and Image. Agents and containers write their
+// files below dir. The caller must close it.
 func NewMachine(dir string, images ...string) (*Machine, error) {
 	r := critest.New(critest.WithImages(append(images, Image)...), critest.WithLogs("/"))
 	if err := r.Serve(); err != nil {
@@ -33,8 +33,8 @@ func NewMachine(dir string, images ...string) (*Machine, error) {
 	return &Machine{dir: dir, parts: newParts(r)}, nil
 }
 
-// Config returns the configuration of an agent on the machine, which logs nothing. Agents that
-// follow each other find what the last one has left.
+// Config returns the configuration of an agent on the machine, which does not log. Later agents
+// find the state of earlier ones.
 func (m *Machine) Config() agent.Config {
 	cfg := agent.Config{
 		RootDir: filepath.Join(m.dir, "root"), RunDir: filepath.Join(m.dir, "run"), PodLogsDir: filepath.Join(m.dir, "logs"),
@@ -44,11 +44,11 @@ func (m *Machine) Config() agent.Config {
 	return cfg
 }
 
-// Close ends the machine and its containers. The agents have ended before.
+// Close stops the machine and its containers. The agents must have been stopped.
 func (m *Machine) Close() { m.parts.Runtime.Close() }
 
-// Exits says that a container, named "pod/container", ends by itself, so long after each of its
-// next starts, with the exit code.
+// Exits makes a container, named "pod/container", exit with the code after the given time, at each
+// of its next starts.
 func (m *Machine) Exits(container string, after time.Duration, code int32) {
 	m.parts.Runtime.SetProgram(container, critest.ExitsAfter(after, code))
 }
@@ -58,14 +58,14 @@ func (m *Machine) Kill(container string, code int32) error {
 	return m.parts.Runtime.Kill(container, code)
 }
 
-// Fail has the next n calls of a method of the runtime fail, such as "CreateContainer"; -1 is all.
+// Fail makes the next n calls of a runtime method fail, such as "CreateContainer"; -1 is all.
 func (m *Machine) Fail(method string, n int, err error) { m.parts.Runtime.Fail(method, n, err) }
 
-// Answer says with which code a port of a pod, as "pod:port", answers HTTP requests from now on, as
-// those of probes. Before, it refuses connections.
+// Answer sets the status code with which a pod's port, as "pod:port", answers HTTP requests such as
+// probes from now on. Before, it refuses connections.
 func (m *Machine) Answer(port string, code int) { m.parts.Network.Answer(port, "", Answer{Code: code}) }
 
-// Running returns the containers that run, as "pod/container", sorted.
+// Running returns the running containers as "pod/container", sorted.
 func (m *Machine) Running() []string {
 	var out []string
 	for _, c := range m.parts.Runtime.Containers() {

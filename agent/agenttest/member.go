@@ -13,8 +13,8 @@ import (
 // NodeName is the name of the machine.
 const NodeName = "node"
 
-// Join makes the machine a member of a cluster: the agent ends, and one that runs as a kubelet
-// takes its place. The API server is in memory.
+// Join makes the machine a cluster member: it replaces the agent by one that runs as a kubelet,
+// with an in-memory API server.
 func (w *World) Join() {
 	w.T.Helper()
 	w.StopAgent()
@@ -22,7 +22,7 @@ func (w *World) Join() {
 	w.StartAgent()
 }
 
-// kubelet is what a member of a cluster is told.
+// kubelet returns the configuration of a cluster member.
 func (w *World) kubelet() *config.Kubelet {
 	w.T.Helper()
 	file := filepath.Join(w.dir, "kubelet.yaml")
@@ -49,7 +49,7 @@ func (w *World) kubelet() *config.Kubelet {
 	return k
 }
 
-// nodeMachine is what a member tells the API server of the machine.
+// nodeMachine returns what a cluster member reports of the machine.
 func nodeMachine() (node.Machine, error) {
 	return node.Machine{CPUs: 4, Memory: 8 << 30, Storage: 64 << 30, MachineID: "m", SystemUUID: "s", BootID: "b", Kernel: "6", OSImage: "in memory"}, nil
 }

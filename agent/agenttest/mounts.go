@@ -13,16 +13,16 @@ import (
 	"berth/internal/storage/mounts"
 )
 
-// mountTable is what is mounted on the machine. Servers of network filesystems answer, unless a
-// test has them do otherwise.
+// mountTable is the machine's mount table. Servers of network filesystems respond, unless a test
+// changes that.
 type mountTable struct {
 	*mount.FakeMounter
 
 	mu     sync.Mutex
-	answer string // guarded by mu; of servers: "" mounts, "hangs" never comes, else the mount fails so
+	answer string // guarded by mu; of servers: "" mounts, "hangs" never responds, else it is the mount error
 }
 
-// MountRemote mounts what a server has, within the time limit of the real one.
+// MountRemote mounts a server's filesystem, with the time limit of the real mounter.
 func (m *mountTable) MountRemote(ctx context.Context, source, target, fsType string, options []string) error {
 	m.mu.Lock()
 	answer := m.answer
@@ -41,12 +41,12 @@ func (m *mountTable) MountRemote(ctx context.Context, source, target, fsType str
 	return errors.New("mount failed: " + answer)
 }
 
-// UnmountRemote unmounts what a server has.
+// UnmountRemote unmounts a server's filesystem.
 func (m *mountTable) UnmountRemote(target string) error { return m.Unmount(target) }
 
-// doMounts carries out the commands of stories that are about servers of volumes:
+// doMounts runs the scenario commands about servers of volumes:
 //
-//	nfs answers | hangs | fails TEXT   what becomes of mounts of network filesystems from now on
+//	nfs answers | hangs | fails TEXT   the result of later mounts of network filesystems
 func (s *story) doMounts(verb string, args []string) error {
 	if verb != "nfs" || len(args) == 0 {
 		return errors.New("unknown command")

@@ -20,33 +20,33 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// Network is what answers at the ports of pods: in memory, and nothing where nobody was told to. It
-// is safe for concurrent use.
+// Network simulates the ports of pods in memory. Ports without a server refuse connections. It is
+// safe for concurrent use.
 type Network struct {
 	runtime *critest.Runtime
 
 	mu       sync.Mutex
 	servers  map[string]Server            // guarded by mu; by "pod:port"
 	requests map[string]int               // guarded by mu; HTTP requests by "pod:port/path"
-	others   map[string]*bufconn.Listener // guarded by mu; by address: what is not a pod
+	others   map[string]*bufconn.Listener // guarded by mu; by address that is not a pod's
 }
 
-// Server is what a port answers; the zero value hangs: it takes connections and requests, and never
-// answers.
+// Server is the behaviour of a port. The zero value hangs: it accepts connections and requests, and
+// never responds.
 type Server struct {
-	// Answers are those to HTTP requests by path; that of "" is for all other paths.
+	// Answers are the HTTP responses by path; "" is for all other paths.
 	Answers map[string]Answer
-	// Health, if it is not unknown, is what the port answers to the health service's Check; it does
-	// not speak HTTP then.
+	// Health, unless unknown, is the response to the health service's Check. The port does not
+	// speak HTTP then.
 	Health healthpb.HealthCheckResponse_ServingStatus
-	// Deaf: no connection comes about, and none is refused.
+	// Deaf means that connections are neither accepted nor refused.
 	Deaf bool
 }
 
-// Answer is an answer to an HTTP request.
+// Answer is an HTTP response.
 type Answer struct {
 	Code int // 0: none
-	// Location is where a redirect leads to.
+	// Location is the target of a redirect.
 	Location string
 }
 
@@ -54,7 +54,7 @@ func newNetwork(r *critest.Runtime) *Network {
 	return &Network{runtime: r, servers: map[string]Server{}, requests: map[string]int{}, others: map[string]*bufconn.Listener{}}
 }
 
-// Listen takes the connections to an address, host and port, that is no pod's.
+// Listen accepts the connections to an address, host and port, that is not a pod's.
 func (n *Network) Listen(address string) net.Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,18 +63,18 @@ func (n *Network) Listen(address string) net.Listener {
 	return l
 }
 
-// Serve sets what a port of a pod, as "pod:port", answers from now on.
+// Serve sets the behaviour of a pod's port, as "pod:port", from now on.
 func (n *Network) Serve(port string, s Server) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.servers[port] = s
 }
 
-// Answer sets what a port answers to requests for a path; "" is for those that are not named.
+// Answer sets a port's response to requests for a path; "" is for all other paths.
 func (n *Network) Answer(port, path string, a Answer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	answers := maps.Clone(n.servers[port].Answers) // connections that are open have the old ones
+	answers := maps.Clone(n.servers[port].Answers) // open connections use the old ones
 	if answers == nil {
 		answers = map[string]Answer{}
 	}
@@ -82,14 +82,14 @@ func (n *Network) Answer(port, path string, a Answer) {
 	n.servers[port] = Server{Answers: answers}
 }
 
-// Close lets connections to a port be refused.
+// Close makes a port refuse connections.
 func (n *Network) Close(port string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.servers, port)
 }
 
-// Requests returns how many HTTP requests for a path, as "pod:port/path", came since
+// Requests returns the number of HTTP requests for a path, as "pod:port/path", since
 // ForgetRequests.
 func (n *Network) Requests(path string) int {
 	n.mu.Lock()
@@ -97,14 +97,14 @@ func (n *Network) Requests(path string) int {
 	return n.requests[path]
 }
 
-// ForgetRequests begins to count anew.
+// ForgetRequests resets the request counts.
 func (n *Network) ForgetRequests() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	clear(n.requests)
 }
 
-// Dial connects to a port of the pod that has the address, or to whoever listens at it.
+// Dial connects to a port of the pod with the address, or to the listener of the address.
 func (n *Network) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	n.mu.Lock()
 	other := n.others[address]
@@ -141,14 +141,14 @@ func (n *Network) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return client, nil
 }
 
-// serveHTTP answers one request, or hangs until the client goes.
+// serveHTTP answers one request, or hangs until the client disconnects.
 func (n *Network) serveHTTP(c net.Conn, port string, s Server) {
 	defer c.Close()
 	in := bufio.NewReader(c)
 	req, err := http.ReadRequest(in)
 	if err != nil {
-		// What is no HTTP gets the answer of servers that were spoken to in TLS; a client that only
-		// connected does not read it.
+		// Invalid HTTP gets the response of servers to TLS requests. A client that only connected
+		// does not read it.
 		_, _ = fmt.Fprint(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
 		return
 	}
@@ -161,18 +161,18 @@ func (n *Network) serveHTTP(c net.Conn, port string, s Server) {
 		answer = s.Answers[""]
 	}
 	if answer.Code == 0 {
-		_, _ = in.ReadByte() // returns when the client goes
+		_, _ = in.ReadByte() // returns when the client disconnects
 		return
 	}
 	location := ""
 	if answer.Location != "" {
 		location = "Location: " + answer.Location + "\r\n"
 	}
-	// A client that does not wait for the answer does not miss it either.
+	// The client may have disconnected.
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\n%sContent-Length: 0\r\nConnection: close\r\n\r\n", answer.Code, http.StatusText(answer.Code), location)
 }
 
-// serveHealth answers the health service's Check until the client goes.
+// serveHealth answers the health service's Check until the client disconnects.
 func serveHealth(c net.Conn, status healthpb.HealthCheckResponse_ServingStatus) {
 	checks := health.NewServer()
 	checks.SetServingStatus("", status)
@@ -180,11 +180,11 @@ func serveHealth(c net.Conn, status healthpb.HealthCheckResponse_ServingStatus) 
 	healthpb.RegisterHealthServer(s, checks)
 	l := &oneConn{conn: make(chan net.Conn, 1), gone: make(chan struct{})}
 	l.conn <- &watchedConn{Conn: c, l: l}
-	_ = s.Serve(l) // always an error: the connection is gone
+	_ = s.Serve(l) // always an error: the connection is closed
 	s.Stop()
 }
 
-// oneConn is a listener with a single connection; it ends with it.
+// oneConn is a listener with a single connection; it closes with it.
 type oneConn struct {
 	conn chan net.Conn
 	gone chan struct{}

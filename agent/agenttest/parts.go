@@ -17,28 +17,28 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// DiskSize is the size of the disk of images, in bytes.
+// DiskSize is the size of the image filesystem in bytes.
 const DiskSize = 100 << 30
 
-// parts are what a machine in memory consists of.
+// parts are the components of an in-memory node.
 type parts struct {
 	Runtime *critest.Runtime
 	Cgroups *Cgroups
-	// Network is what answers at the ports of pods.
+	// Network simulates the ports of pods.
 	Network *Network
-	// Usage is what the machine has left.
+	// Usage is the available resources of the machine.
 	Usage *Usage
-	// DiskUsed is how much of the disk of images is in use, in percent.
+	// DiskUsed is the usage of the image filesystem in percent.
 	DiskUsed atomic.Int64
 
 	uplink  *uplink
-	mounts  *mountTable // what is mounted on the machine
+	mounts  *mountTable // mounts of the machine
 	logind  Logind
 	sockets hostSockets
 	kernel  kernel
-	// shape is how the CPUs and the memory of the machine lie.
+	// shape is the topology of CPUs and memory.
 	shape machinetest.Shape
-	// pluginWatches tell of the sockets of plugins.
+	// pluginWatches report the sockets of plugins.
 	pluginWatches pluginWatches
 }
 
@@ -49,8 +49,8 @@ func newParts(r *critest.Runtime) *parts {
 	}
 }
 
-// outside returns the machine as an agent sees it. Manifests, and the agent's socket, are those of
-// the real one.
+// outside returns the machine as an agent's environment. Manifests and the agent's socket are real
+// files.
 func (p *parts) outside() agent.Outside {
 	return agent.Outside{
 		DialCRI: p.Runtime.Dialer(), Cgroups: p.Cgroups, Kernel: p.kernel, Mounter: p.mounts,
@@ -60,7 +60,7 @@ func (p *parts) outside() agent.Outside {
 		ListenPlugins: listenPlugins,
 		Tuning:        quietTuning{}, Chains: quietChains{}, HostPorts: &p.sockets, Readings: p.Usage, Logind: p.logind.connect,
 		Machine: nodeMachine, Network: p.uplink.network(), Dial: p.Network.Dial,
-		Random: func() float64 { return 0.5 }, // so that each run tells the same times
+		Random: func() float64 { return 0.5 }, // for the same times in each run
 		Disk: func(string) (capacity, available uint64, err error) {
 			return DiskSize, DiskSize / 100 * uint64(100-p.DiskUsed.Load()), nil
 		},
@@ -69,7 +69,7 @@ func (p *parts) outside() agent.Outside {
 
 type quietWatch struct{}
 
-// quietChains is an iptables that has all chains.
+// quietChains is an iptables in which all chains exist.
 type quietChains struct{}
 
 func (quietChains) Run(context.Context, string, ...string) (string, error) {
@@ -81,7 +81,7 @@ func (quietChains) Follow(ctx context.Context, _ []string, _ func()) error {
 	return ctx.Err()
 }
 
-// quietTuning is a machine that is as it should be.
+// quietTuning is a machine that needs no tuning.
 type quietTuning struct{ tuning.Machine }
 
 func (quietTuning) ReadSysctl(string) (int, error) { return 0, nil }
@@ -89,7 +89,7 @@ func (quietTuning) WriteSysctl(string, int) error  { return nil }
 func (quietTuning) SetOOMScore(int) error          { return nil }
 func (quietTuning) RaiseOpenFiles(uint64) error    { return nil }
 
-// quietLogs is a watch that never tells of a write to a log.
+// quietLogs is a watch that never reports a write to a log.
 type quietLogs struct{}
 
 func (quietLogs) Watch(*os.File) (id int, err error) { return 0, nil }
@@ -100,7 +100,7 @@ func (quietLogs) Close() error                       { return nil }
 func (quietWatch) Add(string) error { return nil }
 func (quietWatch) Remove(string)    {}
 
-// quietRules is a watch that never tells of a change of rules.
+// quietRules is a watch that never reports a change of rules.
 type quietRules struct{}
 
 func watchNothing() (auth.Watcher, error) { return quietRules{}, nil }

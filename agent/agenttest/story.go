@@ -23,64 +23,70 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// RunStories runs every story that matches the pattern, each in a world of its own.
+// RunStories runs every scenario that matches the pattern, each in its own world.
 //
-// A story is a txtar archive. Its comment is the story, a command a line; its files are manifests.
-// Commands:
+// A scenario is a txtar archive. Its comment is the script, with one command per line; its files
+// are manifests. Commands:
 //
-//	write FILE                 put the manifest into the agent's folder; write FILE as NAME gives it another name there
-//	remove NAME                take it away
-//	rewrite FILE               take the manifest away and put it there again, before the agent looks; as NAME like write
-//	wait DURATION              let time pass
-//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf | stops-after DURATION CODE | no-signal SIGNAL [deaf] | forever   what
-//	                           the container does when it is started next: deaf is to the stop signal, and so long after it it ends; no-signal: that of
-//	                           its image is this, which is none
-//	exit POD/CONTAINER CODE    the container's process ends
-//	oom POD/CONTAINER          the kernel kills it
-//	sandbox-dies POD           the sandbox's process ends
+//	write FILE                 write the manifest into the agent's directory; write FILE as NAME
+//	                           uses another file name
+//	remove NAME                delete it
+//	rewrite FILE               delete the manifest and write it again before the agent reads the
+//	                           directory; as NAME like write
+//	wait DURATION              advance time
+//	program [POD/]CONTAINER exits DURATION CODE | fails-to-start MESSAGE | deaf |
+//	        stops-after DURATION CODE | no-signal SIGNAL [deaf] | forever
+//	                           the container's behaviour at its next start: deaf ignores the stop
+//	                           signal, stops-after exits so long after it, no-signal has an image
+//	                           whose stop signal is this invalid one
+//	exit POD/CONTAINER CODE    the container's process exits
+//	oom POD/CONTAINER          the kernel OOM-kills it
+//	sandbox-dies POD           the sandbox's process exits
 //	fail METHOD TIMES MESSAGE  the runtime's next calls of METHOD fail; TIMES -1 is all
-//	heal                       they do not fail any more
-//	runtime down | up          the runtime stops to answer; containers go on
-//	agent stop | start         the agent ends, as by SIGTERM, and starts again
+//	heal                       remove these faults
+//	runtime down | up          the runtime stops responding; containers keep running
+//	agent stop | start         the agent stops, as by SIGTERM, and starts again
 //	restart-agent              both
-//	drain                      end the pods that a stopped agent left behind
-//	join [FILE]                the machine becomes the member of a cluster: an agent that runs as a kubelet takes the agent's place, with the
-//	                           fields of a KubeletConfiguration that are in the file
-//	api create|change FILE     a client gives the API server the manifest's pod, bound to this node, or another version of it
-//	api delete POD [SECONDS]   a client deletes the pod, with the grace period of its spec or the seconds given; 0 is by force
-//	api finish POD PHASE       somebody else writes the phase into the pod's status, as controllers do with pods of nodes that are gone
-//	api taint KEY VALUE EFFECT somebody gives the Node a taint
-//	api condition POD TYPE STATUS   somebody else sets a condition of the pod
-//	api down | up              the API server is gone; it is back, with all that it knew
-//	api breaks-watches         connections end
-//	expect-api POD PHASE READY | none   what the API server shows of the pod
-//	api-calls VERB RESOURCE N  the API server was asked so often since the last reset-calls
-//	expect POD PHASE READY RESTARTS [REASON]   the pod's line, such as: web Running 1/1 0; REASON is that of a waiting container
-//	                           or of the pod
-//	expect-file POD VOLUME/FILE TEXT   the file of a volume of the pod holds exactly the text
-//	expect-none POD            the agent does not show the pod, and the runtime has nothing of it
+//	drain                      stop the pods that a stopped agent left running
+//	join [FILE]                the machine joins a cluster: an agent that runs as a kubelet replaces
+//	                           the agent, with the KubeletConfiguration fields in the file
+//	api create|change FILE     a client creates or updates the manifest's pod, bound to this node
+//	api delete POD [SECONDS]   a client deletes the pod, with the grace period of its spec or the
+//	                           given seconds; 0 is by force
+//	api finish POD PHASE       a controller writes the phase into the pod's status, as for pods of
+//	                           nodes that do not exist any more
+//	api taint KEY VALUE EFFECT a client adds a taint to the Node
+//	api condition POD TYPE STATUS   a controller sets a condition of the pod
+//	api down | up              the API server is unavailable; it recovers with all its objects
+//	api breaks-watches         watch connections break
+//	expect-api POD PHASE READY | none   the pod at the API server
+//	api-calls VERB RESOURCE N  the API server's number of requests since the last reset-calls
+//	expect POD PHASE READY RESTARTS [REASON]   the pod's line, such as: web Running 1/1 0; REASON is
+//	                           that of a waiting container or of the pod
+//	expect-file POD VOLUME/FILE TEXT   the exact content of a file in a volume of the pod
+//	expect-none POD            the agent does not list the pod, and the runtime has nothing of it
 //	expect-clean               the runtime has no sandbox or container, and no pod cgroup is left
-//	problem NAME TEXT          the manifest is refused with a message that contains TEXT
+//	problem NAME TEXT          the manifest is rejected with a message that contains TEXT
 //	explain POD TEXT           a line of the pod's journal contains TEXT
-//	calls METHOD N             METHOD was called N times since the last reset-calls
+//	calls METHOD N             the number of calls of METHOD since the last reset-calls
 //	reset-calls
-//	health CODE fine | absent | TEXT   what is wrong by a condition of the agent contains TEXT;
-//	                           CODE healthz is what /healthz fails for, CODE Ready the message of
+//	health CODE fine | absent | TEXT   the message of a condition of the agent contains TEXT;
+//	                           CODE healthz is the error of /healthz, CODE Ready the message of
 //	                           the Node's condition Ready
 //
 // and those of doContainer, doOutside, doResize, doUsage, doDevices, doKept and doDriver.
 func RunStories(t *testing.T, pattern string) { RunStoriesWith(t, pattern, nil) }
 
-// Explain is the command berth explain for a pod, at an agent that dial connects to.
+// Explain is the command berth explain for a pod, on an agent that dial connects to.
 type Explain func(dial func(context.Context) (net.Conn, error), pod string) (Explained, error)
 
-// Explained is what the command prints.
+// Explained is the output of the command.
 type Explained struct {
 	Screen string // the short form
 	All    string // with --all
 }
 
-// RunStoriesWith runs stories that ask for explanations.
+// RunStoriesWith runs scenarios with explain for their explain commands.
 func RunStoriesWith(t *testing.T, pattern string, explain Explain) {
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
@@ -118,7 +124,7 @@ func runStory(t *testing.T, file string, a *txtar.Archive, explain Explain) {
 	}
 }
 
-// recordMessages records what clients read now.
+// recordMessages records the messages that clients can read now.
 func (s *story) recordMessages() {
 	h := s.Agent.Handlers()
 	for _, e := range h.Events.List() {
@@ -140,7 +146,7 @@ func (s *story) recordMessages() {
 type story struct {
 	*World
 	files    map[string][]byte
-	names    map[string]string // "pod/container" by container id
+	names    map[string]string // "pod/container" by container ID
 	commands *commands
 	explain  Explain
 }
@@ -359,8 +365,8 @@ func (s *story) program(args []string) error {
 	return nil
 }
 
-// lines are the pods as the agent shows them: name, phase, ready containers, restarts, and why
-// something waits or the pod failed.
+// lines returns the agent's pods: name, phase, ready containers, restarts, and the reason of a
+// waiting container or failed pod.
 func (s *story) lines() []string {
 	var out []string
 	for _, p := range s.Agent.Handlers().Pods() {

@@ -12,18 +12,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// doContainer carries out the commands of stories that are about single containers:
+// doContainer runs the scenario commands about single containers:
 //
-//	oom-child POD/CONTAINER PROCESS LIMIT   the kernel kills another process of the container than its first, at the limit
-//	lose POD/CONTAINER         somebody removes the container from the runtime
-//	forget POD/CONTAINER       the runtime no longer knows whether the container runs
-//	unkillable POD, killable POD   no signal ends the processes of the pod, as they wait for the kernel; it does again
-//	lose-address POD           the sandbox has no address any more
-//	expect-container POD/CONTAINER STATE   the container's state, restart count and last state in its status, such as: running 0,
-//	                           waiting CrashLoopBackOff 1 last Error:1, terminated Completed:0 0
-//	expect-condition POD TYPE STATUS   the pod's condition; STATUS is none for a pod that does not have it
-//	expect-order POD CONTAINER…   the pod's containers were created in this order since the last reset-calls
-//	expect-dead POD/CONTAINER N   the runtime has N ended incarnations of the container
+//	oom-child POD/CONTAINER PROCESS LIMIT   the kernel kills a process of the container, but not its
+//	                           first, at the limit
+//	lose POD/CONTAINER         another client removes the container from the runtime
+//	forget POD/CONTAINER       the container's state becomes unknown to the runtime
+//	unkillable POD, killable POD   the pod's processes ignore all signals, as in uninterruptible
+//	                           sleep; they react again
+//	lose-address POD           the sandbox loses its address
+//	expect-container POD/CONTAINER STATE   the container's state, restart count and last state in
+//	                           its status, such as: running 0, waiting CrashLoopBackOff 1 last
+//	                           Error:1, terminated Completed:0 0
+//	expect-condition POD TYPE STATUS   the pod's condition; STATUS is none if the pod lacks it
+//	expect-order POD CONTAINER…   the creation order of the pod's containers since the last
+//	                           reset-calls
+//	expect-dead POD/CONTAINER N   the runtime has N exited instances of the container
 //	expect-sandboxes POD N     the runtime has N sandboxes of the pod
 //	expect-logs POD/CONTAINER FILE…   the log files of the container
 func (s *story) doContainer(verb string, args []string) error {
@@ -88,7 +92,7 @@ func (s *story) doContainer(verb string, args []string) error {
 	return nil
 }
 
-// killChild has the kernel kill a process of a container, which goes on.
+// killChild makes the kernel kill a process of a container that keeps running.
 func (s *story) killChild(args []string) error {
 	c, ok := s.Runtime.Find(args[0])
 	if !ok || len(args) != 3 {
@@ -102,7 +106,7 @@ func (s *story) killChild(args []string) error {
 	return nil
 }
 
-// container is the container's status as a line.
+// container returns the container's status as a line.
 func (s *story) container(podName, name string) string {
 	for _, p := range s.Agent.Handlers().Pods() {
 		if p.Name != podName {
@@ -149,7 +153,7 @@ func (s *story) condition(podName string, t v1.PodConditionType) string {
 	return "none"
 }
 
-// created names the containers of the pod that were created, in order.
+// created returns the names of the pod's created containers, in order.
 func (s *story) created(podName string) string {
 	var names []string
 	for _, c := range s.Runtime.Calls() {

@@ -13,16 +13,18 @@ import (
 	"berth/internal/resources/devicemanager/devicetest"
 )
 
-// doDevices carries out the commands of stories that are about devices and CPUs:
+// doDevices runs the scenario commands about devices and CPUs:
 //
-//	device-plugin RESOURCE N   a device plugin comes, with the devices d0, d1, …
-//	devices gone | back        the device plugin ends; it is started again
-//	devices unhealthy | healthy ID   the device falls ill; it recovers
+//	device-plugin RESOURCE N   add a device plugin with the devices d0, d1, …
+//	devices gone | back        stop the device plugin; start it again
+//	devices unhealthy | healthy ID   change the health of the device
 //	devices fails METHOD       the plugin's next call of METHOD fails
-//	expect-offered RESOURCE CAPACITY ALLOCATABLE   what the Node of the API server says of the resource
-//	expect-assigned POD/CONTAINER [NAME=VALUE…] [/dev/ID…]   what the container was created with because of its devices
-//	expect-resource-health POD/CONTAINER [ID:HEALTH…]   the devices in allocatedResourcesStatus at the API server
-//	expect-cpus POD/CONTAINER CPUS   where the runtime has the container run
+//	expect-offered RESOURCE CAPACITY ALLOCATABLE   the resource in the Node of the API server
+//	expect-assigned POD/CONTAINER [NAME=VALUE…] [/dev/ID…]   the device parameters with which the
+//	                           container was created
+//	expect-resource-health POD/CONTAINER [ID:HEALTH…]   the devices in allocatedResourcesStatus at
+//	                           the API server
+//	expect-cpus POD/CONTAINER CPUS   the container's CPUs in the runtime
 func (s *story) doDevices(verb string, args []string) error {
 	if len(args) == 0 {
 		return errors.New("the command needs to know what it is about")
@@ -57,7 +59,7 @@ func (s *story) doDevices(verb string, args []string) error {
 	return nil
 }
 
-// change has something become of the device plugin.
+// change changes the state of the device plugin.
 func (s *story) change(what, which string) error {
 	if s.devices == nil {
 		return errors.New("there is no device plugin")
@@ -84,7 +86,7 @@ func (s *story) change(what, which string) error {
 	return nil
 }
 
-// resourceHealth is what the API server shows of the health of the container's devices.
+// resourceHealth returns the health of the container's devices at the API server.
 func (s *story) resourceHealth(ref string) string {
 	name, container, _ := strings.Cut(ref, "/")
 	p, _ := kubetest.Get[*v1.Pod](s.API, v1.NamespaceDefault, name)

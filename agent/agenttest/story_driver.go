@@ -15,15 +15,16 @@ import (
 	"berth/internal/storage/csi/csitest"
 )
 
-// doDriver carries out the commands of stories that are about CSI drivers, crashes of the agent and
-// the shape of the machine:
+// doDriver runs the scenario commands about CSI drivers, crashes of the agent and the topology of
+// the machine:
 //
-//	csi-driver NAME            a CSI driver comes; the agent starts again and finds it
-//	csi hangs METHOD           the driver's next call of METHOD is not answered
-//	crash POD                  the agent dies of a panic with the pod in hand, and starts again
-//	local-api FILE…            an agent with the Kubernetes API of the machine takes the agent's place, and finds the objects there, made a
-//	                           second one after the other
-//	nodes N                    the machine has so many NUMA nodes, each with two cores of one thread and 4 GiB; agents that start from now on find it so
+//	csi-driver NAME            add a CSI driver, and restart the agent, which finds it
+//	csi hangs METHOD           the driver does not answer the next call of METHOD
+//	crash POD                  the agent panics while it syncs the pod, and restarts
+//	local-api FILE…            an agent with a local API replaces the agent, and finds the objects,
+//	                           created one second apart
+//	nodes N                    the number of NUMA nodes for agents that start from now on, each with
+//	                           two cores of one thread and 4 GiB
 func (s *story) doDriver(verb string, args []string) error {
 	switch {
 	case verb == "csi-driver":
@@ -55,7 +56,7 @@ func (s *story) doDriver(verb string, args []string) error {
 	return nil
 }
 
-// Crash has the agent die of a panic with the pods in hand, and the next one start.
+// Crash makes the agent panic while it syncs the pods, and starts the next one.
 func (w *World) Crash(inHand ...pod.UID) error {
 	w.StopAgent()
 	var slots []byte

@@ -21,7 +21,7 @@ func (s *story) health(code, want string) error {
 	return nil
 }
 
-// healthOf returns a condition in words: absent, fine, or what is wrong and because of what.
+// healthOf returns a condition as absent, fine, or its message and causes.
 func (s *story) healthOf(code string) (string, error) {
 	h := s.Agent.Handlers()
 	switch code {

@@ -12,14 +12,15 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// doKept carries out the commands of stories that are about the machine's reboots, and what the
-// agent keeps of the API server for them:
+// doKept runs the scenario commands about reboots of the machine, and about the agent's offline
+// cache:
 //
-//	machine off                the agent, all containers and all mounts end; agent start turns the machine on
+//	machine off                the agent, all containers and all mounts end; agent start boots the
+//	                           machine
 //	keep-objects WHAT          the flag of agents that start from now on
-//	expect-kept FOLDER N       so many files are in the folder of what is kept
-//	expect-kept-without TEXT   no file of what is kept has the text
-//	spoil-kept FOLDER          every file there is cut off in the middle
+//	expect-kept FOLDER N       the number of files in the directory of the cache
+//	expect-kept-without TEXT   no file of the cache contains the text
+//	spoil-kept FOLDER          truncate every file in the directory to half its size
 func (s *story) doKept(verb string, args []string) error {
 	if len(args) == 0 {
 		return errors.New("the command needs to know what it is about")
@@ -60,7 +61,7 @@ func (s *story) doKept(verb string, args []string) error {
 	return nil
 }
 
-// keptFiles returns the files below a folder of what the agent keeps of the API server.
+// keptFiles returns the files below a directory of the offline cache.
 func (w *World) keptFiles(folder string) (files []string, err error) {
 	err = filepath.WalkDir(filepath.Join(w.dir, "root", "kept", folder), func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -74,8 +75,8 @@ func (w *World) keptFiles(folder string) (files []string, err error) {
 	return files, err
 }
 
-// TurnOff turns the machine off: the agent ends, and no container or mount outlives it. An agent
-// that starts finds it turned on.
+// TurnOff turns the machine off: the agent stops, and all containers and mounts end. The next agent
+// finds a booted machine.
 func (w *World) TurnOff() error {
 	w.StopAgent()
 	var errs []error

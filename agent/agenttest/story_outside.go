@@ -20,38 +20,46 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// doOutside carries out the commands of stories that are about what surrounds the agent: the
-// programs in containers, registries, the disk, and what users are told.
+// doOutside runs the scenario commands about the agent's environment: the programs in containers,
+// registries, the disk, and the messages to users.
 //
-//	http POD:PORT[/PATH] CODE [LOCATION] | hangs | deaf | refuses   what the port answers to HTTP from now on: a status code, to all
-//	                           paths or to one; nothing; not even connections; or it is closed, as all ports are at first
-//	grpc POD:PORT SERVING | NOT_SERVING   what the port answers to gRPC health checks
-//	exec POD/CONTAINER COMMAND exits CODE [after DURATION] [saying TEXT] | fails TEXT   what becomes of a command in the container from now
-//	                           on; commands of which nothing is said exit 0 at once
-//	expect-requests POD:PORT/PATH N   the port got N HTTP requests for the path since the last reset-calls
-//	expect-exec POD/CONTAINER N COMMAND   the command was run N times since then
-//	expect-stops POD/CONTAINER GRACE…   the runtime was told to stop the container with these grace periods, none if it was not told
-//	expect-stop-order POD CONTAINER…   the pod's containers were told to stop in this order
+//	http POD:PORT[/PATH] CODE [LOCATION] | hangs | deaf | refuses   the port's HTTP behaviour from
+//	                           now on: a status code, for all paths or for one; no response; no
+//	                           connections; or closed, as all ports are at first
+//	grpc POD:PORT SERVING | NOT_SERVING   the port's response to gRPC health checks
+//	exec POD/CONTAINER COMMAND exits CODE [after DURATION] [saying TEXT] | fails TEXT   the result
+//	                           of a command in the container from now on; other commands exit 0 at
+//	                           once
+//	expect-requests POD:PORT/PATH N   the number of HTTP requests for the path since the last
+//	                           reset-calls
+//	expect-exec POD/CONTAINER N COMMAND   the number of runs of the command since then
+//	expect-stops POD/CONTAINER GRACE…   the grace periods of the stop calls for the container, none
+//	                           without a call
+//	expect-stop-order POD CONTAINER…   the order of the stop calls for the pod's containers
 //	message POD/CONTAINER TEXT the container writes its termination message
 //	log POD/CONTAINER TEXT     the container writes a line to its log
-//	expect-message POD/CONTAINER TEXT   the termination message of the container's last end
+//	expect-message POD/CONTAINER TEXT   the termination message of the container's last exit
 //	fill POD/VOLUME SIZE       a container writes a file of this size into its emptyDir
 //	slow METHOD DURATION       calls of the runtime take so long
-//	hang METHOD TIMES          the runtime's next calls are not answered
-//	registry IMAGE after DURATION | fails TEXT | user NAME   a registry has the image, which takes so long to pull, or it cannot be pulled,
-//	                           or its processes run as the user
-//	network down REASON MESSAGE | up   the runtime has no network for pods; it has one again
-//	lose-pod POD               somebody removes all of the pod from the runtime
-//	host listens ADDRESS:PORT  a program of the machine listens on the TCP port; host closes: none does any more
-//	disk-used PERCENT          so much of the disk of images is in use
+//	hang METHOD TIMES          the runtime does not answer the next calls
+//	registry IMAGE after DURATION | fails TEXT | user NAME   a registry has the image; pulling it
+//	                           takes so long, or fails, or its processes run as the user
+//	network down REASON MESSAGE | up   the runtime has no pod network; it recovers
+//	lose-pod POD               another client removes all of the pod from the runtime
+//	host listens ADDRESS:PORT  a program of the machine listens on the TCP port; host closes: none
+//	                           does any more
+//	disk-used PERCENT          the usage of the image filesystem
 //	expect-image IMAGE yes | no   the runtime has the image
-//	lose-disk [FILE]           all that the agent has on disk is lost, but for logs, or this alone
-//	expect-disk-clean          no folder or log of a pod is left
-//	expect-event POD REASON N [TEXT]   there were N events of the pod with this reason whose messages contain the text
-//	expect-next POD DURATION TEXT   what happens without another event then, and why, as berth explain tells; "none": nothing is timed
-//	expect-explain POD TEXT    berth explain --all says the text; only where a story is run with the command
-//	expect-screen POD POINT TEXT   berth explain says the text on its one screen; POINT is which of the points of a situation this
-//	                           is: cause, rule, input or next
+//	lose-disk [FILE]           all files of the agent except logs are lost, or only this one
+//	expect-disk-clean          no directory or log of a pod is left
+//	expect-event POD REASON N [TEXT]   the number of events of the pod with this reason whose
+//	                           messages contain the text
+//	expect-next POD DURATION TEXT   what happens next without another event, and why, as reported by
+//	                           berth explain; "none": no timer is set
+//	expect-explain POD TEXT    berth explain --all prints the text; only if the scenario is run with
+//	                           the command
+//	expect-screen POD POINT TEXT   berth explain prints the text on its one screen; POINT is which
+//	                           point of a situation this is: cause, rule, input or next
 func (s *story) doOutside(verb string, args []string) error {
 	if len(args) == 0 && verb != "lose-disk" && verb != "expect-disk-clean" {
 		return errors.New("the command needs to know what it is about")
@@ -170,7 +178,7 @@ func (s *story) serve(ref string, answer []string) error {
 	return nil
 }
 
-// fill writes a file into an emptyDir, in the place of the one before.
+// fill replaces a file in an emptyDir.
 func (s *story) fill(ref, size string) error {
 	name, volume, _ := strings.Cut(ref, "/")
 	q, err := resource.ParseQuantity(size)
@@ -218,7 +226,7 @@ type stop struct {
 func nameOf(c stop) string  { return c.name }
 func graceOf(c stop) string { return c.grace.String() }
 
-// stops shows the calls of StopContainer for containers that match.
+// stops returns the StopContainer calls for matching containers.
 func (s *story) stops(match func(pod, name string) bool, show func(stop) string) []string {
 	var out []string
 	for _, c := range s.Runtime.Calls() {
@@ -232,7 +240,7 @@ func (s *story) stops(match func(pod, name string) bool, show func(stop) string)
 	return out
 }
 
-// remember keeps the names of containers, for when they are gone.
+// remember stores the names of containers for after their removal.
 func (s *story) remember() {
 	for _, c := range s.Runtime.Containers() {
 		s.names[c.ID] = c.Pod.GetName() + "/" + c.Name
@@ -252,7 +260,7 @@ func (s *story) writeMessage(ref, text string) error {
 	return errors.New("the container has no file for its message")
 }
 
-// messageOf returns the message of the container's last end.
+// messageOf returns the termination message of the container's last exit.
 func (s *story) messageOf(ref string) string {
 	podName, name, _ := strings.Cut(ref, "/")
 	for _, p := range s.Agent.Handlers().Pods() {
@@ -306,7 +314,7 @@ func (s *story) expectEvent(args []string) error {
 	return nil
 }
 
-// expectNext looks for one of the things that the pod's newest story expects.
+// expectNext searches the expectations of the pod's newest timeline.
 func (s *story) expectNext(name, want string) error {
 	stories := s.Agent.Handlers().Journal.Stories(v1.NamespaceDefault, name)
 	if len(stories) == 0 {
@@ -361,6 +369,6 @@ func says(got, want string) error {
 	return nil
 }
 
-// Points are what a user asks of a situation: why it is so, the rule that made it so, the values
-// that the rule was applied to, and what happens next.
+// Points are the questions that a user has about a situation: its cause, the rule that led to it,
+// the inputs of the rule, and what happens next.
 var Points = []string{"cause", "rule", "input", "next"}

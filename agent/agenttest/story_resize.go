@@ -14,17 +14,21 @@ import (
 	"berth/internal/pod"
 )
 
-// doResize carries out the commands of stories that are about resizes in place:
+// doResize runs the scenario commands about in-place resizes:
 //
-//	resize POD/CONTAINER requests.cpu=200m limits.memory=64Mi…   a client changes the container's resources at the API server; those of the
-//	                           pod as a whole without /CONTAINER
-//	node-has CPU MEMORY [NAME=AMOUNT…]   the machine's Node is written with this to allocate, and with these extended resources
-//	uses BYTES                 every pod uses so much memory from now on
-//	expect-resize POD CONDITION…   the pod's resize conditions, each as TYPE:REASON@GENERATION, in the agent and at the API server; none
-//	expect-resources POD/CONTAINER GIVEN HAS   the container's allocatedResources and resources in its status, as cpu/memory of the
-//	                           requests and, of resources, then of the limits: 100m/16Mi 100m/16Mi-200m/32Mi; the pod's without /CONTAINER
-//	expect-limits POD/CONTAINER SHARES QUOTA MEMORY   what the runtime limits the container to
-//	expect-updates POD WHAT…   what was changed of the pod's cgroup since the last time, each as PART=VALUE, in order: memory-limit=1024
+//	resize POD/CONTAINER requests.cpu=200m limits.memory=64Mi…   a client changes the container's
+//	                           resources at the API server; pod-level ones without /CONTAINER
+//	node-has CPU MEMORY [NAME=AMOUNT…]   the allocatable and extended resources of the machine's
+//	                           Node
+//	uses BYTES                 the memory usage of every pod from now on
+//	expect-resize POD CONDITION…   the pod's resize conditions, each as TYPE:REASON@GENERATION, in
+//	                           the agent and at the API server; none
+//	expect-resources POD/CONTAINER GIVEN HAS   allocatedResources and resources in the container's
+//	                           status, as cpu/memory of the requests and, of resources, then of the
+//	                           limits: 100m/16Mi 100m/16Mi-200m/32Mi; the pod's without /CONTAINER
+//	expect-limits POD/CONTAINER SHARES QUOTA MEMORY   the container's limits in the runtime
+//	expect-updates POD WHAT…   the changes of the pod's cgroup since the last time, each as
+//	                           PART=VALUE, in order: memory-limit=1024
 func (s *story) doResize(verb string, args []string) error {
 	if len(args) == 0 {
 		return errors.New("unknown command")
@@ -122,7 +126,7 @@ func changeResources(r *v1.ResourceRequirements, changes []string) error {
 	return nil
 }
 
-// nodeHas changes the Node at the API server. Its agent writes it anew sooner or later.
+// nodeHas changes the Node at the API server. The agent overwrites it eventually.
 func (s *story) nodeHas(args []string) error {
 	n, ok := kubetest.Get[*v1.Node](s.API, "", NodeName)
 	if !ok || len(args) < 2 {
@@ -139,7 +143,7 @@ func (s *story) nodeHas(args []string) error {
 	return nil
 }
 
-// resizeOf spells the conditions of a pod that are about its resize.
+// resizeOf formats the resize conditions of a pod.
 func resizeOf(p *v1.Pod) string {
 	var out []string
 	if p != nil {
@@ -172,7 +176,7 @@ func resourcesOf(p *v1.Pod, container string) string {
 	return "unknown"
 }
 
-// limits are those of the newest running incarnation.
+// limits returns the limits of the newest running instance.
 func (s *story) limits(podName, container string) string {
 	got := "not running"
 	for _, c := range s.Runtime.Containers() {

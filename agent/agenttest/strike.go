@@ -14,7 +14,7 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// Door is a way by which an agent has an effect on the world.
+// Door is a connection through which an agent affects its environment.
 type Door string
 
 const (
@@ -32,24 +32,23 @@ const (
 type Moment string
 
 const (
-	// BeforeCall is when the call has not arrived.
+	// BeforeCall is before the call has arrived.
 	BeforeCall Moment = "before"
-	// AfterCall is when what it asks for is done, and the caller was not told.
+	// AfterCall is after the call's work is done, before the caller has the response.
 	AfterCall Moment = "after"
 )
 
-// Step is a moment in a call that an agent makes. Calls that are about the node alone are not
-// counted.
+// Step is a moment in a call of an agent. Calls about the node alone are not counted.
 type Step struct {
 	Door Door
-	// Nth is which call it is, counted from 1.
+	// Nth is the number of the call, counted from 1.
 	Nth    int
 	Moment Moment
 }
 
-// KillAgentAt has the agent that runs killed at a step, counted from now, as by SIGKILL: nothing
-// that it does from then on has an effect, and its disk is as it was at that moment. Struck tells
-// when it was; ReplaceKilled starts the next one.
+// KillAgentAt kills the running agent at a step, counted from now, as by SIGKILL: nothing that it
+// does afterwards has an effect, and its disk is as it was at that moment. Struck returns the call;
+// ReplaceKilled starts the next agent.
 func (w *World) KillAgentAt(at Step) {
 	g := w.gate
 	w.strikeAt(at, func() {
@@ -58,11 +57,11 @@ func (w *World) KillAgentAt(at Step) {
 	})
 }
 
-// LoseAPIAt takes the API server away at a step, counted from now. Struck tells when it was;
-// w.API.Start brings it back.
+// LoseAPIAt makes the API server unavailable at a step, counted from now. Struck returns the call;
+// w.API.Start makes it available again.
 func (w *World) LoseAPIAt(at Step) { w.strikeAt(at, w.API.Stop) }
 
-// Steps returns how many calls that count as steps were made so far.
+// Steps returns the number of calls so far that count as steps.
 func (w *World) Steps(door Door) int {
 	n := 0
 	if door == ToDriver {
@@ -87,7 +86,7 @@ func (w *World) Steps(door Door) int {
 	return n
 }
 
-// Struck says at which call KillAgentAt or LoseAPIAt struck, "" before they did.
+// Struck returns the call at which KillAgentAt or LoseAPIAt took effect, or "".
 func (w *World) Struck() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +99,7 @@ func (w *World) setStruck(where string) {
 	w.struck = where
 }
 
-// strikeAt has strike called at a step. The agent is not told what becomes of the call.
+// strikeAt calls strike at a step. The agent gets no response to the call.
 func (w *World) strikeAt(at Step, strike func()) {
 	w.setStruck("")
 	then := func(call string) {
@@ -123,7 +122,7 @@ func (w *World) strikeAt(at Step, strike func()) {
 	})
 }
 
-// ofPods tells the requests to the runtime that are about pods from those that are about the node.
+// ofPods reports whether a request to the runtime is about pods, not about the node.
 func ofPods(request any) bool {
 	switch request.(type) {
 	case *runtimeapi.VersionRequest, *runtimeapi.StatusRequest, *runtimeapi.RuntimeConfigRequest, *runtimeapi.ImageFsInfoRequest, *runtimeapi.ListImagesRequest:
@@ -132,7 +131,7 @@ func ofPods(request any) bool {
 	return true
 }
 
-// ofNode tells the requests to the API server that are about the node.
+// ofNode reports whether a request to the API server is about the node.
 func ofNode(path string) bool {
 	for _, resource := range []string{"/nodes", "/leases", "/csinodes", "/csidrivers"} {
 		if strings.Contains(path, resource) {
@@ -142,22 +141,22 @@ func ofNode(path string) bool {
 	return false
 }
 
-// keepDisk keeps a copy of what the agent has on disk, and of what is mounted. Files that come and
-// go meanwhile may be in it or not.
+// keepDisk copies the agent's files and the mount table. Files that are created or deleted
+// meanwhile may be missing.
 func (w *World) keepDisk() {
 	if err := copyTree(w.Root(), w.kept()); err != nil {
 		w.T.Errorf("keep the disk of a killed agent: %v", err)
 	}
-	w.keptMounts, _ = w.mounts.List() // which never fails
+	w.keptMounts, _ = w.mounts.List() // never fails
 	w.keptMounts = slices.Clone(w.keptMounts)
 }
 
-// Root is the folder of what the agent keeps.
+// Root returns the agent's root directory.
 func (w *World) Root() string { return filepath.Join(w.dir, "root") }
 
 func (w *World) kept() string { return filepath.Join(w.dir, "kept") }
 
-// ReplaceKilled starts an agent in the place of the one that was killed.
+// ReplaceKilled starts an agent in place of the killed one.
 func (w *World) ReplaceKilled() {
 	w.T.Helper()
 	w.StopAgent()
@@ -167,11 +166,11 @@ func (w *World) ReplaceKilled() {
 	if err := os.Rename(w.kept(), w.Root()); err != nil {
 		w.T.Fatal(err)
 	}
-	w.mounts.MountPoints = w.keptMounts // nobody uses them now
+	w.mounts.MountPoints = w.keptMounts // not in use now
 	w.StartAgent()
 }
 
-// copyTree copies folders, files and links, with their modes.
+// copyTree copies directories, files and links, with their modes.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"berth/internal/cluster/node"
 )
 
-// uplink is the machine's interface to the world.
+// uplink is the machine's external network interface.
 type uplink struct {
 	moved chan struct{} // capacity 1
 
@@ -20,7 +20,7 @@ func newUplink() *uplink {
 	return &uplink{moved: make(chan struct{}, 1), address: netip.MustParseAddr("192.0.2.10")}
 }
 
-// Move gives the machine another address.
+// Move changes the address of the machine.
 func (w *World) Move(address string) {
 	w.uplink.mu.Lock()
 	w.uplink.address = netip.MustParseAddr(address)
@@ -34,7 +34,7 @@ func (u *uplink) now() netip.Addr {
 	return u.address
 }
 
-// network is how the agent finds the address.
+// network is the interface through which the agent reads the address.
 func (u *uplink) network() node.Network {
 	return node.Network{
 		Interfaces:   func() ([]netip.Addr, error) { return []netip.Addr{u.now()}, nil },

@@ -19,18 +19,18 @@ import (
 	"berth/internal/sync/eviction"
 )
 
-// Usage is what the machine has left, and what pods take of it while they run. The zero machine has
-// plenty of all.
+// Usage is the available resources of the machine, and the usage of running pods. The zero value
+// has plenty of all.
 type Usage struct {
 	runtime *critest.Runtime
 
 	mu    sync.Mutex
 	has   map[eviction.Signal]uint64            // guarded by mu; without pods
-	takes map[eviction.Signal]map[string]uint64 // guarded by mu; by the name of the pod
-	reads map[string]int                        // guarded by mu; how often each was asked for
+	takes map[eviction.Signal]map[string]uint64 // guarded by mu; by pod name
+	reads map[string]int                        // guarded by mu; number of reads
 }
 
-// capacities of the machine of which Usage tells.
+// capacities of the machine that Usage reports.
 var capacities = map[eviction.Signal]uint64{
 	eviction.MemoryAvailable: 8 << 30, eviction.AllocatableMemoryAvailable: 8 << 30, eviction.PIDAvailable: 32768,
 	eviction.NodeFsAvailable: 100 << 30, eviction.NodeFsInodesFree: 1 << 20,
@@ -40,17 +40,17 @@ func newUsage(r *critest.Runtime) *Usage {
 	return &Usage{runtime: r, has: maps.Clone(capacities), takes: map[eviction.Signal]map[string]uint64{}, reads: map[string]int{}}
 }
 
-// Reads returns how often something was read: memory and tasks ("use"), or a disk ("disk").
+// Reads returns how often a value was read: memory and tasks ("use"), or a disk ("disk").
 func (u *Usage) Reads(what string) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.reads[what]
 }
 
-// room is what is left of a signal.
+// room returns the available amount of a signal.
 func (u *Usage) room(s eviction.Signal) stats.Amount {
 	left := u.has[s]
-	if len(u.takes[s]) == 0 { // agents read it for hours of virtual time, and each look at the containers copies them
+	if len(u.takes[s]) == 0 { // agents read it for hours of virtual time, and each list of containers copies them
 		return stats.Amount{Available: left, Capacity: capacities[s]}
 	}
 	for _, c := range u.runtime.Containers() {
@@ -102,16 +102,16 @@ func (u *Usage) FileSystem(string) (stats.FileSystem, error) {
 	return stats.FileSystem{Device: 1, Space: u.room(eviction.NodeFsAvailable), Inodes: u.room(eviction.NodeFsInodesFree)}, nil
 }
 
-// doUsage carries out the commands of stories that are about what the machine has left, and about
-// its end.
+// doUsage runs the scenario commands about the available resources of the machine, and about its
+// shutdown.
 //
-//	flags NAME=VALUE…          the agent starts again, with these flags of berth run
-//	machine-has SIGNAL AMOUNT  so much is left besides what pods take
-//	takes POD SIGNAL AMOUNT    the pod takes so much of that while it runs
-//	expect-pressure none | CONDITION…   these conditions of the Node are true
-//	shutdown begins | cancelled   systemd-logind tells of it
-//	expect-delayed yes | no    somebody has a lock that delays shutdowns
-//	expect-reads use | disk MOST   so often at most was read what is left, since the story began
+//	flags NAME=VALUE…          restart the agent with these flags of berth run
+//	machine-has SIGNAL AMOUNT  the available amount without pods
+//	takes POD SIGNAL AMOUNT    the pod's usage while it runs
+//	expect-pressure none | CONDITION…   the true pressure conditions of the Node
+//	shutdown begins | cancelled   a notification of systemd-logind
+//	expect-delayed yes | no    an inhibitor lock delays shutdowns
+//	expect-reads use | disk MOST   the maximum number of reads since the scenario began
 func (s *story) doUsage(verb string, args []string) error {
 	switch verb {
 	case "flags":
@@ -168,7 +168,7 @@ func (s *story) doUsage(verb string, args []string) error {
 	return nil
 }
 
-// setRunFlags starts the agent again with flags of berth run.
+// setRunFlags restarts the agent with flags of berth run.
 func (s *story) setRunFlags(args []string) error {
 	flags := config.NewRunFlags()
 	for _, f := range flags.All() {

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// latency is how long a packet may wait for its turn, in seconds.
+// latency is the maximum queueing delay of a packet, in seconds.
 const latency = 0.025
 
-// ifbName is the name of the interface by which what a pod sends is limited: that of the reference
-// plugin, whose interfaces are removed alike.
+// ifbName returns the name of the interface that limits what a pod sends. It is the name that the
+// reference plugin uses, so that interfaces of both are removed alike.
 func (a attachment) ifbName(network string) string {
 	sum := sha512.Sum512([]byte(network + a.id))
 	return "bwp" + hex.EncodeToString(sum[:])[:maxInterfaceName-len("bwp")]
 }
 
-// check says what is wrong with limits.
+// check validates limits.
 func (b *bandwidth) check() error {
 	if b == nil {
 		return nil
@@ -45,8 +45,8 @@ func (b *bandwidth) check() error {
 	return nil
 }
 
-// limit sets the limits of a pod's interface on its host's end. It returns the interface that it
-// made for that, nil if it made none.
+// limit sets the limits of a pod's interface on its host end. It returns the interface that it
+// created for that, or nil.
 func (b *bandwidth) limit(h *netlink.Handle, host netlink.Link, ifb string) (*current.Interface, error) {
 	if b == nil {
 		return nil, nil
@@ -66,7 +66,7 @@ func (b *bandwidth) limit(h *netlink.Handle, host netlink.Link, ifb string) (*cu
 	return &current.Interface{Name: ifb, Mac: made.Attrs().HardwareAddr.String()}, nil
 }
 
-// limitEgress has what the pod sends pass through an interface that limits it: the kernel limits
+// limitEgress redirects what the pod sends through an interface that limits it: the kernel limits
 // what an interface sends, not what it receives.
 func (b *bandwidth) limitEgress(h *netlink.Handle, host netlink.Link, ifb string) (netlink.Link, error) {
 	attrs := netlink.LinkAttrs{Name: ifb, Flags: net.FlagUp, MTU: host.Attrs().MTU}
@@ -96,7 +96,7 @@ func (b *bandwidth) limitEgress(h *netlink.Handle, host netlink.Link, ifb string
 	return made, h.QdiscAdd(tbf(made.Attrs().Index, b.EgressRate, b.EgressBurst))
 }
 
-// tbf is a token bucket (tc-tbf(8)) for bits in a second, and bits at once.
+// tbf returns a token bucket filter (tc-tbf(8)). rate is in bits per second, burst in bits.
 func tbf(link int, rate, burst uint64) *netlink.Tbf {
 	rate, burst = rate/8, burst/8
 	return &netlink.Tbf{
@@ -107,10 +107,10 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 	}
 }
 
-// randomHardwareAddr is an address of an interface that no maker has.
+// randomHardwareAddr returns a locally administered unicast address.
 func randomHardwareAddr() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	rand.Read(mac)               // never fails
-	mac[0] = mac[0]&^0x01 | 0x02 // of one interface, given here
+	mac[0] = mac[0]&^0x01 | 0x02 // unicast, locally administered
 	return mac
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// checkLinks compares bridge and interfaces with the result of the ADD.
+// checkLinks compares the bridge and interfaces with the result of the ADD.
 func (c *config) checkLinks(h *netlink.Handle, p *pod) error {
 	bridge, err := h.LinkByName(c.Bridge)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *config) checkAddresses(p *pod) error {
 	return nil
 }
 
-// checkTranslation compares the table of the network with what must be in it.
+// checkTranslation compares the network's nftables table with the expected rules and elements.
 func (c *config) checkTranslation(p *pod) error {
 	if !c.Masquerade && len(c.RuntimeConfig.PortMappings) == 0 {
 		return nil
@@ -108,7 +108,7 @@ func (c *config) checkTranslation(p *pod) error {
 	return nil
 }
 
-// checkLimits compares the limits of the pod's bandwidth with those that it must have.
+// checkLimits compares the pod's bandwidth limits with the configured ones.
 func (c *config) checkLimits(h *netlink.Handle, p *pod) error {
 	b := c.RuntimeConfig.Bandwidth
 	if b == nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// config is the network configuration that the runtime gives the plugin.
+// config is the network configuration from the runtime.
 type config struct {
 	types.NetConf
 	Bridge string `json:"bridge"`
-	MTU    int    `json:"mtu,omitempty"` // 0: the kernel's
-	// Masquerade gives pods the node's address for what leaves the ranges.
+	MTU    int    `json:"mtu,omitempty"` // 0: the kernel's default
+	// Masquerade enables source NAT to the node's address for traffic that leaves the ranges.
 	Masquerade bool `json:"ipMasq"`
-	// Ranges are one set of ranges for each address that a pod gets, as of host-local.
+	// Ranges has one range set for each address that a pod gets, as in host-local.
 	Ranges  []rangeSet `json:"ranges"`
 	DataDir string     `json:"dataDir,omitempty"`
 
@@ -29,24 +29,23 @@ type config struct {
 		Bandwidth    *bandwidth    `json:"bandwidth,omitempty"`
 	} `json:"runtimeConfig,omitempty"`
 
-	prev *current.Result // nil if the runtime gave none
+	prev *current.Result // nil if the runtime passed none
 }
 
-// defaultDataDir is host-local's.
+// defaultDataDir is host-local's default.
 const defaultDataDir = "/var/lib/cni/networks"
 
-// rangeSet are the ranges of which a pod gets one address, of one family.
+// rangeSet holds the ranges, of one family, from which a pod gets one address.
 type rangeSet []addressRange
 
-// addressRange is a range of addresses in a subnet.
 type addressRange struct {
 	Subnet  netip.Prefix `json:"subnet"`
-	Start   netip.Addr   `json:"rangeStart,omitzero"` // the first address that is given, by default the subnet's
-	End     netip.Addr   `json:"rangeEnd,omitzero"`   // the last
-	Gateway netip.Addr   `json:"gateway,omitzero"`    // the bridge's own address, by default the subnet's first
+	Start   netip.Addr   `json:"rangeStart,omitzero"` // the first address to lease, by default the subnet's
+	End     netip.Addr   `json:"rangeEnd,omitzero"`   // the last address to lease
+	Gateway netip.Addr   `json:"gateway,omitzero"`    // the bridge's address, by default the subnet's first
 }
 
-// portMapping is a port of the host that leads to a port of the pod.
+// portMapping maps a host port to a port of the pod.
 type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -54,7 +53,8 @@ type portMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// bandwidth is what a pod may receive (ingress) and send (egress), in bits.
+// bandwidth limits what a pod receives (ingress) and sends (egress): rates in bits per second,
+// bursts in bits.
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -62,12 +62,12 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// fail is an error with a code of the CNI specification.
+// fail returns an error with a code of the CNI specification.
 func fail(code uint, format string, args ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// parseConfig reads the configuration, completes it, and says what is wrong with it.
+// parseConfig parses, defaults and validates the configuration.
 func parseConfig(stdin []byte) (*config, error) {
 	c := &config{}
 	if err := json.NewDecoder(bytes.NewReader(stdin)).Decode(c); err != nil {
@@ -106,10 +106,10 @@ func parseConfig(stdin []byte) (*config, error) {
 	return c, nil
 }
 
-// maxInterfaceName is the longest name that the kernel lets an interface have.
+// maxInterfaceName is the kernel's maximum length of an interface name.
 const maxInterfaceName = 15
 
-// complete fills in what ranges leave out, and checks them.
+// complete sets the defaults of ranges and validates them.
 func (set rangeSet) complete() error {
 	if len(set) == 0 {
 		return fmt.Errorf("the set is empty")
@@ -142,7 +142,7 @@ func (r *addressRange) complete() error {
 	}
 	last := lastAddress(r.Subnet)
 	if r.Subnet.Addr().Is4() {
-		last = last.Prev() // broadcast
+		last = last.Prev() // without the broadcast address
 	}
 	for _, f := range []struct {
 		name  string
@@ -170,7 +170,6 @@ func (r addressRange) contains(a netip.Addr) bool {
 	return a.BitLen() == r.Start.BitLen() && !a.Less(r.Start) && !r.End.Less(a)
 }
 
-// lastAddress is the last address of a subnet.
 func lastAddress(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -180,7 +179,7 @@ func lastAddress(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// subnets are the subnets of all ranges, each once.
+// subnets returns the distinct subnets of all ranges.
 func (c *config) subnets() []netip.Prefix {
 	var all []netip.Prefix
 	for _, set := range c.Ranges {

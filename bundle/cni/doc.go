@@ -1,12 +1,12 @@
-// Package cni is the network plugin of the runtime that berth brings along: by the CNI
-// specification 1.1, and for any runtime.
+// Package cni is the CNI plugin of the embedded runtime. It implements the CNI specification 1.1
+// and works with any runtime.
 //
-// Owns: a bridge, the interfaces of pods in it, limits of bandwidth on these; one table of nftables
-// for each network; leases of addresses, in files as host-local has them.
+// Owns: a bridge, the pods' interfaces in it and their bandwidth limits; one nftables table for
+// each network; address leases, in files in host-local's format.
 //
-// Reads: what the runtime gives it. It keeps nothing else, and no process of its own stays: a call is
-// a program (cmd/berth-cni), or is answered in the process of a runtime that it belongs to (Exec).
+// Reads: the input from the runtime. It stores nothing else and has no daemon: a call is a program
+// (cmd/berth-cni), or is answered in the process of the embedded runtime (Exec).
 //
-// Never does: rules for each pod. Masquerading is one rule for all ranges, a host port is an element
-// of a map.
+// Never does: rules for each pod. Masquerading is one rule for all ranges, a host port is an
+// element of a map.
 package cni

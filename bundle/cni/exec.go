@@ -18,15 +18,15 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// Exec runs network plugins for a runtime: this plugin in the runtime's own process, which saves the
+// Exec runs CNI plugins for a runtime: this plugin in the runtime's own process, which saves the
 // start of a program for each call, and any other as a program.
 type Exec struct {
 	invoke.Exec        // runs programs
-	Own         string // the file of this plugin's program, of the same version
+	Own         string // the program file of this plugin, of the same version
 }
 
-// ExecPlugin runs a plugin and returns what it prints, or its error. A call of this plugin that has
-// begun goes on to its end: a DEL must not overtake an ADD that nobody waits for any more.
+// ExecPlugin runs a plugin and returns its output or error. A started call of this plugin ignores
+// the cancellation of ctx: a DEL must not overtake an ADD whose caller has stopped waiting.
 func (e Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	command, args := e.plain(path, stdin, env)
 	if args == nil || ctx.Err() != nil {
@@ -46,8 +46,8 @@ func (e Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []s
 	return out.Bytes(), nil
 }
 
-// plain returns command and arguments of an ADD or a DEL as runtimes make them for pods. All other
-// calls are the program's, which says what is wrong with them.
+// plain returns command and arguments of a valid ADD or DEL. All other calls are left to the
+// program, which reports what is invalid.
 func (e Exec) plain(path string, stdin []byte, env []string) (string, *skel.CmdArgs) {
 	if !sameFile(path, e.Own) {
 		return "", nil
@@ -55,7 +55,7 @@ func (e Exec) plain(path string, stdin []byte, env []string) (string, *skel.CmdA
 	value := map[string]string{}
 	for _, v := range env {
 		name, text, _ := strings.Cut(v, "=")
-		value[name] = text // of two, the last counts
+		value[name] = text // of duplicates, the last one counts
 	}
 	command := value["CNI_COMMAND"]
 	args := &skel.CmdArgs{
@@ -77,8 +77,8 @@ func (e Exec) plain(path string, stdin []byte, env []string) (string, *skel.CmdA
 	return command, args
 }
 
-// inThread calls do in a thread of its goroutine's own, which ends with that if it is left in another
-// network namespace.
+// inThread calls do in a dedicated thread, which exits with its goroutine if do leaves it in
+// another network namespace.
 func inThread(do func() error) error {
 	const namespace = "/proc/thread-self/ns/net"
 	runtime.LockOSThread()
@@ -99,7 +99,8 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(fa, fb)
 }
 
-// answer calls a function of the plugin. An error is as the program prints it; so is a panic.
+// answer calls a function of the plugin. It returns errors as the program prints them, and panics
+// as errors.
 func answer(do func(*skel.CmdArgs) error, args *skel.CmdArgs) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leases are the addresses of a network that pods have: a file for each address, with who has it,
-// in the folder and in the form of host-local. Whoever changes them has locked the folder.
+// leases are the leased addresses of a network: a file for each address that names its owner, in
+// host-local's directory and format. The directory must be locked for changes.
 type leases struct {
 	dir  string
 	lock *os.File
@@ -23,11 +23,10 @@ type leases struct {
 // attachment is a pod's interface in a network.
 type attachment struct{ id, ifName string }
 
-// lineBreak parts the id and the interface in a lease.
+// lineBreak separates the ID and the interface in a lease.
 const lineBreak = "\r\n"
 
-// lastPrefix begins the name of the file that has the address of a set of ranges that was given
-// last.
+// lastPrefix begins the name of the file with the last leased address of a range set.
 const lastPrefix = "last_reserved_ip."
 
 // openLeases locks the leases of a network.
@@ -52,9 +51,9 @@ func openLeases(c *config) (*leases, error) {
 	return l, nil
 }
 
-// openLock opens the file that is locked. A folder in its place is removed: with it no pod would
-// ever start or end. Who finds the folder at the same time must not remove the file that another
-// call has made since: the slash makes the rename fail for what is no folder.
+// openLock opens the lock file. It removes a directory in its place, which would block all pods. A
+// concurrent call must not remove the file that another one has created since: the slash makes the
+// rename fail on anything but a directory.
 func (l *leases) openLock() (*os.File, error) {
 	name := filepath.Join(l.dir, "lock")
 	for {
@@ -76,10 +75,10 @@ func (l *leases) openLock() (*os.File, error) {
 	}
 }
 
-// close unlocks the leases. It may be called again.
+// close unlocks the leases. It is idempotent.
 func (l *leases) close() { _ = l.lock.Close() }
 
-// list returns who has which address.
+// list returns the owner of each leased address.
 func (l *leases) list() (map[netip.Addr]attachment, error) {
 	entries, err := readNames(l.dir)
 	if err != nil {
@@ -89,10 +88,10 @@ func (l *leases) list() (map[netip.Addr]attachment, error) {
 	for _, name := range entries {
 		a, err := netip.ParseAddr(name)
 		if err != nil {
-			continue // the lock, and the addresses given last
+			continue // the lock file and the last leased addresses
 		}
 		owner, err := l.owner(a)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) { // a folder is no lease, but take takes no address that has one
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) { // a directory is no lease, but take skips its address
 			continue
 		}
 		if err != nil {
@@ -112,7 +111,7 @@ func readNames(dir string) ([]string, error) {
 	return d.Readdirnames(-1)
 }
 
-// owner reads who has an address.
+// owner returns the owner of an address.
 func (l *leases) owner(a netip.Addr) (attachment, error) {
 	fd, err := unix.Open(filepath.Join(l.dir, a.String()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -124,18 +123,18 @@ func (l *leases) owner(a netip.Addr) (attachment, error) {
 	if err != nil {
 		return attachment{}, err
 	}
-	// Without an interface it is of a host-local of long ago.
+	// A lease without an interface is from an old host-local.
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(b[:n])), lineBreak)
 	return attachment{strings.TrimSpace(id), strings.TrimSpace(ifName)}, nil
 }
 
-// holds reports whether a lease of owner is the attachment's. A lease of nobody is what a plugin has
-// left that was killed before it had written whose it is.
+// holds reports whether a lease with this owner belongs to the attachment. A lease without an owner
+// is left by a plugin that was killed before it wrote one.
 func (a attachment) holds(owner attachment) bool {
 	return owner == a || owner == attachment{id: a.id} || owner == attachment{}
 }
 
-// of returns the addresses that an attachment has.
+// of returns the addresses of an attachment.
 func (a attachment) of(all map[netip.Addr]attachment) []netip.Addr {
 	var out []netip.Addr
 	for address, owner := range all {
@@ -146,18 +145,18 @@ func (a attachment) of(all map[netip.Addr]attachment) []netip.Addr {
 	return out
 }
 
-// lease gives an attachment an address of the set with this number: the first free one after that
-// which was given last.
+// lease assigns an address of the range set with this number: the first free one after the last
+// leased one.
 func (l *leases) lease(set rangeSet, number int, to attachment) (netip.Addr, addressRange, error) {
 	lastFile := filepath.Join(l.dir, lastPrefix+strconv.Itoa(number))
 	text, err := os.ReadFile(lastFile)
-	if errors.Is(err, unix.EISDIR) { // it could not be written either
+	if errors.Is(err, unix.EISDIR) { // a directory could not be written either
 		err = os.RemoveAll(lastFile)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return netip.Addr{}, addressRange{}, fail(types.ErrIOFailure, "the address given last: %v", err)
 	}
-	last, _ := netip.ParseAddr(strings.TrimSpace(string(text))) // what is no address counts as none
+	last, _ := netip.ParseAddr(strings.TrimSpace(string(text))) // an invalid address counts as none
 	for at := newWalk(set, last); at.next(); {
 		r := set[at.in]
 		if at.address == r.Gateway {
@@ -178,7 +177,7 @@ func (l *leases) lease(set rangeSet, number int, to attachment) (netip.Addr, add
 	return netip.Addr{}, addressRange{}, fail(types.ErrTryAgainLater, "no address of %s is free: end pods, or give the node a larger range", set)
 }
 
-// take makes the file of a lease. It reports false if somebody has the address.
+// take creates the file of a lease. It returns false if the address is taken.
 func (l *leases) take(a netip.Addr, to attachment) (bool, error) {
 	name := filepath.Join(l.dir, a.String())
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -195,7 +194,7 @@ func (l *leases) take(a netip.Addr, to attachment) (bool, error) {
 	return true, nil
 }
 
-// release gives an address back.
+// release releases an address.
 func (l *leases) release(a netip.Addr) error {
 	err := os.Remove(filepath.Join(l.dir, a.String()))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -204,12 +203,12 @@ func (l *leases) release(a netip.Addr) error {
 	return nil
 }
 
-// walk goes once through all addresses of a set, beginning after one of them.
+// walk iterates once over all addresses of a set, beginning after one of them.
 type walk struct {
 	set     rangeSet
-	in      int // the range of address
+	in      int // index of the range of address
 	address netip.Addr
-	until   netip.Addr // the last address of the walk; none before its first
+	until   netip.Addr // the last address of the walk; invalid before its first
 }
 
 // newWalk begins after last, or at the beginning of the set if last is not in it.
@@ -223,7 +222,7 @@ func newWalk(set rangeSet, last netip.Addr) *walk {
 	return &walk{set: set, in: end, address: set[end].End, until: set[end].End}
 }
 
-// next goes to the next address. It reports false when all were seen.
+// next advances to the next address. It returns false after the last.
 func (w *walk) next() bool {
 	if !w.until.IsValid() {
 		return false
@@ -248,7 +247,7 @@ func (set rangeSet) String() string {
 	return strings.Join(out, ",")
 }
 
-// free reports whether an address of the set is left.
+// free reports whether the set has a free address.
 func (set rangeSet) free(all map[netip.Addr]attachment) bool {
 	for at := newWalk(set, netip.Addr{}); at.next(); {
 		if _, taken := all[at.address]; !taken && at.address != set[at.in].Gateway {

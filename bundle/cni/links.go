@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// address is what a pod is given of one set of ranges.
+// address is an address that a pod is assigned from a range set.
 type address struct {
 	netip.Addr
 	of addressRange
@@ -35,7 +35,7 @@ func toIPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// everywhere is the destination of a default route.
+// everywhere returns the destination of a default route.
 func (a address) everywhere() *net.IPNet {
 	if a.Is4() {
 		return toIPNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
@@ -43,17 +43,18 @@ func (a address) everywhere() *net.IPNet {
 	return toIPNet(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 }
 
-// vethPrefix begins the names of pods' interfaces on the host. NetworkManager leaves such alone.
+// vethPrefix is the prefix of the pods' interfaces on the host. NetworkManager ignores such
+// interfaces.
 const vethPrefix = "veth"
 
-// hostName is the name of an attachment's interface on the host: always the same, so that it is
-// found without anything that is remembered, and longer than the reference plugin's are.
+// hostName returns the name of an attachment's interface on the host. It is deterministic, so that
+// it needs no stored state, and longer than the reference plugin's names.
 func (a attachment) hostName(network string) string {
 	sum := sha256.Sum256([]byte(network + "\x00" + a.id + "\x00" + a.ifName))
 	return vethPrefix + hex.EncodeToString(sum[:])[:maxInterfaceName-len(vethPrefix)]
 }
 
-// ensureBridge returns the bridge, which it makes if need be, with the gateways of the ranges.
+// ensureBridge returns the bridge with the gateways of the ranges, and creates it if necessary.
 func ensureBridge(h *netlink.Handle, c *config) (*netlink.Bridge, error) {
 	link, err := h.LinkByName(c.Bridge)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -84,24 +85,24 @@ func ensureBridge(h *netlink.Handle, c *config) (*netlink.Bridge, error) {
 	return bridge, nil
 }
 
-// makeBridge makes the bridge, or leaves it to somebody who does so at the same time. With a
-// hardware address of its own it keeps that when interfaces come and go.
+// makeBridge creates the bridge, unless a concurrent call does. An explicit hardware address does
+// not change when interfaces are added or removed.
 func makeBridge(h *netlink.Handle, c *config) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = c.Bridge, c.MTU, randomHardwareAddr()
 	if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("make bridge %s: %w", c.Bridge, err)
 	}
-	// Its routes are those that it is given. A kernel without IPv6 has no such setting.
+	// It only uses configured routes. A kernel without IPv6 has no such setting.
 	_ = setSysctl("net/ipv6/conf/"+c.Bridge+"/accept_ra", "0")
 	return nil
 }
 
-// ensureGateway gives the bridge an address of pods' default route.
+// ensureGateway adds a gateway address of the pods to the bridge.
 func ensureGateway(h *netlink.Handle, bridge *netlink.Bridge, gw address) error {
 	addr := &netlink.Addr{IPNet: gw.gateway()}
 	if gw.Is6() {
-		addr.Flags = unix.IFA_F_NODAD // else the first pod's first packets have no answer
+		addr.Flags = unix.IFA_F_NODAD // else the first packets of the first pod are lost
 	}
 	err := h.AddrAdd(bridge, addr)
 	if errors.Is(err, unix.EEXIST) {
@@ -113,7 +114,7 @@ func ensureGateway(h *netlink.Handle, bridge *netlink.Bridge, gw address) error 
 	if !gw.Is4() {
 		return nil
 	}
-	// An IPv4 address from elsewhere would be of a network that the pods' replies never reach.
+	// A foreign IPv4 address would be from a network that the pods' replies never reach.
 	all, err := h.AddrList(bridge, netlink.FAMILY_V4)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return fmt.Errorf("addresses of bridge %s: %w", bridge.Name, err)
@@ -132,8 +133,7 @@ func toAddr(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// ensureForwarding has the kernel pass packets on between interfaces, for the families of these
-// addresses.
+// ensureForwarding enables forwarding between interfaces for the families of the addresses.
 func ensureForwarding(addresses []address) error {
 	for _, a := range addresses {
 		name := "net/ipv6/conf/all/forwarding"
@@ -147,7 +147,7 @@ func ensureForwarding(addresses []address) error {
 	return nil
 }
 
-// setSysctl sets a setting of the kernel, of this thread's network namespace, if it differs.
+// setSysctl sets a sysctl in this thread's network namespace if it differs.
 func setSysctl(name, value string) error {
 	file := "/proc/sys/" + name
 	old, err := os.ReadFile(file)
@@ -157,7 +157,7 @@ func setSysctl(name, value string) error {
 	return os.WriteFile(file, []byte(value), 0)
 }
 
-// connect makes the pod's interface, with the other end in the bridge. It returns both ends.
+// connect creates the pod's interface with its other end in the bridge. It returns both ends.
 func connect(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod) (host, inner netlink.Link, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Flags = p.hostName(c.Name), c.MTU, net.FlagUp
@@ -175,7 +175,7 @@ func connect(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod) (host
 	if err := h.LinkSetMaster(host, bridge); err != nil {
 		return nil, nil, fmt.Errorf("put %s into bridge %s: %w", attrs.Name, bridge.Name, err)
 	}
-	// A pod reaches itself through its own host port.
+	// A pod can reach itself through its own host port.
 	if err := h.LinkSetHairpin(host, true); err != nil {
 		return nil, nil, fmt.Errorf("hairpin mode of %s: %w", attrs.Name, err)
 	}
@@ -185,7 +185,7 @@ func connect(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod) (host
 	return host, inner, nil
 }
 
-// pod is the network namespace of an attachment, seen from the host's.
+// pod is the network namespace of an attachment, opened from the host's.
 type pod struct {
 	attachment
 	*netlink.Handle
@@ -193,7 +193,7 @@ type pod struct {
 	ns   netns.NsHandle
 }
 
-// openPod opens the namespace of a pod.
+// openPod opens the network namespace of a pod.
 func openPod(a attachment, path string) (*pod, error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -211,7 +211,7 @@ func (p *pod) close() {
 	_ = p.ns.Close()
 }
 
-// within calls do in a thread that is in the pod's namespace.
+// within calls do in a thread in the pod's namespace.
 func (p *pod) within(do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -225,12 +225,12 @@ func (p *pod) within(do func() error) error {
 	}
 	err = do()
 	if err := netns.Set(own); err != nil {
-		panic(err) // what follows is meant for the host
+		panic(err) // later calls must run in the host's namespace
 	}
 	return err
 }
 
-// configure gives the pod's interface its addresses and routes, and sets it and lo up.
+// configure adds addresses and routes to the pod's interface, and sets it and lo up.
 func (p *pod) configure(inner netlink.Link, addresses []address) error {
 	if err := p.within(func() error { return p.setSysctls(addresses) }); err != nil {
 		return fmt.Errorf("settings of %s: %w", p.ifName, err)
@@ -238,7 +238,7 @@ func (p *pod) configure(inner netlink.Link, addresses []address) error {
 	for _, a := range addresses {
 		addr := &netlink.Addr{IPNet: a.ipNet()}
 		if a.Is6() {
-			addr.Flags = unix.IFA_F_NODAD // it is leased: nobody else has it, and the pod can use it at once
+			addr.Flags = unix.IFA_F_NODAD // leased addresses are unique and usable at once
 		}
 		if err := p.AddrAdd(inner, addr); err != nil {
 			return fmt.Errorf("give %s the address %s: %w", p.ifName, a, err)
@@ -260,8 +260,8 @@ func (p *pod) configure(inner netlink.Link, addresses []address) error {
 	return nil
 }
 
-// setSysctls has the kernel announce the pod's addresses when the interface comes up, so that
-// neighbours forget who had them before.
+// setSysctls makes the kernel announce the pod's addresses when the interface is set up, so that
+// neighbours drop stale entries.
 func (p *pod) setSysctls(addresses []address) error {
 	at := func(family, name string) string { return "net/" + family + "/conf/" + p.ifName + "/" + name }
 	_ = setSysctl(at("ipv4", "arp_notify"), "1")
@@ -281,10 +281,10 @@ func (p *pod) setSysctls(addresses []address) error {
 	return nil
 }
 
-// upTimeout bounds how long a port of the bridge takes to pass packets on.
+// upTimeout is the maximum time until a bridge port forwards packets.
 const upTimeout = 3 * time.Second
 
-// awaitUp returns the host's end of an interface once the bridge passes its packets on.
+// awaitUp returns the host end of an interface once the bridge forwards its packets.
 func awaitUp(h *netlink.Handle, host netlink.Link) (netlink.Link, error) {
 	for pause, end := time.Millisecond, time.Now().Add(upTimeout); ; pause *= 2 {
 		link, err := h.LinkByIndex(host.Attrs().Index)
@@ -301,7 +301,7 @@ func awaitUp(h *netlink.Handle, host netlink.Link) (netlink.Link, error) {
 	}
 }
 
-// disconnect removes an attachment's interface, both of its ends, and what limits it.
+// disconnect removes both ends of an attachment's interface, and the interface that limits it.
 func (a attachment) disconnect(h *netlink.Handle, network string) error {
 	for _, name := range []string{a.ifbName(network), a.hostName(network)} {
 		link, err := h.LinkByName(name)
@@ -311,7 +311,7 @@ func (a attachment) disconnect(h *netlink.Handle, network string) error {
 		if err == nil {
 			err = h.LinkDel(link)
 		}
-		if err != nil && !errors.Is(err, unix.ENODEV) { // it went with the pod's namespace
+		if err != nil && !errors.Is(err, unix.ENODEV) { // removed with the pod's namespace
 			return fmt.Errorf("remove interface %s: %w", name, err)
 		}
 		step("link " + name[:3])
@@ -319,7 +319,7 @@ func (a attachment) disconnect(h *netlink.Handle, network string) error {
 	return nil
 }
 
-// interfaces lists the interfaces of a result, the pod's own as the last.
+// interfaces lists the interfaces of a result, the pod's own last.
 func interfaces(bridge, host, inner netlink.Link, p *pod) []*current.Interface {
 	return []*current.Interface{
 		{Name: bridge.Attrs().Name, Mac: bridge.Attrs().HardwareAddr.String()},

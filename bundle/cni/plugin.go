@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main runs the plugin as the environment and standard input say.
+// Main runs the plugin with the environment and standard input.
 func Main() {
 	skel.PluginMainFuncs(funcs(os.Stdout), versions, "CNI plugin berth-cni")
 }
 
-// funcs are the commands of the specification. What they print goes to out.
+// funcs returns the commands of the specification. They print to out.
 func funcs(out io.Writer) skel.CNIFuncs {
 	return skel.CNIFuncs{
 		Add: func(args *skel.CmdArgs) error { return add(args, out) },
@@ -29,14 +29,15 @@ func funcs(out io.Writer) skel.CNIFuncs {
 	}
 }
 
-// versions are those of the specification.
+// versions are the supported versions of the specification.
 var versions = version.VersionsStartingFrom("0.3.0")
 
-// step is told each step that changes something, and where Exec begins, for tests that end the plugin
-// there.
+// step is called before each changing step and at the beginning of Exec. Tests use it as crash
+// points.
 var step = func(string) {}
 
-// add gives a pod its interface, and prints what it made. That is taken away again when it fails.
+// add creates a pod's interface and prints the result. After an error, it removes what it has
+// created.
 func add(args *skel.CmdArgs, out io.Writer) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -83,7 +84,7 @@ func add(args *skel.CmdArgs, out io.Writer) error {
 	return asked.PrintTo(out)
 }
 
-// leaseAddresses leases an address of each set of ranges.
+// leaseAddresses leases an address of each range set.
 func leaseAddresses(c *config, to attachment) (addresses []address, err error) {
 	l, err := openLeases(c)
 	if err != nil {
@@ -113,7 +114,7 @@ func leaseAddresses(c *config, to attachment) (addresses []address, err error) {
 	return addresses, nil
 }
 
-// attach makes all but the leases.
+// attach creates everything but the leases.
 func attach(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod, addresses []address) (*current.Result, error) {
 	host, inner, err := connect(h, bridge, c, p)
 	if err != nil {
@@ -149,7 +150,7 @@ func attach(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod, addres
 	return result, nil
 }
 
-// translate has the host translate addresses for the pod: masquerading, and its host ports.
+// translate sets up address translation for the pod: masquerading and its host ports.
 func translate(c *config, a attachment, addresses []address) error {
 	ports := c.RuntimeConfig.PortMappings
 	if !c.Masquerade && len(ports) == 0 {
@@ -160,7 +161,7 @@ func translate(c *config, a attachment, addresses []address) error {
 		return err
 	}
 	defer r.close()
-	// Two at once would both see a port free, or a table missing.
+	// Two concurrent calls could both find a port free, or a table missing.
 	l, err := openLeases(c)
 	if err != nil {
 		return err
@@ -191,7 +192,7 @@ func addrs(addresses []address) []netip.Addr {
 	return out
 }
 
-// del takes a pod's interface away, and all that belongs to it.
+// del removes a pod's interface and all that belongs to it.
 func del(args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -206,8 +207,8 @@ func del(args *skel.CmdArgs) error {
 	return detach(c, a)
 }
 
-// detach takes all away that an attachment has, whatever is left of it. The lease goes last: it
-// tells that there may be more.
+// detach removes all that is left of an attachment. The lease is removed last: it marks that there
+// may be more.
 func detach(c *config, a attachment) error {
 	l, err := openLeases(c)
 	if err != nil {
@@ -222,7 +223,7 @@ func detach(c *config, a attachment) error {
 		step("close")
 		forgetConnections(closed)
 	}
-	// The kernel takes some time for it: others need not wait.
+	// The kernel needs some time for the interface: release the lock first.
 	l.close()
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -248,7 +249,7 @@ func detach(c *config, a attachment) error {
 	return errors.Join(errs...)
 }
 
-// closePortsOf closes host ports in the table of the network, if there is one.
+// closePortsOf closes host ports in the network's table, if it exists.
 func closePortsOf(c *config, gone func(comment string) bool) ([]portMapping, error) {
 	r, err := openRuleset(c)
 	if isMissing(err) {
@@ -261,8 +262,8 @@ func closePortsOf(c *config, gone func(comment string) bool) ([]portMapping, err
 	return r.closePorts(gone)
 }
 
-// gc takes all away that is of none of the attachments that the runtime has, and the table of the
-// network when it has none.
+// gc removes what belongs to none of the runtime's attachments, and the network's table if there
+// are none.
 func gc(args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -312,7 +313,7 @@ func removeTable(c *config) error {
 // errNotAvailable is the code of a plugin that cannot serve an ADD (CNI specification 1.1, STATUS).
 const errNotAvailable = 50
 
-// status says why pods could not get an interface.
+// status returns why pods could not get an interface.
 func status(args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -348,7 +349,7 @@ func status(args *skel.CmdArgs) error {
 	return nil
 }
 
-// check says what a pod's network lacks of what its ADD has made.
+// check reports what differs from the result of a pod's ADD.
 func check(args *skel.CmdArgs) error {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -384,7 +385,7 @@ func firstError(all ...func() error) error {
 	return nil
 }
 
-// errBroken is the code of a CHECK that found something to be otherwise than its ADD has made it.
+// errBroken is the code of a CHECK that found a difference from the result of the ADD.
 const errBroken = 100
 
 func broken(format string, args ...any) error {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protocols are those that have ports.
+// protocols are the protocols with ports.
 var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// check says what is wrong with a port mapping.
+// check validates a port mapping.
 func (m portMapping) check() error {
 	for name, port := range map[string]int{"hostPort": m.HostPort, "containerPort": m.ContainerPort} {
 		if port < 1 || port > 65535 {
@@ -35,14 +35,14 @@ func (m portMapping) check() error {
 	return nil
 }
 
-// mapped is a mapping in one of the maps of a ruleset.
+// mapped is a mapping as an element of one of a ruleset's maps.
 type mapped struct {
 	portMapping
 	set     *nftables.Set
 	element nftables.SetElement
 }
 
-// comment names the attachment that an element is of.
+// comment identifies the attachment of an element.
 func (a attachment) comment() string {
 	const longest = 128 // what nft shows
 	if c := a.id + " " + a.ifName; len(c) <= longest {
@@ -51,11 +51,11 @@ func (a attachment) comment() string {
 	return a.hostName("")
 }
 
-// mappings are the elements for the ports of a pod that has these addresses.
+// mappings returns the elements for the ports of a pod with these addresses.
 func (r *ruleset) mappings(ports []portMapping, addresses []netip.Addr, of attachment) []mapped {
 	var all []mapped
 	for _, m := range ports {
-		host, _ := netip.ParseAddr(m.HostIP) // checked; invalid is any
+		host, _ := netip.ParseAddr(m.HostIP) // validated; an invalid address means any
 		host = host.Unmap()
 		proto := protocols[strings.ToLower(m.Protocol)]
 		for _, a := range addresses {
@@ -82,11 +82,11 @@ func (r *ruleset) familyOf(a netip.Addr) family {
 	return r.families[1]
 }
 
-// portKey and word fill what they have up to the four bytes that it takes beside others.
+// portKey and word pad their values to the four bytes that a concatenated key needs.
 func portKey(proto byte, port int) []byte { return append([]byte{proto, 0, 0, 0}, word(port)...) }
 func word(port int) []byte                { return []byte{byte(port >> 8), byte(port), 0, 0} }
 
-// open opens host ports. One that a pod has keeps it from others, unless that pod has no lease any
+// open opens host ports. A port that another pod has is rejected, unless that pod has no lease any
 // more.
 func (r *ruleset) open(ports []mapped, l *leases) error {
 	for _, m := range ports {
@@ -117,7 +117,7 @@ func (r *ruleset) open(ports []mapped, l *leases) error {
 	return r.commit("open host ports")
 }
 
-// lives reports whether the attachment with a comment has a lease.
+// lives reports whether the attachment with the comment has a lease.
 func (l *leases) lives(comment string) (bool, error) {
 	all, err := l.list()
 	for _, a := range all {
@@ -128,8 +128,8 @@ func (l *leases) lives(comment string) (bool, error) {
 	return false, err
 }
 
-// closePorts closes the host ports of those attachments that gone names, by their comments. It
-// returns them.
+// closePorts closes the host ports of the attachments whose comments gone matches, and returns
+// them.
 func (r *ruleset) closePorts(gone func(comment string) bool) ([]portMapping, error) {
 	var closed []portMapping
 	for _, f := range r.families {
@@ -162,7 +162,7 @@ func (r *ruleset) closePorts(gone func(comment string) bool) ([]portMapping, err
 	return closed, r.commit("close host ports")
 }
 
-// portOf reads a key, which ends with protocol and port.
+// portOf parses a key, which ends with protocol and port.
 func portOf(key []byte) portMapping {
 	if len(key) < 8 {
 		return portMapping{}
@@ -177,8 +177,8 @@ func portOf(key []byte) portMapping {
 	return m
 }
 
-// isMissing reports whether an error of nftables says that there is no such table, or that the
-// kernel has no nftables (EINVAL), or no netfilter. The library keeps of most errors the text alone.
+// isMissing reports whether an error of nftables means that the table does not exist, or that the
+// kernel has no nftables (EINVAL) or netfilter. The library preserves only the text of most errors.
 func isMissing(err error) bool {
 	return err != nil && slices.ContainsFunc([]error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT}, func(missing error) bool {
 		return errors.Is(err, missing) || strings.Contains(err.Error(), missing.Error())
@@ -199,8 +199,8 @@ func (r *ruleset) has(m mapped) (bool, error) {
 	return false, nil
 }
 
-// forgetConnections has the kernel forget where it led what came to ports of UDP: it would go on so
-// as long as packets come. Of TCP, connections end by themselves.
+// forgetConnections deletes the conntrack entries of UDP host ports: they would redirect as long as
+// packets arrive. TCP connections end by themselves.
 func forgetConnections(ports []portMapping) {
 	for _, m := range ports {
 		if strings.ToLower(m.Protocol) != "udp" {
@@ -210,14 +210,14 @@ func forgetConnections(ports []portMapping) {
 		_ = filter.AddProtocol(unix.IPPROTO_UDP)
 		_ = filter.AddPort(netlink.ConntrackOrigDstPort, uint16(m.HostPort))
 		for _, f := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-			// A kernel that tracks none has none to forget.
+			// A kernel without connection tracking has no entries.
 			_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, f, filter)
 		}
 	}
 }
 
-// routeLocalnet lets packets from a loopback address of the host go to pods, where their host ports
-// lead them.
+// routeLocalnet allows packets from a loopback address of the host to reach pods through their host
+// ports.
 func routeLocalnet(bridge string) error {
 	if err := setSysctl("net/ipv4/conf/"+bridge+"/route_localnet", "1"); err != nil {
 		return fmt.Errorf("let 127.0.0.1 reach host ports: %w", err)

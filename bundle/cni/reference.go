@@ -11,8 +11,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 )
 
-// ofReference reports whether the interface of an attachment was made by the reference plugins,
-// whose network this was before: a runtime has the plugin of today take it away.
+// ofReference reports whether an attachment's interface was created by the reference plugins, from
+// which this network was migrated. The runtime calls this plugin to delete it.
 func (c *config) ofReference(a attachment) bool {
 	for _, i := range c.prev.Interfaces {
 		if i.Sandbox == "" && strings.HasPrefix(i.Name, vethPrefix) {
@@ -22,8 +22,8 @@ func (c *config) ofReference(a attachment) bool {
 	return false
 }
 
-// delReference has the reference plugins take away what they have made: rules for each pod. One
-// that is not installed any more has nobody to do so.
+// delReference runs the DEL of the reference plugins, which removes their rules for each pod. It
+// skips plugins that are not installed any more.
 func delReference(c *config, args *skel.CmdArgs) error {
 	bridge := map[string]any{
 		"type": "bridge", "bridge": c.Bridge, "isDefaultGateway": true, "hairpinMode": true,

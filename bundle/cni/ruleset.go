@@ -16,23 +16,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A network has one table of nftables, whose rules are the same however many pods there are:
+// A network has one nftables table, whose rules do not depend on the number of pods:
 //
-//	set ranges4, ranges6      the pods' ranges, and addresses of pods from ranges before them
+//	set ranges4, ranges6      the pods' ranges, and addresses of pods from former ranges
 //	map ports4, ports6        protocol . host port → address . port of the pod
 //	map addrports4, addrports6  host address . protocol . host port → the same
-//	chain prerouting, output  what is for the host goes through hostports
-//	chain hostports           translates by the maps, and marks what must be masqueraded then
+//	chain prerouting, output  traffic to the host jumps to hostports
+//	chain hostports           translates by the maps, and marks what must be masqueraded
 //	chain postrouting         masquerades
 type ruleset struct {
 	conn       *nftables.Conn
 	table      *nftables.Table
-	masquerade bool // what leaves the ranges
+	masquerade bool // traffic that leaves the ranges
 	families   []family
 	chains     []*nftables.Chain
 }
 
-// family is what the ruleset has for IPv4 or IPv6.
+// family is the part of the ruleset for IPv4 or IPv6.
 type family struct {
 	proto     byte   // of netfilter
 	size      uint32 // bytes of an address
@@ -44,11 +44,11 @@ type family struct {
 	addrPorts *nftables.Set
 }
 
-// masqueradeMark is the mark of packets that a host port has led back into the pods' network: the
-// bit of the reference plugins, which have it for the same.
+// masqueradeMark marks packets that a host port has redirected into the pods' network. The
+// reference plugins use the same bit for this.
 const masqueradeMark = 0x2000
 
-// openRuleset connects to nftables. Nothing is there before ensure.
+// openRuleset connects to nftables. It creates nothing; ensure does.
 func openRuleset(c *config) (*ruleset, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -79,7 +79,7 @@ func openRuleset(c *config) (*ruleset, error) {
 		return &nftables.Chain{Table: r.table, Name: name, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: priority}
 	}
 	r.chains = []*nftables.Chain{
-		{Table: r.table, Name: "hostports"}, // before those that lead to it
+		{Table: r.table, Name: "hostports"}, // before the chains that jump to it
 		hook("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest),
 		hook("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest),
 		hook("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource),
@@ -87,12 +87,11 @@ func openRuleset(c *config) (*ruleset, error) {
 	return r, nil
 }
 
-// tableName is the name of a network's table.
 func tableName(network string) string { return "cni-" + network }
 
 func (r *ruleset) close() { _ = r.conn.CloseLasting() }
 
-// commit sends what was collected, as one transaction.
+// commit sends the collected changes in one transaction.
 func (r *ruleset) commit(what string) error {
 	if err := r.conn.Flush(); err != nil {
 		return fmt.Errorf("nftables: %s: %w", what, err)
@@ -100,19 +99,20 @@ func (r *ruleset) commit(what string) error {
 	return nil
 }
 
-// rules are the rules of each chain, in the order of chains.
+// rules returns the rules of each chain, in the order of chains.
 func (r *ruleset) rules() [][][]expr.Any {
 	var hostports, postrouting [][]expr.Any
 	for _, f := range r.families {
-		// The pods' own: they would get replies from another address than they had asked.
+		// Traffic from pods: otherwise replies would come from another address than the requested
+		// one.
 		own := f.in(f.source, f.ranges.Name)
 		hostports = append(hostports, f.rule(own, f.toAddrPort(), marked(), f.translate()), f.rule(own, f.toPort(), marked(), f.translate()))
 		if f.proto == unix.NFPROTO_IPV4 {
-			// Nobody else can reply to a loopback address.
+			// Only the host itself can reply to a loopback address.
 			loopback := f.within(f.source, netip.MustParsePrefix("127.0.0.0/8"), expr.CmpOpEq)
 			hostports = append(hostports, f.rule(loopback, f.toAddrPort(), marked(), f.translate()), f.rule(loopback, f.toPort(), marked(), f.translate()))
 		} else {
-			// IPv6 has no way from ::1 to elsewhere: a connection is refused, and does not hang.
+			// IPv6 does not route ::1 elsewhere: refuse a connection, so that it does not hang.
 			hostports = append(hostports, f.rule(f.within(f.dest, netip.MustParsePrefix("::1/128"), expr.CmpOpEq), verdict(expr.VerdictReturn)))
 		}
 		hostports = append(hostports, f.rule(f.toAddrPort(), f.translate()), f.rule(f.toPort(), f.translate()))
@@ -150,7 +150,7 @@ func (f family) in(offset uint32, set string) []expr.Any {
 	return []expr.Any{f.load(offset, 1), &expr.Lookup{SourceRegister: 1, SetName: set}}
 }
 
-// notIn matches packets whose address at the offset is in no element of a set.
+// notIn matches packets whose address at the offset is not in a set.
 func (f family) notIn(offset uint32, set string) []expr.Any {
 	return []expr.Any{f.load(offset, 1), &expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
 }
@@ -159,7 +159,7 @@ func (f family) load(offset, register uint32) expr.Any {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.size}
 }
 
-// within matches packets whose address at the offset is in a range, or not.
+// within matches packets whose address at the offset is in a prefix, or not, depending on op.
 func (f family) within(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
 	mask := toIPNet(p).Mask
 	return []expr.Any{
@@ -169,18 +169,19 @@ func (f family) within(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any 
 	}
 }
 
-// firstWord is the first register of four bytes: four of them are one of 16, these are NFT_REG_1.
+// firstWord is the first 4-byte register: four of them form a 16-byte register NFT_REG_n, these
+// NFT_REG_1.
 const firstWord = unix.NFT_REG32_00
 
-// toPort looks protocol and port up. What is found is in register 1.
+// toPort looks up protocol and port. The result is in register 1.
 func (f family) toPort() []expr.Any { return lookUp(f.ports.Name, firstWord, nil) }
 
-// toAddrPort looks address, protocol and port up.
+// toAddrPort looks up address, protocol and port.
 func (f family) toAddrPort() []expr.Any {
 	return lookUp(f.addrPorts.Name, firstWord+f.size/4, f.load(f.dest, 1))
 }
 
-// lookUp looks a key up in a map: what before loads, and protocol and port from register at on.
+// lookUp looks up a key in a map: what before loads, then protocol and port from register at on.
 func lookUp(name string, at uint32, before expr.Any) []expr.Any {
 	var all []expr.Any
 	if before != nil {
@@ -192,7 +193,7 @@ func lookUp(name string, at uint32, before expr.Any) []expr.Any {
 		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: name})
 }
 
-// marked marks a packet to be masqueraded, and leaves registers 1 and 2 alone.
+// marked marks a packet for masquerading. It preserves registers 1 and 2.
 func marked() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_4},
@@ -201,14 +202,14 @@ func marked() []expr.Any {
 	}
 }
 
-// translate sends a packet to the address and port in register 1.
+// translate redirects a packet to the address and port in register 1.
 func (f family) translate() []expr.Any {
 	return []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegProtoMin: firstWord + f.size/4, Specified: true}}
 }
 
 func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
 
-// ensure makes the table what it must be, if it is not: somebody may have emptied it.
+// ensure creates or repairs the table, which another program may have emptied.
 func (r *ruleset) ensure(c *config, l *leases) error {
 	rules := r.rules()
 	mark := r.fingerprint(rules)
@@ -237,7 +238,7 @@ func (r *ruleset) ensure(c *config, l *leases) error {
 	return r.ensureRanges(c, l)
 }
 
-// fingerprint is a comment for each rule that tells rulesets apart.
+// fingerprint returns a rule comment that identifies the ruleset.
 func (r *ruleset) fingerprint(rules [][][]expr.Any) []byte {
 	sum := sha256.New()
 	for i, chain := range rules {
@@ -267,8 +268,8 @@ func (r *ruleset) inPlace(rules [][][]expr.Any, mark []byte) bool {
 	return true
 }
 
-// ensureRanges has the ranges in the table. If they were others before, the addresses of pods that
-// have theirs from these are there besides.
+// ensureRanges puts the ranges into the table. If they have changed, it adds the addresses of pods
+// from the former ranges.
 func (r *ruleset) ensureRanges(c *config, l *leases) error {
 	for _, f := range r.families {
 		have, err := r.conn.GetSetElements(f.ranges)
@@ -297,11 +298,11 @@ func (r *ruleset) ensureRanges(c *config, l *leases) error {
 	return nil
 }
 
-// interval is a range of addresses, with its first and its last one.
+// interval is an inclusive range of addresses.
 type interval struct{ first, last netip.Addr }
 
-// intervals are the ranges of the family in ascending order. Those that touch or overlap are one:
-// the kernel refuses a set with such.
+// intervals returns the family's ranges in ascending order. It merges adjacent and overlapping
+// ranges, which the kernel rejects.
 func (f family) intervals(ranges []netip.Prefix) (out []interval) {
 	for _, p := range ranges {
 		if uint32(p.Addr().BitLen()/8) == f.size {
@@ -328,7 +329,7 @@ func (i interval) endsBefore(next interval) bool {
 	return after.IsValid() && after.Less(next.first)
 }
 
-// elements are what a set has for intervals: where each begins, and where it has ended.
+// elements returns the set elements of intervals: the start of each, and the address after its end.
 func elements(all []interval) (out []nftables.SetElement) {
 	for _, i := range all {
 		out = append(out, nftables.SetElement{Key: i.first.AsSlice()})
@@ -339,11 +340,11 @@ func elements(all []interval) (out []nftables.SetElement) {
 	return out
 }
 
-// covers reports whether a set with these elements has all of the intervals.
+// covers reports whether a set with these elements contains all intervals.
 func covers(have []nftables.SetElement, wanted []interval) bool {
 	for _, w := range wanted {
-		// What counts is the last that the set says up to the interval's first address, and that it says
-		// no end up to its last.
+		// The last element up to the interval's first address must be a start, and no end may
+		// follow up to its last address.
 		in, at := false, netip.Addr{}
 		ends := false
 		for _, e := range have {

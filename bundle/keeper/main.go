@@ -1,7 +1,7 @@
 //go:build daemon
 
-// Command keeper-containerd is containerd with the sandbox controller "keeper" and its task service in
-// its own process. The program keeper lies beside it. See README.md.
+// Command keeper-containerd is containerd with the sandbox controller "keeper" and its task service
+// in its own process. The program keeper must be in the same directory. See README.md.
 package main
 
 import (
@@ -38,7 +38,7 @@ func run(args []string) error {
 	rest.Register()
 	app := command.App()
 	serve := app.Action
-	// The action is the daemon's alone, not that of the subcommands. The pods must be there before it
+	// Only the daemon has an action here, not the subcommands. The pods must be restored before it
 	// loads its plugins.
 	app.Action = func(c *cli.Context) error {
 		if c.Args().First() == "" {
@@ -68,7 +68,7 @@ func run(args []string) error {
 	return app.Run(args)
 }
 
-// stateOf is the state directory that containerd is going to have.
+// stateOf returns the state directory that containerd will use.
 func stateOf(c *cli.Context) (string, error) {
 	if s := c.String("state"); s != "" {
 		return filepath.Abs(s)

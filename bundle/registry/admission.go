@@ -26,14 +26,14 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 )
 
-// plugins are the admission plugins, in kube-apiserver's order. Of those that it has by default these
-// are left out:
+// plugins are the admission plugins, in kube-apiserver's order. Of its defaults these are omitted:
 //
-//   - what judges by kinds that there are none of: LimitRanger, ResourceQuota, DefaultIngressClass,
-//     CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest,
-//     PodGroupProtection, PodGroupWorkloadExists, JobValidation, the webhooks and the policies;
-//   - TaintNodesByCondition: the controller that takes its taint off again does not exist here;
-//   - PodSecurity: it keeps all pods in memory.
+//   - plugins for kinds that do not exist here: LimitRanger, ResourceQuota, DefaultIngressClass,
+//     CertificateApproval, CertificateSigning, CertificateSubjectRestriction,
+//     ClusterTrustBundleAttest, PodGroupProtection, PodGroupWorkloadExists, JobValidation, the
+//     webhooks and the policies;
+//   - TaintNodesByCondition: the controller that removes its taint does not exist here;
+//   - PodSecurity: it caches all pods in memory.
 var plugins = []struct {
 	name     string
 	register func(*admission.Plugins)
@@ -52,7 +52,7 @@ var plugins = []struct {
 	{podresize.PluginName, podresize.Register},
 }
 
-// newAdmission makes the plugins. The informers are started by the caller.
+// newAdmission creates the plugins. The caller starts the informers.
 func newAdmission(ctx context.Context, node string, clients kubernetes.Interface, shared informers.SharedInformerFactory) (admission.Interface, error) {
 	all := admission.NewPlugins()
 	var names []string

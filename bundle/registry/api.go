@@ -37,14 +37,13 @@ import (
 	"berth/internal/localapi/registry"
 )
 
-// headers say who asks.
+// headers identify the client.
 var headers = struct{ user, uid, group []string }{[]string{registry.UserHeader}, []string{registry.UIDHeader}, []string{registry.GroupHeader}}
 
-// newAPI makes the API. The informers are those of its admission plugins; they ask the API itself, by
-// own.
+// newAPI creates the API. The informers are those of its admission plugins; they call the API
+// itself through own.
 func newAPI(ctx context.Context, client *registry.Client, node string, own *pipes) (http.Handler, informers.SharedInformerFactory, error) {
-	// Privileged pods are allowed, as manifests of this machine may be, and as any cluster that
-	// kubeadm makes has it.
+	// Privileged pods are allowed, as for manifests of this machine and in kubeadm clusters.
 	capabilities.Setup(true, 0)
 	self := &clientrest.Config{
 		Host: "http://self", Dial: own.dial, QPS: -1,
@@ -86,7 +85,7 @@ func newConfig(self *clientrest.Config, storages storages, chain admission.Inter
 	config.AdmissionControl = chain
 	config.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 	config.EnableProfiling, config.EnableMetrics = false, false
-	// Nobody runs hooks: the program serves by itself.
+	// No post-start hooks run: the program serves by itself.
 	config.StorageObjectCountTracker = nil
 	config.DisabledPostStartHooks.Insert("max-in-flight-filter")
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme)
@@ -102,8 +101,8 @@ func newConfig(self *clientrest.Config, storages storages, chain admission.Inter
 	return config, nil
 }
 
-// handlers is what a request goes through: kube-apiserver's chain without authorization, audit,
-// impersonation, tracing and priorities, which are the agent's or nobody's here.
+// handlers returns the handler chain: kube-apiserver's without authorization, audit, impersonation,
+// tracing and priorities, which the agent implements or omits.
 func handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
 	h := genericfilters.WithMaxInFlightLimit(api, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = filters.WithAuthentication(h, c.Authentication.Authenticator, filters.Unauthorized(c.Serializer), nil, nil)
@@ -117,8 +116,8 @@ func handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
 	return filters.WithAuditInit(h)
 }
 
-// withDocuments makes OpenAPI and the rest of what is not asked for by a write at the first request
-// for it, since it takes longer than everything else together.
+// withDocuments creates OpenAPI and what else writes do not need at the first request for it,
+// because that takes longer than the rest of the start.
 func withDocuments(server *genericapiserver.GenericAPIServer) http.Handler {
 	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,7 +130,7 @@ func withDocuments(server *genericapiserver.GenericAPIServer) http.Handler {
 	})
 }
 
-// install adds the kinds.
+// install installs the kinds.
 func install(server *genericapiserver.GenericAPIServer, storages storages, node string) error {
 	core, err := storages.core()
 	if err != nil {
@@ -155,13 +154,13 @@ func install(server *genericapiserver.GenericAPIServer, storages storages, node 
 	return nil
 }
 
-// announceVirtuals has discovery name the groups that the agent answers itself.
+// announceVirtuals adds the groups that the agent serves itself to discovery.
 func announceVirtuals(server *genericapiserver.GenericAPIServer) {
 	for _, v := range kinds.Virtuals {
 		group, version := v.Describe(), v.Discovery()
 		server.DiscoveryGroupManager.AddGroup(*group)
 		server.AggregatedDiscoveryGroupManager.AddGroupVersion(group.Name, version)
-		// After all others, as a metrics server's APIService says.
+		// After all others, as in a metrics server's APIService.
 		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion{Group: group.Name, Version: version.Version}, 100, 100)
 	}
 }
@@ -173,7 +172,7 @@ func groupInfo(group string, resources map[string]rest.Storage) *genericapiserve
 	return &info
 }
 
-// codecs are those of kube-apiserver with its default features.
+// codecs returns the codecs of kube-apiserver with its default features.
 var codecs = sync.OnceValue(func() serializer.CodecFactory {
 	var opts []serializer.CodecFactoryOptionsMutator
 	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {

@@ -13,12 +13,11 @@ import (
 	"berth/internal/localapi/registry"
 )
 
-// documentsTime is what documents say of when they were made: with nothing but what they are made
-// of, they have the same bytes each time.
+// documentsTime is the creation time in the documents, fixed so that they are reproducible.
 var documentsTime = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// writeDocuments writes a file of all documents that the API has. There is no store behind it, as
-// none of them is about objects.
+// writeDocuments writes a file of all documents of the API. It needs no store, because none of them
+// contains objects.
 func writeDocuments(args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("%w: documents needs the path of the file that it is to write, and nothing else: %q", errUsage, args)

@@ -10,10 +10,10 @@ import (
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 )
 
-// runKubectl is kubectl's main function. It ends the process if the command fails.
+// runKubectl is kubectl's main function. It exits the process if the command fails.
 func runKubectl(args []string) {
-	os.Args = args // from which the command reads its name and that of plugins
+	os.Args = args // the command reads its name and that of plugins from it
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		kubectlutil.CheckErr(err) // prints it and ends the process
+		kubectlutil.CheckErr(err) // prints it and exits
 	}
 }

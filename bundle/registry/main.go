@@ -1,17 +1,17 @@
 //go:build registry
 
-// Command registry judges what is written to the local API of an agent, and answers as kube-apiserver
-// does, because it is made of the same: the registries, the admission plugins and the handlers of
-// Kubernetes. It keeps nothing. The agent starts it when something is written, and ends it.
+// Command registry is the API writer: it validates and admits writes to the local API of an agent,
+// and responds as kube-apiserver does, because it uses Kubernetes' registries, admission plugins
+// and handlers. It stores nothing. The agent starts it for a write, and stops it.
 //
-// Called as kubectl, or with this as its first argument, it is kubectl, which is made of the same
+// Called as kubectl, or with this as its first argument, it is kubectl, which uses the same
 // libraries.
 //
 // Owns: which kinds, subresources and admission plugins there are.
-// Reads: objects, from the agent's store; who asks, from the headers X-Remote-User, X-Remote-Group
-// and X-Remote-Uid.
-// Never (but as kubectl): opens a socket, or a file but that of its documents; decides who may do
-// what: the agent has, and nobody else reaches this program.
+// Reads: objects, from the agent's store; the client, from the headers X-Remote-User,
+// X-Remote-Group and X-Remote-Uid.
+// Never (but as kubectl): opens a socket, or a file but that of its documents; authorizes requests:
+// the agent does, and it is the only client.
 package main
 
 import (
@@ -35,16 +35,16 @@ import (
 	"berth/internal/localapi/registry"
 )
 
-// Exit codes besides 0, which is for an end that was asked for.
+// Exit codes besides 0, which is for a requested exit.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// lastRequests is how long requests under way may take when the program is to end.
+// lastRequests is the time limit of requests in progress at a shutdown.
 const lastRequests = 3 * time.Second
 
-// errUsage is what the caller got wrong.
+// errUsage is a mistake of the caller.
 var errUsage = errors.New("wrong usage")
 
 func main() {
@@ -70,7 +70,7 @@ func run(args []string) error {
 		return writeDocuments(args[1:])
 	}
 	flags := flag.NewFlagSet("registry", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // an error is said once, in one line
+	flags.SetOutput(io.Discard) // print an error once, in one line
 	node := flags.String("node", "", "the name of the `node` that pods are bound to")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -94,7 +94,7 @@ func run(args []string) error {
 	return serve(ctx, listener, client, *node)
 }
 
-// descriptors are the sockets that the agent has given to this program.
+// descriptors returns the sockets that the agent has passed to this program.
 func descriptors() (net.Listener, *registry.Client, error) {
 	listenerFile := os.NewFile(registry.ListenerDescriptor, "the socket of the API")
 	listener, err := net.FileListener(listenerFile)
@@ -106,14 +106,14 @@ func descriptors() (net.Listener, *registry.Client, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: descriptor %d must be a connection to the agent's store; the agent starts this program: %w", errUsage, registry.StoreDescriptor, err)
 	}
-	// Both are copies of the descriptors.
+	// Both connections use duplicates of the descriptors.
 	if err := errors.Join(listenerFile.Close(), storeFile.Close()); err != nil {
 		return nil, nil, err
 	}
 	return listener, registry.NewClient(conn), nil
 }
 
-// serve answers requests until the context is done, which is no error, or the agent is gone.
+// serve serves requests until the context is done, which is no error, or the agent has exited.
 func serve(ctx context.Context, listener net.Listener, client *registry.Client, node string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -129,9 +129,9 @@ func serve(ctx context.Context, listener net.Listener, client *registry.Client, 
 	}
 	informers.StartWithContext(ctx)
 	go func() {
-		// Before the plugins know what there is, they let requests wait.
+		// Until the plugins' informers have synced, requests block.
 		if informers.WaitForCacheSyncWithContext(ctx).Err == nil {
-			_ = client.Ready(ctx) // fails if the agent is gone, which ends the program
+			_ = client.Ready(ctx) // fails if the agent has exited, which stops the program
 		}
 	}()
 	select {
@@ -141,7 +141,7 @@ func serve(ctx context.Context, listener net.Listener, client *registry.Client, 
 		return errors.New("the agent's end of the store's socket is closed: the agent is gone")
 	case <-ctx.Done():
 	}
-	stop() // the informers' watches would not end by themselves
+	stop() // the informers' watches would not stop by themselves
 	last, cancel := context.WithTimeout(context.Background(), lastRequests)
 	defer cancel()
 	if err := server.Shutdown(last); err != nil {

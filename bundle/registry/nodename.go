@@ -13,8 +13,8 @@ import (
 
 const nodeNamePlugin = "BerthNodeName"
 
-// nodeName warns of pods that are created for a node that does not exist. Pods without a node are
-// bound by the agent's scheduler.
+// nodeName warns about pods that are created for a node that does not exist. The agent's scheduler
+// binds pods without a node.
 type nodeName struct {
 	*admission.Handler
 	node string

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// pipes is a listener without a socket: the way of the program's own requests to itself.
+// pipes is an in-memory listener for the program's requests to itself.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -39,11 +39,11 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept.
+// Close makes Accept return.
 func (p *pipes) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
-// Addr is a name.
+// Addr returns a placeholder.
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "self", Net: "unix"} }

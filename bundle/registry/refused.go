@@ -19,16 +19,16 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// errAgent is what requests are answered that the agent has to answer itself.
+// errAgent is the response to requests that only the agent can serve.
 var errAgent = &apierrors.StatusError{ErrStatus: metav1.Status{
 	Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented",
 	Message: "the agent answers this itself, and should not have passed it on to its registry",
 }}
 
-// noReviews refuses to review what somebody may, or who he is.
+// noReviews rejects access and token reviews.
 type noReviews struct{ reviewer }
 
-// reviewer is what the registries of reviews are.
+// reviewer is the interface of the registries of reviews.
 type reviewer interface {
 	rest.Storage
 	rest.Creater
@@ -36,58 +36,58 @@ type reviewer interface {
 	rest.SingularNameProvider
 }
 
-// Create refuses.
+// Create returns errAgent.
 func (noReviews) Create(context.Context, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error) {
 	return nil, errAgent
 }
 
-// noKubelet refuses log, exec, attach and port-forward.
+// noKubelet rejects log, exec, attach and port-forward.
 type noKubelet struct{}
 
-// GetConnectionInfo refuses.
+// GetConnectionInfo returns errAgent.
 func (noKubelet) GetConnectionInfo(context.Context, types.NodeName) (*client.ConnectionInfo, error) {
 	return nil, errAgent
 }
 
-// noNodeProxy refuses what is sent to nodes: its registry would connect to their addresses.
+// noNodeProxy rejects requests to nodes: its registry would connect to their addresses.
 type noNodeProxy struct{ *noderest.ProxyREST }
 
-// Connect refuses.
+// Connect returns errAgent.
 func (*noNodeProxy) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
 	return nil, errAgent
 }
 
-// noTransport refuses what is sent to pods.
+// noTransport rejects requests to pods.
 type noTransport struct{}
 
-// RoundTrip refuses.
+// RoundTrip returns errAgent.
 func (noTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, errAgent }
 
-// noTokens refuses to sign tokens. Its generator is never called.
+// noTokens rejects token requests. Its generator is never called.
 type noTokens struct{ *accountstorage.TokenREST }
 
-// neverCalled has the registry of service accounts have tokens.
+// neverCalled enables tokens in the registry of service accounts.
 type neverCalled struct{ serviceaccount.TokenGenerator }
 
-// Create refuses.
+// Create returns errAgent.
 func (*noTokens) Create(context.Context, string, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error) {
 	return nil, errAgent
 }
 
-// noBudgets has no budgets, so that an eviction is the deletion that it asks for.
+// noBudgets has no pod disruption budgets, so that an eviction deletes the pod.
 type noBudgets struct {
-	policyclient.PodDisruptionBudgetInterface // whose other calls are for budgets that are there
+	policyclient.PodDisruptionBudgetInterface // other calls need an existing budget
 }
 
-// PodDisruptionBudgets returns those of a namespace.
+// PodDisruptionBudgets returns the receiver for each namespace.
 func (n noBudgets) PodDisruptionBudgets(string) policyclient.PodDisruptionBudgetInterface { return n }
 
-// List returns none.
+// List returns an empty list.
 func (noBudgets) List(context.Context, metav1.ListOptions) (*policyv1.PodDisruptionBudgetList, error) {
 	return &policyv1.PodDisruptionBudgetList{}, nil
 }
 
-// Get finds none.
+// Get returns NotFound.
 func (noBudgets) Get(_ context.Context, name string, _ metav1.GetOptions) (*policyv1.PodDisruptionBudget, error) {
 	return nil, apierrors.NewNotFound(policyv1.Resource("poddisruptionbudgets"), name)
 }

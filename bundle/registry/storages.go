@@ -49,10 +49,10 @@ import (
 	"berth/internal/localapi/registry"
 )
 
-// storages makes the registries of the kinds over the agent's store.
+// storages creates the registries of the kinds on top of the agent's store.
 type storages struct{ client *registry.Client }
 
-// GetRESTOptions says how a registry stores its objects.
+// GetRESTOptions returns the storage options of a registry.
 func (s storages) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	kind := kinds.Find(resource.Group, "v1", resource.Resource)
 	if kind == nil {
@@ -73,13 +73,13 @@ func (s storages) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 	}, nil
 }
 
-// group is the kinds of one API group besides the core.
+// group is the kinds of one API group other than core.
 type group struct {
 	name      string
 	resources map[string]rest.Storage
 }
 
-// made keeps the first error of constructors.
+// made collects the first error of constructors.
 func made[T any](registry T, err error) func(*error) T {
 	return func(first *error) T {
 		if *first == nil {
@@ -89,7 +89,7 @@ func made[T any](registry T, err error) func(*error) T {
 	}
 }
 
-// groups makes the registries of all groups but the core.
+// groups creates the registries of all groups but the core.
 func (s storages) groups() (all []group, err error) {
 	leases := made(leasestorage.NewREST(s))(&err)
 	events := made(eventstorage.NewREST(s, eventSeconds))(&err)
@@ -120,10 +120,11 @@ func (s storages) groups() (all []group, err error) {
 	}, nil
 }
 
-// eventSeconds is how long an event is kept. The registries ask for it; the agent removes events.
+// eventSeconds is the TTL of an event in seconds. The registries require it; the agent deletes
+// events.
 const eventSeconds = 3600
 
-// core makes the registries of the core group.
+// core creates the registries of the core group.
 func (s storages) core() (all map[string]rest.Storage, err error) {
 	configMaps := made(configmapstorage.NewREST(s))(&err)
 	secrets := made(secretstorage.NewREST(s))(&err)
@@ -152,8 +153,8 @@ func (s storages) core() (all map[string]rest.Storage, err error) {
 	return all, s.addPods(all)
 }
 
-// addPods adds pods, nodes and service accounts, which need each other. What is the agent's alone is
-// there so that it is in the documents, and refuses.
+// addPods adds pods, nodes and service accounts, which depend on each other. Subresources that the
+// agent serves are included for the API documents, and return errAgent.
 func (s storages) addPods(all map[string]rest.Storage) error {
 	nodes, err := nodestorage.NewStorage(s, client.KubeletClientConfig{PreferredAddressTypes: []string{"InternalIP"}}, noTransport{})
 	if err != nil {

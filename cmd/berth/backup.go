@@ -38,8 +38,8 @@ A running agent writes a consistent snapshot and keeps serving. Without an agent
 	return cmd
 }
 
-// backup writes a backup by the agent of the run directory, if the root directory is its own and it
-// serves, or else from the root directory.
+// backup writes a backup through the agent of the run directory if that agent serves requests and
+// uses the root directory. Otherwise it reads the root directory itself.
 func backup(cmd *cobra.Command, rootDir, runDir string, w io.Writer) error {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
@@ -68,8 +68,7 @@ func backup(cmd *cobra.Command, rootDir, runDir string, w io.Writer) error {
 	return localapi.Backup(root, w)
 }
 
-// writeWhole writes a file that its owner alone may read, whole or not at all, and returns its
-// size.
+// writeWhole writes a file with mode 0600 atomically and returns its size in bytes.
 func writeWhole(path string, write func(io.Writer) error) (size int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {
@@ -79,7 +78,7 @@ func writeWhole(path string, write func(io.Writer) error) (size int64, err error
 		if err == nil {
 			return
 		}
-		if failed, ok := errors.AsType[*fs.PathError](err); ok && failed.Path == f.Name() { // a name that nobody has given
+		if failed, ok := errors.AsType[*fs.PathError](err); ok && failed.Path == f.Name() { // the user did not pass the temporary name
 			err = fmt.Errorf("write %s: %w", path, failed.Err)
 		}
 		err = errors.Join(err, os.Remove(f.Name()))

@@ -16,7 +16,6 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// checkFlags are the flags of `berth check`.
 type checkFlags struct {
 	query  embedded.HostQuery
 	output string
@@ -57,13 +56,11 @@ otherwise 0. docs/health.md explains the health conditions.`,
 	return cmd
 }
 
-// checkPart is a table of checks.
 type checkPart struct {
 	title  string
 	checks []embedded.HostCheck
 }
 
-// check prints what there is to say of the host and the agent.
 func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, out io.Writer) error {
 	switch {
 	case f.output != "" && f.output != "json":
@@ -76,7 +73,7 @@ func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, 
 	fixes := f.mend(ctx, fixer)
 	running, err := c.version(ctx)
 	if err != nil {
-		running = server.Version{} // checkAgent says what there is to say
+		running = server.Version{} // checkAgent reports the error
 	}
 	f.query.Root = cmp.Or(f.query.Root, running.RootDir, defaultRootDir)
 	now := time.Now()
@@ -107,7 +104,7 @@ func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, 
 	return nil
 }
 
-// mend mends what is lacking, if it is to, and says how each thing came out.
+// mend applies the available fixes if --fix is set, and returns the result of each.
 func (f checkFlags) mend(ctx context.Context, fixer embedded.Fixer) []embedded.HostCheck {
 	if !f.fix {
 		return nil
@@ -126,7 +123,6 @@ func (f checkFlags) mend(ctx context.Context, fixer embedded.Fixer) []embedded.H
 	return planned
 }
 
-// printParts prints the tables below each other.
 func printParts(out io.Writer, parts []checkPart) (err error) {
 	for i, p := range parts {
 		if i > 0 {
@@ -139,8 +135,8 @@ func printParts(out io.Writer, parts []checkPart) (err error) {
 	return nil
 }
 
-// checkRuntime says which runtime the agent has, or without one whether this program brings one
-// along.
+// checkRuntime reports the runtime of the agent. Without an agent, it reports whether this program
+// has an embedded runtime.
 func checkRuntime(running server.Version) embedded.HostCheck {
 	const name = "container runtime"
 	if running.RuntimeName != "" {
@@ -155,7 +151,7 @@ func checkRuntime(running server.Version) embedded.HostCheck {
 	}
 }
 
-// printChecks prints a table; below each check stands what follows from it.
+// printChecks prints a table, with the consequence of each check below it.
 func printChecks(w io.Writer, title string, checks []embedded.HostCheck) error {
 	rows := [][]string{{title, "RESULT", "FOUND"}}
 	for _, c := range checks {

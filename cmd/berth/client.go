@@ -21,13 +21,13 @@ import (
 	"berth/internal/record/journal"
 )
 
-// client speaks to the agent of one run directory over its socket.
+// client sends requests to the agent of one run directory over its Unix socket.
 type client struct {
 	runDir string
 	http   http.Client
 }
 
-// errNoAgent says that nothing listens in the run directory.
+// errNoAgent means that no agent listens in the run directory.
 var errNoAgent = errors.New("no agent is running")
 
 func newClient(runDir string) *client {
@@ -42,7 +42,7 @@ func newClient(runDir string) *client {
 	return c
 }
 
-// apiError is the agent's refusal.
+// apiError is an error response of the agent.
 type apiError struct {
 	status  int
 	message string
@@ -50,7 +50,8 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.message }
 
-// do sends a request and returns the answer if it is a good one. The caller closes its body.
+// do sends a request and returns the response if its status is a success. The caller closes the
+// body.
 func (c *client) do(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "berth", Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
@@ -73,7 +74,7 @@ func (c *client) do(ctx context.Context, method, path string, query url.Values, 
 	return nil, &apiError{status: resp.StatusCode, message: message}
 }
 
-// explain turns the errors of a socket into what the user can do about them.
+// explain adds the remedy to connection errors of the socket.
 func (c *client) explain(err error) error {
 	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
@@ -83,7 +84,7 @@ func (c *client) explain(err error) error {
 		return fmt.Errorf("the agent's socket %s is for root only: try with sudo", server.SocketPath(c.runDir))
 	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
-		err = u.Err // the URL is made up and would mislead
+		err = u.Err // the URL is a placeholder and would mislead
 	}
 	return fmt.Errorf("ask the agent on %s: %w", c.runDir, err)
 }
@@ -134,8 +135,8 @@ func (c *client) stop(ctx context.Context, req server.StopRequest) error {
 	return resp.Body.Close()
 }
 
-// openView has the agent open a view of its node, whose kubeconfig is then in the run directory. An
-// agent with a local API has none: the answer is NotFound.
+// openView makes the agent open a view of its node and write its kubeconfig to the run directory.
+// An agent with a local API has no view and returns NotFound.
 func (c *client) openView(ctx context.Context) error {
 	resp, err := c.do(ctx, http.MethodPost, server.PathView, nil, nil)
 	if err != nil {

@@ -24,7 +24,7 @@ func newConfigCommand(g *globalFlags) *cobra.Command {
 	return cmd
 }
 
-// configPrint are the flags of `berth config print`, those of the kubelet apart.
+// configPrint holds the flags of `berth config print`, without those of the kubelet.
 type configPrint struct {
 	output  string
 	changed bool
@@ -61,12 +61,12 @@ and staticPodURLHeader are not printed.`,
 		if k.Name == "version" {
 			continue
 		}
-		addKubeletFlag(cmd.Flags(), k).Hidden = true // they are those of berth kubelet, whose help shows them
+		addKubeletFlag(cmd.Flags(), k).Hidden = true // berth kubelet documents them
 	}
 	return cmd
 }
 
-// settings returns what the running agent was told, or what the given flags make.
+// settings returns the settings of the running agent, or those that result from the given flags.
 func (f *configPrint) settings(ctx context.Context, g *globalFlags, flags *config.Flags, errOut io.Writer) ([]server.Setting, error) {
 	given, environment := false, false
 	for _, k := range flags.All() {
@@ -141,7 +141,6 @@ func (f *configPrint) print(settings []server.Setting, out io.Writer) error {
 	return fmt.Errorf("--output %q: must be table, yaml or json", f.output)
 }
 
-// valuesOf returns the settings by path.
 func valuesOf(settings []server.Setting) map[string]any {
 	out := map[string]any{}
 	for _, s := range settings {

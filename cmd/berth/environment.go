@@ -12,28 +12,28 @@ import (
 	"berth/internal/config"
 )
 
-// variableOf returns the environment variable that stands for the flag.
 func variableOf(flag string) string {
 	return "BERTH_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// notFromVariables are flags that say what to do now, which nobody wants for good: with some, pods
-// and images go.
+// notFromVariables are flags of one invocation. As a permanent default they would be harmful: some
+// delete pods or images.
 var notFromVariables = map[string]bool{"help": true, "version": true, "all": true, "rm": true}
 
-// withoutVariable is the annotation of a flag whose name stands for something else in variables.
+// withoutVariable is the annotation of a flag whose environment variable would have another
+// meaning.
 const withoutVariable = "berth_without_variable"
 
-// fromVariable is the annotation of a flag that has its value, the one of the annotation, from its
-// environment variable.
+// fromVariable is the annotation of a flag that was set from its environment variable, with the
+// value.
 const fromVariable = "berth_from_variable"
 
-// exclusiveGroups is the annotation by which the library knows the flags that exclude each other.
+// exclusiveGroups is cobra's annotation of mutually exclusive flags.
 const exclusiveGroups = "cobra_annotation_mutually_exclusive"
 
-// applyEnvironment gives the command's flags that are not on the command line the values of their
-// environment variables, as far as these are not empty. A flag also wins over the variable of one
-// that it excludes.
+// applyEnvironment sets the command's flags that are not on the command line from their environment
+// variables, unless these are empty. A flag also takes precedence over the variable of a flag that
+// it excludes.
 func applyEnvironment(cmd *cobra.Command) error {
 	excluded := map[string]bool{}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -67,7 +67,7 @@ func applyEnvironment(cmd *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// plainFlagError is what is wrong with a value, without the flag's name, which the library adds.
+// plainFlagError returns the cause of an invalid value without the flag's name, which pflag adds.
 func plainFlagError(err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return invalid.Unwrap()

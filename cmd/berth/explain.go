@@ -81,7 +81,7 @@ needs the permission to get pods/explain. POD is in the namespace of the kubecon
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, if its name is ambiguous")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "use the Kubernetes API of this file instead of the agent's socket (default, as a kubectl plugin: KUBECONFIG)")
 	if err := cmd.Flags().SetAnnotation("kubeconfig", withoutVariable, []string{"that of a kubelet"}); err != nil {
-		panic(err) // the flag does not exist: a mistake in this program
+		panic(err) // the flag does not exist: a programming error
 	}
 	cmd.Flags().StringVarP(&container, "container", "c", "", "show only this container")
 	cmd.Flags().BoolVar(&all, "all", false, "show all: each step of the start, container exits, all decisions; in a pager on a terminal")
@@ -90,7 +90,7 @@ needs the permission to get pods/explain. POD is in the namespace of the kubecon
 	return cmd
 }
 
-// explainBySocket asks the agent of this machine.
+// explainBySocket requests the explanation from the agent of this machine.
 func explainBySocket(ctx context.Context, c *client, arg, namespace string) (server.Explanation, error) {
 	subject, err := findSubject(ctx, c, arg, namespace)
 	if err != nil {
@@ -99,8 +99,8 @@ func explainBySocket(ctx context.Context, c *client, arg, namespace string) (ser
 	return fetchExplanation(ctx, c, subject)
 }
 
-// findSubject returns what the argument names: a manifest's file, or a pod, which may be gone. A
-// static pod of a cluster's node may be named as its manifest does, without the name of the node.
+// findSubject returns the subject that the argument names: a manifest file or a pod, which may be
+// deleted. A static pod of a cluster member may be named without the node name suffix.
 func findSubject(ctx context.Context, c *client, arg, namespace string) (journal.Subject, error) {
 	subjects, err := c.subjects(ctx)
 	if err != nil {
@@ -148,8 +148,8 @@ func chooseSubject(subjects []journal.Subject, arg, namespace string) (journal.S
 	}
 }
 
-// fetchExplanation asks the agent for all that it has of a pod, or of a manifest when the subject
-// has no namespace.
+// fetchExplanation requests the explanation of a pod, or of a manifest if the subject has no
+// namespace.
 func fetchExplanation(ctx context.Context, c *client, s journal.Subject) (server.Explanation, error) {
 	path, query := server.PathExplain+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
 	if s.Namespace == "" {
@@ -160,7 +160,7 @@ func fetchExplanation(ctx context.Context, c *client, s journal.Subject) (server
 	return e, err
 }
 
-// ofContainer leaves out what is about other containers.
+// ofContainer removes what concerns other containers.
 func ofContainer(e server.Explanation, name string) (server.Explanation, error) {
 	var known []string
 	others := func(container string) bool {
@@ -196,8 +196,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// containerNames returns all containers of the pod, init containers first, in the order in which
-// they run.
+// containerNames returns all containers of the pod in start order, init containers first.
 func containerNames(p *v1.Pod) []string {
 	var names []string
 	for _, c := range p.Spec.InitContainers {

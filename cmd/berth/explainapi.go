@@ -11,11 +11,11 @@ import (
 	"berth/internal/pod"
 )
 
-// nodeGrace is after how long without a renewed lease a cluster takes a node for not ready, unless
-// its controller manager was told otherwise (--node-monitor-grace-period).
+// nodeGrace is the default of the controller manager's --node-monitor-grace-period: a node whose
+// lease is not renewed for this long becomes NotReady.
 const nodeGrace = 50 * time.Second
 
-// apiAway returns the condition that the API server cannot be reached, and false if it can.
+// apiAway returns the health state of an unreachable API server, or false if it is reachable.
 func (s explainer) apiAway() (health.State, bool) {
 	i := slices.IndexFunc(s.e.Node, func(c health.State) bool { return c.Code == health.APIServer })
 	if i < 0 {
@@ -24,7 +24,7 @@ func (s explainer) apiAway() (health.State, bool) {
 	return s.e.Node[i], true
 }
 
-// withoutAPI says what of the pod goes on without the API server.
+// withoutAPI reports which work on the pod continues without the API server.
 func (s explainer) withoutAPI(c health.State) string {
 	if c.Code == health.ContainerNetwork && s.pod != nil && !s.pod.Spec.HostNetwork {
 		return ". Pods with hostNetwork: true start without it"
@@ -35,8 +35,8 @@ func (s explainer) withoutAPI(c health.State) string {
 	return ". What is here goes on without it: probes, hooks and restarts too. What is created, changed or deleted there is not known here"
 }
 
-// nextAPI says what happens to the pod's status, to the node and to the pod while the API server is
-// away.
+// nextAPI reports what happens to the pod's status, the node and the pod while the API server is
+// unavailable.
 func (s coming) nextAPI() (lines []string) {
 	c, away := s.apiAway()
 	if !away || s.pod == nil || pod.IsTerminal(s.pod.Status.Phase) {
@@ -63,8 +63,8 @@ func (s coming) nextAPI() (lines []string) {
 	return lines
 }
 
-// toleratesAway returns for how long the pod may stay on a node that the cluster does not hear of,
-// and whether that ends at all.
+// toleratesAway returns how long the pod may stay on an unreachable node, and whether that time is
+// limited.
 func (s explainer) toleratesAway() (d time.Duration, ends bool) {
 	if pod.IsStatic(s.pod) {
 		return 0, false

@@ -14,11 +14,12 @@ import (
 	"berth/internal/record/journal"
 )
 
-// newsFor is for how long a pod that is well says what happened to the agent or the runtime.
+// newsFor is how long after a restart of the agent or the runtime a healthy pod's explanation
+// mentions it.
 const newsFor = 10 * time.Minute
 
-// aboutNode tells of the agent and the runtime, where they were started again a short time ago, and
-// of a hook that was broken off with them.
+// aboutNode reports recent restarts of the agent and the runtime, and a hook that such a restart
+// interrupted.
 func (s explainer) aboutNode() string {
 	agent, runtime, hook := "", "", ""
 	for _, e := range s.timeline.Entries {
@@ -36,7 +37,7 @@ func (s explainer) aboutNode() string {
 	return agent + hook + runtime
 }
 
-// aboutBeside tells of what is wrong beside a pod that is ready.
+// aboutBeside reports problems of a pod that is ready.
 func (s explainer) aboutBeside() string {
 	var b strings.Builder
 	for _, cs := range s.pod.Status.EphemeralContainerStatuses {
@@ -65,19 +66,19 @@ func (s explainer) aboutBeside() string {
 	return b.String()
 }
 
-// aboutChild tells of the kernel's kill in a container that goes on.
+// aboutChild reports an OOM kill in a container that still runs.
 func (s explainer) aboutChild(cs v1.ContainerStatus) string {
 	if cs.State.Running == nil {
 		return ""
 	}
 	kill := ending{s}.oomOf(journal.End{Container: cs.Name, Started: cs.State.Running.StartedAt.Time, Finished: s.now})
-	if end, ok := s.lastEnd(cs); kill == "" || ok && kill == (ending{s}).oomOf(end) { // that was the end of the one before
+	if end, ok := s.lastEnd(cs); kill == "" || ok && kill == (ending{s}).oomOf(end) { // the kill belongs to the previous exit
 		return ""
 	}
 	return fmt.Sprintf(" In container %q, which goes on, %s.", cs.Name, kill)
 }
 
-// aboutImage tells why a container has no image: what failed, or how far the next try is.
+// aboutImage reports why a container has no image: the failure, or the progress of the next pull.
 func (s explainer) aboutImage(container string, w *v1.ContainerStateWaiting) string {
 	image := imageOf(s.pod, container)
 	changed := ""
@@ -101,19 +102,19 @@ func (s explainer) aboutImage(container string, w *v1.ContainerStateWaiting) str
 	return s.says("is waiting: the image of container %q, %s, is not available (%s): %s.%s%s", container, image, w.Reason, failure, s.credentialsTried(container), changed)
 }
 
-// What a container runtime puts around the cause of a failed pull, with the name of the image.
+// Prefixes with the image name that container runtimes add to the cause of a failed pull.
 var (
 	pullWrapping = regexp.MustCompile(`(?i)failed to (?:(?:pull(?: and unpack)?|resolve) (?:image|reference) "[^"]*"|resolve image): `)
 	notFoundName = regexp.MustCompile(`(^|\()\S+: not found`)
 )
 
-// imageFailure returns the cause of a failed pull without the name of the image, which is reported
-// beside it.
+// imageFailure returns the cause of a failed pull without the image name, which is reported
+// separately.
 func imageFailure(message string) string {
 	return notFoundName.ReplaceAllString(pullWrapping.ReplaceAllString(message, ""), "${1}not found")
 }
 
-// credentialsTried says with what the registry was asked last for the image of the container.
+// credentialsTried reports which credentials the last pull of the container's image used.
 func (s explainer) credentialsTried(container string) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if _, tried, ok := strings.Cut(e.Why, "; asked "); ok && e.Component == "image" && e.Container == container {
@@ -132,7 +133,7 @@ func (s explainer) secretsMissing(container string) string {
 	return ""
 }
 
-// waitedFor says more of what a pod has to wait for that does not start yet.
+// waitedFor adds details of what a pod that has not started yet waits for.
 func (s explainer) waitedFor(wait *journal.Entry) string {
 	switch wait.Decision {
 	case waitForRoom:
@@ -152,16 +153,16 @@ func (s explainer) waitedFor(wait *journal.Entry) string {
 	return ""
 }
 
-// What a pod waits for before it is admitted.
+// Decisions of a pod that waits before its admission.
 const (
 	waitForRoom = "wait for room to be made"
 	waitForName = "wait for the pod of the same name to end"
 )
 
-// victim is a pod that ends to make room, and until when at the latest.
+// victim matches a preempted pod and its deadline.
 var victim = regexp.MustCompile(`(\S+) \([A-Za-z]+, priority -?\d+\), which has \d+ s to end, until ([0-9T:-]+Z)`)
 
-// victimsEnd says when the pods are killed that end to make room.
+// victimsEnd reports when the preempted pods are killed.
 func (s coming) victimsEnd() (lines []string) {
 	for _, m := range victim.FindAllStringSubmatch(s.why("end other pods to make room"), -1) {
 		if until, err := time.Parse(time.RFC3339, m[2]); err == nil && until.After(s.now) {
@@ -171,7 +172,7 @@ func (s coming) victimsEnd() (lines []string) {
 	return lines
 }
 
-// nextAwaited says what ends the wait that the worker or a volume noted last.
+// nextAwaited reports what completes the wait that the worker or a volume recorded last.
 func (s coming) nextAwaited() (lines []string) {
 	if len(s.timeline.Entries) == 0 {
 		return nil
@@ -189,14 +190,14 @@ func (s coming) nextAwaited() (lines []string) {
 				}
 			}
 		}
-	case s.waitsForVolume(): // whose call has a limit
+	case s.waitsForVolume(): // the call has a timeout
 	case strings.HasPrefix(last.Decision, "wait for volume"):
 		return []string{"as soon as " + strings.TrimPrefix(strings.Replace(last.Decision, " to be mounted", " is mounted", 1), "wait for ") + "; no limit is known for it"}
 	}
 	return lines
 }
 
-// callNames says what calls of the runtime are for, where their names do not.
+// callNames describes CRI calls whose names do not explain themselves.
 var callNames = map[string]string{
 	"RunPodSandbox":  "RunPodSandbox, in which the network plugin makes the pod's network",
 	"StopPodSandbox": "StopPodSandbox, in which the network plugin takes the pod's network down",

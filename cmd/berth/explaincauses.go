@@ -16,8 +16,8 @@ import (
 	"berth/internal/record/journal"
 )
 
-// endOf says how a container ended: with the limit that it went over, and whether a signal was the
-// agent's.
+// endOf describes a container's exit, with the exceeded limit and whether the agent sent the
+// signal.
 func (s ending) endOf(container string, end journal.End) string {
 	text := endText(end.ExitCode, end.Reason, end.Message)
 	if end.Reason == lifecycle.OOMKilled && s.pod != nil {
@@ -29,7 +29,7 @@ func (s ending) endOf(container string, end journal.End) string {
 	return text
 }
 
-// memoryLimit says which memory limit a container that was OOM-killed went over.
+// memoryLimit returns the memory limit that an OOM-killed container exceeded.
 func (s ending) memoryLimit(container string, end journal.End) string {
 	if kill := s.oomOf(end); kill != "" {
 		return ": " + kill
@@ -47,20 +47,20 @@ func (s ending) memoryLimit(container string, end journal.End) string {
 	return "; neither it nor its pod has a memory limit"
 }
 
-// agentStopped reports whether the agent stopped the container when it ended, or may have.
+// agentStopped reports whether the agent stopped the container, or may have.
 func (s ending) agentStopped(end journal.End) bool {
 	if s.pod == nil || s.pod.DeletionTimestamp != nil || len(s.timeline.Entries) == 0 || s.timeline.Entries[0].Time.After(end.Started) {
-		return true // what was decided then is not known any more
+		return true // the decisions of that time are not recorded any more
 	}
 	return slices.ContainsFunc(s.timeline.Entries, func(e journal.Entry) bool {
 		return !e.Time.Before(end.Started) && (e.Decision == "end the pod" || e.Container == end.Container && e.Decision == "container stopped")
 	})
 }
 
-// led are decisions that have the agent stop a container, for the cause that they name.
+// led are decisions that make the agent stop a container.
 var led = []string{"liveness probe: failure", "startup probe: failure", "postStart hook failed"}
 
-// ledTo says what had the agent stop the container: the last answer, and how often it came.
+// ledTo returns why the agent stopped the container: the last probe or hook failure and its count.
 func (s ending) ledTo(end journal.End) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		switch {
@@ -74,7 +74,7 @@ func (s ending) ledTo(end journal.End) string {
 	return ""
 }
 
-// changeOf is what an entry says of a changed field: its old and new value.
+// changeOf returns the old and the new value of a changed field from an entry.
 func changeOf(why, field string) string {
 	if i := strings.Index(why, field); i >= 0 {
 		why, _, _ = strings.Cut(why[i:], "; ")
@@ -82,7 +82,7 @@ func changeOf(why, field string) string {
 	return oneLine(strings.TrimSuffix(why, "."))
 }
 
-// isEnding reports whether the pod is being ended, though nobody asked the API server for it.
+// isEnding reports whether the agent terminates the pod without a deletion at the API server.
 func (s ending) isEnding() bool {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		switch e.Decision {
@@ -95,7 +95,7 @@ func (s ending) isEnding() bool {
 	return false
 }
 
-// aboutRunning names what still runs of a pod that ends.
+// aboutRunning names the containers of a terminating pod that still run.
 func (s ending) aboutRunning() string {
 	var running []string
 	for _, cs := range statusesOf(s.pod) {
@@ -109,7 +109,7 @@ func (s ending) aboutRunning() string {
 	return " Still running: " + strings.Join(running, ", ") + "."
 }
 
-// aboutDeadline says which deadline was over, and since when it ran.
+// aboutDeadline returns the exceeded activeDeadlineSeconds and its start time.
 func (s ending) aboutDeadline() string {
 	p := s.pod
 	if p.Status.Reason != "DeadlineExceeded" || p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil {
@@ -118,7 +118,7 @@ func (s ending) aboutDeadline() string {
 	return fmt.Sprintf(": activeDeadlineSeconds is %d, and the pod was active from %s on", *p.Spec.ActiveDeadlineSeconds, s.at(p.Status.StartTime.Time))
 }
 
-// aboutResize tells of a resize that is not done.
+// aboutResize reports a resize that is pending or in progress.
 func (s explainer) aboutResize() string {
 	for _, c := range s.pod.Status.Conditions {
 		if (c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress) && c.Status == v1.ConditionTrue {
@@ -132,11 +132,11 @@ func (s explainer) aboutResize() string {
 	return ""
 }
 
-// shortage is how a refusal for want of a resource is worded, the numbers in the resource's least
-// unit: thousandths of CPUs, bytes, pieces.
+// shortage matches a rejection for insufficient resources. Its numbers are in the resource's base
+// unit: milli-CPUs, bytes or a count.
 var shortage = regexp.MustCompile(`didn't have enough resource: ([^,]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
 
-// shortOf says in units as people write them what there was too little of.
+// shortOf describes the shortage in human-readable units.
 func shortOf(refusal string) string {
 	m := shortage.FindStringSubmatch(refusal)
 	n, ok := shortageOf(refusal)
@@ -160,7 +160,7 @@ func shortOf(refusal string) string {
 	return text + strings.TrimSuffix(oneLine(more), ".")
 }
 
-// shortageOf returns what was requested, used and there, in the resource's least unit.
+// shortageOf returns the requested, used and total amounts in the resource's base unit.
 func shortageOf(refusal string) (n [3]int64, ok bool) {
 	m := shortage.FindStringSubmatch(refusal)
 	for i := range n {
@@ -175,10 +175,10 @@ func shortageOf(refusal string) (n [3]int64, ok bool) {
 	return n, true
 }
 
-// stamps are times that the agent writes into its decisions.
+// stamps matches the timestamps in the agent's decisions.
 var stamps = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
 
-// inUnits writes times and shortages in a text as people do.
+// inUnits makes the times and shortages in a text human-readable.
 func (s explainer) inUnits(text string) string {
 	text = stamps.ReplaceAllStringFunc(text, func(stamp string) string {
 		t, err := time.Parse(time.RFC3339, stamp)
@@ -190,16 +190,15 @@ func (s explainer) inUnits(text string) string {
 	return shortage.ReplaceAllStringFunc(strings.ReplaceAll(text, "Node didn't have enough", "didn't have enough"), shortOf)
 }
 
-// where is how errors of passes begin: with the pod, and the step.
+// where matches the prefix of a pass's error: the pod and the step.
 var where = regexp.MustCompile(`^sync (terminating |terminated )?pod [^:]+: (step [^:]+: )?(volumes: )?`)
 
-// plainError is an error of a pass without what everybody knows who asked about the pod.
+// plainError returns an error of a pass without the prefix that names the pod.
 func plainError(text string) string {
 	return strings.TrimPrefix(oneLine(where.ReplaceAllString(text, "")), "pod sandbox: ")
 }
 
-// missing are objects and drivers that a pod waits for, as errors name them. Each is noticed when
-// it comes.
+// missing are objects and drivers that a pod waits for, as named in errors. The agent watches each.
 var missing = []struct {
 	named *regexp.Regexp
 	text  string
@@ -215,14 +214,14 @@ var missing = []struct {
 	{regexp.MustCompile(`driver name (\S+) not found in the list of registered CSI drivers`), "as soon as the CSI driver %q registers"},
 }
 
-// awaited says what has the pod looked at before anything that is timed.
+// awaited reports what wakes the pod's worker before any timer does.
 func (s coming) awaited() (lines []string) {
 	if s.pod == nil {
 		return nil
 	}
 	headline := s.headline()
 	if strings.Contains(headline, " registry was asked ") {
-		return nil // the next try finds it, and nothing before
+		return nil // only the next try notices it
 	}
 	for _, m := range missing {
 		if named := m.named.FindStringSubmatch(headline); named != nil {

@@ -10,16 +10,16 @@ import (
 	"berth/internal/record/journal"
 )
 
-// claims tells of dynamic resources: of the ResourceClaims of a pod that are not prepared.
+// claims explains ResourceClaims of a pod that are not prepared.
 type claims struct{ explainer }
 
-// stepClaims is the step of a start that comes before the volumes: drivers prepare the claims.
+// stepClaims is the start step before the volumes, in which drivers prepare the claims.
 const stepClaims = "resource claims"
 
-// claimsFailed is how the error of a pass begins whose claims could not be prepared.
+// claimsFailed is the error prefix of a pass whose claims could not be prepared.
 const claimsFailed = "prepare dynamic resources: "
 
-// failed returns the last try to prepare the pod's claims if it failed, nil otherwise.
+// failed returns the last try to prepare the pod's claims if it failed, else nil.
 func (s claims) failed() *journal.Entry {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "claims" && e.Decision == "prepare claims" {
@@ -32,7 +32,7 @@ func (s claims) failed() *journal.Entry {
 	return nil
 }
 
-// What keeps a claim from being prepared, as errors say.
+// Errors of claims that cannot be prepared.
 var (
 	claimMissing     = regexp.MustCompile(`get ResourceClaim \S+/(\S+): .* not found`)
 	claimUnallocated = regexp.MustCompile(`ResourceClaim (\S+): not allocated`)
@@ -41,7 +41,7 @@ var (
 	driverAbsent     = regexp.MustCompile(`DRA driver (\S+) is not registered`)
 )
 
-// rule says by which rule the claim cannot be prepared, and what helps.
+// rule explains why the claim cannot be prepared, and the remedy.
 func (s claims) rule() string {
 	e := s.failed()
 	if e == nil {
@@ -66,7 +66,7 @@ func (s claims) rule() string {
 	return ""
 }
 
-// next says when the claims are tried again.
+// next reports when the agent tries the claims again.
 func (s claims) next() (lines []string) {
 	e := s.failed()
 	if e == nil || !s.failsNow() {
@@ -83,7 +83,7 @@ func (s claims) next() (lines []string) {
 	return lines
 }
 
-// failsNow reports whether the claims are what the last pass of the pod failed for.
+// failsNow reports whether the pod's last pass failed because of its claims.
 func (s claims) failsNow() bool {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "worker" {

@@ -8,20 +8,20 @@ import (
 	"berth/internal/api/server"
 )
 
-// lastingWaits are the calls for the pod that have not been answered for long.
+// lastingWaits returns the calls for the pod that are unanswered for at least slowCall.
 func (s explainer) lastingWaits() []server.Wait {
 	return slices.DeleteFunc(slices.Clone(s.e.Waits), func(w server.Wait) bool {
 		return s.pod == nil || w.Pod != s.pod.UID || s.now.Sub(w.Since) < slowCall
 	})
 }
 
-// waitsForVolume reports whether a CSI driver, or the server of a volume, has not answered a call
-// for the pod for long.
+// waitsForVolume reports whether a CSI driver or a volume's server is slow to answer a call for the
+// pod.
 func (s explainer) waitsForVolume() bool {
 	return slices.ContainsFunc(s.lastingWaits(), func(w server.Wait) bool { return w.Driver != "" || w.From != "" })
 }
 
-// waitText says what is not answered, since when, and what comes of it in the end.
+// waitText describes an unanswered call: since when, and what follows.
 func (s coming) waitText(w server.Wait) string {
 	who, call, then := "the container runtime", callName(w.Call), "until then nothing else is done for the pod"
 	if w.Driver != "" {

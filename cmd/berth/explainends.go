@@ -16,10 +16,10 @@ import (
 	"berth/internal/record/journal"
 )
 
-// ending tells of ends: of the pod, and of its containers.
+// ending explains pod terminations and container exits.
 type ending struct{ explainer }
 
-// aboutVolumes says that a pod whose containers have ended waits for a CSI driver.
+// aboutVolumes reports that a pod whose containers have exited waits for a CSI driver.
 func (s ending) aboutVolumes() string {
 	if s.aboutRunning() != "" || !s.waitsForVolume() {
 		return ""
@@ -27,7 +27,7 @@ func (s ending) aboutVolumes() string {
 	return " Its containers have ended, and a CSI driver has not taken its volumes down yet."
 }
 
-// aboutEnd tells how the end of a pod goes that is asked for more than once.
+// aboutEnd describes the termination of a pod that was requested more than once.
 func (s ending) aboutEnd() string {
 	text, grace, first := "", "", time.Time{}
 	for _, e := range s.timeline.Entries {
@@ -48,8 +48,7 @@ func (s ending) aboutEnd() string {
 	return text
 }
 
-// aboutStopping tells of a container of a pod that goes on which the agent is stopping, "" if there
-// is none.
+// aboutStopping reports a container that the agent stops while its pod continues, or "".
 func (s ending) aboutStopping() string {
 	cs, e := s.stopping()
 	if e == nil {
@@ -60,8 +59,7 @@ func (s ending) aboutStopping() string {
 	return s.says("runs, and its container %q is being stopped%s%s.%s", cs.Name, s.sinceTime(e.Time), why, hooks(s).hookNote(cs.Name))
 }
 
-// stopping returns a container that the agent is stopping, and the event of that; nil if there is
-// none.
+// stopping returns a container that the agent is stopping and the event of that, or nil.
 func (s ending) stopping() (v1.ContainerStatus, *journal.Entry) {
 	for _, cs := range statusesOf(s.pod) {
 		if cs.State.Running == nil {
@@ -82,7 +80,7 @@ func (s ending) stopping() (v1.ContainerStatus, *journal.Entry) {
 	return v1.ContainerStatus{}, nil
 }
 
-// nextRestartAll says what follows when all containers have stopped that are restarted together.
+// nextRestartAll reports what follows after all containers that restart together have stopped.
 func (s ending) nextRestartAll() []string {
 	if s.pod == nil || s.pod.DeletionTimestamp != nil {
 		return nil
@@ -93,7 +91,7 @@ func (s ending) nextRestartAll() []string {
 	return []string{"as soon as all containers have stopped: they are removed, init containers too, and started from the first one on"}
 }
 
-// sandboxReplaced says for what a container was stopped then, if its sandbox was replaced.
+// sandboxReplaced returns the reason of a sandbox replacement for which a container was stopped.
 func (s ending) sandboxReplaced(at time.Time) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "runtime" && strings.HasPrefix(e.Decision, "stop the pod, create sandbox") && !e.Time.After(at) && at.Sub(e.Time) < time.Second {
@@ -104,7 +102,7 @@ func (s ending) sandboxReplaced(at time.Time) string {
 	return ""
 }
 
-// lastWords are the message that a container left, as its termination message.
+// lastWords returns the container's termination message.
 func lastWords(t *v1.ContainerStateTerminated) string {
 	if t.Message == "" || t.Reason == "StartError" || t.Reason == "ContainerCannotRun" || t.Reason == lifecycle.ContainerStatusUnknown {
 		return ""
@@ -113,7 +111,7 @@ func lastWords(t *v1.ContainerStateTerminated) string {
 	return fmt.Sprintf(", saying %q", oneLine(lines[len(lines)-1]))
 }
 
-// ruleFor says which of its restart rules has a container restarted that ended so.
+// ruleFor returns the restart rule that applies to a container exit.
 func (s ending) ruleFor(container string, end journal.End) string {
 	c := pod.FindContainer(&s.pod.Spec, container)
 	if c == nil || s.killedFor(end) != "" {
@@ -139,7 +137,7 @@ func join(codes []int32) string {
 	return strings.Join(all, ", ")
 }
 
-// oomOf is the kernel's kill in a container that lived from one time to another, as it was told of.
+// oomOf returns the recorded OOM kill within a container's lifetime.
 func (s ending) oomOf(end journal.End) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" && e.Decision == "OOMKilled" && e.Container == end.Container && !e.Time.Before(end.Started) && !e.Time.After(end.Finished.Add(time.Second)) {
@@ -149,7 +147,7 @@ func (s ending) oomOf(end journal.End) string {
 	return ""
 }
 
-// whyNotRestarted says for which rule a container that has failed stays as it is.
+// whyNotRestarted returns the rule by which a failed container is not restarted.
 func (s ending) whyNotRestarted(container string) string {
 	c := pod.FindContainer(&s.pod.Spec, container)
 	if c == nil {
@@ -162,7 +160,7 @@ func (s ending) whyNotRestarted(container string) string {
 	return policy
 }
 
-// failure is why the pod has failed, as its status has it and more of it.
+// failure returns the reason and details of a failed pod.
 func (s ending) failure() string {
 	st := &s.pod.Status
 	if st.Phase != v1.PodFailed || st.Reason == "" {
@@ -172,11 +170,11 @@ func (s ending) failure() string {
 	return fmt.Sprintf(" %s%s.", text, cmp.Or(s.aboutDeadline(), s.madeRoomFor(), s.aboutExcess())) + s.aboutChoice()
 }
 
-// choice is how an eviction for want of a resource of the node ends: with the threshold at its
-// begin.
+// choice matches the decision to evict a pod because of a node resource; it begins with the
+// threshold.
 var choice = regexp.MustCompile(`^(\S+<\S+): .*Chosen: (.*)\. Read at (\S+)\.(?: Met since (\S+), for its grace period of (\S+)\.)?$`)
 
-// aboutChoice says which threshold was met when, and why this pod was evicted for it.
+// aboutChoice reports the threshold, when it was met, and why this pod was chosen.
 func (s ending) aboutChoice() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		m := choice.FindStringSubmatch(oneLine(e.Why))
@@ -196,11 +194,10 @@ func (s ending) aboutChoice() string {
 	return ""
 }
 
-// excess is how an eviction for a limit of local storage ends that names what was used.
+// excess matches the used bytes at the end of an eviction for a local storage limit.
 var excess = regexp.MustCompile(`\b(\d+) bytes are used$`)
 
-// aboutExcess says how much local storage was used when it went over a limit, and when that was
-// measured.
+// aboutExcess reports the local storage usage that exceeded a limit, and when it was measured.
 func (s ending) aboutExcess() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if m := excess.FindStringSubmatch(e.Why); m != nil && e.Component == "eviction" && e.Decision == "evict the pod" {
@@ -214,12 +211,12 @@ func (s ending) aboutExcess() string {
 	return ""
 }
 
-// madeRoomFor names the pod for which the pod had to go.
+// madeRoomFor names the pod that preempted this pod.
 func (s ending) madeRoomFor() string {
 	return s.inUnits(strings.Replace(s.why("end the pod to make room"), ": critical pod", "", 1))
 }
 
-// aboutFinalizers names what keeps a deleted pod at the API server that has ended here.
+// aboutFinalizers names the finalizers of a deleted pod that has terminated on this node.
 func (s ending) aboutFinalizers() string {
 	if s.pod.DeletionTimestamp == nil || len(s.pod.Finalizers) == 0 {
 		return ""

@@ -11,21 +11,21 @@ import (
 	"berth/internal/record/journal"
 )
 
-// longestRound is of how many decisions a round can be that is recognized as one.
+// longestRound is the maximum number of decisions in a recognized round.
 const longestRound = 16
 
-// fold is one decision, or the last round of decisions that came again and again, as those about a
-// container that crashes in a loop.
+// fold is one decision, or the last of several equal rounds of decisions, such as those of a crash
+// loop.
 type fold struct {
 	entries []journal.Entry
-	rounds  int // 1 for what came once
+	rounds  int // 1 for a single occurrence
 	since   time.Time
 }
 
-// heading tells of the rounds that came before the last one.
+// heading reports the number of rounds.
 func (f fold) heading() string { return fmt.Sprintf("from here on %d times, at last:", f.rounds) }
 
-// foldRounds finds rounds of decisions that differ in numbers, times and durations alone.
+// foldRounds finds rounds of decisions that differ only in numbers, times and durations.
 func foldRounds(entries []journal.Entry) []fold {
 	shapes := make([]string, len(entries))
 	for i := range entries {
@@ -41,8 +41,8 @@ func foldRounds(entries []journal.Entry) []fold {
 	return out
 }
 
-// longestRepeat returns the length of the round that the shapes begin with and how often it comes,
-// so that most of them are covered; 1 and 1 when nothing comes again.
+// longestRepeat returns the length and count of the repeated round at the beginning of shapes that
+// covers the most of them, or 1 and 1 if nothing repeats.
 func longestRepeat(shapes []string) (length, rounds int) {
 	length, rounds = 1, 1
 	for l := 1; l <= min(longestRound, len(shapes)/2); l++ {
@@ -62,14 +62,14 @@ var (
 	numbers   = regexp.MustCompile(`[0-9]+`)
 )
 
-// shapeOf is what entries of one kind have in common.
+// shapeOf returns an entry's text with numbers and durations masked.
 func shapeOf(e *journal.Entry) string {
 	text := strings.Join([]string{string(e.Subject.UID), e.Component, e.Container, e.Decision, e.Why, e.Error}, "\x00")
 	return numbers.ReplaceAllString(durations.ReplaceAllString(text, "#d"), "#")
 }
 
-// withoutEchoes leaves out what says again what a decision beside it says: events, and states that
-// follow from a decision; and that the API server was told.
+// withoutEchoes removes entries that repeat an adjacent decision: events, resulting states, and
+// status reports to the API server.
 func withoutEchoes(entries []journal.Entry) []journal.Entry {
 	left := slices.DeleteFunc(slices.Clone(entries), func(e journal.Entry) bool {
 		switch e.Component {
@@ -81,13 +81,12 @@ func withoutEchoes(entries []journal.Entry) []journal.Entry {
 		}
 		return false
 	})
-	return slices.CompactFunc(left, func(a, b journal.Entry) bool { // as a plan that is made again
+	return slices.CompactFunc(left, func(a, b journal.Entry) bool { // for example a repeated plan
 		return a.Component == "runtime" && a.Component == b.Component && a.Container == b.Container && a.Decision == b.Decision && a.Error == b.Error
 	})
 }
 
-// plainEntry is an entry without what everybody knows who asked about the pod, and without what the
-// sentence says.
+// plainEntry returns an entry without the pod's name and without what the headline contains.
 func (s screen) plainEntry(e journal.Entry) journal.Entry {
 	if e.Component == "eviction" || e.Component == "admission" || e.Component == "claims" {
 		e.Why = s.inUnits(e.Why)
@@ -108,7 +107,7 @@ func (s screen) plainEntry(e journal.Entry) journal.Entry {
 	return e
 }
 
-// overtaken marks a plan whose time another decision overtook.
+// overtaken marks a plan that another decision superseded before its time.
 func (s screen) overtaken(plan *journal.Entry) string {
 	at := planned.FindStringSubmatch(plan.Decision)
 	if plan.Component != "runtime" || at == nil {
@@ -128,13 +127,13 @@ func (s screen) overtaken(plan *journal.Entry) string {
 	return ""
 }
 
-// planned is a start that a plan has for later.
+// planned matches a start that a plan schedules for later.
 var planned = regexp.MustCompile(` at (\d\d:\d\d:\d\d), when its back-off`)
 
-// echoWithin is how far an event may be from the decision that it tells users of.
+// echoWithin is the maximum time between an event and the decision that it reports.
 const echoWithin = 2 * time.Second
 
-// isSaidBy reports whether another entry about the same time has the event's error.
+// isSaidBy reports whether another entry within echoWithin has the event's error.
 func isSaidBy(entries []journal.Entry, event journal.Entry) bool {
 	return slices.ContainsFunc(entries, func(e journal.Entry) bool {
 		apart := e.Time.Sub(event.Time)
@@ -143,11 +142,11 @@ func isSaidBy(entries []journal.Entry, event journal.Entry) bool {
 	})
 }
 
-// onceFrom is how long a text is of which a screen says only when it had it before.
+// onceFrom is the minimum length of a text that the screen does not repeat.
 const onceFrom = 40
 
-// whyOnce returns the inputs of an event or a status, without what was said before, in an error or
-// as inputs of another decision; said has the texts so far with their times.
+// whyOnce returns the inputs of an event or a status without text that was printed before, as an
+// error or as inputs of another decision. said maps printed texts to their times.
 func (s screen) whyOnce(e *journal.Entry, said map[string]time.Time) string {
 	reason, text, ok := strings.Cut(e.Why, ": ")
 	if !ok || e.Component != "status" {
@@ -170,8 +169,8 @@ func (s screen) whyOnce(e *journal.Entry, said map[string]time.Time) string {
 	return e.Why
 }
 
-// errorOnce returns the error of an entry, or when it was last said if it is the same as then. said
-// has the errors so far with their times.
+// errorOnce returns the error of an entry, or a reference to the time at which it was printed
+// first. said maps printed errors to their times.
 func (s screen) errorOnce(e *journal.Entry, said map[string]time.Time) string {
 	if e.Error == "" {
 		return ""

@@ -15,18 +15,18 @@ import (
 	"berth/internal/sync/quarantine"
 )
 
-// explainer is what an explanation is told from: the newest pod of a name, its story, and the time.
+// explainer holds the input of an explanation: the newest pod of a name, its timeline and the time.
 type explainer struct {
 	e        server.Explanation
-	pod      *v1.Pod          // nil when the node has none
-	timeline journal.Timeline // of the pod, or of the last one of its name
+	pod      *v1.Pod          // nil if the node has no such pod
+	timeline journal.Timeline // of the pod, or of the last pod with its name
 	now      time.Time
 	zone     *time.Location
 }
 
 func newExplainer(e server.Explanation, now time.Time, zone *time.Location) explainer {
 	s := explainer{e: e, now: now, zone: zone}
-	for _, p := range e.Pods { // of two of the name the one that goes on
+	for _, p := range e.Pods { // of two pods with the name, prefer the one that is not terminating
 		if s.pod == nil || p.DeletionTimestamp == nil {
 			s.pod = p
 		}
@@ -39,7 +39,7 @@ func newExplainer(e server.Explanation, now time.Time, zone *time.Location) expl
 	return s
 }
 
-// headline says in a sentence or two how the pod is, and why.
+// headline describes the pod's state and its cause in one or two sentences.
 func (s explainer) headline() string {
 	p := s.pod
 	switch {
@@ -71,7 +71,7 @@ func (s explainer) headline() string {
 	return s.says("is ready%s.", s.sinceCondition(v1.PodReady)) + unready{s}.aboutFailing() + s.aboutRestarts() + s.aboutResize() + s.aboutBeside() + s.aboutNode()
 }
 
-// aboutCrashes says since when the pod is set aside, for how many crashes, and by which rule.
+// aboutCrashes reports since when the pod is in quarantine, after how many crashes, and the rule.
 func (s explainer) aboutCrashes() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if crashes, ok := strings.CutSuffix(e.Why, quarantine.Rule); ok {
@@ -134,8 +134,7 @@ func (s explainer) aboutFailed() string {
 	return s.says("has failed.")
 }
 
-// aboutContainers tells of the first container that keeps the pod from running, "" when there is
-// none.
+// aboutContainers describes the first container that prevents the pod from running, or "".
 func (s explainer) aboutContainers() string {
 	p := s.pod
 	for i, cs := range p.Status.InitContainerStatuses {
@@ -162,7 +161,7 @@ func (s explainer) aboutContainers() string {
 	return ""
 }
 
-// aboutContainer tells why a container does not run.
+// aboutContainer explains why a container does not run.
 func (s explainer) aboutContainer(cs v1.ContainerStatus) string {
 	if t := cs.State.Terminated; t != nil {
 		if t.ExitCode == 0 && lifecycle.IsTrue(s.pod, v1.PodReady) {
@@ -189,7 +188,7 @@ func (s explainer) aboutContainer(cs v1.ContainerStatus) string {
 	return s.says("is waiting: container %q cannot be started (%s): %s", cs.Name, w.Reason, oneLine(w.Message)) + ending{s}.aboutRoot(cs.Name, w.Message)
 }
 
-// aboutRoot says for which user a container was refused that must not run as root.
+// aboutRoot reports the user of a container that was rejected by runAsNonRoot.
 func (s ending) aboutRoot(container, message string) string {
 	if !strings.Contains(message, "non-root") && !strings.Contains(message, "runAsNonRoot") {
 		return ""
@@ -202,7 +201,7 @@ func (s ending) aboutRoot(container, message string) string {
 	return ""
 }
 
-// notYet says of a step of a start that it is not done.
+// notYet describes start steps that are not complete.
 var notYet = map[string]string{
 	journal.Admitted.String(): "it has not been admitted yet",
 	journal.Cgroup.String():   "its cgroup is not made yet",
@@ -211,7 +210,7 @@ var notYet = map[string]string{
 	journal.Image.String():    "its images are not there yet",
 }
 
-// aboutStarting tells which step of the start the pod is at.
+// aboutStarting reports the current step of the start.
 func (s explainer) aboutStarting() string {
 	began, last := s.timeline.Seen, s.timeline.Seen
 	for _, m := range s.timeline.Milestones {
@@ -245,8 +244,9 @@ func (s explainer) aboutStarting() string {
 	return s.says("%s", text)
 }
 
-// underWay returns since when an entry is of a step that is not done yet, given when the last step
-// was done. Volumes are set up beside sandbox and images, which may be done between their tries.
+// underWay returns when the unfinished step of an entry began. last is the time of the last
+// finished step. Volumes are set up in parallel with sandbox and images, which may finish between
+// their tries.
 func (s explainer) underWay(e *journal.Entry, last time.Time) time.Time {
 	setUp := func(m journal.Milestone) bool { return m.Step == journal.Volumes }
 	if e.Component == "volume" && !slices.ContainsFunc(s.timeline.Milestones, setUp) {
@@ -255,8 +255,8 @@ func (s explainer) underWay(e *journal.Entry, last time.Time) time.Time {
 	return last
 }
 
-// failedBefore says how the try failed that came before the one that is under way, if it was for
-// the same step, given when the last step was done.
+// failedBefore describes the failure of the previous try of the current step. last is the time of
+// the last finished step.
 func (s ending) failedBefore(entries []journal.Entry, last time.Time) string {
 	for i := len(entries) - 1; i >= 0; i-- {
 		e := &entries[i]
@@ -267,7 +267,7 @@ func (s ending) failedBefore(entries []journal.Entry, last time.Time) string {
 	return ""
 }
 
-// aboutPulls tells how far the images are that are being pulled for the pod.
+// aboutPulls reports the progress of the image pulls for the pod.
 func (s explainer) aboutPulls() string {
 	if s.pod == nil {
 		return ""
@@ -279,8 +279,7 @@ func (s explainer) aboutPulls() string {
 	return b.String()
 }
 
-// killedFor says why the agent ended a container, if it did: the event Killing comes before the
-// end.
+// killedFor returns why the agent killed a container, if it did: a Killing event precedes the exit.
 func (s ending) killedFor(end journal.End) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "event" && e.Decision == "Killing" && e.Container == end.Container && !e.Time.After(end.Finished) && !e.Time.Before(end.Started) {
@@ -290,7 +289,7 @@ func (s ending) killedFor(end journal.End) string {
 	return ""
 }
 
-// askedForAll says which container asked for the restart of all containers for which one was
+// askedForAll names the container that triggered a restart of all containers, for which one was
 // killed.
 func (s ending) askedForAll(killed journal.Entry) string {
 	if !strings.Contains(killed.Why, "restarted with all containers") {
@@ -320,7 +319,7 @@ func (s explainer) aboutRestarts() string {
 	return b.String()
 }
 
-// lastEnd returns how the container ended last: as the journal has it, else as its status does.
+// lastEnd returns the container's last exit from the journal, else from its status.
 func (s explainer) lastEnd(cs v1.ContainerStatus) (journal.End, bool) {
 	for _, e := range slices.Backward(s.timeline.Ends) {
 		if e.Container == cs.Name {
@@ -335,12 +334,11 @@ func (s explainer) lastEnd(cs v1.ContainerStatus) (journal.End, bool) {
 	return journal.End{}, false
 }
 
-// ofStatus is an end as a status has it.
 func ofStatus(t *v1.ContainerStateTerminated) journal.End {
 	return journal.End{ExitCode: int(t.ExitCode), Reason: t.Reason, Message: t.Message, Started: t.StartedAt.Time, Finished: t.FinishedAt.Time}
 }
 
-// why returns the inputs of the newest such decision.
+// why returns the inputs of the newest entry with the decision.
 func (s explainer) why(decision string) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Decision == decision && e.Why != "" {

@@ -12,10 +12,10 @@ import (
 	"berth/internal/record/journal"
 )
 
-// hooks tells of hooks of containers.
+// hooks explains container hooks.
 type hooks struct{ explainer }
 
-// hookNote is hookText as a sentence.
+// hookNote returns hookText as a sentence.
 func (s hooks) hookNote(container string) string {
 	if text := s.hookText(container); text != "" {
 		return fmt.Sprintf(" Container %q%s.", container, strings.Replace(text, ", whose preStop hook", ": its preStop hook", 1))
@@ -23,7 +23,7 @@ func (s hooks) hookNote(container string) string {
 	return ""
 }
 
-// hookText tells of the preStop hook of the container, if it runs.
+// hookText describes the running preStop hook of the container.
 func (s hooks) hookText(container string) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		switch {
@@ -37,7 +37,7 @@ func (s hooks) hookText(container string) string {
 	return ""
 }
 
-// hookRuns returns the decision to wait for the postStart hook that runs.
+// hookRuns returns the decision to wait for the running postStart hook.
 func (s hooks) hookRuns() (*journal.Entry, bool) {
 	for i := range slices.Backward(s.timeline.Entries) {
 		e := &s.timeline.Entries[i]
@@ -51,7 +51,7 @@ func (s hooks) hookRuns() (*journal.Entry, bool) {
 	return nil, false
 }
 
-// aboutHook tells which postStart hook runs, and since when; "" for none.
+// aboutHook describes the running postStart hook, or "".
 func (s hooks) aboutHook() string {
 	e, ok := s.hookRuns()
 	if !ok {
@@ -60,7 +60,7 @@ func (s hooks) aboutHook() string {
 	return fmt.Sprintf(" The postStart hook of container %q%s runs%s.", e.Container, s.hookCommand(e.Container, postStart), s.sinceTime(e.Time))
 }
 
-// hookAwaited says what follows the postStart hook that runs, "" for none.
+// hookAwaited reports what follows the running postStart hook, or "".
 func (s hooks) hookAwaited() string {
 	e, ok := s.hookRuns()
 	if !ok {
@@ -69,11 +69,10 @@ func (s hooks) hookAwaited() string {
 	return fmt.Sprintf("as soon as the postStart hook of container %q ends: the container is ready for its probes, or is killed if the hook failed; hooks have no time limit", e.Container)
 }
 
-// postStart and preStop return the hook of a container.
 func postStart(l *v1.Lifecycle) *v1.LifecycleHandler { return l.PostStart }
 func preStop(l *v1.Lifecycle) *v1.LifecycleHandler   { return l.PreStop }
 
-// hookCommand writes what a hook of the container does, in parentheses.
+// hookCommand describes a hook's action in parentheses.
 func (s hooks) hookCommand(container string, hook func(*v1.Lifecycle) *v1.LifecycleHandler) string {
 	c := pod.FindContainer(&s.pod.Spec, container)
 	if c == nil || c.Lifecycle == nil || hook(c.Lifecycle) == nil {

@@ -17,7 +17,7 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// explainByAPI asks the Kubernetes API of a machine, which a kubeconfig leads to.
+// explainByAPI requests the explanation through the Kubernetes API of a kubeconfig.
 func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (server.Explanation, error) {
 	var e server.Explanation
 	ref, err := parsePodRef(arg, namespace)
@@ -35,7 +35,7 @@ func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (serve
 	}
 	cfg.APIPath, cfg.GroupVersion = "/apis", (*schema.GroupVersion)(&kinds.Berth.GroupVersion)
 	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // for the Status of a refusal
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // for the Status of an error response
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(cfg)
 	if err != nil {
@@ -43,7 +43,7 @@ func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (serve
 	}
 	namespace = cmp.Or(ref.Namespace, own, metav1.NamespaceDefault)
 	answer := client.Get().Namespace(namespace).Resource("pods").Name(ref.Name).SubResource("explain").Do(ctx)
-	if err := answer.Error(); err != nil { // which has what the Status says, where Raw has not
+	if err := answer.Error(); err != nil { // it has the message of the Status, which Raw lacks
 		return e, err
 	}
 	text, err := answer.Raw()

@@ -13,10 +13,10 @@ import (
 	"berth/internal/record/journal"
 )
 
-// coming tells what comes next.
+// coming explains what happens next.
 type coming struct{ explainer }
 
-// next says what happens without any further event, and when.
+// next reports what happens without a further event, and when.
 func (s coming) next() []string {
 	if s.isUnbound() {
 		return unbound(s).nextUnbound()
@@ -42,7 +42,7 @@ func (s coming) next() []string {
 	return append(lines, s.nextAPI()...)
 }
 
-// untimed says what is awaited where nothing has a time.
+// untimed reports what the pod waits for if no timer is set.
 func (s coming) untimed() []string {
 	p := s.pod
 	switch {
@@ -93,20 +93,20 @@ func (s coming) untimed() []string {
 	return []string{"nothing is timed: the agent acts as soon as something of the pod changes"}
 }
 
-// startedNow names the container whose image was found last, to be started with it.
+// startedNow names the container whose image was found last and that starts next.
 func (s coming) startedNow() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "image" && strings.HasPrefix(e.Decision, "use present image ") {
 			return e.Container
 		}
-		if e.Component != "event" && e.Component != "status" { // they tell of what was before
+		if e.Component != "event" && e.Component != "status" { // events and statuses report earlier decisions
 			return ""
 		}
 	}
 	return ""
 }
 
-// nextResize says what becomes of a resize that is not done.
+// nextResize reports what happens to an unfinished resize.
 func (s coming) nextResize() []string {
 	for _, c := range s.pod.Status.Conditions {
 		switch {
@@ -128,11 +128,11 @@ func (s coming) nextResize() []string {
 	return nil
 }
 
-// slowCall is how long a call may take before that is worth to be told.
+// slowCall is the duration from which an unanswered call is reported.
 const slowCall = 2 * time.Second
 
-// waits tells of calls that the runtime, or a CSI driver, has not answered for long. The pod's
-// worker waits for those of the runtime, whatever is wanted of the pod meanwhile.
+// waits reports calls that the runtime or a CSI driver has not answered for long. The pod's worker
+// blocks on calls of the runtime.
 func (s coming) waits() (lines []string) {
 	for _, w := range s.lastingWaits() {
 		lines = append(lines, s.waitText(w))
@@ -140,8 +140,8 @@ func (s coming) waits() (lines []string) {
 	return lines
 }
 
-// pluginsWanted names the device plugins that containers of the pod wait for. Their registration
-// has the containers started at once, whatever is timed.
+// pluginsWanted names the device plugins that containers of the pod wait for. A plugin's
+// registration starts the containers at once, regardless of timers.
 func pluginsWanted(p *v1.Pod) (lines []string) {
 	if p == nil {
 		return nil
@@ -159,7 +159,6 @@ func pluginsWanted(p *v1.Pod) (lines []string) {
 	return lines
 }
 
-// dueText says when something happens that has a time.
 func (s explainer) dueText(t time.Time) string {
 	if d := t.Sub(s.now); d > 0 {
 		return fmt.Sprintf("at %s, in %s", s.at(t), roundUp(d))
@@ -167,13 +166,13 @@ func (s explainer) dueText(t time.Time) string {
 	return "due now"
 }
 
-// The worker tries a failed pass again after so long.
+// The worker's delay before it retries a failed pass.
 const retryLeast, retryMost = 10 * time.Second, 15 * time.Second
 
-// nextRetry says when a pass that failed is tried again, if that is what the worker decided last.
+// nextRetry reports when a failed pass is retried, if that is the worker's last decision.
 func (s coming) nextRetry() (string, bool) {
 	for _, e := range slices.Backward(s.timeline.Entries) {
-		if e.Component == "event" || e.Component == "status" { // they tell of it
+		if e.Component == "event" || e.Component == "status" { // they report the decision
 			continue
 		}
 		if e.Component != "worker" || !strings.HasSuffix(e.Decision, "failed, to be tried again") || s.now.Sub(e.Time) > retryMost {

@@ -11,8 +11,8 @@ import (
 	"berth/internal/record/journal"
 )
 
-// printExplanation prints how the pod is, what comes next, its start, the ends of its containers,
-// and all decisions.
+// printExplanation prints the pod's state, what happens next, its start, its container exits, and
+// all decisions.
 func printExplanation(w io.Writer, e server.Explanation, now time.Time, zone *time.Location) error {
 	s := newExplainer(e, now, zone)
 	var b strings.Builder
@@ -33,7 +33,7 @@ func printExplanation(w io.Writer, e server.Explanation, now time.Time, zone *ti
 	return printTimeline(w, entries, zone)
 }
 
-// writeWrapped writes a text in lines of at most width; all but the first begin with indent.
+// writeWrapped wraps a text at width columns; all lines but the first begin with indent.
 func writeWrapped(b *strings.Builder, text, indent string, width int) {
 	column := 0
 	for i, word := range strings.Fields(text) {
@@ -53,7 +53,7 @@ func writeWrapped(b *strings.Builder, text, indent string, width int) {
 	b.WriteString("\n")
 }
 
-// ends are the last ends of containers, and what the last of each left in its log.
+// ends returns the last container exits, and the log tail of each container's last exit.
 func (s explainer) ends() []string {
 	if len(s.timeline.Ends) == 0 {
 		return nil
@@ -89,7 +89,7 @@ func (s explainer) ends() []string {
 	return lines
 }
 
-// logLines are the lines of a log as they are shown, none if it has nothing to read.
+// logLines returns the printable lines of a log, none if it is blank.
 func logLines(log string) (lines []string) {
 	if strings.TrimSpace(log) == "" {
 		return nil
@@ -100,7 +100,7 @@ func logLines(log string) (lines []string) {
 	return lines
 }
 
-// safeLine is a line of a log as it may be shown on a terminal, its columns kept.
+// safeLine escapes a log line for a terminal and preserves its indentation.
 func safeLine(l string) string {
 	l = strings.TrimRight(l, "\r\n")
 	indent := l[:len(l)-len(strings.TrimLeft(l, " \t"))]

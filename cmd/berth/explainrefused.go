@@ -7,20 +7,21 @@ import (
 	"strings"
 )
 
-// aboutRefusal says why the pod was refused: in people's units, by what was decided, or as its
-// status has it.
+// aboutRefusal returns the reason of the pod's rejection: in human-readable units, from the
+// decision, or from its status.
 func (s explainer) aboutRefusal(refusal string) string {
 	text := cmp.Or(shortOf(refusal), s.apart(), strings.TrimPrefix(s.why("refuse the pod"), ": "), oneLine(refusal))
 	return strings.TrimSuffix(text, ".") + s.cpusRefused()
 }
 
-// placed says where policies of the topology manager want what a container asks for.
+// placed describes the placement that topology manager policies require.
 var placed = map[string]string{
 	"single-numa-node": "on one NUMA node",
 	"restricted":       "on as few NUMA nodes as could have it",
 }
 
-// apart says on which NUMA nodes what was asked for could lie, if the pod was refused for that.
+// apart names the NUMA nodes that could satisfy each request, if the topology manager rejected the
+// pod.
 func (s explainer) apart() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component != "topology" || !strings.HasPrefix(e.Decision, "refuse: ") {
@@ -38,7 +39,7 @@ func (s explainer) apart() string {
 	return ""
 }
 
-// cpusRefused says from what CPUs a container would have got its own, if it got none.
+// cpusRefused names the CPUs that were available to a container whose exclusive CPUs were rejected.
 func (s explainer) cpusRefused() string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "cpus" && strings.HasPrefix(e.Decision, "refuse ") {

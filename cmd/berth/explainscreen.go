@@ -15,30 +15,30 @@ import (
 	"berth/internal/record/journal"
 )
 
-// The screen that the short form fits into where no terminal says otherwise.
+// Screen size of the short form if the output is not a terminal.
 const (
 	screenWidth = 120
 	screenRows  = 24
 )
 
 const (
-	// headMost is how many rows of the screen the sentence and what comes next may take.
+	// headMost is the maximum number of rows for the headline and what happens next.
 	headMost = 12
-	// decisionsMost is how many of the last decisions the screen has, decisionRows how many rows
-	// they get, and cellRows one of them.
+	// decisionsMost is the maximum number of decisions on the screen, decisionRows that of their
+	// rows, and cellRows that of the rows of one.
 	decisionsMost = 8
 	decisionRows  = 12
 	cellRows      = 3
 )
 
-// part is a part of the screen below the sentence: it has a title, and rows.
+// part is a titled part of the screen below the headline.
 type part struct {
-	has         int // rows that there are
-	least, most int // rows that it gets before other parts get more than their least, and at all
+	has         int // available rows
+	least, most int // rows before other parts exceed their least, and in total
 }
 
-// shareRows divides the rows that are left among parts: each gets its least first, then each in
-// turn what it has, up to its most.
+// shareRows distributes rows among parts: first each part's least, then up to each part's most, in
+// order.
 func shareRows(left int, parts ...part) []int {
 	rows := make([]int, len(parts))
 	for _, limit := range []func(part) int{
@@ -55,8 +55,8 @@ func shareRows(left int, parts ...part) []int {
 	return rows
 }
 
-// printScreen prints how the pod is, what comes next, how its start went, and what was decided
-// last, on one screen.
+// printScreen prints the pod's state, what happens next, its start and the last decisions on one
+// screen.
 func printScreen(w io.Writer, e server.Explanation, now time.Time, zone *time.Location, width int) error {
 	s := screen{newExplainer(e, now, zone)}
 	for _, line := range s.lines(width) {
@@ -67,10 +67,9 @@ func printScreen(w io.Writer, e server.Explanation, now time.Time, zone *time.Lo
 	return nil
 }
 
-// screen is the short form of an explanation.
 type screen struct{ explainer }
 
-// lines returns at most screenRows lines, none longer than width.
+// lines returns at most screenRows lines of at most width columns.
 func (s screen) lines(width int) []string {
 	out := cutRows(s.head(width), headMost)
 	decisions, log, steps, left := s.decisions(width), s.logTail(), 0, screenRows-len(out)
@@ -80,7 +79,7 @@ func (s screen) lines(width int) []string {
 		left -= 2 // a blank line and the title
 		if spans[n-1].open {
 			steps = n
-			left-- // the headings of the columns
+			left-- // the column headings
 		}
 	}
 	for _, rows := range []int{len(decisions), len(log)} {
@@ -110,7 +109,6 @@ func (s screen) lines(width int) []string {
 
 func lastOf(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
 
-// rowsOf counts the rows of blocks.
 func rowsOf(blocks [][]string) (n int) {
 	for _, b := range blocks {
 		n += len(b)
@@ -118,7 +116,7 @@ func rowsOf(blocks [][]string) (n int) {
 	return n
 }
 
-// lastBlocks returns the rows of the last blocks that fit as a whole into so many.
+// lastBlocks returns the rows of the last whole blocks that fit into most rows.
 func lastBlocks(blocks [][]string, most int) []string {
 	first := len(blocks)
 	for first > 0 && most >= len(blocks[first-1]) {
@@ -128,8 +126,8 @@ func lastBlocks(blocks [][]string, most int) []string {
 	return slices.Concat(blocks[first:]...)
 }
 
-// wrapped returns a row as at most cellRows rows of the width, the last cell of it over all of
-// them. Of a text that is still too long the middle is left out: errors end with their cause.
+// wrapped wraps the last cell of a row into at most cellRows rows of the width. It cuts the middle
+// of a longer text, because errors end with their cause.
 func wrapped(row string, cell, width int) []string {
 	indent, text := row, ""
 	if r := []rune(row); len(r) > cell {
@@ -150,7 +148,7 @@ func wrapped(row string, cell, width int) []string {
 	}
 }
 
-// cutMiddle leaves so many characters of a text, from its beginning and its end.
+// cutMiddle shortens a text to most characters of its beginning and end, with an ellipsis between.
 func cutMiddle(text string, most int) string {
 	r := []rune(text)
 	if len(r) <= most {
@@ -160,7 +158,7 @@ func cutMiddle(text string, most int) string {
 	return string(r[:head]) + " … " + string(r[len(r)-(most-head):])
 }
 
-// head is how the pod is, why, and what comes next.
+// head describes the pod's state, the cause, and what happens next.
 func (s explainer) head(width int) []string {
 	var b strings.Builder
 	writeWrapped(&b, s.headline(), "", width)
@@ -173,7 +171,7 @@ func (s explainer) head(width int) []string {
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 
-// failedLast is the end of the container that ended last, if that is why the pod is not ready.
+// failedLast returns the last container exit if it failed and the pod is not ready.
 func (s screen) failedLast() (journal.End, bool) {
 	if len(s.timeline.Ends) == 0 || s.pod != nil && lifecycle.IsTrue(s.pod, v1.PodReady) {
 		return journal.End{}, false
@@ -182,7 +180,7 @@ func (s screen) failedLast() (journal.End, bool) {
 	return last, last.ExitCode != 0
 }
 
-// logTail is the end of the log of the container for which the pod is not ready.
+// logTail returns the log tail of that container.
 func (s screen) logTail() []string {
 	last, _ := s.failedLast()
 	return logLines(last.Log)
@@ -193,8 +191,8 @@ func (s screen) logTitle() string {
 	return fmt.Sprintf("The last lines of container %q before it ended at %s", last.Container, s.at(last.Finished))
 }
 
-// decisions are the rows of the last decisions about the pod, oldest first; of what came again and
-// again the last round.
+// decisions returns the rows of the last decisions about the pod, oldest first. Of repeated rounds
+// it returns only the last.
 func (s screen) decisions(width int) (blocks [][]string) {
 	var rows [][]string
 	said := map[string]time.Time{}
@@ -211,14 +209,14 @@ func (s screen) decisions(width int) (blocks [][]string) {
 	}
 	var t table
 	lines := t.lines(rows)
-	cell := t.start(3) // of the text
+	cell := t.start(3) // column of the text
 	for _, l := range lines {
 		blocks = append(blocks, wrapped(l, cell, width))
 	}
 	return blocks
 }
 
-// lastFolds leaves what makes so many rows at most; the heading of rounds is one.
+// lastFolds returns the last folds that fit into most rows, including the headings of rounds.
 func lastFolds(folds []fold, most int) []fold {
 	for i := len(folds) - 1; i >= 0; i-- {
 		f := &folds[i]
@@ -235,7 +233,7 @@ func lastFolds(folds []fold, most int) []fold {
 	return folds
 }
 
-// cutRows leaves the first rows, the last of them with an ellipsis if there were more.
+// cutRows returns the first rows, with an ellipsis if it removed any.
 func cutRows(lines []string, most int) []string {
 	if len(lines) <= most {
 		return lines
@@ -245,7 +243,7 @@ func cutRows(lines []string, most int) []string {
 	return lines
 }
 
-// cutTo leaves what of a line fits.
+// cutTo truncates a line to width characters.
 func cutTo(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width {
 		return line

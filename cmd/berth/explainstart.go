@@ -14,22 +14,23 @@ import (
 	"berth/internal/record/journal"
 )
 
-// barWidth is the longest bar of a start.
+// barWidth is the maximum width of a bar in columns.
 const barWidth = 30
 
-// stepCompleted is the end of an init container, of which the journal has the end and no mark.
+// stepCompleted is the exit of an init container, which the journal records without a milestone.
 const stepCompleted = "completed"
 
-// span is one row of the waterfall: a step, and the time from the end of the one before to its own.
+// span is one row of the waterfall: a step, and the time from the end of the previous step to its
+// own.
 type span struct {
 	step, container string
 	from, to        time.Time
-	open            bool // it goes on: to is now
+	open            bool // unfinished: to is now
 }
 
 func (s span) took() time.Duration { return s.to.Sub(s.from) }
 
-// String says what is waited for.
+// String describes what is awaited.
 func (s span) String() string {
 	switch {
 	case s.step == stepCompleted:
@@ -49,11 +50,11 @@ func (s span) String() string {
 	return "its " + s.step
 }
 
-// waterfall tells of the pod's first start.
+// waterfall explains the pod's first start.
 type waterfall struct{ explainer }
 
-// spans returns the steps of the pod's first start in the order in which they were done; the last
-// one is open while the pod has not been ready yet.
+// spans returns the steps of the pod's first start in completion order. The last one is open until
+// the pod has been ready.
 func (s waterfall) spans() []span {
 	marks := s.timeline.Milestones
 	if s.timeline.Subject.UID == "" || len(marks) == 0 && !s.isStarting() {
@@ -61,7 +62,7 @@ func (s waterfall) spans() []span {
 	}
 	ready := slices.IndexFunc(marks, func(m journal.Milestone) bool { return m.Step == journal.Ready })
 	if ready >= 0 {
-		marks = marks[:ready+1] // what came later, as an ephemeral container, is not of the start
+		marks = marks[:ready+1] // later steps, such as an ephemeral container, are not part of the start
 	}
 	var out []span
 	if len(marks) == 0 || !s.timeline.Seen.After(marks[0].Time) {
@@ -75,7 +76,7 @@ func (s waterfall) spans() []span {
 	for _, m := range marks {
 		out = append(out, span{step: m.Step.String(), container: m.Container, to: m.Time})
 	}
-	for i := range s.timeline.Entries { // what was started, and was not observed since
+	for i := range s.timeline.Entries { // started, but not observed since
 		e := &s.timeline.Entries[i]
 		known := slices.ContainsFunc(marks, func(m journal.Milestone) bool { return m.Step == journal.Started && m.Container == e.Container })
 		if ready < 0 && !known && e.Decision == "container started" && e.Error == "" && len(marks) > 0 {
@@ -94,7 +95,7 @@ func (s waterfall) spans() []span {
 	return out
 }
 
-// completed are the ends with code 0 of the pod's plain init containers.
+// completed returns the exits with code 0 of the pod's init containers, without sidecar containers.
 func (s waterfall) completed() (ends []journal.End) {
 	if s.pod == nil {
 		return nil
@@ -112,13 +113,13 @@ func (s waterfall) completed() (ends []journal.End) {
 	return ends
 }
 
-// isStarting reports whether the pod is on its way to be ready for the first time.
+// isStarting reports whether the pod has not been ready yet and still can be.
 func (s waterfall) isStarting() bool {
 	return s.pod != nil && s.pod.UID == s.timeline.Subject.UID && s.pod.DeletionTimestamp == nil &&
 		!pod.IsTerminal(s.pod.Status.Phase) && !lifecycle.IsTrue(s.pod, v1.PodReady) && s.e.Quarantined[s.pod.UID] == ""
 }
 
-// underWay returns the first step that is not done.
+// underWay returns the first unfinished step.
 func (s waterfall) underWay(done []span) (step, container string) {
 	missing := func(step journal.Step, container string) bool {
 		return !slices.ContainsFunc(done, func(d span) bool { return d.step == step.String() && d.container == container })
@@ -165,24 +166,24 @@ func (s waterfall) underWay(done []span) (step, container string) {
 	return journal.Ready.String(), ""
 }
 
-// sandboxFails reports whether the last try to start the pod failed at its sandbox. What was begun
-// beside it, as its volumes, was broken off then.
+// sandboxFails reports whether the last try to start the pod failed at its sandbox. That also
+// cancels parallel steps, such as its volumes.
 func (s explainer) sandboxFails() bool {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		if e.Component == "worker" {
 			failed := where.ReplaceAllString(e.Error, "")
-			return strings.HasPrefix(failed, "pod sandbox: ") || strings.Contains(failed, "runtime handler") // without one no sandbox is made
+			return strings.HasPrefix(failed, "pod sandbox: ") || strings.Contains(failed, "runtime handler") // without a handler no sandbox is created
 		}
 	}
 	return false
 }
 
-// fewer joins neighbours that took least, until there are so many rows at most.
+// fewer joins the shortest neighbours until at most most rows remain.
 func fewer(spans []span, most int) []span {
 	out := slices.Clone(spans)
 	for len(out) > max(most, 2) {
 		least := 0
-		for i := range len(out) - 2 { // the last row stays on its own
+		for i := range len(out) - 2 { // the last row stays separate
 			if out[i+1].to.Sub(out[i].from) < out[least+1].to.Sub(out[least].from) {
 				least = i
 			}
@@ -201,9 +202,9 @@ func fewer(spans []span, most int) []span {
 	return out
 }
 
-// start is the waterfall of the pod's first start, in so many rows at most beside its two headings:
-// when each step was done, and as a bar the time since the one before. Without rows, it is its
-// title.
+// start draws the waterfall of the pod's first start in at most most rows below two headings: the
+// completion time of each step, and the time since the previous one as a bar. Without rows, it
+// returns the title.
 func (s waterfall) start(most int) []string {
 	spans := s.spans()
 	if len(spans) == 0 {
@@ -242,7 +243,7 @@ func (s waterfall) start(most int) []string {
 	return append([]string{title}, t.lines(rows)...)
 }
 
-// bar draws the part of the whole, which began at first, that the step took.
+// bar draws the step as a part of the whole duration, which began at first.
 func bar(s span, first time.Time, whole time.Duration) string {
 	if whole <= 0 || !s.to.After(s.from) {
 		return ""

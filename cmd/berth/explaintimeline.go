@@ -9,7 +9,6 @@ import (
 	"berth/internal/record/journal"
 )
 
-// printTimeline prints the entries as a table of times and decisions.
 func printTimeline(w io.Writer, entries []journal.Entry, zone *time.Location) error {
 	if len(entries) == 0 {
 		return nil
@@ -18,7 +17,7 @@ func printTimeline(w io.Writer, entries []journal.Entry, zone *time.Location) er
 	day, before, subject := "", time.Time{}, entries[0].Subject.UID
 	headings := func(e *journal.Entry, at time.Time) {
 		if e.Subject.UID != subject {
-			// Two pods of a name follow each other, though their times may overlap.
+			// Group entries by pod UID: the times of two pods with one name may overlap.
 			subject, before = e.Subject.UID, time.Time{}
 			rows = append(rows, []string{fmt.Sprintf("%s, pod with UID %s:", e.Subject, e.Subject.UID)})
 		}
@@ -61,7 +60,7 @@ func printTimeline(w io.Writer, entries []journal.Entry, zone *time.Location) er
 	return nil
 }
 
-// entryText says in one line what was decided, why, how often and how long it took.
+// entryText formats the decision, its reason, count and duration in one line.
 func entryText(e journal.Entry) string {
 	text := oneLine(e.Decision)
 	if e.Why != "" {
@@ -80,7 +79,7 @@ func entryText(e journal.Entry) string {
 	return text
 }
 
-// formatAfter is the time since the entry before, or nothing for the first.
+// formatAfter formats the time since the previous entry, or returns "" for the first.
 func formatAfter(before, t time.Time) string {
 	if before.IsZero() {
 		return ""
@@ -88,7 +87,7 @@ func formatAfter(before, t time.Time) string {
 	return "+" + roundDuration(max(0, t.Sub(before))).String()
 }
 
-// roundDuration keeps three digits or so.
+// roundDuration rounds to about three digits.
 func roundDuration(d time.Duration) time.Duration {
 	switch {
 	case d >= time.Minute:

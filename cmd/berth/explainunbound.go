@@ -12,15 +12,14 @@ import (
 	"berth/internal/explain"
 )
 
-// unbound tells of a pod that no node has yet.
+// unbound explains a pod that is not bound to a node.
 type unbound struct{ explainer }
 
-// isUnbound reports whether the explained pod waits for a node.
 func (s explainer) isUnbound() bool {
 	return s.e.Unbound != nil && s.pod != nil && s.pod.UID == s.e.Unbound.UID
 }
 
-// aboutUnbound says what the scheduler reported, and which values hold the pod now.
+// aboutUnbound describes the scheduler's report and the current shortages.
 func (s unbound) aboutUnbound() string {
 	text := fmt.Sprintf("waits to be bound to a node%s", s.sinceTime(s.pod.CreationTimestamp.Time))
 	for _, c := range s.pod.Status.Conditions {
@@ -39,7 +38,7 @@ func (s unbound) aboutUnbound() string {
 	return s.says("%s", text)
 }
 
-// usersText says which pods use most of what a pod is short of.
+// usersText names the pods that use most of a scarce resource.
 func (s unbound) usersText(sh *explain.Shortage) string {
 	const most = 3
 	var users []string
@@ -56,7 +55,7 @@ func (s unbound) usersText(sh *explain.Shortage) string {
 	return "; " + strings.Join(users, ", ")
 }
 
-// amountText writes an amount in the unit that people use.
+// amountText formats an amount in a human-readable unit.
 func amountText(name v1.ResourceName, n int64) string {
 	switch {
 	case name == v1.ResourceCPU:
@@ -67,7 +66,7 @@ func amountText(name v1.ResourceName, n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// unitText names what amounts of a resource count.
+// unitText names the unit of a resource's amounts.
 func unitText(name v1.ResourceName, n int64) string {
 	switch {
 	case name == v1.ResourceCPU && n == 1000:
@@ -80,7 +79,7 @@ func unitText(name v1.ResourceName, n int64) string {
 	return " " + string(name)
 }
 
-// shortageText says what a pod asks for, and how much of it is free.
+// shortageText describes the pod's request and how much is free.
 func shortageText(sh *explain.Shortage) string {
 	asks := amountText(sh.Resource, sh.Requested) + unitText(sh.Resource, sh.Requested)
 	if sh.Resource == v1.ResourcePods {
@@ -89,7 +88,7 @@ func shortageText(sh *explain.Shortage) string {
 	return fmt.Sprintf("it asks for %s; %s of %s are free", asks, amountText(sh.Resource, max(0, sh.Allocatable-sh.Used)), amountText(sh.Resource, sh.Allocatable))
 }
 
-// nextUnbound says what has the pod bound, and in which order pods are.
+// nextUnbound reports what allows the pod to be bound, and its place in the queue.
 func (s unbound) nextUnbound() []string {
 	reasons := s.e.Unbound.Reasons
 	if len(reasons) == 0 {
@@ -121,7 +120,7 @@ func (s unbound) nextUnbound() []string {
 	return append(s.ends(), "as soon as "+strings.Join(awaited, " and ")+then)
 }
 
-// ends says when pods have ended at the latest that are being deleted and hold what is awaited.
+// ends reports the deadlines of terminating pods that hold the awaited resources.
 func (s unbound) ends() (lines []string) {
 	for _, r := range s.e.Unbound.Reasons {
 		if r.Shortage == nil {
@@ -138,7 +137,7 @@ func (s unbound) ends() (lines []string) {
 	return lines
 }
 
-// turn says in which order waiting pods are bound.
+// turn describes the order in which waiting pods are bound.
 func (s unbound) turn() string {
 	text := fmt.Sprintf(", by priority (its is %d), then by age; no pod is ended for it", corev1.PodPriority(s.pod))
 	if ahead := s.e.Unbound.Ahead; len(ahead) > 0 {

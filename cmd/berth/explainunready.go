@@ -15,7 +15,7 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// unready tells why a pod whose containers run is not ready, and how its probes stand.
+// unready explains why a pod with running containers is not ready, and the state of its probes.
 type unready struct{ explainer }
 
 func (s unready) aboutUnready() string {
@@ -46,7 +46,7 @@ func (s unready) aboutUnready() string {
 	return s.aboutStarting()
 }
 
-// gate says how a condition is that is not true.
+// gate describes a condition that is not true.
 func (s unready) gate(t v1.PodConditionType) string {
 	for _, c := range s.pod.Status.Conditions {
 		if c.Type == t {
@@ -56,7 +56,6 @@ func (s unready) gate(t v1.PodConditionType) string {
 	return "is absent: no controller has set it yet"
 }
 
-// parenthesis writes a text in parentheses, unless it is empty.
 func parenthesis(text string) string {
 	if text == "" {
 		return ""
@@ -64,7 +63,7 @@ func parenthesis(text string) string {
 	return " (" + text + ")"
 }
 
-// lastProbe is what the last event about a failed probe of the container said.
+// lastProbe returns the message of the container's last Unhealthy event of the probe kind.
 func (s unready) lastProbe(container, kind string) string {
 	for _, e := range slices.Backward(s.timeline.Entries) {
 		text := oneLine(cmp.Or(e.Error, e.Why))
@@ -75,7 +74,7 @@ func (s unready) lastProbe(container, kind string) string {
 	return ""
 }
 
-// stateOf returns how a probe of the container stands.
+// stateOf returns the state of a probe of the container.
 func (s unready) stateOf(container, kind string) server.Probe {
 	for _, p := range s.e.Probes {
 		if p.Pod == s.pod.UID && p.Container == container && p.Kind == kind {
@@ -85,8 +84,7 @@ func (s unready) stateOf(container, kind string) server.Probe {
 	return server.Probe{}
 }
 
-// tally says how often a probe succeeded or failed in a row, and how often it has to until that
-// counts.
+// tally describes a probe's consecutive successes or failures and its threshold.
 func (s unready) tally(container, kind string) string {
 	p := s.stateOf(container, kind)
 	if p.InARow == 0 {
@@ -99,8 +97,7 @@ func (s unready) tally(container, kind string) string {
 	return fmt.Sprintf(" It gave %s %s in a row, with %s %d.", p.Last, times(p.InARow), threshold, p.Needed)
 }
 
-// probed says when a probe is tried again, and what follows from its threshold; its period is 10 s
-// unless the container says otherwise.
+// probed reports when a probe runs next, and what follows from its threshold.
 func (s unready) probed(kind string, c *v1.Container, probe *v1.Probe) string {
 	text := fmt.Sprintf("the %s probe of container %q is tried again, as every %d s%s", kind, c.Name, periodOf(probe)/time.Second, s.atThreshold(kind, c, probe))
 	if next := s.stateOf(c.Name, kind).Next; !next.IsZero() {
@@ -113,8 +110,7 @@ func periodOf(probe *v1.Probe) time.Duration {
 	return time.Duration(cmp.Or(probe.PeriodSeconds, 10)) * time.Second
 }
 
-// atThreshold says what follows when a probe has failed, or succeeded, as often as its threshold
-// says.
+// atThreshold describes what follows when a probe reaches its failure or success threshold.
 func (s unready) atThreshold(kind string, c *v1.Container, probe *v1.Probe) string {
 	cs := containerStatusOf(s.pod, c.Name)
 	if kind == "readiness" && (cs == nil || !cs.Ready) {
@@ -141,7 +137,7 @@ func (s unready) atThreshold(kind string, c *v1.Container, probe *v1.Probe) stri
 	return fmt.Sprintf("; with failure %d in a row (failureThreshold)%s, %s", needed, when, then)
 }
 
-// failing are the probes of a pod that is ready which fail, and not yet as often as counts.
+// failing returns the failing probes of a ready pod that are below their threshold.
 func (s unready) failing() (out []server.Probe) {
 	for _, p := range s.e.Probes {
 		if p.Pod == s.pod.UID && p.Last == pod.ProbeFailure.String() && p.InARow < p.Needed {
@@ -151,7 +147,7 @@ func (s unready) failing() (out []server.Probe) {
 	return out
 }
 
-// aboutFailing tells of the probes of a pod that is ready which fail.
+// aboutFailing describes the failing probes of a ready pod.
 func (s unready) aboutFailing() string {
 	var b strings.Builder
 	for _, p := range s.failing() {
@@ -160,7 +156,7 @@ func (s unready) aboutFailing() string {
 	return b.String()
 }
 
-// nextFailing says when those probes are tried again, and what follows if they go on to fail.
+// nextFailing reports when those probes run next, and what follows if they keep failing.
 func (s unready) nextFailing() (lines []string) {
 	for _, p := range s.failing() {
 		c := pod.FindContainer(&s.pod.Spec, p.Container)
@@ -175,7 +171,7 @@ func (s unready) nextFailing() (lines []string) {
 	return lines
 }
 
-// containerStatusOf returns the status of the container, nil if the pod's status has none.
+// containerStatusOf returns the status of the container, or nil.
 func containerStatusOf(p *v1.Pod, container string) *v1.ContainerStatus {
 	all := statusesOf(p)
 	if i := slices.IndexFunc(all, func(cs v1.ContainerStatus) bool { return cs.Name == container }); i >= 0 {

@@ -9,11 +9,11 @@ import (
 	"berth/internal/api/server"
 )
 
-// sources tells what volumes are made from.
+// sources explains the sources of volumes.
 type sources struct{ explainer }
 
-// aboutVolumeSources says more of what a volume is made from that is not there: of a claim that is
-// not bound, or of a driver that is not registered.
+// aboutVolumeSources adds details of a missing volume source: a claim that is not bound, or a
+// driver that is not registered.
 func (s sources) aboutVolumeSources(failure string) string {
 	if s.e.Volumes == nil {
 		return ""
@@ -60,7 +60,7 @@ func claimClass(c *v1.PersistentVolumeClaimSpec) string {
 	return fmt.Sprintf("StorageClass %q", *c.StorageClassName)
 }
 
-// boundBy says how a claim becomes bound.
+// boundBy describes how a claim becomes bound.
 func boundBy(c *server.UnboundClaim) string {
 	volume := fmt.Sprintf("a PersistentVolume of at least %s with %s", claimSize(&c.Spec), claimModes(&c.Spec))
 	switch {
@@ -76,7 +76,7 @@ func boundBy(c *server.UnboundClaim) string {
 	return fmt.Sprintf("it needs the provisioner of StorageClass %q, or %s of that class", *c.Spec.StorageClassName, volume)
 }
 
-// claimAwaited says how the claim of that name becomes bound, "" if that is not known.
+// claimAwaited describes how the named claim becomes bound, or returns "" if that is unknown.
 func (s sources) claimAwaited(name string) string {
 	if s.e.Volumes == nil {
 		return ""

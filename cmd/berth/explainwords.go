@@ -15,7 +15,6 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// endText says how a container ended.
 func endText(code int, reason, message string) string {
 	signal := signalOf(code)
 	switch {
@@ -35,7 +34,7 @@ func endText(code int, reason, message string) string {
 	return fmt.Sprintf("exited with code %d (%s)", code, reason)
 }
 
-// signalOf names the signal that an exit code stands for, "" for none.
+// signalOf returns the name of the signal that an exit code stands for, or "".
 func signalOf(code int) string {
 	if code > 128 && code < 128+65 {
 		return unix.SignalName(syscall.Signal(code - 128))
@@ -43,7 +42,7 @@ func signalOf(code int) string {
 	return ""
 }
 
-// at is a time of day, with its day when that is not today.
+// at formats a time of day, with the date if that is not today.
 func (s explainer) at(t time.Time) string {
 	t = t.In(s.zone)
 	if t.Format(time.DateOnly) != s.now.In(s.zone).Format(time.DateOnly) {
@@ -75,7 +74,7 @@ func (s explainer) sinceCondition(t v1.PodConditionType) string {
 	return ""
 }
 
-// roundUp rounds what is still to come: "in 0s" helps nobody.
+// roundUp rounds a remaining time up to seconds, so that it is never "in 0s".
 func roundUp(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
 
 func count(n int, what string) string {
@@ -92,7 +91,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// sentence ends a text with a full stop, unless it has one.
+// sentence makes a text end with exactly one full stop.
 func sentence(text string) string { return strings.TrimRight(text, ". ") + "." }
 
 func joinNonEmpty(sep string, parts ...string) string {

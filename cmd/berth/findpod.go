@@ -18,10 +18,10 @@ func ambiguous(ref podRef, found []podRef) error {
 	return fmt.Errorf("pod %q is in several namespaces: say which one: %s", ref, strings.Join(slices.Compact(names), " or "))
 }
 
-// completionTimeout is how long the shell may wait for names.
+// completionTimeout bounds the time that shell completion takes.
 const completionTimeout = time.Second
 
-// completePods returns the names of the pods for the shell, nothing when there is no agent.
+// completePods returns the pod names for shell completion, none without an agent.
 func completePods(ctx context.Context, g *globalFlags) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -41,12 +41,12 @@ func completePods(ctx context.Context, g *globalFlags) []string {
 	return names
 }
 
-// completeFixed completes a flag with the values that it can have.
+// completeFixed completes a flag with fixed values.
 func completeFixed(cmd *cobra.Command, flag string, values ...string) {
 	f := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return values, cobra.ShellCompDirectiveNoFileComp
 	}
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic(err) // the flag does not exist: a mistake in this program
+		panic(err) // the flag does not exist: a programming error
 	}
 }

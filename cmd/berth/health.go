@@ -15,7 +15,7 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// health returns the conditions of the agent, none of an agent that is too old to tell them.
+// health returns the conditions of the agent, none if its version does not report them.
 func (c *client) health(ctx context.Context) ([]health.State, error) {
 	var states []health.State
 	err := c.getJSON(ctx, server.PathHealth, nil, &states)
@@ -25,10 +25,10 @@ func (c *client) health(ctx context.Context) ([]health.State, error) {
 	return states, err
 }
 
-// conditionFailed is the result of a condition for which the agent or its node cannot be relied on.
+// conditionFailed is the result of a condition that makes the agent or its node unreliable.
 const conditionFailed embedded.Result = "failed"
 
-// checkAgent returns the conditions of the agent as checks, or that there is none.
+// checkAgent returns the conditions of the agent as checks, or reports that no agent runs.
 func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
 	states, err := c.health(ctx)
 	if errors.Is(err, errNoAgent) {
@@ -55,7 +55,7 @@ func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCh
 	return checks
 }
 
-// heldFor says for how long a condition holds, as " (for 5m)"; "" if nobody knows.
+// heldFor formats the duration of a condition, as " (for 5m)", or returns "" if it is unknown.
 func heldFor(s health.State, now time.Time) string {
 	if s.Since.IsZero() {
 		return ""
@@ -63,7 +63,7 @@ func heldFor(s health.State, now time.Time) string {
 	return fmt.Sprintf(" (for %s)", formatAge(metav1.NewTime(s.Since), now))
 }
 
-// becauseOf names the conditions that a condition follows from.
+// becauseOf names the causes of a condition.
 func becauseOf(s health.State) string {
 	var codes []string
 	for _, c := range s.BecauseOf {

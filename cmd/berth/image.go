@@ -28,11 +28,10 @@ the agent if it is running. Pods can use every image that was pulled or imported
 	return cmd
 }
 
-// imageRuntime is the container runtime of an agent.
 type imageRuntime struct {
 	*cri.Client
 	rootDir string
-	// embedded is nil with a runtime that berth did not bring along.
+	// embedded is nil with a foreign runtime.
 	embedded *embedded.Images
 }
 
@@ -74,7 +73,6 @@ func (r *imageRuntime) closeEmbedded() error {
 	return r.embedded.Close()
 }
 
-// withImages calls f with the runtime of the last agent.
 func withImages(g *globalFlags, f func(*imageRuntime) error) error {
 	r, err := openImageRuntime(g)
 	if err != nil {
@@ -83,10 +81,10 @@ func withImages(g *globalFlags, f func(*imageRuntime) error) error {
 	return errors.Join(f(r), r.Close(), r.closeEmbedded())
 }
 
-// completeImages returns the names of the images that are there.
+// completeImages returns the names of the local images for shell completion.
 func completeImages(ctx context.Context, g *globalFlags) []string {
 	var names []string
-	_ = withImages(g, func(r *imageRuntime) error { // without a runtime there is nothing to complete
+	_ = withImages(g, func(r *imageRuntime) error { // without a runtime nothing is completed
 		all, err := r.ListImages(ctx)
 		for _, img := range all {
 			names = append(names, img.RepoTags...)

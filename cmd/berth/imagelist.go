@@ -15,18 +15,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// image is one image, as the commands print it.
+// image is the output format of one image.
 type image struct {
 	ID string `json:"id"`
-	// Names are those with a tag, Digests those with a digest.
+	// Names have a tag, Digests a digest.
 	Names   []string `json:"names"`
 	Digests []string `json:"digests"`
 	Size    uint64   `json:"size"` // bytes
-	// Pinned: the runtime needs it for every pod, and it is not removed.
+	// Pinned images are needed by the runtime for every pod and are not removed.
 	Pinned bool `json:"pinned"`
-	// User is the one that the image's programs run as, a name or an id; "" when it names none.
+	// User is the name or ID that the image's processes run as, or "" if the image sets none.
 	User string `json:"user,omitempty"`
-	// Config is the image's own configuration (OCI image specification), when the runtime tells it.
+	// Config is the image configuration (OCI image specification), if the runtime reports it.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
@@ -98,8 +98,8 @@ func listImages(ctx context.Context, r *imageRuntime, f imageListFlags, out io.W
 	return nil
 }
 
-// imageRows has a line for each name of each image; an image without one is shown by what else it
-// has.
+// imageRows returns a row for each name of each image. An image without a name is listed by its
+// digest or ID.
 func imageRows(list []image) [][]string {
 	rows := [][]string{{"IMAGE", "ID", "SIZE", ""}}
 	for _, i := range list {
@@ -121,8 +121,8 @@ func imageRows(list []image) [][]string {
 	return rows
 }
 
-// imageDigestRows has the columns of imageRows, and the digest that an image has in the repository
-// of each of its names. A digest in a repository without tags has a line of its own.
+// imageDigestRows returns the columns of imageRows and the image's digest in the repository of each
+// name. A digest in a repository without tags has its own row.
 func imageDigestRows(list []image) [][]string {
 	rows := [][]string{{"IMAGE", "DIGEST", "ID", "SIZE", ""}}
 	for _, i := range list {
@@ -155,7 +155,6 @@ func imageDigestRows(list []image) [][]string {
 	return rows
 }
 
-// repositoryOf returns the name without tag and digest.
 func repositoryOf(name string) string {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
@@ -164,8 +163,7 @@ func repositoryOf(name string) string {
 	return reference.TrimNamed(ref).String()
 }
 
-// familiar returns the name as people write it: without the registry and the folder that are the
-// default ones.
+// familiar returns the short form of the name, without the default registry and path.
 func familiar(name string) string {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
@@ -174,13 +172,12 @@ func familiar(name string) string {
 	return reference.FamiliarString(ref)
 }
 
-// shortID is what tells images apart.
 func shortID(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	return id[:min(12, len(id))]
 }
 
-// byteSize returns a number of bytes in the largest unit that leaves a digit before the point.
+// byteSize formats a number of bytes with a binary unit.
 func byteSize(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d B", n)

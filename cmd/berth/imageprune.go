@@ -44,7 +44,8 @@ are kept unless --all is given. imageMinimumGCAge applies only to the agent's im
 	return cmd
 }
 
-// pruneImages asks the agent, which knows what it fetches, or does it itself if none runs.
+// pruneImages sends the request to the agent, which knows the pulls in progress. Without an agent,
+// it prunes the images itself.
 func pruneImages(ctx context.Context, g *globalFlags, o images.PruneOptions) (verdicts []images.Verdict, err error) {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -68,7 +69,7 @@ func pruneImages(ctx context.Context, g *globalFlags, o images.PruneOptions) (ve
 	return verdicts, nil
 }
 
-// printPruned tells what became of each image, the ones that went first in front, and of their sum.
+// printPruned prints the result for each image, in order of removal, and the total.
 func printPruned(out io.Writer, verdicts []images.Verdict, o images.PruneOptions) error {
 	rows := [][]string{{"IMAGE", "ID", "SIZE", ""}}
 	var gone, failed int
@@ -101,7 +102,7 @@ func printPruned(out io.Writer, verdicts []images.Verdict, o images.PruneOptions
 	return nil
 }
 
-// namesOf returns all names of an image, as people write them.
+// namesOf returns all names of an image in their short form.
 func namesOf(v *images.Verdict) string {
 	var names []string
 	for _, n := range v.Names {
@@ -113,10 +114,10 @@ func namesOf(v *images.Verdict) string {
 	return oneLine(strings.Join(names, ","))
 }
 
-// usersShown is how many users of an image are named.
+// usersShown is the maximum number of listed users of an image.
 const usersShown = 3
 
-// becameOf says in words what became of an image, and why.
+// becameOf describes the result for an image and the reason.
 func becameOf(v *images.Verdict, o images.PruneOptions) string {
 	switch v.Fate {
 	case images.Unused:

@@ -49,7 +49,7 @@ On a terminal, a progress bar is shown if the runtime is the embedded one.`,
 	}
 }
 
-// pullImage tries the node's credentials for the image one after the other, or none if there are
+// pullImage tries the node's credentials for the image in order, or pulls anonymously if there are
 // none.
 func pullImage(ctx context.Context, r *imageRuntime, ref reference.Named, out, errOut io.Writer) error {
 	credentials, err := images.NodeCredentials(images.DockerConfigFiles(r.rootDir), ref)
@@ -152,11 +152,11 @@ func importImages(ctx context.Context, r *imageRuntime, file string, in io.Reade
 	return nil
 }
 
-// progressBar is a line on a terminal that is drawn anew again and again.
+// progressBar redraws one line of a terminal.
 type progressBar struct {
-	out   io.Writer // nil when it is no terminal
+	out   io.Writer // nil if it is not a terminal
 	title string
-	parts map[string]embedded.Progress // by content
+	parts map[string]embedded.Progress // by digest or name
 	last  string
 }
 
@@ -168,7 +168,7 @@ func newProgressBar(out io.Writer, title string) *progressBar {
 	return b
 }
 
-// show takes in how far a part is.
+// show records the progress of a part.
 func (b *progressBar) show(p embedded.Progress) {
 	if b.out == nil || p.Total <= 0 {
 		return
@@ -180,7 +180,7 @@ func (b *progressBar) show(p embedded.Progress) {
 	}
 }
 
-// pullBarWidth is that of the bar alone, in characters.
+// pullBarWidth is the width of the bar in characters.
 const pullBarWidth = 24
 
 func (b *progressBar) line() string {
@@ -206,7 +206,7 @@ func (b *progressBar) line() string {
 	return line
 }
 
-// clear takes the line away.
+// clear erases the line.
 func (b *progressBar) clear() {
 	if b.out != nil && b.last != "" {
 		fmt.Fprint(b.out, "\r\x1b[K")

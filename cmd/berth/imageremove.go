@@ -35,7 +35,7 @@ func newImageInspectCommand(g *globalFlags) *cobra.Command {
 	return cmd
 }
 
-// inspectImages prints a list of those that are there. Of the others it tells in the error.
+// inspectImages prints the existing images of the names. The error names the others.
 func inspectImages(ctx context.Context, r *imageRuntime, names []string, out io.Writer) error {
 	found := []image{}
 	var errs []error
@@ -52,7 +52,7 @@ func inspectImages(ctx context.Context, r *imageRuntime, names []string, out io.
 		var more struct {
 			ImageSpec json.RawMessage `json:"imageSpec"`
 		}
-		if json.Unmarshal([]byte(info["info"]), &more) == nil { // only containerd tells it, and in this form
+		if json.Unmarshal([]byte(info["info"]), &more) == nil { // only containerd reports it, in this form
 			i.Config = more.ImageSpec
 		}
 		found = append(found, i)
@@ -84,7 +84,7 @@ affected, but need the image again when they restart. The image that the runtime
 
 type imageRemoveFlags struct{ force bool }
 
-// run removes images, and goes on after one that cannot be removed.
+// run removes images and continues after a failure.
 func (f imageRemoveFlags) run(ctx context.Context, r *imageRuntime, names []string, out io.Writer) error {
 	users, err := r.ImageUsers(ctx, func(pod.UID) bool { return true })
 	if err != nil {

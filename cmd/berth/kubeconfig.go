@@ -19,7 +19,6 @@ import (
 	"berth/internal/localapi/auth"
 )
 
-// kubeconfigFlags are those of berth kubeconfig.
 type kubeconfigFlags struct {
 	rootDir, user, server, output        string
 	groups, namespaces, verbs, resources []string
@@ -81,7 +80,7 @@ groups only.`,
 
 const rootDirUsage = "directory of everything that the agent keeps (default: that of the last agent in the run directory, or " + defaultRootDir + ")"
 
-// agentRoot is the root directory of the agent of a run directory, unless one is given.
+// agentRoot returns the given root directory, else that of the agent of the run directory.
 func agentRoot(given, runDir string) (string, error) {
 	if given != "" {
 		return filepath.Abs(given)
@@ -97,7 +96,7 @@ func agentRoot(given, runDir string) (string, error) {
 	return cmp.Or(last.RootDir, defaultRootDir), nil
 }
 
-// apiRoot is the agentRoot in which there was a local API.
+// apiRoot returns the agentRoot, which must contain the files of a local API.
 func apiRoot(given, runDir string) (string, error) {
 	rootDir, err := agentRoot(given, runDir)
 	if err != nil {
@@ -111,7 +110,7 @@ func apiRoot(given, runDir string) (string, error) {
 	return rootDir, nil
 }
 
-// onlyRoot says of a file that may not be read or written who may.
+// onlyRoot adds the remedy to a permission error.
 func onlyRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: this is for root only: try with sudo", err)
@@ -146,7 +145,7 @@ func (f kubeconfigFlags) make(cmd *cobra.Command, rootDir, runDir string) error 
 	return checkpoint.Write(f.output, 0o600, content)
 }
 
-// requestToken is a token of the service account that --user names; "" if none is asked for.
+// requestToken returns a token of the service account that --user names, or "" without --token.
 func (f kubeconfigFlags) requestToken(cmd *cobra.Command, runDir string) (string, error) {
 	if !f.token {
 		return "", nil
@@ -167,7 +166,7 @@ func (f kubeconfigFlags) requestToken(cmd *cobra.Command, runDir string) (string
 	return token, nil
 }
 
-// url is that of the API: the one that is given, or that of the administrator's kubeconfig.
+// url returns the given URL of the API, else that of the administrator's kubeconfig.
 func (f kubeconfigFlags) url(runDir string) (string, error) {
 	if f.server != "" {
 		return f.server, nil
@@ -181,7 +180,7 @@ func (f kubeconfigFlags) url(runDir string) (string, error) {
 		return "", fmt.Errorf("where the API is says the kubeconfig of an agent that runs, or --server: %w", err)
 	}
 	for _, c := range admin.Clusters {
-		return c.Server, nil // it has one
+		return c.Server, nil // the kubeconfig has one cluster
 	}
 	return "", fmt.Errorf("where the API is: %s names no server; --server says it", path)
 }

@@ -20,27 +20,26 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// kubectlName is the command, and the name under which the whole program is that command.
+// kubectlName is the name of the command. A program with this name behaves as that command.
 const kubectlName = "kubectl"
 
-// programFlag is the flag of `berth run`, and the variable of the environment after it, that name
-// the program of the local API, which is kubectl, too.
+// programFlag is the flag of `berth run`, with its environment variable, that names the program of
+// the local API. That program is also kubectl.
 const programFlag = "local-api-program"
 
-// execFunc replaces the process by another program, as syscall.Exec does.
+// execFunc replaces the process with another program, as syscall.Exec does.
 type execFunc func(path string, argv, env []string) error
 
-// kubectl is kubectl as a part of this program.
+// kubectl runs the embedded kubectl.
 type kubectl struct {
 	*globalFlags
-	// file is the path of a program that is used in place of the one inside this one.
+	// file is the path of a program that replaces the embedded one.
 	file string
-	// program returns the path of the program inside, which is kubectl if it is called so.
+	// program returns the path of the embedded program, which acts as kubectl if it has that name.
 	program func(ctx context.Context, runDir string) (string, error)
 	become  execFunc
 }
 
-// command returns the command that becomes kubectl.
 func (k *kubectl) command() *cobra.Command {
 	return k.with(&cobra.Command{
 		Use:   kubectlName + " [flags and arguments of kubectl]",
@@ -63,8 +62,8 @@ is "berth explain POD".`,
 	})
 }
 
-// kubectlCommands are the commands of kubectl that are commands of this program, too: what follows
-// the name, what they do, and examples.
+// kubectlCommands are the kubectl commands that this program also has, with their arguments, help
+// and examples.
 var kubectlCommands = map[string]struct{ args, short, example string }{
 	"get": {"TYPE [NAME...]", "Display pods or other objects", `  berth get pods -A
   berth get pods -o wide -w
@@ -84,7 +83,6 @@ var kubectlCommands = map[string]struct{ args, short, example string }{
 	"debug":        {"POD -it --image IMAGE", "Debug a pod with an ephemeral container", "  berth debug -it web --image busybox --target main"},
 }
 
-// commands returns commands that are those of kubectl.
 func (k *kubectl) commands(names ...string) []*cobra.Command {
 	var out []*cobra.Command
 	for _, name := range names {
@@ -99,12 +97,12 @@ func (k *kubectl) commands(names ...string) []*cobra.Command {
 	return out
 }
 
-// with has the command become kubectl, of which first are the first arguments.
+// with makes the command exec kubectl with first as the first arguments.
 func (k *kubectl) with(cmd *cobra.Command, first ...string) *cobra.Command {
 	cmd.DisableFlagParsing, cmd.DisableFlagsInUseLine = true, true
 	cmd.Flags().StringVar(&k.file, programFlag, "", "")
 	if err := cmd.Flags().MarkHidden(programFlag); err != nil {
-		panic(err) // the flag does not exist: a mistake in this program
+		panic(err) // the flag does not exist: a programming error
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return k.run(cmd.Context(), slices.Concat(first, args))
@@ -120,7 +118,7 @@ func (k *kubectl) with(cmd *cobra.Command, first ...string) *cobra.Command {
 	return cmd
 }
 
-// run replaces this process by kubectl.
+// run replaces this process with kubectl.
 func (k *kubectl) run(ctx context.Context, words []string) error {
 	args, err := k.takeFlags(words)
 	if err != nil {
@@ -140,7 +138,7 @@ func (k *kubectl) run(ctx context.Context, words []string) error {
 	return nil
 }
 
-// path is that of the program.
+// path returns the path of the program.
 func (k *kubectl) path(ctx context.Context) (string, error) {
 	if k.file != "" {
 		return k.file, nil
@@ -148,7 +146,7 @@ func (k *kubectl) path(ctx context.Context) (string, error) {
 	return k.program(ctx, k.runDir)
 }
 
-// takeFlags takes the flags of this program out of the arguments of kubectl, which has none of
+// takeFlags removes the flags of this program from kubectl's arguments. kubectl has no flags of
 // their names.
 func (k *kubectl) takeFlags(args []string) ([]string, error) {
 	var left []string
@@ -172,7 +170,6 @@ func (k *kubectl) takeFlags(args []string) ([]string, error) {
 	return left, nil
 }
 
-// hasFlag reports whether one of the flags is among the arguments of kubectl.
 func hasFlag(args []string, flags ...string) bool {
 	for _, a := range args {
 		if a == "--" {
@@ -185,16 +182,16 @@ func hasFlag(args []string, flags ...string) bool {
 	return false
 }
 
-// withoutServer are commands of kubectl that ask no server.
+// withoutServer are the kubectl commands that need no server.
 var withoutServer = []string{"completion", "help", "kustomize", "options"}
 
-// asksLocalAPI reports whether kubectl will ask the local API.
+// asksLocalAPI reports whether kubectl will call the local API.
 func asksLocalAPI(args []string) bool {
 	return len(args) > 0 && !slices.Contains(withoutServer, args[0]) && !hasFlag(args, "--kubeconfig", "--help", "-h", "--client")
 }
 
-// environment is that of kubectl: with the kubeconfig of the local API, or of a view of the node,
-// unless the arguments name another. With an error it is one without a server.
+// environment returns kubectl's environment with the kubeconfig of the local API, or of a view of
+// the node, unless the arguments name another. With an error, it can be used without a server.
 func (k *kubectl) environment(ctx context.Context, args []string) ([]string, error) {
 	env := os.Environ()
 	if hasFlag(args, "--kubeconfig") {
@@ -213,7 +210,7 @@ func (k *kubectl) environment(ctx context.Context, args []string) ([]string, err
 	err = newClient(k.runDir).openView(ctx)
 	refused, ok := errors.AsType[*apiError](err)
 	switch {
-	case ok && refused.status == http.StatusNotFound: // it has a local API
+	case ok && refused.status == http.StatusNotFound: // the agent has a local API
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return local, fmt.Errorf(`there is no kubeconfig %s: the local API has no port ("berth check" reports a port that is in use); %s`, path, others)
 		}
@@ -225,22 +222,22 @@ func (k *kubectl) environment(ctx context.Context, args []string) ([]string, err
 	}
 	view := filepath.Join(filepath.Dir(path), localapi.ViewDir)
 	env = append(env, "KUBECONFIG="+filepath.Join(view, localapi.ViewKubeconfig))
-	if os.Getenv(kubectlCache) == "" { // else kubectl keeps there what it knows of a port that nobody has again
+	if os.Getenv(kubectlCache) == "" { // the user's cache would grow with each view's port
 		env = append(env, kubectlCache+"="+filepath.Join(view, localapi.ViewCache))
 	}
 	return env, nil
 }
 
-// kubectlCache names the folder in which kubectl keeps which kinds a server has.
+// kubectlCache is the variable that names kubectl's discovery cache directory.
 const kubectlCache = "KUBECACHEDIR"
 
-// kubeconfigIn is the path of the administrator's kubeconfig.
+// kubeconfigIn returns the path of the administrator's kubeconfig.
 func kubeconfigIn(runDir string) (string, error) {
 	runDir, err := filepath.Abs(runDir)
 	return filepath.Join(runDir, localapi.Kubeconfig), err
 }
 
-// bundledKubectl is the program in this build.
+// bundledKubectl unpacks the embedded program and returns its path.
 func bundledKubectl(ctx context.Context, runDir string) (string, error) {
 	folder, err := programFolder(runDir, os.Geteuid())
 	if err != nil {
@@ -249,8 +246,8 @@ func bundledKubectl(ctx context.Context, runDir string) (string, error) {
 	return embedded.APIProgram(ctx, folder)
 }
 
-// programFolder is where a user has kubectl unpacked: root in the root directory of the agent,
-// others in their cache. Root never runs what lies in a cache: by sudo, that may be another user's.
+// programFolder returns the directory for the unpacked kubectl: for root the root directory of the
+// agent, for others their cache. Root never uses a cache: with sudo, it may be another user's.
 func programFolder(runDir string, uid int) (string, error) {
 	if uid == 0 {
 		rootDir, err := agentRoot("", runDir)
@@ -260,10 +257,10 @@ func programFolder(runDir string, uid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("folder for kubectl: %w", err)
 	}
-	return filepath.Join(cache, "berth-programs"), nil // berth is what "make build" keeps
+	return filepath.Join(cache, "berth-programs"), nil // berth is the directory that "make build" uses
 }
 
-// complete asks kubectl for what the last of the words may become.
+// complete requests kubectl's completions of the last word.
 func (k *kubectl) complete(ctx context.Context, words []string) ([]string, cobra.ShellCompDirective, error) {
 	words, err := k.takeFlags(words)
 	if err != nil {
@@ -271,7 +268,7 @@ func (k *kubectl) complete(ctx context.Context, words []string) ([]string, cobra
 	}
 	env, err := k.environment(ctx, words)
 	if err != nil {
-		cobra.CompDebugln(err.Error(), false) // kubectl still knows its own words
+		cobra.CompDebugln(err.Error(), false) // kubectl still completes its own commands
 	}
 	path, err := k.path(ctx)
 	if err != nil {
@@ -286,8 +283,8 @@ func (k *kubectl) complete(ctx context.Context, words []string) ([]string, cobra
 	return parseCompletions(out)
 }
 
-// parseCompletions reads what a program says of the words that fit: a line each, and the directive
-// after a colon in the last.
+// parseCompletions parses cobra's completion output: one candidate per line, and the directive
+// after a colon in the last line.
 func parseCompletions(out []byte) ([]string, cobra.ShellCompDirective, error) {
 	lines := strings.Split(string(bytes.TrimRight(out, "\n")), "\n")
 	last := lines[len(lines)-1]

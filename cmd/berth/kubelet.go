@@ -14,15 +14,15 @@ import (
 	"berth/internal/config"
 )
 
-// kubeletName is the command, and the name under which the whole program is that command.
+// kubeletName is the name of the command. A program with this name behaves as that command.
 const kubeletName = "kubelet"
 
-// pluginName is the name by which kubectl finds this program as the plugin "kubectl berth".
+// pluginName is the name under which kubectl finds this program as the plugin "kubectl berth".
 const pluginName = kubectlName + "-berth"
 
-// commandArgs returns the arguments of the root command. A program that is called kubelet is `berth
-// kubelet`, so that a link is all that the unit files of a node need; kubectl is as well. kubectl
-// runs kubectl_complete-NAME to complete the words of its plugin kubectl-NAME.
+// commandArgs returns the arguments of the root command. A program named kubelet acts as `berth
+// kubelet`, so that a link is all that the unit files of a node need; kubectl likewise. kubectl
+// runs kubectl_complete-NAME to complete the arguments of its plugin kubectl-NAME.
 func commandArgs(argv []string) []string {
 	switch name := filepath.Base(argv[0]); name {
 	case kubeletName, kubectlName:
@@ -33,7 +33,7 @@ func commandArgs(argv []string) []string {
 	return argv[1:]
 }
 
-// kubeletRun runs the agent as a kubelet until it is told to end.
+// kubeletRun runs the agent as a kubelet until it is stopped.
 type kubeletRun func(ctx context.Context, g *globalFlags, k *config.Kubelet, level *slog.LevelVar, log *slog.Logger) error
 
 func newKubeletCommand(g *globalFlags, run kubeletRun) *cobra.Command {
@@ -74,12 +74,11 @@ this program is the same as "berth kubelet".`,
 	return cmd
 }
 
-// dashes takes underscores in the names of flags for dashes, as the kubelet does.
+// dashes treats underscores in flag names as dashes, as the kubelet does.
 func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// addKubeletFlag adds a flag of the kubelet to a command's.
 func addKubeletFlag(fs *pflag.FlagSet, f *config.Flag) *pflag.Flag {
 	flag := fs.VarPF(f, f.Name, f.Shorthand, f.Usage)
 	if f.IsBoolFlag() {
@@ -88,8 +87,7 @@ func addKubeletFlag(fs *pflag.FlagSet, f *config.Flag) *pflag.Flag {
 	return flag
 }
 
-// printKubeletVersion prints what `kubelet --version` does, which programs that install nodes
-// parse.
+// printKubeletVersion prints the output of `kubelet --version`, which installers parse.
 func printKubeletVersion(out io.Writer, asked string) error {
 	line := "Kubernetes " + config.KubeletVersion(version)
 	if asked == config.VersionRaw {
@@ -99,7 +97,7 @@ func printKubeletVersion(out io.Writer, asked string) error {
 	return err
 }
 
-// newKubeletLog returns the agent's log, at the given level, which may change.
+// newKubeletLog returns the agent's logger. Its level may change at run time.
 func newKubeletLog(k *config.Kubelet, level slog.Leveler, errOut io.Writer) *slog.Logger {
 	if k.Logging.Format == "json" {
 		return slog.New(slog.NewJSONHandler(errOut, &slog.HandlerOptions{Level: level}))
@@ -107,7 +105,7 @@ func newKubeletLog(k *config.Kubelet, level slog.Leveler, errOut io.Writer) *slo
 	return newTextLog(errOut, level)
 }
 
-// refused puts everything that is wrong with the configuration below each other.
+// refused formats a configuration error with several causes, one per line.
 func refused(err error) error {
 	lines := strings.Split(err.Error(), "\n")
 	if len(lines) == 1 {
@@ -116,7 +114,7 @@ func refused(err error) error {
 	return fmt.Errorf("the configuration has %d mistakes:\n  %s", len(lines), strings.Join(lines, "\n  "))
 }
 
-// printKubeletHelp prints the flags by their groups.
+// printKubeletHelp prints the flags by group.
 func printKubeletHelp(cmd *cobra.Command, flags *config.Flags) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n", cmd.Long, cmd.UseLine(), cmd.Example)
@@ -132,7 +130,7 @@ func printKubeletHelp(cmd *cobra.Command, flags *config.Flags) {
 	fmt.Fprint(cmd.OutOrStdout(), b.String())
 }
 
-// writeFlag writes one flag: its form, and below it what it does, its field and its default.
+// writeFlag writes a flag's form, and below it the usage, configuration field and default.
 func writeFlag(b *strings.Builder, f *config.Flag) {
 	b.WriteString("  ")
 	if f.Shorthand != "" {

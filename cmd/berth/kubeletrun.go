@@ -19,8 +19,7 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// blockProfileRate is how many nanoseconds of blocking one sample of the profile stands for; 0 is
-// no profile.
+// blockProfileRate returns the nanoseconds of blocking per profile sample; 0 disables the profile.
 func blockProfileRate(k *config.Kubelet) int {
 	if *k.EnableProfilingHandler && k.EnableContentionProfiling {
 		return 1
@@ -28,12 +27,12 @@ func blockProfileRate(k *config.Kubelet) int {
 	return 0
 }
 
-// runKubelet runs the agent as a kubelet until a signal ends it. Pods run on.
+// runKubelet runs the agent as a kubelet until a signal stops it. Pods keep running.
 func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *slog.LevelVar, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the kubelet must be root, as it mounts volumes and makes cgroups and networks")
 	}
-	klog.SetSlogLogger(log) // client-go's
+	klog.SetSlogLogger(log) // for client-go
 	cfg, err := kubeletConfig(g, k, log)
 	if err != nil {
 		return err
@@ -52,7 +51,7 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 	}
 	if err := lockFile(ctx, k.LockFile); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to end while it waited
+			return nil // stopped while it waited
 		}
 		return err
 	}
@@ -68,8 +67,8 @@ func runKubelet(ctx context.Context, g *globalFlags, k *config.Kubelet, level *s
 	return err
 }
 
-// foreignEndpoint returns the endpoint, or "" if it is that of the runtime inside, which can also
-// be named by its socket: kubeadm tells the kubelet its criSocket.
+// foreignEndpoint returns the endpoint, or "" if it is the socket of the embedded runtime. kubeadm
+// passes its criSocket to the kubelet.
 func foreignEndpoint(endpoint, runDir string) string {
 	if endpoint == embedded.EndpointIn(runDir) {
 		return ""
@@ -77,7 +76,7 @@ func foreignEndpoint(endpoint, runDir string) string {
 	return endpoint
 }
 
-// kubeletConfig returns the agent's configuration for what the kubelet was told.
+// kubeletConfig converts the kubelet's configuration to the agent's.
 func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.Config, error) {
 	fail := func(err error) (agent.Config, error) { return agent.Config{}, err }
 	host, err := os.Hostname()
@@ -104,8 +103,8 @@ func kubeletConfig(g *globalFlags, k *config.Kubelet, log *slog.Logger) (agent.C
 		RootDir: k.RootDir, RunDir: runDir, NodeName: name, RuntimeEndpoint: runtimeEndpoint, ImageEndpoint: imageEndpoint, RuntimeHandler: k.RuntimeHandler, CgroupRoot: k.CgroupRoot,
 		PodLogsDir: k.PodLogsDir, ContainerLogsDir: "/var/log/containers", SELinux: k.SELinux, ImagePullProgressDeadline: k.ImagePullProgressDeadline, PodCIDR: k.PodCIDR, Service: service, Kubelet: k, Version: config.KubeletVersion(version), Log: log,
 	}
-	// The kubelet's default is for runtimes that do not tell; the one inside is told only what
-	// somebody has chosen.
+	// The kubelet's default is for runtimes that do not report a driver. The embedded runtime only
+	// gets an explicitly configured one.
 	if k.Origins.Of("cgroupDriver").Kind != config.FromDefault {
 		cfg.CgroupDriver = k.CgroupDriver
 	}

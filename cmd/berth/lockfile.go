@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLockWanted is the cause of an end because somebody else opened the lock file
+// errLockWanted is the cancellation cause if another process opened the lock file
 // (--exit-on-lock-contention).
 var errLockWanted = errors.New("another process waits for the lock of --lock-file")
 
-// lockFile waits for the lock on the file, which ends with the process: an agent that is to take
-// over from another one starts when that has ended.
+// lockFile waits for the lock on the file, which is released when the process exits. An agent that
+// replaces another one starts after that one has exited.
 func lockFile(ctx context.Context, path string) error {
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("--lock-file %s: %w", path, err)
 	}
 	locked := make(chan error, 1)
-	go func() { // it cannot be interrupted; an agent that is told to end meanwhile leaves it behind
+	go func() { // flock cannot be interrupted; a shutdown leaks this goroutine
 		for {
 			if err := unix.Flock(fd, unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
 				locked <- err
@@ -40,8 +40,8 @@ func lockFile(ctx context.Context, path string) error {
 	}
 }
 
-// cancelOnContention ends the returned context when somebody opens or removes the lock file, which
-// this agent holds.
+// cancelOnContention cancels the returned context when a process opens or removes the lock file,
+// which this agent holds.
 func cancelOnContention(ctx context.Context, path string) (context.Context, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -52,7 +52,7 @@ func cancelOnContention(ctx context.Context, path string) (context.Context, erro
 		return nil, errors.Join(fmt.Errorf("watch --lock-file %s: %w", path, err), events.Close())
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	context.AfterFunc(ctx, func() { _ = events.Close() }) // the reader sees it
+	context.AfterFunc(ctx, func() { _ = events.Close() }) // unblocks the reader
 	go func() {
 		var b [unix.SizeofInotifyEvent + unix.NAME_MAX + 1]byte
 		if n, err := events.Read(b[:]); err == nil && n > 0 {

@@ -1,6 +1,6 @@
 // Command berth is the node agent and its command line.
 //
-// Owns: flags, what is printed to people, the process (signals, exit code).
+// Owns: flags, output for users, the process (signals, exit code).
 // Reads: the agent's API over the socket in the run directory; in `berth run`, the agent itself.
 // Never: does an agent's work.
 package main
@@ -28,12 +28,11 @@ func main() {
 	os.Exit(execute(context.Background(), commandArgs(os.Args), os.Stdout, os.Stderr))
 }
 
-// execute runs the command line and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return executeAs(ctx, newRootCommand(), args, out, errOut)
 }
 
-// executeAs runs a command line that may not be that of this machine.
+// executeAs runs a given root command, which tests replace.
 func executeAs(ctx context.Context, cmd *cobra.Command, args []string, out, errOut io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(out)
@@ -48,7 +47,8 @@ func executeAs(ctx context.Context, cmd *cobra.Command, args []string, out, errO
 	return 1
 }
 
-// printError prints why the program fails: to systemd's journal as errors, a line each.
+// printError prints the error that makes the program fail. For systemd's journal, each line has the
+// error priority.
 func printError(errOut io.Writer, err error) {
 	text := fmt.Sprintf("Error: %v", err)
 	if systemd.IsJournal(errOut) {
@@ -58,16 +58,16 @@ func printError(errOut io.Writer, err error) {
 	fmt.Fprintln(errOut, text)
 }
 
-// errReported ends a command that has said itself what is wrong.
+// errReported fails a command that has already printed its error.
 var errReported = errors.New("reported")
 
-// The directories of an agent that was given no others.
+// Default directories of the agent.
 const (
 	defaultRootDir = "/var/lib/berth"
 	defaultRunDir  = "/run/berth"
 )
 
-// streams are where a command reads and writes.
+// streams are the standard streams of a command.
 type streams struct {
 	in          io.Reader
 	out, errOut io.Writer
@@ -80,8 +80,8 @@ func streamsOf(cmd *cobra.Command) streams {
 // globalFlags are the flags of every command.
 type globalFlags struct {
 	runDir string
-	// inMemory puts the agent of berth run on a machine that is not this one, and needs neither
-	// root nor a runtime; nil but in tests.
+	// inMemory configures the agent of berth run as an in-memory node, which needs neither root nor
+	// a runtime. Only set in tests.
 	inMemory func(*agent.Config)
 }
 
@@ -132,9 +132,8 @@ Each flag can also be set by an environment variable, such as BERTH_RUN_DIR for 
 	return root
 }
 
-// prepare has the command, and those below it, complete words for the agent that the environment
-// names, and say how they are used where the library tells of a wrong number of arguments, and what
-// was probably meant by a flag or command that there is not.
+// prepare recursively applies environment variables during shell completion, adds the usage line to
+// argument count errors, and adds suggestions for unknown flags and commands.
 func prepare(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		prepare(sub)

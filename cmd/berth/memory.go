@@ -14,22 +14,21 @@ import (
 	"berth/agent"
 )
 
-// heapGrowth is by how many percent the heap grows until garbage is collected (GOGC), 100 by
-// default. A burst of pods leaves what lives among its garbage; the less of that, the closer lies
-// what lives. With 100 pods it saves 7 MiB of 44, for twice as many collections.
+// heapGrowth is the GOGC percentage, which is 100 by default. A burst of pods leaves live objects
+// among garbage; with less garbage they are closer together. With 100 pods this saves 7 MiB of 44
+// at twice as many collections.
 const heapGrowth = 50
 
-// limitMemory has the agent take less memory: the kernel maps only those pages of the program that
-// are read, and what work took is given back when it is over. What fails here costs memory and
-// nothing else.
+// limitMemory reduces the agent's memory: the kernel maps only the pages of the program that are
+// read, and memory of finished work is released. Failures only cost memory.
 func limitMemory(cfg *agent.Config, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)
 	}
 	program := programMappings()
-	if _, err := mapPagesAlone(program); err != nil { // the descriptor stays open as long as the process lives
+	if _, err := mapPagesAlone(program); err != nil { // the descriptor stays open for the process's lifetime
 		log.Debug("more of the program is mapped than what is read", "error", err)
-		cfg.Started = func() { unmap(program) } // what one phase of the start needs is not added to that of the next
+		cfg.Started = func() { unmap(program) } // pages of one start phase do not add to those of the next
 	}
 	unmap(program)
 	cfg.AtRest = func() {
@@ -38,26 +37,25 @@ func limitMemory(cfg *agent.Config, log *slog.Logger) {
 	}
 }
 
-// mapping is a part of the process's memory: its first address, and the one behind its last.
+// mapping is an address range [from, to) of the process.
 type mapping struct{ from, to uintptr }
 
-// mapPagesAlone has the kernel map a page of the mappings only when it is read, as long as the
+// mapPagesAlone makes the kernel map a page of the mappings only when it is read, while the
 // returned descriptor is open. Otherwise it maps the 64 KiB around each page that is read, as far
-// as they are in the page cache (fault-around). What a program reads is spread over its file, so
+// as they are in the page cache (fault-around). The reads of a program are spread over its file, so
 // that an agent that starts 100 pods then has 29 MiB of its program resident, instead of 18. The
-// price is one minor fault for each page that is read, instead of one for its neighbours too: some
-// 2,500 at the start.
+// cost is one minor fault for each page that is read: some 2,500 at the start.
 //
-// The kernel has no call for this. But it does so where it may have to remember which pages were
-// written (userfaultfd(2), write-protect mode), as a page that nobody used would lose its mark.
-// Nothing is marked here, so that no fault ever waits for us. The error is ENOSYS, EINVAL or EPERM
-// where the kernel is older than 6.7 (UFFD_FEATURE_WP_ASYNC), or is built or told not to allow it.
+// The kernel has no call for this. But it maps pages one by one where it may have to remember which
+// were written (userfaultfd(2), write-protect mode), because an unused page would lose its mark.
+// Nothing is marked here, so that no fault ever blocks. The error is ENOSYS, EINVAL or EPERM if the
+// kernel is older than 6.7 (UFFD_FEATURE_WP_ASYNC), or is built or configured without it.
 func mapPagesAlone(mappings []mapping) (fd int, err error) {
 	// linux/userfaultfd.h
 	const (
 		userModeOnly = 1          // UFFD_USER_MODE_ONLY, which needs no privilege
 		apiVersion   = 0xaa       // UFFD_API
-		writeAsync   = 1 << 15    // UFFD_FEATURE_WP_ASYNC: the kernel itself lets writes pass
+		writeAsync   = 1 << 15    // UFFD_FEATURE_WP_ASYNC: the kernel resolves write faults itself
 		modeWrites   = 1 << 1     // UFFDIO_REGISTER_MODE_WP
 		apiCall      = 0xc018aa3f // UFFDIO_API
 		registerCall = 0xc020aa00 // UFFDIO_REGISTER
@@ -69,7 +67,7 @@ func mapPagesAlone(mappings []mapping) (fd int, err error) {
 	fd = int(r)
 	defer func() {
 		if err != nil {
-			_ = unix.Close(fd) // with which nothing is registered any more
+			_ = unix.Close(fd) // this also removes all registrations
 			fd = -1
 		}
 	}()
@@ -86,18 +84,17 @@ func mapPagesAlone(mappings []mapping) (fd int, err error) {
 	return fd, nil
 }
 
-// unmap takes the pages of mappings of a file out of the process: most of them were read once, by
-// initializers, by the start, by a burst of work. They stay in the page cache, where the kernel may
-// take them when it needs memory, and come back as they are used (madvise(2), MADV_DONTNEED on a
-// file mapping).
+// unmap removes the pages of file mappings from the process: most were read once, by initializers,
+// the start or a burst of work. They stay in the page cache, where the kernel can reclaim them, and
+// are mapped again when they are used (madvise(2), MADV_DONTNEED on a file mapping).
 func unmap(mappings []mapping) {
 	for _, m := range mappings {
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED)
 	}
 }
 
-// programMappings returns where the program's file is mapped, but for what can be written; none if
-// the kernel does not tell.
+// programMappings returns the mappings of the program's file without the writable ones, none if the
+// kernel does not report them.
 func programMappings() []mapping {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -117,8 +114,8 @@ func programMappings() []mapping {
 	return found
 }
 
-// parseProgramMapping reads a line of /proc/PID/maps (proc(5)); ok is false unless it maps the
-// program's file, not to be written.
+// parseProgramMapping parses a line of /proc/PID/maps (proc(5)). ok is false unless it is a mapping
+// of the program's file that is not writable.
 func parseProgramMapping(line, exe string) (m mapping, ok bool) {
 	var perms, offset, device, inode string
 	if n, err := fmt.Sscanf(line, "%x-%x %s %s %s %s", &m.from, &m.to, &perms, &offset, &device, &inode); err != nil || n != 6 {

@@ -9,10 +9,10 @@ import (
 	"berth/internal/api/server"
 )
 
-// unixSockets is the kernel's table of the sockets of this machine (proc_net(5)).
+// unixSockets is the kernel's table of Unix sockets (proc_net(5)).
 const unixSockets = "/proc/net/unix"
 
-// findRunDirs returns the run directories in which agents listen, by the kernel's table.
+// findRunDirs returns the run directories in which agents listen, according to the kernel's table.
 func findRunDirs(table string) []string {
 	const listens = "00010000" // __SO_ACCEPTCON
 	var dirs []string
@@ -27,7 +27,7 @@ func findRunDirs(table string) []string {
 		if !filepath.IsAbs(path) || path != server.SocketPath(dir) || slices.Contains(dirs, dir) {
 			continue
 		}
-		if _, err := os.Stat(path); err == nil { // not of a container
+		if _, err := os.Stat(path); err == nil { // not in a container
 			dirs = append(dirs, dir)
 		}
 	}
@@ -35,11 +35,12 @@ func findRunDirs(table string) []string {
 	return dirs
 }
 
-// elsewhere says what to do where no agent is: where one is, or how to start one.
+// elsewhere returns the remedy if no agent runs: another agent's run directory, or how to start
+// one.
 func elsewhere() string {
 	table, err := os.ReadFile(unixSockets)
 	if err != nil {
-		table = nil // nobody is found
+		table = nil // no agent is found
 	}
 	switch dirs := findRunDirs(string(table)); len(dirs) {
 	case 0:

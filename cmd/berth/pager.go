@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// widthOf is how many columns there are to write to: a terminal's, else screenWidth.
+// widthOf returns the width of a terminal in columns, else screenWidth.
 func widthOf(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
@@ -19,8 +19,8 @@ func widthOf(w io.Writer) int {
 	return screenWidth
 }
 
-// paged shows what write writes with $PAGER, or with less, if w is a terminal and there is such a
-// program; else it goes to w as it is.
+// paged pipes the output of write to $PAGER, or to less, if w is a terminal and the program exists.
+// Otherwise it writes to w.
 func paged(w io.Writer, write func(io.Writer) error) error {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -40,7 +40,7 @@ func paged(w io.Writer, write func(io.Writer) error) error {
 	if err := pager.Start(); err != nil {
 		return write(w)
 	}
-	// Whoever leaves the pager early has seen enough: that the rest cannot be written is no error.
+	// A write fails if the user quits the pager early, which is not an error.
 	_ = write(in)
 	_ = in.Close()
 	return pager.Wait()

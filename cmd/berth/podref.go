@@ -10,7 +10,7 @@ import (
 	"berth/internal/config"
 )
 
-// podRef is a pod as a user names it; Namespace is empty when none was given.
+// podRef is a pod as a user names it. Namespace is empty if the user gave none.
 type podRef struct{ Namespace, Name string }
 
 func (r podRef) String() string {
@@ -20,16 +20,15 @@ func (r podRef) String() string {
 	return r.Namespace + "/" + r.Name
 }
 
-// matches reports whether the pod of this namespace and name is meant.
 func (r podRef) matches(namespace, name string) bool {
 	return r.Name == name && (r.Namespace == "" || r.Namespace == namespace)
 }
 
-// isPodType reports whether the word is one of kubectl's for pods.
+// isPodType reports whether s is one of kubectl's names for the resource pods.
 func isPodType(s string) bool { return s == "pod" || s == "pods" || s == "po" }
 
-// parsePodRef reads NAME, NAMESPACE/NAME, pod/NAME or pod/NAMESPACE/NAME. namespace is that of the
-// flag -n; both must agree.
+// parsePodRef parses NAME, NAMESPACE/NAME, pod/NAME or pod/NAMESPACE/NAME. namespace is the value
+// of -n; it must not contradict arg.
 func parsePodRef(arg, namespace string) (podRef, error) {
 	rest := arg
 	if kind, after, ok := strings.Cut(arg, "/"); ok && isPodType(kind) {
@@ -48,11 +47,9 @@ func parsePodRef(arg, namespace string) (podRef, error) {
 	return ref, nil
 }
 
-// errNotFound says that nothing has the name that was given.
 var errNotFound = errors.New("not found")
 
-// notFound is the error for a name that does not exist, with those that it may have been meant to
-// be.
+// notFound returns the error for an unknown name, with similar names.
 func notFound(ref podRef, known []podRef) error {
 	near := nearest(ref, known)
 	if len(near) == 0 {
@@ -61,7 +58,7 @@ func notFound(ref podRef, known []podRef) error {
 	return fmt.Errorf("pod %q %w; did you mean %s?", ref, errNotFound, strings.Join(near, " or "))
 }
 
-// nearest returns up to three known names that look like the one given, the most alike first.
+// nearest returns up to three known names that resemble ref, the most similar first.
 func nearest(ref podRef, known []podRef) []string {
 	type candidate struct {
 		name     string

@@ -12,10 +12,9 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// podRow is a pod as `kubectl get pods` shows it.
+// podRow is a row of `kubectl get pods`.
 type podRow struct{ Namespace, Name, Ready, Status, Restarts, Age string }
 
-// computePodRow computes the row.
 func computePodRow(p *v1.Pod, now time.Time) podRow {
 	s := lifecycle.Summarize(p)
 	return podRow{
@@ -28,10 +27,12 @@ func computePodRow(p *v1.Pod, now time.Time) podRow {
 	}
 }
 
-// statusOf is the status of a pod; one that the agent has just read from a file has no phase yet.
+// statusOf returns the status of a pod. A pod that the agent has just read from a file has no phase
+// yet.
 func statusOf(s lifecycle.Summary) string { return cmp.Or(s.Status, "Pending") }
 
-// created is when the pod came to be. A static pod is created when the agent first sees it.
+// created returns the creation time of the pod. A static pod is created when the agent first reads
+// it.
 func created(p *v1.Pod) metav1.Time {
 	if p.CreationTimestamp.IsZero() && p.Status.StartTime != nil {
 		return *p.Status.StartTime

@@ -12,11 +12,11 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// statusInvalidManifest stands in the STATUS column of a manifest that became no pod.
+// statusInvalidManifest is the STATUS of a rejected manifest.
 const statusInvalidManifest = "InvalidManifest"
 
-// podRows returns the table of the pods, with its header and kubectl's columns, and below them the
-// manifests that were refused.
+// podRows returns the table of the pods with kubectl's columns and a header, followed by the
+// rejected manifests.
 func podRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) [][]string {
 	namespaced := severalNamespaces(pods)
 	cells := func(r podRow) []string {
@@ -36,7 +36,7 @@ func podRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) [][]str
 	return rows
 }
 
-// refusedRows returns one row per file that has a refused manifest.
+// refusedRows returns one row per file with a rejected manifest.
 func refusedRows(problems []manifest.Problem, now time.Time) []podRow {
 	var rows []podRow
 	var last string
@@ -53,7 +53,7 @@ func refusedRows(problems []manifest.Problem, now time.Time) []podRow {
 	return rows
 }
 
-// problemLine says in one line what is wrong with a manifest.
+// problemLine describes a manifest error in one line.
 func problemLine(p manifest.Problem) string {
 	where := oneLine(filepath.Base(p.Path))
 	if p.Document > 1 {
@@ -65,7 +65,6 @@ func problemLine(p manifest.Problem) string {
 	return where + ": " + oneLine(p.Message)
 }
 
-// severalNamespaces reports whether the pods are of more than one namespace.
 func severalNamespaces(pods []*v1.Pod) bool {
 	return slices.ContainsFunc(pods, func(p *v1.Pod) bool { return p.Namespace != pods[0].Namespace })
 }

@@ -10,14 +10,14 @@ import (
 	"berth/internal/api/server"
 )
 
-// pullStep is how many bytes a runtime stores at a time, and quietPull how long a pull may go on
-// without any before that is reported.
+// pullStep is how many bytes a runtime stores at a time. A pull without progress for quietPull is
+// reported.
 const (
 	pullStep  = 1 << 20
 	quietPull = 30 * time.Second
 )
 
-// pullText says how far a pull is.
+// pullText describes the progress of a pull.
 func pullText(p server.Pull, now time.Time) string {
 	text := "Image " + oneLine(p.Image)
 	switch {
@@ -43,7 +43,7 @@ func pullText(p server.Pull, now time.Time) string {
 		text += fmt.Sprintf(", at %s/s, so that the rest takes about %s", byteSize(p.Rate), duration.HumanDuration(rest))
 	}
 	if p.Last != nil && p.Done < p.Total {
-		// The runtime may still hold the bytes of one step.
+		// The runtime may buffer the bytes of one step.
 		step := max(quietPull, 3*time.Duration(float64(pullStep)/float64(max(1, p.Rate))*float64(time.Second)))
 		if quiet := now.Sub(*p.Last); quiet > step {
 			text += fmt.Sprintf("; no progress for %s", duration.HumanDuration(quiet))
@@ -52,7 +52,7 @@ func pullText(p server.Pull, now time.Time) string {
 	return text + "."
 }
 
-// placeText says at which place a pull waits for its turn, and how many have one at one time.
+// placeText describes a pull's place in the queue and the limit of parallel pulls.
 func placeText(p server.Pull) string {
 	if p.Place == 0 || p.AtOnce == 0 {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"berth/internal/api/server"
 )
 
-// newReleaseCommand lets go of a pod that the agent has set aside.
+// newReleaseCommand releases a pod from quarantine.
 func newReleaseCommand(g *globalFlags) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{

@@ -51,8 +51,8 @@ connected DRA drivers, and the resources of each container.`,
 	return cmd
 }
 
-// resources returns who has which devices, CPUs, memory and claims; nobody has any if the agent is
-// of a version that does not tell.
+// resources returns the assignments of devices, CPUs, memory and claims. It is empty if the agent's
+// version does not report them.
 func (c *client) resources(ctx context.Context) (s containermanager.Snapshot, err error) {
 	err = c.getJSON(ctx, server.PathResources, nil, &s)
 	if a, ok := errors.AsType[*apiError](err); ok && a.status == http.StatusNotFound {
@@ -61,7 +61,7 @@ func (c *client) resources(ctx context.Context) (s containermanager.Snapshot, er
 	return s, err
 }
 
-// heldLines are pairs of what a container has, and which.
+// heldLines returns pairs of resource and assignment.
 func heldLines(h containermanager.Holding) (lines [][2]string) {
 	if h.CPUs != "" {
 		lines = append(lines, [2]string{"cpus", h.CPUs})
@@ -91,7 +91,7 @@ func bytesOf(n uint64) string {
 	return resource.NewQuantity(int64(min(n, 1<<62)), resource.BinarySI).String()
 }
 
-// nodeList is "node 0", or "nodes 0,1".
+// nodeList returns "node 0" or "nodes 0,1".
 func nodeList[N int | int64](word string, ids []N) string {
 	if len(ids) != 1 {
 		word += "s"
@@ -103,7 +103,7 @@ func nodeList[N int | int64](word string, ids []N) string {
 	return word + " " + strings.Join(text, ",")
 }
 
-// printResources prints what of the node is given to single containers, to whom, and what is left.
+// printResources prints the node's resources that are assigned to containers, and what is free.
 func printResources(w io.Writer, s *containermanager.Snapshot, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(format string, a ...any) {
@@ -156,7 +156,7 @@ func printResources(w io.Writer, s *containermanager.Snapshot, now time.Time) er
 	return t.Flush()
 }
 
-// pluginOf says where the plugin of a resource is.
+// pluginOf describes the state of a resource's device plugin.
 func pluginOf(r devicemanager.Resource, now time.Time) string {
 	switch {
 	case r.Plugin != "":

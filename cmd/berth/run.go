@@ -48,7 +48,7 @@ type runFlags struct {
 	remove           bool
 	once             bool
 	onceTimeout      time.Duration
-	fields           *config.Flags // those that berth kubelet has, too
+	fields           *config.Flags // shared with berth kubelet
 	again            string        // hints.again
 }
 
@@ -109,7 +109,7 @@ When memory or disk space runs short, pods are evicted, beginning with those tha
 	return cmd
 }
 
-// config returns the agent's configuration but for its log.
+// config returns the agent's configuration without its logger.
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	cfg := agent.Config{
 		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, RuntimeHandler: f.runtimeHandler, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
@@ -189,7 +189,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// checkLoopback refuses an address at which others than this machine would be served; "" is none.
+// checkLoopback rejects an address that is reachable from other machines. "" means no address.
 func checkLoopback(address string) error {
 	if address == "" {
 		return nil
@@ -201,7 +201,8 @@ func checkLoopback(address string) error {
 	return nil
 }
 
-// run runs the agent and shows its pods until a signal or a client ends it, or --once is satisfied.
+// run runs the agent and shows its pods until a signal or a client stops it, or --once is
+// satisfied.
 func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s streams) error {
 	cfg, err := f.config(g.runDir, paths)
 	if err != nil {
@@ -251,7 +252,7 @@ func run(ctx context.Context, g *globalFlags, f runFlags, paths []string, s stre
 	return err
 }
 
-// checkInside returns an error when there is no runtime that the agent could use.
+// checkInside returns an error if no runtime is available to the agent.
 func checkInside(cfg *agent.Config) error {
 	if cfg.RuntimeEndpoint == "" && !embedded.Available() {
 		return errors.New(`there is no runtime inside this build of berth: build one with "make build", or name a running one with --container-runtime-endpoint (for example unix:///run/containerd/containerd.sock)`)
@@ -259,7 +260,7 @@ func checkInside(cfg *agent.Config) error {
 	return nil
 }
 
-// checkMachine returns why this program cannot run pods here.
+// checkMachine returns why this program cannot run pods on this machine.
 func checkMachine(cfg *agent.Config) error {
 	if err := checkInside(cfg); err != nil {
 		return err
@@ -272,15 +273,15 @@ func checkMachine(cfg *agent.Config) error {
 
 // view shows pods as they change.
 type view interface {
-	// run shows them until ctx is done, and leaves the terminal as it was.
+	// run shows them until ctx is done, and restores the terminal.
 	run(ctx context.Context) error
-	// stopping says that the agent was told to end.
+	// stopping reports that the agent was told to stop.
 	stopping()
-	// restore leaves the terminal as it was, when the process ends without waiting for run.
+	// restore restores the terminal if the process exits without waiting for run.
 	restore()
 }
 
-// errReady is the cause of an end by --once.
+// errReady is the cancellation cause if --once is satisfied.
 var errReady = errors.New("all pods are ready")
 
 // agentView is an agent whose pods are shown.
@@ -288,11 +289,11 @@ type agentView struct {
 	runAgent func(context.Context) error
 	handlers server.Handlers
 	view     view
-	stop     context.CancelCauseFunc // ends the context of run
+	stop     context.CancelCauseFunc // cancels the context of run
 }
 
-// run runs the agent, shows its pods beside it, and judges them for --once. The agent's end ends
-// the rest, not the other way round: as long as it stops pods there is something to see.
+// run runs the agent, shows its pods, and evaluates them for --once. The agent's exit stops the
+// view, not the reverse: the view stays while the agent stops pods.
 func (a agentView) run(ctx context.Context, f runFlags) error {
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -310,12 +311,12 @@ func (a agentView) run(ctx context.Context, f runFlags) error {
 	end()
 	shown := g.Wait()
 	if !errors.Is(verdict, errEnded) || err == nil {
-		err = errors.Join(verdict, err) // of which the former is why the agent was told to end, maybe in the middle of its start
+		err = errors.Join(verdict, err) // verdict is why the agent was stopped, maybe during its start
 	}
 	return errors.Join(err, shown)
 }
 
-// terminalOf returns the terminal that out is, or nil.
+// terminalOf returns out if it is a terminal, else nil.
 func terminalOf(out io.Writer) *os.File {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {

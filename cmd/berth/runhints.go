@@ -15,16 +15,16 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// hints tells how to look at the pods.
+// hints prints commands that inspect the pods.
 type hints struct {
-	program string // as the user called it
+	program string // as the user ran it
 	runDir  string
-	again   string // the command line that starts the agent again, shell-quoted
+	again   string // the command line that restarts the agent, shell-quoted
 	remove  bool   // --rm
 	once    bool   // --once
 }
 
-// maxURLs bounds how many addresses are printed.
+// maxURLs is the maximum number of printed addresses.
 const maxURLs = 6
 
 // command returns a command line for the agent of this run directory.
@@ -35,8 +35,8 @@ func (h hints) command(args string) string {
 	return shellQuote(h.program) + " " + args
 }
 
-// lines returns what can be done with the pods, of which there is at least one, one per line: with
-// --once that is what needs no agent.
+// lines returns hints for the pods, one per line. There must be at least one pod. With --once it
+// returns only commands that need no agent.
 func (h hints) lines(pods []*v1.Pod) []string {
 	if h.once && h.remove {
 		return nil
@@ -56,7 +56,8 @@ func (h hints) lines(pods []*v1.Pod) []string {
 	return append(lines, h.command("get pods -o wide"), h.command("logs -f "+name), h.command("explain "+name))
 }
 
-// farewell says what became of the pods; left is not nil when some were to end and have not.
+// farewell describes the state of the pods at exit. left is not nil if pods that should have
+// stopped still run.
 func (h hints) farewell(exit agent.AtExit, left error) string {
 	switch exit {
 	case agent.StopPods:
@@ -72,8 +73,8 @@ func (h hints) farewell(exit agent.AtExit, left error) string {
 		"  Stop its pods:  " + h.command("stop --all")
 }
 
-// commandLine returns the command line args with the flags of cmd that environment variables have
-// set, quoted for a shell. An agent that it starts manages the same pods.
+// commandLine returns the command line args, shell-quoted, with the flags of cmd that were set from
+// environment variables. An agent that it starts manages the same pods.
 func commandLine(cmd *cobra.Command, args []string) string {
 	var variables []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -92,7 +93,7 @@ func commandLine(cmd *cobra.Command, args []string) string {
 	return strings.Join(words, " ")
 }
 
-// shellQuote returns a word as a POSIX shell reads it.
+// shellQuote quotes a word for a POSIX shell.
 func shellQuote(word string) string {
 	special := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_./:=,@%+", r)
@@ -127,7 +128,7 @@ func podURLs(pods []*v1.Pod) []string {
 	return append(onHost, onPod...)
 }
 
-// hostName is the name under which a host port is reached from the host.
+// hostName returns the name at which the host reaches a host port.
 func hostName(hostIP string) string {
 	if ip := net.ParseIP(hostIP); ip == nil || ip.IsUnspecified() {
 		return "localhost"

@@ -17,7 +17,7 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// lineView prints a line per change, for output that is no terminal.
+// lineView prints a line per change, for output that is not a terminal.
 type lineView struct {
 	h     server.Handlers
 	hints hints
@@ -25,7 +25,7 @@ type lineView struct {
 	out     io.Writer
 	table   table
 	printed map[pod.UID]printedLine
-	// unsettled are the pods that have to become ready until all are.
+	// unsettled are the pods that are not ready yet.
 	unsettled map[pod.UID]bool
 	refused   map[string]bool // lines of problems
 	hinted    bool
@@ -35,7 +35,7 @@ type lineView struct {
 
 type printedLine struct {
 	name string
-	text string // without the name, to see what changed
+	text string // without the name, to detect changes
 }
 
 func newLineView(h server.Handlers, hints hints, out io.Writer) *lineView {
@@ -51,14 +51,14 @@ func (v *lineView) run(ctx context.Context) error {
 		case <-changed.Wake():
 			err = v.take(changed.Take(), v.h.Problems(), time.Now())
 		case <-ctx.Done():
-			// What happened last is told too.
+			// Print the last changes too.
 			return v.refresh(v.h.Pods(), v.h.Problems(), time.Now())
 		}
 	}
 	return err
 }
 
-// refresh prints what is new since the last time, of all pods.
+// refresh prints the changes of all pods since the last call.
 func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time.Time) error {
 	var lines []string
 	there := map[pod.UID]bool{}
@@ -74,8 +74,8 @@ func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time
 	return v.print(slices.Concat(lines, v.problemLines(problems), v.readyLines(pods)))
 }
 
-// take prints what is new of the pods that changed: with many pods, all of them would be looked at
-// for each change of one.
+// take prints the changes of the given pods. With many pods, refresh would read all of them for
+// each change of one.
 func (v *lineView) take(uids []pod.UID, problems []manifest.Problem, now time.Time) error {
 	var lines []string
 	for _, uid := range uids {
@@ -92,7 +92,7 @@ func (v *lineView) take(uids []pod.UID, problems []manifest.Problem, now time.Ti
 	return v.print(lines)
 }
 
-// readyLines returns what can be done with pods that are all ready, once.
+// readyLines returns the hints once, when all pods are ready.
 func (v *lineView) readyLines(pods []*v1.Pod) []string {
 	if ready, _ := computeVerdict(pods, nil); !ready || v.hinted {
 		return nil
@@ -109,7 +109,7 @@ func (v *lineView) readyLines(pods []*v1.Pod) []string {
 	return append(lines, "")
 }
 
-// podLines returns the pod's line if it says anything new.
+// podLines returns the pod's line if it has changed.
 func (v *lineView) podLines(p *v1.Pod, now time.Time) []string {
 	if isSettled(p) {
 		delete(v.unsettled, p.UID)
@@ -122,7 +122,7 @@ func (v *lineView) podLines(p *v1.Pod, now time.Time) []string {
 	return nil
 }
 
-// gone returns the line of a pod that is no more.
+// gone returns the line of a deleted pod.
 func (v *lineView) gone(uid pod.UID) []string {
 	delete(v.unsettled, uid)
 	s, told := v.printed[uid]
@@ -133,8 +133,8 @@ func (v *lineView) gone(uid pod.UID) []string {
 	return v.table.lines([][]string{{s.name, "Gone"}})
 }
 
-// podLine returns the pod's line and whether it says anything new. Of a pod that the agent has not
-// looked at yet, which may run since long ago, there is nothing to say.
+// podLine returns the pod's line and whether there is one. A pod that the agent has not observed
+// yet has none; it may have been running for long.
 func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 	if s := &p.Status; len(s.Conditions)+len(s.ContainerStatuses) == 0 && !pod.IsTerminal(s.Phase) {
 		return "", false
@@ -156,7 +156,7 @@ func (v *lineView) podLine(p *v1.Pod, now time.Time) (string, bool) {
 	return v.table.lines([][]string{cells})[0], true
 }
 
-// problemLines returns the problems that came, and those that went.
+// problemLines returns the new and the resolved problems.
 func (v *lineView) problemLines(problems []manifest.Problem) []string {
 	var lines []string
 	now := map[string]bool{}
@@ -194,7 +194,7 @@ func (v *lineView) print(lines []string) error {
 }
 
 func (v *lineView) stopping() {
-	// An error here is an error of the next refresh, which is reported.
+	// The next refresh reports an error.
 	_ = v.print([]string{"Stopping the agent; a second signal ends it at once."})
 }
 

@@ -27,11 +27,11 @@ const (
 	beginFrame = "\x1b[?2026h"
 	endFrame   = "\x1b[?2026l"
 	cursorUp   = "\x1b[%dA"
-	clearLine  = "\x1b[K" // from the cursor to the end
-	clearBelow = "\x1b[J" // from the cursor on
+	clearLine  = "\x1b[K" // from the cursor to the end of the line
+	clearBelow = "\x1b[J" // from the cursor to the end of the screen
 )
 
-// framePause is the shortest time between two frames: a burst of changes is one.
+// framePause is the minimum time between two frames. It merges bursts of changes.
 const framePause = 50 * time.Millisecond
 
 // liveView redraws a table of the pods in place.
@@ -43,7 +43,7 @@ type liveView struct {
 	logPath  string
 
 	ending atomic.Bool
-	wake   chan struct{} // capacity 1; the view must be redrawn though no pod changed
+	wake   chan struct{} // capacity 1; redraw without a change of a pod
 
 	drawn []string // the last frame
 }
@@ -75,7 +75,7 @@ func (v *liveView) run(ctx context.Context) error {
 		select {
 		case <-changed.Wake():
 		case <-resized:
-			v.drawn = nil // the terminal has moved the lines about: begin anew below them
+			v.drawn = nil // the terminal has reflowed the lines: redraw below them
 		case <-v.wake:
 		case <-redraw.C:
 		case <-ctx.Done():
@@ -100,7 +100,7 @@ func (v *liveView) stopping() {
 }
 
 func (v *liveView) restore() {
-	// There is nothing to be done about a terminal that is gone.
+	// A write error is ignored: the terminal may be closed.
 	_ = v.write(showCursor)
 }
 
@@ -139,7 +139,7 @@ func (v *liveView) head() []string {
 	return []string{strings.Join([]string{"berth " + ver.Version, "node " + v.node, runtime}, " · "), ""}
 }
 
-// liveRows is the table with its header: kubectl's columns and the address.
+// liveRows returns the table with its header: kubectl's columns and the address.
 func liveRows(pods []*v1.Pod, problems []manifest.Problem, now time.Time) []string {
 	rows := podRows(pods, problems, now)
 	if len(rows) == 1 {
@@ -177,13 +177,13 @@ func (v *liveView) foot(pods []*v1.Pod, problems []manifest.Problem) []string {
 	return append(foot, "log: "+v.logPath, last)
 }
 
-// frame is what is on the screen.
+// frame is the content of the screen.
 type frame struct {
 	head, rows, foot []string // rows[0] is the table's header, if there is a table
 }
 
-// fit returns the frame's lines for a terminal of this size: rows that have no place are counted
-// instead, and then the foot goes. One line stays free for the cursor.
+// fit returns the frame's lines for a terminal of this size. It replaces the rows that do not fit
+// by their count, and then drops the foot. One line stays free for the cursor.
 func (f frame) fit(width, height int) []string {
 	space := max(height-1-len(f.head), 2)
 	foot := f.foot
@@ -204,7 +204,7 @@ func (f frame) fit(width, height int) []string {
 	return lines
 }
 
-// clip cuts the line to the width: one that wraps would be two, and be drawn over.
+// clip truncates the line to the width: a wrapped line would break redrawing.
 func clip(line string, width int) string {
 	if r := []rune(line); len(r) > width {
 		return string(r[:max(0, width-1)]) + "…"
@@ -212,8 +212,8 @@ func clip(line string, width int) string {
 	return line
 }
 
-// redrawFrom returns what to write so that the lines stand where the old ones do; the cursor is and
-// stays below them. Nothing is cleared that is not written at once, so that nothing flickers.
+// redrawFrom returns the output that replaces the old lines; the cursor is below them before and
+// after. It clears only what it writes at once, to avoid flicker.
 func redrawFrom(old, lines []string) string {
 	same := len(old) == len(lines)
 	for i := 0; same && i < len(lines); i++ {
@@ -234,8 +234,8 @@ func redrawFrom(old, lines []string) string {
 	return b.String()
 }
 
-// nextRedraw is how long the ages in the table stay right: duration.HumanDuration shows seconds up
-// to ten minutes, then minutes.
+// nextRedraw returns how long the ages in the table stay valid: duration.HumanDuration shows
+// seconds up to ten minutes, then minutes.
 func nextRedraw(pods []*v1.Pod, now time.Time) time.Duration {
 	for _, p := range pods {
 		if t := created(p); !t.IsZero() && now.Sub(t.Time) < 10*time.Minute {

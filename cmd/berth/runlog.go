@@ -22,17 +22,17 @@ const (
 	logBackups   = 3
 )
 
-// outputs are where berth run says what: the lines of its pods and the agent's log never get into
-// each other's way.
+// outputs are the destinations of berth run's output. The lines of its pods and the agent's log
+// never mix.
 type outputs struct {
-	lines   io.Writer // of pods, where no table is redrawn
+	lines   io.Writer // of pods, if no table is redrawn
 	logFile string    // "" logs to errOut
-	own     string    // the folder of a log file that the agent chose, which goes with its folders
+	own     string    // directory of a log file that the agent chose, else ""
 	errOut  io.Writer
 }
 
-// computeOutputs chooses them. systemd's journal gets the log alone; a terminal, and whatever
-// standard output and standard error have in common, the pods alone.
+// computeOutputs selects the destinations. systemd's journal only gets the log. A terminal, or a
+// file that is both standard output and standard error, only gets the lines of pods.
 func computeOutputs(f runFlags, rootDir string, s streams) outputs {
 	o := outputs{lines: s.out, logFile: f.logFile, errOut: s.errOut}
 	switch {
@@ -48,8 +48,7 @@ func computeOutputs(f runFlags, rootDir string, s streams) outputs {
 // agentLog is the name of the agent's log in the root directory.
 const agentLog = "berth.log"
 
-// isSameFile reports whether what is written to the one is read between what is written to the
-// other.
+// isSameFile reports whether both writers write to the same file.
 func isSameFile(a, b io.Writer) bool {
 	x, ok := a.(*os.File)
 	y, isFile := b.(*os.File)
@@ -61,7 +60,7 @@ func isSameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(one, two)
 }
 
-// openLog opens the agent's log, and returns what closes it.
+// openLog opens the agent's log and returns its close function.
 func (o outputs) openLog(level slog.Leveler) (*slog.Logger, func() error, error) {
 	if o.logFile == "" {
 		return newTextLog(o.errOut, level), func() error { return nil }, nil
@@ -73,8 +72,8 @@ func (o outputs) openLog(level slog.Leveler) (*slog.Logger, func() error, error)
 	return newTextLog(file, level), file.Close, nil
 }
 
-// removeLog removes a log file that the agent chose, with what it was rotated into, and its folder
-// if nothing else is in it.
+// removeLog removes a log file that the agent chose, its rotated files, and its directory if it is
+// empty then.
 func (o outputs) removeLog() error {
 	if o.own == "" {
 		return nil
@@ -90,8 +89,8 @@ func (o outputs) removeLog() error {
 	return err
 }
 
-// newTextLog returns a log of lines of text, or of entries of systemd's journal where out goes
-// there.
+// newTextLog returns a logger that writes text lines, or journal entries if out is systemd's
+// journal.
 func newTextLog(out io.Writer, level slog.Leveler) *slog.Logger {
 	if systemd.IsJournal(out) {
 		return slog.New(systemd.NewJournalHandler(systemd.JournalConfig{Level: level, Stream: out}))
@@ -105,13 +104,13 @@ func newRotatedFile(path string) (io.WriteCloser, error) {
 		return nil, fmt.Errorf("log file: %w", err)
 	}
 	f := &lumberjack.Logger{Filename: path, MaxSize: logMegabytes, MaxBackups: logBackups}
-	if _, err := f.Write(nil); err != nil { // opens it: a path that cannot be written must not be found out by silence
+	if _, err := f.Write(nil); err != nil { // opens it, so that a path that is not writable fails now
 		return nil, fmt.Errorf("log file: %w", err)
 	}
 	return f, nil
 }
 
-// levelValue is a flag that takes a level of the log by its name.
+// levelValue is a flag value that parses a log level by name.
 type levelValue slog.Level
 
 // Set implements pflag.Value.

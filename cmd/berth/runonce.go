@@ -16,11 +16,10 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// errEnded is the verdict of --once on an agent that ends for another reason.
+// errEnded is the result of --once if the agent exits for another reason.
 var errEnded = errors.New("ended before all pods were ready")
 
-// awaitReady returns nil when all pods are ready, and otherwise the reason why they will not be or
-// are not in time.
+// awaitReady returns nil when all pods are ready, or why they will not be or are not in time.
 func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) error {
 	changed, cancel := h.Subscribe()
 	defer cancel()
@@ -42,8 +41,8 @@ func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) e
 	}
 }
 
-// computeVerdict reports whether all pods are ready or have succeeded; the error says why that will
-// never be.
+// computeVerdict reports whether all pods are ready or have succeeded. The error is why that cannot
+// happen.
 func computeVerdict(pods []*v1.Pod, problems []manifest.Problem) (ready bool, err error) {
 	var errs []error
 	for _, p := range problems {
@@ -64,13 +63,12 @@ func computeVerdict(pods []*v1.Pod, problems []manifest.Problem) (ready bool, er
 	return ready, nil
 }
 
-// isSettled reports whether nothing more is to be waited for.
+// isSettled reports whether the pod is ready or has succeeded.
 func isSettled(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.DeletionTimestamp == nil && lifecycle.IsTrue(p, v1.PodReady)
 }
 
-// describeUnready says of each pod that is not ready what it waits for, and what is odd about
-// manifests.
+// describeUnready describes what each unready pod waits for, and the problems of manifests.
 func describeUnready(pods []*v1.Pod, problems []manifest.Problem) []string {
 	var lines []string
 	for _, p := range problems {
@@ -87,8 +85,7 @@ func describeUnready(pods []*v1.Pod, problems []manifest.Problem) []string {
 	return lines
 }
 
-// describePod says in one line in what state the pod is, with the runtime's words on its
-// containers.
+// describePod describes the pod's state in one line, with the runtime's messages on its containers.
 func describePod(p *v1.Pod) string {
 	s := lifecycle.Summarize(p)
 	line := fmt.Sprintf("pod %s/%s: %s, %d of %d containers ready", p.Namespace, p.Name, statusOf(s), s.Ready, s.Total)

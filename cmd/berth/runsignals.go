@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// endOnSignals ends the agent in good order at the first signal and the process at the second. The
-// returned function ends that.
+// endOnSignals stops the agent gracefully at the first signal and exits the process at the second.
+// The returned function stops the signal handling.
 func endOnSignals(stop context.CancelCauseFunc, show view, errOut io.Writer) func() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -36,11 +36,11 @@ func endOnSignals(stop context.CancelCauseFunc, show view, errOut io.Writer) fun
 	}
 }
 
-// sameSignal is how long after the first signal another one is taken for the same: timeout(1)
-// signals a program, and then its group, which has the program in it.
+// sameSignal is how long after the first signal another one counts as the same: timeout(1) signals
+// a program and then its process group, which includes the program.
 const sameSignal = 500 * time.Millisecond
 
-// awaitSecond waits for a second signal, and reports false when done is closed before it comes.
+// awaitSecond waits for a second signal. It returns false if done is closed first.
 func awaitSecond(signals <-chan os.Signal, done <-chan struct{}) bool {
 	for first := time.Now(); ; {
 		select {

@@ -50,7 +50,7 @@ func stopAgent(ctx context.Context, c *client, req server.StopRequest, timeout t
 	if err != nil {
 		return err
 	}
-	// Opened before the order to stop: afterwards the number could be another process's.
+	// Opened before the stop request: afterwards the PID may belong to another process.
 	pidfd, err := unix.PidfdOpen(v.PID, 0)
 	if err != nil {
 		return fmt.Errorf("watch the agent, process %d: %w", v.PID, err)
@@ -77,8 +77,8 @@ func stopAgent(ctx context.Context, c *client, req server.StopRequest, timeout t
 	return err
 }
 
-// stopLeftPods ends the pods that the last agent in the run directory left behind. noAgent is the
-// answer when there are none.
+// stopLeftPods stops the pods that the last agent in the run directory left running. If there are
+// none, it returns noAgent.
 func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noAgent error, s streams) error {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
@@ -106,15 +106,14 @@ func stopLeftPods(ctx context.Context, runDir string, timeout time.Duration, noA
 	return err
 }
 
-// waitEnd waits until the process has ended, which its pidfd tells by becoming readable
-// (pidfd_open(2)).
+// waitEnd waits until the process has exited; its pidfd becomes readable then (pidfd_open(2)).
 func waitEnd(pidfd int, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, int(max(0, time.Until(deadline)).Milliseconds()))
 		switch {
-		case errors.Is(err, unix.EINTR): // by a signal that the Go runtime sends itself
+		case errors.Is(err, unix.EINTR): // a signal that the Go runtime sends itself
 		case err != nil:
 			return fmt.Errorf("wait for the agent's end: %w", err)
 		case n == 0:

@@ -11,8 +11,7 @@ import (
 	"berth/internal/config"
 )
 
-// suggest has the command answer a flag, or a command below it, that does not exist with the one
-// that was probably meant.
+// suggest adds a suggestion to the command's errors about unknown flags and subcommands.
 func suggest(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return suggestFlag(cmd.Flags(), err) })
 	if cmd.HasSubCommands() && !cmd.Runnable() {
@@ -26,7 +25,7 @@ func suggest(cmd *cobra.Command) {
 	}
 }
 
-// unknownCommand says that there is no such command below cmd, and which was probably meant.
+// unknownCommand returns the error for an unknown command below cmd, with a suggestion.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var known []string
 	for _, c := range cmd.Commands() {
@@ -41,7 +40,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return fmt.Errorf("%w; there are %s", err, strings.Join(known, ", "))
 }
 
-// suggestFlag adds to the error of a flag that does not exist the one that was probably meant.
+// suggestFlag adds a suggestion to the error of an unknown flag.
 func suggestFlag(flags *pflag.FlagSet, err error) error {
 	var unknown interface{ GetSpecifiedName() string }
 	if !errors.As(err, &unknown) {

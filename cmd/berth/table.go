@@ -6,16 +6,15 @@ import (
 	"unicode/utf8"
 )
 
-// columnGap is the space between columns, as kubectl prints it.
+// columnGap is the space between columns, as in kubectl's output.
 const columnGap = 3
 
-// table lines rows up in columns. Its columns only grow, so that rows printed later (a watch) stand
-// below those before them.
+// table aligns rows in columns. Its columns only grow, so that rows printed later (a watch) align
+// with earlier ones.
 type table struct {
 	widths []int
 }
 
-// measure widens the columns for the row.
 func (t *table) measure(row []string) {
 	for i, cell := range row {
 		if i == len(t.widths) {
@@ -25,7 +24,7 @@ func (t *table) measure(row []string) {
 	}
 }
 
-// line returns the row in columns, without a newline.
+// line formats the row in columns, without a newline.
 func (t *table) line(row []string) string {
 	var b strings.Builder
 	for i, cell := range row {
@@ -37,7 +36,7 @@ func (t *table) line(row []string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// start returns the column that the cell of this index starts in.
+// start returns the first column of the cell with this index.
 func (t *table) start(cell int) (n int) {
 	for _, w := range t.widths[:min(cell, len(t.widths))] {
 		n += w + columnGap
@@ -45,7 +44,6 @@ func (t *table) start(cell int) (n int) {
 	return n
 }
 
-// lines measures all rows and returns them in columns.
 func (t *table) lines(rows [][]string) []string {
 	for _, r := range rows {
 		t.measure(r)
@@ -57,8 +55,8 @@ func (t *table) lines(rows [][]string) []string {
 	return out
 }
 
-// oneLine returns the text as one line that is safe to print: what a program or a manifest says
-// must not be able to move the cursor or rename the window of whoever reads it.
+// oneLine returns the text as one line without control characters: output of programs and manifests
+// must not be able to control the terminal.
 func oneLine(s string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) || r == ' ' {

@@ -14,11 +14,11 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// checkThresholds returns the thresholds of eviction as checks, none if no agent tells any.
+// checkThresholds returns the eviction thresholds as checks, none if no agent reports any.
 func checkThresholds(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
 	var list []server.Threshold
 	if err := c.getJSON(ctx, server.PathThresholds, nil, &list); err != nil {
-		return nil // the agent's own checks say so
+		return nil // the agent's own checks report it
 	}
 	var checks []embedded.HostCheck
 	for _, t := range list {
@@ -58,7 +58,7 @@ func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
 	return check
 }
 
-// quantityOf spells bytes, or a number of inodes or tasks.
+// quantityOf formats bytes, or a number of inodes or tasks.
 func quantityOf(signal string, n uint64) string {
 	amount := int64(min(n, math.MaxInt64))
 	if strings.HasSuffix(signal, ".inodesFree") || signal == "pid.available" {

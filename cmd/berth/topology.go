@@ -14,10 +14,10 @@ import (
 	"berth/internal/runtime/embedded"
 )
 
-// freeNodes is how many NUMA nodes a machine may have for topology policies to need no option.
+// freeNodes is the maximum number of NUMA nodes that topology policies support without an option.
 const freeNodes = 8
 
-// checkTopology tells how the machine lies whose root folder is given.
+// checkTopology describes the topology of the machine with the given root directory.
 func checkTopology(root fs.FS) []embedded.HostCheck {
 	m, err := machine.Read(root)
 	if err != nil {
@@ -35,8 +35,8 @@ func topologyUnknown(name, found string, err error) embedded.HostCheck {
 	return embedded.HostCheck{Name: name, Result: embedded.Warn, Found: found, Consequence: err.Error()}
 }
 
-// topologyChecks tells what a machine has, and what follows for the policies of CPUs, memory and
-// topology. Nothing of that is wrong.
+// topologyChecks describes the machine and the consequences for CPU, memory and topology manager
+// policies. It reports no failures.
 func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []embedded.HostCheck {
 	checks := []embedded.HostCheck{
 		{Name: "machine", Found: m.String(), Consequence: ofNodes(m.Nodes)},
@@ -77,7 +77,7 @@ func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []embedded.HostChe
 	return checks
 }
 
-// ofNodes says what follows for topology policies from the NUMA nodes that there are.
+// ofNodes describes the consequence of the NUMA nodes for topology policies.
 func ofNodes(nodes []machine.Node) string {
 	last := 0
 	for _, n := range nodes {
@@ -94,7 +94,7 @@ func ofNodes(nodes []machine.Node) string {
 	return ""
 }
 
-// nodeFound says what a NUMA node has, and how far it is from others.
+// nodeFound describes the resources of a NUMA node and its distances.
 func nodeFound(m machine.Machine, n machine.Node) string {
 	found := []string{"no CPUs"}
 	if cpus := m.OnNodes(n.ID); !cpus.IsEmpty() {
@@ -112,9 +112,9 @@ func nodeFound(m machine.Machine, n machine.Node) string {
 	return strings.Join(found, "; ")
 }
 
-// distancesOf says how far other nodes are, the nearest first; "" where none is, or it is not told.
+// distancesOf describes the distances to other nodes, nearest first, or returns "" if unknown.
 func distancesOf(n machine.Node) string {
-	at := map[int][]int{} // the nodes at a distance
+	at := map[int][]int{} // node IDs by distance
 	for id, cost := range n.Distances {
 		if id != n.ID {
 			at[cost] = append(at[cost], id)
@@ -134,7 +134,7 @@ func distancesOf(n machine.Node) string {
 	return "distance " + strings.Join(far, ", ")
 }
 
-// cachesOn returns the CPUs of a node by the last-level caches that they use.
+// cachesOn returns the CPUs of a node grouped by last-level cache.
 func cachesOn(m machine.Machine, node int) (caches []string) {
 	local := m.OnNodes(node)
 	for _, id := range m.Caches() {

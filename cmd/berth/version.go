@@ -14,11 +14,11 @@ import (
 // version is set by the linker (-X main.version=…).
 var version = "dev"
 
-// build is what the binary knows of its own making.
+// build is the build information of the binary.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from a changed work tree
+	Modified bool   `json:"modified,omitempty"` // built from a modified work tree
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }

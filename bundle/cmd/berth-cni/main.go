@@ -1,5 +1,5 @@
-// Command berth-cni is a network plugin: a bridge with addresses, host ports and limits of
-// bandwidth, in one program.
+// Command berth-cni is a CNI plugin: a bridge with address management, host ports and bandwidth
+// limits in one program.
 package main
 
 import (
@@ -9,6 +9,6 @@ import (
 )
 
 func main() {
-	debug.SetGCPercent(-1) // it ends before there is garbage worth collecting
+	debug.SetGCPercent(-1) // it exits before a collection would pay off
 	cni.Main()
 }

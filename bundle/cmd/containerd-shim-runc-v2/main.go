@@ -1,8 +1,8 @@
-// Command containerd-shim-runc-v2 is containerd's shim for runc, on one processor.
+// Command containerd-shim-runc-v2 is containerd's shim for runc, limited to one processor.
 //
-// A node has one shim for each pod. Containerd gives each four processors, whose threads wake each
-// other up in every collection of garbage, for several times of what the collection itself takes.
-// How often a shim at rest collects is up to the build (bundle.mk).
+// A node has one shim for each pod. containerd gives each four processors, whose threads wake each
+// other in every garbage collection, at several times the cost of the collection itself. How often
+// an idle shim collects is set by the build (bundle.mk).
 package main
 
 import (

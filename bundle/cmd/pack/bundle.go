@@ -31,8 +31,8 @@ type file struct {
 type imageEntry struct {
 	Name   string `json:"name"`   // reference, as pods use it
 	File   string `json:"file"`   // OCI archive in the bundle
-	Digest string `json:"digest"` // of the image's manifest
-	Pinned bool   `json:"pinned"` // never collected as garbage
+	Digest string `json:"digest"` // of the image manifest
+	Pinned bool   `json:"pinned"` // excluded from image garbage collection
 }
 
 type bundle struct {
@@ -73,7 +73,7 @@ func (b *bundle) write(name string) (hash string, err error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// archive writes everything as a tar.
+// archive writes the bundle as a tar.
 func (b *bundle) archive(w io.Writer, head []byte) error {
 	t := tar.NewWriter(w)
 	if err := addEntry(t, "manifest.json", 0o644, head); err != nil {
@@ -87,9 +87,9 @@ func (b *bundle) archive(w io.Writer, head []byte) error {
 	return t.Close()
 }
 
-// compress writes to a file what f writes, compressed by the program zstd: by its level 19 a bundle
-// is an eighth smaller than by the best that there is in Go. Whoever unpacks it needs the 8 MiB of
-// the window. One thread, as the bytes must not depend on the machine.
+// compress runs the program zstd on f's output and writes it to a file: at level 19 a bundle is an
+// eighth smaller than with the best Go implementation. Unpacking needs 8 MiB for the window. It
+// uses one thread, because the bytes must not depend on the machine.
 func compress(name string, f func(io.Writer) error) error {
 	cmd := exec.Command("zstd", "-q", "-f", "-19", "--zstd=wlog=23", "--single-thread", "-o", name)
 	cmd.Stderr = os.Stderr
@@ -104,7 +104,7 @@ func compress(name string, f func(io.Writer) error) error {
 	return errors.Join(err, in.Close(), cmd.Wait())
 }
 
-// addEntry writes one file without times or owners, so that equal content makes equal archives.
+// addEntry writes one file without times and owners, so that equal content makes equal archives.
 func addEntry(t *tar.Writer, name string, mode int64, content []byte) error {
 	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(content))}); err != nil {
 		return err

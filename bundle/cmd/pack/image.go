@@ -20,8 +20,8 @@ import (
 // image is an image of one static program.
 type image struct {
 	name       string // reference
-	program    string // file to put in
-	entrypoint string // where it lies in the image
+	program    string // file to add
+	entrypoint string // its path in the image
 	command    string // default argument, "" for none
 	user       string // "" is root
 	port       string // exposed port, "" for none
@@ -78,12 +78,12 @@ func (spec image) build(arch string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The layer is not compressed: the bundle is, as a whole and better.
+	// The layer is not compressed, because the whole bundle is.
 	return mutate.Append(configured, mutate.Addendum{Layer: static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)})
 }
 
-// archiveOf returns the image as a tar of an OCI layout, with the annotation by which containerd
-// names what it imports.
+// archiveOf returns the image as a tar of an OCI layout, with the annotation from which containerd
+// takes the name of an imported image.
 func archiveOf(name string, img v1.Image) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "berth-image-")
 	if err != nil {

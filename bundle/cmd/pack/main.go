@@ -1,12 +1,11 @@
-// Pack makes a bundle: programs, and images of some, in one compressed file.
+// Pack makes a bundle: programs, and images of some of them, in one compressed file.
 //
 //	pack -arch amd64 -bin DIR -cni DIR -pause FILE -hello FILE -out bundle.tar.zst -hash bundle.hash
 //	pack -arch amd64 -bin DIR -out api.tar.zst -hash api.hash
 //
-// The bundle is a zstd-compressed tar whose first entry is manifest.json, which lists every other
+// The bundle is a zstd-compressed tar. Its first entry is manifest.json, which lists every other
 // entry with its mode, size and SHA-256. The hash written to -hash is the SHA-256 of that manifest,
-// and so vouches for everything in the bundle. The same input gives the same bytes, by the same
-// version of zstd.
+// and so authenticates the whole bundle. The output is reproducible with the same version of zstd.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 	"slices"
 )
 
-// sources are what a bundle is made of. What is empty is not in it.
+// sources are the inputs of a bundle. Empty ones are left out.
 type sources struct{ bin, cni, pause, hello string }
 
 func main() {

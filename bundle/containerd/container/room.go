@@ -1,7 +1,7 @@
-// Package container has the end of a container known when the disk is full, too. The build puts this
-// file into containerd's package of the same name (internal/cri/store/container), which calls it
-// (bundle.mk). Containerd itself takes a container whose end it cannot write for running, so that its
-// pod never ends, and with it the files that fill the disk.
+// Package container makes containerd record a container's exit even if the disk is full. The build
+// puts this file into containerd's package of the same name (internal/cri/store/container), which
+// calls it (bundle.mk). Upstream containerd treats a container whose exit it cannot write as
+// running, so that its pod never terminates, and neither do the files go that fill the disk.
 package container
 
 import (
@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roomPause is between two tries to write the end of a container.
+// roomPause is the delay between two tries to write a container's exit.
 const roomPause = 10 * time.Second
 
-// isKnown reports whether a status counts that could not be written: that of a container that has
-// ended, for want of room alone. Then write is called in a while, which writes the status that the
-// container has by then and comes here again if it cannot: a containerd that starts before that takes
-// the exit code for unknown. Nothing is written for a container that was removed, as its folder is gone.
-// What the write at path has left beside it is removed; nobody else writes there meanwhile.
+// isKnown reports whether a status counts although it could not be written: only that of an exited
+// container, if the disk is full. It then schedules a call of write, which writes the container's
+// status at that time and calls isKnown again if it fails. If containerd restarts before that, the
+// exit code is unknown. Nothing is written for a removed container, whose directory does not exist.
+// The temporary files of the failed write at path are removed; there is no concurrent write.
 func isKnown(path string, finishedAt int64, err error, write func() error) bool {
 	if finishedAt == 0 || !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return false
 	}
-	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"*")) // the pattern is fine
+	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"*")) // the pattern is valid
 	for _, file := range left {
-		_ = os.Remove(file) // it goes with the container at the latest
+		_ = os.Remove(file) // else it is removed with the container
 	}
-	time.AfterFunc(roomPause, func() { _ = write() }) // what fails for another reason fails for good
+	time.AfterFunc(roomPause, func() { _ = write() }) // other errors are permanent
 	return true
 }

@@ -1,19 +1,19 @@
-// Package io has an attach bring all output of its container. The build puts this file into containerd's
-// package of the same name (internal/cri/io), which calls it (bundle.mk). Containerd itself copies the
-// input before it has joined the output, and so may lose the answer to the first line; and it ends the
-// input with the first output that ends, which ends the other output, and so may lose the last line of
-// a container that has two.
+// Package io makes an attach transfer all output of its container. The build puts this file into
+// containerd's package of the same name (internal/cri/io), which calls it (bundle.mk). Upstream
+// containerd copies the input before it has joined the output, and so may lose the response to the
+// first line. It closes the input when the first output closes, which closes the other output, and
+// so may lose the last line of a container with two outputs.
 package io
 
 import "sync/atomic"
 
 // outputs are the streams that an attach copies from its container.
 type outputs struct {
-	joined chan struct{} // closed when all of them are copied
+	joined chan struct{} // closed when all of them are joined
 	open   atomic.Int32
 }
 
-// newOutputs returns those that are wanted.
+// newOutputs returns the wanted streams.
 func newOutputs(wanted ...bool) *outputs {
 	o := &outputs{joined: make(chan struct{})}
 	for _, w := range wanted {
@@ -24,5 +24,5 @@ func newOutputs(wanted ...bool) *outputs {
 	return o
 }
 
-// end says that one has ended, and reports whether it was the last.
+// end reports that a stream has ended, and returns whether it was the last.
 func (o *outputs) end() bool { return o.open.Add(-1) == 0 }

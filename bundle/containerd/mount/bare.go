@@ -1,7 +1,7 @@
-// Package mount has the runtime read the host's table of mounts only where something can be mounted.
-// The build puts this file into containerd's package of the same name (core/mount), which calls it
-// (bundle.mk). Containerd itself reads all of the table when it takes the folder of a container away; the
-// more pods there are, the longer it is.
+// Package mount makes the runtime read the host's mount table only if something may be mounted. The
+// build puts this file into containerd's package of the same name (core/mount), which calls it
+// (bundle.mk). Upstream containerd reads the whole table when it removes a container's directory;
+// it grows with the number of pods.
 package mount
 
 import (
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bare reports whether a folder is empty and nothing is mounted on it, so that nothing is mounted below
-// it either. What cannot be known is not bare.
+// bare reports whether a directory is empty and not a mount point, so that nothing is mounted below
+// it either. It returns false if that is unknown.
 func bare(dir string) bool {
 	var st unix.Statx_t
 	if unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR ||

@@ -1,7 +1,7 @@
-// Package remotes has a download begin anew if what an earlier one left cannot be gone on from. The
-// build puts this file into containerd's package of the same name (core/remotes), which calls it
-// (bundle.mk). Containerd itself goes on from that part, and fails, with each try for a day: after a
-// loss of power that damaged it, and with a registry that sends no part of a blob.
+// Package remotes restarts a download that cannot be resumed. The build puts this file into
+// containerd's package of the same name (core/remotes), which calls it (bundle.mk). Upstream
+// containerd tries to resume a partial download and fails for a day: if a power loss has damaged
+// it, or if the registry does not support range requests.
 package remotes
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/containerd/log"
 )
 
-// again fetches a blob, whose part from before has that name in the store, and fetches it once more
-// without that part if it has the wrong content, or the registry does not go on from its end.
-// Whatever else ends a download, such as a network that is gone, leaves the part for the next.
+// again fetches a blob, whose partial download in the store is named part. It removes part and
+// fetches once more if the content is wrong, or if the registry does not resume at its end. Other
+// errors, such as an unavailable network, leave part for the next try.
 func again(ctx context.Context, store content.Ingester, part string, fetch func() error) error {
 	parts, ok := store.(content.IngestManager)
 	if !ok {
@@ -36,7 +36,7 @@ func again(ctx context.Context, store content.Ingester, part string, fetch func(
 	return fetch()
 }
 
-// isUseless reports whether a download failed for the part that it went on from.
+// isUseless reports whether a download failed because of its partial content.
 func isUseless(err error) bool {
 	var status remoteerrors.ErrUnexpectedStatus
 	return errdefs.IsFailedPrecondition(err) || errors.As(err, &status) && status.StatusCode == http.StatusRequestedRangeNotSatisfiable

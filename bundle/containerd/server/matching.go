@@ -1,13 +1,13 @@
-// Package server has the runtime look at those pods and containers alone that a list is asked for. The
-// build puts this file into containerd's package of the same name (internal/cri/server), which calls it
-// (bundle.mk). Containerd itself copies all that it has, and then leaves out what was not asked for; it
-// does so for each event of a container, too.
+// Package server makes the runtime read only the pods and containers that a list request selects.
+// The build puts this file into containerd's package of the same name (internal/cri/server), which
+// calls it (bundle.mk). Upstream containerd copies all objects before it applies the filter, also
+// for each container event.
 package server
 
 import "strings"
 
-// mayMatch reports whether a filter can let something through: by its id and that of its pod, which
-// may be the beginnings of the ids, and by its labels. The filter itself comes after it.
+// mayMatch reports whether an object may pass a filter by its ID and its pod's ID, which may be
+// given as prefixes, and by its labels. The filter itself is applied afterwards.
 func mayMatch(id, pod string, labels map[string]string, wantID, wantPod string, want map[string]string) bool {
 	for k, v := range want {
 		if got, ok := labels[k]; !ok || got != v {

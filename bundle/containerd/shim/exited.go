@@ -1,7 +1,7 @@
-// Package v2 has the runtime keep a shim whose container has exited until the exit code is read. The build
-// puts this file into containerd's package of the same name (core/runtime/v2), which calls it (bundle.mk).
-// Containerd itself ends a shim without processes when it starts, and then reports the container that
-// exited meanwhile with code 255.
+// Package v2 makes the runtime preserve a shim whose container has exited until the exit code is
+// read. The build puts this file into containerd's package of the same name (core/runtime/v2),
+// which calls it (bundle.mk). Upstream containerd stops a shim without processes at its start, and
+// then reports the container that has exited meanwhile with code 255.
 package v2
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/containerd/v2/core/runtime"
 )
 
-// exited reports whether the shim holds the exit code of its container. A shim that does not answer, or
-// that has no container, does not.
+// exited reports whether the shim holds the exit code of its container. It returns false if the
+// shim does not respond or has no container.
 func exited(ctx context.Context, shim interface {
 	State(context.Context) (runtime.State, error)
 },

@@ -1,13 +1,13 @@
-// Hello is the program of the hello image: a small web server for the examples, and the few bodies
-// that tests want a container to have.
+// Hello is the program of the hello image: a small web server for the examples, and a few commands
+// for containers in tests.
 //
-//	hello serve [-port N] [-dir DIR]      a page with host name, pod IP and uptime; DIR's files under /files/
-//	hello write [-rate BYTES]             numbered lines to standard output at BYTES per second
-//	hello stamp [-every DURATION] FILE    the time and the host name into FILE, again and again
-//	hello sleep [DURATION]                nothing, until DURATION is over or a signal arrives
-//	hello exit [CODE]                     ends at once
+//	hello serve [-port N] [-dir DIR]    a page with host name, pod IP, uptime; DIR at /files/
+//	hello write [-rate BYTES]           numbered lines to standard output at BYTES per second
+//	hello stamp [-every DURATION] FILE  writes the time and the host name into FILE periodically
+//	hello sleep [DURATION]              nothing, until DURATION has passed or a signal arrives
+//	hello exit [CODE]                   exits at once
 //
-// Every command but exit ends with code 0 on SIGTERM or SIGINT.
+// Every command but exit exits with code 0 on SIGTERM or SIGINT.
 package main
 
 import (
@@ -80,7 +80,7 @@ func envOr(name, fallback string) string {
 	return fallback
 }
 
-// write paces numbered lines of 64 bytes to the rate, in bursts of a hundredth of a second.
+// write writes numbered lines of 64 bytes at the rate, in bursts of 10 ms.
 func write(ctx context.Context, out *os.File, rate int) error {
 	const line, perSecond = 64, 100
 	if rate < line {
@@ -105,7 +105,7 @@ func write(ctx context.Context, out *os.File, rate int) error {
 	}
 }
 
-// stamp replaces the file in one step, so that a reader never sees half a stamp.
+// stamp replaces the file atomically.
 func stamp(ctx context.Context, file string, every time.Duration) error {
 	if file == "" {
 		return errors.New("a file to write to is needed; " + usage)

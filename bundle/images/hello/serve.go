@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// serve answers until ctx is done, then lets the requests in hand finish for up to three seconds.
+// serve answers until ctx is done, then waits up to three seconds for requests in progress.
 func serve(ctx context.Context, port, dir string) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -62,7 +62,7 @@ func logged(next http.Handler) http.Handler {
 	})
 }
 
-// answer remembers the status code for the log.
+// answer records the status code for the log.
 type answer struct {
 	http.ResponseWriter
 	code int
@@ -73,7 +73,7 @@ func (a *answer) WriteHeader(code int) {
 	a.ResponseWriter.WriteHeader(code)
 }
 
-// podIP is the downward API's POD_IP, else the first address that is not the loopback's.
+// podIP returns the downward API's POD_IP, else the first address that is not a loopback address.
 func podIP() string {
 	if ip := os.Getenv("POD_IP"); ip != "" {
 		return ip

@@ -1,5 +1,5 @@
-// Package ctest tests the keeper's C: with plans, messages and output that are wrong, under the address
-// and undefined behaviour sanitizers.
+// Package ctest tests the pod shim's C code with invalid plans, messages and output, under the
+// address and undefined behaviour sanitizers.
 //
 // Owns: nothing.
 // Reads: c, which its tests build.

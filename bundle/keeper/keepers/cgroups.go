@@ -21,20 +21,21 @@ import (
 
 	"berth/bundle/keeper/plan"
 
-	_ "github.com/opencontainers/cgroups/devices" // the rules for devices: without it, they are an error
+	_ "github.com/opencontainers/cgroups/devices" // device rules; without it, they are an error
 )
 
-// cgroupRoot is where the hierarchies are mounted.
+// cgroupRoot is the mount point of the hierarchies.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// unified reports whether there is one hierarchy, of version 2.
+// unified reports whether the host has only cgroup v2.
 func unified() bool { return cgroups.IsCgroup2UnifiedMode() }
 
-// bySystemd reports whether systemd makes the cgroup of that name: slice:prefix:name. Others are paths.
+// bySystemd reports whether systemd creates the cgroup of that name, slice:prefix:name. Other names
+// are paths.
 func bySystemd(name string) bool { return !filepath.IsAbs(name) }
 
-// hierarchies are the directories of the hierarchies of version 1, by controller. The library looks for them
-// each time, which takes some fifty system calls.
+// hierarchies returns the directories of the v1 hierarchies by controller. The library needs some
+// fifty system calls for that each time.
 var hierarchies = sync.OnceValues(func() (map[string]string, error) {
 	m, err := manager.New(&cgroups.Cgroup{Path: "/", Resources: &cgroups.Resources{}})
 	if err != nil {
@@ -43,14 +44,14 @@ var hierarchies = sync.OnceValues(func() (map[string]string, error) {
 	return m.GetPaths(), nil
 })
 
-// cgroup is a container's cgroup, of all hierarchies, with its limits as runc understands them.
+// cgroup is a container's cgroup in all hierarchies, with its limits in runc's form.
 type cgroup struct {
 	cgroups.Manager
 	limits *cgroups.Resources
 	name   string
 }
 
-// cgroupOf returns the cgroup of a specification, which need not be there.
+// cgroupOf returns the cgroup of a specification, which need not exist.
 func cgroupOf(spec *specs.Spec) (*cgroup, error) {
 	name := spec.Linux.CgroupsPath
 	config := configOf(spec)
@@ -72,13 +73,13 @@ func cgroupOf(spec *specs.Spec) (*cgroup, error) {
 	return &cgroup{m, config.Resources, name}, nil
 }
 
-// cgroupAt returns the cgroup of a name, without limits.
+// cgroupAt returns the cgroup with a name, without limits.
 func cgroupAt(name string) (*cgroup, error) {
 	return cgroupOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: name}})
 }
 
-// make makes the cgroup, with its limits. The container's first process enters it itself, before it
-// calls release.
+// make creates the cgroup with its limits. The container's first process joins it by itself, before
+// release is called.
 func (g *cgroup) make(program func() (string, error)) (release func(), err error) {
 	pid, release := -1, func() {}
 	if bySystemd(g.name) {
@@ -100,7 +101,8 @@ func (g *cgroup) make(program func() (string, error)) (release func(), err error
 	return release, nil
 }
 
-// hold starts a process that does nothing until it is released: systemd makes no cgroup without one.
+// hold starts a process that waits until it is released: systemd creates no cgroup without a
+// process.
 func hold(program string) (pid int, release func(), err error) {
 	cmd := exec.Command(program, "hold")
 	cmd.Env = []string{}
@@ -117,7 +119,7 @@ func hold(program string) (pid int, release func(), err error) {
 	}, nil
 }
 
-// dirs are the directories of the cgroup, of each hierarchy.
+// dirs returns the directories of the cgroup in each hierarchy.
 func (g *cgroup) dirs() []plan.Cgroup {
 	var out []plan.Cgroup
 	paths := g.GetPaths()
@@ -127,7 +129,7 @@ func (g *cgroup) dirs() []plan.Cgroup {
 			continue
 		}
 		hierarchy := ""
-		if controller != "" { // version 2, beside others or alone
+		if controller != "" { // version 2, with or without v1 hierarchies
 			hierarchy, _ = g.split(dir)
 		}
 		out = append(out, plan.Cgroup{Hierarchy: hierarchy, Dir: dir})
@@ -135,13 +137,14 @@ func (g *cgroup) dirs() []plan.Cgroup {
 	return out
 }
 
-// split takes a directory apart: its hierarchy of version 1, and the path in it.
+// split splits a directory into its v1 hierarchy and the path in it.
 func (g *cgroup) split(dir string) (hierarchy, at string) {
 	hierarchy, at, _ = strings.Cut(strings.TrimPrefix(dir, cgroupRoot+"/"), "/")
 	return hierarchy, "/" + at
 }
 
-// stat returns statistics in the form that containerd reads: of containerd/cgroups, of either version.
+// stat returns metrics in the form that containerd reads: that of containerd/cgroups, of either
+// version.
 func (g *cgroup) stat() (any, error) {
 	if unified() {
 		m, err := cgroup2.Load(strings.TrimPrefix(g.Path(""), cgroupRoot))
@@ -157,23 +160,24 @@ func (g *cgroup) stat() (any, error) {
 	return m.Stat(cgroup1.IgnoreNotExist)
 }
 
-// v1Hierarchy is what containerd's library knows of version 1. It reads the table of mounts for it.
+// v1Hierarchy returns containerd's view of the v1 hierarchies, for which it reads the mount table.
 var v1Hierarchy = sync.OnceValues(cgroup1.Default)
 
-// v1 is the cgroup for what is done with those of version 1 alone.
+// v1 returns the cgroup for operations that only exist for version 1.
 func (g *cgroup) v1() (cgroup1.Cgroup, error) {
 	_, at := g.split(g.Path("devices"))
 	return cgroup1.Load(cgroup1.StaticPath(at), cgroup1.WithHierarchy(v1Hierarchy))
 }
 
-// frozen reports whether the processes in the cgroup do not run.
+// frozen reports whether the processes in the cgroup are frozen.
 func (g *cgroup) frozen() bool {
 	state, err := g.GetFreezerState()
 	return err == nil && state == cgroups.Frozen
 }
 
-// loadCgroup returns the directories that a further process of a container is to be in: of its cgroup, or
-// of the one below it where its first process has gone, as a cgroup of version 2 with controllers below takes none.
+// loadCgroup returns the cgroup directories that a further process of a container joins: of its
+// cgroup, or of a child to which its first process has moved, because a v2 cgroup with enabled
+// controllers for children accepts no processes.
 func loadCgroup(name string, first uint32) ([]plan.Cgroup, error) {
 	g, err := cgroupAt(name)
 	if err != nil {
@@ -200,7 +204,7 @@ func loadCgroup(name string, first uint32) ([]plan.Cgroup, error) {
 	return dirs, nil
 }
 
-// removeCgroup takes the cgroup away, if there is one.
+// removeCgroup removes the cgroup if it exists.
 func removeCgroup(name string) error {
 	g, err := cgroupAt(name)
 	if err == nil {
@@ -212,8 +216,8 @@ func removeCgroup(name string) error {
 	return nil
 }
 
-// makeParent makes the cgroup of a pod, if there is none. It stays when the pod goes, as it is not the
-// runtime's.
+// makeParent creates the cgroup of a pod if it does not exist. It stays when the pod is removed,
+// because the runtime does not own it.
 func makeParent(parent string) error {
 	if parent == "" {
 		return nil

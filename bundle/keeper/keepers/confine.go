@@ -4,8 +4,8 @@ import (
 	"berth/bundle/keeper/plan"
 )
 
-// confinement is how a container's processes are confined. It is read from the specification when it is
-// first asked for, which may be after a restart.
+// confinement returns the confinement of a container's processes. It is read from the specification
+// at the first use, which may be after a restart.
 func (t *task) confinement() (plan.Confinement, error) {
 	t.pod.mu.Lock()
 	known := t.confined

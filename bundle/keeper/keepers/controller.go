@@ -31,7 +31,7 @@ import (
 // taskVersion is the version of the task service (runtime/task/v3).
 const taskVersion = 3
 
-// Register makes the keepers known to containerd as its sandbox controller "keeper".
+// Register registers the sandbox controller "keeper" with containerd.
 func (k *Keepers) Register() {
 	registry.Register(&plugin.Registration{
 		Type:     plugins.SandboxControllerPlugin,
@@ -66,7 +66,8 @@ func (k *Keepers) Register() {
 	})
 }
 
-// unknown are the pods that are not in containerd's store, which is another one than when they were made.
+// unknown returns the pods that are not in containerd's store, which has been replaced since they
+// were created.
 func (k *Keepers) unknown(ctx context.Context, store sandbox.Store) ([]string, error) {
 	known, err := store.List(namespaces.WithNamespace(ctx, namespace))
 	if err != nil {
@@ -83,7 +84,7 @@ func (k *Keepers) unknown(ctx context.Context, store sandbox.Store) ([]string, e
 	return out, nil
 }
 
-// endAll ends pods that nobody asks for any more.
+// endAll stops pods that are not in containerd's store.
 func (c *controller) endAll(ctx context.Context, ids []string) {
 	for _, id := range ids {
 		log.L.Warnf("keeper: pod %s is not in containerd's database, and is ended", id)
@@ -112,16 +113,16 @@ func (k *Keepers) followDeletes(ctx context.Context, source *exchange.Exchange) 
 	}
 }
 
-// controller is the sandbox controller: a sandbox is a pod, and its process is the keeper.
+// controller is the sandbox controller: a sandbox is a pod, and its process is the pod shim.
 type controller struct{ k *Keepers }
 
-// ownUsers reports whether a pod has a user namespace of its own.
+// ownUsers reports whether a pod has its own user namespace.
 func ownUsers(n *runtime.NamespaceOption) bool {
 	return n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() == runtime.NamespaceMode_POD
 }
 
-// refusePod says what a pod asks for that a keeper does not do. What a container asks for is looked at
-// when it is made.
+// refusePod rejects what a pod requests and the pod shim does not support. The requests of
+// containers are validated at their creation.
 func refusePod(c *runtime.PodSandboxConfig, netns string) error {
 	s := c.GetLinux().GetSecurityContext()
 	n := s.GetNamespaceOptions()
@@ -157,10 +158,10 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	if err := refusePod(config, o.NetNSPath); err != nil {
 		return err
 	}
-	if _, err := c.k.sealed(); err != nil { // before there is anything of the pod
+	if _, err := c.k.sealed(); err != nil { // before anything of the pod exists
 		return err
 	}
-	if !validID.MatchString(s.ID) { // it is the name of a folder, which is removed in the end
+	if !validID.MatchString(s.ID) { // it is the name of a directory, which is removed in the end
 		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
 	}
 	p := newPod(filepath.Join(c.k.dir, s.ID))
@@ -205,7 +206,7 @@ func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerIn
 		err = p.start(program)
 	}
 	if err != nil {
-		// containerd does not ask for the end of what did not start.
+		// containerd does not shut down a sandbox that failed to start.
 		return sandbox.ControllerInstance{}, errors.Join(fmt.Errorf("start the keeper of sandbox %s: %w", id, err), c.Shutdown(ctx, id))
 	}
 	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion, Labels: map[string]string{"selinux_label": p.record.Label}}, nil
@@ -304,5 +305,5 @@ func (c *controller) Metrics(context.Context, string) (*types.Metric, error) {
 	return nil, errdefs.ErrNotImplemented
 }
 
-// Update is told of changed labels and extensions of the sandbox, which are containerd's alone.
+// Update ignores changed labels and extensions of the sandbox, which only containerd uses.
 func (c *controller) Update(context.Context, string, sandbox.Sandbox, ...string) error { return nil }

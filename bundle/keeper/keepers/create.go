@@ -19,15 +19,15 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// sandboxAnnotation is where containerd's CRI tells the pod of a container.
+// sandboxAnnotation is the annotation with which containerd's CRI names the pod of a container.
 const sandboxAnnotation = "io.kubernetes.cri.sandbox-id"
 
-// validID is what a pod or container may be called: it is part of the name of a file, and of a message.
+// validID matches valid pod and container IDs: they are part of file names and messages.
 var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 const idRule = "must have 1 to 64 letters, digits, dots and dashes, and begin with a letter or digit"
 
-// create makes a container, whose program does not run yet.
+// create creates a container without starting its program.
 func (k *Keepers) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*task, error) {
 	if err := refuseRequest(r); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (k *Keepers) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		return nil, err
 	}
 	defer done()
-	if t.plan, err = t.planFor(q, nil); err != nil { // what is refused is refused before anything is made
+	if t.plan, err = t.planFor(q, nil); err != nil { // validate before anything is created
 		return nil, err
 	}
 	if err := t.make(ctx, k, q); err != nil {
@@ -76,8 +76,8 @@ func refuseRequest(r *taskapi.CreateTaskRequest) error {
 	return nil
 }
 
-// readSpec reads the specification that containerd has put into the task's folder. A field that is not
-// known is refused, as what it asks for would not be done.
+// readSpec reads the specification from the task's directory. It rejects unknown fields, because
+// they would have no effect.
 func readSpec(bundle string) (*specs.Spec, error) {
 	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
@@ -95,7 +95,7 @@ func readSpec(bundle string) (*specs.Spec, error) {
 	return &spec, nil
 }
 
-// asked is what a container is made of.
+// asked is the input of a container's creation.
 type asked struct {
 	*taskapi.CreateTaskRequest
 	spec  *specs.Spec
@@ -103,7 +103,7 @@ type asked struct {
 	with  companions
 }
 
-// planFor makes the task's plan.
+// planFor returns the task's plan.
 func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
 	if err := hostModules().refuse(q.spec.Process, q.spec.Linux.MountLabel); err != nil {
 		return nil, err
@@ -120,8 +120,8 @@ func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
 	})
 }
 
-// refuseWithoutUsers refuses a container outside of the user namespace of its pod. Such a pod's keeper has a
-// process with all rights among those of its containers for a moment: c/plan.c, procfs.
+// refuseWithoutUsers rejects a container outside of its pod's user namespace. Such a pod's shim
+// briefly has a fully privileged process among those of its containers: c/plan.c, procfs.
 func refuseWithoutUsers(pod *runtime.PodSandboxConfig, spec *specs.Spec) error {
 	if ownUsers(pod.GetLinux().GetSecurityContext().GetNamespaceOptions()) && !plan.HasUsers(spec) {
 		return refusal(&plan.Refused{Field: "linux.namespaces", Why: `has none of type "user", and the pod has one`})
@@ -129,10 +129,10 @@ func refuseWithoutUsers(pod *runtime.PodSandboxConfig, spec *specs.Spec) error {
 	return nil
 }
 
-// make has the keeper make the container. If that fails, nothing is left.
+// make makes the pod shim create the container. After an error, nothing is left.
 func (t *task) make(ctx context.Context, k *Keepers, asked asked) error {
-	// After a restart, containerd runs the stock shim's delete for each task that it finds, and two
-	// programs with it. It is told of another program, which ends at once.
+	// After a restart, containerd runs the stock shim's delete for each task that it finds, which
+	// starts two more programs. This file names another program instead, which exits at once.
 	if err := os.WriteFile(filepath.Join(asked.Bundle, "shim-binary-path"), []byte(k.program), 0o600); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (t *task) make(ctx context.Context, k *Keepers, asked asked) error {
 	return nil
 }
 
-// enter makes the task known to its pod, and to a containerd of later.
+// enter adds the task to its pod, and persists it for a restart of containerd.
 func (t *task) enter() error {
 	p := t.pod
 	p.mu.Lock()
@@ -195,7 +195,7 @@ func (t *task) enter() error {
 	return nil
 }
 
-// leave takes a task away that could not be made.
+// leave removes a task that could not be created.
 func (t *task) leave() error {
 	p := t.pod
 	p.mu.Lock()

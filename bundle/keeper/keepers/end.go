@@ -14,8 +14,8 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// EndAll ends the pods of a state directory that no containerd serves, and takes their cgroups and
-// folders away. It goes as far as it can.
+// EndAll stops the pods of a state directory that no containerd serves, and removes their cgroups
+// and directories. It continues after errors.
 func (k *Keepers) EndAll(ctx context.Context, state string) error {
 	k.state, k.dir = state, filepath.Join(state, "keepers")
 	entries, err := os.ReadDir(k.dir)
@@ -40,11 +40,11 @@ func (k *Keepers) EndAll(ctx context.Context, state string) error {
 	return errors.Join(errs...)
 }
 
-// end ends a pod of which nothing is known but its folder.
+// end stops a pod of which only the directory is known.
 func (k *Keepers) end(ctx context.Context, id string) error {
 	p := newPod(filepath.Join(k.dir, id))
 	p.unwanted = true
-	// The keeper ends without what cannot be read.
+	// Unreadable records do not prevent the stop.
 	err := errors.Join(readRecord(podFile(p.dir), &p.record), p.readTasks())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		log.L.Warnf("keeper: pod %s: %s", id, err)
@@ -53,7 +53,7 @@ func (k *Keepers) end(ctx context.Context, id string) error {
 	var other *wire.VersionError
 	if errors.As(err, &other) {
 		p.killProcess(p.record.Pid, fmt.Sprintf("speaks version %d", other.Theirs))
-		err = p.connect() // to see whether it is gone
+		err = p.connect() // to check whether it has exited
 	}
 	if err != nil && !noKeeper(err) {
 		return err
@@ -66,17 +66,17 @@ func (k *Keepers) end(ctx context.Context, id string) error {
 	return (&controller{k}).Shutdown(ctx, id)
 }
 
-// findable reports whether a task's folder has what containerd finds the task by.
+// findable reports whether a task's directory has the file by which containerd finds the task.
 func (t *task) findable() bool {
 	_, err := os.Stat(filepath.Join(t.record.Bundle, "bootstrap.json"))
 	return err == nil
 }
 
-// endForgotten ends a container that containerd cannot find, and takes away what there is of it.
+// endForgotten kills a container that containerd cannot find, and removes what is left of it.
 func (t *task) endForgotten() {
 	log.L.Warnf("keeper: container %s: what was in %s is gone, and it is ended", t.record.ID, t.record.Bundle)
 	err := t.signal(syscall.SIGKILL)
-	if err == nil || errors.Is(err, errdefs.ErrNotFound) { // it may have ended before
+	if err == nil || errors.Is(err, errdefs.ErrNotFound) { // it may have exited before
 		<-t.done
 		err = t.delete()
 	}

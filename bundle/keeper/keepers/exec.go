@@ -20,17 +20,17 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// neverRan is the exit code of an exec that did not come to run.
+// neverRan is the exit code of an exec that was not started.
 const neverRan = 255
 
-// errPaused says that a process could not come to run: it would be paused, too.
+// errPaused means that a process cannot start, because it would be paused too.
 var errPaused = fmt.Errorf("cannot exec in a paused state: %w", errdefs.ErrFailedPrecondition)
 
 func newExec(of *task, id string) *task {
 	return &task{pod: of.pod, of: of, state: wire.Created, done: make(chan struct{}), record: taskRecord{ID: id}}
 }
 
-// String names a task for an error.
+// String returns the name of a task for errors.
 func (t *task) String() string {
 	if t.of != nil {
 		return fmt.Sprintf("exec %s in task %s", t.record.ID, t.of.record.ID)
@@ -38,7 +38,7 @@ func (t *task) String() string {
 	return "task " + t.record.ID
 }
 
-// request is a message about the task.
+// request returns a message about the task.
 func (t *task) request(op wire.Op, arg uint32) wire.Request {
 	if t.of != nil {
 		return wire.Request{Op: op, Arg: arg, ID: t.of.record.ID, Exec: t.record.ID}
@@ -46,7 +46,7 @@ func (t *task) request(op wire.Op, arg uint32) wire.Request {
 	return wire.Request{Op: op, Arg: arg, ID: t.record.ID}
 }
 
-// Exec notes a further process of a container. The keeper makes it when it is started.
+// Exec records a further process of a container. The pod shim creates it at its start.
 func (s *tasks) Exec(_ context.Context, q *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
 	t, err := s.get(q.ID, "")
 	if err != nil {
@@ -77,7 +77,7 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 		err = hostModules().refuse(e.process, "")
 	}
 	if err == nil {
-		_, err = plan.NewExec(e.process, nil, confined) // what is refused is refused at once
+		_, err = plan.NewExec(e.process, nil, confined) // reject unsupported requests now
 	}
 	if err != nil {
 		return refusal(err)
@@ -94,7 +94,7 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 	return nil
 }
 
-// startExec has the keeper make the process. When the context ends before it runs, it does not come to run.
+// startExec makes the pod shim create and start the process, unless ctx is done before.
 func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	t.pod.mu.Lock()
 	again := t.asked
@@ -131,7 +131,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // for who reads the output: not longer than the container runs
+	go func() { // for readers of the output: at most until the container exits
 		select {
 		case <-t.of.done:
 			cancel()
@@ -146,7 +146,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	if err := f.enter(groups); err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	if t.record.Terminal { // its output goes by the keeper, which does not wait for who reads it
+	if t.record.Terminal { // the pod shim forwards its output, and does not wait for readers
 		output, err := awaitReader(waiting, f[wire.CopyStdout])
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", t, err)
@@ -154,7 +154,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 		defer unix.Close(output)
 		t.hold()
 	}
-	defer context.AfterFunc(ctx, func() { _ = t.signal(syscall.SIGKILL) })() // it may have come to run, or ended
+	defer context.AfterFunc(ctx, func() { _ = t.signal(syscall.SIGKILL) })() // it may have started or exited
 	r, err := t.pod.call(t.request(wire.Execute, 0), made, f)
 	var k *keeperError
 	if errors.As(err, &k) && k.err == syscall.ESRCH && r.Step == wire.Nothing {
@@ -163,7 +163,7 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	return r.Pid, err
 }
 
-// deleteExec forgets an exec that has ended, or was never started.
+// deleteExec deletes an exec that has exited or was never started.
 func (t *task) deleteExec() error {
 	t.pod.mu.Lock()
 	runs, asked := t.asked && t.state != wire.Stopped, t.asked
@@ -185,7 +185,7 @@ func (t *task) deleteExec() error {
 	return nil
 }
 
-// ResizePty says how large a terminal is.
+// ResizePty sets the size of a terminal.
 func (s *tasks) ResizePty(_ context.Context, q *taskapi.ResizePtyRequest) (*emptypb.Empty, error) {
 	t, err := s.get(q.ID, q.ExecID)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *tasks) ResizePty(_ context.Context, q *taskapi.ResizePtyRequest) (*empt
 	return &emptypb.Empty{}, nil
 }
 
-// CloseIO ends standard input: containerd has closed its end.
+// CloseIO closes standard input: containerd has closed its end.
 func (s *tasks) CloseIO(_ context.Context, q *taskapi.CloseIORequest) (*emptypb.Empty, error) {
 	t, err := s.get(q.ID, q.ExecID)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// files are the descriptors that go with a plan, by wire.Stdin and its like; 0 is none.
+// files are the descriptors that are sent with a plan, indexed by wire.Stdin and so on; 0 is none.
 type files [wire.Files]int
 
 func (f *files) close() {
@@ -27,10 +27,11 @@ func (f *files) close() {
 	}
 }
 
-// open opens the FIFOs that containerd has for the task, until the context ends. An exec without a terminal has their ends itself,
-// and the keeper the others: it must not get the end of its input before containerd is there, and not be
-// killed by what it writes after containerd has gone. The output of others goes by the keeper. What the process has
-// itself gets the SELinux label of the container's files, if they have one: it could not use containerd's.
+// open opens containerd's FIFOs of the task, until ctx is done. An exec without a terminal has
+// their ends itself. The pod shim holds the opposite ends, so that the exec does not read EOF
+// before containerd has connected, and is not killed by SIGPIPE after containerd has exited. Other
+// output is forwarded by the pod shim. The process's own ends get the SELinux label of the
+// container's files, if any: it could not use containerd's.
 func (t *task) open(ctx context.Context, label string) (*files, error) {
 	f := &files{}
 	for i, path := range []string{t.record.Stdin, t.record.Stdout, t.record.Stderr} {
@@ -63,8 +64,8 @@ func (t *task) open(ctx context.Context, label string) (*files, error) {
 	return f, nil
 }
 
-// read has the keeper read what the process writes, if that is to be logged, or by its terminal. What the keeper
-// reads itself does not keep it waiting.
+// read makes the pod shim read the process's output if it is logged or from a terminal. The shim's
+// own reads never block it.
 func (f *files) read(t *task) error {
 	if t.record.Terminal {
 		f[wire.Typed], f[wire.Stdin] = f[wire.Stdin], 0
@@ -86,8 +87,8 @@ func (f *files) read(t *task) error {
 	return nil
 }
 
-// enter has the process begin in its cgroup, where that is of version 2 and there is no other: to go there later
-// costs milliseconds.
+// enter makes the process start in its cgroup, if there is only cgroup v2: a later move costs
+// milliseconds.
 func (f *files) enter(groups []plan.Cgroup) (err error) {
 	dir, ok := plan.OnlyCgroup(groups)
 	if !ok {
@@ -99,7 +100,7 @@ func (f *files) enter(groups []plan.Cgroup) (err error) {
 	return nil
 }
 
-// count has the keeper look whom the kernel has killed for want of memory, when the container ends.
+// count makes the pod shim read the kernel's OOM kill count when the container exits.
 func (f *files) count(groups []plan.Cgroup) {
 	if dir, ok := plan.OnlyCgroup(groups); ok {
 		if fd, err := unix.Open(filepath.Join(dir, "memory.events"), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil { // else memory is not limited
@@ -108,7 +109,7 @@ func (f *files) count(groups []plan.Cgroup) {
 	}
 }
 
-// fifo opens the place of a FIFO, without being one of its ends.
+// fifo opens a FIFO with O_PATH, without being one of its ends.
 func fifo(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -122,8 +123,9 @@ func fifo(path string) (int, error) {
 	return fd, nil
 }
 
-// ends opens both ends of a FIFO: one for the process, one to be held. Output waits for containerd to read it:
-// what is in a FIFO goes with its last end, and the process may be a short one.
+// ends opens both ends of a FIFO: one for the process, one to hold. For output it waits until
+// containerd reads: the content of a FIFO is lost with its last end, and the process may be
+// short-lived.
 func (f *files) ends(ctx context.Context, i, place int) (err error) {
 	if i == wire.Stdin {
 		if f[i], err = end(place, unix.O_RDONLY); err == nil {
@@ -137,21 +139,21 @@ func (f *files) ends(ctx context.Context, i, place int) (err error) {
 	return err
 }
 
-// end opens an end of a FIFO at once: the writing one if there is a reader.
+// end opens an end of a FIFO without blocking: the writing end only if there is a reader.
 func end(place, mode int) (int, error) {
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", place), mode|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	if err := unix.SetNonblock(fd, false); err != nil { // the process has this end
+	if err := unix.SetNonblock(fd, false); err != nil { // the process uses this end
 		unix.Close(fd)
 		return 0, err
 	}
 	return fd, nil
 }
 
-// awaitReader opens the writing end of a FIFO when there is a reader, which containerd is soon, if it has not given
-// up: it takes the FIFO away then.
+// awaitReader opens the writing end of a FIFO when there is a reader. If containerd has given up,
+// it removes the FIFO.
 func awaitReader(ctx context.Context, place int) (int, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		fd, err := end(place, unix.O_WRONLY)

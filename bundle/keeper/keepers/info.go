@@ -8,8 +8,8 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// podInfo is the verbose part of a pod's status, as containerd's own controller has it: tools, and agents that
-// look for the network namespace, read it.
+// podInfo is the verbose part of a pod's status, in the form of containerd's own controller. Tools,
+// and agents that need the network namespace, read it.
 type podInfo struct {
 	Pid         uint32                    `json:"pid"`
 	Status      string                    `json:"processStatus"`
@@ -19,7 +19,7 @@ type podInfo struct {
 	RuntimeSpec *specs.Spec               `json:"runtimeSpec"`
 }
 
-// info is that of a pod with this keeper; 0 is none.
+// info returns the podInfo of a pod with the PID of its shim; 0 is none.
 func (r podRecord) info(keeper uint32) (map[string]string, error) {
 	i := podInfo{Pid: keeper, Status: "running", RuntimeType: r.Runtime, Config: r.Config}
 	if keeper == 0 {
@@ -50,7 +50,8 @@ func (r podRecord) info(keeper uint32) (map[string]string, error) {
 	return map[string]string{"info": string(text)}, nil
 }
 
-// isNamespace reports whether a path is that of a namespace: one whose mount has gone is a plain file.
+// isNamespace reports whether a path is a namespace file. If its mount was removed, it is a plain
+// file.
 func isNamespace(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && (st.Type == unix.NSFS_MAGIC || st.Type == unix.PROC_SUPER_MAGIC)

@@ -1,10 +1,10 @@
-// Package keepers has containerd run pods by keepers: a sandbox controller and a task service in
-// containerd's own process. Pods, containers and their exits outlive containerd in the keepers and in
-// a folder for each pod, and are taken back from there.
+// Package keepers makes containerd run pods with pod shims: a sandbox controller and a task service
+// in containerd's own process. Pods, containers and their exits survive containerd in the pod shims
+// and in a directory for each pod, and are restored from there.
 //
-// Owns: the folder "keepers" in containerd's state directory, the keepers, and the cgroups of their
-// containers.
-// Reads: the folders of tasks that containerd makes.
+// Owns: the directory "keepers" in containerd's state directory, the pod shims, and the cgroups of
+// their containers.
+// Reads: the task directories that containerd creates.
 // Never: reads a container's output, or follows a path of a container.
 package keepers
 
@@ -35,34 +35,34 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// namespace is where containerd's CRI has its containers.
+// namespace is the namespace of containerd's CRI.
 const namespace = "k8s.io"
 
 // Keepers are the pods of one containerd.
 type Keepers struct {
-	program string // the keeper's path
+	program string // path of the pod shim's program
 	state   string // containerd's state directory
 	dir     string
-	events  atomic.Pointer[exchange.Exchange] // containerd's, when it has loaded its plugins
+	events  atomic.Pointer[exchange.Exchange] // containerd's, after it has loaded its plugins
 
 	mu     sync.Mutex
 	pods   map[string]*pod
-	tasks  map[string]*task // without those that were deleted
+	tasks  map[string]*task // without deleted ones
 	copied *os.File         // see sealed
 }
 
-// New returns keepers without pods. program is the path of the keeper program.
+// New returns Keepers without pods. program is the path of the pod shim's program.
 func New(program string) *Keepers {
 	return &Keepers{program: program, pods: map[string]*pod{}, tasks: map[string]*task{}}
 }
 
-// Serve takes the pods of a state directory back, and answers for their tasks from then on. It must
-// be called before containerd loads its plugins: the one for tasks connects to each task that it
-// finds, and takes one that does not answer away.
+// Serve restores the pods of a state directory, and serves their tasks from then on. It must be
+// called before containerd loads its plugins: the task plugin connects to each task that it finds,
+// and removes one that does not respond.
 func (k *Keepers) Serve(state string) error {
 	k.state, k.dir = state, filepath.Join(state, "keepers")
-	// The state directory as containerd makes it, which is not there yet after a boot: root of a user
-	// namespace must get to the bundles of its containers.
+	// The state directory may not exist after a boot. It gets containerd's mode: root of a user
+	// namespace must be able to access the bundles of its containers.
 	if err := errors.Join(os.MkdirAll(state, 0o711), os.MkdirAll(k.dir, 0o700)); err != nil {
 		return err
 	}
@@ -85,9 +85,10 @@ func (k *Keepers) Serve(state string) error {
 	return k.listen()
 }
 
-// sealed is the path of a copy of the keeper's program in memory, one for all pods, which is made when the first
-// pod needs it: a containerd without keepers runs where there can be none. A container with an exec can open the
-// program file of what is about to become the exec, and would otherwise write to the host's (CVE-2019-5736).
+// sealed returns the path of an in-memory copy of the pod shim's program, which all pods share. It
+// is created for the first pod, so that containerd also runs where a copy is impossible. A
+// container with an exec can open the program file of the process that becomes the exec, and could
+// otherwise write to the host's file (CVE-2019-5736).
 func (k *Keepers) sealed() (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,34 +100,34 @@ func (k *Keepers) sealed() (string, error) {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), k.copied.Fd()), nil
 }
 
-// seal makes that copy.
+// seal creates that copy.
 func (k *Keepers) seal() error {
 	text, err := os.ReadFile(k.program)
 	if err != nil {
 		return err
 	}
 	f, err := sealed("keeper", text, unix.MFD_EXEC)
-	if errors.Is(err, unix.EINVAL) { // Linux before 6.3, where each may be executed
+	if errors.Is(err, unix.EINVAL) { // Linux before 6.3, where every memfd is executable
 		f, err = sealed("keeper", text, 0)
 	}
 	if err != nil {
 		return fmt.Errorf("copy into memory (sysctl vm.memfd_noexec must not be 2): %w", err)
 	}
-	k.copied = f // open as long as this process lives
+	k.copied = f // open for the lifetime of this process
 	return nil
 }
 
-// lockPatience is how long a held lock is waited for: one of a containerd that was killed is given
-// back a moment later if it, or a process that it had just forked, is still ending.
+// lockPatience is how long to wait for a held lock: after a kill of containerd, it is released when
+// the process, and children that it had just forked, have exited.
 const lockPatience = 3 * time.Second
 
-// lock keeps a second containerd with the same state away: a keeper heeds who connects last. The
-// kernel gives the lock back when this process ends.
+// lock excludes a second containerd with the same state: a pod shim serves the last connection. The
+// kernel releases the lock when this process exits.
 func (k *Keepers) lock() error {
 	path := filepath.Join(k.dir, "lock")
 	open := func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600) }
 	fd, err := open()
-	if errors.Is(err, unix.EISDIR) { // something has damaged the file system
+	if errors.Is(err, unix.EISDIR) { // the file system was damaged
 		log.L.Warnf("keeper: %s is a folder, and is removed", path)
 		if err := os.RemoveAll(path); err != nil {
 			return err
@@ -150,11 +151,11 @@ func (k *Keepers) lock() error {
 
 func (k *Keepers) socket() string { return filepath.Join(k.dir, "task.sock") }
 
-// address is where containerd finds the task service.
+// address returns the address of the task service.
 func (k *Keepers) address() string { return "ttrpc+unix://" + k.socket() }
 
 func (k *Keepers) listen() error {
-	if err := os.RemoveAll(k.socket()); err != nil { // a folder may be in its place
+	if err := os.RemoveAll(k.socket()); err != nil { // it may be a directory
 		return err
 	}
 	l, err := net.Listen("unix", k.socket())
@@ -177,22 +178,22 @@ func (k *Keepers) listen() error {
 	return nil
 }
 
-// taskDir is where containerd has a folder for each task of a pod.
+// taskDir returns containerd's directory with one directory for each task of a pod.
 func (k *Keepers) taskDir() string {
 	return filepath.Join(k.state, "io.containerd.runtime.v2.task", namespace)
 }
 
-// removeHidden takes away the folders of tasks that containerd was deleting when it was killed: it
-// renames a folder first, and does not look at it again.
+// removeHidden removes the directories of tasks that containerd was deleting when it was killed: it
+// renames a directory first, and does not retry.
 func (k *Keepers) removeHidden() {
 	hidden, err := filepath.Glob(filepath.Join(k.taskDir(), ".[0-9a-f]*"))
 	if err != nil {
-		panic(err) // the pattern is wrong
+		panic(err) // the pattern is invalid
 	}
 	for _, dir := range hidden {
 		var at, below unix.Stat_t
 		if unix.Lstat(dir, &at) == nil && unix.Lstat(filepath.Join(dir, "rootfs"), &below) == nil && at.Dev != below.Dev {
-			continue // something is mounted there
+			continue // it contains a mount
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			log.L.Warnf("keeper: %s", err)
@@ -200,11 +201,11 @@ func (k *Keepers) removeHidden() {
 	}
 }
 
-// load takes one pod back. An error is one that must not be passed over: its keeper may run.
+// load restores one pod. Its errors must not be ignored: the pod shim may be running.
 func (k *Keepers) load(id string) error {
 	p := newPod(filepath.Join(k.dir, id))
 	err := readRecord(podFile(p.dir), &p.record)
-	if errors.Is(err, os.ErrNotExist) { // nobody was told of it
+	if errors.Is(err, os.ErrNotExist) { // the pod was never reported
 		return p.undo()
 	}
 	if err == nil && p.record.ID != id {
@@ -232,7 +233,7 @@ func (k *Keepers) load(id string) error {
 		p.thaw()
 		p.gone()
 	}
-	for _, t := range slices.Collect(maps.Values(p.tasks)) { // which those take themselves from that are ended
+	for _, t := range slices.Collect(maps.Values(p.tasks)) { // killed tasks remove themselves from the map
 		if err := k.restore(t); err != nil {
 			return fmt.Errorf("container %s: %w", t.record.ID, err)
 		}
@@ -241,12 +242,12 @@ func (k *Keepers) load(id string) error {
 	return nil
 }
 
-// noKeeper reports whether an error of connect says that there is no keeper (any more).
+// noKeeper reports whether an error of connect means that there is no pod shim (any more).
 func noKeeper(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone)
 }
 
-// undo takes a pod away whose start was cut off.
+// undo removes a pod whose start was interrupted.
 func (p *pod) undo() error {
 	err := p.reconnect()
 	if err == nil {
@@ -258,7 +259,7 @@ func (p *pod) undo() error {
 	return os.RemoveAll(p.dir)
 }
 
-// readTasks reads the files of a pod's tasks, as far as they can be read.
+// readTasks reads the records of a pod's tasks, as far as they are readable.
 func (p *pod) readTasks() error {
 	files, err := filepath.Glob(taskFile(p.dir, "*"))
 	if err != nil {
@@ -284,7 +285,7 @@ func (p *pod) readTasks() error {
 	return errors.Join(errs...)
 }
 
-// restore makes a task known again.
+// restore restores a task.
 func (k *Keepers) restore(t *task) error {
 	p := t.pod
 	p.mu.Lock()
@@ -295,12 +296,12 @@ func (k *Keepers) restore(t *task) error {
 		if err := k.remake(t); err != nil {
 			return err
 		}
-	case !known: // containerd was killed before it asked the keeper
+	case !known: // containerd was killed before it sent the request to the pod shim
 		p.mu.Lock()
 		delete(p.tasks, t.record.ID)
 		p.mu.Unlock()
 		return t.discard()
-	case !t.findable(): // containerd takes it for ended, and starts another one in its place
+	case !t.findable(): // containerd treats it as exited, and starts another one
 		go t.endForgotten()
 		return nil
 	default:
@@ -310,8 +311,8 @@ func (k *Keepers) restore(t *task) error {
 	return nil
 }
 
-// remake makes the folder again by which containerd knows a task, if it was deleted: containerd
-// may not have written down the exit yet. It finds a stopped task then, and writes its exit down.
+// remake recreates a task's deleted directory, by which containerd finds the task: containerd may
+// not have persisted the exit yet. It then finds a stopped task, and persists its exit.
 func (k *Keepers) remake(t *task) error {
 	dir := t.record.Bundle
 	if _, err := os.Stat(dir); err == nil {
@@ -332,7 +333,7 @@ func (k *Keepers) remake(t *task) error {
 	return nil
 }
 
-// pod returns the pod of an id.
+// pod returns the pod with an ID.
 func (k *Keepers) pod(id string) (*pod, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -342,8 +343,7 @@ func (k *Keepers) pod(id string) (*pod, error) {
 	return nil, fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
 }
 
-// forget takes away the file of an exit that containerd has written down: it has deleted the
-// container.
+// forget removes the record of an exit that containerd has persisted: it has deleted the container.
 func (k *Keepers) forget(id string) {
 	k.mu.Lock()
 	pods, runs := slices.Collect(maps.Values(k.pods)), k.tasks[id] != nil
@@ -366,7 +366,7 @@ func (k *Keepers) forget(id string) {
 	}
 }
 
-// publish tells containerd's other parts what happened.
+// publish publishes an event in containerd.
 func (k *Keepers) publish(topic string, event events.Event) {
 	to := k.events.Load()
 	if to == nil {

@@ -14,7 +14,7 @@ import (
 	"berth/bundle/keeper/plan"
 )
 
-// modules are the Linux security modules that the host has.
+// modules are the enabled Linux security modules of the host.
 type modules struct{ appArmor, seLinux bool }
 
 func hostModules() modules {
@@ -22,7 +22,8 @@ func hostModules() modules {
 	return modules{appArmor: err == nil && strings.HasPrefix(string(b), "Y"), seLinux: selinux.GetEnabled()}
 }
 
-// refuse says which label of a process, or of its container's files, nobody would heed here.
+// refuse rejects a label of a process, or of its container's files, that no security module would
+// enforce.
 func (m modules) refuse(process *specs.Process, mountLabel string) error {
 	const without = "the host has no %s, or it is not enabled: start the host with it, or the pod without"
 	switch {
@@ -36,8 +37,8 @@ func (m modules) refuse(process *specs.Process, mountLabel string) error {
 	return nil
 }
 
-// label gives the pod labels of its own, which are empty without SELinux. containerd takes what processes
-// of its containers have from the first.
+// label gives the pod its own labels, which are empty without SELinux. containerd derives the
+// labels of its containers' processes from the first.
 func (p *pod) label(o *runtime.SELinuxOption) (err error) {
 	var options []string
 	for name, value := range map[string]string{"user": o.GetUser(), "role": o.GetRole(), "type": o.GetType(), "level": o.GetLevel()} {
@@ -51,7 +52,7 @@ func (p *pod) label(o *runtime.SELinuxOption) (err error) {
 	return nil
 }
 
-// labelFiles gives the pod's files the label by which its containers may use them.
+// labelFiles labels the pod's files so that its containers may use them.
 func (p *pod) labelFiles() error {
 	if p.mountLabel == "" {
 		return nil
@@ -64,7 +65,7 @@ func (p *pod) labelFiles() error {
 	return nil
 }
 
-// shmOptions are those of the pod's /dev/shm.
+// shmOptions returns the mount options of the pod's /dev/shm.
 func (p *pod) shmOptions() string {
 	return label.FormatMountLabel("mode=1777,size=65536k", p.mountLabel)
 }

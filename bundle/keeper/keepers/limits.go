@@ -10,8 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// configOf is what a specification asks of a cgroup, in the words of the library that makes it. runc has
-// the same, but not for a program without C.
+// configOf converts a specification to the cgroup library's form. runc's converter needs cgo.
 func configOf(spec *specs.Spec) *cgroups.Cgroup {
 	c := &cgroups.Cgroup{Path: spec.Linux.CgroupsPath, Resources: &cgroups.Resources{}}
 	if bySystemd(c.Path) {
@@ -49,7 +48,6 @@ func configOf(spec *specs.Spec) *cgroups.Cgroup {
 	return c
 }
 
-// set copies a value that is there.
 func set[T any](to, from *T) {
 	if from != nil {
 		*to = *from
@@ -107,8 +105,8 @@ func setBlockIO(to *cgroups.Resources, b *specs.LinuxBlockIO) {
 	to.BlkioThrottleWriteIOPSDevice = throttles(b.ThrottleWriteIOPSDevice)
 }
 
-// defaultDevices are what each container may use, as with runc: making nodes, which alone gives nothing,
-// the devices that it has, by their paths, terminals, and tunnels, for which there must be a node.
+// defaultDevices are the devices that each container may use, as in runc: mknod, which alone grants
+// nothing, the default devices by their paths, terminals, and tunnels, which also need a node.
 var defaultDevices = []struct {
 	path string
 	devices.Rule
@@ -126,8 +124,8 @@ var defaultDevices = []struct {
 	{"", devices.Rule{Type: 'c', Major: 10, Minor: 200, Permissions: "rwm"}},
 }
 
-// deviceRules are the rules of a specification, and then those of each container, but for devices that
-// it has others in the place of. What no rule allows is denied.
+// deviceRules returns the rules of a specification, and then the defaults, except those that
+// devices of the specification replace. Without a matching rule, access is denied.
 func deviceRules(spec *specs.Spec) []*devices.Rule {
 	var rules []*devices.Rule
 	if spec.Linux.Resources != nil {

@@ -16,13 +16,13 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// errGone says that a pod has no keeper any more: it was killed, or ended.
+// errGone means that the pod shim has exited or was killed.
 var errGone = errors.New("the keeper of the pod has ended")
 
-// link is a connection to a keeper.
+// link is a connection to a pod shim.
 type link struct {
 	conn    *net.UnixConn
-	version atomic.Uint32 // of the messages, both ways
+	version atomic.Uint32 // of the messages, in both directions
 
 	mu      sync.Mutex
 	seq     uint32
@@ -35,8 +35,8 @@ type answer struct {
 	err   error
 }
 
-// withSocket calls use with a path of the socket in a pod's folder that is short enough for a socket's
-// address, however long the folder's is.
+// withSocket calls use with a path of the socket in a pod's directory that fits into a socket
+// address, however long the directory's path is.
 func withSocket(dir string, use func(*net.UnixAddr) error) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -46,8 +46,8 @@ func withSocket(dir string, use func(*net.UnixAddr) error) error {
 	return use(&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/socket", fd), Net: "unixpacket"})
 }
 
-// dial connects to the keeper of a pod's folder. told is called with each message, in their order, and
-// before the one who waits for it goes on.
+// dial connects to the pod shim of a directory. told is called with each message, in order, and
+// before the caller that waits for it continues.
 func dial(dir string) (*link, error) {
 	var conn *net.UnixConn
 	err := withSocket(dir, func(at *net.UnixAddr) (err error) {
@@ -62,7 +62,7 @@ func dial(dir string) (*link, error) {
 	return l, nil
 }
 
-// read reads until the keeper ends.
+// read reads until the pod shim exits.
 func (l *link) read(told func(wire.Reply)) {
 	buf := make([]byte, wire.ReplySize+1)
 	for {
@@ -109,8 +109,8 @@ func (l *link) end(err error) {
 	}
 }
 
-// list asks the keeper what it has, which is the first that it is asked, and in the version that it speaks: it
-// tells its own when it is asked in another one.
+// list requests the pod shim's containers. It is the first request, and sets the version of the
+// link: the pod shim reports its version if it is asked in another one.
 func (l *link) list() (wire.Reply, error) {
 	q := wire.Request{Op: wire.List}
 	r, err := l.call(q, nil, nil)
@@ -122,8 +122,8 @@ func (l *link) list() (wire.Reply, error) {
 	return r, err
 }
 
-// call asks the keeper and waits for its answer; files go with a plan. What the keeper says against it is
-// a *keeperError.
+// call sends a request and waits for the reply; files are sent with a plan. An error of the pod
+// shim is a *keeperError.
 func (l *link) call(q wire.Request, p *plan.Plan, f *files) (wire.Reply, error) {
 	ch := make(chan answer, 1)
 	l.mu.Lock()
@@ -185,14 +185,14 @@ func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
 	return err
 }
 
-// sealed is a file in memory that nobody can change any more.
+// sealed returns an immutable in-memory file.
 func sealed(name string, text []byte, flags int) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
 		return nil, err
 	}
 	seals := unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
-	if flags&unix.MFD_EXEC != 0 { // nor have it be no program: who gets hold of it in a container may be root there
+	if flags&unix.MFD_EXEC != 0 { // also seal the execute bit: a process of a container that opens it may be root there
 		seals |= unix.F_SEAL_EXEC
 	}
 	f := os.NewFile(uintptr(fd), name)
@@ -206,10 +206,10 @@ func sealed(name string, text []byte, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// keeperError is what a keeper could not do.
+// keeperError is an error that a pod shim reports.
 type keeperError struct {
 	op   wire.Op
-	what string // in words
+	what string // description
 	err  syscall.Errno
 }
 

@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The library takes away this process's limit of locked memory when it loads rules for devices. In runc,
-// which ends, that is of no consequence. Here, all shims and keepers of later would have it from
-// containerd, and their containers from them.
+// The library removes this process's limit of locked memory when it loads device rules. That has no
+// effect in runc, which exits. Here, all later shims would inherit it from containerd, and their
+// containers from them.
 func init() {
 	cgroups.DevicesSetV2 = keepingMemlock(cgroups.DevicesSetV2)
 }
 
-// keepingMemlock puts the limit back. No process is started meanwhile, as it would have the other one.
+// keepingMemlock restores the limit. No process is started meanwhile, because it would inherit the
+// other limit.
 func keepingMemlock(set func(string, *cgroups.Resources) error) func(string, *cgroups.Resources) error {
 	var one sync.Mutex
 	return func(dir string, r *cgroups.Resources) (err error) {

@@ -16,9 +16,9 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// watchOOM tells containerd from now on when a process of the container was killed as its memory had
-// come to an end, also of what happened while containerd was away. It is called when containerd waits
-// for the container, as its CRI listens to events by then.
+// watchOOM reports OOM kills in the container to containerd from now on, including those that
+// happened while containerd was not running. It is called when containerd waits for the container,
+// because its CRI listens to events by then.
 func (t *task) watchOOM(k *Keepers) {
 	t.pod.mu.Lock()
 	again := t.watched
@@ -49,19 +49,20 @@ func (t *task) watchOOM(k *Keepers) {
 	}()
 }
 
-// awaitOOM tells of what the kernel has announced. Of version 1, it does so before it kills, and to all cgroups
-// below the one whose memory has come to an end: most of a pod's containers lose no process.
+// awaitOOM reports announced OOM kills. With cgroup v1, the kernel announces them before the kill,
+// and to all cgroups below the one that is out of memory: most of a pod's containers lose no
+// process.
 func (k *Keepers) awaitOOM(t *task, g *cgroup) {
 	for wait := time.Millisecond; !k.tellOOM(t, g) && !unified() && wait < 2*time.Second; wait *= 2 {
 		select {
-		case <-t.done: // it is told at the end
+		case <-t.done: // reported at the exit
 			return
 		case <-time.After(wait):
 		}
 	}
 }
 
-// watchMemory returns a file that can be read when something happened to the cgroup's memory.
+// watchMemory returns a file that becomes readable at an event of the cgroup's memory.
 func (g *cgroup) watchMemory() (*os.File, error) {
 	if !unified() {
 		m, err := g.v1()
@@ -88,17 +89,19 @@ func (g *cgroup) watchMemory() (*os.File, error) {
 	return os.NewFile(uintptr(fd), file), nil
 }
 
-// tellOOM tells of what the cgroup has counted and containerd was not told of, and reports whether there was any.
+// tellOOM reports OOM kills that the cgroup has counted and that are not reported yet, and returns
+// whether there were any.
 func (k *Keepers) tellOOM(t *task, g *cgroup) (more bool) {
 	n, err := g.OOMKillCount()
 	if err != nil {
-		n = 0 // the cgroup is gone
+		n = 0 // the cgroup was deleted
 	}
 	return k.tell(t, n)
 }
 
-// tell publishes an event if more is known than this containerd was told, n by the kernel's count, and writes down
-// what is known. After a restart, it is told once more, as the one before may have been killed before it wrote it down.
+// tell publishes an event if there are unreported OOM kills, with the kernel's count n, and
+// persists the count. After a restart, kills are reported again, because the former containerd may
+// have been killed before it persisted them.
 func (k *Keepers) tell(t *task, n uint64) (more bool) {
 	t.pod.mu.Lock()
 	before := t.record.OOMs
@@ -118,7 +121,7 @@ func (k *Keepers) tell(t *task, n uint64) (more bool) {
 	return more
 }
 
-// lastOOM tells of what happened until the end.
+// lastOOM reports the OOM kills until the exit.
 func (k *Keepers) lastOOM(t *task) {
 	g, err := cgroupAt(t.record.Cgroup)
 	if err != nil {
@@ -128,7 +131,7 @@ func (k *Keepers) lastOOM(t *task) {
 	k.tellOOM(t, g)
 }
 
-// save writes the task's file, if there is such a task.
+// save writes the task's record, unless the task was deleted.
 func (t *task) save() error {
 	t.saving.Lock()
 	defer t.saving.Unlock()

@@ -21,59 +21,59 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// killed is the exit code of what ended with its keeper.
+// killed is the exit code of processes that were killed with their pod shim.
 const killed = 128 + uint32(syscall.SIGKILL)
 
-// patience is how long a keeper may take for an answer that it has at once, before it is taken for
-// stuck. It never changes but for tests.
+// patience is how long a pod shim may take for an immediate reply, before it counts as stuck. Only
+// tests change it.
 var patience = 30 * time.Second
 
-// pod is a pod and its keeper.
+// pod is a pod and its pod shim.
 type pod struct {
 	dir        string
-	namespaces int               // flags of those that are not the host's, until the keeper has them
+	namespaces int               // clone flags of its own namespaces, until the pod shim has them
 	mountLabel string            // of its files, until it is started
 	sysctls    map[string]string // until they are set
-	root       *uint32           // until then: who root of the pod's user namespace is on the host; nil without one
-	exited     chan struct{}     // closed when the keeper has ended, and all of the pod with it
-	unwanted   bool              // a keeper that does not answer is not waited for, whatever it waits for
+	root       *uint32           // until then: host UID of root in the pod's user namespace; nil without one
+	exited     chan struct{}     // closed when the pod shim, and with it all of the pod, has exited
+	unwanted   bool              // do not wait for a pod shim that does not respond, whatever it waits for
 
 	mu       sync.Mutex
 	record   podRecord
 	link     *link
-	pidfd    int // of the keeper; -1 without one
+	pidfd    int // of the pod shim; -1 without one
 	tasks    map[string]*task
-	listed   map[string]bool // what the keeper told in a list
+	listed   map[string]bool // reported in the pod shim's list
 	exitedAt time.Time
 }
 
-// task is a container of a pod, or an exec in one. The pod's lock guards it, but for what never changes:
-// of, process, and of the record ID, Bundle, Stdin, Stdout, Stderr, Terminal and Cgroup. When done is
-// closed, its exit never changes either.
+// task is a container of a pod, or an exec in one. Guarded by the pod's mu, except for immutable
+// fields: of, process, and the record's ID, Bundle, Stdin, Stdout, Stderr, Terminal and Cgroup.
+// After done is closed, its exit is also immutable.
 type task struct {
 	pod    *pod
 	record taskRecord
 	state  wire.State
-	plan   *plan.Plan // until it is started, to say what failed
+	plan   *plan.Plan // until it is started, to describe errors
 	done   chan struct{}
-	atEnd  []func() // called when it is closed
+	atEnd  []func() // called when done is closed
 
 	execs    map[string]*task  // of a container
 	confined *plan.Confinement // of a container that had an exec
-	watched  bool              // for the end of its memory
-	told     uint64            // of record.OOMs, to this containerd
-	saving   sync.Mutex        // of its file
+	watched  bool              // for OOM kills
+	told     uint64            // the part of record.OOMs reported to this containerd
+	saving   sync.Mutex        // guards its file
 
 	of      *task // the container of an exec
 	process *specs.Process
-	asked   bool // the keeper was asked for the exec
+	asked   bool // the exec was requested from the pod shim
 }
 
 func newPod(dir string) *pod {
 	return &pod{dir: dir, exited: make(chan struct{}), pidfd: -1, tasks: map[string]*task{}, listed: map[string]bool{}}
 }
 
-// alive reports whether the keeper has not ended.
+// alive reports whether the pod shim has not exited.
 func (p *pod) alive() bool {
 	select {
 	case <-p.exited:
@@ -83,14 +83,14 @@ func (p *pod) alive() bool {
 	}
 }
 
-// connect connects to the keeper and asks what it has. An error that is neither syscall.ENOENT nor
-// syscall.ECONNREFUSED says that there may be a keeper.
+// connect connects to the pod shim and lists its containers. With an error other than
+// syscall.ENOENT and syscall.ECONNREFUSED, the pod shim may be running.
 func (p *pod) connect() error {
 	l, err := dial(p.dir)
 	if err != nil {
 		return err
 	}
-	fds := make(chan int, 1) // that of the keeper
+	fds := make(chan int, 1) // pidfd of the pod shim
 	go func() {
 		l.read(p.told)
 		if fd, connected := <-fds; connected {
@@ -120,13 +120,13 @@ func (p *pod) connect() error {
 	return nil
 }
 
-// reconnect connects to a keeper that another containerd has started. One whose socket is gone
-// cannot be reached by anybody, and is killed.
+// reconnect connects to a pod shim that another containerd has started. It kills one whose socket
+// was deleted, because that cannot be reached any more.
 func (p *pod) reconnect() error {
 	err := p.connect()
 	var st unix.Stat_t
 	if err == nil || !noKeeper(err) || unix.Lstat(filepath.Join(p.dir, "socket"), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
-		return err // nobody listens: it has ended
+		return err // nothing listens: it has exited
 	}
 	processes, listErr := os.ReadDir("/proc")
 	if listErr != nil {
@@ -140,7 +140,7 @@ func (p *pod) reconnect() error {
 	return err
 }
 
-// thaw lets the containers end that are paused: their keeper has.
+// thaw thaws paused containers, whose processes were killed with their pod shim, so that they exit.
 func (p *pod) thaw() {
 	p.mu.Lock()
 	all := slices.Collect(maps.Values(p.tasks))
@@ -152,8 +152,8 @@ func (p *pod) thaw() {
 	}
 }
 
-// awaitEnd waits until the keeper is no more. Its connection ends before that, and before the kernel
-// has ended the pod's other processes.
+// awaitEnd waits until the pod shim has exited. Its connection closes before that, and before the
+// kernel has killed the pod's other processes.
 func (p *pod) awaitEnd(fd int) {
 	defer unix.Close(fd)
 	began := time.Now()
@@ -166,7 +166,7 @@ func (p *pod) awaitEnd(fd int) {
 	log.L.Errorf("keeper: pod %s: the keeper does not end", filepath.Base(p.dir))
 }
 
-// gone notes that the pod has ended with its keeper.
+// gone records that the pod has exited with its pod shim.
 func (p *pod) gone() {
 	p.endShared()
 	p.mu.Lock()
@@ -184,7 +184,7 @@ func (p *pod) gone() {
 	close(p.exited)
 }
 
-// ended is called when a task has stopped, with the lock.
+// ended is called, with the lock held, when a task has stopped.
 func (t *task) ended() {
 	close(t.done)
 	for _, do := range t.atEnd {
@@ -193,7 +193,7 @@ func (t *task) ended() {
 	t.atEnd = nil
 }
 
-// whenEnded calls a function when the task has stopped, which must not need the lock.
+// whenEnded calls a function when the task has stopped. It must not acquire the lock.
 func (t *task) whenEnded(do func()) {
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
@@ -204,7 +204,7 @@ func (t *task) whenEnded(do func()) {
 	t.atEnd = append(t.atEnd, do)
 }
 
-// lost notes that a container or exec has ended with its keeper.
+// lost records that a container or exec was killed with its pod shim.
 func (t *task) lost(at time.Time) {
 	if t.state != wire.Stopped {
 		t.state, t.record.Status, t.record.Exited = wire.Stopped, killed, at.UnixNano()
@@ -212,7 +212,7 @@ func (t *task) lost(at time.Time) {
 	}
 }
 
-// told takes what the keeper says of a container or an exec.
+// told records a message of the pod shim about a container or an exec.
 func (p *pod) told(r wire.Reply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +220,7 @@ func (p *pod) told(r wire.Reply) {
 	if r.Exec == "" && r.Op == wire.Listed {
 		p.listed[r.ID] = true
 	} else if r.Exec != "" && t != nil {
-		if r.Op == wire.Listed && t.execs[r.Exec] == nil { // of a containerd of before
+		if r.Op == wire.Listed && t.execs[r.Exec] == nil { // started by a former containerd
 			e := newExec(t, r.Exec)
 			e.asked = true
 			t.execs[r.Exec] = e
@@ -231,7 +231,7 @@ func (p *pod) told(r wire.Reply) {
 		return
 	}
 	t.state, t.record.Pid, t.record.Status, t.record.Started, t.record.Exited = r.State, r.Pid, r.Status, r.Started, r.Exited
-	if r.Step == wire.OutOfMemory && r.Op >= wire.Exited { // systemd may have taken the kernel's count away
+	if r.Step == wire.OutOfMemory && r.Op >= wire.Exited { // systemd may have removed the cgroup with the kernel's count
 		t.record.OOMs = max(t.record.OOMs, 1)
 	}
 	if t.state == wire.Stopped {
@@ -239,7 +239,7 @@ func (p *pod) told(r wire.Reply) {
 	}
 }
 
-// call asks the keeper for something of a container.
+// call sends a request about a container to the pod shim.
 func (p *pod) call(q wire.Request, pl *plan.Plan, f *files) (wire.Reply, error) {
 	p.mu.Lock()
 	l := p.link
@@ -250,7 +250,7 @@ func (p *pod) call(q wire.Request, pl *plan.Plan, f *files) (wire.Reply, error) 
 	return l.call(q, pl, f)
 }
 
-// stop ends the keeper, and all of the pod with it. One that does not answer is killed.
+// stop stops the pod shim, and with it all of the pod. It kills a pod shim that does not respond.
 func (p *pod) stop() error {
 	p.mu.Lock()
 	l := p.link
@@ -268,7 +268,7 @@ func (p *pod) stop() error {
 	return nil
 }
 
-// kill ends a keeper that does not answer.
+// kill kills a pod shim that does not respond.
 func (p *pod) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -280,8 +280,8 @@ func (p *pod) kill() {
 	}
 }
 
-// killStuck ends a keeper that does not answer to a containerd that was started anew. One that waits for a disk,
-// where the pod's logs are, answers when that does, and has as long again then.
+// killStuck kills a pod shim that does not respond to a restarted containerd. One that waits for
+// the disk with the pod's logs gets the same time again after the wait.
 func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
 	for waited, waits := true, false; waits || waited; {
 		select {
@@ -297,7 +297,7 @@ func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
 	p.killProcess(pid, "does not answer")
 }
 
-// killProcess ends a keeper that is known by its pid alone: the process must be one of this pod.
+// killProcess kills a pod shim of which only the PID is known: the process must belong to this pod.
 func (p *pod) killProcess(pid uint32, why string) {
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {
@@ -315,14 +315,14 @@ func (p *pod) killProcess(pid uint32, why string) {
 	p.awaitEnd(fd)
 }
 
-// waitsForDisk reports whether the kernel has a process wait for what no signal interrupts.
+// waitsForDisk reports whether a process is in uninterruptible sleep.
 func waitsForDisk(pid uint32) bool {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // none: it is gone
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // empty: it has exited
 	_, state, _ := strings.Cut(string(b), ") ")
 	return strings.HasPrefix(state, "D")
 }
 
-// snapshot is a task as it is now.
+// snapshot returns the record and state of the task.
 func (t *task) snapshot() (taskRecord, wire.State) {
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
@@ -331,8 +331,9 @@ func (t *task) snapshot() (taskRecord, wire.State) {
 
 func (t *task) file() string { return taskFile(t.pod.dir, t.record.ID) }
 
-// hold keeps the FIFOs that containerd reads the output from open until the task ends: one without a
-// second end takes a thread of containerd, and the keeper opens them when there is something to write.
+// hold keeps the FIFOs from which containerd reads the output open until the task exits: one
+// without a writer blocks a thread of containerd, and the pod shim opens them only when there is
+// output.
 func (t *task) hold() {
 	for _, path := range []string{t.record.Stdout, t.record.Stderr} {
 		if path == "" {
@@ -347,7 +348,7 @@ func (t *task) hold() {
 	}
 }
 
-// discard takes away what there is of a task that the keeper does not have.
+// discard removes what is left of a task that the pod shim does not have.
 func (t *task) discard() error {
 	t.saving.Lock()
 	defer t.saving.Unlock()

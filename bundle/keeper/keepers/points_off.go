@@ -2,7 +2,7 @@
 
 package keepers
 
-// at and atFolderGone are where a test has containerd killed; see points_on.go.
+// at and atFolderGone are crash points of tests; see points_on.go.
 func at(string) {}
 
 func atFolderGone(string) {}

@@ -14,7 +14,7 @@ func init() {
 	}
 }
 
-// at ends this process as SIGKILL from outside would, at the point that a test names.
+// at kills this process with SIGKILL at the crash point that a test selects.
 func at(point string) {
 	if os.Getenv("KEEPER_POINT") == point {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -22,8 +22,8 @@ func at(point string) {
 	}
 }
 
-// atFolderGone does so as soon as containerd has deleted the folder of a task: before it has written
-// down how the container ended.
+// atFolderGone does so when containerd has deleted a task's directory, before it has persisted the
+// container's exit.
 func atFolderGone(bundle string) {
 	if os.Getenv("KEEPER_POINT") != "task-folder-gone" {
 		return

@@ -12,11 +12,11 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// recordVersion is that of the files in pods' folders.
+// recordVersion is the version of the records in pod directories.
 const recordVersion = 1
 
-// podRecord is pod.json: what containerd must know of a pod after a restart, beside what its keeper
-// tells. It is written when the keeper is ready; a folder without it is of a pod that never was.
+// podRecord is pod.json: what containerd needs of a pod after a restart, in addition to what its
+// shim reports. It is written when the pod shim is ready; without it, the pod was never created.
 type podRecord struct {
 	Version  int
 	ID       string
@@ -24,17 +24,17 @@ type podRecord struct {
 	Created  time.Time
 	Pid      uint32
 	Label    string `json:",omitempty"` // of its processes, with SELinux
-	HostPID  bool   // the keeper is among the host's processes
-	// Network is the path of the network namespace, empty for the host's; Runtime and Config are what containerd
-	// was asked for. They are for the pod's status alone.
+	HostPID  bool   // the pod shim uses the host's PID namespace
+	// Network is the path of the network namespace, empty for the host's. Runtime and Config are
+	// the parameters from containerd. All three are only used for the pod's status.
 	Network string `json:",omitempty"`
 	Runtime string
 	Config  *runtime.PodSandboxConfig
 }
 
-// taskRecord is task-ID.json. It is written before the keeper is asked for the container, so that
-// whatever the keeper makes is known. After the task's deletion it keeps the exit until containerd
-// forgets the container: containerd deletes a task before it writes down how it ended.
+// taskRecord is task-ID.json. It is written before the request to the pod shim, so that everything
+// that the pod shim creates is recorded. After the task's deletion it stores the exit until
+// containerd deletes the container: containerd deletes a task before it persists its exit.
 type taskRecord struct {
 	Version         int
 	ID              string
@@ -43,20 +43,20 @@ type taskRecord struct {
 	Stdout, Stderr  string
 	Terminal        bool
 	Cgroup          string
-	SharesProcesses bool // its end is not that of a PID namespace
+	SharesProcesses bool // its exit does not stop a PID namespace
 	Deleted         bool
 	Pid, Status     uint32
 	Started, Exited int64
-	OOMs            uint64 // kills for want of memory that are known of
+	OOMs            uint64 // recorded OOM kills
 }
 
-// versioned is what each file has, in each version.
+// versioned is the common part of all versions of records.
 type versioned struct{ Version int }
 
-// errDamaged is the class of files that are no record. What they were of can only be ended.
+// errDamaged means that a file is not a valid record. Its pod or task can only be stopped.
 var errDamaged = errors.New("the record is damaged")
 
-// readRecord reads a file into into, which is of this version.
+// readRecord reads a record of the current version into into.
 func readRecord(path string, into any) error {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, syscall.EISDIR) {
@@ -78,8 +78,8 @@ func readRecord(path string, into any) error {
 	return nil
 }
 
-// writeRecord puts a file in the place of the one before, in one step. It need not survive a loss of
-// power, as nothing that it tells of does.
+// writeRecord replaces a file atomically. It does not sync, because what it describes does not
+// survive a power loss either.
 func writeRecord(path string, record any) error {
 	b, err := json.Marshal(record)
 	if err != nil {

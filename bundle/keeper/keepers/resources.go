@@ -21,7 +21,7 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// cgroup is the cgroup of a container, which has not ended.
+// cgroup returns the cgroup of a container that has not exited.
 func (t *task) cgroup() (*cgroup, error) {
 	if _, state := t.snapshot(); state == wire.Stopped {
 		return nil, fmt.Errorf("has ended: %w", errdefs.ErrNotFound)
@@ -33,13 +33,13 @@ func (t *task) cgroup() (*cgroup, error) {
 	return g, err
 }
 
-// paused reports whether the container was paused.
 func (t *task) paused() bool {
 	g, err := cgroupAt(t.record.Cgroup)
 	return err == nil && g.frozen()
 }
 
-// thaw lets a container end that is paused and was killed. With cgroups of version 2, the kernel does.
+// thaw thaws a paused container that was killed, so that it exits. With cgroup v2, the kernel does
+// that.
 func (t *task) thaw() error {
 	if unified() || !t.paused() {
 		return nil
@@ -71,7 +71,7 @@ func (s *tasks) Stats(_ context.Context, q *taskapi.StatsRequest) (*taskapi.Stat
 	return &taskapi.StatsResponse{Stats: a}, err
 }
 
-// freeze pauses a container, or lets it go on.
+// freeze pauses or resumes a container.
 func (s *tasks) freeze(id string, state cgroups.FreezerState) (*emptypb.Empty, error) {
 	t, err := s.get(id, "")
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *tasks) Resume(_ context.Context, q *taskapi.ResumeRequest) (*emptypb.Em
 	return a, err
 }
 
-// Update changes the limits of a container. Those that are not told stay; so do the rules for devices.
+// Update changes the limits of a container. Unset limits and device rules are unchanged.
 func (s *tasks) Update(_ context.Context, q *taskapi.UpdateTaskRequest) (*emptypb.Empty, error) {
 	t, err := s.get(q.ID, "")
 	if err != nil {

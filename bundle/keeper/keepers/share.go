@@ -20,8 +20,8 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// ownNamespaces are the flags of the namespaces that a pod does not share with the host. One with the host's
-// network has its name, too.
+// ownNamespaces returns the clone flags of the namespaces that a pod does not share with the host.
+// With the host's network, it also has the host's name.
 func ownNamespaces(c *runtime.PodSandboxConfig) int {
 	n, flags := c.GetLinux().GetSecurityContext().GetNamespaceOptions(), 0
 	for flag, mode := range map[int]runtime.NamespaceMode{
@@ -34,7 +34,8 @@ func ownNamespaces(c *runtime.PodSandboxConfig) int {
 	return flags
 }
 
-// companions are those whose PID namespace a container is in: the pod's containers, or one of them.
+// companions are the containers whose PID namespace a container shares: all of the pod, or one of
+// them.
 type companions struct {
 	pod  bool
 	of   string
@@ -43,8 +44,8 @@ type companions struct {
 
 func (c companions) any() bool { return c.pod || c.of != "" }
 
-// proc is where the mounts of the process by which the keeper enters the namespace have its /proc: that of
-// the pod has it as its root.
+// proc returns the /proc in the mounts of the process through which the pod shim enters the
+// namespace: for the pod's namespace, it is that process's root.
 func (c companions) proc() string {
 	switch {
 	case c.host || !c.any():
@@ -55,8 +56,8 @@ func (c companions) proc() string {
 	return "/proc"
 }
 
-// companions finds them by the path that containerd has for the namespace. They are none if the container has
-// processes of its own, or if the path is of no container of the pod that runs.
+// companions finds them by the path that containerd passes for the namespace. There are none if the
+// container has its own PID namespace, or if the path belongs to no running container of the pod.
 func (p *pod) companions(spec *specs.Spec) companions {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +75,7 @@ func (p *pod) companions(spec *specs.Spec) companions {
 	return companions{}
 }
 
-// ask asks the keeper for them, and gives it the cgroup in which it ends the container's processes.
+// ask adds them to a request, and the cgroup in which the pod shim kills the container's processes.
 func (c companions) ask(q *wire.Request, f *files, groups []plan.Cgroup) error {
 	if !c.any() {
 		return nil
@@ -91,8 +92,8 @@ func (c companions) ask(q *wire.Request, f *files, groups []plan.Cgroup) error {
 	return err
 }
 
-// ending is the directory of the cgroup by which all processes of a container can be ended: one of version 2,
-// or that which can freeze them.
+// ending returns the directory of the cgroup through which all processes of a container can be
+// killed: the v2 cgroup, or the one with the freezer.
 func ending(groups []plan.Cgroup) (string, error) {
 	freezer := ""
 	for _, g := range groups {
@@ -109,8 +110,8 @@ func ending(groups []plan.Cgroup) (string, error) {
 	return freezer, nil
 }
 
-// endShared ends what is left of a pod's containers when its keeper has ended and was among the host's
-// processes: of other pods, the kernel has ended all.
+// endShared kills the remaining processes of a pod's containers after its pod shim has exited, if
+// that used the host's PID namespace. For other pods, the kernel has killed all.
 func (p *pod) endShared() {
 	p.mu.Lock()
 	var groups []string
@@ -127,7 +128,8 @@ func (p *pod) endShared() {
 	}
 }
 
-// endAll ends the processes of a container's cgroup and of all below, and waits until there are none.
+// endAll kills the processes of a container's cgroup and its descendants, and waits until there are
+// none.
 func endAll(name string) error {
 	g, err := cgroupAt(name)
 	if err != nil || !g.Exists() {
@@ -148,8 +150,8 @@ func endAll(name string) error {
 	}
 }
 
-// signalAll sends SIGKILL to each process in a cgroup and in those below, and reports whether there were some.
-// What is frozen makes no more processes.
+// signalAll sends SIGKILL to each process in a cgroup and its descendants, and reports whether
+// there were any. Frozen processes cannot fork.
 func signalAll(dir string) (some bool, err error) {
 	write := func(file, value string) {
 		err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
@@ -173,7 +175,7 @@ func signalAll(dir string) (some bool, err error) {
 				some = true
 			}
 		}
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) { // it has gone
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) { // it was deleted
 			return nil
 		}
 		return err

@@ -14,11 +14,11 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// givenFiles are those that the pod's containers are given.
+// givenFiles are the files that are mounted into the pod's containers.
 var givenFiles = []string{"hostname", "hosts", "resolv.conf"}
 
-// prepare makes the pod's folder: the mount point of its /dev/shm, and the files that its containers
-// are given. These are for all in the container to read; the folder is not for others on the host.
+// prepare creates the pod's directory: the mount point of its /dev/shm, and the files for its
+// containers. These are world-readable; the directory is not accessible to other users of the host.
 func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
 	if err := os.MkdirAll(filepath.Join(p.dir, "shm"), 0o700); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
 	return p.labelFiles()
 }
 
-// checkFiles returns errDamaged if a container of the pod could not be given its files.
+// checkFiles returns errDamaged if one of the pod's files cannot be mounted into a container.
 func (p *pod) checkFiles() error {
 	for _, name := range givenFiles {
 		switch fi, err := os.Lstat(filepath.Join(p.dir, name)); {
@@ -52,7 +52,7 @@ func (p *pod) checkFiles() error {
 	return nil
 }
 
-// resolvConf is the pod's resolv.conf: the host's if the pod asks for nothing.
+// resolvConf returns the pod's resolv.conf, which is the host's if the pod has no DNS config.
 func resolvConf(d *runtime.DNSConfig) ([]byte, error) {
 	if len(d.GetServers())+len(d.GetSearches())+len(d.GetOptions()) == 0 {
 		b, err := os.ReadFile("/etc/resolv.conf")
@@ -74,7 +74,7 @@ func resolvConf(d *runtime.DNSConfig) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// start makes the pod's keeper, which is no child of this process when it is ready.
+// start starts the pod shim, which is not a child of this process when it is ready.
 func (p *pod) start(program string) error {
 	socket, err := p.listen()
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *pod) start(program string) error {
 	}
 	defer socket.Close()
 	netns := p.record.Network
-	if netns == "" { // the host's, which the keeper is in
+	if netns == "" { // the host's, in which the pod shim runs
 		netns = os.DevNull
 	}
 	network, err := os.Open(netns)
@@ -91,13 +91,13 @@ func (p *pod) start(program string) error {
 	}
 	defer network.Close()
 	files := []*os.File{socket, network}
-	if p.root != nil { // containerd has made the network in a user namespace
+	if p.root != nil { // containerd has created the network in a user namespace
 		user, err := sys.GetUsernsForNamespace(network.Fd())
 		if err != nil {
 			return fmt.Errorf("user namespace of %s: %w", netns, err)
 		}
 		defer user.Close()
-		files = append(files, user) // is plan.KeptUser
+		files = append(files, user) // becomes plan.KeptUser
 	}
 	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"), strconv.Itoa(p.namespaces))
 	cmd.Env = []string{"SHM=" + p.shmOptions()}
@@ -123,7 +123,7 @@ func (p *pod) start(program string) error {
 	return nil
 }
 
-// listen opens the socket that the keeper listens on.
+// listen opens the pod shim's socket.
 func (p *pod) listen() (*os.File, error) {
 	var l *net.UnixListener
 	err := withSocket(p.dir, func(at *net.UnixAddr) (err error) {

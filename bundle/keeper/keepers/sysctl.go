@@ -14,11 +14,11 @@ import (
 	"berth/bundle/keeper/plan"
 )
 
-// ipcSysctls are those of an IPC namespace beside fs.mqueue.
+// ipcSysctls are the sysctls of an IPC namespace, without fs.mqueue.
 var ipcSysctls = strings.Fields("kernel/msgmax kernel/msgmnb kernel/msgmni kernel/sem kernel/shmall kernel/shmmax kernel/shmmni kernel/shm_rmid_forced")
 
-// sysctlFile is the file of a name below /proc/sys. As for sysctl(8), the first dot or slash of a name says
-// which of them separates.
+// sysctlFile returns the path of a sysctl below /proc/sys. As for sysctl(8), the first dot or slash
+// of a name is its separator.
 func sysctlFile(name string) string {
 	if at := strings.IndexAny(name, "./"); at >= 0 && name[at] == '.' {
 		return strings.NewReplacer(".", "/", "/", ".").Replace(name)
@@ -26,12 +26,12 @@ func sysctlFile(name string) string {
 	return name
 }
 
-// networkDefaults are what a pod's network namespace has unless the pod sets it, as with containerd's
-// enable_unprivileged_ports and enable_unprivileged_icmp. The latter is of no use in a user namespace that
-// does not map all groups.
+// networkDefaults are the sysctls of a pod's network namespace unless the pod sets them, as with
+// containerd's enable_unprivileged_ports and enable_unprivileged_icmp. The latter has no effect in
+// a user namespace that does not map all groups.
 var networkDefaults = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"}
 
-// computeSysctls returns the sysctls of a pod, with defaults in a network namespace of its own.
+// computeSysctls returns the sysctls of a pod, with defaults if it has its own network namespace.
 func computeSysctls(sysctls map[string]string, n *runtime.NamespaceOption) map[string]string {
 	if n.GetNetwork() != runtime.NamespaceMode_POD {
 		return sysctls
@@ -40,14 +40,14 @@ func computeSysctls(sysctls map[string]string, n *runtime.NamespaceOption) map[s
 	if ownUsers(n) {
 		delete(out, "net.ipv4.ping_group_range")
 	}
-	for name := range sysctls { // whichever way the pod writes it
+	for name := range sysctls { // in either notation
 		delete(out, strings.ReplaceAll(sysctlFile(name), "/", "."))
 	}
 	maps.Copy(out, sysctls)
 	return out
 }
 
-// refuseSysctls takes those that are of a namespace which the pod has to itself.
+// refuseSysctls accepts only sysctls of namespaces that the pod does not share.
 func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error {
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		file := sysctlFile(name)
@@ -73,7 +73,7 @@ func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error 
 	return nil
 }
 
-// setSysctls sets the sysctls of the pod, as a thread in the keeper's namespaces.
+// setSysctls sets the sysctls of the pod, in a thread in the pod shim's namespaces.
 func (p *pod) setSysctls(sysctls map[string]string) error {
 	if len(sysctls) == 0 {
 		return nil
@@ -83,11 +83,11 @@ func (p *pod) setSysctls(sysctls map[string]string) error {
 	return <-done
 }
 
-// inNamespaces does something as a thread in the keeper's namespaces. The thread is not unlocked: it ends
-// with the goroutine, and nothing else runs there.
+// inNamespaces calls what in a thread in the pod shim's namespaces. The thread is not unlocked: it
+// exits with the goroutine, and runs nothing else.
 func (p *pod) inNamespaces(what func() error) error {
 	goruntime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() { // not the first one, which cannot end, and is who /proc/self is of
+	if unix.Gettid() == unix.Getpid() { // not the main thread, which cannot exit and is /proc/self
 		defer goruntime.UnlockOSThread()
 		done := make(chan error, 1)
 		go func() { done <- p.inNamespaces(what) }()
@@ -99,7 +99,7 @@ func (p *pod) inNamespaces(what func() error) error {
 	if err := unix.Setns(pidfd, unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS); err != nil {
 		return fmt.Errorf("enter the pod's namespaces: %w", err)
 	}
-	if p.root != nil { // in a user namespace, its root may write them, and the host's may not
+	if p.root != nil { // root of the user namespace may write them, the host's root may not
 		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(*p.root), ^uintptr(0)); err != 0 {
 			return fmt.Errorf("become root of the pod's user namespace: %w", err)
 		}
@@ -107,8 +107,7 @@ func (p *pod) inNamespaces(what func() error) error {
 	return what()
 }
 
-// writeSysctls writes to /proc/sys, which is of the thread's namespaces, and to no place that something else
-// is mounted on.
+// writeSysctls writes to /proc/sys of the thread's namespaces. It does not cross mount points.
 func writeSysctls(sysctls map[string]string) error {
 	root, err := unix.Open("/proc/sys", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// tasks is the task service of all pods' containers: what containerd asks a shim elsewhere.
+// tasks is the task service of all pods' containers, which a shim implements elsewhere.
 type tasks struct{ k *Keepers }
 
-// get returns the task of an id, or an exec in it.
+// get returns the task with an ID, or an exec in it.
 func (s *tasks) get(id, exec string) (*task, error) {
 	s.k.mu.Lock()
 	t := s.k.tasks[id]
@@ -56,7 +56,7 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 		ID: q.ID, ExecID: q.ExecID, Bundle: r.Bundle, Pid: r.Pid, Status: states[state],
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Terminal: r.Terminal,
 	}
-	if r.Deleted { // its FIFOs have gone with it, and containerd would fail on them
+	if r.Deleted { // its FIFOs were deleted with it, and containerd would fail on them
 		a.Stdin, a.Stdout, a.Stderr = "", "", ""
 	}
 	if t.of == nil && state == wire.Running && t.paused() {
@@ -68,8 +68,8 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 	return a, nil
 }
 
-// refusal is the error of what a keeper does not do. It is not errdefs.ErrNotImplemented: containerd
-// would take that for a task service of an older version, and ask once more in its way.
+// refusal returns the error for unsupported requests. It is not errdefs.ErrNotImplemented:
+// containerd would retry with the API of an older task service.
 func refusal(why error) error { return fmt.Errorf("%w: %w", why, errdefs.ErrInvalidArgument) }
 
 func (s *tasks) Create(ctx context.Context, q *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
@@ -136,7 +136,7 @@ func (s *tasks) Delete(_ context.Context, q *taskapi.DeleteRequest) (*taskapi.De
 	return &taskapi.DeleteResponse{Pid: r.Pid, ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
 }
 
-// delete takes a task that has ended, or was never started, away. Its exit stays in its file.
+// delete removes a task that has exited or was never started. Its exit stays in its record.
 func (t *task) delete() error {
 	switch _, state := t.snapshot(); state {
 	case wire.Stopped:
@@ -169,7 +169,8 @@ func (t *task) delete() error {
 	return removeCgroup(r.Cgroup)
 }
 
-// signal sends a signal to the process. When the first of a container ends, the kernel ends the others.
+// signal sends a signal to the process. When the first process of a container exits, the kernel
+// kills the others.
 func (t *task) signal(sig syscall.Signal) error {
 	_, err := t.pod.call(t.request(wire.Kill, uint32(sig)), nil, nil)
 	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone) {
@@ -181,7 +182,7 @@ func (t *task) signal(sig syscall.Signal) error {
 	return err
 }
 
-// container is the container of an exec, or the container itself.
+// container returns the container of an exec, or the container itself.
 func (t *task) container() *task {
 	if t.of != nil {
 		return t.of
@@ -204,8 +205,8 @@ func (s *tasks) Kill(_ context.Context, q *taskapi.KillRequest) (*emptypb.Empty,
 	return &emptypb.Empty{}, nil
 }
 
-// Pids is never empty: containerd takes a task without processes for one that was never made, and
-// deletes it with its exit code.
+// Pids never returns an empty list: containerd treats a task without processes as never created,
+// and deletes it with its exit code.
 func (s *tasks) Pids(_ context.Context, q *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
 	t, err := s.get(q.ID, "")
 	if err != nil {
@@ -245,12 +246,13 @@ func (s *tasks) Connect(_ context.Context, q *taskapi.ConnectRequest) (*taskapi.
 	return &taskapi.ConnectResponse{ShimPid: t.pod.record.Pid, TaskPid: t.record.Pid, Version: fmt.Sprint(taskVersion)}, nil
 }
 
-// Shutdown is asked of a shim when its last task has gone. A pod ends by its sandbox.
+// Shutdown is a no-op: containerd calls it after a shim's last task was deleted, but a pod is
+// stopped through its sandbox.
 func (s *tasks) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, nil
 }
 
-// Checkpoint is refused, as a keeper restores none.
+// Checkpoint is not supported, because a pod shim cannot restore.
 func (s *tasks) Checkpoint(_ context.Context, q *taskapi.CheckpointTaskRequest) (*emptypb.Empty, error) {
 	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint of task %s: the keeper does not do it: %w", q.ID, errdefs.ErrNotImplemented))
 }

@@ -10,10 +10,10 @@ import (
 	"berth/bundle/keeper/plan"
 )
 
-// openTrees opens the sources of the bind mounts as mounts that are nowhere yet. A keeper's own mounts are a
-// copy from when its pod began: it would not see what was mounted later below a mount that is private, and
-// nothing could go back to the host from it. The keeper finds them as this process's files, until done is
-// called. users is the file of the pod's user namespace.
+// openTrees opens the sources of the bind mounts as detached mounts. A pod shim's own mounts are a
+// copy from the start of its pod: it would not see later mounts below a private mount, and could
+// not propagate any to the host. The pod shim finds them as this process's descriptors, until done
+// is called. users is the file of the pod's user namespace.
 func openTrees(spec *specs.Spec, users string) (trees map[int]plan.Tree, done func(), err error) {
 	var open []int
 	done = func() {
@@ -43,8 +43,8 @@ func openTrees(spec *specs.Spec, users string) (trees map[int]plan.Tree, done fu
 	return trees, done, nil
 }
 
-// openTree opens a copy of what is at the path, with all mounts below if all is set. fd is -1 if there
-// is none.
+// openTree opens a detached copy of the mount at path, with all mounts below if all is set. fd is
+// -1 if the path does not exist.
 func openTree(path string, all bool, attributes uint64) (fd int, file bool, err error) {
 	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC
 	if all {
@@ -66,7 +66,7 @@ func openTree(path string, all bool, attributes uint64) (fd int, file bool, err 
 	return fd, st.Mode&unix.S_IFMT != unix.S_IFDIR, nil
 }
 
-// mapIDs gives the files of a mount the ids that they have in a user namespace.
+// mapIDs sets the ID mapping of a mount to that of a user namespace.
 func mapIDs(tree int, users string) error {
 	f, err := os.Open(users)
 	if err != nil {
@@ -79,7 +79,7 @@ func mapIDs(tree int, users string) error {
 	return nil
 }
 
-// users is the file of the pod's user namespace, if it has one.
+// users returns the file of the pod's user namespace, if it has one.
 func (p *pod) users() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

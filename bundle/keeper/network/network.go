@@ -1,5 +1,5 @@
-// Package network is how containerd runs network plugins. The build of the bundle has containerd's
-// library for that (go-cni) call it (BUNDLE_CHANGES of bundle.mk).
+// Package network defines how containerd runs CNI plugins. The build of the bundle makes
+// containerd's CNI library (go-cni) call it (BUNDLE_CHANGES of bundle.mk).
 package network
 
 import (
@@ -11,8 +11,8 @@ import (
 	"berth/bundle/cni"
 )
 
-// Exec runs the bundle's own plugin in this process, if that is the bundle's containerd, and others
-// as programs.
+// Exec runs the bundle's own plugin in this process if this is the bundle's containerd, and other
+// plugins as programs.
 func Exec(programs invoke.Exec) invoke.Exec {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,10 +1,11 @@
-// Package plan makes of an OCI specification the steps that a container's first process does, each
-// about one system call. A keeper only executes them: c/plan.c. What a specification asks for beyond
-// that is refused, by the name of the field.
+// Package plan converts an OCI specification to the steps of a container's first process, each
+// about one system call. The pod shim only executes them: c/plan.c. Unsupported requests of a
+// specification are rejected, with the name of the field.
 //
-// Owns: the form of a plan, in each version of the messages, and what of a specification is done.
+// Owns: the format of a plan, in each version of the messages, and the supported fields of a
+// specification.
 // Reads: the specification that it is given.
-// Never: looks at the file system of the host or of a container.
+// Never: reads the file system of the host or of a container.
 package plan
 
 import (
@@ -17,13 +18,13 @@ import (
 	"berth/bundle/keeper/wire"
 )
 
-// Magic is what a plan begins with, and Max its size in bytes.
+// Magic is the beginning of a plan, and Max its maximum size in bytes.
 const (
 	Magic = 0x6e6c7062
 	Max   = 4 << 20
 )
 
-// op is what a step does; c/keeper.h says how.
+// op is the operation of a step, as defined in c/keeper.h.
 type op uint32
 
 const (
@@ -68,7 +69,7 @@ var opNames = map[op]string{
 
 func (o op) String() string { return opNames[o] }
 
-// step is one step: up to four strings and four numbers.
+// step is one step with up to four strings and four numbers.
 type step struct {
 	op op
 	s  [4]string
@@ -77,11 +78,11 @@ type step struct {
 
 func (s step) String() string {
 	words := []string{s.op.String()}
-	if s.op == opDirectory || s.op == opNode || s.op == opLink { // a path in one piece, for who reads an error
+	if s.op == opDirectory || s.op == opNode || s.op == opLink { // join the path for error messages
 		s.s[1], s.s[2] = s.s[1]+s.s[2], ""
 	}
 	for i, v := range s.s {
-		if v != "" && s.op != opFilter { // whose string is a program
+		if v != "" && s.op != opFilter { // opFilter's string is a program
 			words = append(words, fmt.Sprintf("s%d=%q", i, v))
 		}
 	}
@@ -93,22 +94,22 @@ func (s step) String() string {
 	return strings.Join(words, " ")
 }
 
-// Plan is what a container's first process does, and then becomes.
+// Plan is the list of steps of a container's first process, and the program that it executes then.
 type Plan struct {
 	steps      []step
-	before     int // how many of the steps are done before the start
+	before     int // number of steps before the start
 	argv, envp []string
 	groups     []uint32
 	log, root  string
 
-	made  map[string]bool // directories that a step makes already, while the plan is made
+	made  map[string]bool // directories that a step already creates; used while the plan is built
 	user  *user           // the container's user namespace, nil without one; and its file
 	place string
-	label string // of the container's files
+	label string // SELinux label of the container's files
 }
 
-// Describe says in words what failed, as a reply has it. Of a program that is not there, they are the
-// words of runc, which users know.
+// Describe returns the error text for a failed step of a reply. For a missing program, it is runc's
+// text, which users know.
 func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 	const unable = "unable to start container process"
 	switch {
@@ -153,7 +154,7 @@ type rawStep struct {
 	N   [4]uint64
 }
 
-// table gathers strings; what it returns is where a string will be in the plan.
+// table collects strings and returns their offsets in the plan.
 type table struct {
 	base    uint32
 	bytes   []byte
@@ -170,8 +171,8 @@ func (t *table) put(s string) uint32 {
 	return at
 }
 
-// Bytes puts the plan together for a keeper that speaks a version of the messages: header, steps, offsets
-// of arguments and environment, groups, strings.
+// Bytes encodes the plan for a version of the messages: header, steps, offsets of arguments and
+// environment, groups, strings.
 func (p *Plan) Bytes(version uint32) ([]byte, error) {
 	h := rawHeader{
 		Magic: Magic, Version: version, Steps: uint32(len(p.steps)), Before: uint32(p.before),
@@ -183,7 +184,7 @@ func (p *Plan) Bytes(version uint32) ([]byte, error) {
 	for _, s := range p.steps {
 		raw := rawStep{Op: uint32(s.op), N: s.n}
 		for i, v := range s.s {
-			if v != "" { // none
+			if v != "" { // unset
 				raw.S[i] = t.put(v)
 			}
 		}
@@ -212,7 +213,7 @@ func (p *Plan) Bytes(version uint32) ([]byte, error) {
 	return b, p.checkStrings()
 }
 
-// checkStrings refuses what C cannot say.
+// checkStrings rejects strings with NUL bytes.
 func (p *Plan) checkStrings() error {
 	all := append(append([]string{p.log, p.root}, p.argv...), p.envp...)
 	for _, s := range p.steps {

@@ -10,15 +10,15 @@ import (
 	"berth/bundle/keeper/seccomp"
 )
 
-// Confinement is what a container's specification says of each of its processes, execs included, beyond
-// what it says of the first alone.
+// Confinement is the part of a container's specification that applies to each of its processes,
+// including execs.
 type Confinement struct {
-	Label  string          // of the container's files, by SELinux; empty without one
+	Label  string          // SELinux label of the container's files, or ""
 	filter *seccomp.Filter // nil without one
 	user   *user
 }
 
-// Confine reads it. What it asks for beyond what a keeper does is a *Refused.
+// Confine returns the confinement of a specification. An unsupported request is a *Refused.
 func Confine(spec *specs.Spec) (Confinement, error) {
 	c := Confinement{Label: spec.Linux.MountLabel}
 	var err error
@@ -35,13 +35,13 @@ func Confine(spec *specs.Spec) (Confinement, error) {
 	return c, err
 }
 
-// admin is the capability without which only a process with no-new-privileges may load a filter.
+// admin is the capability that loading a filter needs without no-new-privileges.
 const admin = 1 << unix.CAP_SYS_ADMIN
 
-// rights are the steps after which the process has what its program may have, and no more. With
-// no-new-privileges the filter comes last. Else it is loaded with a capability more, which goes after
-// that: of a profile, the giving up of capabilities is asked then, and the start of the program. It returns
-// which step loads the filter, or -1.
+// rights adds the steps after which the process has exactly its program's privileges. With
+// no-new-privileges the filter comes last. Otherwise it is loaded with an extra capability, which
+// is dropped afterwards: the profile must then allow the calls that drop capabilities and start the
+// program. It returns the index of the step that loads the filter, or -1.
 func (p *Plan) rights(process *specs.Process, confined Confinement) int {
 	u, caps := process.User, process.Capabilities
 	if caps == nil {
@@ -53,7 +53,7 @@ func (p *Plan) rights(process *specs.Process, confined Confinement) int {
 		filter = len(p.steps)
 		p.add(opFilter, [4]string{string(confined.filter.Program)}, confined.filter.Flags, uint64(len(confined.filter.Program)/seccomp.InstructionSize))
 	}
-	p.prctl(unix.PR_SET_KEEPCAPS, 1) // while it becomes another user, until the next step says which ones stay
+	p.prctl(unix.PR_SET_KEEPCAPS, 1) // while the user changes; the next step sets the capabilities
 	p.add(opIDs, [4]string{}, uint64(u.UID), uint64(u.GID), mask(caps.Bounding))
 	late := confined.filter != nil && !process.NoNewPrivileges
 	if late {
@@ -80,17 +80,17 @@ func (p *Plan) rights(process *specs.Process, confined Confinement) int {
 	return filter
 }
 
-// prctl is a step that is prctl(2).
+// prctl adds a prctl(2) step.
 func (p *Plan) prctl(n ...uint64) { p.add(opPrctl, [4]string{}, n...) }
 
-// entering are the system calls that an exec makes between the container's filter and its program, where
-// the filter is loaded before it is among the container's processes.
+// entering are the system calls of an exec between the container's filter and its program, if the
+// filter is loaded before it joins the container's processes.
 var entering = map[string][]uint64{
 	"clone": {unix.CLONE_PARENT | uint64(unix.SIGCHLD)}, "exit_group": nil, "setsid": nil, "ioctl": {0, unix.TIOCSCTTY}, "sendmsg": {3}, "read": {3},
 }
 
-// forks reports whether these are allowed. If not, the filter is loaded after them, when other processes of
-// the container see this one.
+// forks reports whether the filter allows these calls. If not, it is loaded after them, when other
+// processes of the container can see this one.
 func forks(f *seccomp.Filter) bool {
 	for name, args := range entering {
 		if !f.Allows(name, args...) {
@@ -100,7 +100,8 @@ func forks(f *seccomp.Filter) bool {
 	return true
 }
 
-// confined are the rights of who is forked into the container's processes then, with its filter if it can be.
+// confined adds the rights of a process that is forked into the container's namespaces, with its
+// filter before the fork if possible.
 func (p *Plan) confined(process *specs.Process, c Confinement) error {
 	filter := p.rights(process, c)
 	p.before = len(p.steps)
@@ -111,7 +112,8 @@ func (p *Plan) confined(process *specs.Process, c Confinement) error {
 	return nil
 }
 
-// refuseLateFilter: who may trace such a process before its filter is loaded is not held by the filter.
+// refuseLateFilter rejects CAP_SYS_PTRACE with a late filter: a process that may trace another
+// before its filter is loaded could bypass the filter.
 func refuseLateFilter(process *specs.Process) error {
 	if process.Capabilities != nil && slices.Contains(process.Capabilities.Bounding, "CAP_SYS_PTRACE") {
 		return refused("linux.seccomp", "denies what an exec is made by (clone, exit_group, setsid, ioctl, sendmsg, read), and CAP_SYS_PTRACE lets the container trace it before its filter is loaded")

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodes are the devices that each container has, and links what else lies beside them.
+// nodes are the default devices of each container, and links the default symbolic links in /dev.
 var (
 	nodes = []struct {
 		name         string
@@ -25,8 +25,8 @@ var (
 // deviceKinds are the types of linux.devices.
 var deviceKinds = map[string]uint64{"c": unix.S_IFCHR, "u": unix.S_IFCHR, "b": unix.S_IFBLK, "p": unix.S_IFIFO}
 
-// devices makes the devices of each container, and those of the specification, which come first where
-// both have one. What is bound to /dev has its own.
+// devices creates the default devices and those of the specification, which take precedence. A bind
+// mount at /dev has its own.
 func (p *Plan) devices(spec *specs.Spec) {
 	if slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool {
 		return path.Clean(m.Destination) == "/dev" && (slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"))
@@ -61,8 +61,8 @@ func (p *Plan) devices(spec *specs.Spec) {
 	}
 }
 
-// kcore is the memory of the kernel, which is masked in a container. The link to it is there for what
-// looks for the link.
+// kcore is the kernel's memory, which is masked in a container. The link to it exists for programs
+// that expect it.
 const kcore = "/proc/kcore"
 
 func id(n *uint32) uint64 {
@@ -72,7 +72,7 @@ func id(n *uint32) uint64 {
 	return uint64(*n)
 }
 
-// refuseDevices checks the devices that a container is given.
+// refuseDevices validates the devices of a container.
 func refuseDevices(c Container) error {
 	u, err := userOf(c.Spec)
 	if err != nil {
@@ -94,7 +94,7 @@ func refuseDevices(c Container) error {
 	return nil
 }
 
-// refuseRules checks the rules for devices, whether there is such a device or not.
+// refuseRules validates the device rules, whether the device exists or not.
 func refuseRules(rules []specs.LinuxDeviceCgroup) error {
 	for i, r := range rules {
 		field := fmt.Sprintf("linux.resources.devices[%d]", i)

@@ -8,8 +8,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// understood are the fields of a specification that are done, or looked at by a check of their own.
-// Each other one that is set is refused, also one that a later release of the specification brings.
+// understood are the supported fields of a specification, or those that have their own check. Each
+// other field that is set is rejected, including fields of later releases of the specification.
 var understood = map[string]bool{
 	"ociVersion":                 true,
 	"annotations":                true,
@@ -72,7 +72,7 @@ var understood = map[string]bool{
 	"linux.resources.unified":                  true,
 }
 
-// partly reports whether some field below the path is understood.
+// partly reports whether a field below the path is supported.
 func partly(path string) bool {
 	for known := range understood {
 		if strings.HasPrefix(known, path+".") {
@@ -82,7 +82,7 @@ func partly(path string) bool {
 	return false
 }
 
-// refuseFields names a field that is set and that nobody would do.
+// refuseFields rejects a field that is set and not supported.
 func refuseFields(spec *specs.Spec) error { return refuseStruct(reflect.ValueOf(spec).Elem(), "") }
 
 func refuseStruct(v reflect.Value, prefix string) error {
@@ -105,7 +105,7 @@ func refuseStruct(v reflect.Value, prefix string) error {
 	return nil
 }
 
-// unset reports whether a field says nothing: an empty list is none.
+// unset reports whether a field is not set. Empty lists are not set.
 func unset(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map:
@@ -114,8 +114,8 @@ func unset(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// Refused says which field of a specification asks for what the keeper does not do, or, if it is Wrong, for
-// what no runtime does.
+// Refused is the error for a field of a specification that the pod shim does not support or, if
+// Wrong is set, that is invalid for any runtime.
 type Refused struct {
 	Field, Why string
 	Wrong      bool

@@ -6,8 +6,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// labels say what the program is confined by, once it is executed: an AppArmor profile, an SELinux label. The
-// key ring is one that has no keys of the runtime's.
+// labels adds the AppArmor profile and the SELinux label of the program, which apply at its
+// execution. The session keyring is new, without keys of the runtime.
 func (p *Plan) labels(process *specs.Process) {
 	if process.SelinuxLabel != "" {
 		p.add(opWrite, [4]string{"self/attr/keycreate", process.SelinuxLabel})
@@ -21,8 +21,8 @@ func (p *Plan) labels(process *specs.Process) {
 	}
 }
 
-// context adds the label of the container's files to the options of a file system that the kernel makes
-// anew for it, as runc does.
+// context adds the label of the container's files to the options of a newly created file system, as
+// runc does.
 func (p *Plan) context(kind, data string) string {
 	if p.label == "" || !slices.Contains([]string{"tmpfs", "devpts"}, kind) {
 		return data
@@ -33,8 +33,8 @@ func (p *Plan) context(kind, data string) string {
 	return data + `context="` + p.label + `"`
 }
 
-// labelled gives a message queue file system its label, which is no option of its mount: there is one for all
-// of the pod.
+// labelled labels a message queue file system. It has no label mount option, because the pod shares
+// one.
 func (p *Plan) labelled(m specs.Mount) {
 	if p.label != "" && m.Type == "mqueue" {
 		p.add(opXattr, [4]string{p.label, m.Destination})

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountFlags are options that are flags; those with set false take one away.
+// mountFlags are the options that are flags; those with set false clear one.
 var mountFlags = map[string]struct {
 	flag uint64
 	set  bool
@@ -22,26 +22,27 @@ var mountFlags = map[string]struct {
 	"nodiratime": {unix.MS_NODIRATIME, true}, "strictatime": {unix.MS_STRICTATIME, true}, "sync": {unix.MS_SYNCHRONOUS, true},
 }
 
-// propagation are options that say which mounts of later go where.
+// propagation are the mount propagation options.
 var propagation = map[string]uint64{
 	"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE | unix.MS_REC, "slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE | unix.MS_REC,
 	"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED | unix.MS_REC,
 }
 
-// recursive are options that change a mount and all below it, which whoever makes a Tree does. The numbers are
-// those of the flags, too.
+// recursive are the options that change a mount and all mounts below, which the creator of a Tree
+// applies. The values are those of the flags, too.
 var recursive = map[string]uint64{
 	"rro": unix.MOUNT_ATTR_RDONLY, "rnosuid": unix.MOUNT_ATTR_NOSUID, "rnodev": unix.MOUNT_ATTR_NODEV, "rnoexec": unix.MOUNT_ATTR_NOEXEC,
 }
 
-// Tree is the source of a bind mount as whoever asks for the plan has opened it.
+// Tree is the opened source of a bind mount.
 type Tree struct {
-	At   string // where the keeper finds it; it is mounted nowhere yet. Empty: the source is in the pod's folder
-	File bool   // it is no directory
+	At   string // its path for the pod shim; a detached mount. "" if the source is in the pod's directory
+	File bool   // it is not a directory
 }
 
-// TreeOptions are what a Tree is made with: whether the mounts below the source belong to it, and the
-// attributes (MOUNT_ATTR_RDONLY and its like) that all of them get. ok is false for what is no bind mount.
+// TreeOptions returns the options for creating a Tree: whether it includes the mounts below the
+// source, and the attributes (such as MOUNT_ATTR_RDONLY) of all of them. ok is false if it is not a
+// bind mount.
 func TreeOptions(m specs.Mount) (all, ok bool, attributes uint64) {
 	for _, o := range m.Options {
 		all, ok = all || o == "rbind", ok || o == "rbind" || o == "bind"
@@ -50,22 +51,23 @@ func TreeOptions(m specs.Mount) (all, ok bool, attributes uint64) {
 	return all, ok && path.IsAbs(m.Source), attributes
 }
 
-// fileSystems are what may be mounted, each with the options that the kernel is told as text.
+// fileSystems are the supported file system types, each with the options that are passed to the
+// kernel as text.
 var fileSystems = map[string][]string{
 	"proc": {"hidepid="}, "sysfs": nil, "mqueue": nil, "tmpfs": {"mode=", "size=", "nr_inodes=", "uid=", "gid="},
 	"devpts": {"newinstance", "ptmxmode=", "mode=", "gid="}, "bind": nil, "cgroup": {"nsdelegate", "memory_recursiveprot", "memory_localevents", "favordynmods", "memory_hugetlb_accounting", "pids_localevents"},
 }
 
-// options are the options of a mount, taken apart.
+// options are parsed mount options.
 type options struct {
 	flags, propagation uint64
 	data               string
 	recursive          bool
-	said               bool // flags, or that there are to be none
+	said               bool // flags were set or explicitly cleared
 }
 
-// parseOptions takes options apart. What is no flag is text for the file system, and must begin with
-// one of known.
+// parseOptions parses options. Those that are not flags are passed to the file system, and must
+// begin with one of known.
 func parseOptions(list, known []string) (options, error) {
 	var o options
 	var data []string
@@ -85,7 +87,7 @@ func parseOptions(list, known []string) (options, error) {
 		}
 	}
 	o.data = strings.Join(data, ",")
-	// The kernel takes a page, and cuts the rest without a word.
+	// The kernel takes a page and silently truncates the rest.
 	if len(o.data) >= 4096 {
 		return o, fmt.Errorf("options of %d bytes are more than the kernel takes (4095)", len(o.data))
 	}
@@ -103,13 +105,13 @@ func (p *Plan) mount(m specs.Mount, o options) {
 	p.add(opInside, [4]string{m.Source, m.Destination, m.Type, o.data}, o.flags)
 }
 
-// make makes something at a path of the container.
+// make creates a node, link or directory at a path of the container.
 func (p *Plan) make(o op, target, at string, n ...uint64) {
 	dir, name := path.Split(at)
 	p.add(o, [4]string{target, dir, name}, n...)
 }
 
-// directories makes each directory on the way to a path of the container, and the last.
+// directories creates a directory of the container with its parents.
 func (p *Plan) directories(dir string) {
 	at := ""
 	for part := range strings.SplitSeq(strings.Trim(path.Clean(dir), "/"), "/") {
@@ -121,7 +123,7 @@ func (p *Plan) directories(dir string) {
 	}
 }
 
-// rootfs mounts what the image is made of.
+// rootfs mounts the image.
 func (p *Plan) rootfs(mounts []*types.Mount) error {
 	for i, m := range mounts {
 		field := fmt.Sprintf("rootfs[%d]", i)
@@ -143,7 +145,7 @@ func (p *Plan) rootfs(mounts []*types.Mount) error {
 	return nil
 }
 
-// specMount is one mount of the specification.
+// specMount adds one mount of the specification.
 func (p *Plan) specMount(c Container, i int) error {
 	m := c.Spec.Mounts[i]
 	field := fmt.Sprintf("mounts[%d] (%s)", i, m.Destination)
@@ -193,7 +195,7 @@ func (p *Plan) specMount(c Container, i int) error {
 	case bind:
 		p.directories(m.Destination)
 		p.tree(m, o, c.Trees[i])
-		// With a volume at /dev, containerd leaves out its own mounts below /dev, and this one with them.
+		// With a volume at /dev, containerd omits its own mounts below /dev, including this one.
 		if m.Destination == "/dev" && !slices.ContainsFunc(c.Spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == devShm }) {
 			p.shm(c)
 		}
@@ -201,7 +203,7 @@ func (p *Plan) specMount(c Container, i int) error {
 		o.data = p.context(m.Type, o.data)
 		p.directories(m.Destination)
 		p.mount(m, o)
-		if m.Type == "sysfs" && o.flags&unix.MS_RDONLY == 0 { // it is one of all of the pod, and another container may have had it read-only
+		if m.Type == "sysfs" && o.flags&unix.MS_RDONLY == 0 { // the pod has one instance, which another container may have made read-only
 			p.mount(m, options{flags: unix.MS_REMOUNT | o.flags})
 		}
 		p.labelled(m)
@@ -215,15 +217,15 @@ const devShm = "/dev/shm"
 // shm mounts the pod's /dev/shm.
 func (p *Plan) shm(c Container) {
 	o := options{flags: unix.MS_BIND | unix.MS_REC, said: true}
-	if p.user != nil { // as the kernel has it for who binds it in a user namespace
+	if p.user != nil { // as the kernel sets it for a bind mount in a user namespace
 		o.flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	}
 	p.directories(devShm)
 	p.bind(specs.Mount{Destination: devShm, Source: path.Join(c.PodFiles, "shm")}, o)
 }
 
-// tree mounts a path of the host as it was opened. What the host mounts there later comes in and nothing
-// goes out, if the options say nothing else.
+// tree mounts an opened path of the host. Without a propagation option, later mounts on the host
+// appear in it, but not the reverse.
 func (p *Plan) tree(m specs.Mount, o options, t Tree) {
 	if t.At == "" {
 		p.bind(m, o)
@@ -232,11 +234,11 @@ func (p *Plan) tree(m specs.Mount, o options, t Tree) {
 	if o.propagation == 0 {
 		o.propagation = unix.MS_SLAVE | unix.MS_REC
 	}
-	p.add(opAttach, [4]string{t.At, m.Destination, m.Source}) // the source is for an error alone
+	p.add(opAttach, [4]string{t.At, m.Destination, m.Source}) // the source is only for errors
 	p.change(m, o)
 }
 
-// bind mounts a path of the pod's folder.
+// bind mounts a path of the pod's directory.
 func (p *Plan) bind(m specs.Mount, o options) {
 	m.Type = ""
 	if len(m.UIDMappings) > 0 {
@@ -247,7 +249,7 @@ func (p *Plan) bind(m specs.Mount, o options) {
 	p.change(m, o)
 }
 
-// change gives a bind mount its options, which count only for one that is there.
+// change applies a bind mount's options, which need a remount.
 func (p *Plan) change(m specs.Mount, o options) {
 	m.Source, m.Type = "", ""
 	if rest := o.flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 || o.said {
@@ -259,7 +261,7 @@ func (p *Plan) change(m specs.Mount, o options) {
 	p.forget(m.Destination)
 }
 
-// forget: what is mounted at a path has none of the directories that were made there before.
+// forget forgets directories created below a path that a mount has hidden.
 func (p *Plan) forget(dir string) {
 	for at := range p.made {
 		if strings.HasPrefix(at, dir+"/") {
@@ -268,12 +270,12 @@ func (p *Plan) forget(dir string) {
 	}
 }
 
-// cgroups shows the container its cgroups. Of version 1, they are its own.
+// cgroups mounts the container's cgroups. With v1, only its own are visible.
 func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 	const hard = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	at, readonly := m.Destination, o.flags&unix.MS_RDONLY
 	p.directories(at)
-	if c.Unified { // a cgroup namespace says which of it is there
+	if c.Unified { // the cgroup namespace limits what is visible
 		p.mount(specs.Mount{Source: "cgroup", Destination: at, Type: "cgroup2"}, o)
 		p.forget(at)
 		return
@@ -287,7 +289,7 @@ func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
 		dir := path.Join(at, g.Hierarchy)
 		p.directories(dir)
 		p.bind(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | readonly | hard})
-		if strings.Contains(g.Hierarchy, ",") { // cpu,cpuacct is known as both
+		if strings.Contains(g.Hierarchy, ",") { // cpu,cpuacct has a name for each
 			for name := range strings.SplitSeq(g.Hierarchy, ",") {
 				p.make(opLink, g.Hierarchy, path.Join(at, name))
 			}

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// podFiles are the namespaces that a pod's containers share with its keeper, by their files in /proc.
+// podFiles are the namespaces that a pod's containers share with its shim, by their files in /proc.
 var podFiles = map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts", specs.UserNamespace: "user"}
 
-// refuseNamespaces: network, IPC and UTS are the pod's; mounts are each container's own, processes and
-// cgroups may be.
+// refuseNamespaces validates the namespaces: network, IPC and UTS are the pod's; mounts are each
+// container's own, PID and cgroup may be.
 func refuseNamespaces(c Container) error {
 	has := map[specs.LinuxNamespaceType]bool{}
 	for i, ns := range c.Spec.Linux.Namespaces {
@@ -37,18 +37,19 @@ func refuseNamespaces(c Container) error {
 	return nil
 }
 
-// theirs is where the first process has the /proc of others, after it has entered: c/first.c, TARGET.
+// theirs is where the first process has the /proc of the shared PID namespace after it has entered
+// it: c/first.c, TARGET.
 const theirs = "/proc/self/fd/4"
 
-// newProcfs reports whether the container gets a procfs of its own of the PID namespace that it shares.
-// The target's mounts are locked in a user namespace: the kernel makes no copy of its /proc without
-// what hides parts of it.
+// newProcfs reports whether the container gets its own procfs of the PID namespace that it shares.
+// The target's mounts are locked in a user namespace: the kernel does not copy its /proc without
+// the mounts that hide parts of it.
 func newProcfs(c Container) bool { return c.Proc == targetProc && HasUsers(c.Spec) }
 
 // targetProc is the Proc of a container that shares the PID namespace of another container.
 const targetProc = "/proc"
 
-// share is the step among the processes of others, which who is forked in the end is.
+// share adds the step that joins a shared PID namespace; the process forked at the end is in it.
 func (p *Plan) share(c Container) {
 	switch {
 	case c.SharesProcesses && c.Proc != "" && !newProcfs(c):

@@ -15,34 +15,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Container is what a plan is made of.
+// Container is the input of a plan.
 type Container struct {
 	Spec *specs.Spec
-	// Rootfs are the mounts of the image, and Root is where they are mounted.
+	// Rootfs are the mounts of the image, and Root is their mount point.
 	Rootfs []*types.Mount
 	Root   string
-	// Cgroups are the container's own. Unified: there is one hierarchy, of version 2.
+	// Cgroups are the container's own. Unified means that the host has only cgroup v2.
 	Cgroups []Cgroup
 	Unified bool
-	// Log is the file that the output is written to.
+	// Log is the path of the log file.
 	Log string
-	// PodFiles is the folder with shm, hosts, hostname and resolv.conf of the pod, Hostname its host
-	// name, and Keeper the pid of its keeper.
+	// PodFiles is the directory with shm, hosts, hostname and resolv.conf of the pod, Hostname its
+	// host name, and Keeper the PID of its shim.
 	PodFiles, Hostname string
 	Keeper             uint32
-	// Trees are the sources of the bind mounts, by their place among the mounts.
+	// Trees are the sources of the bind mounts, by index in the mounts.
 	Trees map[int]Tree
-	// SharesProcesses says that the PID namespace of another path is the pod's, or of one of its containers;
-	// Proc, where the mounts of a process in it have its /proc. Without one, the keeper is among them.
+	// SharesProcesses means that the container's PID namespace is that of the pod, or of one of its
+	// containers. Proc is the path of /proc in the mounts of a process in it; if empty, the pod
+	// shim itself is in that namespace.
 	SharesProcesses bool
 	Proc            string
 }
 
-// Cgroup is a cgroup of one hierarchy, by its directory. Hierarchy is the hierarchy's name as a container sees
-// it; one without a name is not shown.
+// Cgroup is a directory in one hierarchy. Hierarchy is its name in a container; a hierarchy without
+// a name is not visible there.
 type Cgroup struct{ Hierarchy, Dir string }
 
-// New makes the plan of a container. What it asks for beyond what a keeper does is a *Refused.
+// New builds the plan of a container. An unsupported request is a *Refused.
 func New(c Container) (*Plan, error) {
 	if err := refuse(c); err != nil {
 		return nil, err
@@ -80,8 +81,8 @@ func New(c Container) (*Plan, error) {
 	return p, p.process(c, confined)
 }
 
-// withFiles adds the pod's own files to the mounts, where the specification has nothing else there.
-// containerd takes its own away at a restart, as it does for the pods of each controller but its own.
+// withFiles adds the pod's own files to the mounts, unless the specification mounts something else
+// there. containerd deletes its own files at a restart, as for the pods of all other controllers.
 func withFiles(c *Container, u *user) {
 	spec := *c.Spec
 	spec.Mounts = slices.Clone(spec.Mounts)
@@ -107,8 +108,8 @@ func withFiles(c *Container, u *user) {
 	c.Spec, c.Trees = &spec, trees
 }
 
-// process are the steps that come last. Until the start, the process is root with all capabilities,
-// and nothing of the container has run.
+// process adds the last steps. Until the start, the process is root with all capabilities, and no
+// code of the container has run.
 func (p *Plan) process(c Container, confined Confinement) error {
 	spec := c.Spec
 	p.score(spec.Process)
@@ -120,7 +121,7 @@ func (p *Plan) process(c Container, confined Confinement) error {
 	if p.user != nil {
 		p.add(opUser, [4]string{p.place})
 	}
-	if spec.Process.Terminal { // of the mounts that the process has in the end, so that it has a name there
+	if spec.Process.Terminal { // of the process's final mounts, so that it has a name there
 		p.console(spec.Process, "/dev/console")
 	}
 	p.add(opPivot, [4]string{})
@@ -128,7 +129,7 @@ func (p *Plan) process(c Container, confined Confinement) error {
 		p.add(opMount, [4]string{"", "/"}, unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
 	}
 	p.add(opCwd, [4]string{spec.Process.Cwd})
-	if c.SharesProcesses { // others may see it while it waits for the start
+	if c.SharesProcesses { // it is visible to other processes while it waits for the start
 		return p.confined(spec.Process, confined)
 	}
 	p.before = len(p.steps)
@@ -137,14 +138,14 @@ func (p *Plan) process(c Container, confined Confinement) error {
 }
 
 func (p *Plan) score(process *specs.Process) {
-	score := 0 // the keeper's own is that of a runtime
+	score := 0 // the pod shim's own score is that of a runtime
 	if process.OOMScoreAdj != nil {
 		score = *process.OOMScoreAdj
 	}
 	p.add(opWrite, [4]string{"self/oom_score_adj", strconv.Itoa(score)})
 }
 
-// console gives the process a terminal, which the path shows too.
+// console gives the process a terminal, which is also bound to the path.
 func (p *Plan) console(process *specs.Process, at string) {
 	size := process.ConsoleSize
 	if size == nil {
@@ -153,8 +154,8 @@ func (p *Plan) console(process *specs.Process, at string) {
 	p.add(opConsole, [4]string{"", at}, uint64(size.Height), uint64(size.Width))
 }
 
-// NewExec makes the plan of a further process of a container, which is in these cgroups and confined as its
-// first. What it asks for beyond what a keeper does is a *Refused.
+// NewExec builds the plan of a further process of a container, in these cgroups and with the
+// confinement of the first. An unsupported request is a *Refused.
 func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*Plan, error) {
 	if err := refuseStruct(reflect.ValueOf(process).Elem(), "process."); err != nil {
 		return nil, err
@@ -164,7 +165,7 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	}
 	p := &Plan{argv: process.Args, envp: environment(process.Env), groups: process.User.AdditionalGids, user: confined.user}
 	p.join(cgroups, 0)
-	p.score(process) // by the host's /proc, as the following
+	p.score(process) // with the host's /proc, as the following steps
 	p.labels(process)
 	p.rlimits(process)
 	p.own()
@@ -180,9 +181,9 @@ func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*P
 	return p, p.confined(process, confined)
 }
 
-// environment returns the variables as runc does: with the last value of each name alone, since
-// containerd appends those of the container to those of the image, and the C library reads the first; and
-// without an empty HOME, which c/first.c sets.
+// environment returns the variables as runc does: only the last value of each name, because
+// containerd appends those of the container to those of the image, and the C library reads the
+// first; and without an empty HOME, which c/first.c sets.
 func environment(vars []string) []string {
 	last := map[string]int{}
 	for i, v := range vars {
@@ -198,7 +199,7 @@ func environment(vars []string) []string {
 	return out
 }
 
-// OnlyCgroup is the cgroup of version 2 where there is no other: the process is made in it.
+// OnlyCgroup returns the v2 cgroup if there are no others: the process is created in it.
 func OnlyCgroup(groups []Cgroup) (dir string, ok bool) {
 	if len(groups) != 1 || groups[0].Hierarchy != "" {
 		return "", false
@@ -206,7 +207,8 @@ func OnlyCgroup(groups []Cgroup) (dir string, ok bool) {
 	return groups[0].Dir, true
 }
 
-// join has the process enter its cgroups, but for one that it is made in, and then new namespaces.
+// join makes the process join its cgroups, unless it is created in its only one, and then new
+// namespaces.
 func (p *Plan) join(cgroups []Cgroup, namespaces uint64) {
 	if _, ok := OnlyCgroup(cgroups); !ok {
 		for _, g := range cgroups {
@@ -218,7 +220,7 @@ func (p *Plan) join(cgroups []Cgroup, namespaces uint64) {
 	}
 }
 
-// newCgroups is the flag of a new cgroup namespace, if the container is to have one.
+// newCgroups returns the flag of a new cgroup namespace, if the container gets one.
 func newCgroups(spec *specs.Spec) uint64 {
 	if slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace }) {
 		return unix.CLONE_NEWCGROUP
@@ -226,7 +228,7 @@ func newCgroups(spec *specs.Spec) uint64 {
 	return 0
 }
 
-// refuseProcess checks what is understood of a process.
+// refuseProcess validates the supported fields of a process.
 func refuseProcess(process *specs.Process) error {
 	switch {
 	case len(process.Args) == 0:
@@ -239,14 +241,14 @@ func refuseProcess(process *specs.Process) error {
 	return errors.Join(refuseCapabilities(process.Capabilities), refuseRlimits(process.Rlimits))
 }
 
-// capabilities are the names of capabilities; the number of each is its place.
+// capabilities are the names of capabilities, indexed by their number.
 var capabilities = strings.Fields(`CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID CAP_SETUID CAP_SETPCAP
 	CAP_LINUX_IMMUTABLE CAP_NET_BIND_SERVICE CAP_NET_BROADCAST CAP_NET_ADMIN CAP_NET_RAW CAP_IPC_LOCK CAP_IPC_OWNER CAP_SYS_MODULE CAP_SYS_RAWIO
 	CAP_SYS_CHROOT CAP_SYS_PTRACE CAP_SYS_PACCT CAP_SYS_ADMIN CAP_SYS_BOOT CAP_SYS_NICE CAP_SYS_RESOURCE CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_MKNOD
 	CAP_LEASE CAP_AUDIT_WRITE CAP_AUDIT_CONTROL CAP_SETFCAP CAP_MAC_OVERRIDE CAP_MAC_ADMIN CAP_SYSLOG CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_AUDIT_READ
 	CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE`)
 
-// mask is a set of capabilities as bits; all names are known.
+// mask returns a bit set of capabilities. All names must be known.
 func mask(names []string) uint64 {
 	var m uint64
 	for _, n := range names {
@@ -255,7 +257,7 @@ func mask(names []string) uint64 {
 	return m
 }
 
-// refuse says what the container asks for that a keeper does not do.
+// refuse rejects unsupported requests of the container.
 func refuse(c Container) error {
 	s := c.Spec
 	if s.Process == nil || s.Root == nil || s.Linux == nil {
@@ -296,7 +298,7 @@ func refuse(c Container) error {
 	return nil
 }
 
-// cgroupPath reports whether a cgroup is named as it must be.
+// cgroupPath reports whether the name of a cgroup is valid.
 func cgroupPath(name string) bool {
 	return path.IsAbs(name) && path.Clean(name) == name && name != "/" || systemdPath.MatchString(name)
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// systemdPath is a cgroup as systemd names it: slice, prefix and name of a scope in it.
+// systemdPath matches a cgroup in systemd's form: slice, prefix and name of a scope in it.
 var systemdPath = regexp.MustCompile(`^[^/:]+\.slice:[^/:]*:[^/:]+$`)
 
-// onlyV1 and onlyUnified are limits that one version of cgroups alone has. The other would do nothing,
-// and not say so.
+// onlyV1 and onlyUnified are limits that exist in only one version of cgroups. The other would
+// silently ignore them.
 var (
 	onlyV1 = []string{
 		"network", "memory.swappiness", "memory.disableOOMKiller", "cpu.realtimeRuntime", "cpu.realtimePeriod", "blockIO.leafWeight",
@@ -20,7 +20,7 @@ var (
 	onlyUnified = []string{"unified"}
 )
 
-// RefuseResources checks limits. What nobody would do is a *Refused.
+// RefuseResources validates limits. An unsupported one is a *Refused.
 func RefuseResources(r *specs.LinuxResources, unified bool) error {
 	const prefix = "linux.resources."
 	if r == nil {
@@ -41,7 +41,7 @@ func RefuseResources(r *specs.LinuxResources, unified bool) error {
 	return refuseRules(r.Devices)
 }
 
-// isSet reports whether the field of a path has a value.
+// isSet reports whether the field at a path has a value.
 func isSet(v reflect.Value, path string) bool {
 	for name := range strings.SplitSeq(path, ".") {
 		if v.Kind() == reflect.Pointer {

@@ -8,11 +8,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// resources are the names of limits; the number of each is its place.
+// resources are the names of resource limits, indexed by their number.
 var resources = strings.Fields(`RLIMIT_CPU RLIMIT_FSIZE RLIMIT_DATA RLIMIT_STACK RLIMIT_CORE RLIMIT_RSS RLIMIT_NPROC RLIMIT_NOFILE RLIMIT_MEMLOCK RLIMIT_AS
 	RLIMIT_LOCKS RLIMIT_SIGPENDING RLIMIT_MSGQUEUE RLIMIT_NICE RLIMIT_RTPRIO RLIMIT_RTTIME`)
 
-// rlimits set the limits while the process may still raise them.
+// rlimits sets the limits while the process may still raise them.
 func (p *Plan) rlimits(process *specs.Process) {
 	for _, r := range process.Rlimits {
 		p.add(opRlimit, [4]string{}, uint64(slices.Index(resources, r.Type)), r.Soft, r.Hard)

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeptUser is the file of a keeper that is the pod's user namespace, if it has one. The keeper itself is not
-// in it.
+// KeptUser is the descriptor of the pod's user namespace in the pod shim, if the pod has one. The
+// shim itself is not in it.
 const KeptUser = 5
 
-// UsersOf is the path of that file.
+// UsersOf returns the path of that descriptor.
 func UsersOf(keeper uint32) string { return fmt.Sprintf("/proc/%d/fd/%d", keeper, KeptUser) }
 
 // HasUsers reports whether a container is in a user namespace.
@@ -23,12 +23,12 @@ func HasUsers(spec *specs.Spec) bool {
 	return slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace })
 }
 
-// user is the user namespace of a container: what its ids are on the host.
+// user is the ID mapping of a container's user namespace.
 type user struct {
 	uids, gids specs.LinuxIDMapping
 }
 
-// userOf is that of a specification; nil without one. Fields are checked by refuseNamespaces.
+// userOf returns the mapping of a specification, or nil. refuseNamespaces validates the fields.
 func userOf(spec *specs.Spec) (*user, error) {
 	has := HasUsers(spec)
 	for field, ids := range map[string][]specs.LinuxIDMapping{"linux.uidMappings": spec.Linux.UIDMappings, "linux.gidMappings": spec.Linux.GIDMappings} {
@@ -45,24 +45,25 @@ func userOf(spec *specs.Spec) (*user, error) {
 	return &user{spec.Linux.UIDMappings[0], spec.Linux.GIDMappings[0]}, nil
 }
 
-// own has what the keeper makes in a container, and its standard streams, belong to the container's root.
+// own makes the container's root the owner of what the pod shim creates in it, and of its standard
+// streams.
 func (p *Plan) own() {
 	if p.user != nil {
-		const keep = 1 << 2 // SECBIT_NO_SETUID_FIXUP: capabilities stay
+		const keep = 1 << 2 // SECBIT_NO_SETUID_FIXUP: preserves capabilities
 		p.prctl(unix.PR_SET_SECUREBITS, keep)
 		p.add(opOwn, [4]string{}, uint64(p.user.uids.HostID), uint64(p.user.gids.HostID))
 		p.prctl(unix.PR_SET_SECUREBITS, 0)
 	}
 }
 
-// mapping is a mapping as the options of a mount have it.
+// mapping formats a mapping as a mount option.
 func mapping(m specs.LinuxIDMapping) string {
 	return fmt.Sprintf("%d:%d:%d", m.ContainerID, m.HostID, m.Size)
 }
 
-// mappedRootfs puts what is below an overlay under the ids of the user namespace, and returns the mount to
-// make then. containerd asks for it by the options uidmap and gidmap; without them, it has made a copy of
-// the image that has these ids.
+// mappedRootfs maps the lower directories of an overlay to the IDs of the user namespace, and
+// returns the mount to make then. containerd requests it with the options uidmap and gidmap;
+// without them, it has made a copy of the image with these IDs.
 func (p *Plan) mappedRootfs(field string, m *types.Mount) (*types.Mount, error) {
 	u := p.user
 	var rest []string
@@ -96,13 +97,13 @@ func (p *Plan) mappedRootfs(field string, m *types.Mount) (*types.Mount, error) 
 		dirs[i] = p.root + strings.TrimPrefix(d, common)
 	}
 	rest[lower] = "lowerdir=" + strings.Join(dirs, ":")
-	// The layers, with these ids, lie where the overlay is mounted on top of them.
+	// The mapped layers are mounted where the overlay is then mounted on top.
 	p.add(opRoot, [4]string{})
 	p.add(opMapped, [4]string{common, "/", p.place})
 	return &types.Mount{Type: m.Type, Source: m.Source, Options: rest}, nil
 }
 
-// commonDir is the folder that all are in.
+// commonDir returns the common parent directory.
 func commonDir(dirs []string) string {
 	common := path.Dir(dirs[0])
 	for _, d := range dirs {
@@ -113,7 +114,7 @@ func commonDir(dirs []string) string {
 	return common
 }
 
-// refuseMapped checks the mapping of a mount of the specification.
+// refuseMapped validates the ID mapping of a mount of the specification.
 func (u *user) refuseMapped(field string, m specs.Mount, o options) error {
 	switch {
 	case len(m.UIDMappings)+len(m.GIDMappings) == 0:
@@ -128,7 +129,7 @@ func (u *user) refuseMapped(field string, m specs.Mount, o options) error {
 	return nil
 }
 
-// hostIDs are options of a mount whose ids are those of the host.
+// hostIDs converts the IDs in mount options to host IDs.
 func (u *user) hostIDs(field string, list []string) ([]string, error) {
 	if u == nil {
 		return list, nil

@@ -1,5 +1,5 @@
-// Package rest has containerd give memory back when no pod has started or ended for a while: the
-// garbage of the work, and the pages of its program, most of which were read once.
+// Package rest makes containerd release memory when no pod has started or stopped for a while: the
+// garbage, and the pages of its program, most of which were read once.
 //
 // Reads: containerd's events.
 package rest
@@ -21,14 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// after is how long nothing must have been made or removed.
+// after is the idle time after the last creation or removal.
 const after = 5 * time.Second
 
-// work selects the events of what takes memory. Commands in containers do not: a node with probes has
-// them all the time.
+// work selects the events of operations that use memory. Exec events are excluded: a node with
+// probes has them all the time.
 const work = `topic~="^/(containers|images|snapshot)/"`
 
-// Register makes this known to containerd as a plugin.
+// Register registers this as a plugin with containerd.
 func Register() {
 	registry.Register(&plugin.Registration{
 		Type: plugins.InternalPlugin, ID: "rest", Requires: []plugin.Type{plugins.EventPlugin},
@@ -47,7 +47,7 @@ func Register() {
 	})
 }
 
-// follow calls do each time that containerd comes to rest, the first time after its start.
+// follow calls do each time that containerd becomes idle, and after its start.
 func follow(ctx context.Context, source events.Subscriber, do func()) {
 	happened, failed := source.Subscribe(ctx, work)
 	quiet := time.NewTimer(after)
@@ -69,8 +69,8 @@ func follow(ctx context.Context, source events.Subscriber, do func()) {
 	}
 }
 
-// giveBack gives back what the kernel can do without. Pages of the program stay in the page cache, and
-// come back as they are used (madvise(2), MADV_DONTNEED on a file mapping).
+// giveBack releases memory to the kernel. Pages of the program stay in the page cache, and are
+// mapped again when they are used (madvise(2), MADV_DONTNEED on a file mapping).
 func giveBack() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -89,8 +89,8 @@ func giveBack() {
 	}
 }
 
-// parseMapping reads a line of /proc/PID/maps (proc(5)); ok is false unless it maps the program's file,
-// not to be written.
+// parseMapping parses a line of /proc/PID/maps (proc(5)). ok is false unless it is a mapping of the
+// program's file that is not writable.
 func parseMapping(line, exe string) (from, to uintptr, ok bool) {
 	var perms, offset, device, inode string
 	if n, err := fmt.Sscanf(line, "%x-%x %s %s %s %s", &from, &to, &perms, &offset, &device, &inode); err != nil || n != 6 {

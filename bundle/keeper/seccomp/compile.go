@@ -10,31 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the program reads: struct seccomp_data, on a machine whose lower half comes first.
+// Offsets in struct seccomp_data, on a little-endian machine.
 const (
 	offNumber = 0
 	offArch   = 4
 	offArgs   = 16
 )
 
-// x32Bit is in each number of a call of x32, whose architecture is that of x86_64.
+// x32Bit is set in the number of an x32 call, whose architecture is that of x86_64.
 const x32Bit = 1 << 30
 
-// unknownArch is the answer to calls of an architecture that the profile does not name, as libseccomp has
-// it.
+// unknownArch is the action for calls of an architecture that the profile does not name, as in
+// libseccomp.
 const unknownArch = unix.SECCOMP_RET_KILL_THREAD
 
-// span are the numbers of calls from one on, to the next span, that have the same rules.
+// span is a range of call numbers, up to the next span, with the same rules.
 type span struct {
 	from   uint32
 	rules  []rule
 	narrow bool
-	end    uint32 // the answer if none fits
+	end    uint32 // the action if no rule matches
 }
 
 func (s span) same(o span) bool { return len(s.rules) == 0 && len(o.rules) == 0 && s.end == o.end }
 
-// spans are those of one ABI, in their order, from first on.
+// spans returns the spans of one ABI in order, beginning with first.
 func (p *profile) spans(a specs.Arch, first uint32) []span {
 	all := []span{{from: first, end: p.otherwise}}
 	add := func(s span) {
@@ -66,11 +66,12 @@ func (p *profile) spans(a specs.Arch, first uint32) []span {
 	return all
 }
 
-// compile makes the program. The machine's own calls are told apart first, and a call is found by halving.
+// compile returns the program. It checks for the machine's own calls first, and finds a call by
+// binary search.
 func (p *profile) compile() []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadAbsolute{Off: offArch, Size: 4}}
 	for _, a := range p.abis {
-		if a == specs.ArchX32 { // is with x86_64
+		if a == specs.ArchX32 { // handled with x86_64
 			continue
 		}
 		spans := p.spans(a, 0)
@@ -84,8 +85,8 @@ func (p *profile) compile() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unknownArch})
 }
 
-// x32 are the calls with its bit. Without x32 in the profile, they are of an unknown architecture, but for
-// -1, by which a tracer says that there is none.
+// x32 returns the spans of calls with x32Bit. If the profile does not include x32, their
+// architecture is unknown, except for -1, with which a tracer skips a call.
 func (p *profile) x32() []span {
 	if _, ok := p.calls[specs.ArchX32]; ok {
 		return p.spans(specs.ArchX32, x32Bit)
@@ -93,7 +94,7 @@ func (p *profile) x32() []span {
 	return []span{{from: x32Bit, end: unknownArch}, {from: math.MaxUint32, end: p.otherwise}}
 }
 
-// search finds the span of the number that is loaded.
+// search finds the span of the loaded number.
 func search(spans []span) []bpf.Instruction {
 	if len(spans) == 1 {
 		return spans[0].instructions()
@@ -117,16 +118,16 @@ func (s span) instructions() []bpf.Instruction {
 	return append(out, bpf.RetConstant{Val: s.end})
 }
 
-// way is where a comparison goes on.
+// way is the target of a comparison.
 type way int
 
 const (
 	next way = iota // the following instruction
-	hold            // the condition holds: to the following condition
-	fail            // it does not: to the following rule
+	hold            // the condition is true: to the following condition
+	fail            // it is false: to the following rule
 )
 
-// line is an instruction of a condition, and its ways if it is a comparison.
+// line is an instruction of a condition, with its targets if it is a comparison.
 type line struct {
 	instruction bpf.Instruction
 	yes, no     way
@@ -140,14 +141,15 @@ func compare(test bpf.JumpTest, value uint32, yes, no way) line {
 	return line{bpf.JumpIf{Cond: test, Val: value}, yes, no}
 }
 
-// condition are the lines of a condition: first the upper half of the argument, if it counts.
+// condition returns the lines of a condition, beginning with the upper half of the argument unless
+// narrow is set.
 func condition(c specs.LinuxSeccompArg, narrow bool) []line {
 	low := uint32(offArgs + 8*c.Index)
 	high := low + 4
 	upper, lower := uint32(c.Value>>32), uint32(c.Value)
 	yes, no := hold, fail
 	switch c.Op {
-	case specs.OpLessThan, specs.OpLessEqual, specs.OpNotEqual: // the contrary of the following
+	case specs.OpLessThan, specs.OpLessEqual, specs.OpNotEqual: // the inverse of the following
 		yes, no = fail, hold
 	}
 	switch c.Op {
@@ -184,11 +186,11 @@ func condition(c specs.LinuxSeccompArg, narrow bool) []line {
 	return out
 }
 
-// instructions answer if all conditions hold, and are passed else. A rule has at most six conditions of
-// six lines, so a comparison can go to its end.
+// instructions returns the action if all conditions are true, and falls through otherwise. A rule
+// has at most six conditions of six lines, so that a jump can reach its end.
 func (r rule) instructions(narrow bool) []bpf.Instruction {
 	var lines []line
-	var ends []int // for each line, where its condition ends
+	var ends []int // for each line, the end of its condition
 	for _, c := range r.conditions {
 		lines = append(lines, condition(c, narrow)...)
 		for len(ends) < len(lines) {
@@ -207,7 +209,7 @@ func (r rule) instructions(narrow bool) []bpf.Instruction {
 	return append(out, bpf.RetConstant{Val: r.answer})
 }
 
-// maxProgram is how long a program the kernel takes.
+// maxProgram is the kernel's maximum number of instructions.
 const maxProgram = 4096
 
 func assemble(program []bpf.Instruction) ([]bpf.RawInstruction, error) {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filter is a program that seccomp(2) takes.
+// Filter is a program for seccomp(2).
 type Filter struct {
-	// Flags are those of the call.
+	// Flags are the flags of the call.
 	Flags uint64
-	// Program are its instructions, as the kernel has them in memory.
+	// Program is the instructions in the kernel's memory layout.
 	Program []byte
 
 	vm *bpf.VM
@@ -24,23 +24,23 @@ type Filter struct {
 // InstructionSize is the size of an instruction in bytes.
 const InstructionSize = 8
 
-// filters has those that were made, by the hash of the profile. All pods have the same few.
+// filters caches filters by the hash of the profile. All pods use the same few.
 var filters struct {
 	sync.Mutex
 	made map[[sha256.Size]byte]*Filter
 }
 
-// kept is how many filters are kept before all are forgotten.
+// kept is the number of cached filters at which the cache is cleared.
 const kept = 128
 
-// Compile makes the filter of a profile, for the processor that this program runs on. What is wrong with
-// the profile is an *Error.
+// Compile returns the filter of a profile for the processor that this program runs on. A profile
+// that is invalid or not supported is an *Error.
 func Compile(p *specs.LinuxSeccomp) (*Filter, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
 	}
-	if p.Flags == nil { // differs from an empty list, which JSON leaves out, too
+	if p.Flags == nil { // differs from an empty list, but JSON omits both
 		b = append(b, '-')
 	}
 	key := sha256.Sum256(b)
@@ -62,7 +62,7 @@ func Compile(p *specs.LinuxSeccomp) (*Filter, error) {
 	return f, nil
 }
 
-// compile makes the filter for any processor.
+// compile returns the filter for any processor.
 func compile(p *specs.LinuxSeccomp, goarch string) (*Filter, error) {
 	read, err := read(p, goarch)
 	if err != nil {
@@ -91,11 +91,11 @@ type call struct {
 	args         [6]uint64
 }
 
-// run is the filter's answer. The interpreter reads numbers with their upper byte first.
+// run returns the filter's action for a call. The interpreter reads big-endian numbers.
 func (f *Filter) run(c call) (uint32, error) {
 	b := binary.BigEndian.AppendUint32(nil, c.number)
 	b = binary.BigEndian.AppendUint32(b, c.arch)
-	b = append(b, make([]byte, 8)...) // the place of the call
+	b = append(b, make([]byte, 8)...) // the instruction pointer
 	for _, a := range c.args {
 		b = binary.BigEndian.AppendUint32(b, uint32(a))
 		b = binary.BigEndian.AppendUint32(b, uint32(a>>32))
@@ -104,7 +104,7 @@ func (f *Filter) run(c call) (uint32, error) {
 	return uint32(n), err
 }
 
-// Allows reports whether a call of this machine is allowed.
+// Allows reports whether the filter allows a call of this machine.
 func (f *Filter) Allows(name string, args ...uint64) bool {
 	table := tables[abis[native][0]]
 	number, ok := table.numbers[name]

@@ -1,8 +1,8 @@
-// Package seccomp makes of a profile of the OCI specification the program that the kernel runs at each
-// system call. It means what runc and libseccomp mean by a profile, the answer ENOSYS to calls newer than
-// all that the profile names included.
+// Package seccomp compiles a seccomp profile of the OCI specification to the program that the
+// kernel runs at each system call. It interprets a profile as runc and libseccomp do, including
+// ENOSYS for calls newer than all that the profile names.
 //
-// Owns: what a profile means, and the program.
+// Owns: the semantics of a profile, and the program.
 // Reads: the profile that it is given.
 // Never: loads a program.
 package seccomp
@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error says what of a profile cannot be done, by the field in linux.seccomp, or, if it is Wrong, what has no
-// meaning.
+// Error names the field in linux.seccomp that is not supported or, if Wrong is set, invalid.
 type Error struct {
 	Field, Why string
 	Wrong      bool
@@ -34,15 +33,14 @@ func wrong(field, why string, args ...any) error {
 	return &Error{Field: field, Why: fmt.Sprintf(why, args...), Wrong: true}
 }
 
-// abi is a way to ask the kernel for something: the numbers of its system calls, and the width of their
-// arguments.
+// abi is a system call ABI: the numbers of its system calls, and the width of their arguments.
 type abi struct {
-	id      uint32 // of the audit system, which the kernel tells a filter
+	id      uint32 // the audit architecture, which the kernel passes to a filter
 	numbers map[string]uint32
-	narrow  bool // 32 bits of an argument count
+	narrow  bool // only 32 bits of an argument are used
 }
 
-// abis are those that a processor with a table has, its own first.
+// abis are the supported ABIs of each processor, its own first.
 var abis = map[string][]specs.Arch{
 	"amd64": {specs.ArchX86_64, specs.ArchX86, specs.ArchX32},
 	"arm64": {specs.ArchAARCH64, specs.ArchARM},
@@ -60,8 +58,8 @@ const (
 	narrow width = true
 )
 
-// table takes a library's list. Its list of x32 has some names twice: a call that takes other structures
-// there has a number of its own, the greater one.
+// table converts the library's list. Its list of x32 has duplicate names: a call with other
+// structures has its own, greater number.
 func table(info *arch.Info, w width) abi {
 	a := abi{id: uint32(info.ID), numbers: map[string]uint32{}, narrow: bool(w)}
 	for n, name := range info.SyscallNumbers {
@@ -70,30 +68,31 @@ func table(info *arch.Info, w width) abi {
 	return a
 }
 
-// foreign are what a profile may name beside, as it is made for each machine: calls of theirs do not come.
+// foreign are further architectures that a profile may name, because profiles are written for all
+// machines: their calls cannot occur.
 var foreign = []specs.Arch{
 	specs.ArchMIPS, specs.ArchMIPS64, specs.ArchMIPS64N32, specs.ArchMIPSEL, specs.ArchMIPSEL64, specs.ArchMIPSEL64N32, specs.ArchPPC, specs.ArchPPC64,
 	specs.ArchPPC64LE, specs.ArchS390, specs.ArchS390X, specs.ArchPARISC, specs.ArchPARISC64, specs.ArchRISCV64, specs.ArchLOONGARCH64, specs.ArchM68K,
 	specs.ArchSH, specs.ArchSHEB,
 }
 
-// rule is an answer to a call whose arguments fulfil all conditions.
+// rule is the action for a call whose arguments match all conditions.
 type rule struct {
 	conditions []specs.LinuxSeccompArg
 	answer     uint32
 }
 
-// calls are the rules for each number of a call.
+// calls are the rules by call number.
 type calls map[uint32][]rule
 
-// The answers of the kernel's, with a number in the lower half.
+// The kernel's actions, without their data in the lower half.
 var actions = map[specs.LinuxSeccompAction]uint32{
 	specs.ActKill: unix.SECCOMP_RET_KILL_THREAD, specs.ActKillThread: unix.SECCOMP_RET_KILL_THREAD, specs.ActKillProcess: unix.SECCOMP_RET_KILL_PROCESS,
 	specs.ActTrap: unix.SECCOMP_RET_TRAP, specs.ActErrno: unix.SECCOMP_RET_ERRNO, specs.ActTrace: unix.SECCOMP_RET_TRACE, specs.ActLog: unix.SECCOMP_RET_LOG,
 	specs.ActAllow: unix.SECCOMP_RET_ALLOW,
 }
 
-// answer is what the kernel is told for an action. errnoRet goes with two of them alone, as in runc.
+// answer returns the kernel's value for an action. Only two actions use errnoRet, as in runc.
 func answer(field string, action specs.LinuxSeccompAction, errnoRet *uint) (uint32, error) {
 	a, ok := actions[action]
 	switch {
@@ -111,13 +110,14 @@ func answer(field string, action specs.LinuxSeccompAction, errnoRet *uint) (uint
 	return a | uint32(*errnoRet), nil
 }
 
-// flags are those of seccomp(2). SECCOMP_FILTER_FLAG_TSYNC changes nothing: the process has one thread.
+// flags are the flags of seccomp(2). SECCOMP_FILTER_FLAG_TSYNC has no effect: the process has one
+// thread.
 var flags = map[specs.LinuxSeccompFlag]uint64{
 	"SECCOMP_FILTER_FLAG_TSYNC": 0, specs.LinuxSeccompFlagLog: unix.SECCOMP_FILTER_FLAG_LOG, specs.LinuxSeccompFlagSpecAllow: unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW,
 }
 
 func profileFlags(list []specs.LinuxSeccompFlag) (uint64, error) {
-	if list == nil { // an empty list is none, and no list is this one
+	if list == nil { // nil means this default, unlike an empty list
 		list = []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagSpecAllow}
 	}
 	var all uint64
@@ -131,16 +131,16 @@ func profileFlags(list []specs.LinuxSeccompFlag) (uint64, error) {
 	return all, nil
 }
 
-// profile is a profile whose names are numbers.
+// profile is a profile with numbers in place of names.
 type profile struct {
 	flags     uint64
-	otherwise uint32 // the answer where no rule fits
+	otherwise uint32 // the action if no rule matches
 	abis      []specs.Arch
 	calls     map[specs.Arch]calls
-	last      map[specs.Arch]uint32 // the newest call that is named; none if the answer beyond it is no other
+	last      map[specs.Arch]uint32 // the newest named call; none if the action beyond it is the same
 }
 
-// read checks a profile for a processor.
+// read validates a profile for a processor.
 func read(p *specs.LinuxSeccomp, goarch string) (*profile, error) {
 	known, ok := abis[goarch]
 	switch {
@@ -164,7 +164,7 @@ func read(p *specs.LinuxSeccomp, goarch string) (*profile, error) {
 			return nil, wrong(fmt.Sprintf("architectures[%d]", i), "%q is not an architecture", a)
 		}
 	}
-	for i, a := range known { // the machine's own is always there
+	for i, a := range known { // the machine's own ABI is always included
 		if i == 0 || slices.Contains(p.Architectures, a) {
 			out.abis, out.calls[a] = append(out.abis, a), calls{}
 		}
@@ -174,7 +174,7 @@ func read(p *specs.LinuxSeccomp, goarch string) (*profile, error) {
 			return nil, err
 		}
 	}
-	// Who emulates or allows is asked, whatever the call.
+	// A default action that allows or traces, or ENOSYS itself, also applies to newer calls.
 	lenient := p.DefaultAction == specs.ActAllow || p.DefaultAction == specs.ActLog || p.DefaultAction == specs.ActTrace
 	if lenient || p.DefaultErrnoRet != nil && *p.DefaultErrnoRet == uint(unix.ENOSYS) {
 		clear(out.last)
@@ -197,7 +197,7 @@ func (p *profile) syscall(field string, s specs.LinuxSyscall) error {
 		}
 		for _, at := range p.abis {
 			n, ok := tables[at].numbers[name]
-			if !ok { // of another architecture, or of a kernel of later
+			if !ok { // of another architecture or a newer kernel
 				continue
 			}
 			p.last[at] = max(p.last[at], n)
@@ -228,8 +228,8 @@ var operators = []specs.LinuxSeccompOperator{
 	specs.OpNotEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpEqualTo, specs.OpGreaterEqual, specs.OpGreaterThan, specs.OpMaskedEqual,
 }
 
-// add adds a rule. Where two conditions are about the same argument, each is a rule of its own: so runc
-// does it, and profiles rely upon it.
+// add adds a rule. If two conditions have the same argument, each becomes its own rule: runc does
+// so, and profiles rely on it.
 func (c calls) add(number uint32, args []specs.LinuxSeccompArg, a uint32) {
 	seen := map[uint]bool{}
 	for _, arg := range args {
@@ -244,7 +244,8 @@ func (c calls) add(number uint32, args []specs.LinuxSeccompArg, a uint32) {
 	c[number] = append(c[number], rule{args, a})
 }
 
-// Calls that 32-bit programs of x86 may also make by one call for all, whose first argument tells which.
+// Calls that 32-bit x86 programs may also make through a multiplexer call, whose first argument
+// selects the call.
 const socketcall, ipc = 102, 117
 
 var multiplexed = map[string][2]uint64{
@@ -256,16 +257,17 @@ var multiplexed = map[string][2]uint64{
 	"msgctl": {ipc, 14}, "shmat": {ipc, 21}, "shmdt": {ipc, 22}, "shmget": {ipc, 23}, "shmctl": {ipc, 24},
 }
 
-// multiplexed adds the rule for such a call. Its arguments are in memory, where no filter sees them, so
-// conditions do not count: that is libseccomp's choice, without which old programs do not run.
+// multiplexed adds the rule for such a call. Its arguments are in memory, where a filter cannot
+// read them, so that conditions are ignored: that is libseccomp's choice, without which old
+// programs do not run.
 func (c calls) multiplexed(name string, a uint32) {
 	if m, ok := multiplexed[name]; ok {
 		c.add(uint32(m[0]), []specs.LinuxSeccompArg{{Index: 0, Value: m[1], Op: specs.OpEqualTo}}, a)
 	}
 }
 
-// effective are the rules of a call in the order in which they are asked: the first that fits counts. One
-// without conditions is asked before all others.
+// effective returns the rules of a call in evaluation order: the first match wins. A rule without
+// conditions overrides all others.
 func effective(rules []rule) []rule {
 	for _, r := range rules {
 		if len(r.conditions) == 0 {
@@ -275,5 +277,4 @@ func effective(rules []rule) []rule {
 	return rules
 }
 
-// native is the processor that this program runs on.
 const native = runtime.GOARCH

@@ -2,5 +2,5 @@
 
 package wire
 
-// Version is the last version; see Oldest.
+// Version is the newest version; see Oldest.
 const Version = newest

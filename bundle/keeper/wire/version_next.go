@@ -2,5 +2,5 @@
 
 package wire
 
-// Version is that of a release to come, for the test of an upgrade.
+// Version is that of a future release, for the upgrade test.
 const Version = newest + 1

@@ -1,7 +1,7 @@
-// Package wire is what containerd and a pod's keeper say to each other: messages of a fixed size,
-// over a socket that keeps their borders (SOCK_SEQPACKET). c/keeper.h has the same in C.
+// Package wire is the protocol between containerd and a pod's shim: messages of a fixed size over a
+// socket that preserves their boundaries (SOCK_SEQPACKET). c/keeper.h defines the same in C.
 //
-// Owns: the form and the version of the messages.
+// Owns: the format and the version of the messages.
 // Reads: nothing.
 // Never: sends or receives.
 package wire
@@ -15,22 +15,22 @@ import (
 	"syscall"
 )
 
-// Oldest and Version are the first and the last version of messages and plans that are spoken with keepers:
-// each keeps its own until its pod ends. Version goes up when one of the two changes, and Oldest stays at least
-// one below it then. Keepers of version 1 were in no bundle.
+// Oldest and Version are the oldest and the newest supported version of messages and plans. Each
+// pod shim uses its version until its pod stops. Version increases with each change of either, and
+// Oldest must then stay at least one below it. No bundle had pod shims of version 1.
 const (
 	Oldest = 2
 	newest = 2
 )
 
-// IDLength is the longest id of a container, and of an exec.
+// IDLength is the maximum length of a container or exec ID.
 const IDLength = 64
 
-// Op is what is asked for, or told.
+// Op is the type of a request, a reply or a notification.
 type Op uint32
 
-// The requests, and what a keeper tells without being asked. A list is Listed for each container,
-// and List at its end.
+// The requests, and the notifications of the pod shim. The reply to List is Listed for each
+// container, followed by List.
 const (
 	Create Op = 1 + iota
 	Start
@@ -74,7 +74,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("op %d", uint32(o))
 }
 
-// State is how far a container or an exec has come. 0 is none.
+// State is the state of a container or an exec. 0 is none.
 type State uint32
 
 // The states of a container or an exec.
@@ -84,7 +84,7 @@ const (
 	Stopped
 )
 
-// What failed, where it is not a step of the plan.
+// What failed, if it is not a step of the plan.
 const (
 	Nothing = -1 - iota
 	Setup
@@ -93,22 +93,22 @@ const (
 	BadPlan
 )
 
-// OutOfMemory is the Step of Exited and Listed when a process of the container was killed for want of
-// memory.
+// OutOfMemory is the Step of Exited and Listed if a process of the container was OOM-killed.
 const OutOfMemory = -7
 
 // BadLog is the Step of a container whose log could not be opened.
 const BadLog = -8
 
-// ShareProcesses is the Arg of Create for a container that is among the processes of its pod. One that names
-// another in Exec is among the processes of that.
+// ShareProcesses is the Arg of Create for a container in the pod's PID namespace. If Exec names
+// another container, it shares that one's.
 const ShareProcesses = 1
 
-// The files beside the plan of Create and Execute; each may be missing. The process has the first three, and
-// begins in the cgroup Into. The keeper has the others as long as the process lives: the other ends of the first
-// three, which it holds; what goes into a terminal; the output that it reads, and FIFOs (O_PATH) that get a copy of
-// that; the directory of the cgroup in which it ends what is left of a container that shares processes; and the
-// file that counts whom the kernel killed for want of memory.
+// The files that follow the plan of Create and Execute; each is optional. The process gets the
+// first three, and starts in the cgroup Into. The pod shim holds the others as long as the process
+// runs: the other ends of the first three; the input of a terminal; the output that it reads, and
+// FIFOs (O_PATH) that get a copy of that; the directory of the cgroup in which it kills the
+// remaining processes of a container with a shared PID namespace; and the file with the OOM kill
+// count.
 const (
 	Stdin = iota
 	Stdout
@@ -127,24 +127,24 @@ const (
 	Files
 )
 
-// Request is what containerd asks. A plan comes beside Create and Execute, as a file. Arg is the signal
-// of Kill, the rows and columns of Resize (16 bits each), or ShareProcesses. Exec is
-// empty for a container itself, but for Create.
+// Request is a request of containerd. A plan is sent with Create and Execute as a file. Arg is the
+// signal of Kill, the rows and columns of Resize (16 bits each), or ShareProcesses. Exec is empty
+// for a container itself, except for Create.
 type Request struct {
 	Op       Op
 	Seq      uint32
 	Arg      uint32
-	Files    uint32 // which files come after the plan, a bit for each
+	Files    uint32 // bit set of the files that follow the plan
 	ID, Exec string
 }
 
-// Reply is an answer, of the same Op and Seq, or what the keeper tells by itself.
+// Reply is a reply, with the request's Op and Seq, or a notification of the pod shim.
 type Reply struct {
 	Op   Op
 	Seq  uint32
 	Err  syscall.Errno
 	Step int32
-	// Pid is the process of the container or exec, or the keeper where there is none.
+	// Pid is the process of the container or exec, or the pod shim if there is none.
 	Pid             uint32
 	State           State
 	Status          uint32
@@ -152,7 +152,7 @@ type Reply struct {
 	ID, Exec        string
 }
 
-// VersionError says that the keeper speaks another version than it was asked in.
+// VersionError means that the pod shim uses another version than the request.
 type VersionError struct {
 	Seq    uint32
 	Theirs uint32
@@ -162,7 +162,7 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("the keeper speaks version %d of the messages, and this containerd versions %d to %d: end the pod by the containerd that started it", e.Theirs, Oldest, Version)
 }
 
-// Known reports whether the keeper can be asked in its own.
+// Known reports whether the pod shim's version is supported.
 func (e *VersionError) Known() bool { return Oldest <= e.Theirs && e.Theirs <= Version }
 
 type rawRequest struct {
@@ -178,13 +178,13 @@ type rawReply struct {
 	ID, Exec           [IDLength]byte
 }
 
-// prefix is what stands at the beginning of a message in each version.
+// prefix is the beginning of a message in each version.
 type prefix struct{ Version, Op, Seq uint32 }
 
 // ReplySize is the size of a reply in bytes.
 var ReplySize = binary.Size(rawReply{})
 
-// Encode returns the message in a version.
+// Encode encodes the message in a version.
 func (r Request) Encode(version uint32) ([]byte, error) {
 	raw := rawRequest{Version: version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg, Files: r.Files}
 	for to, id := range map[*[IDLength]byte]string{&raw.ID: r.ID, &raw.Exec: r.Exec} {
@@ -196,7 +196,7 @@ func (r Request) Encode(version uint32) ([]byte, error) {
 	return binary.Append(nil, binary.NativeEndian, raw)
 }
 
-// readID is an id of a message, which zeros follow.
+// readID decodes a zero-padded ID.
 func readID(raw [IDLength]byte) (string, error) {
 	id, rest, _ := bytes.Cut(raw[:], []byte{0})
 	if len(bytes.Trim(rest, "\x00")) > 0 {
@@ -205,7 +205,7 @@ func readID(raw [IDLength]byte) (string, error) {
 	return string(id), nil
 }
 
-// DecodeReply reads a message of a keeper in a version. One of another version is a *VersionError.
+// DecodeReply decodes a reply of a version. Another version is a *VersionError.
 func DecodeReply(b []byte, version uint32) (Reply, error) {
 	var p prefix
 	if _, err := binary.Decode(b, binary.NativeEndian, &p); err != nil {

@@ -1,13 +1,13 @@
-// Package messages has kubectl's messages translated only in a process that is kubectl: to make
-// ready for it takes 12 ms, which the judge of the local API would spend at each of its starts.
+// Package messages loads kubectl's translations only in a process that is kubectl: loading takes
+// 12 ms, which the API writer would spend at each start.
 //
 // Owns: whether the process is kubectl.
 // Reads: its arguments.
 // Never: anything but this.
 //
-// Messages are translated in variables of kubectl's packages, the first of which makes ready for
-// it. Go initializes this package before these: of those whose imports are initialized, it takes
-// the one whose path comes first.
+// Variables of kubectl's packages translate messages, and the first of them loads the translations.
+// Go initializes this package before them: of the packages whose imports are initialized, it takes
+// the one whose path sorts first.
 package messages
 
 import (
@@ -17,11 +17,11 @@ import (
 	"k8s.io/kubectl/pkg/util/i18n"
 )
 
-// kubectlName is the name by which the program is kubectl.
+// kubectlName is the name of the program as kubectl.
 const kubectlName = "kubectl"
 
-// Kubectl reports whether a program that is called so is to be kubectl: by its own name, or by its
-// first argument. args are then kubectl's, as os.Args.
+// Kubectl reports whether a program with these arguments is kubectl, by its name or its first
+// argument. args are then kubectl's, as os.Args.
 func Kubectl(argv []string) (args []string, ok bool) {
 	switch {
 	case len(argv) > 0 && filepath.Base(argv[0]) == kubectlName:

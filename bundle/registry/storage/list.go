@@ -35,7 +35,7 @@ func (o *objects) GetList(ctx context.Context, key string, opts storage.ListOpti
 	case from != "":
 		afterNamespace, afterName := o.scope(strings.TrimSuffix(from, afterLast))
 		r.After = store.Key{Resource: o.kind.Stored, Namespace: afterNamespace, Name: afterName}
-	case name != "": // the object of a name comes after what is one letter shorter
+	case name != "": // start before the object with the name
 		r.After = store.Key{Resource: o.kind.Stored, Namespace: namespace, Name: name[:len(name)-1]}
 	}
 	found, err := o.collect(ctx, r, selection{name: name, predicate: opts.Predicate}, func(object runtime.Object) {
@@ -61,8 +61,8 @@ func (o *objects) GetList(ctx context.Context, key string, opts storage.ListOpti
 	return o.versioner.UpdateList(list, found.revision, next, remaining)
 }
 
-// remaining is how many objects follow those of a page; nil if they are selected, as nobody knows
-// without reading them.
+// remaining returns how many objects follow those of a page; nil with a selector, because counting
+// would need to read them.
 func (o *objects) remaining(ctx context.Context, r store.Range, found extent, predicate storage.SelectionPredicate) (*int64, error) {
 	if !predicate.Empty() {
 		return nil, nil
@@ -72,11 +72,11 @@ func (o *objects) remaining(ctx context.Context, r store.Range, found extent, pr
 	return &n, err
 }
 
-// afterLast ends the key in a token: what follows that key.
+// afterLast is appended to the key in a token: it selects what follows that key.
 const afterLast = "\x00"
 
-// prefixOf is what the keys of registries begin with that are in a namespace; "" is all. Tokens of
-// lists go on from there.
+// prefixOf returns the prefix of registry keys in a namespace; "" is all. Tokens of lists are
+// relative to it.
 func (o *objects) prefixOf(namespace string) string {
 	if namespace == "" {
 		return o.prefix
@@ -84,10 +84,10 @@ func (o *objects) prefixOf(namespace string) string {
 	return o.prefix + namespace + "/"
 }
 
-// tokenAt is where a list goes on that was given a token; from is empty without one.
+// tokenAt is where a list with a token continues; from is empty without one.
 type tokenAt struct{ prefix, from string }
 
-// selection says which objects of a range are wanted.
+// selection selects objects of a range.
 type selection struct {
 	name      string // "" is any
 	predicate storage.SelectionPredicate
@@ -100,14 +100,14 @@ func (s selection) matches(key store.Key, object runtime.Object) (bool, error) {
 	return s.predicate.Matches(object)
 }
 
-// extent is what a list has come to.
+// extent is the result of a list.
 type extent struct {
 	revision uint64
-	last     store.Key // that was given
-	more     bool      // there are further objects that are wanted, or may be
+	last     store.Key // last returned key
+	more     bool      // more objects match, or may match
 }
 
-// collect calls give with the objects that are wanted, up to the limit, all as of one revision.
+// collect calls give with the selected objects, up to the limit, all as of one revision.
 func (o *objects) collect(ctx context.Context, r store.Range, wanted selection, give func(runtime.Object)) (extent, error) {
 	var found extent
 	given := int64(0)
@@ -146,7 +146,7 @@ func (o *objects) collect(ctx context.Context, r store.Range, wanted selection, 
 	}
 }
 
-// atLeast refuses a list that shows less than what the caller knows.
+// atLeast rejects a list that is older than the requested version.
 func (o *objects) atLeast(version string, revision uint64) error {
 	if version == "" {
 		return nil
@@ -161,14 +161,14 @@ func (o *objects) atLeast(version string, revision uint64) error {
 	return nil
 }
 
-// tooLarge says that a version is not there yet, and may be soon.
+// tooLarge returns the error for a version that does not exist yet.
 func tooLarge(wanted, newest uint64) error {
 	const seconds = 1
 	return storage.NewTooLargeResourceVersionError(wanted, newest, seconds)
 }
 
-// interpretList is an error of a list as clients know it. One that began at a revision which is
-// forgotten goes on at the newest with the token in the error.
+// interpretList converts an error of a list to the API's. A list whose revision was compacted
+// continues at the newest with the token in the error.
 func (o *objects) interpretList(ctx context.Context, err error, asked uint64, token tokenAt) error {
 	switch {
 	case errors.Is(err, store.ErrFuture):
@@ -180,7 +180,7 @@ func (o *objects) interpretList(ctx context.Context, err error, asked uint64, to
 	case errors.Is(err, store.ErrCompacted) && token.from == "":
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, store.ErrCompacted):
-		const newest = -1 // a list that begins with it shows the newest revision
+		const newest = -1 // a list that begins with it returns the newest revision
 		next, err := storage.EncodeContinue(token.from, token.prefix, newest)
 		if err != nil {
 			return err

@@ -1,9 +1,9 @@
-// Package storage keeps the objects of kube-apiserver's registries in the agent's store.
+// Package storage stores the objects of kube-apiserver's registries in the agent's store.
 //
-// Owns: their form there, which is protobuf with Kubernetes' prefix, in the version that is stored,
+// Owns: their stored form, which is protobuf with Kubernetes' prefix, in the storage version,
 // without the resource version; that is the store's revision.
-// Reads: the store, by its socket.
-// Never: caches an object. What another process has written is seen at once.
+// Reads: the store, through its socket.
+// Never: caches an object. Writes of other processes are visible at once.
 package storage
 
 import (
@@ -38,7 +38,7 @@ type objects struct {
 	versioner storage.APIObjectVersioner
 }
 
-// Decorator returns what registries make their storage with, for one kind.
+// Decorator returns the storage constructor of registries for one kind.
 func Decorator(client *registry.Client, kind *kinds.Kind) generic.StorageDecorator {
 	return func(c *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error), newObject, _ func() runtime.Object,
 		_ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
@@ -51,8 +51,8 @@ func Decorator(client *registry.Client, kind *kinds.Kind) generic.StorageDecorat
 
 func (o *objects) Versioner() storage.Versioner { return o.versioner }
 
-// key is the store's key of a registry's, which is the prefix, the namespace if the kind has one,
-// and the name, with slashes between.
+// key converts a registry's key to the store's. It is the prefix, the namespace if the kind has
+// one, and the name, separated by slashes.
 func (o *objects) key(key string) (store.Key, error) {
 	namespace, name := o.scope(key)
 	if name == "" {
@@ -61,7 +61,7 @@ func (o *objects) key(key string) (store.Key, error) {
 	return store.Key{Resource: o.kind.Stored, Namespace: namespace, Name: name}, nil
 }
 
-// scope is the namespace and the name of a registry's key; empty is all.
+// scope returns the namespace and the name of a registry's key; empty is all.
 func (o *objects) scope(key string) (namespace, name string) {
 	rest := strings.Trim(strings.TrimPrefix(key+"/", o.prefix), "/")
 	if !o.kind.Namespaced {
@@ -71,9 +71,9 @@ func (o *objects) scope(key string) (namespace, name string) {
 	return namespace, name
 }
 
-// encode returns an object as it is stored. It is read first as kube-apiserver reads what is stored,
-// which gives it defaults (of a claim, the phase, which its registry empties): the agent reads
-// without them.
+// encode encodes an object for the store. It first decodes it as kube-apiserver decodes stored
+// objects, which sets defaults (such as the phase of a claim, which its registry clears): the agent
+// decodes without defaults.
 func (o *objects) encode(object runtime.Object) ([]byte, error) {
 	if err := o.versioner.PrepareObjectForStorage(object); err != nil {
 		return nil, fmt.Errorf("prepare the object for the store: %w", err)
@@ -89,7 +89,7 @@ func (o *objects) encode(object runtime.Object) ([]byte, error) {
 	return runtime.Encode(o.codec, whole)
 }
 
-// decode reads what is stored, and gives it the revision of its last change.
+// decode decodes a stored object, and sets the revision of its last change.
 func (o *objects) decode(item store.Item, into runtime.Object) error {
 	object, _, err := o.codec.Decode(item.Value, nil, into)
 	if err == nil && object != into {
@@ -104,7 +104,7 @@ func (o *objects) decode(item store.Item, into runtime.Object) error {
 	return nil
 }
 
-// interpret is an error of the store as the registries know it.
+// interpret converts an error of the store to the registries'.
 func interpret(key string, err error) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -164,7 +164,7 @@ func (o *objects) Get(ctx context.Context, key string, opts storage.GetOptions, 
 	return o.decode(item, into)
 }
 
-// notOlder refuses a version that is not there yet.
+// notOlder rejects a version that does not exist yet.
 func (o *objects) notOlder(ctx context.Context, version string) error {
 	wanted, err := o.versioner.ParseResourceVersion(version)
 	if err != nil {
@@ -204,7 +204,7 @@ func (o *objects) Delete(ctx context.Context, key string, out runtime.Object, pr
 		revision, err := o.client.Write(ctx, k, item.Revision, nil)
 		switch {
 		case errors.Is(err, store.ErrConflict):
-			continue // somebody has changed it meanwhile: look at it again
+			continue // changed concurrently: retry
 		case err != nil:
 			return interpret(key, err)
 		}
@@ -235,7 +235,7 @@ func (o *objects) GuaranteedUpdate(ctx context.Context, key string, out runtime.
 		if item.Value == nil || !bytes.Equal(value, item.Value) {
 			revision, err := o.client.Write(ctx, k, item.Revision, value)
 			if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-				continue // somebody has changed or removed it meanwhile: look at it again
+				continue // changed or deleted concurrently: retry
 			}
 			if err != nil {
 				return interpret(key, err)
@@ -250,7 +250,7 @@ func (o *objects) GuaranteedUpdate(ctx context.Context, key string, out runtime.
 	return ctx.Err()
 }
 
-// updated is what an update makes of what is stored, encoded.
+// updated applies an update to a stored object and encodes the result.
 func (o *objects) updated(item store.Item, preconditions *storage.Preconditions, update storage.UpdateFunc) ([]byte, error) {
 	current := o.newObject()
 	if item.Value != nil {
@@ -272,21 +272,21 @@ func (o *objects) GetCurrentResourceVersion(ctx context.Context) (uint64, error)
 	return o.client.Revision(ctx)
 }
 
-// ReadinessCheck has nothing to say: the program ends when the store is out of reach.
+// ReadinessCheck always succeeds: the program exits when the store is unavailable.
 func (o *objects) ReadinessCheck() error { return nil }
 
-// Stats are asked by what counts objects, which is off.
+// Stats is not supported: object counting is off.
 func (o *objects) Stats(context.Context) (storage.Stats, error) {
 	return storage.Stats{}, errors.New("the local API does not count objects")
 }
 
-// EnableResourceSizeEstimation is for Stats.
+// EnableResourceSizeEstimation is a no-op, because Stats is not supported.
 func (o *objects) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
-// RequestWatchProgress is for a cache of watches, which there is none of.
+// RequestWatchProgress is not supported, because there is no watch cache.
 func (o *objects) RequestWatchProgress(context.Context) error {
 	return errors.New("the local API has no cache of watches")
 }
 
-// CompactRevision is for snapshots of a cache, which there is none of.
+// CompactRevision returns 0, because there is no watch cache with snapshots.
 func (o *objects) CompactRevision() int64 { return 0 }

@@ -14,11 +14,11 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// watcher is a watch. Its goroutine ends when its context is done.
+// watcher is a watch. Its goroutine exits when its context is done.
 type watcher struct {
 	of     *objects
 	wanted selection
-	began  uint64 // the version that the client knows
+	began  uint64 // the version that the client has
 	result chan watch.Event
 	cancel context.CancelFunc
 }
@@ -57,7 +57,7 @@ func (w *watcher) run(ctx context.Context, call registry.WatchCall, opts storage
 		}
 		call.After = revision
 	}
-	if call.After == 0 { // only what comes
+	if call.After == 0 { // only changes from now on
 		revision, err := w.of.client.Revision(ctx)
 		if err != nil {
 			return err
@@ -87,14 +87,14 @@ func (w *watcher) run(ctx context.Context, call registry.WatchCall, opts storage
 	}
 }
 
-// existing sends what is there, and returns the revision that it shows.
+// existing sends the existing objects, and returns their revision.
 func (w *watcher) existing(ctx context.Context, call registry.WatchCall) (uint64, error) {
 	r := store.Range{Resource: call.Resource, Namespace: call.Namespace}
 	found, err := w.of.collect(ctx, r, w.wanted, func(object runtime.Object) { w.send(ctx, watch.Event{Type: watch.Added, Object: object}) })
 	return found.revision, err
 }
 
-// bookmark says that what is there has been sent.
+// bookmark reports that the existing objects have been sent.
 func (w *watcher) bookmark(ctx context.Context, revision uint64) error {
 	object := w.of.newObject()
 	if err := w.of.versioner.UpdateObject(object, revision); err != nil {
@@ -107,8 +107,8 @@ func (w *watcher) bookmark(ctx context.Context, revision uint64) error {
 	return nil
 }
 
-// follow sends a change as who selects sees it: an object that is selected no longer is deleted for
-// him, and shows what it last was.
+// follow sends a change relative to the selector: an object that does not match any more is sent as
+// deleted, with its last matching state.
 func (w *watcher) follow(ctx context.Context, c store.Change) error {
 	now, err := w.side(c, c.Now)
 	if err != nil {
@@ -129,7 +129,7 @@ func (w *watcher) follow(ctx context.Context, c store.Change) error {
 	return nil
 }
 
-// side is one side of a change, at the revision of the change; nil if it is not selected.
+// side returns one side of a change, at the revision of the change; nil if it does not match.
 func (w *watcher) side(c store.Change, item store.Item) (runtime.Object, error) {
 	if item.Value == nil {
 		return nil, nil
@@ -153,7 +153,7 @@ func (w *watcher) send(ctx context.Context, e watch.Event) {
 	}
 }
 
-// fail sends the error that ends the watch.
+// fail sends the error that terminates the watch.
 func (w *watcher) fail(ctx context.Context, err error) {
 	if errors.Is(err, store.ErrCompacted) {
 		err = apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", w.began))

@@ -1,9 +1,9 @@
-// Package checkpointtest provides failing disks for tests of checkpoint owners: a read-only one,
-// and a full one.
+// Package checkpointtest simulates disk failures for tests of checkpoints: a read-only disk, and a
+// full one.
 //
 // Owns: nothing.
 // Reads: nothing.
-// Never: fails anything outside of the path that a test names; fails reads.
+// Never: fails operations outside of the path that a test names; fails reads.
 package checkpointtest
 
 import (
@@ -22,8 +22,8 @@ func ReadOnly(t testing.TB, path string) (mend func()) {
 }
 
 // Full makes writes of the file, or below the directory, fail after free more bytes, until mend is
-// called or the test ends. The part of a write that still fits is written. Removals succeed, and
-// free no space.
+// called or the test ends. A write is executed as far as it fits. Removals succeed, but release no
+// space.
 func Full(t testing.TB, path string, free int64) (mend func()) {
 	var left atomic.Int64
 	left.Store(free)
@@ -37,7 +37,7 @@ func Full(t testing.TB, path string, free int64) (mend func()) {
 	})
 }
 
-// Each runs the test once for each kind of disk. fail simulates the disk below a directory.
+// Each runs the test once for each kind of failure. fail applies it to the disk below a directory.
 func Each(t *testing.T, test func(t *testing.T, fail func(folder string) (mend func()))) {
 	t.Run("read-only", func(t *testing.T) {
 		test(t, func(folder string) func() { return ReadOnly(t, folder) })

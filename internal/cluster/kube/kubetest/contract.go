@@ -26,20 +26,20 @@ import (
 	"berth/internal/cluster/kube"
 )
 
-// Target is a server that the contract suite runs on. The suite touches only objects that it has
-// created, in the namespace default, which has the service account default.
+// Target is a server that the contract suite runs on. The suite only modifies what it has created,
+// in the namespace default, which must have the service account default.
 type Target struct {
-	// Config reaches the server with administrator rights.
+	// Config is a client configuration with administrator rights.
 	Config *rest.Config
-	// Forgotten returns a resource version that the server has compacted. The server also compacts,
-	// then or a few seconds later, the versions that it has returned so far.
+	// Forgotten returns a compacted resource version. The server also compacts, then or a few
+	// seconds later, all versions that it has returned so far.
 	Forgotten func() string
-	// Lacks maps the names of clauses that the server does not fulfil to the reasons. Such a clause
-	// must fail: a clause that succeeds is an error.
+	// Lacks are the names of the clauses that the server does not fulfil, with the reasons. Such a
+	// clause must fail: if it passes, the test fails.
 	Lacks map[string]string
 }
 
-// The timeout of a clause, and of one that the target is known to lack.
+// How long a clause waits, and how long one that the target lacks.
 const (
 	patience       = 30 * time.Second
 	littlePatience = 2 * time.Second
@@ -53,8 +53,8 @@ type clause struct {
 	run  func(*contract)
 }
 
-// typedClauses test typed clients, in JSON and in protobuf. wireClauses test requests and answers
-// on the wire, and choose the format themselves.
+// typedClauses cover typed clients, in JSON and in protobuf; wireClauses cover raw requests and
+// responses, and select the format themselves.
 var (
 	typedClauses = slices.Concat(writeContract, resizeContract, deleteContract, watchContract, questionContract, certificateContract, claimContract)
 	wireClauses  = slices.Concat(applyContract, dryRunContract, tableContract, pageContract, preconditionContract, decodingContract, validationContract, selectorContract, discoveryContract, subresourceContract)
@@ -66,7 +66,7 @@ func RunContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
 }
 
-// RunContractInBubbles is RunContract with each clause and the creation of its target in a
+// RunContractInBubbles is RunContract with each clause, and the creation of its target, in a
 // testing/synctest bubble.
 func RunContractInBubbles(t *testing.T, newTarget func(t *testing.T) Target) {
 	runContract(t, newTarget, synctest.Test)
@@ -90,7 +90,7 @@ func runContract(t *testing.T, newTarget func(t *testing.T) Target, within func(
 	})
 }
 
-// RunWatchContract is RunContract for the clauses about lists and watches only.
+// RunWatchContract is RunContract with only the clauses about lists and watches.
 func RunWatchContract(t *testing.T, newTarget func(t *testing.T) Target) {
 	run := runner(t, newTarget, func(t *testing.T, test func(*testing.T)) { test(t) })
 	for _, cl := range watchContract {
@@ -111,16 +111,16 @@ func runner(t *testing.T, newTarget func(t *testing.T) Target, within func(*test
 	}
 }
 
-// contract is one running clause.
+// contract is a running clause.
 type contract struct {
 	testing.TB
 	Target
 	format   string
-	id       string        // prefix of the names of objects that the clause creates
-	patience time.Duration // limits every wait; no expectation of speed
+	id       string        // prefix of the names of what the clause creates
+	patience time.Duration // bounds every wait; it is not a performance requirement
 }
 
-// request starts a request for a kind of object.
+// request returns a request for a kind of object.
 func (c *contract) request(verb string, k *kind) *rest.Request {
 	c.Helper()
 	config := rest.CopyConfig(c.Config)
@@ -144,7 +144,7 @@ func (c *contract) ctx() context.Context {
 	return ctx
 }
 
-// into sends a request whose answer is an object.
+// into sends a request whose response is an object.
 func into[P Object](c *contract, r *rest.Request) (P, error) {
 	c.Helper()
 	o := kindOf[P]().new().(P)
@@ -161,7 +161,7 @@ func mustInto[P Object](c *contract, r *rest.Request) P {
 	return o
 }
 
-// create creates an object and deletes it at the end.
+// create creates an object and removes it at the end.
 func create[P Object](c *contract, o P) P {
 	c.Helper()
 	created := mustInto[P](c, c.request("POST", kindOf[P]()).Body(o))
@@ -221,14 +221,14 @@ func (c *contract) expect(err error, want metav1.StatusReason, what string) {
 	}
 }
 
-// pod returns a pod that only the suite touches. node may be empty.
+// pod returns a pod that only the suite modifies. node may be empty.
 func (c *contract) pod(node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: c.id, Namespace: namespace, Labels: map[string]string{"contract": c.id}},
 		Spec: v1.PodSpec{
 			NodeName: node, SchedulerName: "nobody", AutomountServiceAccountToken: new(false),
 			Containers: []v1.Container{{Name: "c", Image: "registry.example/i:1"}},
-			// The node does not exist, and no controller must evict the pod for that.
+			// The node does not exist: the pod must not be evicted for that.
 			Tolerations: []v1.Toleration{{Operator: v1.TolerationOpExists}},
 		},
 	}
@@ -243,7 +243,7 @@ type stream struct {
 	watch.Interface
 }
 
-// watchKind opens a watch of a kind with options.
+// watchKind starts a watch of a kind with options.
 func watchKind[P Object](c *contract, o metav1.ListOptions) (*stream, error) {
 	c.Helper()
 	ctx, cancel := context.WithCancel(c.Context())
@@ -282,7 +282,7 @@ func (s *stream) next() watch.Event {
 	return watch.Event{}
 }
 
-// expectNext checks type and name of the next event that is not a bookmark, and returns its object.
+// expectNext checks type and name of the next event other than bookmarks, and returns its object.
 func (s *stream) expectNext(want watch.EventType, name string) Object {
 	s.Helper()
 	event := s.next()
@@ -308,7 +308,7 @@ func list(c *contract, k *kind, o metav1.ListOptions, list runtime.Object) error
 	return c.request("GET", k).VersionedParams(&o, runtime.NewParameterCodec(kube.Scheme())).Do(c.ctx()).Into(list)
 }
 
-// certificateRequest returns a certificate request for no real subject.
+// certificateRequest returns a certificate request without a subject.
 func certificateRequest(c *contract) []byte {
 	c.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,6 +1,6 @@
 package kubetest
 
-// applied sends an apply patch of a config map for a field manager.
+// applied sends an apply patch of a config map as a field manager.
 func (c *contract) applied(manager, query, rest string) *reply {
 	c.Helper()
 	return c.send(ask{

@@ -61,7 +61,7 @@ var certificateContract = []clause{
 	}},
 }
 
-// client returns a client as the agent uses it.
+// client returns the agent's client.
 func (c *contract) client() *kube.Client {
 	c.Helper()
 	client, err := kube.Open(kube.Config{REST: c.Config, Version: "contract", ContentType: c.format, Log: slog.New(slog.DiscardHandler)})
@@ -80,7 +80,7 @@ func (c *contract) key() *ecdsa.PrivateKey {
 	return key
 }
 
-// stub returns a certificate request without a subject, as PKCS #10.
+// stub returns a PKCS #10 certificate request without a subject.
 func (c *contract) stub() []byte {
 	c.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, c.key())
@@ -90,7 +90,7 @@ func (c *contract) stub() []byte {
 	return der
 }
 
-// anchor returns a self-signed certificate, as PEM.
+// anchor returns a self-signed certificate as PEM.
 func (c *contract) anchor() string {
 	c.Helper()
 	key := c.key()

@@ -48,6 +48,6 @@ var dryRunContract = []clause{
 	}},
 }
 
-// minimalPod has only required fields, and is ignored by schedulers and controllers.
+// minimalPod has only required fields, and fields that keep other components from acting on it.
 const minimalPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"$id","labels":{"contract":"$id"}},"spec":{"schedulerName":"nobody","nodeName":"nowhere","automountServiceAccountToken":false,
 	"tolerations":[{"operator":"Exists"}],"containers":[{"name":"c","image":"registry.example/i:1"}]}}`

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// hold runs a clause. It must succeed; a clause that the target lacks must fail.
+// hold runs a clause. It must pass; one that the target lacks must fail.
 func (cl clause) hold(c *contract) {
 	c.Helper()
 	reason, lacks := c.Lacks[cl.name]
@@ -18,7 +18,7 @@ func (cl clause) hold(c *contract) {
 	r := &recorder{TB: c.TB}
 	c.TB, c.patience = r, littlePatience
 	done := make(chan struct{})
-	go func() { // a separate goroutine, which Fatal can terminate
+	go func() { // its own goroutine, which Fatal can exit
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil {
@@ -63,13 +63,13 @@ func (r *recorder) Error(args ...any) { r.add(fmt.Sprint(args...)) }
 // Errorf records a failure.
 func (r *recorder) Errorf(format string, args ...any) { r.add(fmt.Sprintf(format, args...)) }
 
-// Fatal records a failure and terminates the goroutine.
+// Fatal records a failure and exits the goroutine.
 func (r *recorder) Fatal(args ...any) {
 	r.Error(args...)
 	runtime.Goexit()
 }
 
-// Fatalf records a failure and terminates the goroutine.
+// Fatalf records a failure and exits the goroutine.
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.Errorf(format, args...)
 	runtime.Goexit()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// three creates three config maps, -a, -b and -c, and returns the reply for the last one.
+// three creates three config maps, -a, -b and -c, and returns the reply to the last one.
 func (c *contract) three() *reply {
 	c.Helper()
 	var last *reply
@@ -18,14 +18,14 @@ func (c *contract) three() *reply {
 
 type spreadKeys []string
 
-// list returns a JSON list of the keys in their order.
+// list returns the keys as a JSON list, in their order.
 func (k spreadKeys) list() string { return `{"items":[` + strings.Join(k, ",") + `]}` }
 
 const spreadPath = "/api/v1/configmaps?" + ofTheClause
 
-// spread creates config maps in two new namespaces, and returns the keys in list order and the
-// version of the last one: "-" and "." sort before the "/" that ends a namespace, and after the end
-// of a name.
+// spread creates config maps in two new namespaces, and returns the keys in list order, and the
+// last resource version: "-" and "." sort before the "/" that terminates a namespace, and after the
+// end of a name.
 func (c *contract) spread() (keys spreadKeys, version string) {
 	c.Helper()
 	for _, namespace := range []string{"$id", "$id-b"} {
@@ -170,7 +170,7 @@ var pageContract = []clause{
 	}},
 }
 
-// untilForgotten repeats a request until the server answers that the version is compacted.
+// untilForgotten repeats a request until the server reports that its version is compacted.
 func (c *contract) untilForgotten(a ask) *reply {
 	c.Helper()
 	again := time.NewTicker(100 * time.Millisecond)

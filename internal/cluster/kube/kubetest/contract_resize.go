@@ -72,7 +72,7 @@ func resizablePod(c *contract) {
 	create(c, p)
 }
 
-// resizeTo returns a patch of the CPU request and memory limit.
+// resizeTo returns a patch to another CPU request and memory limit.
 func resizeTo(cpu, memory string) string {
 	return fmt.Sprintf(`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":%q},"limits":{"memory":%q}}}]}}`, cpu, memory)
 }

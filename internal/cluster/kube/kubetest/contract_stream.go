@@ -9,13 +9,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// wireWatch is a watch on the wire: a sequence of JSON objects.
+// wireWatch is a raw watch: a stream of JSON objects.
 type wireWatch struct {
 	*contract
 	events *json.Decoder
 }
 
-// watchWire opens a watch, which must succeed.
+// watchWire starts a watch, which must succeed.
 func (c *contract) watchWire(a ask) *wireWatch {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
@@ -60,8 +60,8 @@ func (w *wireWatch) read() (event map[string]any) {
 	return event
 }
 
-// isTimedBookmark reports whether the event is a bookmark that a server sends on a timer, at any
-// moment; the one at the end of the initial events is not.
+// isTimedBookmark reports whether the event is a periodic bookmark, which a server may send at any
+// time; the one after the initial events is not.
 func isTimedBookmark(event map[string]any) bool {
 	object, _ := event["object"].(map[string]any)
 	metadata, _ := object["metadata"].(map[string]any)

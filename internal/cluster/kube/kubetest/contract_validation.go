@@ -2,14 +2,14 @@ package kubetest
 
 import "strings"
 
-// judged is one write and the server's validation message.
+// judged is one invalid write, and the expected message.
 type judged struct {
-	change  string // a merge patch of the created object; "" means creation of body
+	change  string // a merge patch of the created object; "" creates body
 	body    string
-	message string // after `KIND "NAME" is invalid: `; "" means that the write is accepted
+	message string // after `KIND "NAME" is invalid: `; "" is a valid write
 }
 
-// judges checks validation of a kind. body is the object that patches change.
+// judges checks the writes of a kind. Changes are applied to body.
 func (c *contract) judges(kind, collection, body string, all []judged) {
 	c.Helper()
 	if body != "" {

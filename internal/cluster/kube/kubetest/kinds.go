@@ -24,32 +24,32 @@ import (
 	"berth/internal/pod"
 )
 
-// object is the interface of API objects.
+// object is the interface of all API objects.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// kind has the behaviour of one kind of objects. Functions that are nil do nothing.
+// kind defines the handling of one kind. Nil functions do nothing.
 type kind struct {
 	version      schema.GroupVersion
 	plural, kind string
 	namespaced   bool
 	new          func() object
-	// selectable returns the fields for field selectors, besides name and namespace.
+	// selectable returns the values of the selectable fields, besides name and namespace.
 	selectable func(object) fields.Set
-	// prepare sets defaults in a new object.
+	// prepare sets the server's defaults in a new object.
 	prepare func(object)
-	// keep resets fields of new that a client cannot change in the main resource, or returns an
-	// error.
+	// keep reverts, in an object that a client sent to the main resource, what it may not change
+	// there.
 	keep func(new, old object) error
 	// keepStatus is keep for the status subresource; nil: there is none.
 	keepStatus func(new, old object)
-	// generation: the server counts changes of the spec.
+	// generation means that the server counts changes of the spec.
 	generation bool
-	// signed: a signer name may precede the name.
+	// signed means that a signer's name may precede the name.
 	signed bool
-	// versioned: an update requires a resource version.
+	// versioned means that an update must have a resource version.
 	versioned bool
 }
 
@@ -339,7 +339,7 @@ func qosClass(p *v1.Pod) v1.PodQOSClass {
 	return v1.PodQOSBurstable
 }
 
-// keepPod rejects changes of immutable fields of a pod's spec.
+// keepPod accepts only the mutable fields of an existing pod's spec.
 func keepPod(new, old object) error {
 	n, o := new.(*v1.Pod), old.(*v1.Pod)
 	n.Status = o.Status

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Say does nothing and answers with status 200 and a JSON body, like a proxy that mixes up answers.
-// As the answer to a watch, it is a stream that ends after its events.
+// Say responds with status 200 and a JSON body without executing the request, like a proxy that
+// mixes up responses. The response to a watch is a stream of events that ends at once.
 func Say(body string) Effect {
 	return func(e *exchange, _ func() error) error {
 		e.begin(runtime.ContentTypeJSON)
@@ -18,8 +18,8 @@ func Say(body string) Effect {
 	}
 }
 
-// Pour does nothing, begins a JSON answer with head and repeats piece until the client disconnects.
-// It adds to sent the number of bytes that the client read.
+// Pour does not execute the request. It begins a JSON response with head and repeats piece until
+// the client disconnects. It adds the number of bytes that the client received to sent.
 func Pour(head, piece string, sent *atomic.Int64) Effect {
 	return func(e *exchange, _ func() error) error {
 		e.begin(runtime.ContentTypeJSON)

@@ -89,7 +89,7 @@ func mergeJSON(into, patch map[string]any) map[string]any {
 	return into
 }
 
-// errOperation is the error of an operation of a JSON patch.
+// errOperation means that an operation of a JSON patch is not applicable.
 var errOperation = errors.New("json patch")
 
 // applyJSONPatch implements RFC 6902 without move and copy.

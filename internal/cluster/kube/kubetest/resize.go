@@ -23,8 +23,8 @@ func defaultResources(c *v1.Container) {
 	}
 }
 
-// keepResize allows changes of CPU and memory of containers and of the pod. Other resources are
-// rejected; other changes are ignored.
+// keepResize accepts changes of the CPU and memory of containers and of the pod. Changes of other
+// resources are rejected; all other changes are ignored.
 func keepResize(new, old object) error {
 	n, isPod := new.(*v1.Pod)
 	if !isPod {
@@ -57,7 +57,7 @@ func keepResize(new, old object) error {
 	return nil
 }
 
-// takeResizable copies amounts of resizable resources.
+// takeResizable copies the amounts of resizable resources.
 func takeResizable(into, from *v1.ResourceRequirements) {
 	take := func(into, from v1.ResourceList) v1.ResourceList {
 		out := maps.Clone(into)
@@ -77,7 +77,7 @@ func takeResizable(into, from *v1.ResourceRequirements) {
 	into.Requests, into.Limits = take(into.Requests, from.Requests), take(into.Limits, from.Limits)
 }
 
-// Resize changes the resources of a pod through its resize subresource, as a user does.
+// Resize changes the resources of a pod as a client does, through the pod's resize subresource.
 func Resize(s *Server, namespace, name string, change func(*v1.Pod)) error {
 	e := &exchange{Server: s, kind: kindOf[*v1.Pod](), request: &Request{Namespace: namespace, Name: name, Verb: "update", Subresource: "resize"}}
 	s.mu.Lock()

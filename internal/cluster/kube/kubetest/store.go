@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// table holds the objects of one kind. It is guarded by Server.mu. Objects in it are immutable and
-// only replaced.
+// table holds the objects of one kind, guarded by Server.mu. Its objects are immutable and only
+// replaced.
 type table struct {
 	kind     *kind
 	objects  map[types.NamespacedName]object
@@ -20,7 +20,7 @@ type table struct {
 	watchers map[*watcher]struct{}
 }
 
-// change is one write. old is nil for a new object; new is the last version of a deleted object.
+// change is one write. old is nil for a new object; new is the last state of a deleted one.
 type change struct {
 	version  int64
 	old, new object
@@ -31,8 +31,8 @@ func newTable(k *kind) *table {
 	return &table{kind: k, objects: map[types.NamespacedName]object{}, watchers: map[*watcher]struct{}{}}
 }
 
-// write stores an object under the next resource version and notifies watchers. If deleted is set,
-// it deletes the object instead. The caller holds Server.mu.
+// write stores an object under the next resource version and notifies the watchers. deleted removes
+// it instead. Server.mu is held.
 func (s *Server) write(t *table, key types.NamespacedName, o object, deleted bool) object {
 	s.version++
 	o.SetResourceVersion(strconv.FormatInt(s.version, 10))
@@ -49,7 +49,7 @@ func (s *Server) write(t *table, key types.NamespacedName, o object, deleted boo
 	return o
 }
 
-// selection is the set of objects that a request selects.
+// selection selects the objects of a request.
 type selection struct {
 	namespace string // "" means all
 	labels    labels.Selector
@@ -62,7 +62,7 @@ func (s selection) matches(o object) bool {
 		s.labels.Matches(labels.Set(o.GetLabels())) && s.fields.Matches(s.fieldsOf(o))
 }
 
-// event returns the change as a watch event of the selection.
+// event returns the change relative to the selection of a watch.
 func (s selection) event(c change) (watch.Event, bool) {
 	was, is := s.matches(c.old), s.matches(c.new) && !c.deleted
 	switch {
@@ -72,7 +72,7 @@ func (s selection) event(c change) (watch.Event, bool) {
 		return watch.Event{Type: watch.Added, Object: c.new}, true
 	case was && c.deleted:
 		return watch.Event{Type: watch.Deleted, Object: c.new}, true
-	case was: // no longer selected: the last selected state, at the version of the change
+	case was: // exists, but is not selected any more: the last selected state, at the version of the change
 		last := c.old.DeepCopyObject().(object)
 		last.SetResourceVersion(c.new.GetResourceVersion())
 		return watch.Event{Type: watch.Deleted, Object: last}, true

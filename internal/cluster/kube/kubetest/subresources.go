@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// AnswerTokenReviews sets the function that fills in the status of token reviews; without it no
+// AnswerTokenReviews sets the function that fills in the status of token reviews; without it, no
 // token is authenticated.
 func (s *Server) AnswerTokenReviews(answer func(*authenticationv1.TokenReview)) {
 	s.mu.Lock()
@@ -27,14 +27,14 @@ func (s *Server) AnswerTokenReviews(answer func(*authenticationv1.TokenReview)) 
 }
 
 // AnswerSubjectAccessReviews sets the function that fills in the status of subject access reviews;
-// without it nothing is allowed.
+// without it, nothing is allowed.
 func (s *Server) AnswerSubjectAccessReviews(answer func(*authorizationv1.SubjectAccessReview)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reviewAccess = answer
 }
 
-// review answers reviews, which are not stored.
+// review answers review objects, which are not stored.
 func (e *exchange) review(o object) (answered bool, err error) {
 	e.mu.Lock()
 	token, access := e.reviewToken, e.reviewAccess
@@ -122,7 +122,7 @@ const (
 	shortestToken    = 600
 )
 
-// issueToken returns a unique token without content.
+// issueToken creates a unique token without meaning.
 func (e *exchange) issueToken() error {
 	t := &authenticationv1.TokenRequest{}
 	if err := decode(e.body, t); err != nil {
@@ -154,7 +154,7 @@ func (e *exchange) issueToken() error {
 	return e.answer(http.StatusCreated, t)
 }
 
-// checkBound rejects a token for a pod that does not exist. The caller holds Server.mu.
+// checkBound rejects a token for a pod that does not exist. Server.mu is held.
 func (e *exchange) checkBound(t *authenticationv1.TokenRequest) error {
 	ref := t.Spec.BoundObjectRef
 	if ref == nil || ref.Kind != "Pod" {
@@ -172,7 +172,7 @@ func (e *exchange) checkBound(t *authenticationv1.TokenRequest) error {
 	return nil
 }
 
-// keepApproval allows changes of the conditions of a certificate signing request only.
+// keepApproval accepts only changes of the conditions of a certificate signing request.
 func keepApproval(new, old object) error {
 	n, isRequest := new.(*certificatesv1.CertificateSigningRequest)
 	if !isRequest {

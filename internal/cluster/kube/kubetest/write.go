@@ -86,7 +86,7 @@ func nameError(name, message string) *field.Error {
 	return field.Invalid(path, name, message)
 }
 
-// plain returns an error without a reason, as the server does for unexpected errors.
+// plain returns an error without a reason, as the server returns for unexpected errors.
 func plain(code int32, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
 }
@@ -100,7 +100,7 @@ func newUID() types.UID {
 	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
-// suffix returns a suffix for generateName.
+// suffix returns a random suffix for generateName.
 func suffix() string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	b := make([]byte, 5)
@@ -127,8 +127,8 @@ func (e *exchange) update() error {
 	})
 }
 
-// change replaces the object of the request by the result of edit, and answers. edit runs under the
-// lock.
+// change replaces the object of the request with the result of edit, and responds. edit runs under
+// the lock.
 func (e *exchange) change(edit func(old object) (object, error)) error {
 	e.mu.Lock()
 	old, err := e.find()
@@ -146,8 +146,8 @@ func (e *exchange) change(edit func(old object) (object, error)) error {
 	return e.answer(http.StatusOK, o)
 }
 
-// replace stores o in place of old, with only the changes that the request's resource allows. The
-// caller holds Server.mu.
+// replace replaces old with o, limited to what the resource of the request may change. Server.mu is
+// held.
 func (e *exchange) replace(old, o object) (object, error) {
 	if v := o.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
 		return nil, apierrors.NewConflict(e.kind.resource(), old.GetName(),
@@ -257,7 +257,7 @@ func (e *exchange) delete() error {
 	return e.answer(http.StatusOK, status)
 }
 
-// deleteOptions reads the options of a delete from the body or, without one, from the query.
+// deleteOptions parses the options of a delete, from the body or, without one, from the query.
 func (e *exchange) deleteOptions() (*metav1.DeleteOptions, error) {
 	options := &metav1.DeleteOptions{}
 	if len(e.body) > 0 {
@@ -273,7 +273,7 @@ func (e *exchange) deleteOptions() (*metav1.DeleteOptions, error) {
 	return options, nil
 }
 
-// deleteCollection deletes the selected objects, and answers with their list.
+// deleteCollection deletes the selected objects, and responds with them.
 func (e *exchange) deleteCollection() error {
 	s, err := e.selection()
 	if err != nil {
@@ -296,7 +296,7 @@ func (e *exchange) deleteCollection() error {
 	return e.answerList(objects, func(m metav1.ListInterface) { m.SetResourceVersion(strconv.FormatInt(version, 10)) })
 }
 
-// remove deletes an object as far as grace period and finalizers allow. The caller holds Server.mu.
+// remove deletes an object as far as grace period and finalizers allow. Server.mu is held.
 func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, error) {
 	if p := options.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != old.GetUID() {
@@ -332,8 +332,8 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 	return e.write(t, key, o, grace == 0 && len(o.GetFinalizers()) == 0), nil
 }
 
-// graceOf returns the grace period of an object in seconds; 0 except for pods that are bound to a
-// node and not terminal.
+// graceOf returns the grace period in seconds. It is zero except for pods that are bound to a node
+// and not terminal.
 func graceOf(o object, options *metav1.DeleteOptions) int64 {
 	p, ok := o.(*v1.Pod)
 	if !ok || p.Spec.NodeName == "" || pod.IsTerminal(p.Status.Phase) {

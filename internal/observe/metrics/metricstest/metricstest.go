@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Values returns the samples by name and labels, as the text format has them:
-// `name{label="value"}`. A histogram has name_count and name_sum.
+// Values returns the samples by name and labels, in the text format: `name{label="value"}`. A
+// histogram has name_count and name_sum.
 func Values(t testing.TB, g prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := g.Gather()
@@ -46,7 +46,7 @@ func Values(t testing.TB, g prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// Expect checks some of the samples; a missing sample is 0.
+// Expect checks some of the samples; a missing one is 0.
 func Expect(t testing.TB, g prometheus.Gatherer, want map[string]float64) {
 	t.Helper()
 	got := Values(t, g)

@@ -1,5 +1,5 @@
 // Package messagestest holds the list of messages that programs match: events, conditions, status
-// reasons, and gRPC and HTTP errors that equal the kubelet's.
+// reasons, and gRPC and HTTP errors that must equal the kubelet's.
 //
 // Owns: the list, messages.txt; the rows that the tests of a package produced; and absent.txt: the
 // kubelet's messages that this agent does not have, each with the reason.
@@ -34,13 +34,13 @@ type Row struct {
 	// a container), grpc, http, probe (its output), file (of a container), lock (of a node
 	// shutdown), or error (in the log, at the agent's start, or within another message).
 	Where string
-	// Reason is the reason of an event or condition, or the code of a response; - is any.
+	// Reason is that of an event or a condition, or the code of a response; - is any.
 	Reason string
 	// Form is the message with verbs of package fmt. An … at its start or end matches any text.
 	Form string
 	// Package is the directory whose tests produce the message.
 	Package string
-	// Source is the public page with the message.
+	// Source is the public page that documents the message.
 	Source string
 
 	form *regexp.Regexp
@@ -60,7 +60,7 @@ func Rows() ([]Row, error) {
 // AbsentRow is a message of the kubelet that this agent does not have.
 type AbsentRow struct {
 	Where, Reason, Form string // as in a Row
-	Why                 string // what the agent has instead
+	Why                 string // what replaces it
 	Source              string
 }
 
@@ -126,7 +126,6 @@ func compile(form string) *regexp.Regexp {
 	return regexp.MustCompile(out + `\z`)
 }
 
-// matches reports whether the message is one of the row's.
 func (r *Row) matches(where, reason, message string) bool {
 	return r.Where == where && (r.Reason == "-" || r.Reason == reason) && r.form.MatchString(message)
 }
@@ -138,7 +137,7 @@ var (
 
 type record struct{ where, reason, message string }
 
-// Saw records a message that the agent produced in a test. It is safe for concurrent use.
+// Saw records a message that a test produced. It is safe for concurrent use.
 func Saw(where, reason, message string) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -184,7 +183,7 @@ func SawGRPC(err error) {
 	}
 }
 
-// unseen returns the rows of the package that match none of the records.
+// unseen returns the rows of the package that no record matches.
 func unseen(rows []Row, folder string, records map[record]bool) []Row {
 	var out []Row
 next:
@@ -230,7 +229,6 @@ func Main(m *testing.M, folder string) int {
 	return 0
 }
 
-// chosen reports whether only some of the tests run.
 func chosen() bool {
 	for _, name := range []string{"test.run", "test.list", "test.fuzz", "test.bench"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {

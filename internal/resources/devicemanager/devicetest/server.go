@@ -12,13 +12,13 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Methods whose calls are not recorded, because every registration makes them.
+// Methods whose calls are not recorded: they are part of each registration.
 const (
 	options = "GetDevicePluginOptions"
 	watch   = "ListAndWatch"
 )
 
-// deviceServer is the DevicePlugin service.
+// deviceServer is the device plugin service.
 type deviceServer struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Plugin
@@ -77,7 +77,7 @@ func (s deviceServer) GetPreferredAllocation(ctx context.Context, r *pluginapi.P
 	return out, nil
 }
 
-// Allocate returns the response for each container.
+// Allocate returns what a container needs to use the devices.
 func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	out := &pluginapi.AllocateResponse{}
 	for _, c := range r.ContainerRequests {
@@ -97,7 +97,7 @@ func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest
 	return out, nil
 }
 
-// response returns the settings of a container with the devices: an environment variable and an
+// response returns the parameters of a container with the devices: an environment variable and an
 // annotation that name them, the device nodes, the mount, the CDI devices.
 func (s deviceServer) response(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	text := strings.Join(ids, ",")
@@ -128,7 +128,7 @@ func EnvName(resource string) string {
 	}, strings.ToUpper(resource))
 }
 
-// PreStartContainer records the call.
+// PreStartContainer records the start of a container.
 func (s deviceServer) PreStartContainer(ctx context.Context, r *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	after, err := s.take(ctx, Call{Method: "PreStartContainer", Devices: r.DevicesIds})
 	if err != nil {
@@ -137,7 +137,7 @@ func (s deviceServer) PreStartContainer(ctx context.Context, r *pluginapi.PreSta
 	return &pluginapi.PreStartContainerResponse{}, after()
 }
 
-// registrationServer is the Registration service for the plugin watcher.
+// registrationServer is the registration service for the plugin watcher.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
 	*Plugin

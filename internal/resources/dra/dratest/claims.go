@@ -21,7 +21,7 @@ type server struct {
 	version string
 }
 
-// take records and executes a call with its fault; do is called for each claim, unless the fault
+// take executes a call about claims with its fault; do is called for each claim, unless the fault
 // skips them.
 func (s server) take(ctx context.Context, method string, claims []*drav1.Claim, do func(*drav1.Claim) error) (fault string, err error) {
 	fault, code, err := s.fault(method)
@@ -98,7 +98,7 @@ func (s server) NodeUnprepareResources(ctx context.Context, r *drav1.NodeUnprepa
 // class is the class of the driver's CDI names.
 const class = "device"
 
-// prepare writes the CDI specification of a claim, and marks it as prepared.
+// prepare writes the CDI specification of a claim, and records that it is prepared.
 func (s server) prepare(c *drav1.Claim) ([]*drav1.Device, error) {
 	devices := []Device{{Name: "device"}}
 	b, err := os.ReadFile(filepath.Join(s.Dir, "devices", c.Name))
@@ -153,7 +153,7 @@ func (s server) specify(uid string, devices []Device) error {
 		for _, id := range d.CDI {
 			kind, name, _ := strings.Cut(id, "=")
 			if kind != spec.Kind {
-				continue // another vendor's
+				continue // another driver's
 			}
 			v := cdiDevice{Name: name}
 			v.Edits.Env = []string{"DRA_" + strings.ReplaceAll(name, "-", "_") + "=" + d.Name}
@@ -171,7 +171,7 @@ func (s server) specFile(uid string) string {
 	return filepath.Join(s.CDI, s.Name+"-"+uid+".json")
 }
 
-// unprepare removes the mark last, when nothing else of the claim exists.
+// unprepare deletes the record last: without it, nothing else of the claim exists.
 func (s server) unprepare(c *drav1.Claim) error {
 	files := []string{filepath.Join(s.Dir, "prepared", c.Uid)}
 	if s.CDI != "" {

@@ -1,13 +1,13 @@
 package machinetest
 
-// Known are real machines, and machines that kernels and hypervisors describe incompletely.
+// Known are real machines, including badly described ones of kernels and hypervisors.
 var Known = map[string]Shape{
 	"one CPU": {},
 	// Four cores with two threads each.
 	"laptop": {Cores: 4, Threads: 2, Memory: 16 << 30},
 	// A virtual machine that reports threads but no caches.
 	"virtual": {Sockets: 2, Cores: 2, Threads: 2, Numbers: Adjacent, Lacks: []Lack{Caches}},
-	// Two sockets with one node each; core numbers alternate between sockets.
+	// Two sockets that are one node each, with cores numbered alternately.
 	"two sockets": {Sockets: 2, Cores: 6, Threads: 2, Numbers: Dealt, HugePages: map[int64]int64{2 << 20: 512, 1 << 30: 0}},
 	// Each socket has two nodes that share one cache (sub-NUMA clustering).
 	"sub-NUMA": {Sockets: 2, Nodes: 2, Cores: 8, Threads: 2, HugePages: map[int64]int64{2 << 20: 128, 1 << 30: 4}},
@@ -25,7 +25,7 @@ var Known = map[string]Shape{
 	"POWER9": {Sockets: 2, Cores: 4, Threads: 4, Numbers: Adjacent, SocketStep: 8, NodeStep: 8},
 	// ARM without sockets and threads, and with caches without IDs.
 	"ARM": {Cores: 8, Caches: 2, Lacks: []Lack{Packages, CacheIDs}},
-	// ARM with two nodes, and cache IDs that firmware derives from addresses.
+	// ARM with two nodes, and IDs that firmware derives from addresses.
 	"ARM server": {Sockets: 2, Cores: 8, Caches: 2, SocketStep: 36, CacheStep: 100663296},
 	// A machine with memory-only nodes (CXL, HBM).
 	"memory node": {Sockets: 2, Cores: 4, Threads: 2, MemoryNodes: 2},

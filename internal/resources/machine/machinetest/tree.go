@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// Tree returns the files of the machine as in the kernel's file systems, including symbolic links
-// and unused files.
+// Tree returns the machine's sysfs and procfs files, with the kernel's symbolic links and with
+// additional, irrelevant content.
 func (s Shape) Tree() fstest.MapFS {
 	t := tree{Shape: s.whole(), fs: fstest.MapFS{}}
 	t.cpus()
@@ -34,7 +34,7 @@ func (t tree) put(name, format string, args ...any) {
 	t.fs[name] = &fstest.MapFile{Data: fmt.Appendf(nil, format, args...), Mode: 0o444}
 }
 
-// list returns the CPUs for which is returns true, in the kernel's list format.
+// list returns the matching CPUs in the kernel's list format.
 func list(cpus []place, is func(place) bool) string {
 	var ids []int
 	for _, p := range cpus {
@@ -79,7 +79,7 @@ func (t tree) cpus() {
 	}
 }
 
-// caches adds two caches of level 1, one of level 2 and one of level 3.
+// caches adds two L1 caches, an L2 and an L3 cache.
 func (t tree) caches(folder string, p place, core string) {
 	l3 := list(t.online(), func(o place) bool { return o.cache == p.cache })
 	for i, c := range []struct {
@@ -137,7 +137,7 @@ func (t tree) numa() {
 	}
 }
 
-// hugePages adds the hugepages of n nodes.
+// hugePages adds the hugepages of n nodes together.
 func (t tree) hugePages(folder string, n int) {
 	for size, pages := range maps.All(t.HugePages) {
 		of := fmt.Sprintf("%s/hugepages-%dkB/", folder, size>>10)

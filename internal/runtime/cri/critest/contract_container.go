@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// listContainers returns the IDs of the containers of the clause's pod that match a filter.
+// listContainers returns the IDs of the clause's containers that match a filter.
 func (c *contract) listContainers(filter *runtimeapi.ContainerFilter) []string {
 	c.Helper()
 	resp, err := c.Runtime.ListContainers(c.within(), &runtimeapi.ListContainersRequest{Filter: filter})
@@ -28,7 +28,7 @@ func (c *contract) listContainers(filter *runtimeapi.ContainerFilter) []string {
 	return ids
 }
 
-// containerContract covers the container lifecycle.
+// containerContract covers the lifecycle of containers.
 var containerContract = []contractTest{
 	{name: "container life", run: func(c *contract) {
 		id := c.create(c.sandbox(), 2, c.Commands.Forever)
@@ -232,7 +232,7 @@ var containerContract = []contractTest{
 		config.Image = &runtimeapi.ImageSpec{Image: "berth.local/unknown:" + c.uid}
 		_, err := c.createAnswer(sb, config)
 		c.wantCode("container of a missing image", err, codes.NotFound)
-		c.create(sb, 0, c.Commands.Forever) // its name is free again
+		c.create(sb, 0, c.Commands.Forever) // its name is available again
 	}},
 	{name: "failed start", run: func(c *contract) {
 		id := c.create(c.sandbox(), 0, c.Commands.Missing)

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// listSandboxes returns the IDs of the sandboxes of the clause's pod that match a filter.
+// listSandboxes returns the IDs of the clause's sandboxes that match a filter.
 func (c *contract) listSandboxes(filter *runtimeapi.PodSandboxFilter) []string {
 	c.Helper()
 	resp, err := c.Runtime.ListPodSandbox(c.within(), &runtimeapi.ListPodSandboxRequest{Filter: filter})
@@ -25,7 +25,7 @@ func (c *contract) listSandboxes(filter *runtimeapi.PodSandboxFilter) []string {
 	return ids
 }
 
-// sandboxContract covers the sandbox lifecycle.
+// sandboxContract covers the lifecycle of sandboxes.
 var sandboxContract = []contractTest{
 	{name: "sandbox life", run: func(c *contract) {
 		config := c.sandboxConfig(0)
@@ -135,7 +135,7 @@ var sandboxContract = []contractTest{
 		if err == nil || !strings.Contains(err.Error(), "no-such-handler") {
 			c.Errorf("sandbox of an unknown handler: %v, want an error that names it", err)
 		}
-		c.sandbox() // its name is free again
+		c.sandbox() // its name is available again
 	}},
 	{name: "removal of a sandbox in use", run: func(c *contract) {
 		sb := c.sandbox()
@@ -195,7 +195,7 @@ var sandboxContract = []contractTest{
 	},
 }
 
-// wantReserved checks the error for a reserved name.
+// wantReserved checks the rejection of a reserved name.
 func (c *contract) wantReserved(what string, err error, kind string) {
 	c.Helper()
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "failed to reserve "+kind+" name") || !strings.Contains(err.Error(), "is reserved for") {

@@ -12,13 +12,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// makeLogDir creates the pod's log directory, which is the client's responsibility.
+// makeLogDir creates the pod's log directory, which is the client's duty.
 func (c *contract) makeLogDir() {
 	c.Helper()
 	c.must("make log folder", os.MkdirAll(filepath.Join(c.LogDir, c.uid), 0o755))
 }
 
-// serviceContract covers calls that do not concern one pod.
+// serviceContract covers what does not concern one pod.
 var serviceContract = []contractTest{
 	{name: "version", run: func(c *contract) {
 		resp, err := c.Runtime.Version(c.within(), &runtimeapi.VersionRequest{Version: "0.1.0"})
@@ -108,7 +108,7 @@ var serviceContract = []contractTest{
 		_, err = c.Runtime.ContainerStats(c.within(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
 		c.wantCode("container stats", err, codes.NotFound)
 
-		// Stopping or removing what does not exist is not an error.
+		// Removing what does not exist is no error.
 		c.stop(id, 1)
 		c.remove(id)
 		c.stopSandbox(id)

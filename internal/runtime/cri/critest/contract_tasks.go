@@ -19,12 +19,12 @@ func needsTasks(t Target) string {
 
 var taskContract = []contractTest{
 	{name: "signal by the task service", needs: needsTasks, run: func(c *contract) {
-		id := c.deaf(c.sandbox(), 0) // to the signal that CRI sends
+		id := c.deaf(c.sandbox(), 0) // ignores CRI's stop signal
 		ctx := metadata.AppendToOutgoingContext(c.within(), "containerd-namespace", "k8s.io")
 		_, err := c.Tasks.Kill(ctx, &tasksapi.KillRequest{ContainerID: id, Signal: uint32(unix.SIGTERM)})
 		c.must("send SIGTERM", err)
 		_, err = c.Tasks.Wait(ctx, &tasksapi.WaitRequest{ContainerID: id})
-		// The task may have been deleted before, or its shim have exited first.
+		// It had exited and its task was deleted, or its shim exited first.
 		if err != nil && !strings.Contains(err.Error(), "ttrpc: closed") {
 			c.wantCode("wait", err, codes.NotFound)
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // eventQueue delivers events to subscribers, in one goroutine, one event after the other, as
-// containerd does: a subscriber with a full channel blocks the goroutine and all publishers and new
-// subscribers.
+// containerd does: a subscriber whose channel is full blocks the goroutine, and with it all
+// publishers and new subscribers.
 type eventQueue struct {
 	publish   chan *runtimeapi.ContainerEventResponse
 	subscribe chan *subscriber
@@ -21,8 +21,8 @@ type eventQueue struct {
 }
 
 type subscriber struct {
-	events chan *runtimeapi.ContainerEventResponse // closed by the queue when it terminates
-	closed chan struct{}                           // closed by the subscriber when it terminates
+	events chan *runtimeapi.ContainerEventResponse // closed by the queue when it stops
+	closed chan struct{}                           // closed by the subscriber when it stops
 }
 
 func newEventQueue() *eventQueue {
@@ -33,7 +33,7 @@ func newEventQueue() *eventQueue {
 	}
 }
 
-// close terminates the queue; undelivered events are lost.
+// close stops the queue; undelivered events are lost.
 func (q *eventQueue) close() { q.closeOnce.Do(func() { close(q.done) }) }
 
 // send passes an event to the queue; it blocks while the queue delivers an earlier one.
@@ -44,7 +44,7 @@ func (q *eventQueue) send(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// open adds a subscriber; it returns nil if the queue is closed.
+// open adds a subscriber; it returns nil if the queue has stopped.
 func (q *eventQueue) open() *subscriber {
 	s := &subscriber{
 		events: make(chan *runtimeapi.ContainerEventResponse, EventBacklog),
@@ -96,7 +96,7 @@ func (q *eventQueue) deliver(s *subscriber, event *runtimeapi.ContainerEventResp
 	}
 }
 
-// open returns the subscribers that are not closed.
+// open returns the subscribers that have not stopped.
 func open(subscribers []*subscriber) []*subscriber {
 	var still []*subscriber
 	for _, s := range subscribers {
@@ -118,7 +118,7 @@ func fresh(events []*runtimeapi.ContainerEventResponse, now time.Time) []*runtim
 }
 
 // GetContainerEvents streams events. Like containerd it waits for the next event and not for the
-// client: a disconnected client is detected when an event is sent to it.
+// client: a disconnected client is noticed when an event is sent to it.
 func (s *runtimeService) GetContainerEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	call := s.record("GetContainerEvents", req)
 	err := s.streamEvents(req, stream)
@@ -157,7 +157,7 @@ func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream g
 	}
 }
 
-// breakage breaks the open event streams.
+// breakage closes the open event streams.
 type breakage struct {
 	done chan struct{}
 	err  error // set before done is closed
@@ -169,7 +169,7 @@ func (r *Runtime) streamsBroken() *breakage {
 	return r.breakage
 }
 
-// BreakStreams breaks the open event streams with an error; the runtime keeps running.
+// BreakStreams closes the open event streams with an error; the runtime keeps running.
 func (r *Runtime) BreakStreams(err error) {
 	r.mu.Lock()
 	old := r.breakage
@@ -186,9 +186,9 @@ func (r *Runtime) LoseEvents(n int) {
 	r.lose = n
 }
 
-// PublishEvent publishes an event of the test, such as one about an unknown ID, a duplicate or a
-// late one. It blocks like every publisher while a subscriber is behind, and is a no-op while the
-// runtime is down.
+// PublishEvent publishes an event from the test, such as one about an unknown ID, or a duplicate or
+// late one. It blocks as every publisher does while a subscriber is behind, and does nothing while
+// the runtime is down.
 func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 	r.mu.Lock()
 	s := r.serving
@@ -198,16 +198,16 @@ func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// notice is an event to be published.
+// notice is an event to be delivered to the subscribers.
 type notice struct {
 	runtime *Runtime
 	queue   *eventQueue
 	event   *runtimeapi.ContainerEventResponse
-	script  EventScript // nil: once, at once
+	script  EventScript // nil: once, without delay
 }
 
-// noticeOf returns the event for the latest change of a container, or of the sandbox itself if id
-// is its ID. It returns nil if no event is published. The caller holds the lock.
+// noticeOf returns the event of a container, or of the sandbox itself if id is its ID. It returns
+// nil if no event is to be published. The caller holds the lock.
 func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sandbox) *notice {
 	if r.serving == nil || !r.config.withEvents {
 		return nil
@@ -236,7 +236,7 @@ func (n *notice) give() {
 	}
 }
 
-// publish notifies subscribers of the current state.
+// publish publishes an event with the present state.
 func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
 	r.mu.Lock()
 	n := r.noticeOf(kind, id, sb)
@@ -244,7 +244,7 @@ func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *san
 	n.give()
 }
 
-// wait waits until a channel or the runtime is closed.
+// wait waits for a channel to be closed, or for the runtime to be closed.
 func (r *Runtime) wait(closed <-chan struct{}) {
 	select {
 	case <-closed:

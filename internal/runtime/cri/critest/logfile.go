@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// logPath returns the path of a container's log on the client's side.
+// logPath returns the client's path of a container's log.
 func (r *Runtime) logPath(c *container) string {
 	if dir := c.sandbox.config.LogDirectory; dir != "" {
 		return filepath.Join(dir, c.config.LogPath)
@@ -17,9 +17,9 @@ func (r *Runtime) logPath(c *container) string {
 	return ""
 }
 
-// openLog opens a container's log for appending; it is a no-op without [WithLogs] or without a log
-// path. As in containerd the directory is created if it is missing. The caller holds the lock:
-// opening a file for appending does not block.
+// openLog opens a container's log for appending; it does nothing without [WithLogs] or without a
+// log path. As in containerd a missing directory is created. The caller holds the lock: opening a
+// file for appending does not block.
 func (r *Runtime) openLog(c *container) error {
 	if !r.config.logs || c.logPath == "" {
 		return nil
@@ -63,9 +63,9 @@ func (c *container) writeOutput() error {
 	return nil
 }
 
-// Log writes a line to a stream of a running container's log file. It fails if no such container is
-// running, or if it has no log file: without [WithLogs], or without a log directory and path from
-// the client.
+// Log makes a running container write a line to a stream of its log file. It fails if the container
+// does not run or has no log file: without [WithLogs], or without a log directory and path from the
+// client.
 func (r *Runtime) Log(ref string, stream runtimeapi.LogStreamType, line string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// EventBacklog is the number of events buffered per subscriber before publishing blocks.
+	// EventBacklog is the number of pending events per subscriber before publishing blocks.
 	EventBacklog = 100
-	// EventRetention is how long events are buffered without a subscriber.
+	// EventRetention is how long events without a subscriber are stored.
 	EventRetention = 5 * time.Minute
 	// NameReservation is how long the name of a cancelled RunPodSandbox or CreateContainer stays
 	// reserved.
 	NameReservation = 100 * time.Millisecond
 )
 
-// Option configures a Runtime before it serves.
+// Option configures a runtime before it serves.
 type Option func(*Runtime)
 
 type config struct {
@@ -28,7 +28,7 @@ type config struct {
 	withStreams  bool
 	withTasks    bool
 	logs         bool
-	timesLost    bool // lists of sandboxes have no creation times
+	timesLost    bool // lists of sandboxes do not report creation times
 	logRoot      string
 }
 
@@ -54,24 +54,24 @@ func defaultConfig() config {
 // WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
 func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
 
-// WithoutListedTimes makes lists of sandboxes return a creation time in the year 1754, which is the
-// zero time in nanoseconds: containerd does so after its restart for sandboxes whose sandbox
-// controller is not its own. The status of a sandbox is correct.
+// WithoutListedTimes makes lists of sandboxes report the year 1754, which is the zero time in
+// nanoseconds: containerd does so after a restart for sandboxes of external controllers. The status
+// of a sandbox is right.
 func WithoutListedTimes() Option { return func(r *Runtime) { r.config.timesLost = true } }
 
-// WithStreamedLists supports StreamPodSandboxes and StreamContainers, in parts of [StreamedPart]
+// WithStreamedLists enables StreamPodSandboxes and StreamContainers, in parts of [StreamedPart]
 // elements.
 func WithStreamedLists() Option { return func(r *Runtime) { r.config.withStreams = true } }
 
-// SetEvents makes GetContainerEvents supported or Unimplemented, from the next stream on, like the
-// installation of another runtime version.
+// SetEvents enables GetContainerEvents, or makes it Unimplemented, from the next stream on, as
+// after the installation of another version of the runtime.
 func (r *Runtime) SetEvents(offered Offered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.config.withEvents = bool(offered)
 }
 
-// Offered is whether a runtime supports a feature.
+// Offered is whether a runtime has a feature.
 type Offered bool
 
 // WithoutRuntimeConfig makes RuntimeConfig Unimplemented, as in older runtimes.
@@ -87,8 +87,8 @@ func WithVersion(version *runtimeapi.VersionResponse) Option {
 	return func(r *Runtime) { r.config.version = version }
 }
 
-// WithHandlers sets the runtime handlers that Status returns and sandboxes may use; the default is
-// "" and "runc".
+// WithHandlers sets the runtime handlers that Status returns and that sandboxes may request; the
+// default is "" and "runc".
 func WithHandlers(handlers ...*runtimeapi.RuntimeHandler) Option {
 	return func(r *Runtime) { r.config.handlers = handlers }
 }
@@ -107,7 +107,7 @@ func WithImages(names ...string) Option {
 	}
 }
 
-// WithLogs makes containers write real log files at the client's paths (log directory of the
+// WithLogs makes containers write real log files at the paths from the client (log directory of the
 // sandbox, log path of the container), below root. With root "" or "/" the paths are used
 // unchanged. Without this option no file is written.
 func WithLogs(root string) Option {
@@ -117,16 +117,16 @@ func WithLogs(root string) Option {
 	}
 }
 
-// SetLatency makes each call of a method (such as "RunPodSandbox") wait at least d before its work
-// is done.
+// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its
+// work is done.
 func (r *Runtime) SetLatency(method string, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latency[method] = d
 }
 
-// SetCondition sets a condition of Status, such as RuntimeReady or NetworkReady. While NetworkReady
-// is false, sandboxes with their own network are rejected.
+// SetCondition changes a condition of Status, such as RuntimeReady or NetworkReady. While
+// NetworkReady is false, sandboxes with their own network are rejected.
 func (r *Runtime) SetCondition(condition string, status bool, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,7 +29,7 @@ type sandbox struct {
 	state     runtimeapi.PodSandboxState
 	ip        string // empty in the host network and after the stop
 	createdAt time.Time
-	// containers are by ID; guarded by the runtime's lock.
+	// containers in the sandbox, by ID; guarded by the runtime's lock.
 	containers map[string]*container
 	endTold    chan struct{} // closed when STOPPED has been published
 }
@@ -88,8 +88,8 @@ func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunP
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
 }
 
-// startSandbox adds a sandbox with a reserved name to the state, or releases the name and returns
-// an error.
+// startSandbox adds a sandbox with a reserved name to the state. After an error, it releases the
+// name.
 func (r *Runtime) startSandbox(sb *sandbox) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,13 +222,13 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 
 func (sb *sandbox) labels() map[string]string { return sb.config.Labels }
 
-// matches evaluates the filter except labels, which the shelf does.
+// matches ignores labels, which the shelf filters.
 func (sb *sandbox) matches(filter *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(sb.id, filter.GetId()) &&
 		(filter.GetState() == nil || filter.GetState().State == sb.state)
 }
 
-// selects reports whether the labels match all of the selector.
+// selects reports whether labels match a selector.
 func selects(selector, labels map[string]string) bool {
 	for key, want := range selector {
 		if got, ok := labels[key]; !ok || got != want {

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// podLabel is the label by which agents select the objects of one pod.
+// podLabel is the label with which agents select what belongs to one pod.
 const podLabel = "io.kubernetes.pod.uid"
 
-// shelf holds the sandboxes, or the containers, indexed by pod.
+// shelf stores the sandboxes, or the containers, with an index by pod.
 type shelf[T interface{ labels() map[string]string }] struct {
-	all   map[string]T            // by id
-	ofPod map[string]map[string]T // by pod label, and ID
+	all   map[string]T            // by ID
+	ofPod map[string]map[string]T // by the pod's label, and ID
 }
 
 func newShelf[T interface{ labels() map[string]string }]() shelf[T] {
@@ -39,7 +39,7 @@ func (s shelf[T]) remove(id string) {
 	}
 }
 
-// selected returns the objects with the labels, in the order of their IDs.
+// selected returns the elements with the labels, sorted by ID.
 func (s shelf[T]) selected(selector map[string]string) []T {
 	from := s.all
 	if uid, ok := selector[podLabel]; ok {

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// taskService is containerd's task service, limited to container processes. Its calls are recorded,
-// and injected with faults, as "Kill" and "Wait".
+// taskService is the part of containerd's task service that affects the processes of containers.
+// Its calls are recorded, and faults apply, under the names "Kill" and "Wait".
 type taskService struct {
 	tasksapi.UnimplementedTasksServer
 	*Runtime
 	serving *serving
 }
 
-// WithoutTasks leaves out the task service, which only containerd has.
+// WithoutTasks disables the task service, which only containerd has.
 func WithoutTasks() Option { return func(r *Runtime) { r.config.withTasks = false } }
 
 // alive returns a container that has a process.

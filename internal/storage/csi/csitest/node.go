@@ -18,7 +18,7 @@ type nodeServer struct {
 
 func (s nodeServer) data(volume string) string { return filepath.Join(s.Dir, "data", volume) }
 
-// NodeGetInfo returns node ID, limit and topology.
+// NodeGetInfo returns the node's ID, volume limit and topology.
 func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*csiapi.NodeGetInfoResponse, error) {
 	r := &csiapi.NodeGetInfoResponse{NodeId: s.NodeID, MaxVolumesPerNode: s.MaxVolumes}
 	if s.Topology != nil {
@@ -27,7 +27,7 @@ func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*c
 	return r, nil
 }
 
-// NodeGetCapabilities returns the enabled capabilities.
+// NodeGetCapabilities returns the driver's capabilities.
 func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabilitiesRequest) (*csiapi.NodeGetCapabilitiesResponse, error) {
 	r := &csiapi.NodeGetCapabilitiesResponse{}
 	can := map[csiapi.NodeServiceCapability_RPC_Type]bool{
@@ -109,7 +109,7 @@ func (s nodeServer) NodeUnstageVolume(ctx context.Context, r *csiapi.NodeUnstage
 	return &csiapi.NodeUnstageVolumeResponse{}, err
 }
 
-// NodeExpandVolume reports that the filesystem has the requested size.
+// NodeExpandVolume returns the requested size.
 func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (*csiapi.NodeExpandVolumeResponse, error) {
 	c := Call{Method: "NodeExpandVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.VolumePath, Bytes: r.GetCapacityRange().GetRequiredBytes(), Secrets: r.Secrets}
 	c.had(r.VolumeCapability)
@@ -117,7 +117,7 @@ func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVo
 	return &csiapi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, err
 }
 
-// NodeGetVolumeStats reports that a quarter of four MiB is used, and three of ten inodes.
+// NodeGetVolumeStats reports 1 of 4 MiB and three of ten inodes as used.
 func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVolumeStatsRequest) (*csiapi.NodeGetVolumeStatsResponse, error) {
 	err := s.take(ctx, Call{Method: "NodeGetVolumeStats", Volume: r.VolumeId, Target: r.VolumePath}, func() error { return nil })
 	out := &csiapi.NodeGetVolumeStatsResponse{Usage: []*csiapi.VolumeUsage{
@@ -131,13 +131,13 @@ func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVol
 	return out, err
 }
 
-// had records the volume's capability.
+// had records the volume capability.
 func (c *Call) had(v *csiapi.VolumeCapability) {
 	c.Mode, c.Block = v.GetAccessMode().GetMode().String(), v.GetBlock() != nil
 	c.FSType, c.Flags, c.Group = v.GetMount().GetFsType(), v.GetMount().GetMountFlags(), v.GetMount().GetVolumeMountGroup()
 }
 
-// showDevice bind-mounts the device at target, unless there is a mount.
+// showDevice binds the disk to target, unless something is mounted there.
 func (d *Driver) showDevice(target string) error {
 	f, err := os.OpenFile(target, os.O_CREATE, 0o600)
 	if err != nil {
@@ -153,7 +153,7 @@ func (d *Driver) showDevice(target string) error {
 	return d.Mounter.Mount(d.Device, target, "", []string{"bind"})
 }
 
-// bind bind-mounts source at target, unless there is a mount.
+// bind bind-mounts source at target, unless something is mounted there.
 func (d *Driver) bind(source, target string, options ...string) error {
 	if err := os.MkdirAll(source, 0o755); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (d *Driver) bind(source, target string, options ...string) error {
 	return d.Mounter.Mount(source, target, "", append([]string{"bind"}, options...))
 }
 
-// mountMemory mounts a tmpfs, unless there is a mount.
+// mountMemory mounts an in-memory file system, unless something is mounted there.
 func (d *Driver) mountMemory(target string, options []string) error {
 	mounted, err := d.Mounter.IsMountPoint(target)
 	if err != nil || mounted {
