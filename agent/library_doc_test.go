@@ -25,9 +25,9 @@ func TestLibraryStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, ok := strings.Cut(string(doc), "\n## What stays\n")
+	_, table, ok := strings.Cut(string(doc), "\n## Stable names\n")
 	if !ok {
-		t.Fatal("docs/library.md does not say what stays")
+		t.Fatal("docs/library.md has no section \"Stable names\"")
 	}
 	declared := map[string]string{}
 	declarations(t, ".", "agent.", declared)
