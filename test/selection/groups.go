@@ -19,7 +19,7 @@ var groups = []group{
 		"agent_restart_test.go", "agent_stop_test.go", "agent_test.go", "disks_test.go", "life_*_test.go", "shared_root_test.go",
 		"stopleft_test.go", "tuning_test.go", "programs_test.go", "addresses_test.go",
 	}},
-	{"command line", []string{"cmd", "examples", "docs"}, []string{
+	{"command line", []string{"cmd", "examples", "docs", "internal/explain"}, []string{
 		"agent_cli_test.go", "agent_terminal_test.go", "check_fix_test.go", "cp_test.go", "docs_test.go", "portforward_test.go",
 	}},
 	{"manifests", []string{"internal/source", "internal/config"}, []string{
@@ -42,7 +42,7 @@ var groups = []group{
 		"payload_volumes_test.go", "rawdisk_test.go", "subpath_*test.go", "volumes_*test.go",
 	}},
 	{"eviction", []string{"internal/sync/eviction", "internal/host/pressure"}, []string{"pressure_test.go", "cluster_pressure_test.go"}},
-	{"observation", []string{"internal/observe", "internal/record"}, []string{"oom_test.go", "probes_test.go", "stats_test.go", "metrics_reference_test.go", "metricsserver_test.go"}},
+	{"observation", []string{"internal/observe", "internal/record", "internal/health"}, []string{"oom_test.go", "probes_test.go", "stats_test.go", "metrics_reference_test.go", "metricsserver_test.go"}},
 	{"cluster", []string{"internal/cluster"}, []string{
 		"certificates_test.go", "cluster_controllers_test.go", "cluster_describe_test.go", "cluster_flood_test.go", "cluster_identity_test.go", "cluster_lies_test.go",
 		"cluster_many_test.go", "cluster_network_test.go", "cluster_node_test.go", "cluster_podcidr_test.go", "cluster_ports_test.go", "cluster_reboot_test.go",
