@@ -70,7 +70,7 @@ func newGround(cfg Config, out Outside) (g ground, err error) {
 		c := &g.api.local.cfg
 		c.Recovered, c.Journal, c.Shutdown = reportRecovery(g.recorder), g.journal, g.shutdown
 	}
-	if g.api.kept, err = newKeeper(&g.base, &g.api, g.journal); err != nil {
+	if g.api.offline, err = newOfflineCache(&g.base, &g.api, g.journal); err != nil {
 		return g, err
 	}
 	g.status = status.NewManager(cfg.Log, g.journal)

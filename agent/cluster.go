@@ -29,8 +29,8 @@ type apiServer struct {
 	local *localAPI
 	// known identifies the server and its certificate authorities.
 	known string
-	// kept is the offline cache, for a start without the server.
-	kept     *offlinecache.Keeper
+	// offline is the offline cache, for a start without the server.
+	offline  *offlinecache.Cache
 	identity *certs.Client  // nil if the kubeconfig has the credentials
 	sender   *events.Sender // nil if events are not sent to the server
 	// current is the Node as in the API server.
@@ -100,20 +100,20 @@ func nameServer(rc *rest.Config) (string, error) {
 	return fmt.Sprintf("%s %x", rc.Host, sha256.Sum256(authorities)), nil
 }
 
-// newKeeper creates the offline cache of the API server's objects.
-func newKeeper(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Keeper, error) {
+// newOfflineCache creates the offline cache of the API server's objects.
+func newOfflineCache(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Cache, error) {
 	return offlinecache.New(offlinecache.Config{
-		Dir: filepath.Join(b.cfg.RootDir, keptDir), Keep: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
+		Dir: filepath.Join(b.cfg.RootDir, offlineCacheDir), Objects: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
 		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
 	})
 }
 
-// keptDir is the directory of the offline cache, below the root directory.
-const keptDir = "kept"
+// offlineCacheDir is the directory of the offline cache, below the root directory.
+const offlineCacheDir = "kept"
 
 // objects returns the API for reading the objects that pods refer to.
 func (s *apiServer) objects(node string) offlinecache.API {
-	return offlinecache.API{Follower: kube.Follower{Client: s.client, Node: node}, Keeper: s.kept}
+	return offlinecache.API{Follower: kube.Follower{Client: s.client, Node: node}, Cache: s.offline}
 }
 
 // allocatablePeriod returns how often the driver's volume limit is updated in the cluster, 0 for

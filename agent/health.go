@@ -25,7 +25,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		health.ContainerCPUs:    a.sharing.cpus.Health,
 		health.Persistence: all(
 			a.journal.Health, a.events.Health, a.statusRecords.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
-			a.sharing.persistence, a.api.kept.Health,
+			a.sharing.persistence, a.api.offline.Health,
 		),
 		health.Manifests:  func() error { return refused(a.source.Problems()) },
 		health.Quarantine: a.quarantined,
@@ -47,7 +47,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.ClientCertificate] = a.api.identity.Health
 	}
 	if a.api.isCluster() {
-		owners[health.APIServer] = func() error { return a.api.kept.Describe(a.api.client.Health()) }
+		owners[health.APIServer] = func() error { return a.api.offline.Describe(a.api.client.Health()) }
 		owners[health.CSINode] = a.storage.drivers.Health
 	}
 	if a.api.local != nil {

@@ -32,7 +32,7 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 	if err != nil {
 		return origin{}, err
 	}
-	g.api.kept.Retry = all.Changed().Put
+	g.api.offline.Retry = all.Changed().Put
 	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
 	// Claims are few and all known, so that their pods need no polling.
 	claims := kube.NewWatch[*v1.PersistentVolumeClaim](g.api.client, kube.Selector{}, func() {

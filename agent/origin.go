@@ -94,7 +94,7 @@ func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
 	if err != nil {
 		return origin{}, err
 	}
-	g.api.kept.Retry = all.Changed().Put
+	g.api.offline.Retry = all.Changed().Put
 	c.Objects, c.Wake, c.Health = storageAPI{&g.api, api, all}, all.Changed().Put, k.FeatureEnabled("CSIVolumeHealth")
 	c.InUseChanged, c.ControllerAttach, c.RepublishPeriod = g.api.current.Wake, *k.EnableControllerAttachDetach, k.SyncFrequency.Duration
 	if k.FeatureEnabled("SELinuxMount") {
@@ -132,7 +132,7 @@ func objectTTL(n *v1.Node) (time.Duration, bool) {
 // storageAPI provides the API objects that CSI volumes need.
 type storageAPI struct {
 	server  *apiServer
-	kept    offlinecache.API
+	api     offlinecache.API
 	objects *objects.Objects
 }
 
@@ -141,7 +141,7 @@ const driverWait = 10 * time.Second
 
 // CSIDriver returns the CSIDriver, nil if there is none.
 func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	if d, lent := s.kept.LentCSIDriver(name); lent {
+	if d, ok := s.api.CachedCSIDriver(name); ok {
 		return d, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, driverWait, errors.New("the API server does not tell of CSI drivers"))
@@ -155,18 +155,18 @@ func (s storageAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSID
 	if !ok {
 		d = nil
 	}
-	s.kept.KeepCSIDriver(name, d)
+	s.api.CacheCSIDriver(name, d)
 	return d, nil
 }
 
 // GetVolumeAttachment returns the VolumeAttachment of a volume of this node.
 func (s storageAPI) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	return s.kept.GetVolumeAttachment(ctx, name)
+	return s.api.GetVolumeAttachment(ctx, name)
 }
 
 // GetSecret returns the Secret as it is now in the API server.
 func (s storageAPI) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return s.kept.GetSecret(ctx, namespace, name)
+	return s.api.GetSecret(ctx, namespace, name)
 }
 
 // DriverToken returns a token of the pod's service account.

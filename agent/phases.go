@@ -83,7 +83,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "ranges of pods", run: a.ranges.Run, absent: a.ranges == nil},
 			component{name: "client certificate", run: a.api.renewIdentity, absent: a.api.identity == nil},
 			component{name: "serving certificate", run: a.serving.rotation.Run, absent: a.serving.rotation == nil},
-			component{name: "offline cache", run: a.api.kept.Run, ready: loaded(a.api.kept.Load)},
+			component{name: "offline cache", run: a.api.offline.Run, ready: loaded(a.api.offline.Load)},
 			component{name: "objects", run: a.origin.run},
 			component{name: "event sender", run: a.api.sender.Run, absent: a.api.sender == nil},
 			component{name: "node watch", run: a.followNode},

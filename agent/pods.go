@@ -79,7 +79,7 @@ func newPodNeeds(g *ground, rt *containerRuntime) (n podNeeds, err error) {
 		File: filepath.Join(g.cfg.RootDir, allocationsFile), Kubelet: kubelet, Log: g.cfg.Log,
 		SetAside: func(message string) { g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
-	g.api.kept.WasAdmitted = n.allocations.WasAdmitted
+	g.api.offline.WasAdmitted = n.allocations.WasAdmitted
 	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial, Metrics: g.out.Metrics})
 	n.probes = prober.New(prober.Config{
 		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: filepath.Join(g.cfg.RootDir, probesFile),
@@ -115,7 +115,7 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 		c.KubeletLogs = g.cfg.PodLogsDir
 	}
 	c.API = func(changed func()) podconfig.PodWatch {
-		return g.api.kept.Watch(func(changed func()) offlinecache.ServerPods {
+		return g.api.offline.Watch(func(changed func()) offlinecache.ServerPods {
 			return kube.NewWatchOf[*v1.Pod](g.api.client, kube.OfNode(g.cfg.NodeName), func() []pod.UID { return expectPods(g, syncer) }, changed)
 		}, changed)
 	}

@@ -19,7 +19,7 @@ import (
 	"berth/internal/pod"
 )
 
-// What an agent left that was killed while it wrote is no record, and goes.
+// A temporary file of an agent that was killed during a write is not a record, and is removed.
 func TestKilledWhileWriting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -49,7 +49,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	})
 }
 
-// What was kept for another cluster is not used, and goes when this one has listed its pods.
+// Records of another cluster are not used, and are removed after the first list of this one.
 func TestAnotherCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -73,7 +73,7 @@ func TestAnotherCluster(t *testing.T) {
 	})
 }
 
-// A token that a pod has is not asked for by the next agent until it is to be renewed: it stays.
+// The next agent requests no token before its renewal is due: the token of a pod stays cached.
 func TestTokensStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -105,9 +105,8 @@ func TestTokensStay(t *testing.T) {
 	})
 }
 
-// What was set aside is there for somebody to look at when the server is back, until the next
-// start.
-func TestWhatIsSetAsideStays(t *testing.T) {
+// Files that were set aside remain after the server has recovered, until the next start.
+func TestSetAsideFilesRemain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.put("web", nil)
@@ -134,9 +133,9 @@ func TestWhatIsSetAsideStays(t *testing.T) {
 	})
 }
 
-// Of Secrets nothing is kept under a key that is refused, which shows; a disk that is full shows
-// too, until there is room.
-func TestWhatCannotBeKept(t *testing.T) {
+// No Secret is cached with a key that is rejected, which Health reports. It also reports a disk
+// that cannot be written, until it can be.
+func TestWriteErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		if err := os.MkdirAll(filepath.Join(n.dir, "key"), 0o700); err != nil {
@@ -174,9 +173,9 @@ func TestWhatCannotBeKept(t *testing.T) {
 	})
 }
 
-// What stands in the way of a key is tried again, and shows until it is out of the way: a disk on
-// which none can be made, and one that others may read.
-func TestKeyThatComesLater(t *testing.T) {
+// A missing key is retried, and Health reports the error until the key is usable: on a disk that
+// cannot be written, and for a key that others may read.
+func TestKeyRetried(t *testing.T) {
 	refuse := func(t *testing.T, n *node) (mend func()) {
 		path := filepath.Join(n.dir, "key", "key")
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -231,9 +230,9 @@ func TestKeyThatComesLater(t *testing.T) {
 	}
 }
 
-// What another cluster left must not come back after a power cut: that it cannot be removed for
-// good shows, and is tried again.
-func TestWhatIsLeftGoesForGood(t *testing.T) {
+// Records of another cluster must not reappear after a power cut: an error of their durable removal
+// is reported and retried.
+func TestRemovalRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.put("web", nil)

@@ -32,8 +32,8 @@ type identity struct {
 	// Node is the name of the node, Server identifies the cluster.
 	Node   string `json:"node"`
 	Server string `json:"server"`
-	// Kept is the time of the write.
-	Kept time.Time `json:"kept"`
+	// CachedAt is the time of the write.
+	CachedAt time.Time `json:"kept"`
 }
 
 // record is a file's content: an object of the API server, in plain text or encrypted.
@@ -141,14 +141,14 @@ func (f *files) read(path string) (rec record, err error) {
 
 // decode returns the object of a record, nil if it did not exist.
 func (r *record) decode() (any, error) {
-	empty, known := kinds[r.Kind]
-	if !known {
+	newObject, ok := kinds[r.Kind]
+	if !ok {
 		return nil, fmt.Errorf("records of %s are not known", r.Kind)
 	}
 	if string(r.Object) == "null" {
 		return nil, nil
 	}
-	o := empty()
+	o := newObject()
 	if err := json.Unmarshal(r.Object, o); err != nil {
 		return nil, fmt.Errorf("%v, as it was kept: %w", r.ref, err)
 	}

@@ -13,7 +13,7 @@ import (
 
 var aSecret = ref{secrets, "default", "a"}
 
-// Records are read as they were written, by the node and of the cluster that they are of.
+// Records are read as they were written, only by their node and for their cluster.
 func TestFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kept")
 	f := newFiles(dir, "node", "server")
@@ -23,7 +23,7 @@ func TestFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec, err := newFiles(dir, "node", "server").read(f.path(r))
-		if err != nil || string(rec.Object) != text || rec.ref != r || rec.Kept.IsZero() {
+		if err != nil || string(rec.Object) != text || rec.ref != r || rec.CachedAt.IsZero() {
 			t.Errorf("%v: %+v, %v", r, rec, err)
 		}
 		for _, other := range []*files{newFiles(dir, "other", "server"), newFiles(dir, "node", "other")} {
@@ -53,9 +53,9 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// A record that is torn, or in another's place, is set aside. So is one whose key is lost; not so
-// one whose key is refused, which may be mended.
-func TestFilesThatCannotBeRead(t *testing.T) {
+// A record that is torn, misplaced, or whose key is lost is set aside. A record whose key is
+// rejected is not: the key may be repaired.
+func TestUnreadableFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(f *files, path string) error
 		want  string
@@ -101,7 +101,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// What a pod refers to, and what that refers to.
+// References of a pod, and of the objects that it refers to.
 func TestRefs(t *testing.T) {
 	class, signer, bundle := "fast", "example.com/s", "roots"
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}, Spec: v1.PodSpec{

@@ -6,10 +6,10 @@ import (
 )
 
 // follow calls seen with each version from the server. While the cache is serving, seen is called
-// with the result of lent until the server's first version. It blocks until ctx is done.
-func follow[T any](ctx context.Context, k *Keeper, lent func() (T, bool), server func(context.Context, func(T)), seen func(T)) {
+// with the result of fromCache until the server's first version. It blocks until ctx is done.
+func follow[T any](ctx context.Context, c *Cache, fromCache func() (T, bool), server func(context.Context, func(T)), seen func(T)) {
 	select {
-	case <-k.over: // the cache has stopped serving for good
+	case <-c.disabled: // the cache has stopped serving for good
 		server(ctx, seen)
 		return
 	default:
@@ -17,10 +17,10 @@ func follow[T any](ctx context.Context, k *Keeper, lent func() (T, bool), server
 	f := follower[T]{server: server, newest: make(chan T, 1)}
 	f.start(ctx)
 	defer f.stop()
-	lending, over, borrowed := k.lending, k.over, false
+	serving, disabled, servedStale := c.serving, c.disabled, false
 	defer func() {
-		if borrowed {
-			k.borrow(-1)
+		if servedStale {
+			c.addStale(-1)
 		}
 	}()
 	shown := false
@@ -29,22 +29,22 @@ func follow[T any](ctx context.Context, k *Keeper, lent func() (T, bool), server
 		case <-ctx.Done():
 			return
 		case o := <-f.newest:
-			shown, lending = true, nil
+			shown, serving = true, nil
 			seen(o)
-			if borrowed {
-				borrowed = false
-				k.borrow(-1)
+			if servedStale {
+				servedStale = false
+				c.addStale(-1)
 			}
-		case <-lending:
-			lending = nil
-			if o, ok := lent(); ok && !shown && k.isLending() {
-				k.borrow(1)
-				borrowed = true
+		case <-serving:
+			serving = nil
+			if o, ok := fromCache(); ok && !shown && c.isServing() {
+				c.addStale(1)
+				servedStale = true
 				seen(o)
 			}
-		case <-over:
-			over, lending = nil, nil
-			if !shown && k.hasLent() { // the server's follower may be in back-off: restart it
+		case <-disabled:
+			disabled, serving = nil, nil
+			if !shown && c.hasServed() { // the server's follower may be in back-off: restart it
 				f.stop()
 				f.start(ctx)
 			}

@@ -11,17 +11,17 @@ import (
 
 // load returns the cached objects, nil if there is no pod. Records that cannot be read are logged
 // once, together.
-func (k *Keeper) load() map[ref]loaned {
-	if k.Keep == config.KeepNothing {
+func (c *Cache) load() map[ref]cachedObject {
+	if c.Objects == config.KeepNothing {
 		return nil
 	}
 	// The writer uses its own files: it writes concurrently.
-	f := newFiles(k.Dir, k.Node, k.Server)
+	f := newFiles(c.Dir, c.Node, c.Server)
 	paths, err := f.paths()
 	if err != nil {
-		k.Log.Warn("not all that was kept of the API server is read", "error", err)
+		c.Log.Warn("not all that was kept of the API server is read", "error", err)
 	}
-	lent, pods, foreign := map[ref]loaned{}, 0, 0
+	objects, pods, foreign := map[ref]cachedObject{}, 0, 0
 	var errs causes
 	for _, path := range paths {
 		if !isRecord(path) {
@@ -33,31 +33,31 @@ func (k *Keeper) load() map[ref]loaned {
 		case errors.Is(err, errForeign):
 			foreign++
 			continue
-		case err == nil && (rec.Object == nil || !k.keeps(rec.Kind)): // deleted, or to be deleted
+		case err == nil && (rec.Object == nil || !c.caches(rec.Kind)): // deleted, or to be deleted
 			continue
 		case err == nil:
 			o, err = rec.decode()
 		}
 		if err != nil {
-			k.mu.Lock()
-			k.aside[path+checkpoint.AsideSuffix] = true
-			k.mu.Unlock()
+			c.mu.Lock()
+			c.aside[path+checkpoint.AsideSuffix] = true
+			c.mu.Unlock()
 			errs.add(err)
 			continue
 		}
 		if _, ok := o.(*v1.Pod); ok {
 			pods++
 		}
-		lent[rec.ref] = loaned{o, rec.Kept}
+		objects[rec.ref] = cachedObject{o, rec.CachedAt}
 	}
 	if foreign > 0 {
-		k.Log.Warn("what was kept for another node or another cluster is not used", "records", foreign, "node", k.Node, "server", k.Server)
+		c.Log.Warn("what was kept for another node or another cluster is not used", "records", foreign, "node", c.Node, "server", c.Server)
 	}
 	if len(errs) > 0 {
-		k.Log.Warn("not all that was kept of the API server can be read", "error", errors.Join(errs...))
+		c.Log.Warn("not all that was kept of the API server can be read", "error", errors.Join(errs...))
 	}
 	if pods == 0 {
 		return nil
 	}
-	return lent
+	return objects
 }

@@ -9,8 +9,8 @@ import (
 	"berth/internal/record/journal"
 )
 
-// Of Secrets that could not be removed nothing is lent by an agent that is not to keep them.
-func TestSecretsThatAreNotKept(t *testing.T) {
+// Secrets that could not be removed are not served by an agent that does not cache Secrets.
+func TestSecretsNotCached(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	dir := filepath.Join(t.TempDir(), "kept")
 	f := newFiles(dir, "node", "server")
@@ -19,17 +19,17 @@ func TestSecretsThatAreNotKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for keep, want := range map[config.KeepObjects]bool{config.KeepAll: true, config.KeepPods: false} {
-		k, err := New(Config{Dir: dir, Keep: keep, Node: "node", Server: "server", Reached: func() error { return nil }, Journal: journal.New(log), Log: log})
+	for objects, want := range map[config.KeepObjects]bool{config.KeepAll: true, config.KeepPods: false} {
+		c, err := New(Config{Dir: dir, Objects: objects, Node: "node", Server: "server", Reached: func() error { return nil }, Journal: journal.New(log), Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
-		lent := k.load()
-		if _, ok := lent[podRef("web")]; !ok {
-			t.Errorf("%s: the pod is not lent", keep)
+		served := c.load()
+		if _, ok := served[podRef("web")]; !ok {
+			t.Errorf("%s: the pod is not lent", objects)
 		}
-		if _, ok := lent[aSecret]; ok != want {
-			t.Errorf("%s: the Secret is lent: %v", keep, ok)
+		if _, ok := served[aSecret]; ok != want {
+			t.Errorf("%s: the Secret is lent: %v", objects, ok)
 		}
 	}
 }

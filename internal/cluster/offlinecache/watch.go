@@ -22,20 +22,20 @@ type ServerPods interface {
 // PodWatch watches the pods of this node: the cached pods while the API server is unavailable at
 // the start, and the server's from its first list on.
 type PodWatch struct {
-	k       *Keeper
+	cache   *Cache
 	server  ServerPods
 	wake    chan struct{} // capacity 1; the server's pods have changed
 	changed func()
 
 	mu     sync.Mutex
-	lent   []*v1.Pod // guarded by mu
+	cached []*v1.Pod // guarded by mu
 	listed bool      // guarded by mu; the server has listed its pods
 }
 
 // Watch returns a watch on top of the server's watch, which open creates with the function to call
 // when its pods change. changed is called when the pods of the watch change. Neither may block.
-func (k *Keeper) Watch(open func(changed func()) ServerPods, changed func()) *PodWatch {
-	w := &PodWatch{k: k, wake: make(chan struct{}, 1), changed: changed}
+func (c *Cache) Watch(open func(changed func()) ServerPods, changed func()) *PodWatch {
+	w := &PodWatch{cache: c, wake: make(chan struct{}, 1), changed: changed}
 	w.server = open(func() {
 		select {
 		case w.wake <- struct{}{}:
@@ -49,68 +49,68 @@ func (k *Keeper) Watch(open func(changed func()) ServerPods, changed func()) *Po
 // pod must not be considered deleted.
 func (w *PodWatch) List() (pods []*v1.Pod, synced bool) {
 	w.mu.Lock()
-	lent, listed := w.lent, w.listed
+	cached, listed := w.cached, w.listed
 	w.mu.Unlock()
 	if !listed {
-		return lent, false
+		return cached, false
 	}
 	return w.server.List()
 }
 
 // Run watches the pods until ctx is done.
 func (w *PodWatch) Run(ctx context.Context) error {
-	ended := make(chan error, 1)
-	go func() { ended <- w.server.Run(ctx) }()
-	timer := time.NewTimer(patience)
+	exited := make(chan error, 1)
+	go func() { exited <- w.server.Run(ctx) }()
+	timer := time.NewTimer(listTimeout)
 	defer timer.Stop()
 	for {
 		select {
-		case err := <-ended:
+		case err := <-exited:
 			return err
 		case <-timer.C:
-			w.lend()
+			w.serveCached()
 		case <-w.wake:
 			pods, synced := w.server.List()
 			if !synced {
 				continue
 			}
 			timer.Stop()
-			w.take(ctx, pods)
+			w.publish(ctx, pods)
 		}
 	}
 }
 
-// lend serves the cached pods. A server that answers with 401 or 403 is not unavailable.
-func (w *PodWatch) lend() {
+// serveCached serves the cached pods. A server that answers with 401 or 403 is not unavailable.
+func (w *PodWatch) serveCached() {
 	if _, synced := w.server.List(); synced {
 		return
 	}
 	if err := w.server.Err(); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		w.k.Log.Warn("the API server does not let this node list its pods: those that were kept do not start", "error", err)
+		w.cache.Log.Warn("the API server does not let this node list its pods: those that were kept do not start", "error", err)
 		return
 	}
-	pods := w.k.begin()
+	pods := w.cache.serve()
 	if len(pods) == 0 {
 		return
 	}
 	w.mu.Lock()
-	w.lent = pods
+	w.cached = pods
 	w.mu.Unlock()
 	w.changed()
 }
 
-// take publishes the server's pods and caches them.
-func (w *PodWatch) take(ctx context.Context, pods []*v1.Pod) {
+// publish publishes the server's pods and caches them.
+func (w *PodWatch) publish(ctx context.Context, pods []*v1.Pod) {
 	w.mu.Lock()
 	first := !w.listed
 	w.mu.Unlock()
 	if first {
-		w.k.end(ctx, pods)
+		w.cache.disable(ctx, pods)
 		w.mu.Lock()
-		w.listed, w.lent = true, nil
+		w.listed, w.cached = true, nil
 		w.mu.Unlock()
 	} else {
-		w.k.hold(pods)
+		w.cache.setPods(pods)
 	}
 	w.changed()
 }

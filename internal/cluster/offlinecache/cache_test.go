@@ -27,15 +27,15 @@ import (
 	"berth/internal/record/journal"
 )
 
-// node is one life of an agent after the other, over the same disk and server.
+// node runs one agent after the other, on the same disk and server.
 type node struct {
 	*testing.T
 	dir    string
 	server *kubetest.Server
-	keep   config.KeepObjects
+	cached config.KeepObjects
 	name   string // of the cluster
 
-	*offlinecache.Keeper
+	*offlinecache.Cache
 	api   offlinecache.API
 	watch *offlinecache.PodWatch
 	ctx   context.Context // the agent's
@@ -43,7 +43,7 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{T: t, dir: filepath.Join(t.TempDir(), "kept"), server: kubetest.New(), keep: config.KeepAll, name: "cluster"}
+	n := &node{T: t, dir: filepath.Join(t.TempDir(), "kept"), server: kubetest.New(), cached: config.KeepAll, name: "cluster"}
 	t.Cleanup(func() { n.end() })
 	return n
 }
@@ -57,14 +57,14 @@ func (n *node) begin() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	n.Keeper, err = offlinecache.New(offlinecache.Config{
-		Dir: n.dir, Keep: n.keep, Node: "node", Server: n.name, Reached: client.Health, Journal: journal.New(log), Log: log,
+	n.Cache, err = offlinecache.New(offlinecache.Config{
+		Dir: n.dir, Objects: n.cached, Node: "node", Server: n.name, Reached: client.Health, Journal: journal.New(log), Log: log,
 		WasAdmitted: func(uid pod.UID) bool { return uid != "never" },
 	})
 	if err != nil {
 		n.Fatal(err)
 	}
-	n.api = offlinecache.API{Follower: kube.Follower{Client: client, Node: "node"}, Keeper: n.Keeper}
+	n.api = offlinecache.API{Follower: kube.Follower{Client: client, Node: "node"}, Cache: n.Cache}
 	n.watch = n.Watch(func(changed func()) offlinecache.ServerPods {
 		return kube.NewWatch[*v1.Pod](client, kube.OfNode("node"), changed)
 	}, func() {})
@@ -72,7 +72,7 @@ func (n *node) begin() {
 	n.ctx = ctx
 	done := make(chan struct{}, 2)
 	n.Load()
-	for _, run := range []func(context.Context) error{n.Keeper.Run, n.watch.Run} {
+	for _, run := range []func(context.Context) error{n.Cache.Run, n.watch.Run} {
 		go func() { _ = run(ctx); done <- struct{}{} }()
 	}
 	n.stop = func() {
@@ -90,13 +90,13 @@ func (n *node) end() {
 	}
 }
 
-// settle lets what is to be written be written.
+// settle waits until all pending writes are done.
 func settle() {
 	time.Sleep(time.Minute)
 	synctest.Wait()
 }
 
-// files returns the files of a folder of what is kept, with when each was written.
+// files returns the files of a directory of the cache, by name.
 func (n *node) files(folder string) map[string]os.FileInfo {
 	n.Helper()
 	out := map[string]os.FileInfo{}
@@ -112,7 +112,7 @@ func (n *node) files(folder string) map[string]os.FileInfo {
 	return out
 }
 
-// written returns how many files are others than before.
+// written returns how many files were written since before.
 func written(before, after map[string]os.FileInfo) (count int) {
 	for name, st := range after {
 		if before[name] == nil || !os.SameFile(before[name], st) {
@@ -122,7 +122,7 @@ func written(before, after map[string]os.FileInfo) (count int) {
 	return count
 }
 
-// put makes the pod, or changes what there is.
+// put creates the pod, or changes the existing one.
 func (n *node) put(name string, change func(*v1.Pod)) *v1.Pod {
 	if old, ok := kubetest.Get[*v1.Pod](n.server, "default", name); ok {
 		changed := old.DeepCopy()
@@ -138,7 +138,7 @@ func (n *node) put(name string, change func(*v1.Pod)) *v1.Pod {
 	return kubetest.Put(n.server, p)
 }
 
-// names returns those of the pods that are handed over.
+// names returns the names of the pods that the watch lists.
 func (n *node) names() (string, bool) {
 	pods, synced := n.watch.List()
 	var names []string
@@ -155,8 +155,8 @@ func (n *node) want(names string, synced bool) {
 	}
 }
 
-// What is kept is written when it changes, and not for a status.
-func TestWhatIsWritten(t *testing.T) {
+// Entries are written when the object changes, but not for a change of the status.
+func TestWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.put("web", nil)
@@ -195,8 +195,8 @@ func TestWhatIsWritten(t *testing.T) {
 	})
 }
 
-// Which pods start without the server, and when.
-func TestPodsThatAreLent(t *testing.T) {
+// Cached pods start while the server is unavailable, once the list has timed out.
+func TestCachedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.put("web", nil)
@@ -232,8 +232,8 @@ func TestPodsThatAreLent(t *testing.T) {
 	})
 }
 
-// A server that does not answer is away; one that refuses is not.
-func TestServersThatDoNotList(t *testing.T) {
+// A server that does not answer is unavailable; one that answers with 403 is not.
+func TestUnavailableServer(t *testing.T) {
 	for name, c := range map[string]struct {
 		effect kubetest.Effect
 		want   string
@@ -261,9 +261,9 @@ func TestServersThatDoNotList(t *testing.T) {
 	}
 }
 
-// The first list of a server that is back comes after what it says now of objects that were lent,
-// however long it was away: their followers do not wait for their next try.
-func TestListComesAfterObjects(t *testing.T) {
+// When the server recovers, its first list of pods is published after its versions of stale
+// objects, however long it was unavailable: their followers do not wait for the back-off.
+func TestListAfterObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		const objects = 10
@@ -314,8 +314,8 @@ func TestListComesAfterObjects(t *testing.T) {
 	})
 }
 
-// A volume that controllers attach waits for the server; another one is lent.
-func TestVolumesThatAreLent(t *testing.T) {
+// A volume that controllers attach waits for the server; another one is served from the cache.
+func TestCachedVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		for _, name := range []string{"attached", "free"} {
@@ -350,13 +350,13 @@ func TestVolumesThatAreLent(t *testing.T) {
 		}
 		for _, name := range []string{"attached", "free"} {
 			d, _ := kubetest.Get[*storagev1.CSIDriver](n.server, "", name)
-			n.api.KeepCSIDriver(name, d)
+			n.api.CacheCSIDriver(name, d)
 		}
 		settle()
 		if c := len(n.files("objects")); c != 7 {
 			t.Errorf("%d files; want the pod, two claims, two volumes and two drivers", c)
 		}
-		// Another agent, that asks for nothing, leaves what the claims refer to.
+		// Another agent that reads nothing retains the references of the claims.
 		n.begin()
 		settle()
 		if c := len(n.files("objects")); c != 7 {
