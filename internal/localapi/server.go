@@ -81,7 +81,7 @@ type Server struct {
 	garbage   *gc.Collector
 	binder    *pvbinder.Binder
 	scheduler *scheduler.Scheduler // nil: only the agent writes pods, with their node set
-	manifests *manifests.Keeper
+	manifests *manifests.Applier
 	front     *front // nil: only the agent can reach the API
 }
 

@@ -29,7 +29,7 @@ func isDefault(o kinds.Object) bool { return o.GetAnnotations()[DefaultAnnotatio
 // marked reports whether a manifest defines an object.
 func marked(o kinds.Object) bool {
 	a := o.GetAnnotations()
-	return a[mark] != "" && a[markOf] == called(o)
+	return a[mark] != "" && a[markOf] == nameOf(o)
 }
 
 // merge returns the desired object of a manifest, given the stored one, which may be nil.
@@ -40,23 +40,23 @@ func merge(o Object, stored kinds.Object) kinds.Object {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[mark], annotations[markOf] = o.Path, called(o)
+	annotations[mark], annotations[markOf] = o.Path, nameOf(o)
 	protect(out)
 	if stored != nil {
-		keepMetadata(out, stored)
-		keepSystem(annotations, stored)
+		preserveMetadata(out, stored)
+		preserveAnnotations(annotations, stored)
 	}
 	out.SetAnnotations(annotations)
 	switch out := out.(type) {
 	case *v1.PersistentVolumeClaim:
 		out.Status = v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending}
 		if is, ok := stored.(*v1.PersistentVolumeClaim); ok {
-			keepClaim(out, is)
+			preserveClaim(out, is)
 		}
 	case *v1.PersistentVolume:
 		out.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
 		if is, ok := stored.(*v1.PersistentVolume); ok {
-			keepVolume(out, is)
+			preserveVolume(out, is)
 		}
 	}
 	return out
@@ -82,8 +82,8 @@ func addFinalizers(o kinds.Object, more ...string) {
 	o.SetFinalizers(all)
 }
 
-// keepMetadata preserves metadata that the API sets.
-func keepMetadata(o, stored kinds.Object) {
+// preserveMetadata preserves metadata that the API sets.
+func preserveMetadata(o, stored kinds.Object) {
 	own := o.GetFinalizers()
 	o.SetFinalizers(stored.GetFinalizers())
 	addFinalizers(o, own...)
@@ -95,9 +95,9 @@ func keepMetadata(o, stored kinds.Object) {
 	o.SetOwnerReferences(stored.GetOwnerReferences())
 }
 
-// keepSystem preserves the annotations in which controllers and drivers store state of claims and
-// volumes.
-func keepSystem(annotations map[string]string, stored kinds.Object) {
+// preserveAnnotations preserves the annotations in which controllers and drivers store state of
+// claims and volumes.
+func preserveAnnotations(annotations map[string]string, stored kinds.Object) {
 	switch stored.(type) {
 	case *v1.PersistentVolumeClaim, *v1.PersistentVolume:
 		for name, value := range stored.GetAnnotations() {
@@ -109,8 +109,8 @@ func keepSystem(annotations map[string]string, stored kinds.Object) {
 	}
 }
 
-// keepClaim preserves what binding and admission have written.
-func keepClaim(c, stored *v1.PersistentVolumeClaim) {
+// preserveClaim preserves what binding and admission have written.
+func preserveClaim(c, stored *v1.PersistentVolumeClaim) {
 	c.Status = stored.Status
 	if c.Spec.VolumeName == "" {
 		c.Spec.VolumeName = stored.Spec.VolumeName
@@ -120,9 +120,9 @@ func keepClaim(c, stored *v1.PersistentVolumeClaim) {
 	}
 }
 
-// keepVolume preserves the claimRef of a volume. A claimRef of the manifest is set anew when its
-// claim was deleted, so that the next claim of that name gets the volume.
-func keepVolume(v, stored *v1.PersistentVolume) {
+// preserveVolume preserves the claimRef of a volume. A claimRef of the manifest is set again when
+// its claim was deleted, so that the next claim of that name gets the volume.
+func preserveVolume(v, stored *v1.PersistentVolume) {
 	v.Status = stored.Status
 	wants, has := v.Spec.ClaimRef, stored.Spec.ClaimRef
 	over := stored.Status.Phase == v1.VolumeReleased || stored.Status.Phase == v1.VolumeFailed

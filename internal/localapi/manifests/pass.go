@@ -43,7 +43,7 @@ func (p *pass) run(ctx context.Context) {
 		kind := kinds.Of(o.Object)
 		if kind == nil || !slices.Contains(definable, kind.Stored) {
 			p.fail(store.Key{Resource: fmt.Sprintf("%T", o.Object), Namespace: o.GetNamespace(), Name: o.GetName()},
-				errWaits{fmt.Errorf("%s: %T %s: manifests define no objects of this kind for the local API: only %s", o.Path, o.Object, called(o), strings.Join(definable, ", "))})
+				errWaits{fmt.Errorf("%s: %T %s: manifests define no objects of this kind for the local API: only %s", o.Path, o.Object, nameOf(o), strings.Join(definable, ", "))})
 			continue
 		}
 		key := store.Key{Resource: kind.Stored, Namespace: o.GetNamespace(), Name: o.GetName()}
@@ -73,11 +73,11 @@ func (p *pass) fail(key store.Key, err error) {
 }
 
 func (p *pass) explain(o Object, kind *kinds.Kind, err error) error {
-	return fmt.Errorf("%s: %s %s: %w", o.Path, kind.Kind, called(o), err)
+	return fmt.Errorf("%s: %s %s: %w", o.Path, kind.Kind, nameOf(o), err)
 }
 
-// called returns namespace and name of an object.
-func called(o kinds.Object) string { return strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/") }
+// nameOf returns namespace and name of an object.
+func nameOf(o kinds.Object) string { return strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/") }
 
 // ensureNamespace creates a missing namespace, once per pass.
 func (p *pass) ensureNamespace(ctx context.Context, ensured map[string]error, name string) error {
@@ -121,7 +121,7 @@ func (p *pass) ensure(ctx context.Context, key store.Key, o Object) (err error) 
 		if stored == nil {
 			err = p.Writer.Create(ctx, merge(o, nil))
 		} else {
-			if err := refuse(o, stored); err != nil {
+			if err := reject(o, stored); err != nil {
 				return errWaits{err}
 			}
 			want := merge(o, stored)
@@ -137,8 +137,8 @@ func (p *pass) ensure(ctx context.Context, key store.Key, o Object) (err error) 
 	return err
 }
 
-// refuse returns why a stored object cannot be changed to that of the manifest.
-func refuse(o Object, stored kinds.Object) error {
+// reject returns why a stored object cannot be changed to that of the manifest.
+func reject(o Object, stored kinds.Object) error {
 	kind := kinds.Of(stored)
 	remove := fmt.Sprintf("delete it (kubectl delete %s %s", kind.Plural, stored.GetName())
 	if kind.Namespaced {
@@ -178,10 +178,10 @@ func (p *pass) removeOthers(ctx context.Context, resource string, wanted map[sto
 		p.fail(store.Key{Resource: resource}, err)
 	}
 	for _, o := range others {
-		p.Log.Info("object goes with its manifest", "kind", kinds.Of(o).Kind, "object", called(o), "manifest", o.GetAnnotations()[mark])
+		p.Log.Info("object goes with its manifest", "kind", kinds.Of(o).Kind, "object", nameOf(o), "manifest", o.GetAnnotations()[mark])
 		if err := p.remove(ctx, o); err != nil {
 			p.fail(store.Key{Resource: resource, Namespace: o.GetNamespace(), Name: o.GetName()},
-				fmt.Errorf("%s: %s %s: its manifest is gone, and it cannot be deleted: %w", o.GetAnnotations()[mark], kinds.Of(o).Kind, called(o), err))
+				fmt.Errorf("%s: %s %s: its manifest is gone, and it cannot be deleted: %w", o.GetAnnotations()[mark], kinds.Of(o).Kind, nameOf(o), err))
 		}
 	}
 }

@@ -20,11 +20,11 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// world is a store of objects, and what writes to it for a Keeper.
+// world is a store of objects, and its Writer for an Applier.
 type world struct {
 	*testing.T
 	store *store.Store
-	reads atomic.Int64 // of the Keeper
+	reads atomic.Int64 // of the Applier
 
 	mu    sync.Mutex
 	uids  int                     // guarded by mu
@@ -46,7 +46,7 @@ func newWorld(t *testing.T) *world {
 	return &world{T: t, store: s}
 }
 
-// counted is a store that counts who looks at objects.
+// counted is a store that counts reads of objects.
 type counted struct {
 	*store.Store
 
@@ -58,12 +58,12 @@ func (c counted) Get(key store.Key) (store.Item, error) {
 	return c.Store.Get(key)
 }
 
-// keeper returns one that runs until the test ends.
-func (w *world) keeper() *manifests.Keeper {
-	k := manifests.New(manifests.Config{Store: counted{w.store, &w.reads}, Writer: w, Log: discard})
+// applier returns an Applier that runs until the test ends.
+func (w *world) applier() *manifests.Applier {
+	a := manifests.New(manifests.Config{Store: counted{w.store, &w.reads}, Writer: w, Log: discard})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- k.Run(ctx) }()
+	go func() { ended <- a.Run(ctx) }()
 	w.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -71,7 +71,7 @@ func (w *world) keeper() *manifests.Keeper {
 		}
 	})
 	synctest.Wait()
-	return k
+	return a
 }
 
 func keyOf(o kinds.Object) store.Key {
@@ -90,7 +90,7 @@ func (w *world) called(verb string, o kinds.Object) error {
 	return nil
 }
 
-// take returns the calls since the last time.
+// take returns the calls since the last take.
 func (w *world) take() []string {
 	synctest.Wait()
 	w.mu.Lock()

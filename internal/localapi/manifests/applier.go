@@ -33,7 +33,7 @@ type Writer interface {
 	Delete(ctx context.Context, o kinds.Object) error
 }
 
-// Config configures a Keeper.
+// Config configures an Applier.
 type Config struct {
 	Store  Store
 	Writer Writer
@@ -61,14 +61,14 @@ const (
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Keeper reconciles the store with the objects of manifests. Set sets the desired state; Run
+// Applier reconciles the store with the objects of manifests. Set sets the desired state; Run
 // retries what failed.
-type Keeper struct {
+type Applier struct {
 	cfg Config
 
-	turn    sync.Mutex // held by the pass in progress
-	set     bool       // guarded by turn; Set was called
-	defined Defined    // guarded by turn
+	passMu  sync.Mutex // held by the pass in progress
+	set     bool       // guarded by passMu; Set was called
+	defined Defined    // guarded by passMu
 
 	mu        sync.Mutex
 	failed    map[store.Key]error // guarded by mu; the errors of the last pass
@@ -78,30 +78,30 @@ type Keeper struct {
 	interrupt func()              // guarded by mu; makes Run read the fields above again
 }
 
-// New returns a Keeper without desired state: it deletes nothing before Set.
-func New(cfg Config) *Keeper { return &Keeper{cfg: cfg, interrupt: func() {}} }
+// New returns an Applier without desired state: it deletes nothing before Set.
+func New(cfg Config) *Applier { return &Applier{cfg: cfg, interrupt: func() {}} }
 
 // Set applies the objects of manifests, all of which are in d, and deletes other marked objects.
 // The error names each object that could not be written, its file and the remedy; all others are
 // written. Run retries failures, and Health reports them until they are resolved.
-func (k *Keeper) Set(ctx context.Context, d Defined) error {
-	k.turn.Lock()
-	defer k.turn.Unlock()
-	k.set, k.defined = true, d
-	k.pass(ctx, 0)
-	k.mu.Lock()
-	k.interrupt()
-	k.mu.Unlock()
-	return k.Health()
+func (a *Applier) Set(ctx context.Context, d Defined) error {
+	a.passMu.Lock()
+	defer a.passMu.Unlock()
+	a.set, a.defined = true, d
+	a.pass(ctx, 0)
+	a.mu.Lock()
+	a.interrupt()
+	a.mu.Unlock()
+	return a.Health()
 }
 
 // Health returns the errors of the last pass.
-func (k *Keeper) Health() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (a *Applier) Health() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var errs []error
-	for _, key := range slices.SortedFunc(maps.Keys(k.failed), compareKeys) {
-		errs = append(errs, k.failed[key])
+	for _, key := range slices.SortedFunc(maps.Keys(a.failed), compareKeys) {
+		errs = append(errs, a.failed[key])
 	}
 	return errors.Join(errs...)
 }
@@ -111,19 +111,19 @@ func compareKeys(a, b store.Key) int {
 }
 
 // Run retries what failed, when a failed object changes or after a delay, until ctx is done.
-func (k *Keeper) Run(ctx context.Context) error {
+func (a *Applier) Run(ctx context.Context) error {
 	for {
-		waiting, stop, seen := k.wait(ctx)
-		changes, err := k.cfg.Store.Since(waiting, seen)
+		waiting, stop, seen := a.wait(ctx)
+		changes, err := a.cfg.Store.Since(waiting, seen)
 		stop()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil, errors.Is(err, store.ErrCompacted), waiting.Err() != nil:
-			if delay, due := k.due(changes, err); due {
-				k.turn.Lock()
-				k.pass(ctx, delay)
-				k.turn.Unlock()
+			if delay, due := a.due(changes, err); due {
+				a.passMu.Lock()
+				a.pass(ctx, delay)
+				a.passMu.Unlock()
 			}
 		default:
 			return fmt.Errorf("objects of manifests: %w", err)
@@ -133,50 +133,50 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // wait returns a context that is done when a retry is due or Set was called, and the revision to
 // wait for changes after.
-func (k *Keeper) wait(ctx context.Context) (waiting context.Context, stop func(), seen uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	waiting, k.interrupt = context.WithCancel(ctx)
-	stop = k.interrupt
-	if k.delay > 0 {
-		waiting, stop = context.WithDeadline(waiting, k.at)
+func (a *Applier) wait(ctx context.Context) (waiting context.Context, stop func(), seen uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	waiting, a.interrupt = context.WithCancel(ctx)
+	stop = a.interrupt
+	if a.delay > 0 {
+		waiting, stop = context.WithDeadline(waiting, a.at)
 	}
-	return waiting, stop, k.seen
+	return waiting, stop, a.seen
 }
 
 // due reports whether a pass is due, and the last delay.
-func (k *Keeper) due(changes []store.Change, err error) (delay time.Duration, due bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	due = errors.Is(err, store.ErrCompacted) || k.delay > 0 && !k.at.After(time.Now())
+func (a *Applier) due(changes []store.Change, err error) (delay time.Duration, due bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	due = errors.Is(err, store.ErrCompacted) || a.delay > 0 && !a.at.After(time.Now())
 	for _, c := range changes {
-		_, failed := k.failed[c.Now.Key]
-		due = due || failed && c.Now.Revision > k.seen
-		k.seen = max(k.seen, c.Now.Revision)
+		_, failed := a.failed[c.Now.Key]
+		due = due || failed && c.Now.Revision > a.seen
+		a.seen = max(a.seen, c.Now.Revision)
 	}
-	return k.delay, due
+	return a.delay, due
 }
 
-// pass runs one pass. k.turn is held; delay is the last delay.
-func (k *Keeper) pass(ctx context.Context, delay time.Duration) {
-	p := pass{Config: k.cfg, defined: k.defined, failed: map[store.Key]error{}}
-	seen := k.cfg.Store.Revision()
-	if k.set {
+// pass runs one pass. a.passMu is held; delay is the last delay.
+func (a *Applier) pass(ctx context.Context, delay time.Duration) {
+	p := pass{Config: a.cfg, defined: a.defined, failed: map[store.Key]error{}}
+	seen := a.cfg.Store.Revision()
+	if a.set {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
 		p.run(ctx)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.seen, k.delay = seen, 0
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen, a.delay = seen, 0
 	if p.retry {
-		k.delay = min(max(firstRetry, 2*delay), lastRetry)
-		k.at = time.Now().Add(k.delay)
+		a.delay = min(max(firstRetry, 2*delay), lastRetry)
+		a.at = time.Now().Add(a.delay)
 	}
 	for key, err := range p.failed {
-		if old := k.failed[key]; old == nil || old.Error() != err.Error() {
-			k.cfg.Log.Warn("object of a manifest is not as the manifest says", "error", err)
+		if old := a.failed[key]; old == nil || old.Error() != err.Error() {
+			a.cfg.Log.Warn("object of a manifest is not as the manifest says", "error", err)
 		}
 	}
-	k.failed = p.failed
+	a.failed = p.failed
 }

@@ -62,9 +62,9 @@ func defined(all ...kinds.Object) (d manifests.Defined) {
 	return d
 }
 
-func set(t *testing.T, k *manifests.Keeper, d manifests.Defined) {
+func set(t *testing.T, a *manifests.Applier, d manifests.Defined) {
 	t.Helper()
-	if err := k.Set(t.Context(), d); err != nil {
+	if err := a.Set(t.Context(), d); err != nil {
 		t.Error(err)
 	}
 	synctest.Wait()
@@ -83,7 +83,7 @@ func TestDefaultObject(t *testing.T) {
 		w := newWorld(t)
 		w.put(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "runc", Annotations: map[string]string{manifests.DefaultAnnotation: "true"}}, Handler: "runc"})
 		class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "runc"}, Handler: "crun"}
-		set(t, w.keeper(), defined(class))
+		set(t, w.applier(), defined(class))
 		wantCalls(w, "update runtimeclasses.node.k8s.io/runc")
 		if is := find(w, class); is.Handler != "crun" || is.Annotations[manifests.DefaultAnnotation] != "" || is.Annotations["berth.dev/manifest"] != file {
 			t.Errorf("class = %+v", is)
@@ -103,10 +103,10 @@ func TestAllKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.put(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "there"}})
-		k := w.keeper()
+		a := w.applier()
 		d := defined(all...)
 		d.Namespaces = []string{"there", "pods"}
-		set(t, k, d)
+		set(t, a, d)
 		wantCalls(w, "create namespaces/pods", "create namespaces/web", "create configmaps/web/app", "create secrets/web/key", "create persistentvolumeclaims/web/data",
 			"create persistentvolumes/v", "create runtimeclasses.node.k8s.io/kata", "create csidrivers.storage.k8s.io/csi.example.com")
 		for _, o := range all {
@@ -120,20 +120,20 @@ func TestAllKinds(t *testing.T) {
 		}
 
 		// Again, and after a restart, nothing is written.
-		set(t, k, d)
-		set(t, w.keeper(), d)
+		set(t, a, d)
+		set(t, w.applier(), d)
 		wantCalls(w)
 
 		// After a restart without the file, all are gone but the namespaces. What pods may use is
 		// only asked to go.
-		k = w.keeper()
+		a = w.applier()
 		wantCalls(w)
-		set(t, k, manifests.Defined{Incomplete: true}) // its file may not have been read yet
+		set(t, a, manifests.Defined{Incomplete: true}) // its file may not have been read yet
 		wantCalls(w)
-		set(t, k, manifests.Defined{})
+		set(t, a, manifests.Defined{})
 		wantCalls(w, "delete configmaps/web/app", "delete secrets/web/key", "delete persistentvolumeclaims/web/data",
 			"delete persistentvolumes/v", "delete runtimeclasses.node.k8s.io/kata", "delete csidrivers.storage.k8s.io/csi.example.com")
-		set(t, k, manifests.Defined{})
+		set(t, a, manifests.Defined{})
 		wantCalls(w)
 		if find(w, claim()).DeletionTimestamp == nil {
 			t.Error("the claim is not deleted")
@@ -148,17 +148,17 @@ func TestAllKinds(t *testing.T) {
 func TestChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
-		set(t, k, defined(configMap("a")))
+		a := w.applier()
+		set(t, a, defined(configMap("a")))
 		uid := find(w, configMap("")).UID
 		w.take()
-		set(t, k, defined(configMap("b")))
+		set(t, a, defined(configMap("b")))
 		wantCalls(w, "update configmaps/web/app")
 		edit(w, configMap(""), func(m *v1.ConfigMap) {
 			m.Data, m.Labels, m.Annotations["example.com/by"] = map[string]string{"more": "x"}, nil, "me"
 		})
 		wantCalls(w)
-		set(t, k, defined(configMap("b")))
+		set(t, a, defined(configMap("b")))
 		is := find(w, configMap(""))
 		if diff := cmp.Diff(configMap("b").Data, is.Data); diff != "" || is.Labels["app"] != "web" || is.Annotations["example.com/by"] != "" || is.UID != uid {
 			t.Errorf("it is %v", is)
@@ -167,13 +167,13 @@ func TestChanged(t *testing.T) {
 		// One that was deleted comes back with the next change.
 		drop(w, configMap(""))
 		w.take()
-		set(t, k, defined(configMap("b")))
+		set(t, a, defined(configMap("b")))
 		wantCalls(w, "create configmaps/web/app")
 
 		// A file that gets another name has the same objects.
 		d := defined(configMap("b"))
 		d.Objects[0].Path = "/etc/pods/shop.yaml"
-		set(t, k, d)
+		set(t, a, d)
 		wantCalls(w, "update configmaps/web/app")
 		if got := find(w, configMap("")).Annotations["berth.dev/manifest"]; got != "/etc/pods/shop.yaml" {
 			t.Errorf("it is marked as that of %s", got)
@@ -185,10 +185,10 @@ func TestChanged(t *testing.T) {
 func TestBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
+		a := w.applier()
 		for _, v := range []*v1.PersistentVolume{volume(""), volume("data")} {
 			d := defined(claim(), v)
-			set(t, k, d)
+			set(t, a, d)
 			c := find(w, claim())
 			edit(w, claim(), func(c *v1.PersistentVolumeClaim) {
 				c.Annotations["pv.kubernetes.io/bind-completed"] = "yes"
@@ -200,7 +200,7 @@ func TestBound(t *testing.T) {
 				v.Status.Phase = v1.VolumeBound
 			})
 			w.take()
-			set(t, k, d)
+			set(t, a, d)
 			wantCalls(w)
 		}
 
@@ -208,9 +208,9 @@ func TestBound(t *testing.T) {
 		// the file gives to nobody stays with the claim that is gone.
 		released := func(v *v1.PersistentVolume) { v.Status.Phase = v1.VolumeReleased }
 		edit(w, volume(""), released)
-		set(t, k, defined(claim(), volume("")))
+		set(t, a, defined(claim(), volume("")))
 		wantCalls(w)
-		set(t, k, defined(claim(), volume("data")))
+		set(t, a, defined(claim(), volume("data")))
 		wantCalls(w, "update persistentvolumes/v")
 		if got := find(w, volume("")).Spec.ClaimRef; got == nil || got.Name != "data" || got.UID != "" {
 			t.Errorf("the volume is kept for %v", got)
@@ -222,13 +222,13 @@ func TestBound(t *testing.T) {
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
+		a := w.applier()
 		theirs := configMap("theirs")
 		w.put(theirs)
-		err := k.Set(t.Context(), defined(configMap("ours"), volume("")))
+		err := a.Set(t.Context(), defined(configMap("ours"), volume("")))
 		const want = "/etc/pods/web.yaml: ConfigMap web/app: it exists already, and was not created from a manifest: delete it (kubectl delete configmaps app -n web), or rename the object in the file"
-		if err == nil || err.Error() != want || k.Health() == nil || k.Health().Error() != want {
-			t.Errorf("set: %v; health: %v", err, k.Health())
+		if err == nil || err.Error() != want || a.Health() == nil || a.Health().Error() != want {
+			t.Errorf("set: %v; health: %v", err, a.Health())
 		}
 		if find(w, theirs).Data["value"] != "theirs" || find(w, volume("")) == nil {
 			t.Error("an object of others was changed, or the rest was not written")
@@ -244,7 +244,7 @@ func TestForeign(t *testing.T) {
 		// When it goes, that of the file comes.
 		drop(w, theirs)
 		wantCalls(w, "create configmaps/web/app")
-		if err := k.Health(); err != nil {
+		if err := a.Health(); err != nil {
 			t.Error(err)
 		}
 
@@ -255,7 +255,7 @@ func TestForeign(t *testing.T) {
 		w.put(other)
 		edit(w, volume(""), func(v *v1.PersistentVolume) { delete(v.Annotations, "berth.dev/manifest") })
 		w.take()
-		set(t, k, manifests.Defined{})
+		set(t, a, manifests.Defined{})
 		wantCalls(w, "delete configmaps/web/app")
 	})
 }
@@ -264,47 +264,47 @@ func TestForeign(t *testing.T) {
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
+		a := w.applier()
 		wants := func(part string) {
 			t.Helper()
 			synctest.Wait()
-			if err := k.Health(); err == nil || !strings.Contains(err.Error(), part) {
+			if err := a.Health(); err == nil || !strings.Contains(err.Error(), part) {
 				t.Errorf("health %v lacks %q", err, part)
 			}
 		}
-		set(t, k, defined(claim()))
-		set(t, k, manifests.Defined{})
-		if err := k.Set(t.Context(), defined(claim())); err == nil {
+		set(t, a, defined(claim()))
+		set(t, a, manifests.Defined{})
+		if err := a.Set(t.Context(), defined(claim())); err == nil {
 			t.Error("a claim that is being deleted was made")
 		}
 		wants("PersistentVolumeClaim web/data: it is being deleted")
 		edit(w, claim(), func(c *v1.PersistentVolumeClaim) { c.Finalizers = nil })
 		drop(w, claim())
-		if err := k.Health(); err != nil || find(w, claim()) == nil {
+		if err := a.Health(); err != nil || find(w, claim()) == nil {
 			t.Errorf("after it was gone: %v", err)
 		}
 
 		ns := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 		now := metav1.Now()
 		edit(w, ns, func(n *v1.Namespace) { n.DeletionTimestamp = &now })
-		if err := k.Set(t.Context(), defined(claim(), configMap("a"))); err == nil {
+		if err := a.Set(t.Context(), defined(claim(), configMap("a"))); err == nil {
 			t.Error("an object was made in a namespace that is being deleted")
 		}
 		wants("ConfigMap web/app: namespace web: it is being deleted")
 		drop(w, ns)
-		if err := k.Health(); err != nil || find(w, configMap("")) == nil || find(w, ns) == nil {
+		if err := a.Health(); err != nil || find(w, configMap("")) == nil || find(w, ns) == nil {
 			t.Errorf("after it was gone: %v", err)
 		}
 
 		immutable := configMap("a")
 		immutable.Immutable = ptr.To(true)
-		set(t, k, defined(immutable))
-		if err := k.Set(t.Context(), defined(configMap("b"))); err == nil {
+		set(t, a, defined(immutable))
+		if err := a.Set(t.Context(), defined(configMap("b"))); err == nil {
 			t.Error("an immutable object was changed")
 		}
 		wants("ConfigMap web/app: it is immutable: delete it (kubectl delete configmaps app -n web), or give the new values another name")
 		drop(w, immutable)
-		if err := k.Health(); err != nil || find(w, configMap("")).Data["value"] != "b" {
+		if err := a.Health(); err != nil || find(w, configMap("")).Data["value"] != "b" {
 			t.Errorf("after it was gone: %v", err)
 		}
 	})
@@ -314,9 +314,9 @@ func TestWaits(t *testing.T) {
 func TestFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
+		a := w.applier()
 		w.failing(func(string) error { return errors.New("the disk is full") })
-		if err := k.Set(t.Context(), defined(volume(""))); err == nil || err.Error() != "/etc/pods/web.yaml: PersistentVolume v: the disk is full" {
+		if err := a.Set(t.Context(), defined(volume(""))); err == nil || err.Error() != "/etc/pods/web.yaml: PersistentVolume v: the disk is full" {
 			t.Error(err)
 		}
 		<-time.After(10 * time.Minute)
@@ -326,7 +326,7 @@ func TestFails(t *testing.T) {
 		w.failing(nil)
 		<-time.After(time.Minute)
 		wantCalls(w, "create persistentvolumes/v")
-		if err := k.Health(); err != nil {
+		if err := a.Health(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -336,8 +336,8 @@ func TestFails(t *testing.T) {
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
-		set(t, k, defined(configMap("a")))
+		a := w.applier()
+		set(t, a, defined(configMap("a")))
 		times := 0
 		w.failing(func(string) error {
 			if times++; times < 3 {
@@ -347,7 +347,7 @@ func TestConflict(t *testing.T) {
 			}
 			return nil
 		})
-		set(t, k, defined(configMap("b")))
+		set(t, a, defined(configMap("b")))
 		if diff := cmp.Diff(configMap("b").Data, find(w, configMap("")).Data); diff != "" || times != 3 {
 			t.Errorf("after %d times: %s", times, diff)
 		}
@@ -366,8 +366,8 @@ func TestConflictOfARemoval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				k := w.keeper()
-				set(t, k, defined(configMap("a")))
+				a := w.applier()
+				set(t, a, defined(configMap("a")))
 				done := false
 				w.failing(func(call string) error {
 					if done || !strings.HasPrefix(call, "delete") {
@@ -376,7 +376,7 @@ func TestConflictOfARemoval(t *testing.T) {
 					done = true
 					return meanwhile(w, find(w, configMap("")))
 				})
-				set(t, k, defined())
+				set(t, a, defined())
 				if !done || w.there()[keyOf(configMap("")).String()] {
 					t.Errorf("it is left: %v", w.there())
 				}
@@ -385,7 +385,7 @@ func TestConflictOfARemoval(t *testing.T) {
 	}
 }
 
-// TestKilled ends the Keeper before each of its writes; another one goes on.
+// TestKilled stops the Applier before each of its writes; another one completes the rest.
 func TestKilled(t *testing.T) {
 	writes := 0
 	for done := false; !done; writes++ {
@@ -393,7 +393,7 @@ func TestKilled(t *testing.T) {
 			w := newWorld(t)
 			old := configMap("old")
 			old.Name = "old"
-			set(t, w.keeper(), defined(old, configMap("a")))
+			set(t, w.applier(), defined(old, configMap("a")))
 			n := 0
 			w.failing(func(string) error {
 				if n++; n > writes {
@@ -403,12 +403,12 @@ func TestKilled(t *testing.T) {
 			})
 			d := defined(configMap("b"), claim(), volume("data"))
 			d.Namespaces = []string{"pods"}
-			k := manifests.New(manifests.Config{Store: w.store, Writer: w, Log: discard})
-			if done = k.Set(t.Context(), d) == nil; done != (n <= writes) {
+			a := manifests.New(manifests.Config{Store: w.store, Writer: w, Log: discard})
+			if done = a.Set(t.Context(), d) == nil; done != (n <= writes) {
 				t.Errorf("killed before write %d of %d", writes, n)
 			}
 			w.failing(nil)
-			set(t, w.keeper(), d)
+			set(t, w.applier(), d)
 			if diff := cmp.Diff(map[string]bool{
 				"namespaces/web": true, "namespaces/pods": true, "configmaps/web/app": true, "persistentvolumeclaims/web/data": true, "persistentvolumes/v": true,
 			}, w.there()); diff != "" || find(w, configMap("")).Data["value"] != "b" {
@@ -424,8 +424,8 @@ func TestKilled(t *testing.T) {
 func TestUnknownKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		k := w.keeper()
-		err := k.Set(t.Context(), defined(&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}, &v1.ServiceAccount{ObjectMeta: meta("p")}, volume("")))
+		a := w.applier()
+		err := a.Set(t.Context(), defined(&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}, &v1.ServiceAccount{ObjectMeta: meta("p")}, volume("")))
 		const why = ": manifests define no objects of this kind for the local API: only pods, configmaps, secrets, persistentvolumeclaims, persistentvolumes, runtimeclasses.node.k8s.io, csidrivers.storage.k8s.io"
 		if want := file + ": *v1.ServiceAccount web/p" + why + "\n" + file + ": *v1beta1.ClusterTrustBundle roots" + why; err == nil || err.Error() != want {
 			t.Error(err)
