@@ -9,7 +9,7 @@ import (
 
 const mi, gi = int64(1 << 20), int64(1 << 30)
 
-func TestComputeWire(t *testing.T) {
+func TestComputeThreshold(t *testing.T) {
 	for _, tc := range []struct {
 		what             string
 		now, left, limit int64
@@ -26,16 +26,16 @@ func TestComputeWire(t *testing.T) {
 		{"at the limit", gi, gi, 2 * gi, none},
 		{"beyond the limit", gi, 3 * gi, 2 * gi, none},
 	} {
-		if got := computeWire(tc.now, tc.left, tc.limit); got != tc.want {
+		if got := computeThreshold(tc.now, tc.left, tc.limit); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.what, got, tc.want)
 		}
 	}
 }
 
-func TestMayStay(t *testing.T) {
+func TestIsWithinTolerance(t *testing.T) {
 	for _, tc := range []struct {
-		lies, should int64
-		want         bool
+		current, desired int64
+		want             bool
 	}{
 		{gi, gi, true},
 		{gi, gi + mi, true},
@@ -46,13 +46,13 @@ func TestMayStay(t *testing.T) {
 		{gi, none, false},
 		{none, none, false},
 	} {
-		if got := mayStay(tc.lies, tc.should); got != tc.want {
-			t.Errorf("a wire at %d that should lie at %d: %v", tc.lies, tc.should, got)
+		if got := isWithinTolerance(tc.current, tc.desired); got != tc.want {
+			t.Errorf("a wire at %d that should lie at %d: %v", tc.current, tc.desired, got)
 		}
 	}
 }
 
-func TestComputeRest(t *testing.T) {
+func TestComputeIgnoreTime(t *testing.T) {
 	for _, tc := range []struct {
 		left distances
 		want time.Duration
@@ -64,7 +64,7 @@ func TestComputeRest(t *testing.T) {
 		{distances{mi, none}, time.Second},
 		{distances{-gi, none}, time.Second},
 	} {
-		if got := computeRest(tc.left); got.Round(10*time.Millisecond) != tc.want {
+		if got := computeIgnoreTime(tc.left); got.Round(10*time.Millisecond) != tc.want {
 			t.Errorf("%+v: %s, want %s", tc.left, got, tc.want)
 		}
 	}
@@ -72,20 +72,20 @@ func TestComputeRest(t *testing.T) {
 
 func TestComputeOwner(t *testing.T) {
 	for _, tc := range []struct {
-		what              string
-		value, lies, mark int64
-		want              owner
+		what                 string
+		value, current, mark int64
+		want                 owner
 	}{
-		{"never set", none, none, 0, nobodys},
-		{"lifted", none, none, gi, nobodys},
+		{"never set", none, none, 0, unset},
+		{"lifted", none, none, gi, unset},
 		{"lies", gi, gi, gi, ours},
-		{"reset", none, gi, gi, replaced},
-		{"of an agent that was killed", gi, none, gi, leftover},
+		{"reset", none, gi, gi, reset},
+		{"of an agent that was killed", gi, none, gi, orphan},
 		{"set by somebody", gi, none, 0, foreign},
 		{"set after an agent was killed", 2 * gi, none, gi, foreign},
 		{"set in place of ours", 2 * gi, gi, gi, foreign},
 	} {
-		if got := computeOwner(tc.value, tc.lies, tc.mark); got != tc.want {
+		if got := computeOwner(tc.value, tc.current, tc.mark); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.what, got, tc.want)
 		}
 	}

@@ -1,15 +1,16 @@
 // Package pressure makes the kernel wake evictionManager when memory may be short, so that memory
 // usage need not be polled. A wake-up only means "check now".
 //
-//	wire   a memory usage threshold; the kernel reports once that it was crossed
-//	alarm  the kernel reports that tasks wait for memory, or that the pods are at their limit
+//	threshold     a memory usage; the kernel reports once that it was crossed
+//	notification  the kernel reports that tasks wait for memory, or that the pods are at their limit
 //
-// Wires are exact, but do not help if file caches fill the memory: memory that pods allocate then
-// is taken from the caches, and the usage does not change. Alarms detect that, with a short delay.
+// Thresholds are exact, but do not help if file caches fill the memory: memory that pods allocate
+// then is taken from the caches, and the usage does not change. Notifications detect that, with a
+// short delay.
 //
-// Cgroup version 1 supports wires: thresholds of memory.usage_in_bytes
+// Cgroup version 1 supports thresholds of memory.usage_in_bytes
 // (Documentation/admin-guide/cgroup-v1/memory.rst, 9. Memory thresholds). Version 2 does not. There
-// the wire is memory.high of the pods' cgroup, which counts an event when it is crossed, and
+// the threshold is memory.high of the pods' cgroup, which counts an event when it is crossed, and
 // throttles the pods from then on (Documentation/admin-guide/cgroup-v2.rst). It is therefore
 // removed at once on the event, and first of all on any failure.
 //

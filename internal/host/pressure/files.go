@@ -92,13 +92,13 @@ func poll(fds []unix.PollFd, until time.Time) error {
 	return nil
 }
 
-// bell wakes a poll from another goroutine. It does nothing while it is not open.
-type bell struct {
+// eventFD wakes a poll from another goroutine. It does nothing while it is not open.
+type eventFD struct {
 	mu sync.Mutex
 	fd int // guarded by mu: an eventfd, or notOpen
 }
 
-func (b *bell) open() error {
+func (b *eventFD) open() error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return err
@@ -109,20 +109,22 @@ func (b *bell) open() error {
 	return nil
 }
 
-func (b *bell) ring() { b.with(func(fd int) { _, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }) }
+func (b *eventFD) signal() {
+	b.with(func(fd int) { _, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
+}
 
-func (b *bell) silence() { b.with(func(fd int) { _, _ = unix.Read(fd, make([]byte, 8)) }) }
+func (b *eventFD) drain() { b.with(func(fd int) { _, _ = unix.Read(fd, make([]byte, 8)) }) }
 
-func (b *bell) close() { b.with(func(int) { b.fd = closed(b.fd) }) }
+func (b *eventFD) close() { b.with(func(int) { b.fd = closed(b.fd) }) }
 
-func (b *bell) number() (n int) {
+func (b *eventFD) descriptor() (n int) {
 	n = notOpen
 	b.with(func(fd int) { n = fd })
 	return n
 }
 
 // with calls f with the descriptor if it is open, and keeps it open meanwhile.
-func (b *bell) with(f func(fd int)) {
+func (b *eventFD) with(f func(fd int)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fd != notOpen {

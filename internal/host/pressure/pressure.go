@@ -28,9 +28,9 @@ type Watch struct {
 	cfg      Config
 	wake     chan struct{}
 	notified chan struct{}
-	bell     bell
-	// watching is false before the first wire is set and after monitoring has failed; stalls is
-	// whether pressure stall information is one of the alarms.
+	eventFD  eventFD
+	// watching is false before the first threshold is set and after monitoring has failed; stalls
+	// is whether pressure stall information is one of the notifications.
 	watching, stalls atomic.Bool
 
 	mu   sync.Mutex
@@ -47,27 +47,27 @@ const none = math.MaxInt64
 // New returns a Watch. It reports nothing before Run and Arm are called.
 func New(cfg Config) *Watch {
 	cfg.Proc, cfg.Cgroups = cmp.Or(cfg.Proc, "/proc"), cmp.Or(cfg.Cgroups, "/sys/fs/cgroup")
-	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), notified: make(chan struct{}, 1), bell: bell{fd: -1}}
+	return &Watch{cfg: cfg, wake: make(chan struct{}, 1), notified: make(chan struct{}, 1), eventFD: eventFD{fd: -1}}
 }
 
 // Wake returns a channel with a value when memory may be short. Its capacity is one.
 func (w *Watch) Wake() <-chan struct{} { return w.wake }
 
-// Arm sets the distance to the thresholds: the bytes that the machine, and the pods' cgroup, may
-// allocate before a threshold is crossed; math.MaxInt64 if there is none. Call it after each
-// reading. It does not block.
+// Arm sets the distance to the eviction thresholds: the bytes that the machine, and the pods'
+// cgroup, may allocate before a threshold is crossed; math.MaxInt64 if there is none. Call it after
+// each reading. It does not block.
 func (w *Watch) Arm(machine, pods int64) {
 	w.mu.Lock()
 	w.left = &distances{machine: machine, pods: pods}
 	w.mu.Unlock()
-	w.bell.ring()
+	w.eventFD.signal()
 	notify(w.notified)
 }
 
 // Coverage describes which memory consumption a Watch reports. The rest must be read periodically.
 type Coverage struct {
 	// Pods: memory that pods allocate, up to the distance of Arm. Others: memory allocated outside
-	// of pods, too; cgroup version 2 has no wire for the machine.
+	// of pods, too; cgroup version 2 has no threshold for the machine.
 	Pods, Others bool
 	// Stalls: tasks that wait for memory to be reclaimed (PSI), for any consumer.
 	Stalls bool
@@ -94,7 +94,7 @@ func (w *Watch) take() (distances, bool) {
 // Run watches until ctx is done. It opens nothing before Arm is called, and closes everything
 // before it returns.
 func (w *Watch) Run(ctx context.Context) error {
-	w.tidy()
+	w.removeOrphan()
 	select {
 	case <-w.notified:
 	case <-ctx.Done():
@@ -107,12 +107,12 @@ func (w *Watch) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tidy removes the wire of an agent that was killed, because Arm may never be called.
-func (w *Watch) tidy() {
+// removeOrphan removes the threshold of an agent that was killed, because Arm may never be called.
+func (w *Watch) removeOrphan() {
 	if !w.unified() || w.pods() == "" {
 		return
 	}
-	h := w.high()
+	h := w.memoryHigh()
 	if err := h.own(none); err != nil && !isGone(err) && !errors.Is(err, errForeign) {
 		w.cfg.Log.Warn("not known whether pods are slowed down by memory.high of an agent that was killed", "cgroup", h.dir, "error", err)
 	}
@@ -127,56 +127,56 @@ func (w *Watch) pods() string {
 
 func (w *Watch) unified() bool { return exists(filepath.Join(w.cfg.Cgroups, controllersFile)) }
 
-func (w *Watch) high() *high {
+func (w *Watch) memoryHigh() *memoryHigh {
 	dir := filepath.Join(w.cfg.Cgroups, w.pods())
-	return &high{dir: dir, attributes: attribute(dir), events: notOpen}
+	return &memoryHigh{dir: dir, attributes: attribute(dir), events: notOpen}
 }
 
 func (w *Watch) serve(ctx context.Context) error {
-	g := &guard{wires: w.wires(), alarms: w.alarms(), bell: &w.bell, wait: poll, wake: func() { notify(w.wake) }, watching: &w.watching, stalls: &w.stalls, log: w.cfg.Log}
-	defer g.close()
+	m := &monitor{thresholds: w.thresholds(), notifications: w.notifications(), eventFD: &w.eventFD, wait: poll, wake: func() { notify(w.wake) }, watching: &w.watching, stalls: &w.stalls, log: w.cfg.Log}
+	defer m.close()
 	defer w.watching.Store(false)
 	defer w.stalls.Store(false)
-	if len(g.wires)+len(g.alarms) == 0 {
+	if len(m.thresholds)+len(m.notifications) == 0 {
 		w.cfg.Log.Info("the kernel does not tell when memory becomes short: it is seen by the clock alone")
 		return nil
 	}
-	if err := w.bell.open(); err != nil {
+	if err := w.eventFD.open(); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	defer w.bell.close()
-	defer context.AfterFunc(ctx, w.bell.ring)()
-	return g.run(ctx, w.take)
+	defer w.eventFD.close()
+	defer context.AfterFunc(ctx, w.eventFD.signal)()
+	return m.run(ctx, w.take)
 }
 
-// wires returns the wires that the host's cgroup version supports.
-func (w *Watch) wires() []*line {
-	var out []*line
+// thresholds returns the thresholds that the host's cgroup version supports.
+func (w *Watch) thresholds() []*thresholdState {
+	var out []*thresholdState
 	switch root := filepath.Join(w.cfg.Cgroups, "memory"); {
 	case w.unified():
 		if w.pods() != "" {
-			h := w.high()
-			out = append(out, newLine(h.dir, h))
+			h := w.memoryHigh()
+			out = append(out, newThresholdState(h.dir, h))
 		}
 	case exists(filepath.Join(root, controlFile)):
-		out = append(out, newLine(root, &threshold{dir: root, of: ofMachine, event: notOpen}))
+		out = append(out, newThresholdState(root, &usageThreshold{dir: root, of: ofMachine, event: notOpen}))
 		if w.pods() != "" {
 			dir := filepath.Join(root, w.pods())
-			out = append(out, newLine(dir, &threshold{dir: dir, of: ofPods, event: notOpen}))
+			out = append(out, newThresholdState(dir, &usageThreshold{dir: dir, of: ofPods, event: notOpen}))
 		}
 	}
 	return out
 }
 
-// alarms returns the alarms that the host supports.
-func (w *Watch) alarms() []*alarm {
-	var out []*alarm
+// notifications returns the notifications that the host supports.
+func (w *Watch) notifications() []*notification {
+	var out []*notification
 	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
-		out = append(out, &alarm{name: path, siren: &stall{path: path, fd: notOpen}, psi: true})
+		out = append(out, &notification{name: path, notifier: &psiNotifier{path: path, fd: notOpen}, psi: true})
 	}
 	if w.pods() != "" && w.unified() {
 		path := filepath.Join(w.cfg.Cgroups, w.pods(), eventsFile)
-		out = append(out, &alarm{name: path, siren: &limit{path: path, fd: notOpen}})
+		out = append(out, &notification{name: path, notifier: &limitNotifier{path: path, fd: notOpen}})
 	}
 	return out
 }

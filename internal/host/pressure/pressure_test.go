@@ -32,28 +32,28 @@ func TestMeans(t *testing.T) {
 	v2 := map[string]string{controllersFile: "memory"}
 	psi := map[string]string{"pressure/memory": ""}
 	for _, tc := range []struct {
-		what          string
-		proc, cgroups map[string]string
-		pods          string
-		wires, sirens int
-		first         any
+		what                  string
+		proc, cgroups         map[string]string
+		pods                  string
+		thresholds, notifiers int
+		first                 any
 	}{
 		{"nothing", nil, nil, "/kubepods", 0, 0, nil},
-		{"version 1", nil, v1, "/kubepods", 2, 0, &threshold{}},
-		{"version 1 without pods", nil, v1, "", 1, 0, &threshold{}},
-		{"version 1 with pressure", psi, v1, "/kubepods", 2, 1, &threshold{}},
-		{"version 2", nil, v2, "/kubepods", 1, 1, &high{}},
-		{"version 2 with pressure", psi, v2, "/kubepods", 1, 2, &high{}},
+		{"version 1", nil, v1, "/kubepods", 2, 0, &usageThreshold{}},
+		{"version 1 without pods", nil, v1, "", 1, 0, &usageThreshold{}},
+		{"version 1 with pressure", psi, v1, "/kubepods", 2, 1, &usageThreshold{}},
+		{"version 2", nil, v2, "/kubepods", 1, 1, &memoryHigh{}},
+		{"version 2 with pressure", psi, v2, "/kubepods", 1, 2, &memoryHigh{}},
 		{"version 2 without pods", psi, v2, "", 0, 1, nil},
 	} {
 		w := New(Config{Proc: tree(t, tc.proc), Cgroups: tree(t, tc.cgroups), Pods: func() string { return tc.pods }})
-		wires, sirens := w.wires(), w.alarms()
-		if len(wires) != tc.wires || len(sirens) != tc.sirens {
-			t.Errorf("%s: %d wires and %d sirens, want %d and %d", tc.what, len(wires), len(sirens), tc.wires, tc.sirens)
+		thresholds, notifiers := w.thresholds(), w.notifications()
+		if len(thresholds) != tc.thresholds || len(notifiers) != tc.notifiers {
+			t.Errorf("%s: %d wires and %d sirens, want %d and %d", tc.what, len(thresholds), len(notifiers), tc.thresholds, tc.notifiers)
 			continue
 		}
-		if tc.first != nil && fmt.Sprintf("%T", wires[0].wire) != fmt.Sprintf("%T", tc.first) {
-			t.Errorf("%s: %T, want %T", tc.what, wires[0].wire, tc.first)
+		if tc.first != nil && fmt.Sprintf("%T", thresholds[0].threshold) != fmt.Sprintf("%T", tc.first) {
+			t.Errorf("%s: %T, want %T", tc.what, thresholds[0].threshold, tc.first)
 		}
 	}
 }
@@ -87,8 +87,8 @@ func control(t *testing.T, path string) <-chan [3]int64 {
 	return out
 }
 
-// A watch opens nothing before it is told distances, has the kernel told thresholds, wakes when the
-// kernel tells, and leaves nothing open.
+// A Watch opens nothing before Arm, sets thresholds in the kernel, wakes on its events, and leaves
+// nothing open.
 func TestRun(t *testing.T) {
 	cgroups := tree(t, map[string]string{"memory/" + usageFile: "1073741824\n", "memory/kubepods/" + usageFile: "536870912\n"})
 	root, pods := control(t, filepath.Join(cgroups, "memory", controlFile)), control(t, filepath.Join(cgroups, "memory", "kubepods", controlFile))
@@ -128,7 +128,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Version 1 of cgroups tells of all memory of the machine, version 2 of what pods take.
+// Cgroup version 1 reports all memory of the machine, version 2 that of pods.
 func TestCoverage(t *testing.T) {
 	for version, want := range map[string]bool{"1": true, "2": false} {
 		cgroups := t.TempDir()
@@ -165,15 +165,15 @@ func TestRunWithoutMeans(t *testing.T) {
 	}
 }
 
-// A watch that is never told distances opens nothing.
-func TestRunNeverTold(t *testing.T) {
+// A Watch opens nothing if Arm is never called.
+func TestRunNeverArmed(t *testing.T) {
 	w := New(Config{Proc: "nowhere", Cgroups: "nowhere", Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Run(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if w.bell.number() != notOpen {
+	if w.eventFD.descriptor() != notOpen {
 		t.Error("something is open")
 	}
 }

@@ -22,18 +22,18 @@ const (
 
 var (
 	errForeign = errors.New("memory.high is set by another program")
-	// errReplaced is not a failure: systemd resets unknown values of a slice when it creates
+	// errReset is not a failure: systemd resets unknown values of a slice when it creates
 	// another slice below it.
-	errReplaced = errors.New("memory.high was reset by another program")
+	errReset = errors.New("memory.high was reset by another program")
 )
 
-// high is the wire of version 2: memory.high of the pods' cgroup.
-type high struct {
+// memoryHigh is the threshold of version 2: memory.high of the pods' cgroup.
+type memoryHigh struct {
 	dir        string
 	attributes attributes
 
-	bound  bool // memory.high may have our value
-	events int  // descriptor, or notOpen
+	written bool // memory.high may have our value
+	events  int  // descriptor, or notOpen
 }
 
 // attributes store a number with the cgroup.
@@ -42,8 +42,8 @@ type attributes interface {
 	set(int64) error
 }
 
-func (h *high) aim(left distances, lies int64) (int64, error) {
-	if err := h.own(lies); err != nil {
+func (h *memoryHigh) target(left distances, current int64) (int64, error) {
+	if err := h.own(current); err != nil {
 		return none, err
 	}
 	now, err := readNumber(filepath.Join(h.dir, currentFile))
@@ -54,11 +54,11 @@ func (h *high) aim(left distances, lies int64) (int64, error) {
 	if err != nil {
 		return none, err
 	}
-	return computeWire(now, min(left.machine, left.pods), limit), nil
+	return computeThreshold(now, min(left.machine, left.pods), limit), nil
 }
 
 // own ensures that the agent may set memory.high.
-func (h *high) own(lies int64) error {
+func (h *memoryHigh) own(current int64) error {
 	value, err := readNumber(filepath.Join(h.dir, highFile))
 	if err != nil {
 		return err
@@ -67,21 +67,21 @@ func (h *high) own(lies int64) error {
 	if err != nil {
 		return err
 	}
-	switch computeOwner(value, lies, mark) {
-	case leftover:
-		h.bound = true
-		return h.lift()
-	case replaced:
-		h.bound = false
-		return errReplaced
+	switch computeOwner(value, current, mark) {
+	case orphan:
+		h.written = true
+		return h.remove()
+	case reset:
+		h.written = false
+		return errReset
 	case foreign:
-		h.bound = false
+		h.written = false
 		return errForeign
 	}
 	return nil
 }
 
-func (h *high) lay(at int64) (crossed bool, err error) {
+func (h *memoryHigh) set(at int64) (crossed bool, err error) {
 	if h.events == notOpen {
 		if h.events, err = openEvents(filepath.Join(h.dir, eventsFile)); err != nil {
 			return false, err
@@ -92,7 +92,7 @@ func (h *high) lay(at int64) (crossed bool, err error) {
 	if err := h.attributes.set(at); err != nil {
 		return false, err
 	}
-	h.bound = true
+	h.written = true
 	if err := writeNow(filepath.Join(h.dir, highFile), strconv.FormatInt(at, 10)); err != nil {
 		return false, err
 	}
@@ -100,18 +100,18 @@ func (h *high) lay(at int64) (crossed bool, err error) {
 	return now > at, err
 }
 
-func (h *high) lift() error {
-	if h.bound {
+func (h *memoryHigh) remove() error {
+	if h.written {
 		if err := writeNow(filepath.Join(h.dir, highFile), unbounded); err != nil && !isGone(err) {
 			return err
 		}
-		h.bound = false
+		h.written = false
 	}
 	h.events = closed(h.events)
 	return nil
 }
 
-func (h *high) notice() (fd int, events int16) { return h.events, unix.POLLPRI }
+func (h *memoryHigh) descriptor() (fd int, events int16) { return h.events, unix.POLLPRI }
 
 // attribute is the directory of a cgroup that stores the mark as an extended attribute.
 type attribute string

@@ -14,22 +14,22 @@ const (
 	usageFile   = "memory.usage_in_bytes"
 )
 
-// threshold is a wire of version 1: an eventfd that the kernel signals when the cgroup's memory
-// usage crosses a threshold. Closing it removes the threshold.
-type threshold struct {
+// usageThreshold is a threshold of version 1: an eventfd that the kernel signals when the cgroup's
+// memory usage crosses it. Closing it removes the threshold.
+type usageThreshold struct {
 	dir string
 	of  func(distances) int64 // the distance of this cgroup
 
 	event int // descriptor, or notOpen
 }
 
-func (t *threshold) aim(left distances, _ int64) (int64, error) {
+func (t *usageThreshold) target(left distances, _ int64) (int64, error) {
 	now, err := readNumber(filepath.Join(t.dir, usageFile))
-	return computeWire(now, t.of(left), none), err
+	return computeThreshold(now, t.of(left), none), err
 }
 
-func (t *threshold) lay(at int64) (crossed bool, err error) {
-	_ = t.lift()
+func (t *usageThreshold) set(at int64) (crossed bool, err error) {
+	_ = t.remove()
 	path := filepath.Join(t.dir, usageFile)
 	usage, err := os.Open(path)
 	if err != nil {
@@ -48,9 +48,9 @@ func (t *threshold) lay(at int64) (crossed bool, err error) {
 	return now >= at, err
 }
 
-func (t *threshold) lift() error {
+func (t *usageThreshold) remove() error {
 	t.event = closed(t.event)
 	return nil
 }
 
-func (t *threshold) notice() (fd int, events int16) { return t.event, unix.POLLIN }
+func (t *usageThreshold) descriptor() (fd int, events int16) { return t.event, unix.POLLIN }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// That the pods' cgroup is at its limit matters, each time anew; that a wire is crossed does not.
-func TestLimit(t *testing.T) {
+// Each event of the pods' cgroup at its limit matters; that a threshold is crossed does not.
+func TestLimitNotifier(t *testing.T) {
 	path := filepath.Join(t.TempDir(), eventsFile)
 	write := func(text string) {
 		t.Helper()
@@ -15,8 +15,8 @@ func TestLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := &limit{path: path, fd: notOpen}
-	if err := l.open(); !isGone(err) || l.notice() != notOpen {
+	l := &limitNotifier{path: path, fd: notOpen}
+	if err := l.open(); !isGone(err) || l.descriptor() != notOpen {
 		t.Fatalf("without the cgroup: %v", err)
 	}
 	write("high 0\nmax 5\noom 0\n")
@@ -35,16 +35,16 @@ func TestLimit(t *testing.T) {
 		{"high 9\nmax 6\noom 1\n", true},
 	} {
 		write(tc.text)
-		if got := l.rang(); got != tc.want {
+		if got := l.consume(); got != tc.want {
 			t.Errorf("%q: %v", tc.text, got)
 		}
 	}
 }
 
-func TestStall(t *testing.T) {
+func TestPSINotifier(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
-	s := &stall{path: path, fd: notOpen}
-	if err := s.open(); !isGone(err) || s.notice() != notOpen {
+	s := &psiNotifier{path: path, fd: notOpen}
+	if err := s.open(); !isGone(err) || s.descriptor() != notOpen {
 		t.Fatalf("without the file: %v", err)
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

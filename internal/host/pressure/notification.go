@@ -10,37 +10,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// siren is a kernel notification that memory is being reclaimed.
-type siren interface {
+// notifier is a kernel notification that memory is being reclaimed.
+type notifier interface {
 	// open opens it, unless it is open.
 	open() error
-	// notice returns the descriptor that has POLLPRI on an event, or notOpen.
-	notice() int
-	// rang consumes an event, and reports whether it matters.
-	rang() bool
+	// descriptor returns the descriptor that has POLLPRI on an event, or notOpen.
+	descriptor() int
+	// consume consumes an event, and reports whether it matters.
+	consume() bool
 	close()
 }
 
-// alarm is a siren that is rate-limited: with heavy file I/O, it fires continuously.
-type alarm struct {
-	name   string
-	siren  siren
-	psi    bool      // the siren is the machine's pressure stall information
-	rests  time.Time // ignored until then; zero: not ignored
-	failed bool      // to open, which was logged
+// notification is a rate-limited notifier: with heavy file I/O, it fires continuously.
+type notification struct {
+	name         string
+	notifier     notifier
+	psi          bool      // the notifier is the machine's pressure stall information
+	ignoredUntil time.Time // ignored until then; zero: not ignored
+	failed       bool      // to open, which was logged
 }
 
-// aim opens the siren if there is a threshold, and closes it otherwise.
-func (a *alarm) aim(left distances) error {
+// update opens the notifier if there is a threshold, and closes it otherwise.
+func (n *notification) update(left distances) error {
 	if left == (distances{none, none}) {
-		a.siren.close()
+		n.notifier.close()
 		return nil
 	}
-	return a.siren.open()
+	return n.notifier.open()
 }
 
-// stall is the machine's pressure stall information.
-type stall struct {
+// psiNotifier is the machine's pressure stall information.
+type psiNotifier struct {
 	path string
 	fd   int
 }
@@ -50,7 +50,7 @@ type stall struct {
 // s, and the kernel checks every 2 s.
 var triggers = []string{"some 50000 1000000\x00", "some 100000 2000000\x00"}
 
-func (s *stall) open() error {
+func (s *psiNotifier) open() error {
 	if s.fd != notOpen {
 		return nil
 	}
@@ -71,21 +71,21 @@ func (s *stall) open() error {
 	return nil
 }
 
-func (s *stall) notice() int { return s.fd }
+func (s *psiNotifier) descriptor() int { return s.fd }
 
-// rang has nothing to consume: the kernel reports each event once.
-func (s *stall) rang() bool { return true }
+// consume has nothing to consume: the kernel reports each event once.
+func (s *psiNotifier) consume() bool { return true }
 
-func (s *stall) close() { s.fd = closed(s.fd) }
+func (s *psiNotifier) close() { s.fd = closed(s.fd) }
 
-// limit is the event counter of the pods' cgroup of version 2 at its limit.
-type limit struct {
+// limitNotifier is the event counter of the pods' cgroup of version 2 at its limit.
+type limitNotifier struct {
 	path string
 	fd   int
 	hits int64
 }
 
-func (l *limit) open() error {
+func (l *limitNotifier) open() error {
 	if l.fd != notOpen {
 		return nil
 	}
@@ -101,9 +101,9 @@ func (l *limit) open() error {
 	return err
 }
 
-func (l *limit) notice() int { return l.fd }
+func (l *limitNotifier) descriptor() int { return l.fd }
 
-func (l *limit) rang() bool {
+func (l *limitNotifier) consume() bool {
 	hits, err := readHits(l.fd)
 	if err != nil { // the cgroup was removed; it is reopened after the next reading
 		l.close()
@@ -114,7 +114,7 @@ func (l *limit) rang() bool {
 	return more
 }
 
-func (l *limit) close() { l.fd = closed(l.fd) }
+func (l *limitNotifier) close() { l.fd = closed(l.fd) }
 
 // readHits reads an open memory.events.local, which enables the next notification.
 func readHits(fd int) (int64, error) {
