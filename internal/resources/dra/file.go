@@ -115,8 +115,8 @@ func decodeClaims(content []byte) (map[types.NamespacedName]*claim, error) {
 }
 
 // load reads the claim checkpoint, if it exists.
-func (b *book) load() error {
-	content, err := os.ReadFile(b.path)
+func (cc *claimCache) load() error {
+	content, err := os.ReadFile(cc.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -125,10 +125,10 @@ func (b *book) load() error {
 	}
 	claims, err := decodeClaims(content)
 	if err != nil {
-		return fmt.Errorf("read which pods use which claims: %s: %w; drain the node and remove the file", b.path, err)
+		return fmt.Errorf("read which pods use which claims: %s: %w; drain the node and remove the file", cc.path, err)
 	}
-	b.mu.Lock()
-	b.claims = claims
-	b.mu.Unlock()
+	cc.mu.Lock()
+	cc.claims = claims
+	cc.mu.Unlock()
 	return nil
 }

@@ -69,7 +69,7 @@ func TestFileThatCannotBeRead(t *testing.T) {
 			if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			err := newBook(path).load()
+			err := newClaimCache(path).load()
 			begin := "read which pods use which claims: " + path + ": " + test.want
 			if err == nil || !strings.HasPrefix(err.Error(), begin) || !strings.HasSuffix(err.Error(), "; drain the node and remove the file") {
 				t.Errorf("error = %v, want %s", err, begin)

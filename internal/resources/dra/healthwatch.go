@@ -67,7 +67,7 @@ func (m *Manager) healthChanged(driver string, changed map[deviceID]bool) {
 	case m.healthWake <- struct{}{}:
 	default:
 	}
-	for _, uid := range m.book.podsWith(driver, changed) {
+	for _, uid := range m.claimCache.podsWith(driver, changed) {
 		m.pods.Publish(uid)
 	}
 }

@@ -60,15 +60,15 @@ type Config struct {
 // use, and is a plugins.Handler for the type DRAPlugin.
 type Manager struct {
 	Config
-	metrics  *metrics
-	book     *book
-	inflight inflight
-	drivers  *drivers
-	wipes    *wipes
-	waits    *waits
-	orphans  orphans
-	healths  *healths
-	pods     pod.Publisher[pod.UID]
+	metrics    *metrics
+	claimCache *claimCache
+	inflight   inflight
+	drivers    *drivers
+	wipes      *wipes
+	waits      *waits
+	orphans    orphans
+	healths    *healths
+	pods       pod.Publisher[pod.UID]
 
 	healthFile *checkpoint.Writer
 	healthWake chan struct{} // capacity 1: the health file is out of date
@@ -94,10 +94,10 @@ func New(cfg Config) (*Manager, error) {
 		}
 	}
 	m := &Manager{
-		Config: cfg, book: newBook(cfg.StateFile), healths: &healths{drivers: map[string]*driverHealths{}},
+		Config: cfg, claimCache: newClaimCache(cfg.StateFile), healths: &healths{drivers: map[string]*driverHealths{}},
 		healthWake: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 	}
-	m.metrics = newMetrics(cfg.Metrics, m.book.inUse)
+	m.metrics = newMetrics(cfg.Metrics, m.claimCache.inUse)
 	m.drivers = &drivers{dial: cfg.Dial, changed: m.driverChanged, endpoints: map[string][]*endpoint{}}
 	m.wipes = &wipes{api: cfg.API, node: cfg.NodeName, log: cfg.Log, connected: m.drivers.connectedNames, wake: m.wakeUp, byDriver: map[string]*wipe{}}
 	m.waits = &waits{wake: m.pods.Publish, pods: map[pod.UID]*wait{}}
@@ -109,7 +109,7 @@ func New(cfg Config) (*Manager, error) {
 // checkpoint cannot be read, because its claims would never be unprepared. It sets aside a health
 // file that cannot be read.
 func (m *Manager) Load() error {
-	if err := m.book.load(); err != nil {
+	if err := m.claimCache.load(); err != nil {
 		return err
 	}
 	if m.Reporting == ReportNothing {
@@ -255,6 +255,6 @@ func (m *Manager) driverChanged(name string) {
 // Differs from the kubelet, which looks for such pods once a minute.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
 	m.waits.retain(keep)
-	m.orphans.set(m.book.orphans(keep))
+	m.orphans.set(m.claimCache.orphans(keep))
 	m.wakeUp()
 }

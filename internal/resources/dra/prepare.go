@@ -72,21 +72,21 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 		return nil, causes, err
 	}
 	defer land()
-	made, err = m.book.refer(p.UID, wanted)
+	made, err = m.claimCache.addReferences(p.UID, wanted)
 	if err == nil {
-		err = m.book.save() // before a driver prepares anything that must be unprepared
+		err = m.claimCache.save() // before a driver prepares anything that must be unprepared
 	}
 	if err != nil {
 		return nil, causes, err
 	}
 	for _, driver := range slices.Sorted(maps.Keys(made)) {
 		devices, err := m.prepareAt(ctx, driver, made[driver])
-		m.book.note(driver, devices)
+		m.claimCache.setPrepared(driver, devices)
 		if err != nil {
-			return made, causes, errors.Join(err, m.book.save())
+			return made, causes, errors.Join(err, m.claimCache.save())
 		}
 	}
-	return made, causes, m.book.save()
+	return made, causes, m.claimCache.save()
 }
 
 // read reads the claims and validates that the pod may use them. It changes nothing.
@@ -141,9 +141,9 @@ func (m *Manager) Unprepare(ctx context.Context, uid pod.UID) error {
 
 // takeBack implements Unprepare. It also returns the causes that may make a retry succeed.
 func (m *Manager) takeBack(ctx context.Context, uid pod.UID) (causes []string, err error) {
-	held := m.book.heldBy(uid)
+	held := m.claimCache.claimsOf(uid)
 	if len(held) == 0 {
-		return nil, m.book.save() // an earlier save may have failed
+		return nil, m.claimCache.save() // an earlier save may have failed
 	}
 	began := time.Now()
 	causes, err = m.unprepare(ctx, uid, held)
@@ -165,7 +165,7 @@ func (m *Manager) unprepare(ctx context.Context, uid pod.UID, held []types.Names
 		return nil, err
 	}
 	defer land()
-	todo, last := m.book.leave(uid, held)
+	todo, last := m.claimCache.removeReferences(uid, held)
 	kept := map[types.NamespacedName]bool{}
 	var errs []error
 	for _, driver := range slices.Sorted(maps.Keys(todo)) {
@@ -177,8 +177,8 @@ func (m *Manager) unprepare(ctx context.Context, uid pod.UID, held []types.Names
 		}
 	}
 	free := slices.DeleteFunc(last, func(key types.NamespacedName) bool { return kept[key] })
-	m.book.forget(free)
-	err = errors.Join(append(errs, m.book.save())...)
+	m.claimCache.remove(free)
+	err = errors.Join(append(errs, m.claimCache.save())...)
 	for _, key := range free {
 		m.waits.happened(claimCause(key))
 	}

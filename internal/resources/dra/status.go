@@ -36,7 +36,7 @@ func (m *Manager) CDIDevices(p *v1.Pod, c *v1.Container) ([]string, error) {
 
 // devicesOf returns the devices of a request.
 func (m *Manager) devicesOf(p *v1.Pod, r request) ([]Device, error) {
-	all, prepared := m.book.devices(p.UID, types.NamespacedName{Namespace: p.Namespace, Name: r.claim})
+	all, prepared := m.claimCache.devices(p.UID, types.NamespacedName{Namespace: p.Namespace, Name: r.claim})
 	if !prepared {
 		return nil, fmt.Errorf("ResourceClaim %s: not prepared for pod %s (%s)", r.claim, p.Name, p.UID)
 	}

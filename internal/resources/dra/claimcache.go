@@ -69,9 +69,9 @@ type reference struct {
 // calls are the claims to prepare or unprepare, by driver name.
 type calls map[string][]reference
 
-// book records which pods use which claims, and persists it. It is safe for concurrent use. The
-// entry of a claim changes only while its inflight lock is held.
-type book struct {
+// claimCache records which pods use which claims, and persists it. It is safe for concurrent use.
+// The entry of a claim changes only while its inflight lock is held.
+type claimCache struct {
 	path      string
 	writeLock chan struct{} // capacity 1: the holder of the token writes the file
 
@@ -81,39 +81,39 @@ type book struct {
 	saved   uint64                          // guarded by mu; value of changes in the file
 }
 
-func newBook(path string) *book {
-	return &book{path: path, writeLock: make(chan struct{}, 1), claims: map[types.NamespacedName]*claim{}}
+func newClaimCache(path string) *claimCache {
+	return &claimCache{path: path, writeLock: make(chan struct{}, 1), claims: map[types.NamespacedName]*claim{}}
 }
 
 // save writes the file durably, if it is out of date. Concurrent callers share a write.
-func (b *book) save() error {
-	b.writeLock <- struct{}{}
-	defer func() { <-b.writeLock }()
-	b.mu.Lock()
-	at, content, err := b.changes, []byte(nil), error(nil)
-	if b.saved != at {
-		content, err = encodeClaims(b.claims)
+func (cc *claimCache) save() error {
+	cc.writeLock <- struct{}{}
+	defer func() { <-cc.writeLock }()
+	cc.mu.Lock()
+	at, content, err := cc.changes, []byte(nil), error(nil)
+	if cc.saved != at {
+		content, err = encodeClaims(cc.claims)
 	}
-	b.mu.Unlock()
+	cc.mu.Unlock()
 	if err == nil && content != nil {
-		err = checkpoint.Write(b.path, 0o600, content)
+		err = checkpoint.Write(cc.path, 0o600, content)
 	}
 	if err != nil {
 		return fmt.Errorf("keep which pods use which claims: %w", err)
 	}
-	b.mu.Lock()
-	b.saved = at
-	b.mu.Unlock()
+	cc.mu.Lock()
+	cc.saved = at
+	cc.mu.Unlock()
 	return nil
 }
 
-// refer records that the pod uses the claims, and returns the driver calls to prepare them. On an
-// error nothing is recorded.
-func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// addReferences records that the pod uses the claims, and returns the driver calls to prepare them.
+// On an error nothing is recorded.
+func (cc *claimCache) addReferences(uid pod.UID, wanted []allocated) (calls, error) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	for _, a := range wanted {
-		c := b.claims[a.key]
+		c := cc.claims[a.key]
 		switch {
 		case c == nil:
 		case c.uid != a.uid:
@@ -125,22 +125,22 @@ func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
 	}
 	todo := calls{}
 	for _, a := range wanted {
-		c := b.claims[a.key]
+		c := cc.claims[a.key]
 		if c == nil {
 			c = &claim{uid: a.uid, pods: map[pod.UID]origin{}, drivers: map[string]prepared{}}
-			b.claims[a.key] = c
-			b.changes++
+			cc.claims[a.key] = c
+			cc.changes++
 		}
 		c.allocation = a.allocation
 		if c.pods[uid] == 0 {
-			b.changes++
+			cc.changes++
 		}
 		c.pods[uid] = ofThisAgent
 		for _, driver := range a.drivers {
-			d, known := c.drivers[driver]
-			if !known {
+			d, ok := c.drivers[driver]
+			if !ok {
 				c.drivers[driver] = prepared{}
-				b.changes++
+				cc.changes++
 			}
 			if !d.done {
 				todo[driver] = append(todo[driver], reference{a.key, a.uid})
@@ -155,32 +155,33 @@ func (b *book) refer(uid pod.UID, wanted []allocated) (calls, error) {
 	return todo, nil
 }
 
-// note records the devices that the driver prepared for the claims. It replaces earlier devices.
+// setPrepared records the devices that the driver prepared for the claims. It replaces earlier
+// devices.
 // Differs from the kubelet: it appends to the devices of its checkpoint.
-func (b *book) note(driver string, made map[types.NamespacedName][]Device) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (cc *claimCache) setPrepared(driver string, made map[types.NamespacedName][]Device) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	for key, devices := range made {
-		if c := b.claims[key]; c != nil {
+		if c := cc.claims[key]; c != nil {
 			c.drivers[driver] = prepared{done: true, devices: devices}
-			b.changes++
+			cc.changes++
 		}
 	}
 }
 
-// leave removes the pod from the claims that other pods use, too. For the claims of which it is the
-// last user, it returns the unprepare calls and the keys; forget removes those.
-func (b *book) leave(uid pod.UID, held []types.NamespacedName) (todo calls, last []types.NamespacedName) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// removeReferences removes the pod from the claims that other pods use, too. For the claims of
+// which it is the last user, it returns the unprepare calls and the keys; remove deletes those.
+func (cc *claimCache) removeReferences(uid pod.UID, claims []types.NamespacedName) (todo calls, last []types.NamespacedName) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	todo = calls{}
-	for _, key := range held {
-		c := b.claims[key]
+	for _, key := range claims {
+		c := cc.claims[key]
 		switch {
 		case c == nil || c.pods[uid] == 0:
 		case len(c.pods) > 1:
 			delete(c.pods, uid)
-			b.changes++
+			cc.changes++
 		default:
 			last = append(last, key)
 			for driver, d := range c.drivers {
@@ -193,24 +194,24 @@ func (b *book) leave(uid pod.UID, held []types.NamespacedName) (todo calls, last
 	return todo, last
 }
 
-// forget deletes claims that were unprepared.
-func (b *book) forget(keys []types.NamespacedName) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// remove deletes claims that were unprepared.
+func (cc *claimCache) remove(keys []types.NamespacedName) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	for _, key := range keys {
-		if b.claims[key] != nil {
-			delete(b.claims, key)
-			b.changes++
+		if cc.claims[key] != nil {
+			delete(cc.claims, key)
+			cc.changes++
 		}
 	}
 }
 
-// heldBy returns the claims that the pod uses, sorted.
-func (b *book) heldBy(uid pod.UID) []types.NamespacedName {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// claimsOf returns the claims that the pod uses, sorted.
+func (cc *claimCache) claimsOf(uid pod.UID) []types.NamespacedName {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	var out []types.NamespacedName
-	for key, c := range b.claims {
+	for key, c := range cc.claims {
 		if c.pods[uid] != 0 {
 			out = append(out, key)
 		}
@@ -220,13 +221,13 @@ func (b *book) heldBy(uid pod.UID) []types.NamespacedName {
 }
 
 // orphans returns the pods of an earlier agent that use claims and are not in keep.
-func (b *book) orphans(keep map[pod.UID]bool) map[pod.UID]bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (cc *claimCache) orphans(keep map[pod.UID]bool) map[pod.UID]bool {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	out := map[pod.UID]bool{}
-	for _, c := range b.claims {
-		for uid, since := range c.pods {
-			if since == ofAnEarlier && !keep[uid] {
+	for _, c := range cc.claims {
+		for uid, from := range c.pods {
+			if from == ofAnEarlier && !keep[uid] {
 				out[uid] = true
 			}
 		}
@@ -235,11 +236,11 @@ func (b *book) orphans(keep map[pod.UID]bool) map[pod.UID]bool {
 }
 
 // podsWith returns the pods that use one of the driver's devices in changed.
-func (b *book) podsWith(driver string, changed map[deviceID]bool) []pod.UID {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (cc *claimCache) podsWith(driver string, changed map[deviceID]bool) []pod.UID {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	out := map[pod.UID]bool{}
-	for _, c := range b.claims {
+	for _, c := range cc.claims {
 		if slices.ContainsFunc(c.drivers[driver].devices, func(d Device) bool { return changed[deviceID{d.Pool, d.Name}] }) {
 			for uid := range c.pods {
 				out[uid] = true
@@ -251,10 +252,10 @@ func (b *book) podsWith(driver string, changed map[deviceID]bool) []pod.UID {
 
 // devices returns the devices of a claim, by driver and in its order; false if the pod does not use
 // the claim.
-func (b *book) devices(uid pod.UID, key types.NamespacedName) ([]Device, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := b.claims[key]
+func (cc *claimCache) devices(uid pod.UID, key types.NamespacedName) ([]Device, bool) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	c := cc.claims[key]
 	if c == nil || c.pods[uid] == 0 {
 		return nil, false
 	}
@@ -267,11 +268,11 @@ func (b *book) devices(uid pod.UID, key types.NamespacedName) ([]Device, bool) {
 
 // inUse returns the number of claims that are prepared, or were by an earlier agent, by driver and
 // in total.
-func (b *book) inUse() (byDriver map[string]int, all int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (cc *claimCache) inUse() (byDriver map[string]int, all int) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
 	byDriver = map[string]int{}
-	for _, c := range b.claims {
+	for _, c := range cc.claims {
 		if !c.earlier && !c.done() {
 			continue
 		}
