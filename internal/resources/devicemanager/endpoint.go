@@ -58,7 +58,7 @@ func (m *plugins) connect(ctx context.Context, resource, socket string) error {
 	}
 	defer func() { <-m.slots }()
 	m.mu.Lock()
-	err := m.hasRoom(resource)
+	err := m.hasCapacity(resource)
 	m.mu.Unlock()
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (m *plugins) adopt(e *endpoint) error {
 	}
 	r := m.resources[e.resource]
 	if r == nil {
-		if err := m.hasRoom(e.resource); err != nil {
+		if err := m.hasCapacity(e.resource); err != nil {
 			m.mu.Unlock()
 			return err
 		}
@@ -131,9 +131,9 @@ func (m *plugins) adopt(e *endpoint) error {
 		m.generation++
 	}
 	delete(m.gone, e.resource)
-	before, known := r.endpoint, m.heard[e.resource]
+	before, known := r.endpoint, m.registered[e.resource]
 	r.endpoint, r.prestart = e, e.options.GetPreStartRequired()
-	m.heard[e.resource] = true
+	m.registered[e.resource] = true
 	var waiting []pod.UID
 	if before == nil || !known {
 		waiting = m.pods.users(e.resource, func(string) bool { return true })
@@ -144,7 +144,7 @@ func (m *plugins) adopt(e *endpoint) error {
 	if before != nil {
 		before.close()
 	}
-	m.Log.Log(e.ctx, m.voice.level(slog.LevelInfo), "device plugin registered", "resource", e.resource, "socket", e.socket, "preStartRequired", e.options.GetPreStartRequired(),
+	m.Log.Log(e.ctx, m.logs.level(slog.LevelInfo), "device plugin registered", "resource", e.resource, "socket", e.socket, "preStartRequired", e.options.GetPreStartRequired(),
 		"preferredAllocation", e.options.GetGetPreferredAllocationAvailable())
 	m.notify(waiting)
 	m.CapacityChanged()
@@ -191,7 +191,7 @@ func (m *plugins) lists(e *endpoint) error {
 			return err
 		}
 		if complaint != told && complaint != "" {
-			m.Log.Log(e.ctx, m.voice.level(slog.LevelWarn), "a device plugin's list is not as it should be", "resource", e.resource, "what", complaint)
+			m.Log.Log(e.ctx, m.logs.level(slog.LevelWarn), "a device plugin's list is not as it should be", "resource", e.resource, "what", complaint)
 		}
 		told = complaint
 		m.update(e, devices)
@@ -239,7 +239,7 @@ func (m *Manager) ended(e *endpoint, err error) {
 	m.generation++
 	users := m.pods.users(e.resource, func(id string) bool { return before[id].healthy })
 	m.mu.Unlock()
-	m.Log.Log(e.ctx, m.voice.level(slog.LevelWarn), "device plugin is gone; its devices are unhealthy until it registers again", "resource", e.resource, "socket", e.socket, "error", brief(err))
+	m.Log.Log(e.ctx, m.logs.level(slog.LevelWarn), "device plugin is gone; its devices are unhealthy until it registers again", "resource", e.resource, "socket", e.socket, "error", brief(err))
 	m.notify(users)
 	m.CapacityChanged()
 	m.wakeUp()
@@ -247,7 +247,7 @@ func (m *Manager) ended(e *endpoint, err error) {
 
 // preferred calls the plugin's GetPreferredAllocation; nil: no preference. After a failure the
 // plugin is not called again until it registers anew, so that it does not delay more pods.
-func (m *Manager) preferred(e *endpoint, p *v1.Pod, container string, q question) []string {
+func (m *Manager) preferred(e *endpoint, p *v1.Pod, container string, q preferenceRequest) []string {
 	if e == nil || !e.options.GetGetPreferredAllocationAvailable() || e.silent.Load() {
 		return nil
 	}

@@ -92,7 +92,7 @@ type Config struct {
 type Manager struct {
 	Config
 	metrics *metrics
-	voice   voice
+	logs    logLimiter
 	plugins *plugins
 
 	changed   chan struct{} // capacity 1: wakes tend
@@ -100,10 +100,10 @@ type Manager struct {
 	serving   health.Latch  // why plugins cannot register
 	writing   health.Latch  // why the file cannot be written
 
-	mu      sync.Mutex
-	ledger         // guarded by mu
-	written uint64 // guarded by mu; the generation in the file
-	fresh   bool   // guarded by mu; there was no readable file
+	mu          sync.Mutex
+	allocations        // guarded by mu
+	written     uint64 // guarded by mu; the generation in the file
+	fresh       bool   // guarded by mu; there was no readable file
 }
 
 // New returns a Manager without devices. Load reads the allocations from the checkpoint, and Run
@@ -136,7 +136,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		Config: cfg, metrics: newMetrics(cfg.Metrics),
-		changed: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), ledger: newLedger(cfg.Nodes),
+		changed: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), allocations: newAllocations(cfg.Nodes),
 	}
 	m.plugins = &plugins{Manager: m, slots: make(chan struct{}, maxRegistrations), began: make(chan struct{})}
 	m.serving.Set(errors.New("device plugins cannot register yet"))
@@ -157,27 +157,27 @@ func (m *Manager) wakeUp() {
 	}
 }
 
-// voice rate-limits log lines of flapping plugins: lines above the limit get level debug. Its zero
-// value is ready to use.
-type voice struct {
+// logLimiter rate-limits log lines of flapping plugins: lines above the limit get level debug. Its
+// zero value is ready to use.
+type logLimiter struct {
 	mu    sync.Mutex
 	since time.Time // guarded by mu
-	said  int       // guarded by mu
+	lines int       // guarded by mu
 }
 
-// The rate limit of voice.
+// The rate limit of logLimiter.
 const (
-	voiceLines  = 60
-	voiceWindow = time.Minute
+	maxLogLines = 60
+	logWindow   = time.Minute
 )
 
-func (v *voice) level(wanted slog.Level) slog.Level {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if now := time.Now(); now.Sub(v.since) > voiceWindow {
-		v.since, v.said = now, 0
+func (l *logLimiter) level(wanted slog.Level) slog.Level {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Sub(l.since) > logWindow {
+		l.since, l.lines = now, 0
 	}
-	if v.said++; v.said > voiceLines {
+	if l.lines++; l.lines > maxLogLines {
 		return slog.LevelDebug
 	}
 	return wanted

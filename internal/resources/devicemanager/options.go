@@ -38,7 +38,7 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 	has := m.held(p.UID, c.Name)
 	m.mu.Unlock()
 	for _, h := range has {
-		if !h.heard {
+		if !h.registered {
 			return Options{}, fmt.Errorf("waiting for the device plugin of %s to register", h.resource)
 		}
 	}
@@ -80,7 +80,7 @@ func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 	for _, r := range requests(p, c) {
 		m.mu.Lock()
 		missing := m.pods.get(p.UID, c.Name, r.resource) == nil && m.isKnown(r.resource)
-		waits := !m.heard[r.resource]
+		waits := !m.registered[r.resource]
 		m.mu.Unlock()
 		switch {
 		case !missing:

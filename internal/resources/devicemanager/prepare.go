@@ -33,7 +33,7 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) erro
 	has := m.held(p.UID, container)
 	m.mu.Unlock()
 	for _, h := range has {
-		if h.response != nil || h.restored && !h.heard {
+		if h.response != nil || h.restored && !h.registered {
 			continue
 		}
 		_, err := m.ask(ctx, p, container, h)

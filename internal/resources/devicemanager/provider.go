@@ -140,7 +140,7 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 		}
 		return nil, "", nil
 	}
-	w, err := m.wish(p, container, r, near)
+	c, err := m.candidates(p, container, r, near)
 	if err != nil {
 		m.mu.Unlock()
 		return nil, "", err
@@ -148,15 +148,15 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	e := m.resources[r.resource].endpoint
 	m.mu.Unlock()
 
-	ids = w.choose(func(q question) []string { return m.preferred(e, p, container, q) })
+	ids = c.choose(func(q preferenceRequest) []string { return m.preferred(e, p, container, q) })
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if w, err = m.wish(p, container, r, near); err != nil {
+	if c, err = m.candidates(p, container, r, near); err != nil {
 		return nil, "", err
 	}
-	if !w.offers(ids) { // a device became unavailable during the call to the plugin
-		ids = w.choose(func(question) []string { return nil })
+	if !c.contains(ids) { // a device became unavailable during the call to the plugin
+		ids = c.choose(func(preferenceRequest) []string { return nil })
 	}
 	a := &allocation{devices: make(map[string][]int64, len(ids))}
 	for _, id := range ids {
@@ -164,7 +164,7 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	}
 	m.pods.put(p.UID, container, r.resource, a)
 	m.generation++
-	return a.ids(), w.explain(), nil
+	return a.ids(), c.explain(), nil
 }
 
 // Release releases the devices of the pod.

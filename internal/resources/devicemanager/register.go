@@ -23,7 +23,7 @@ type registration struct {
 func (s registration) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	err := s.register(ctx, r)
 	if err != nil {
-		s.Log.Log(ctx, s.voice.level(slog.LevelWarn), "a device plugin is refused", "resource", clip(r.GetResourceName()), "endpoint", clip(r.GetEndpoint()), "error", brief(err))
+		s.Log.Log(ctx, s.logs.level(slog.LevelWarn), "a device plugin is refused", "resource", clip(r.GetResourceName()), "endpoint", clip(r.GetEndpoint()), "error", brief(err))
 		return nil, err
 	}
 	return &pluginapi.Empty{}, nil
@@ -49,7 +49,7 @@ func (s registration) register(ctx context.Context, r *pluginapi.RegisterRequest
 // "", because a client could create any number of label values.
 func (m *Manager) count(resource string) {
 	m.mu.Lock()
-	if !isExtended(resource) || m.hasRoom(resource) != nil {
+	if !isExtended(resource) || m.hasCapacity(resource) != nil {
 		resource = ""
 	}
 	m.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// wish is a container's request for one resource, with the devices to choose from.
-type wish struct {
+// candidates are the devices to choose from for a container's request for one resource.
+type candidates struct {
 	count int
 	// reusable are devices of this pod's earlier init containers; free are unassigned devices. All
 	// are healthy and sorted.
@@ -20,15 +20,15 @@ type wish struct {
 }
 
 // explain describes the devices to choose from, for the journal.
-func (w wish) explain() string {
-	said := []string{fmt.Sprintf("it asks for %d; healthy and free are %s", w.count, listOrNone(w.free))}
-	if len(w.reusable) > 0 {
-		said = append(said, list(w.reusable)+" are those of init containers before it")
+func (c candidates) explain() string {
+	parts := []string{fmt.Sprintf("it asks for %d; healthy and free are %s", c.count, listOrNone(c.free))}
+	if len(c.reusable) > 0 {
+		parts = append(parts, list(c.reusable)+" are those of init containers before it")
 	}
-	if w.near != 0 {
-		said = append(said, "NUMA nodes wanted: "+w.near.String())
+	if c.near != 0 {
+		parts = append(parts, "NUMA nodes wanted: "+c.near.String())
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(parts, "; ")
 }
 
 func listOrNone(ids []string) string {
@@ -38,44 +38,44 @@ func listOrNone(ids []string) string {
 	return list(ids)
 }
 
-// question is a request for the devices that a plugin prefers.
-type question struct {
+// preferenceRequest is a request for the devices that a plugin prefers.
+type preferenceRequest struct {
 	available, must []string
 	size            int
 }
 
 // choose returns the devices for the container: those of earlier init containers first, then those
-// near w.near, of which the plugin may prefer some. prefer returns nil if the plugin has no
+// near c.near, of which the plugin may prefer some. prefer returns nil if the plugin has no
 // preference. The caller has checked that there are enough devices.
-func (w wish) choose(prefer func(question) []string) []string {
+func (c candidates) choose(prefer func(preferenceRequest) []string) []string {
 	var near, far, anywhere []string
-	for _, id := range w.free {
+	for _, id := range c.free {
 		switch {
-		case w.near == 0 || w.nodes[id] == 0:
+		case c.near == 0 || c.nodes[id] == 0:
 			anywhere = append(anywhere, id)
-		case w.nodes[id]&w.near != 0:
+		case c.nodes[id]&c.near != 0:
 			near = append(near, id)
 		default:
 			far = append(far, id)
 		}
 	}
-	out := take(nil, w.count, nearFirst(w.reusable, w.nodes, w.near))
-	need := w.count - len(out)
+	out := take(nil, c.count, nearFirst(c.reusable, c.nodes, c.near))
+	need := c.count - len(out)
 	switch {
 	case need <= 0:
 		return out
 	case len(near) > need:
-		preferred := prefer(question{slices.Concat(out, near), out, w.count})
-		return take(out, w.count, only(preferred, near), near)
+		preferred := prefer(preferenceRequest{slices.Concat(out, near), out, c.count})
+		return take(out, c.count, only(preferred, near), near)
 	}
-	out = take(out, w.count, near)
-	if len(out) == w.count {
+	out = take(out, c.count, near)
+	if len(out) == c.count {
 		return out
 	}
 	rest := slices.Concat(anywhere, far)
 	slices.Sort(rest)
-	preferred := prefer(question{slices.Concat(out, rest), out, w.count})
-	return take(out, w.count, only(preferred, rest), far, anywhere)
+	preferred := prefer(preferenceRequest{slices.Concat(out, rest), out, c.count})
+	return take(out, c.count, only(preferred, rest), far, anywhere)
 }
 
 // take appends devices from the lists that have does not contain, up to count.

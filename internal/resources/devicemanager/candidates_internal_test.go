@@ -53,9 +53,9 @@ func TestChoose(t *testing.T) {
 		"all there is, and nobody to be asked": {count: 2, free: "a1 a2", near: 1, want: "a1 a2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := wish{count: tc.count, free: words(tc.free), reusable: words(tc.reusable), near: tc.near, nodes: nodesOf(words(tc.free + " " + tc.reusable)...)}
+			w := candidates{count: tc.count, free: words(tc.free), reusable: words(tc.reusable), near: tc.near, nodes: nodesOf(words(tc.free + " " + tc.reusable)...)}
 			asked := ""
-			got := w.choose(func(q question) []string {
+			got := w.choose(func(q preferenceRequest) []string {
 				if q.size != tc.count {
 					t.Errorf("asked for %d", q.size)
 				}
@@ -129,7 +129,7 @@ func TestHintsOfManyNodes(t *testing.T) {
 }
 
 func TestChoicesAreExplained(t *testing.T) {
-	for want, w := range map[string]wish{
+	for want, w := range map[string]candidates{
 		"it asks for 2; healthy and free are a, b":                                                                {count: 2, free: words("a b")},
 		"it asks for 1; healthy and free are none; c are those of init containers before it":                      {count: 1, reusable: words("c")},
 		"it asks for 2; healthy and free are a; b are those of init containers before it; NUMA nodes wanted: {1}": {count: 2, free: words("a"), reusable: words("b"), near: 0b10},
