@@ -177,7 +177,7 @@ func TestExecIsAsWithStockShims(t *testing.T) {
 			}
 		}
 	}
-	for h, want := range map[string]outcome{ // README.md says why they differ
+	for h, want := range map[string]outcome{ // bundle/keeper/isolation.md gives the reason
 		"keeper": {Error: failed + `exec: "lost": executable file not found in $PATH`},
 		"stock":  {Err: "exec /usr/bin/lost: no such file or directory\n", Code: 255},
 	} {
