@@ -83,7 +83,7 @@ needs the permission to get pods/explain. POD is in the namespace of the kubecon
 	if err := cmd.Flags().SetAnnotation("kubeconfig", withoutVariable, []string{"that of a kubelet"}); err != nil {
 		panic(err) // the flag does not exist: a programming error
 	}
-	cmd.Flags().StringVarP(&container, "container", "c", "", "show only this container")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "hide entries of other containers")
 	cmd.Flags().BoolVar(&all, "all", false, "show all: each step of the start, container exits, all decisions; in a pager on a terminal")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
 	completeFixed(cmd, "output", "json")

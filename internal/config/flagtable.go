@@ -28,7 +28,7 @@ func flagTable() []Flag {
 		{Name: "seccomp-default", Group: HostGroup, kind: boolKind, Field: "seccompDefault", Usage: "use the profile RuntimeDefault for containers that name none"},
 		{Name: "selinux", Group: HostGroup, kind: boolKind, Usage: "let the embedded runtime label containers and volumes by the host's SELinux policy and the pods' seLinuxOptions"},
 		{Name: "lock-file", Group: HostGroup, kind: pathKind, Usage: "a file that is locked while the agent runs"},
-		{Name: "exit-on-lock-contention", Group: HostGroup, kind: boolKind, Usage: "end when another process waits for the lock of --lock-file"},
+		{Name: "exit-on-lock-contention", Group: HostGroup, kind: boolKind, Usage: "exit when another process waits for the lock of --lock-file"},
 		{Name: "image-credential-provider-config", Group: HostGroup, kind: pathKind, Usage: "configuration of the programs that give credentials for pulling images: a file, or a folder of them"},
 		{Name: "image-credential-provider-bin-dir", Group: HostGroup, kind: pathKind, Usage: "the folder of the programs that give credentials for pulling images"},
 		{Name: "image-pull-progress-deadline", Group: HostGroup, kind: durationKind, fallback: "5m0s", Usage: "cancel a pull by the embedded runtime that receives less than 64 KiB in this time"},

@@ -137,7 +137,7 @@ var declared = []Condition{
 		Code: APIServer, Title: "The API server cannot be reached.",
 		Help: "Look at the network, and at the server's address in the kubeconfig. Pods go " +
 			"on; their status is written when the server is back. After a start without it the message " +
-			"says how many pods go by what was kept of it.",
+			"says how many pods are synced from the offline cache.",
 		DependsOn: []Code{ClientCertificate}, VisibleAfter: 30 * time.Second,
 	},
 	{

@@ -79,7 +79,7 @@ func TestClusterRebootWithoutAPIServer(t *testing.T) {
 		}
 	}
 	said := c.command(c.ctx, "explain", "--all", c.namespace+"/reader").String()
-	wantText(t, "berth explain", said, "goes by what was kept")
+	wantText(t, "berth explain", said, "synced from the offline cache")
 	start()
 	c.awaitAPI("the pods to be what the server says", func(p pods) bool {
 		return p.ready("plain", "reader") && container(p.named("reader"), "main").RestartCount == 1
@@ -105,7 +105,7 @@ func TestClusterRebootWithoutAPIServer(t *testing.T) {
 	c.awaitReady("plain")
 	until(t, "berth explain to say what the reader lacks", func() bool {
 		said := c.command(c.ctx, "explain", "--all", c.namespace+"/reader")
-		return strings.Contains(said.String(), "keys was not kept (--keep-objects=all keeps Secrets and tokens)")
+		return strings.Contains(said.String(), "keys is not cached (--keep-objects=all caches Secrets and tokens)")
 	})
 	now, err := c.list(c.ctx)
 	must(t, err)

@@ -105,7 +105,7 @@ func read[T any](c *Cache, r ref, server func() (*T, error)) (*T, error) {
 	case apierrors.IsNotFound(err):
 		store[T](c, r, nil)
 	case c.isServing():
-		err = fmt.Errorf("%v was not kept%s, and waits for the API server: %w", r, c.hint(r.Kind), err)
+		err = fmt.Errorf("%v is not cached%s, waiting for the API server: %w", r, c.hint(r.Kind), err)
 	}
 	return o, err
 }
@@ -213,7 +213,7 @@ func (a API) CreateToken(ctx context.Context, namespace, account string, request
 	t, err := a.Follower.CreateToken(ctx, namespace, account, request)
 	if err != nil {
 		if c.isServing() {
-			err = fmt.Errorf("%v was not kept%s, and waits for the API server: %w", r, c.hint(tokens), err)
+			err = fmt.Errorf("%v is not cached%s, waiting for the API server: %w", r, c.hint(tokens), err)
 		}
 		return nil, err
 	}
@@ -242,7 +242,7 @@ func (c *Cache) recordExpired(r ref, t *authenticationv1.TokenRequest) {
 		return
 	}
 	e := entryOf(about, "is given a token that has expired")
-	e.Why = fmt.Sprintf("%v, kept until the API server renews it, was valid until %s", r, t.Status.ExpirationTimestamp.Format(time.RFC3339))
+	e.Why = fmt.Sprintf("%v, cached until the API server renews it, was valid until %s", r, t.Status.ExpirationTimestamp.Format(time.RFC3339))
 	c.Journal.Record(e)
 }
 

@@ -127,7 +127,7 @@ func (c *Cache) Load() {
 	case config.KeepAll:
 	}
 	if err != nil {
-		c.Log.Warn("what is not to be kept of the API server is not removed", "error", err)
+		c.Log.Warn("Failed to remove objects that must not be cached", "error", err)
 	}
 }
 
@@ -150,7 +150,7 @@ func (c *Cache) Describe(err error) error {
 	if err == nil {
 		err = health.Since(errors.New("the API server has not listed the pods of this node since the agent started"), since)
 	}
-	return fmt.Errorf("%w; %d pods go by what was kept of it", err, n)
+	return fmt.Errorf("%w; %d pods are synced from the offline cache", err, n)
 }
 
 // isServing reports whether the API server is unavailable and the cache is serving.
@@ -234,13 +234,13 @@ func (c *Cache) rejection(p *v1.Pod) string {
 // record records in the pod's journal whether it starts without the API server, and from which
 // objects.
 func (c *Cache) record(p *v1.Pod, objects map[ref]cachedObject, reason string, unavailable error) {
-	e := entryOf(p, "goes by what was kept")
-	e.Why = fmt.Sprintf("the API server is away; the pod is as it was at %s", objects[podRef(p.UID)].cachedAt.Format(time.RFC3339))
+	e := entryOf(p, "synced from the offline cache")
+	e.Why = fmt.Sprintf("the API server is unavailable; the pod is as of %s", objects[podRef(p.UID)].cachedAt.Format(time.RFC3339))
 	if unavailable != nil {
 		e.Error = unavailable.Error()
 	}
 	if reason != "" {
-		e.Decision, e.Why = "waits for the API server", reason+" when it was kept"
+		e.Decision, e.Why = "waits for the API server", reason+" when it was cached"
 		c.Journal.Record(e)
 		return
 	}
@@ -251,7 +251,7 @@ func (c *Cache) record(p *v1.Pod, objects map[ref]cachedObject, reason string, u
 		case ok && l.object != nil && r.Kind != services && r.Kind != accounts:
 			e.Why += fmt.Sprintf(", %v at %s", r, l.cachedAt.Format(time.RFC3339))
 		case !ok && r.Kind != accounts && r.Kind != drivers:
-			missing += fmt.Sprintf("; %v was not kept%s", r, c.hint(r.Kind))
+			missing += fmt.Sprintf("; %v is not cached%s", r, c.hint(r.Kind))
 		}
 	}
 	e.Why += missing
@@ -263,11 +263,11 @@ func (c *Cache) hint(missing kind) string {
 	if c.caches(missing) {
 		return ""
 	}
-	return " (--keep-objects=all keeps Secrets and tokens)"
+	return " (--keep-objects=all caches Secrets and tokens)"
 }
 
 // component is this package's name in the journal.
-const component = "kept"
+const component = "offlinecache"
 
 func entryOf(p *v1.Pod, decision string) journal.Entry {
 	return journal.Entry{Subject: journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, Component: component, Decision: decision}
@@ -306,7 +306,7 @@ func (c *Cache) disable(ctx context.Context, pods []*v1.Pod) {
 	c.mu.Lock()
 	c.served = nil
 	c.mu.Unlock()
-	c.Log.Info("the API server is back: pods go by what it says", "kept", len(before), "pods", len(pods))
+	c.Log.Info("The API server is available again, syncing pods from it", "cached", len(before), "pods", len(pods))
 	for _, p := range before {
 		if c.Retry != nil {
 			c.Retry(p.UID)

@@ -216,7 +216,7 @@ func TestCachedPods(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		n.want("pending web", false)
-		if err := n.Describe(nil); err == nil || !strings.Contains(err.Error(), "2 pods go by what was kept of it") {
+		if err := n.Describe(nil); err == nil || !strings.Contains(err.Error(), "2 pods are synced from the offline cache") {
 			t.Errorf("meanwhile: %v", err)
 		}
 		kubetest.Delete[*v1.Pod](n.server, "default", "pending", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})

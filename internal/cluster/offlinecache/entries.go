@@ -213,7 +213,7 @@ func (c *Cache) writeOne(r ref) error {
 	}
 	text, essence, err := render(object)
 	if err != nil {
-		return fmt.Errorf("keep %v: %w", r, err)
+		return fmt.Errorf("cache %v: %w", r, err)
 	}
 	sum := sha256.Sum256(essence)
 	if written == nil {

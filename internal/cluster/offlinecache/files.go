@@ -72,7 +72,7 @@ func (f *files) write(r ref, object []byte) error {
 		}
 		bound, err := json.Marshal(rec.identity)
 		if err != nil {
-			return fmt.Errorf("keep %v: %w", r, err)
+			return fmt.Errorf("cache %v: %w", r, err)
 		}
 		rec.Sealed = f.vault.seal(object, bound)
 	} else {
@@ -80,11 +80,11 @@ func (f *files) write(r ref, object []byte) error {
 	}
 	b, err := json.Marshal(rec)
 	if err != nil {
-		return fmt.Errorf("keep %v: %w", r, err)
+		return fmt.Errorf("cache %v: %w", r, err)
 	}
 	path := f.path(r)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("keep %v: %w", r, err)
+		return fmt.Errorf("cache %v: %w", r, err)
 	}
 	return checkpoint.Write(path, 0o600, append(b, '\n'))
 }
@@ -99,7 +99,7 @@ func (f *files) remove(r ref) error {
 }
 
 // errForeign means that the record is of another node or another cluster.
-var errForeign = errors.New("it was kept for another node or another cluster")
+var errForeign = errors.New("it was cached for another node or cluster")
 
 // read returns a record with its object decrypted, the zero value if there is none. A record that
 // cannot be read is set aside, which the error reports, unless the key is rejected.
@@ -150,7 +150,7 @@ func (r *record) decode() (any, error) {
 	}
 	o := newObject()
 	if err := json.Unmarshal(r.Object, o); err != nil {
-		return nil, fmt.Errorf("%v, as it was kept: %w", r.ref, err)
+		return nil, fmt.Errorf("cached %v: %w", r.ref, err)
 	}
 	return o, nil
 }

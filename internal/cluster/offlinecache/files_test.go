@@ -77,7 +77,7 @@ func TestUnreadableFiles(t *testing.T) {
 			return os.WriteFile(path, []byte(strings.Replace(string(b), `"kept":"2`, `"kept":"3`, 1)), 0o600)
 		}, "encrypted by another key, or was changed", false},
 		"no key":      {func(f *files, _ string) error { return os.Remove(f.vault.path()) }, "the key is not there", false},
-		"bad key":     {func(f *files, _ string) error { return os.Chmod(f.vault.path(), 0o644) }, "is refused", true},
+		"bad key":     {func(f *files, _ string) error { return os.Chmod(f.vault.path(), 0o644) }, "is rejected", true},
 		"new version": {func(_ *files, path string) error { return os.WriteFile(path, []byte(`{"version":2}`), 0o600) }, "version 2 is not known", false},
 	} {
 		t.Run(name, func(t *testing.T) {

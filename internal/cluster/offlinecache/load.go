@@ -19,7 +19,7 @@ func (c *Cache) load() map[ref]cachedObject {
 	f := newFiles(c.Dir, c.Node, c.Server)
 	paths, err := f.paths()
 	if err != nil {
-		c.Log.Warn("not all that was kept of the API server is read", "error", err)
+		c.Log.Warn("Failed to read a part of the offline cache", "error", err)
 	}
 	objects, pods, foreign := map[ref]cachedObject{}, 0, 0
 	var errs causes
@@ -51,10 +51,10 @@ func (c *Cache) load() map[ref]cachedObject {
 		objects[rec.ref] = cachedObject{o, rec.CachedAt}
 	}
 	if foreign > 0 {
-		c.Log.Warn("what was kept for another node or another cluster is not used", "records", foreign, "node", c.Node, "server", c.Server)
+		c.Log.Warn("Ignoring cache entries of another node or cluster", "records", foreign, "node", c.Node, "server", c.Server)
 	}
 	if len(errs) > 0 {
-		c.Log.Warn("not all that was kept of the API server can be read", "error", errors.Join(errs...))
+		c.Log.Warn("Failed to read some entries of the offline cache", "error", errors.Join(errs...))
 	}
 	if pods == 0 {
 		return nil

@@ -44,12 +44,12 @@ func (v *vault) open() error {
 		return fmt.Errorf("%s: %w", v.path(), errNoKey)
 	}
 	if err != nil {
-		return fmt.Errorf("the key of Secrets that are kept: %w", err)
+		return fmt.Errorf("the key of cached Secrets: %w", err)
 	}
 	defer f.Close()
 	key, err := readKey(f)
 	if err != nil {
-		return fmt.Errorf("the key %s is refused: %w; mend that, or remove the file and what was kept by it", v.path(), err)
+		return fmt.Errorf("the key %s is rejected: %w; fix it, or remove the file and the entries that it encrypts", v.path(), err)
 	}
 	return v.use(key)
 }
@@ -96,7 +96,7 @@ func (v *vault) ready() error {
 		return err
 	}
 	if err := os.MkdirAll(v.dir, 0o700); err != nil {
-		return fmt.Errorf("the key of Secrets that are kept: %w", err)
+		return fmt.Errorf("the key of cached Secrets: %w", err)
 	}
 	key := make([]byte, keyLength)
 	_, _ = rand.Read(key) // it never fails

@@ -86,7 +86,7 @@ func (w *PodWatch) serveCached() {
 		return
 	}
 	if err := w.server.Err(); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		w.cache.Log.Warn("the API server does not let this node list its pods: those that were kept do not start", "error", err)
+		w.cache.Log.Warn("The API server forbids this node to list its pods, not starting cached pods", "error", err)
 		return
 	}
 	pods := w.cache.serve()

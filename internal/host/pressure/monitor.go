@@ -62,7 +62,7 @@ func (m *monitor) update() {
 	for _, n := range m.notifications {
 		if err := n.update(m.left); err != nil && !isGone(err) && !n.failed {
 			n.failed = true
-			m.log.Info("the kernel does not tell that memory is waited for", "of", n.name, "error", err)
+			m.log.Info("No memory pressure notifications from the kernel", "of", n.name, "error", err)
 		}
 	}
 	m.stalls.Store(slices.ContainsFunc(m.notifications, func(n *notification) bool { return n.psi && n.notifier.descriptor() != notOpen }))
@@ -110,9 +110,9 @@ func (m *monitor) failed(s *thresholdState, err error) {
 	case errors.Is(err, errForeign):
 		m.log.Info("Another program has set memory.high of the pods' cgroup: no early memory notifications from the kernel", "cgroup", s.name)
 	case s.disabled:
-		m.log.Warn("the kernel does not tell beforehand that memory is used up", "cgroup", s.name, "failures", s.failures, "error", err)
+		m.log.Warn("No early memory notifications from the kernel", "cgroup", s.name, "failures", s.failures, "error", err)
 	default:
-		m.log.Debug("no wire at the use of memory", "cgroup", s.name, "error", err)
+		m.log.Debug("No threshold of the memory usage", "cgroup", s.name, "error", err)
 	}
 }
 
@@ -130,7 +130,7 @@ func (m *monitor) descriptors() ([]unix.PollFd, []func()) {
 			at := s.current
 			m.failed(s, s.remove()) // first: pods may be throttled
 			m.wake()
-			m.log.Debug("memory: a wire was crossed", "cgroup", s.name, "at", at)
+			m.log.Debug("Memory threshold crossed", "cgroup", s.name, "at", at)
 		})
 	}
 	for _, n := range m.notifications {
@@ -139,7 +139,7 @@ func (m *monitor) descriptors() ([]unix.PollFd, []func()) {
 		}
 		add(n.notifier.descriptor(), unix.POLLPRI, func() {
 			if n.notifier.consume() {
-				m.log.Debug("memory: an alarm rang", "of", n.name)
+				m.log.Debug("Memory notification received", "of", n.name)
 				n.ignoredUntil = time.Now().Add(computeIgnoreTime(m.left))
 				m.wake()
 			}
@@ -168,7 +168,7 @@ func (m *monitor) next() time.Time {
 func (m *monitor) close() {
 	for _, s := range m.thresholds {
 		if err := s.threshold.remove(); err != nil && !isGone(err) {
-			m.log.Warn("the wire at the use of memory stays: pods that reach it are slowed down", "cgroup", s.name, "error", err)
+			m.log.Warn("Failed to remove a memory threshold: pods that reach it may be throttled", "cgroup", s.name, "error", err)
 		}
 	}
 	for _, n := range m.notifications {

@@ -30,8 +30,9 @@ type Hint struct {
 // preference; an empty list that is not nil means that no nodes can satisfy the request.
 type Hints map[v1.ResourceName][]Hint
 
-// Provider allocates one kind of resource to containers. Calls do not overlap, and must not wait
-// for a plugin longer than a few seconds.
+// Provider allocates one kind of resource to containers. Calls during admission do not overlap; a
+// container that starts without its allocation may call Allocate meanwhile. Calls must not wait for
+// a plugin longer than a few seconds.
 type Provider interface {
 	// Hints returns the hints for the container's request, or of its existing allocation.
 	Hints(p *v1.Pod, c *v1.Container) Hints
