@@ -139,10 +139,14 @@ func (k *Keepers) lock() error {
 	}
 	for limit := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(limit) {
+		case errors.Is(err, unix.EINTR):
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			unix.Close(fd)
+			return &os.PathError{Op: "lock", Path: path, Err: err}
+		case time.Now().After(limit):
 			unix.Close(fd)
 			return fmt.Errorf("%s: another containerd serves the pods of this state directory: %w", path, err)
 		}
