@@ -76,14 +76,14 @@ walk: ## random steps of pods, runtime, API server and agent in virtual time (WA
 # How many tests run side by side, of those that can: a test over real containers waits for more than half of its time.
 PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 
-# Programs of containers in tests: test/e2e/keeper/payload.
+# Programs of containers in tests: test/e2e/podshim/payload.
 PAYLOAD  := bin/payload
 
 .PHONY: payload
-payload: keeper-needs
+payload: podshim-needs
 	@mkdir -p $(PAYLOAD)
-	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(PAYLOAD)/payload ./test/e2e/keeper/payload
-	@$(KEEPER_CC) $(KEEPER_CFLAGS) -o $(PAYLOAD)/before test/e2e/keeper/payload/before/before.c
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(PAYLOAD)/payload ./test/e2e/podshim/payload
+	@$(PODSHIM_CC) $(PODSHIM_CFLAGS) -o $(PAYLOAD)/before test/e2e/podshim/payload/before/before.c
 
 E2E       = $(SHARED) $(if $(RUN),FORMAT=standard-verbose) BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' PAYLOAD='$(CURDIR)/$(PAYLOAD)' $(RETRY)
 E2E_FLAGS = -tags e2e,bundle -vet=off -ldflags '-w $(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m
@@ -129,7 +129,7 @@ bench: need-root build ## how far berth is from what the runtime itself takes (a
 PODS ?= 10000
 
 .PHONY: churn
-churn: ## pods by keepers that come and go, and leave nothing (as root; PODS=10000, half an hour)
+churn: ## pods by podshims that come and go, and leave nothing (as root; PODS=10000, half an hour)
 	@$(MAKE) --no-print-directory e2e RUN='^TestChurn$$' CHURN_PODS='$(PODS)'
 
 .PHONY: benchmarks
@@ -138,7 +138,7 @@ benchmarks: ## run the benchmarks of every package that has some
 	if [ -z "$$packages" ]; then echo 'benchmarks: no package has a benchmark'; exit 0; fi; \
 	set -x; go test -run '^$$' -bench . -benchmem $$packages
 
-LINT_TAGS := e2e,vm,kubelet,metricsserver,keeper
+LINT_TAGS := e2e,vm,kubelet,metricsserver,podshim
 
 # Without cgo, and then with it what is for cgo alone.
 .PHONY: lint

@@ -31,13 +31,13 @@ type containerRuntime struct {
 	embedded *embedded.Runtime // nil with a foreign runtime
 	ensured  chan struct{}     // closed when the embedded runtime serves
 	endpoint string
-	// handler is for pods without a RuntimeClass; "" is the runtime's default. prefersKeepers
-	// selects the keeper handler once the runtime has answered, unless another one is configured.
-	handler        string
-	prefersKeepers bool
-	cri            *cri.Client
-	facts          *runtimeInfo
-	log            *slog.Logger
+	// handler is for pods without a RuntimeClass; "" is the runtime's default. prefersPodshims
+	// selects the podshim handler once the runtime has answered, unless another one is configured.
+	handler         string
+	prefersPodshims bool
+	cri             *cri.Client
+	facts           *runtimeInfo
+	log             *slog.Logger
 	// logWriters are the handlers whose container logs the runtime does not write. Set when the
 	// runtime answers, before any pass.
 	logWriters []string
@@ -57,6 +57,7 @@ func newContainerRuntime(g *ground) (containerRuntime, error) {
 		ensured: make(chan struct{}), endpoint: cfg.RuntimeEndpoint, handler: cfg.RuntimeHandler, facts: newRuntimeInfo(b.out.Cgroups), log: cfg.Log,
 		networkChanged: make(chan struct{}, 1), driver: cmp.Or(cgroups.Driver(cfg.CgroupDriver), cgroups.Cgroupfs),
 	}
+	var recorded map[string]string
 	if rt.endpoint == "" && b.out.DialCRI == nil {
 		c := embedded.Config{
 			Root: cfg.RootDir, RunDir: cfg.RunDir, CgroupDriver: cfg.CgroupDriver, SELinux: cfg.SELinux,
@@ -76,31 +77,35 @@ func newContainerRuntime(g *ground) (containerRuntime, error) {
 			return rt, err
 		}
 		rt.endpoint = rt.embedded.Endpoint()
-		rt.prefersKeepers = b.settings.mode == runMode
+		rt.prefersPodshims, recorded = b.settings.mode == runMode, embedded.RecordedHandlers
+		if rt.handler == embedded.DeprecatedPodshimHandler {
+			rt.handler = embedded.PodshimHandler
+			rt.log.Warn("Runtime handler is deprecated", "handler", embedded.DeprecatedPodshimHandler, "use", embedded.PodshimHandler)
+		}
 	}
 	rt.cri, err = cri.New(cri.Config{
-		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, Metrics: b.out.Metrics,
+		Endpoint: rt.endpoint, ImageEndpoint: cfg.ImageEndpoint, Timeout: b.settings.runtimeTimeout, Dial: b.out.DialCRI, RecordedHandlers: recorded, Metrics: b.out.Metrics,
 	})
 	return rt, err
 }
 
-// chooseHandler selects the keeper handler of the embedded runtime, unless a handler is configured
+// chooseHandler selects the podshim handler of the embedded runtime, unless a handler is configured
 // or the machine does not support it.
 func (rt *containerRuntime) chooseHandler() {
-	if !rt.prefersKeepers || rt.handler != "" {
+	if !rt.prefersPodshims || rt.handler != "" {
 		return
 	}
-	if err := embedded.CheckKeepers(); err != nil {
-		rt.log.Warn("pods are run by shims, which take more CPU and memory than keepers", "error", err)
+	if err := embedded.CheckPodshims(); err != nil {
+		rt.log.Warn("Pods run with containerd's shims, which need more CPU and memory than pod shims", "error", err)
 		return
 	}
-	rt.handler = embedded.KeeperHandler
+	rt.handler = embedded.PodshimHandler
 }
 
 // handlerFor returns the handler of a pod without a RuntimeClass. Shims run CDI hooks of devices
-// and keepers do not: hasDevices reports which pods may need them.
+// and pod shims do not: hasDevices reports which pods may need them.
 func (rt *containerRuntime) handlerFor(p *v1.Pod, hasDevices func(*v1.Pod) bool) (handler, why string) {
-	if rt.embedded != nil && rt.handler == embedded.KeeperHandler && hasDevices(p) {
+	if rt.embedded != nil && rt.handler == embedded.PodshimHandler && hasDevices(p) {
 		return embedded.ShimHandler, "as it has devices"
 	}
 	return rt.handler, ""

@@ -24,7 +24,7 @@ type options struct {
 	many        int           // pods at once with pod shims; 0 skips that
 	rest        time.Duration // how long idle usage is measured
 	scale       string        // numbers of pods on the fake runtime; "" skips it
-	only        string        // one part alone: floor, agent, volumes, scale, keepers, images, localapi, load, member or traffic; "" is all but the last two
+	only        string        // one part alone: floor, agent, volumes, scale, podshims, images, localapi, load, member or traffic; "" is all but the last two
 	plane       string        // the control plane for tests
 }
 
@@ -34,10 +34,10 @@ func main() {
 	flag.StringVar(&o.peer, "peer", "", "another agent with the kubelet's flags, to be measured beside berth")
 	flag.StringVar(&o.out, "out", "bench/out", "folder for the report")
 	flag.IntVar(&o.pods, "pods", 100, "pods of the large batch")
-	flag.IntVar(&o.many, "many", 1000, "pods at once by keepers alone; 0 leaves them out")
+	flag.IntVar(&o.many, "many", 1000, "pods at once with pod shims alone; 0 leaves them out")
 	flag.DurationVar(&o.rest, "rest", 2*time.Minute, "how long the agent is watched at rest with all its pods")
 	flag.StringVar(&o.scale, "scale", "100,1000,5000", "numbers of pods over the fake runtime; empty leaves that part out")
-	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, keepers, images, localapi or load, or member or traffic, which are measured only so")
+	flag.StringVar(&o.only, "only", "", "one part alone: floor, agent, volumes, scale, podshims, images, localapi or load, or member or traffic, which are measured only so")
 	flag.StringVar(&o.plane, "controlplane", "bin/controlplane", "the control plane of make controlplane, for -only member and -only traffic")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -58,7 +58,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	r := newReport(o)
 	wants := func(part string) bool { return o.only == "" || o.only == part }
-	if o.only != "scale" && o.only != "keepers" {
+	if o.only != "scale" && o.only != "podshims" {
 		err = onMachine(ctx, o, func(m *machine) error {
 			var errs []error
 			o.berth = m.berth
@@ -94,8 +94,8 @@ func run(ctx context.Context, o options) (err error) {
 			return errors.Join(errs...)
 		})
 	}
-	if wants("keepers") {
-		err = errors.Join(err, measureKeepers(ctx, o, r))
+	if wants("podshims") {
+		err = errors.Join(err, measurePodshims(ctx, o, r))
 	}
 	if wants("scale") && o.scale != "" {
 		err = errors.Join(err, measureScale(ctx, o, r))

@@ -15,7 +15,7 @@ import (
 
 // figure is one measured quantity; several values are repetitions.
 type figure struct {
-	Who    string    `json:"who"` // floor, stock floor, berth, peer, shims, keepers, scale
+	Who    string    `json:"who"` // floor, stock floor, berth, peer, shims, podshims, scale
 	What   string    `json:"what"`
 	Unit   string    `json:"unit"`
 	Values []float64 `json:"values"`
@@ -172,7 +172,7 @@ func (r *report) computeGoals() {
 	set(many+"RssAnon at most, over that before", "MiB", 2*(followers+sessions), less, "berth", many+"RssAnon at most", "berth", many+"RssAnon before")
 	set(many+"goroutines left", "", settled, less, "berth", many+"goroutines after", "berth", many+"goroutines before")
 	set(many+"open files left", "", settled, less, "berth", many+"open files after", "berth", many+"open files before")
-	r.computeKeeperGoals()
+	r.computePodshimGoals()
 	sizes := strings.Split(r.options.scale, ",")
 	if len(sizes) > 1 {
 		small, large := sizes[0], sizes[len(sizes)-1]

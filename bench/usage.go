@@ -111,8 +111,8 @@ func (m *machine) runtimePIDs() ([]int, error) {
 			continue
 		}
 		args := strings.Split(string(b), "\x00")
-		isKeeper := len(args) > 2 && strings.HasPrefix(args[2], m.runDir()+"/containerd/keepers/")
-		if name := filepath.Base(args[0]); name == "containerd" || strings.HasPrefix(name, "containerd-shim") || isKeeper {
+		isPodshim := len(args) > 2 && strings.HasPrefix(args[2], m.runDir()+"/containerd/keepers/")
+		if name := filepath.Base(args[0]); name == "containerd" || strings.HasPrefix(name, "containerd-shim") || isPodshim {
 			pid, err := strconv.Atoi(filepath.Base(d))
 			if err != nil {
 				return nil, err

@@ -16,23 +16,23 @@ BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
 # Expanded when a recipe runs, that is, after the bundle is there.
 BUNDLE_LDFLAGS  = $(foreach name,bundle api,-X berth/internal/runtime/embedded.$(name)Hash=$(shell cat $(dir $(BUNDLE_HASH))$(name).hash))
 
-BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk bundle/keeper/go.mod bundle/keeper/go.sum bundle/keeper/keeper.mk \
+BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk bundle/podshim/go.mod bundle/podshim/go.sum bundle/podshim/podshim.mk \
 	$(sort $(filter-out %_test.go %/harness.c,$(wildcard bundle/cmd/*/*.go bundle/cni/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c \
-	bundle/keeper/*.go bundle/keeper/*/*.go bundle/keeper/c/*)))
+	bundle/podshim/*.go bundle/podshim/*/*.go bundle/podshim/c/*)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
 
 BUNDLE_CONTAINERD := github.com/containerd/containerd/v2
 BUNDLE_GOCNI      := github.com/containerd/go-cni
 BUNDLE_RUNC       := github.com/opencontainers/runc
 BUNDLE_CNI        := github.com/containernetworking/plugins
-include bundle/keeper/keeper.mk
+include bundle/podshim/podshim.mk
 bundle_version     = $(shell cd bundle && go list -m -f '{{.Version}}' $(1))
 
 # GOARCH=arm64 in the environment makes the bundle of another architecture: with Debian's C compiler for it, and libseccomp of it.
 BUNDLE_ARCH    = $(shell go env GOARCH)
 BUNDLE_TRIPLET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(BUNDLE_ARCH)))-linux-gnu
 BUNDLE_CROSS   = $(filter-out $(shell go env GOHOSTARCH),$(BUNDLE_ARCH))
-# The C library of the keeper: bundle/keeper/README.md says why this one.
+# The C library of the podshim: bundle/podshim/README.md says why this one.
 BUNDLE_MUSL_CC = $(patsubst %-gnu,%-musl,$(BUNDLE_TRIPLET))-gcc
 BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG_LIBDIR=/usr/lib/$(BUNDLE_TRIPLET)/pkgconfig;)
 
@@ -82,7 +82,7 @@ change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct
 change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'; \
 change internal/cri/server/events/events.go 's/^\tticker  *\*time\.Ticker/\tticker *resting/; s/^\t\tclock:  *clock\.RealClock{},/&\n\t\tticker: newResting(backOffExpireCheckDuration),/; /b\.ticker = time\.NewTicker(b\.checkDuration)/d; s/^\tvar ids \[\]string/\tb.ticker.left(len(b.queuePool))\n&/' 'ticker.left('; \
 change internal/cri/server/events/events.go 's/^\tb\.queuePool\[key\] = newBackOffQueue/\tb.ticker.more(len(b.queuePool))\n&/' 'ticker.more('; \
-change ../go-cni/opts.go 's/&invoke\.DefaultExec{/network.Exec(&/; s/^\t\t\t},/\t\t\t}),/; s#^import (#&\n\t"berth/bundle/keeper/network"#' 'network.Exec(&invoke'
+change ../go-cni/opts.go 's/&invoke\.DefaultExec{/network.Exec(&/; s/^\t\t\t},/\t\t\t}),/; s#^import (#&\n\t"berth/bundle/podshim/network"#' 'network.Exec(&invoke'
 endef
 
 .PHONY: bundle
@@ -104,12 +104,12 @@ bundle-build: bundle-needs
 	work=$$(mktemp -d '$(BUNDLE_KEPT).XXXXXX'); trap 'rm -rf "$$work"' EXIT; \
 	mkdir -p "$$work/bin" "$$work/cni" "$$work/out"; \
 	build() { go build -trimpath -buildvcs=false "$$@"; }; \
-	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) with keepers, and its shim'; \
+	echo 'bundle: containerd $(call bundle_version,$(BUNDLE_CONTAINERD)) with podshims, and its shim'; \
 	build_containerd() { \
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
 	}; \
-	mkdir "$$work/source"; cp -r go.mod go.sum cmd cni keeper "$$work/source/"; \
+	mkdir "$$work/source"; cp -r go.mod go.sum cmd cni podshim "$$work/source/"; \
 	go mod download $(BUNDLE_CONTAINERD) $(BUNDLE_GOCNI); \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
 	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_GOCNI))" "$$work/source/go-cni"; \
@@ -128,9 +128,9 @@ bundle-build: bundle-needs
 	}; \
 	$(BUNDLE_CHANGES); \
 	(cd "$$work/source"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; build_containerd -o "$$work/bin/" ./cmd/containerd-shim-runc-v2); \
-	(cd "$$work/source/keeper"; go mod edit -replace $(BUNDLE_CONTAINERD)=../containerd -replace $(BUNDLE_GOCNI)=../go-cni; \
+	(cd "$$work/source/podshim"; go mod edit -replace $(BUNDLE_CONTAINERD)=../containerd -replace $(BUNDLE_GOCNI)=../go-cni; \
 		build_containerd -tags $(BUNDLE_CONTAINERD_TAGS),daemon -o "$$work/bin/containerd" .; \
-		cd c; $(BUNDLE_MUSL_CC) $(KEEPER_CFLAGS) -o "$$work/bin/keeper" $(notdir $(KEEPER_SOURCES))); \
+		cd c; $(BUNDLE_MUSL_CC) $(PODSHIM_CFLAGS) -o "$$work/bin/podshim" $(notdir $(PODSHIM_SOURCES))); \
 	echo 'bundle: runc $(call bundle_version,$(BUNDLE_RUNC))'; \
 	CGO_ENABLED=1 build -buildmode=pie -tags seccomp,urfave_cli_no_docs,netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static-pie' \
 		-o "$$work/bin/" $(BUNDLE_RUNC); \

@@ -28,7 +28,7 @@ type program struct {
 const musl = "musl"
 
 // withoutGo are the programs that are not written in Go, with their C libraries.
-var withoutGo = map[string][]string{"pause": nil, "keeper": {musl}}
+var withoutGo = map[string][]string{"pause": nil, "podshim": {musl}}
 
 func readProgram(name string, content []byte) (program, error) {
 	sum := sha256.Sum256(content)

@@ -99,14 +99,14 @@ func TestUnknownProgram(t *testing.T) {
 	}
 }
 
-// The keeper is of C.
+// The pod shim is of C.
 func TestComponentsOfC(t *testing.T) {
-	keeper, err := readProgram("keeper", []byte("\x7fELF and no more"))
+	podshim, err := readProgram("podshim", []byte("\x7fELF and no more"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := componentsOf([]program{keeper}, map[string]string{"glibc": "2.36", "musl": "1.2.3"})
-	if err != nil || len(all) != 1 || all[0].url() != "pkg:generic/musl@1.2.3" || all[0].licence != "MIT" || !slices.Equal(all[0].users, []string{"keeper"}) {
+	all, err := componentsOf([]program{podshim}, map[string]string{"glibc": "2.36", "musl": "1.2.3"})
+	if err != nil || len(all) != 1 || all[0].url() != "pkg:generic/musl@1.2.3" || all[0].licence != "MIT" || !slices.Equal(all[0].users, []string{"podshim"}) {
 		t.Errorf("got %+v, error %v", all, err)
 	}
 }

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 parts=("$@")
 [ "${#parts[@]}" -gt 0 ] || parts=(
-	deps check walk race e2e "e2e RUNTIME=keeper" coredns metrics-server e2e-kubeadm e2e-keeper e2e-top e2e-swap packages e2e-packages benchmarks
+	deps check walk race e2e "e2e RUNTIME=podshim" coredns metrics-server e2e-kubeadm e2e-podshim e2e-top e2e-swap packages e2e-packages benchmarks
 )
 RETRIED=$(mktemp)
 export RETRIED

@@ -83,7 +83,7 @@ When memory or disk space runs short, pods are evicted, beginning with those tha
 	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "root directory of the agent")
 	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI endpoint of a running container runtime, instead of the embedded one")
-	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "runtime handler for pods without a RuntimeClass: with the embedded runtime keeper, or runc, which needs a containerd shim for each pod (default: keeper where the machine can have keepers; of another runtime its own)")
+	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "runtime handler for pods without a RuntimeClass: with the embedded runtime podshim, or runc, which needs a containerd shim for each pod (default: podshim where the machine can have pod shims; of another runtime its own)")
 	fl.StringVar(&f.podCIDR, "pod-cidr", "", "CIDR of pod IPs, or an IPv4 and an IPv6 CIDR separated by a comma, with the embedded runtime (default: a free one, such as 10.88.0.0/16)")
 	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore unknown fields of manifests with a warning, instead of rejecting the manifest")
 	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "parent cgroup of the pods' cgroups (default: the root)")

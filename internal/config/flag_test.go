@@ -134,7 +134,7 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 		"--kubeconfig=/k", "--bootstrap-kubeconfig=/b", "--root-dir=/r", "--cert-dir=/c", "--hostname-override= Box ", "--node-ip=10.0.0.1,fd00::1",
 		"--node-labels=a=b,example.com/c=", "--cloud-provider=external", "--runtime-cgroups=/system.slice", "--container-runtime-endpoint=embedded", "--selinux", "--lock-file=/l", "--exit-on-lock-contention",
 		"--image-pull-progress-deadline=2m", "--image-credential-provider-config=/i", "--image-credential-provider-bin-dir=/bin", "--minimum-container-ttl-duration=1m",
-		"--maximum-dead-containers-per-container=2", "--maximum-dead-containers=3", "--keep-objects=all", "--runtime-handler=keeper",
+		"--maximum-dead-containers-per-container=2", "--maximum-dead-containers=3", "--keep-objects=all", "--runtime-handler=podshim",
 	))
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestFlagsThatAreNoFields(t *testing.T) {
 		NodeIPs:    []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
 		NodeLabels: map[string]string{"a": "b", "example.com/c": ""}, CloudProvider: "external", RuntimeCgroups: "/system.slice",
 		SELinux: true, ImagePullProgressDeadline: 2 * time.Minute, LockFile: "/l", ExitOnLockContention: true, ImageCredentialProviderConfig: "/i", ImageCredentialProviderBinDir: "/bin",
-		MinimumContainerTTL: time.Minute, MaxDeadContainersPerContainer: 2, MaxDeadContainers: 3, KeepObjects: KeepAll, RuntimeHandler: "keeper",
+		MinimumContainerTTL: time.Minute, MaxDeadContainersPerContainer: 2, MaxDeadContainers: 3, KeepObjects: KeepAll, RuntimeHandler: "podshim",
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -24,7 +24,7 @@ func flagTable() []Flag {
 
 		{Name: "root-dir", Group: HostGroup, kind: pathKind, fallback: "/var/lib/kubelet", Usage: "the folder of the agent's files and the pods' volumes"},
 		{Name: "runtime-cgroups", Group: HostGroup, kind: textKind, Usage: "cgroup of the container runtime"},
-		{Name: "runtime-handler", Group: HostGroup, kind: textKind, Usage: "the runtime's handler for pods that name no RuntimeClass: with the runtime inside this program runc, or keeper, which needs no shims (default: runc; of another runtime its own)"},
+		{Name: "runtime-handler", Group: HostGroup, kind: textKind, Usage: "the runtime's handler for pods that name no RuntimeClass: with the runtime inside this program runc, or podshim, which needs no shims (default: runc; of another runtime its own)"},
 		{Name: "seccomp-default", Group: HostGroup, kind: boolKind, Field: "seccompDefault", Usage: "use the profile RuntimeDefault for containers that name none"},
 		{Name: "selinux", Group: HostGroup, kind: boolKind, Usage: "let the embedded runtime label containers and volumes by the host's SELinux policy and the pods' seLinuxOptions"},
 		{Name: "lock-file", Group: HostGroup, kind: pathKind, Usage: "a file that is locked while the agent runs"},

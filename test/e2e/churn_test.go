@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Pods come and go by keepers, and leave nothing on the host, nor open files in containerd and the
+// Pods come and go by pod shims, and leave nothing on the host, nor open files in containerd and the
 // agent. CHURN_PODS says how many there are. `make churn` has 10,000 of them, and containerd's
 // memory is looked at then, too: after few pods it tells of nothing but chance. The agent's is only
 // told, and not held to anything.
@@ -29,7 +29,7 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	n := newNodeFor(t, testLimit+time.Duration(many)*2*time.Second)
-	n.flags = append(n.flags, "--runtime-handler", "keeper", "--eviction-hard", "nodefs.available<0%,imagefs.available<0%") // others fill the disk
+	n.flags = append(n.flags, "--runtime-handler", "podshim", "--eviction-hard", "nodefs.available<0%,imagefs.available<0%") // others fill the disk
 	a := n.start()
 	began := time.Now()
 	churn := func(from, to int) {

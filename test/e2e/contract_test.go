@@ -101,8 +101,8 @@ func contractTarget(t *testing.T, endpoint string) critest.Target {
 		PodNetwork:    true,
 		Handler:       handler,
 		LogAnnotation: annotation,
-		Keepers:       annotation != "", // what writes the logs is what runs the containers
-		ExitsKept:     true,             // by keepers, and by shims that wait for containerd
+		Podshims:      annotation != "", // what writes the logs is what runs the containers
+		ExitsKept:     true,             // by pod shims, and by shims that wait for containerd
 		KillContainer: func(t *testing.T, id string) func() {
 			resp, err := runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 			return killer(t, resp.GetInfo(), err)

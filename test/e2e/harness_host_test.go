@@ -134,8 +134,8 @@ func (p place) cgroupTree() []string {
 	return all
 }
 
-// keeper is the process that keeps a sandbox, 0 for a sandbox that has a shim.
-func (n *node) keeper(sandbox string) int {
+// pod shim is the process that keeps a sandbox, 0 for a sandbox that has a shim.
+func (n *node) podshim(sandbox string) int {
 	n.t.Helper()
 	var record struct{ Pid int }
 	b, err := os.ReadFile(n.place.Run + "/containerd/keepers/" + sandbox + "/pod.json")
@@ -151,14 +151,14 @@ func (n *node) keeper(sandbox string) int {
 	return record.Pid
 }
 
-// pid is the first process of a container, as its cgroup tells. That of a sandbox is its keeper,
+// pid is the first process of a container, as its cgroup tells. That of a sandbox is its pod shim,
 // or else the first process of its cgroup.
 func (n *node) pid(id string) int {
 	n.t.Helper()
 	if id == "" {
 		n.t.Fatal("a container without an id has no process")
 	}
-	if pid := n.keeper(id); pid > 0 {
+	if pid := n.podshim(id); pid > 0 {
 		return pid
 	}
 	for _, dir := range n.place.cgroupTree() {

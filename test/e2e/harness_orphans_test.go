@@ -118,7 +118,7 @@ func (n *node) orphans() ([]string, error) {
 // containerName is what the ids of sandboxes and containers look like.
 var containerName = regexp.MustCompile("[0-9a-f]{64}")
 
-// shims are the ids that the shims and keepers of the node's runtime were started for, each
+// shims are the ids that the shims and pod shims of the node's runtime were started for, each
 // followed by its process.
 func (n *node) shims() []string {
 	n.t.Helper()

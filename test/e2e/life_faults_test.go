@@ -162,7 +162,7 @@ func TestLifeBundlesEmptied(t *testing.T) {
 	mounts, err := n.place.mounts()
 	must(t, err)
 	for _, file := range glob(n.place.Run + "/containerd/io.containerd.runtime.v2.task/k8s.io/*/*") {
-		if slices.Contains(mounts, file) { // a keeper's container has its root elsewhere
+		if slices.Contains(mounts, file) { // a pod shim's container has its root elsewhere
 			if err := unix.Unmount(file, unix.MNT_DETACH); err != nil {
 				t.Fatal(err)
 			}

@@ -247,9 +247,9 @@ func (n *node) beyond(now pods) (wrong []string) {
 			processes[pid] = true
 		}
 	}
-	pauses := 0 // a keeper needs no process that holds the pod
+	pauses := 0 // a pod shim needs no process that holds the pod
 	for _, id := range has.ready {
-		if n.keeper(id) == 0 {
+		if n.podshim(id) == 0 {
 			pauses++
 		}
 	}

@@ -93,7 +93,7 @@ func TestPodShapes(t *testing.T) {
 func (n *node) runShapes(batch []shape) pods {
 	n.t.Helper()
 	for _, s := range batch {
-		for namespace, handler := range map[string]string{shapesByRunc: "runc", shapesByPodshim: "keeper"} {
+		for namespace, handler := range map[string]string{shapesByRunc: "runc", shapesByPodshim: "podshim"} {
 			text := encode(n.t, s.pod(namespace, handler))
 			if s.debug { // a static pod has no ephemeral containers
 				file := filepath.Join(n.place.Dir, namespace+"-"+s.name+".yaml")

@@ -23,7 +23,7 @@ func TestRuntimeClass(t *testing.T) {
 	n.awaitReady("bare")
 	until(t, "the pod to be told which handlers there are", func() bool {
 		said := n.command(n.ctx, "explain", "--all", "classed").out
-		return strings.Contains(said, `RuntimeClass "plain" not found`) && strings.Contains(said, `; handlers of the runtime, which can be named as well, are: keeper, runc`)
+		return strings.Contains(said, `RuntimeClass "plain" not found`) && strings.Contains(said, `; handlers of the runtime, which can be named as well, are: pod shim, runc`)
 	})
 	n.write("class.yaml", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: plain}\nhandler: runc\n")
 	p := n.awaitReady("classed").named("classed")

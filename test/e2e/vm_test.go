@@ -203,7 +203,7 @@ func TestVMOOMScores(t *testing.T) {
 	for _, id := range n.sandboxes(now.named("effort")) {
 		want := -998
 		if exists(t, n.place.Run+"/containerd/keepers/"+id) {
-			want = -999 // a keeper goes no sooner than the runtime
+			want = -999 // a pod shim goes no sooner than the runtime
 		}
 		if got := score(n.pid(id)); got != want {
 			t.Errorf("a sandbox has %d, want %d", got, want)

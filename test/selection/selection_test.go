@@ -117,8 +117,8 @@ func TestComputeChoices(t *testing.T) {
 
 func TestFoldersOf(t *testing.T) {
 	packages := map[string][]string{"agent": nil, "internal/api/server": nil}
-	got := foldersOf([]string{"agent/testdata/a.txtar", "internal/api/server/x.go", "bundle/keeper/c/main.c", "README.md", "agent/a.go"}, packages)
-	if want := []string{".", "agent", "bundle/keeper/c", "internal/api/server"}; !slices.Equal(got, want) {
+	got := foldersOf([]string{"agent/testdata/a.txtar", "internal/api/server/x.go", "bundle/podshim/c/main.c", "README.md", "agent/a.go"}, packages)
+	if want := []string{".", "agent", "bundle/podshim/c", "internal/api/server"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

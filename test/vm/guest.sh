@@ -9,7 +9,7 @@ exec >/dev/virtio-ports/tests 2>&1
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export BERTH=/opt/guest/berth BERTH_SLOWER=${BERTH_SLOWER:-10}
 export BERTH_VM=/var/lib/guest BERTH_REBOOT=/var/lib/guest/reboot
-[ ! -e keeper.tar ] || { mkdir -p keeper && tar -xf keeper.tar -C keeper && export KEEPER=/opt/guest/keeper; }
+[ ! -e podshim.tar ] || { mkdir -p podshim && tar -xf podshim.tar -C podshim && export PODSHIM=/opt/guest/podshim; }
 [ ! -e packages ] || export BERTH_PACKAGES=/opt/guest/packages
 [ ! -e controlplane ] || export CONTROLPLANE=/opt/guest/controlplane
 mkdir -p "$BERTH_VM"

@@ -3,7 +3,7 @@
 # names match PATTERN, with the other programs beside it, shows their output, leaves it and what the machine logged in LOGS, and ends with
 # their exit code: 124 when SECONDS were over, 125 when the machine ended without a result.
 #
-# BERTH may be -, for none. The program keeper.tar is unpacked: the folder KEEPER of the tests of keepers.
+# BERTH may be -, for none. The program podshim.tar is unpacked: the folder PODSHIM of the tests of podshims.
 #
 # Variables whose names begin with BERTH_ reach the tests: BERTH_CGROUP_DRIVER=cgroupfs is the driver of their agents.
 #

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,7 +89,7 @@ func (c *Client) UpdatePodCIDR(ctx context.Context, podCIDR string) error {
 
 // RunPodSandbox creates and starts a sandbox; it is ready, with its network, when the call returns.
 func (c *Client) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (pod.SandboxID, error) {
-	r, err := c.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
+	r, err := c.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: cmp.Or(c.recordedHandlers[handler], handler)})
 	if err != nil {
 		return "", err
 	}

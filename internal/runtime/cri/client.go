@@ -49,6 +49,8 @@ type Config struct {
 	Timeout time.Duration
 	// Dial replaces dialling the unix socket, for in-memory tests.
 	Dial Dialer
+	// RecordedHandlers are the runtime handlers that the runtime is asked for by another name.
+	RecordedHandlers map[string]string
 	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 }
@@ -68,8 +70,9 @@ type Client struct {
 	*Snapshots
 	*calls
 
-	runtime runtimeapi.RuntimeServiceClient
-	close   []func() error
+	runtime          runtimeapi.RuntimeServiceClient
+	recordedHandlers map[string]string
+	close            []func() error
 }
 
 // New returns a client that connects lazily.
@@ -78,7 +81,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Timeout = DefaultTimeout
 	}
 	calls := &calls{timeout: cfg.Timeout, metrics: newMetrics(cfg.Metrics), underWay: map[*call]bool{}}
-	c := &Client{calls: calls}
+	c := &Client{calls: calls, recordedHandlers: cfg.RecordedHandlers}
 	pool, err := c.newPool(runtimeServer, cfg.Endpoint, cfg.Dial)
 	if err != nil {
 		return nil, err

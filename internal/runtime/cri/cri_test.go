@@ -55,6 +55,27 @@ func TestEndpointMustBeASocket(t *testing.T) {
 	}
 }
 
+// A handler with another recorded name is asked for by that one.
+func TestRecordedHandlers(t *testing.T) {
+	for recorded, handlers := range map[string]map[string]string{"podshim": nil, "keeper": {"podshim": "keeper"}} {
+		fake := critest.Start(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: recorded}))
+		c, err := cri.New(cri.Config{Endpoint: "fake", Dial: fake.Dialer(), RecordedHandlers: handlers})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := c.RunPodSandbox(t.Context(), sandboxConfig("a"), "podshim")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, err := c.PodSandboxStatus(t.Context(), id); err != nil || st.RuntimeHandler != recorded {
+			t.Errorf("the runtime was asked for %q, %v; want %q", st.GetRuntimeHandler(), err, recorded)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestErrorClasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, c := connect(t)

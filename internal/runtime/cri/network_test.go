@@ -25,9 +25,9 @@ func TestLogWriters(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":   nil,
 		"{}": nil,
-		`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"ContainerAnnotations":null},"keeper":{"ContainerAnnotations":["berth.dev/log-path"]}}}}`: {"keeper"},
-		`{"containerd":{"defaultRuntimeName":"keeper","runtimes":{"keeper":{"ContainerAnnotations":["io.example/x","berth.dev/log-path"]}}}}`:                     {"", "keeper"},
-		`{"containerd":{"defaultRuntimeName":"a","runtimes":{"b":{"ContainerAnnotations":["berth.dev/*"]}}}}`:                                                     nil,
+		`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"ContainerAnnotations":null},"podshim":{"ContainerAnnotations":["berth.dev/log-path"]}}}}`: {"podshim"},
+		`{"containerd":{"defaultRuntimeName":"podshim","runtimes":{"podshim":{"ContainerAnnotations":["io.example/x","berth.dev/log-path"]}}}}`:                    {"", "podshim"},
+		`{"containerd":{"defaultRuntimeName":"a","runtimes":{"b":{"ContainerAnnotations":["berth.dev/*"]}}}}`:                                                      nil,
 		`{"containerd":{"runtimes":[]}}`: nil,
 		`cgroup_manager = "systemd"`:     nil,
 	} {

@@ -147,7 +147,7 @@ func (p paths) home() string        { return filepath.Join(p.root, "containerd")
 func (p paths) state() string       { return filepath.Join(p.run, "containerd") }
 func (p paths) runc() string        { return filepath.Join(p.run, "runc") }
 func (p paths) namespaces() string  { return p.state() + "/io.containerd.grpc.v1.cri/netns" }
-func (p paths) keepers() string     { return p.state() + "/keepers" } // one directory per pod
+func (p paths) podshims() string    { return p.state() + "/keepers" } // one directory per pod
 func (p paths) shimSockets() string { return filepath.Join(p.run, "s") }
 
 // shimSocket is the socket of a sandbox's shim (containerd's pkg/shim, CreateSocketAddress).

@@ -100,7 +100,7 @@ func TestCheckDatabases(t *testing.T) {
 	if err := os.RemoveAll(p.root); err != nil {
 		t.Fatal(err)
 	}
-	for what, dir := range map[string]string{"a container": p.runc() + "/k8s.io/x", "a keeper": p.keepers() + "/x/shm"} {
+	for what, dir := range map[string]string{"a container": p.runc() + "/k8s.io/x", "a podshim": p.podshims() + "/x/shm"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestCheckDatabases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(p.keepers()+"/x/shm", 0o755); err != nil {
+	if err := os.MkdirAll(p.podshims()+"/x/shm", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := writeFile(p.metadata(), database(t)); err != nil {

@@ -2,8 +2,8 @@ package embedded
 
 // Handlers returns the runtime handlers that the embedded runtime supports on this host.
 func Handlers() []string {
-	if CheckKeepers() != nil {
+	if CheckPodshims() != nil {
 		return []string{ShimHandler}
 	}
-	return []string{ShimHandler, KeeperHandler}
+	return []string{ShimHandler, PodshimHandler, DeprecatedPodshimHandler}
 }

@@ -52,7 +52,7 @@ type HostQuery struct {
 // lasting changes.
 func CheckHost(q HostQuery) []HostCheck {
 	checks := []HostCheck{
-		checkRoot(), checkKernel(), checkCgroups(), checkKeepersOfHost(), checkOverlay(q.Root), checkPropagation(readFile("/proc/self/mountinfo")), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
+		checkRoot(), checkKernel(), checkCgroups(), checkPodshimsOfHost(), checkOverlay(q.Root), checkPropagation(readFile("/proc/self/mountinfo")), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
 		checkForwardPolicy(), checkBridged("/"), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
@@ -104,9 +104,9 @@ func kernelVersion(release string) (v [2]int, err error) {
 	return v, err
 }
 
-func checkKeepersOfHost() HostCheck {
-	const name = "keepers"
-	if err := CheckKeepers(); err != nil {
+func checkPodshimsOfHost() HostCheck {
+	const name = "podshims"
+	if err := CheckPodshims(); err != nil {
 		return warn(name, "none", "pods are run by shims and runc, which take more CPU and memory: "+err.Error())
 	}
 	return ok(name, "they run the pods of berth run (--runtime-handler)")

@@ -31,7 +31,7 @@ type remains struct {
 	cgroups     []string // without processes
 }
 
-// shimProcess is a running shim or keeper.
+// shimProcess is a running shim or pod shim.
 type shimProcess struct {
 	id        string
 	pid       int
@@ -111,7 +111,7 @@ func lessee(file string) (id, ifName string) {
 	return strings.TrimSpace(id), ifName
 }
 
-// findShims lists the shims and keepers of our containerd. The shim's start and delete commands are
+// findShims lists the shims and pod shims of our containerd. The shim's start and delete commands are
 // not included.
 func findShims(p paths, proc string) ([]shimProcess, error) {
 	all, err := pids(proc)
@@ -132,7 +132,7 @@ func findShims(p paths, proc string) ([]shimProcess, error) {
 	return shims, nil
 }
 
-// shimID returns the ID that a shim or keeper of our containerd was started for, and "" for other
+// shimID returns the ID that a shim or pod shim of our containerd was started for, and "" for other
 // processes.
 func shimID(p paths, proc string, pid int) (string, error) {
 	exe, err := executable(proc, pid)
@@ -140,7 +140,7 @@ func shimID(p paths, proc string, pid int) (string, error) {
 		return "", err
 	}
 	isShim := strings.HasPrefix(exe, real(p.bundles())+"/")
-	if !isShim && (exe != keeperProgram || !runsSealed(proc, pid)) {
+	if !isShim && (!slices.Contains(podshimPrograms, exe) || !runsSealed(proc, pid)) {
 		return "", nil
 	}
 	line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
@@ -151,7 +151,7 @@ func shimID(p paths, proc string, pid int) (string, error) {
 	if isShim {
 		return parseShim(args, p.socket()), nil
 	}
-	return parseKeeper(args, p.keepers()), nil
+	return parsePodshim(args, p.podshims()), nil
 }
 
 // parseShim returns the ID in a shim's arguments if it serves the containerd at the socket, in the

@@ -85,14 +85,14 @@ func (r *Runtime) EndShims(ctx context.Context) error {
 	return nil
 }
 
-// removeContainers kills and deletes the remaining containers of runc and keepers, including their
+// removeContainers kills and deletes the remaining containers of runc and pod shims, including their
 // cgroups.
 func removeContainers(ctx context.Context, p paths) error {
 	folders, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
 	if err != nil {
 		return err
 	}
-	return errors.Join(deleteContainers(ctx, p, folders), endKeepers(ctx, p))
+	return errors.Join(deleteContainers(ctx, p, folders), endPodshims(ctx, p))
 }
 
 // deleteContainers kills and deletes the containers with these runc state directories, as far as
@@ -154,7 +154,7 @@ func inCgroupOf(proc string, pid int, id string) (bool, error) {
 	return strings.Contains(string(b), id), err
 }
 
-// killAll kills the processes that run programs of our bundles, mainly shims, and keepers, and
+// killAll kills the processes that run programs of our bundles, mainly shims, and pod shims, and
 // returns when they have exited.
 func killAll(ctx context.Context, p paths) error {
 	all, err := pids("/proc")

@@ -136,7 +136,7 @@ func TestEndDamagedContainers(t *testing.T) {
 		{"hostname", "FOLDER", false},
 	} {
 		p := paths{root: t.TempDir(), run: t.TempDir()}
-		folders := []string{filepath.Join(p.runc(), podNamespace, id), p.home() + sandboxDir + "/" + id, filepath.Join(p.keepers(), id)}
+		folders := []string{filepath.Join(p.runc(), podNamespace, id), p.home() + sandboxDir + "/" + id, filepath.Join(p.podshims(), id)}
 		for k, dir := range folders {
 			names := podFiles
 			if k == 0 {

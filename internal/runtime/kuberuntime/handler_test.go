@@ -18,7 +18,7 @@ func TestHandlerOfAPodWithoutAClass(t *testing.T) {
 		handler, why string
 		want, which  string
 	}{
-		{"the one of most pods", plain, "keeper", "", "keeper", "attempt 0, by runtime handler keeper"},
+		{"the one of most pods", plain, "podshim", "", "podshim", "attempt 0, by runtime handler podshim"},
 		{"another one", plain, "runc", "as it has devices", "runc", "attempt 0, by runtime handler runc, as it has devices"},
 		{"that of its class", classed, "runc", "as it has devices", "kata", "attempt 0, by runtime handler kata"},
 	} {

@@ -32,9 +32,9 @@ type Target struct {
 	// LogAnnotation is the annotation with the log path for shims that write the log instead of the
 	// runtime.
 	LogAnnotation string
-	// Keepers: the process that KillSandbox kills takes all containers with it, not only those of
+	// Pod shims: the process that KillSandbox kills takes all containers with it, not only those of
 	// its process namespace. CRI does not require it.
-	Keepers bool
+	Podshims bool
 	// ExitsKept: the runtime reports the exit codes of containers that exited while it was down.
 	// CRI does not require it.
 	ExitsKept bool

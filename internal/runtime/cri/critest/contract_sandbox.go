@@ -186,7 +186,7 @@ var sandboxContract = []contractTest{
 			if st := c.exited(inside); st.ExitCode != killedCode {
 				c.Errorf("exit code %d of a container whose process namespace ended, want %d", st.ExitCode, killedCode)
 			}
-			if !c.Keepers {
+			if !c.Podshims {
 				c.wantState(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
 			} else if st := c.exited(id); st.ExitCode != killedCode {
 				c.Errorf("exit code %d of a container whose sandbox held it, want %d", st.ExitCode, killedCode)

@@ -1,6 +1,0 @@
-//go:build !keepernext
-
-package wire
-
-// Version is the newest version; see Oldest.
-const Version = newest

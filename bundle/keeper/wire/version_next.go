@@ -1,6 +1,0 @@
-//go:build keepernext
-
-package wire
-
-// Version is that of a future release, for the upgrade test.
-const Version = newest + 1

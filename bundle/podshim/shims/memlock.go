@@ -1,0 +1,39 @@
+package shims
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+)
+
+// The library removes this process's limit of locked memory when it loads device rules. That has no
+// effect in runc, which exits. Here, all later shims would inherit it from containerd, and their
+// containers from them.
+func init() {
+	cgroups.DevicesSetV2 = keepingMemlock(cgroups.DevicesSetV2)
+}
+
+// keepingMemlock restores the limit. No process is started meanwhile, because it would inherit the
+// other limit.
+func keepingMemlock(set func(string, *cgroups.Resources) error) func(string, *cgroups.Resources) error {
+	var one sync.Mutex
+	return func(dir string, r *cgroups.Resources) (err error) {
+		one.Lock()
+		defer one.Unlock()
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		var before unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &before); err != nil {
+			return fmt.Errorf("limit of locked memory: %w", err)
+		}
+		defer func() {
+			if e := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before); e != nil && err == nil {
+				err = fmt.Errorf("limit of locked memory: put it back: %w", e)
+			}
+		}()
+		return set(dir, r)
+	}
+}
