@@ -73,8 +73,8 @@ type Config struct {
 	// RuntimeEndpoint is a CRI socket; "" selects the embedded runtime.
 	RuntimeEndpoint string
 	// RuntimeHandler is the runtime handler of pods without a RuntimeClass. The embedded runtime
-	// has "runc" and "podshim". "" selects podshim in run mode if the machine supports it, otherwise
-	// the runtime's default.
+	// has "runc" and "podshim". "" selects podshim in run mode if the machine supports it,
+	// otherwise the runtime's default.
 	RuntimeHandler string
 	// ImageEndpoint is the CRI socket of the image service, "" for the runtime's.
 	ImageEndpoint string

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Pods come and go by pod shims, and leave nothing on the host, nor open files in containerd and the
-// agent. CHURN_PODS says how many there are. `make churn` has 10,000 of them, and containerd's
+// Pods come and go by pod shims, and leave nothing on the host, nor open files in containerd and
+// the agent. CHURN_PODS says how many there are. `make churn` has 10,000 of them, and containerd's
 // memory is looked at then, too: after few pods it tells of nothing but chance. The agent's is only
 // told, and not held to anything.
 func TestChurn(t *testing.T) {

@@ -87,8 +87,8 @@ func TestPodshims(t *testing.T) {
 	n.awaitNoOrphans("at the end")
 }
 
-// A pod with a device of a plugin is run by a shim where others have pod shims: CDI may have programs
-// be run for a device, which pod shims do not.
+// A pod with a device of a plugin is run by a shim where others have pod shims: CDI may have
+// programs be run for a device, which pod shims do not.
 func TestDevicesAreForShims(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

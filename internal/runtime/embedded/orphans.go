@@ -111,8 +111,8 @@ func lessee(file string) (id, ifName string) {
 	return strings.TrimSpace(id), ifName
 }
 
-// findShims lists the shims and pod shims of our containerd. The shim's start and delete commands are
-// not included.
+// findShims lists the shims and pod shims of our containerd. The shim's start and delete commands
+// are not included.
 func findShims(p paths, proc string) ([]shimProcess, error) {
 	all, err := pids(proc)
 	if err != nil {

@@ -48,8 +48,8 @@ func checkPodshims(release, noexec string) error {
 	return nil
 }
 
-// podshimPrograms are the kernel's names of the in-memory executable of pod shims: the one that this
-// release gives it, and the one of the next.
+// podshimPrograms are the kernel's names of the in-memory executable of pod shims: the one that
+// this release gives it, and the one of the next.
 var podshimPrograms = []string{"/memfd:keeper", "/memfd:podshim"}
 
 // runsSealed reports whether a process runs a write-sealed in-memory file.
@@ -63,8 +63,8 @@ func runsSealed(proc string, pid int) bool {
 	return err == nil && seals&unix.F_SEAL_WRITE != 0
 }
 
-// parsePodshim returns the ID of a pod shim with these arguments, if its directory is below dir, else
-// "". The arguments are its program, the pod's host name, FOLDER/shm, and the namespaces.
+// parsePodshim returns the ID of a pod shim with these arguments, if its directory is below dir,
+// else "". The arguments are its program, the pod's host name, FOLDER/shm, and the namespaces.
 func parsePodshim(args []string, dir string) string {
 	if len(args) != 4 {
 		return ""
@@ -93,8 +93,8 @@ func checkPodFile(file string) error {
 	return err
 }
 
-// reportDamagedRecords logs unusable files of pod shims' pods. containerd terminates such a pod when
-// it starts, and the pod is recreated.
+// reportDamagedRecords logs unusable files of pod shims' pods. containerd terminates such a pod
+// when it starts, and the pod is recreated.
 func reportDamagedRecords(p paths, log *slog.Logger) {
 	pods, _ := filepath.Glob(p.podshims() + "/*/pod.json") // the pattern is valid
 	tasks, _ := filepath.Glob(p.podshims() + "/*/task-*.json")

@@ -45,8 +45,8 @@ func TestCheckPodshims(t *testing.T) {
 	}
 }
 
-// What runs a sealed copy in memory with the arguments of a pod shim of our containerd is one; it is
-// found as a shim is, and killed. What differs in one of that is neither.
+// What runs a sealed copy in memory with the arguments of a pod shim of our containerd is one; it
+// is found as a shim is, and killed. What differs in one of that is neither.
 func TestPodshimsAreFoundAndKilled(t *testing.T) {
 	dir := t.TempDir()
 	p := paths{root: dir + "/root", run: dir + "/run"}

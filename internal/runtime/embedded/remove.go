@@ -85,8 +85,8 @@ func (r *Runtime) EndShims(ctx context.Context) error {
 	return nil
 }
 
-// removeContainers kills and deletes the remaining containers of runc and pod shims, including their
-// cgroups.
+// removeContainers kills and deletes the remaining containers of runc and pod shims, including
+// their cgroups.
 func removeContainers(ctx context.Context, p paths) error {
 	folders, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
 	if err != nil {

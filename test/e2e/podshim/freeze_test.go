@@ -160,9 +160,9 @@ func (f *freezer) stop(id string) error {
 	return err
 }
 
-// While the disk with images, containers and logs is frozen, pod shims that do not need it go on. One
-// that writes to a log waits in that, and has no time for its pod. Afterwards all that was asked is
-// done, and nothing is lost.
+// While the disk with images, containers and logs is frozen, pod shims that do not need it go on.
+// One that writes to a log waits in that, and has no time for its pod. Afterwards all that was
+// asked is done, and nothing is lost.
 func TestFrozenDisk(t *testing.T) {
 	for name, folders := range arrangements {
 		t.Run(name, func(t *testing.T) {

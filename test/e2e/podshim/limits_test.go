@@ -96,8 +96,8 @@ func (r *rig) removeAll() {
 	r.wantNothingLeft()
 }
 
-// The cgroup of a container, and what it sees of it, is the same with pod shims as with stock shims:
-// when it is made, and after an update.
+// The cgroup of a container, and what it sees of it, is the same with pod shims as with stock
+// shims: when it is made, and after an update.
 func TestLimitsAreAsWithStockShims(t *testing.T) {
 	for _, driver := range drivers() {
 		t.Run(driver, func(t *testing.T) {

@@ -130,8 +130,8 @@ func TestPodsOfAnotherDatabase(t *testing.T) {
 }
 
 // Without containerd, its program ends all that pod shims have: also what is paused, what is among
-// the host's processes, what has lost its pod shim, and what has a file that cannot be read. It does
-// nothing while containerd serves.
+// the host's processes, what has lost its pod shim, and what has a file that cannot be read. It
+// does nothing while containerd serves.
 func TestEndPodshims(t *testing.T) {
 	r := newRig(t)
 	r.runs("plain", "sleep")

@@ -11,9 +11,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Where nothing in memory may be executed, pods by pod shims are refused with what is to be done, and
-// others run. The sysctl is one of a PID namespace, so containerd has one of its own here. Before
-// Linux 6.3 there is none.
+// Where nothing in memory may be executed, pods by pod shims are refused with what is to be done,
+// and others run. The sysctl is one of a PID namespace, so containerd has one of its own here.
+// Before Linux 6.3 there is none.
 func TestNothingInMemoryMayBeExecuted(t *testing.T) {
 	const sysctl = "/proc/sys/vm/memfd_noexec"
 	if _, err := os.Stat(sysctl); err != nil {

@@ -1,7 +1,7 @@
 //go:build e2e && podshim
 
-// Package podshim tests the containerd of bundle/podshim over real containers: that its pods are held
-// by pod shims, and outlive its end at any moment.
+// Package podshim tests the containerd of bundle/podshim over real containers: that its pods are
+// held by pod shims, and outlive its end at any moment.
 package podshim
 
 import (

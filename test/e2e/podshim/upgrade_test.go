@@ -47,8 +47,8 @@ func (r *rig) serves(name, pod string, n int) {
 }
 
 // A pod shim of the release before serves its pod until that ends, beside those of the new one, and
-// how its containers ended meanwhile is known. The release before does not begin over pod shims that
-// it cannot ask, and leaves them as they are.
+// how its containers ended meanwhile is known. The release before does not begin over pod shims
+// that it cannot ask, and leaves them as they are.
 func TestUpgrade(t *testing.T) {
 	r := newRig(t)
 	old, runs := r.runs("old", "write")

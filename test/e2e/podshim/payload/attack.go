@@ -97,8 +97,8 @@ func groups() {
 	fmt.Println("end:", err)
 }
 
-// program takes hold of the program file of each process that runs a pod shim's, tries to change it,
-// and tells whether there was one and what it could do. Root can be any user here for a moment,
+// program takes hold of the program file of each process that runs a pod shim's, tries to change
+// it, and tells whether there was one and what it could do. Root can be any user here for a moment,
 // such as the one of process 1.
 func program(until string) int {
 	seen, done := map[string]bool{}, map[string]bool{}
