@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 
 include bundle/bundle.mk
-include bundle/registry/registry.mk
+include bundle/apiserver/apiserver.mk
 include packaging/packaging.mk
 include test/controlplane/controlplane.mk
 include test/metricsserver/metricsserver.mk
@@ -85,16 +85,16 @@ payload: podshim-needs
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(PAYLOAD)/payload ./test/e2e/podshim/payload
 	@$(PODSHIM_CC) $(PODSHIM_CFLAGS) -o $(PAYLOAD)/before test/e2e/podshim/payload/before/before.c
 
-E2E       = $(SHARED) $(if $(RUN),FORMAT=standard-verbose) BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' REGISTRY='$(CURDIR)/$(REGISTRY)' PAYLOAD='$(CURDIR)/$(PAYLOAD)' $(RETRY)
+E2E       = $(SHARED) $(if $(RUN),FORMAT=standard-verbose) BERTH_RUNTIME_HANDLER='$(RUNTIME)' BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' APISERVER='$(CURDIR)/$(APISERVER)' PAYLOAD='$(CURDIR)/$(PAYLOAD)' $(RETRY)
 E2E_FLAGS = -tags e2e,bundle -vet=off -ldflags '-w $(BUNDLE_LDFLAGS)' -count 1 -p 1 -parallel $(PARALLEL) -timeout 60m
 
 .PHONY: e2e
-e2e: need-root build controlplane registry payload ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell; RUNTIME=handler: pods by that handler of the runtime)
+e2e: need-root build controlplane apiserver payload ## run the tests over real containers and a real control plane (as root; RUN=those of this name alone, with what they tell; RUNTIME=handler: pods by that handler of the runtime)
 	$(E2E) ./test/e2e/... $(E2E_FLAGS) $(if $(RUN),-v -run '$(RUN)')
 
 # What BASE (a commit) leaves to choose: test/selection says which, and why.
 .PHONY: e2e-changed
-e2e-changed: need-root build controlplane registry payload ## run the chosen tests of e2e: those that always run, and those nearest to what changed since BASE=a commit (as root)
+e2e-changed: need-root build controlplane apiserver payload ## run the chosen tests of e2e: those that always run, and those nearest to what changed since BASE=a commit (as root)
 	@set -e; chosen=$$($(SHARED) BASE='$(BASE)' go run ./test/selection); test -n "$$chosen"; \
 	failed=0; while read -r package run; do $(PROGRESS) e2e env $(E2E) "$$package" $(E2E_FLAGS) -run "$$run" </dev/null || failed=1; done <<<"$$chosen"; exit $$failed
 

@@ -230,14 +230,14 @@ var examples = map[string][]example{
 	},
 	"registryVersion": {
 		{
-			files: map[string]string{"go.mod": rootMod + "\nrequire k8s.io/api v0.2.3\n", "bundle/registry/go.mod": "module r\n\nrequire k8s.io/kubernetes v1.2.4\n"},
-			want:  []string{"bundle/registry/go.mod:3: k8s.io/kubernetes is v1.2.4, and k8s.io/api v0.2.3 in go.mod wants v1.2.3"},
+			files: map[string]string{"go.mod": rootMod + "\nrequire k8s.io/api v0.2.3\n", "bundle/apiserver/go.mod": "module r\n\nrequire k8s.io/kubernetes v1.2.4\n"},
+			want:  []string{"bundle/apiserver/go.mod:3: k8s.io/kubernetes is v1.2.4, and k8s.io/api v0.2.3 in go.mod wants v1.2.3"},
 		},
 		{
-			files: map[string]string{"go.mod": rootMod, "bundle/registry/go.mod": "module r\n"},
-			want:  []string{"bundle/registry/go.mod:1: k8s.io/kubernetes, or k8s.io/api in go.mod, is not required"},
+			files: map[string]string{"go.mod": rootMod, "bundle/apiserver/go.mod": "module r\n"},
+			want:  []string{"bundle/apiserver/go.mod:1: k8s.io/kubernetes, or k8s.io/api in go.mod, is not required"},
 		},
-		{files: map[string]string{"go.mod": rootMod + "\nrequire k8s.io/api v0.2.3\n", "bundle/registry/go.mod": "module r\n\nrequire k8s.io/kubernetes v1.2.3\n"}},
+		{files: map[string]string{"go.mod": rootMod + "\nrequire k8s.io/api v0.2.3\n", "bundle/apiserver/go.mod": "module r\n\nrequire k8s.io/kubernetes v1.2.3\n"}},
 	},
 	"dependencies": {
 		{files: map[string]string{

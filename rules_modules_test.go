@@ -8,7 +8,7 @@ import (
 )
 
 // registryModule is the module of the program that judges what is written to the local API.
-const registryModule = "bundle/registry/go.mod"
+const registryModule = "bundle/apiserver/go.mod"
 
 // checkRegistryVersion compares what the agent reads with what the registry writes: v0.36.3 of the
 // libraries is v1.36.3 of Kubernetes.

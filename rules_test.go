@@ -111,7 +111,7 @@ var ranks = map[string]int{
 	"internal/pod/strategicpatch":  0,
 	"internal/localapi/store":      1,
 	"internal/localapi/kinds":      0,
-	"internal/localapi/registry":   2,
+	"internal/localapi/apiserver":  2,
 	"internal/localapi/auth":       2,
 	"internal/localapi/read":       3,
 	"internal/localapi/gc":         3,
@@ -373,7 +373,7 @@ var rules = []rule{
 	{
 		name: "registryVersion", check: checkRegistryVersion,
 		why: "the registry writes objects that the agent reads, and the agent's types are those that it answers clients with: a field that one of them does not know is lost",
-		fix: "require k8s.io/kubernetes in bundle/registry/go.mod, and replace the k8s.io modules there, at the version of k8s.io/api in go.mod",
+		fix: "require k8s.io/kubernetes in bundle/apiserver/go.mod, and replace the k8s.io modules there, at the version of k8s.io/api in go.mod",
 	},
 	{
 		name: "architecture", check: checkArchitecture,

@@ -323,7 +323,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 		return err
 	}
 	a.shareRoot()
-	removeLeftRegistry(ctx, &a.cfg, &a.out)
+	removeLeftAPIServer(ctx, &a.cfg, &a.out)
 	closeRecords, err := a.openRecords()
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 func TestRemovedFilesHaveTheProgramsAmongThem(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{RootDir: dir + "/root", PodLogsDir: dir + "/pods", ContainerLogsDir: dir + "/containers"}
-	program := filepath.Join(embedded.APIFolder(cfg.RootDir), "0123", "bin", "registry")
+	program := filepath.Join(embedded.APIFolder(cfg.RootDir), "0123", "bin", "apiserver")
 	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
 		t.Fatal(err)
 	}

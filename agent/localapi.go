@@ -21,9 +21,9 @@ import (
 	"berth/internal/explain"
 	"berth/internal/host/cgroups"
 	"berth/internal/localapi"
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/manifests"
-	"berth/internal/localapi/registry"
 	"berth/internal/localapi/store"
 	"berth/internal/record/events"
 	"berth/internal/runtime/embedded"
@@ -76,27 +76,30 @@ func newLocalAPI(b *base) *localAPI {
 	return l
 }
 
-// registryCgroups returns the cgroups of the API writer.
-func registryCgroups(cgroupRoot string) *cgroups.Programs {
-	return cgroups.NewPrograms(cgroupRoot, "berth-registry", registry.MemoryLimit)
-}
+// The cgroup of an API writer, before its number. The previous release named it otherwise.
+const (
+	apiserverCgroup         = "berth-apiserver"
+	previousAPIServerCgroup = "berth-registry"
+)
 
 // confinement returns a function that creates the cgroup of a child process; nil without cgroups.
-func confinement(b *base) func() (registry.Cgroup, error) {
+func confinement(b *base) func() (apiserver.Cgroup, error) {
 	if b.out.Cgroups != nil {
 		return nil
 	}
-	made := registryCgroups(b.cfg.CgroupRoot)
-	return func() (registry.Cgroup, error) { return made.Make() }
+	made := cgroups.NewPrograms(b.cfg.CgroupRoot, apiserverCgroup, apiserver.MemoryLimit)
+	return func() (apiserver.Cgroup, error) { return made.Make() }
 }
 
-// removeLeftRegistry removes the cgroup of an API writer whose agent was killed.
-func removeLeftRegistry(ctx context.Context, cfg *Config, out *Outside) {
+// removeLeftAPIServer removes the cgroup of an API writer whose agent was killed.
+func removeLeftAPIServer(ctx context.Context, cfg *Config, out *Outside) {
 	if out.Cgroups != nil || cfg.Kubelet != nil {
 		return
 	}
-	if err := registryCgroups(cfg.CgroupRoot).RemoveLeft(ctx); err != nil {
-		cfg.Log.Warn("the program of a local API before is not gone", "error", err)
+	for _, name := range []string{apiserverCgroup, previousAPIServerCgroup} {
+		if err := cgroups.NewPrograms(cfg.CgroupRoot, name, 0).RemoveLeft(ctx); err != nil {
+			cfg.Log.Warn("Failed to remove the cgroup of an earlier API writer", "cgroup", name, "err", err)
+		}
 	}
 }
 
@@ -109,7 +112,7 @@ func (l *localAPI) open(ctx context.Context) (_ *localapi.Server, err error) {
 	c.Unpack = func() (string, error) { return embedded.APIProgram(ctx, embedded.APIFolder(c.RootDir)) }
 	switch {
 	case l.documents != "":
-		c.Documents, err = registry.OpenDocuments(l.documents)
+		c.Documents, err = apiserver.OpenDocuments(l.documents)
 	case c.Registry == "":
 		c.Documents, err = documentsInside()
 	}

@@ -11,9 +11,9 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/localapi"
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/nodeview"
-	"berth/internal/localapi/registry"
 	"berth/internal/observe/stats"
 	"berth/internal/runtime/embedded"
 )
@@ -72,12 +72,12 @@ func (a *Agent) answers() localapi.Answers {
 }
 
 // documentsInside returns the embedded OpenAPI documents, nil if there are none.
-func documentsInside() (*registry.Documents, error) {
+func documentsInside() (*apiserver.Documents, error) {
 	inside := embedded.APIDocuments()
 	if inside == "" {
 		return nil, nil
 	}
-	return registry.ReadDocuments(strings.NewReader(inside), int64(len(inside)))
+	return apiserver.ReadDocuments(strings.NewReader(inside), int64(len(inside)))
 }
 
 // marks lists the current pulls and returns a function that describes a pod's.

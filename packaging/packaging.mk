@@ -42,7 +42,7 @@ package-stage: bundle
 	GOARCH= BERTH_PAGES='$(CURDIR)/$(STAGE)' go test -count 1 -run '^TestPages$$' -ldflags '-X berth/cmd/berth.version=$(VERSION)' ./cmd/berth >/dev/null; \
 	gzip -9n $(STAGE)/man/*; \
 	echo 'packages: bill of materials and licences'; \
-	for module in . bundle bundle/registry; do (cd $$module && GOARCH= go mod download); done; \
+	for module in . bundle bundle/apiserver; do (cd $$module && GOARCH= go mod download); done; \
 	(cd packaging && GOARCH= go run . -berth '$(CURDIR)/$(STAGE)/berth' -bundle '$(CURDIR)/$(BUNDLE_FILE)' -bundle '$(CURDIR)/$(API_FILE)' -version '$(PACKAGE_VERSION)' -arch $(PACKAGE_ARCH) -out '$(CURDIR)/$(STAGE)'); \
 	for unit in berth kubelet; do sed -e '1d' -e 's|/usr/local/bin/|/usr/bin/|' docs/$$unit.service >$(STAGE)/$$unit.service; done
 

@@ -37,7 +37,7 @@ for arch in $archs; do
 			if zstd -qdc "$file" | tar -xO "bin/${archive#*/}" | file - | grep -q aarch64; then zstd -qdc "$file" | tar -xC "$work/$arch"; fi
 		done
 	done
-	qemu-aarch64-static "$work/$arch/bin/registry" kubectl version --client
+	qemu-aarch64-static "$work/$arch/bin/apiserver" kubectl version --client
 	qemu-aarch64-static "$work/$arch/bin/runc" --version
 	qemu-aarch64-static "$work/$arch/bin/containerd" --version
 	{ qemu-aarch64-static "$work/$arch/cni/bridge" 2>&1 </dev/null || true; } | grep 'CNI bridge plugin'

@@ -149,7 +149,7 @@ func TestComponents(t *testing.T) {
 
 // A module that stands for another one is named as itself; one in a folder is a changed copy.
 func TestReplacedModules(t *testing.T) {
-	all := modulesOf(&debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Path: "berth/bundle/registry"}, Deps: []*debug.Module{
+	all := modulesOf(&debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Path: "berth/bundle/apiserver"}, Deps: []*debug.Module{
 		{Path: "example.com/folder", Version: "v1.0.0", Replace: &debug.Module{Path: "./folder", Version: "(devel)"}},
 		{Path: "example.com/none", Version: "v0.0.0", Replace: &debug.Module{Path: "example.com/none", Version: "v0.36.3"}},
 		{Path: "example.com/old", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/new", Version: "v2.0.0"}},

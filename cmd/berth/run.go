@@ -95,7 +95,7 @@ When memory or disk space runs short, pods are evicted, beginning with those tha
 	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "maximum number of pods")
 	fl.BoolVar(&f.localAPI, "local-api", true, "serve the local API, a Kubernetes API for the pods of this machine; <run dir>/kubeconfig is for kubectl")
 	fl.StringVar(&f.localAPIAddress, "local-api-address", "127.0.0.1:6443", "HTTPS address of the local API; port 0 for a free one; empty for <run dir>/api.sock only")
-	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "program that validates and admits writes of the local API, with FILE.documents beside it (make registry; default: the embedded one)")
+	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "program that validates and admits writes of the local API, with FILE.documents beside it (make apiserver; default: the embedded one)")
 	fl.StringVar(&f.logFile, "log-file", "", "log file of the agent (default: standard error, or berth.log in the root directory if standard error shows the table of pods)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "terminate all pods, stop the runtime and remove all data when the agent exits")

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/auth"
-	"berth/internal/localapi/registry"
 	"berth/internal/localapi/store"
 )
 
@@ -24,7 +24,7 @@ type front struct {
 	store     *store.Store
 	authority *auth.Authority
 	access    *auth.Access
-	registry  *registry.Registry
+	registry  *apiserver.Child
 	listeners []listener
 	// portErr is why the port is not served, nil if it is served or not configured.
 	portErr error
@@ -52,7 +52,7 @@ func (f *front) open(s *store.Store) (tokens *auth.Tokens, err error) {
 	f.access = auth.New(auth.Config{
 		Authority: f.authority, Tokens: tokens, Rules: auth.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Watch: f.cfg.WatchRules, Log: f.cfg.Log,
 	})
-	f.registry, err = registry.New(registry.Config{
+	f.registry, err = apiserver.New(apiserver.Config{
 		Program: f.cfg.Registry, Unpack: f.cfg.Unpack, Node: f.cfg.NodeName, Socket: filepath.Join(f.cfg.RunDir, "registry.sock"), Store: s,
 		Confine: f.cfg.Confine, Documents: f.cfg.Documents, Log: f.cfg.Log,
 	})
@@ -153,11 +153,11 @@ func (f *front) close() error {
 
 // judge forwards a request, with the user's identity, to the API writer.
 func (f *front) judge(w http.ResponseWriter, r *http.Request) {
-	who := registry.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
+	who := apiserver.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
 	if u := auth.UserOf(r.Context()); u != nil {
-		who = registry.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
+		who = apiserver.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
 	}
-	f.registry.ServeHTTP(w, r.WithContext(registry.WithIdentity(r.Context(), who)))
+	f.registry.ServeHTTP(w, r.WithContext(apiserver.WithIdentity(r.Context(), who)))
 }
 
 // newHTTPServer returns a listener's server. The contexts of its requests are done when ctx is.

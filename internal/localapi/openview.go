@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/auth"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/nodeview"
-	"berth/internal/localapi/registry"
 	"berth/internal/localapi/store"
 )
 
@@ -31,7 +31,7 @@ type openView struct {
 	used      use
 	store     *store.Store
 	replica   *nodeview.Replica
-	documents *registry.Documents // nil: no OpenAPI documents
+	documents *apiserver.Documents // nil: no OpenAPI documents
 	discovery map[string]runtime.Object
 	parts     parts
 	access    *auth.Access

@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/explain"
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/auth"
 	"berth/internal/localapi/gc"
 	"berth/internal/localapi/loopback"
 	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/pvbinder"
-	"berth/internal/localapi/registry"
 	"berth/internal/localapi/scheduler"
 	"berth/internal/localapi/store"
 	"berth/internal/localapi/trusted"
@@ -54,9 +54,9 @@ type Config struct {
 	Unpack func() (string, error)
 	// Documents are the API writer's discovery and OpenAPI documents, which Close closes; nil: the
 	// API writer is started to serve discovery.
-	Documents *registry.Documents
+	Documents *apiserver.Documents
 	// Confine creates a cgroup for an API writer process; nil: it runs in the agent's.
-	Confine func() (registry.Cgroup, error)
+	Confine func() (apiserver.Cgroup, error)
 	Answers
 	// Recovered is called by Open if it has recovered a damaged object file; nil: it is only
 	// logged.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/nodeview"
-	"berth/internal/localapi/registry"
 )
 
 // ViewDir is the directory of an open view, in the run directory. It contains ViewKubeconfig, the
@@ -38,7 +38,7 @@ type ViewConfig struct {
 	Source nodeview.Source
 	Answers
 	// Documents opens the OpenAPI documents; nil: there are none.
-	Documents func() (*registry.Documents, error)
+	Documents func() (*apiserver.Documents, error)
 	// Closed, if not nil, is called when a view has been closed and its memory can be freed.
 	Closed func()
 	// After is a test clock; nil is time.After.

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/nodeview"
-	"berth/internal/localapi/registry"
 	"berth/internal/pod"
 	"berth/internal/record/events"
 )
@@ -378,7 +378,7 @@ func TestViewThatCannotBeHad(t *testing.T) {
 	n := newViewed(t)
 	n.node = errors.New("the machine is about to be read")
 	damaged := errors.New("they are damaged")
-	n.view.cfg.Documents = func() (*registry.Documents, error) {
+	n.view.cfg.Documents = func() (*apiserver.Documents, error) {
 		err := damaged
 		damaged = nil
 		return nil, err

@@ -40,9 +40,9 @@ var sessionLimit = patience(time.Minute)
 // The name of this file has them begin among the first tests, as they take longest.
 func TestSessions(t *testing.T) {
 	t.Parallel()
-	registry, err := filepath.EvalSymlinks(os.Getenv("REGISTRY"))
+	registry, err := filepath.EvalSymlinks(os.Getenv("APISERVER"))
 	if err != nil {
-		t.Fatalf("REGISTRY must name the program registry, as make e2e does: %v", err)
+		t.Fatalf("APISERVER must name the program registry, as make e2e does: %v", err)
 	}
 	programs := t.TempDir()
 	must(t, os.Symlink(registry, programs+"/kubectl"))

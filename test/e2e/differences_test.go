@@ -73,9 +73,9 @@ func wantAlike(t *testing.T, ctx context.Context, cfg differences.Config) {
 // garbage, as nobody does at the other server.
 func newLocalAPI(t *testing.T, namespace string) differences.Server {
 	t.Helper()
-	registry, err := filepath.EvalSymlinks(os.Getenv("REGISTRY"))
+	registry, err := filepath.EvalSymlinks(os.Getenv("APISERVER"))
 	if err != nil {
-		t.Fatalf("REGISTRY must name the program registry, as make e2e does: %v", err)
+		t.Fatalf("APISERVER must name the program registry, as make e2e does: %v", err)
 	}
 	dir, err := os.MkdirTemp("/tmp", "bl") // t.TempDir is too long for the path of a socket
 	if err != nil {

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && driverMains[os.Args[1]] != nil {
 		os.Exit(runDriver(driverMains[os.Args[1]], os.Args[2]))
 	}
-	if program := os.Getenv("REGISTRY"); program != "" { // or each node unpacks its own
+	if program := os.Getenv("APISERVER"); program != "" { // or each node unpacks its own
 		program, err := filepath.Abs(program)
 		if err := errors.Join(err, os.Setenv("BERTH_LOCAL_API_PROGRAM", program)); err != nil {
 			panic(err)

@@ -239,7 +239,7 @@ func (n *node) beyond(now pods) (wrong []string) {
 		if i := strings.Index(dir, "/pod"); i >= 0 && !uids[strings.Split(dir[i+len("/pod"):], "/")[0]] {
 			wrong = append(wrong, dir)
 		}
-		if strings.HasPrefix(filepath.Base(dir), registryCgroup) {
+		if strings.HasPrefix(filepath.Base(dir), apiserverCgroup) {
 			continue // of the agent
 		}
 		pids, _ := os.ReadFile(dir + "/cgroup.procs") // gone meanwhile

@@ -20,15 +20,15 @@ import (
 	"berth/internal/host/cgroups"
 )
 
-// registryCgroup is how the cgroup of a program begins that judges what is written.
-const registryCgroup = "berth-registry-"
+// apiserverCgroup is how the cgroup of an API writer begins.
+const apiserverCgroup = "berth-apiserver-"
 
-// registryCgroups are the cgroups of the node's programs that judge what is written.
-func (n *node) registryCgroups() []string {
+// apiserverCgroups are the cgroups of the node's API writers.
+func (n *node) apiserverCgroups() []string {
 	n.t.Helper()
 	var all []string
 	for _, hierarchy := range []string{cgroupMount, cgroupMount + "/*"} {
-		found, err := filepath.Glob(filepath.Join(hierarchy, n.place.Cgroup, registryCgroup+"*"))
+		found, err := filepath.Glob(filepath.Join(hierarchy, n.place.Cgroup, apiserverCgroup+"*"))
 		must(n.t, err)
 		all = append(all, found...)
 	}
@@ -38,7 +38,7 @@ func (n *node) registryCgroups() []string {
 // onlyRegistry is the cgroup of the only program, and the process in it.
 func (n apiNode) onlyRegistry() (dir string, pid int) {
 	n.t.Helper()
-	all := n.registryCgroups()
+	all := n.apiserverCgroups()
 	if len(all) != 1 {
 		n.t.Fatalf("cgroups of programs: %v, want one", all)
 	}
@@ -53,7 +53,7 @@ func (n apiNode) onlyRegistry() (dir string, pid int) {
 // untilNoRegistry waits until there is no cgroup of a program.
 func (n apiNode) untilNoRegistry(when string) {
 	n.t.Helper()
-	until(n.t, "no cgroup to be left "+when, func() bool { return len(n.registryCgroups()) == 0 })
+	until(n.t, "no cgroup to be left "+when, func() bool { return len(n.apiserverCgroups()) == 0 })
 }
 
 // The program that judges what is written runs in a cgroup of its own with a limit of memory, which
@@ -71,7 +71,7 @@ func TestLocalAPICgroup(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || strings.TrimSpace(string(got)) != want {
 		t.Errorf("the limit is %q, %v; want %s", got, err, want)
 	}
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || filepath.Base(exe) != "registry" {
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || filepath.Base(exe) != "apiserver" {
 		t.Errorf("in the cgroup is %q, %v", exe, err)
 	}
 	// The thread that started it was there, too, and is gone.
@@ -94,7 +94,7 @@ func TestLocalAPICgroup(t *testing.T) {
 	n.kubectl("create", "configmap", "three")
 	n.onlyRegistry()
 	a.end(unix.SIGTERM)
-	if left := n.registryCgroups(); len(left) != 0 {
+	if left := n.apiserverCgroups(); len(left) != 0 {
 		t.Errorf("after the end of the agent there are %v", left)
 	}
 
@@ -103,7 +103,7 @@ func TestLocalAPICgroup(t *testing.T) {
 	n.onlyRegistry()
 	a.kill()
 	n.berth("stop", "--all") // without an agent
-	if left := n.registryCgroups(); len(left) != 0 {
+	if left := n.apiserverCgroups(); len(left) != 0 {
 		t.Errorf("after berth stop --all without an agent there are %v", left)
 	}
 }

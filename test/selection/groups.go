@@ -49,7 +49,7 @@ var groups = []group{
 		"cluster_restart_test.go", "cluster_sources_test.go", "cluster_static_test.go", "cluster_traffic_test.go", "cluster_view_test.go", "cluster_workloads_test.go",
 		"controlplane_test.go", "kube_contract_test.go",
 	}},
-	{"local API", []string{"internal/localapi", "internal/boltfile", "bundle/registry"}, []string{
+	{"local API", []string{"internal/localapi", "internal/boltfile", "bundle/apiserver"}, []string{
 		"a_sessions_test.go", "access_test.go", "agent_localapi_test.go", "differences_test.go", "localapi_*_test.go", "reads_test.go", "localapi/*_test.go", "registry/*_test.go",
 	}},
 	{"kubelet swap", []string{"test/kubelet"}, []string{"swap_*test.go"}},

@@ -5,7 +5,7 @@
 //	        ├─ pod<uid>                   Guaranteed pods
 //	        ├─ burstable/pod<uid>         shares: sum of pods' CPU requests, earlier agents' too
 //	        └─ besteffort/pod<uid>
-//	<root>/berth-registry-<n>             memory limit of a child process of the agent
+//	<root>/berth-apiserver-<n>            memory limit of a child process of the agent
 //
 // Owns: kubepods and its descendants down to the pods, in every hierarchy; the cgroups of daemons,
 // and which processes are moved there; those of the agent's child processes. It is the only writer

@@ -1,6 +1,6 @@
 // Package trusted executes the agent's own writes to the local API: pod statuses, the Node, leases,
 // events, mirror pods, and objects of manifests. Writes of other clients are validated and admitted
-// by internal/localapi/registry.
+// by internal/localapi/apiserver.
 //
 // Owns: nothing.
 // Reads: the store.

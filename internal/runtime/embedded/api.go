@@ -26,7 +26,7 @@ func APIProgram(ctx context.Context, folder string) (path string, err error) {
 	if fresh {
 		_ = removeOtherPrograms(folder) // a remainder takes disk space until the next version
 	}
-	return filepath.Join(folder, folderName(apiHash), "bin", "registry"), nil
+	return filepath.Join(folder, folderName(apiHash), "bin", "apiserver"), nil
 }
 
 // APIDocuments returns the path of the program's discovery and OpenAPI documents, "" for a build

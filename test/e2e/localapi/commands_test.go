@@ -45,7 +45,7 @@ func (s *server) mustBerth(in string, args ...string) string {
 
 // bundledRegistry is the program that berth kubectl has unpacked: it judges, too.
 func (s *server) bundledRegistry() (string, error) {
-	all, err := filepath.Glob(filepath.Join(s.dir, "root", "programs", "*", "bin", "registry"))
+	all, err := filepath.Glob(filepath.Join(s.dir, "root", "programs", "*", "bin", "apiserver"))
 	if err != nil || len(all) != 1 {
 		return "", fmt.Errorf("unpacked programs: %q, %w", all, err)
 	}

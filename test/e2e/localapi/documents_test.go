@@ -18,13 +18,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/localapi"
-	"berth/internal/localapi/registry"
+	"berth/internal/localapi/apiserver"
 )
 
 // counted has the API count the children that it starts.
 func counted(n *atomic.Int32) func(*localapi.Config) {
 	return func(cfg *localapi.Config) {
-		cfg.Confine = func() (registry.Cgroup, error) {
+		cfg.Confine = func() (apiserver.Cgroup, error) {
 			n.Add(1)
 			return nil, errors.New("it is only counted")
 		}

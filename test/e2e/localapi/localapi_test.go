@@ -28,7 +28,7 @@ import (
 	"berth/internal/cluster/kube"
 	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/localapi"
-	"berth/internal/localapi/registry"
+	"berth/internal/localapi/apiserver"
 )
 
 // nodeName is what pods are bound to.
@@ -64,12 +64,12 @@ func start(t *testing.T, dir string, change ...func(*localapi.Config)) (s *serve
 			t.Fatal(err)
 		}
 	}
-	documents, err := registry.OpenDocuments(os.Getenv("REGISTRY") + ".documents")
+	documents, err := apiserver.OpenDocuments(os.Getenv("APISERVER") + ".documents")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := localapi.Config{
-		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Registry: program(t, "REGISTRY"), Documents: documents,
+		RootDir: dir + "/root", RunDir: dir + "/run", NodeName: nodeName, Address: "127.0.0.1:0", Registry: program(t, "APISERVER"), Documents: documents,
 		Answers: localapi.Answers{Node: http.HandlerFunc(nodeAPI)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, c := range change {
