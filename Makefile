@@ -56,7 +56,7 @@ RULES := ^TestRules$$
 .PHONY: test
 test: ## run every test that needs neither root nor a runtime
 	@failed=0; for module in $(CODE); do (cd $$module; echo "go test $(RACE) in $$module"; $(PROGRESS) test $(RETRY) ./... -timeout 8m -vet=off -ldflags=-w $(RACE) -skip '$(LIVES_TESTS)|$(RULES)') || failed=1; done; exit $$failed
-	@$(PROGRESS) rules env $(SHARED) $(RETRY) . -timeout 8m -vet=off -run '$(RULES)'
+	@$(PROGRESS) rules env $(SHARED) $(RETRY) ./test/rules -timeout 8m -vet=off -run '$(RULES)'
 	@$(if $(filter no,$(LIVES)),,$(PROGRESS) lives env $(SHARED) $(RETRY) ./agent -timeout 8m -vet=off -run '$(LIVES_TESTS)')
 
 .PHONY: race

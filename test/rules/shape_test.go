@@ -1,4 +1,4 @@
-package berth_test
+package rules
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ const (
 // isProduct reports whether the file is part of what is run on a node: not a test, what supports
 // tests, or what measures.
 func (f source) isProduct() bool {
-	return !f.isTest() && testSupport[f.dir()] == "" && !within(f.dir(), "test") && !within(f.dir(), "bench") && f.dir() != "."
+	return !f.isTest() && testSupport[f.dir()] == "" && !within(f.dir(), "test") && !within(f.dir(), "bench")
 }
 
 // excuses are the exceptions of one rule that are used up.
@@ -42,13 +42,13 @@ func (e excuses) allows(thing string) bool {
 
 // idle returns the exceptions of things that the repository has and that do not break the rule.
 func (e excuses) idle(t tree) []string {
-	if t.text("rules_test.go") == nil {
+	if t.text("test/rules/rules_test.go") == nil {
 		return nil // an example: the exceptions are not those of its files
 	}
 	var found []string
 	for _, thing := range slices.Sorted(maps.Keys(e.of)) {
 		if !e.used[thing] {
-			found = append(found, fmt.Sprintf("rules_test.go: the exception of %s is not needed", thing))
+			found = append(found, fmt.Sprintf("test/rules/rules_test.go: the exception of %s is not needed", thing))
 		}
 	}
 	return found

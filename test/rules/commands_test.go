@@ -1,4 +1,4 @@
-package berth_test
+package rules
 
 import (
 	"fmt"

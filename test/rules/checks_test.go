@@ -1,4 +1,4 @@
-package berth_test
+package rules
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ func bannedLinks(linked []string) []string {
 func checkRanks(t tree) []string {
 	var found []string
 	for _, f := range t.goFiles() {
-		if f.isTest() || f.dir() == "." || within(f.dir(), "test") || within(f.dir(), "bench") {
+		if f.isTest() || within(f.dir(), "test") || within(f.dir(), "bench") {
 			continue
 		}
 		parent, supports := testSupport[f.dir()]

@@ -1,4 +1,4 @@
-package berth_test
+package rules
 
 import (
 	"bytes"
@@ -110,7 +110,9 @@ func readTree(root string) (tree, error) {
 		}
 		text, err := os.ReadFile(p)
 		if err == nil && !bytes.Contains(text, []byte{0}) {
-			files[filepath.ToSlash(p)] = text
+			if p, err = filepath.Rel(root, p); err == nil {
+				files[filepath.ToSlash(p)] = text
+			}
 		}
 		return err
 	})

@@ -1,4 +1,4 @@
-package berth_test
+package rules
 
 import (
 	"fmt"
@@ -53,7 +53,7 @@ func checkVocabulary(t tree) []string {
 		}
 	}
 	for _, f := range t.goFiles() {
-		if _, supports := testSupport[f.dir()]; supports || f.isTest() || f.dir() == "." || within(f.dir(), "test") || within(f.dir(), "bench") {
+		if _, supports := testSupport[f.dir()]; supports || f.isTest() || within(f.dir(), "test") || within(f.dir(), "bench") {
 			continue
 		}
 		if f.ast.Doc != nil {

@@ -1,9 +1,8 @@
-// Package berth_test holds the rules of the repository that a compiler does not check: who may
-// import whom, what the binary may link, what every package says about itself. The tables and rules
-// are in rules_test.go, each rule with its reason and the fix; how it is checked is in
-// rules_checks_test.go; rules_examples_test.go shows each rule what it must find and what it must
-// leave alone.
-package berth_test
+// Package rules holds the rules of the repository that a compiler does not check: which package may
+// import which, what the binary may link, what every package documents. The tables and rules are in
+// rules_test.go, each rule with its reason and the fix; the checks are in checks_test.go and its
+// neighbours; examples_test.go shows each rule what it must find and what it must accept.
+package rules
 
 import (
 	"bytes"
@@ -447,8 +446,11 @@ var rules = []rule{
 	},
 }
 
+// root is the root of the repository.
+const root = "../.."
+
 func TestRules(t *testing.T) {
-	tr, err := readTree(".")
+	tr, err := readTree(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,6 +469,7 @@ func TestLinkSet(t *testing.T) {
 			// -e, because the archive that the tag bundle embeds may not be built yet. A package
 			// that is missing is found by the compiler.
 			cmd := exec.Command("go", "list", "-e", "-deps", "-tags", tags, "./cmd/berth")
+			cmd.Dir = root
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()

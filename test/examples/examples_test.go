@@ -1,4 +1,4 @@
-package berth_test
+package examples
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // TestExamples loads each folder of examples/ as the agent would: no manifest of it has a problem,
 // and no pod is refused.
 func TestExamples(t *testing.T) {
-	folders, err := os.ReadDir("examples")
+	folders, err := os.ReadDir("../../examples")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestExamples(t *testing.T) {
 		t.Run(folder.Name(), func(t *testing.T) {
 			log := slog.New(slog.DiscardHandler)
 			config, err := podconfig.New(podconfig.Config{
-				NodeName: "node", Log: log, Journal: journal.New(log), Paths: []string{filepath.Join("examples", folder.Name())},
+				NodeName: "node", Log: log, Journal: journal.New(log), Paths: []string{filepath.Join("../../examples", folder.Name())},
 			})
 			if err != nil {
 				t.Fatal(err)

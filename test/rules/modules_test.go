@@ -1,4 +1,4 @@
-package berth_test
+package rules
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ func checkRegistryVersion(t tree) []string {
 		}
 	}
 	if !registry {
-		if t.text("rules_test.go") == nil {
+		if t.text("test/rules/rules_test.go") == nil {
 			return nil // an example without it
 		}
 		return []string{registryModule + ":1: is not there"}
