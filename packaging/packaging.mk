@@ -22,7 +22,7 @@ PACKAGE_NAME    = berth-$(PACKAGE_VERSION)-linux-$(PACKAGE_ARCH)
 NFPM := env -u GOARCH go tool -modfile=$(CURDIR)/packaging/go.mod nfpm
 
 .PHONY: packages
-packages: ## make .deb, .rpm, an archive, checksums and a bill of materials in dist/ (ARCH="amd64 arm64")
+packages: ## parts: build .deb, .rpm, archive, checksums and bill of materials in dist/ (ARCH="amd64 arm64")
 	@set -e; rm -rf $(DIST); mkdir -p $(DIST); version='$(PACKAGE_VERSION)'; \
 	for arch in $(ARCH); do \
 		GOARCH=$$arch $(MAKE) --no-print-directory package-stage PACKAGE_ARCH=$$arch PACKAGE_VERSION="$$version"; \
@@ -64,5 +64,5 @@ package:
 PACKAGE_KUBERNETES = $(shell sed -n 's/^const KubernetesVersion = "v\(.*\)"$$/\1/p' internal/config/version.go)
 
 .PHONY: e2e-packages
-e2e-packages: need-root packages ## prove what make packages made: the same bytes again, dpkg and rpm where no systemd runs, programs of another architecture (as root)
+e2e-packages: need-root packages ## root: verify the output of make packages: reproducibility, installation with dpkg and rpm, other architectures
 	@packaging/prove.sh $(DIST) '$(ARCH)'

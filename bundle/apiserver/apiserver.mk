@@ -32,7 +32,7 @@ APISERVER_LDFLAGS  = -s -w $(foreach package,k8s.io/component-base/version k8s.i
 APISERVER_KEPT     = $(BERTH_CACHE)/apiserver/$(APISERVER_KEY)
 
 .PHONY: apiserver
-apiserver: apiserver-kept ## build bin/apiserver, which judges what is written to the local API and is kubectl, too, and its documents (kept in BERTH_CACHE)
+apiserver: apiserver-kept ## parts: build bin/apiserver, the API writer of the local API and kubectl, and its discovery documents (cached)
 	@mkdir -p $(dir $(APISERVER)); ln -sfT '$(APISERVER_KEPT)/apiserver' $(APISERVER); ln -sfT '$(APISERVER_KEPT)/documents' $(APISERVER_DOCUMENTS)
 
 .PHONY: apiserver-kept

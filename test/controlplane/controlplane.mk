@@ -27,7 +27,7 @@ CONTROLPLANE_LDFLAGS  = -s -w $(foreach package,k8s.io/component-base/version k8
 	-X $(package).gitMinor=$(word 2,$(subst ., ,$(CONTROLPLANE_VERSION))))
 
 .PHONY: controlplane
-controlplane: ## build bin/controlplane, a Kubernetes control plane for tests (kept in BERTH_CACHE), bin/kubectl and bin/kubeadm
+controlplane: ## parts: build bin/controlplane, a Kubernetes control plane for tests, bin/kubectl and bin/kubeadm (cached)
 	@set -e; kept='$(BERTH_CACHE)'/controlplane/$(CONTROLPLANE_KEY); \
 	if ! [ -x "$$kept/controlplane" ]; then \
 		$(MAKE) --no-print-directory -f test/controlplane/controlplane.mk controlplane-build CONTROLPLANE_KEPT="$$kept"; \
@@ -44,7 +44,7 @@ controlplane-build:
 	chmod 755 "$$work"; rm -rf '$(CONTROLPLANE_KEPT)'; mv -T "$$work" '$(CONTROLPLANE_KEPT)'
 
 .PHONY: cluster
-cluster: need-root controlplane build ## start a control plane and a Berth node, in CLUSTER_DIR, on CLUSTER_PORT; eval "$$(make -s cluster)" sets KUBECONFIG
+cluster: need-root controlplane build ## clusters: start a control plane and a Berth node in CLUSTER_DIR on CLUSTER_PORT; eval "$$(make -s cluster)" sets KUBECONFIG
 	@if ! $(CONTROLPLANE) status --dir '$(CLUSTER_DIR)' >/dev/null 2>&1; then \
 		$(CONTROLPLANE) down --rm --dir '$(CLUSTER_DIR)' && \
 		$(CONTROLPLANE) up --detach --dir '$(CLUSTER_DIR)' --node '$(CLUSTER_NODE)' >/dev/null; \
@@ -53,6 +53,6 @@ cluster: need-root controlplane build ## start a control plane and a Berth node,
 	@$(CONTROLPLANE) status --dir '$(CLUSTER_DIR)'
 
 .PHONY: cluster-down
-cluster-down: need-root controlplane ## end what make cluster has started, and remove it
+cluster-down: need-root controlplane ## clusters: stop and remove the cluster of make cluster
 	@test/controlplane/node.sh down '$(CLUSTER_DIR)' bin/berth
 	@$(CONTROLPLANE) down --rm --dir '$(CLUSTER_DIR)'

@@ -28,19 +28,19 @@ kubeadm-build: need-root build controlplane coredns metrics-server
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kubeadm-cluster ./test/kubeadm
 
 .PHONY: kubeadm
-kubeadm: kubeadm-build ## make a cluster of two Berth nodes with kubeadm, in KUBEADM_DIR; eval "$$(make -s kubeadm)" sets KUBECONFIG
+kubeadm: kubeadm-build ## clusters: create a two-node Berth cluster with kubeadm in KUBEADM_DIR; eval "$$(make -s kubeadm)" sets KUBECONFIG
 	@$(KUBEADM_ENV) bin/kubeadm-cluster up '$(KUBEADM_DIR)' --detach
 
 .PHONY: kubeadm-down
-kubeadm-down: kubeadm-build ## end what make kubeadm has started, and remove it
+kubeadm-down: kubeadm-build ## clusters: stop and remove the cluster of make kubeadm
 	@bin/kubeadm-cluster down '$(KUBEADM_DIR)'
 
 .PHONY: e2e-kubeadm
-e2e-kubeadm: kubeadm-build ## run the tests over a cluster of two nodes that kubeadm makes, as root (RUN=those of this name alone)
+e2e-kubeadm: kubeadm-build ## root: run the tests on a two-node kubeadm cluster (RUN=name)
 	$(KUBEADM_ENV) KUBEADM_CLUSTER='$(CURDIR)/bin/kubeadm-cluster' FORMAT=standard-verbose \
 		$(RETRY) ./test/kubeadm -tags e2e -count 1 -v -timeout 30m $(if $(RUN),-run '$(RUN)')
 
 .PHONY: e2e-vm-kubeadm
-e2e-vm-kubeadm: vm-image kubeadm-build ## have kubeadm make a cluster of one node in a virtual machine with cgroup v2 and systemd, as root (logs in VM_LOGS=bin/vm)
+e2e-vm-kubeadm: vm-image kubeadm-build ## vm: create a one-node kubeadm cluster with cgroup v2 and systemd (VM_LOGS=bin/vm)
 	@go test -c -tags e2e,vm -ldflags '-s -w' -o bin/kubeadm.test ./test/kubeadm
 	@test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' 3600 '^TestVMKubeadm$$' bin/berth bin/kubeadm.test $(addprefix bin/,controlplane coredns metrics-server kubeadm-cluster)

@@ -16,7 +16,7 @@ KUBELET_LDFLAGS  = -s -w $(foreach package,k8s.io/component-base/version k8s.io/
 	-X $(package).gitMinor=$(word 2,$(subst ., ,$(KUBELET_VERSION))))
 
 .PHONY: kubelet
-kubelet: ## build bin/kubelet, the Kubernetes project's own, for make e2e-swap (kept in BERTH_CACHE)
+kubelet: ## parts: build bin/kubelet for make e2e-swap (cached)
 	@set -e; kept='$(BERTH_CACHE)/kubelet/$(KUBELET_KEY)'; \
 	if ! [ -x "$$kept/kubelet" ]; then \
 		echo 'kubelet: Kubernetes $(KUBELET_VERSION) (the first build takes some minutes)'; \
@@ -27,6 +27,6 @@ kubelet: ## build bin/kubelet, the Kubernetes project's own, for make e2e-swap (
 	mkdir -p $(dir $(KUBELET)); ln -sfT "$$kept/kubelet" $(KUBELET)
 
 .PHONY: e2e-swap
-e2e-swap: need-root build controlplane kubelet ## swap a real kubelet for Berth and back under running pods, as root (RUN=those of this name alone)
+e2e-swap: need-root build controlplane kubelet ## root: replace a kubelet by Berth and back while pods run (RUN=name)
 	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' KUBELET='$(CURDIR)/$(KUBELET)' \
 		go test -tags e2e,bundle,kubelet -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -v -p 1 -parallel 1 -timeout 30m -run '$(or $(RUN),^TestSwap)' ./test/e2e

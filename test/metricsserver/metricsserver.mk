@@ -9,7 +9,7 @@ METRICS_SERVER_SOURCES := $(addprefix test/metricsserver/,go.mod go.sum metricss
 METRICS_SERVER_KEY      = $(shell { go env GOVERSION GOARCH; cat $(METRICS_SERVER_SOURCES); } | sha256sum | cut -c1-16)
 
 .PHONY: metrics-server
-metrics-server: ## build bin/metrics-server, the Kubernetes project's own, for make e2e-top (kept in BERTH_CACHE)
+metrics-server: ## parts: build bin/metrics-server for make e2e-top (cached)
 	@set -e; kept='$(BERTH_CACHE)/metrics-server/$(METRICS_SERVER_KEY)'; \
 	if ! [ -x "$$kept/metrics-server" ]; then \
 		echo 'metrics-server: the first build takes some minutes'; \
@@ -20,6 +20,6 @@ metrics-server: ## build bin/metrics-server, the Kubernetes project's own, for m
 	mkdir -p $(dir $(METRICS_SERVER)); ln -sfT "$$kept/metrics-server" $(METRICS_SERVER)
 
 .PHONY: e2e-top
-e2e-top: need-root build controlplane metrics-server ## run kubectl top node and pod through a real metrics server, as root
+e2e-top: need-root build controlplane metrics-server ## root: run kubectl top with a real metrics server
 	BERTH='$(CURDIR)/bin/berth' CONTROLPLANE='$(CURDIR)/$(CONTROLPLANE)' METRICS_SERVER='$(CURDIR)/$(METRICS_SERVER)' \
 		go test -tags e2e,bundle,metricsserver -ldflags '$(BUNDLE_LDFLAGS)' -count 1 -v -timeout 15m -run '^TestClusterTop$$' ./test/e2e

@@ -17,7 +17,7 @@ VM_SECONDS ?= 2400
 VM_LOGS    ?= bin/vm
 
 .PHONY: vm-deps
-vm-deps: ## install the Debian packages that the virtual machine needs: QEMU, debootstrap, e2fsprogs (as root)
+vm-deps: ## vm: install QEMU, debootstrap and e2fsprogs from Debian
 	@missing=; path="$$PATH:/usr/sbin:/sbin"; \
 	for pair in qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs; do \
 		PATH="$$path" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
@@ -35,6 +35,6 @@ vm-image: need-root vm-deps
 VM_PACKAGES = $(if $(filter ^TestVM,$(VM_RUN))$(findstring Package,$(VM_RUN)),packages)
 
 .PHONY: e2e-vm
-e2e-vm: vm-image build controlplane $(VM_PACKAGES) ## run tests in a virtual machine with cgroup v2 and systemd, as root (RUN='^TestVM'; BERTH_LSM=selinux; BERTH_VM_NUMA=1; VM_SECONDS=2400; logs in VM_LOGS=bin/vm)
+e2e-vm: vm-image build controlplane $(VM_PACKAGES) ## vm: run tests with cgroup v2 and systemd (RUN='^TestVM'; BERTH_LSM=selinux; BERTH_VM_NUMA=1; VM_SECONDS=2400; VM_LOGS=bin/vm)
 	@go test -c -tags e2e,bundle,vm -ldflags '-s -w $(BUNDLE_LDFLAGS)' -o bin/e2e.test ./test/e2e
 	@$(if $(VM_PACKAGES),BERTH_PACKAGES=$(DIST)) test/vm/run.sh '$(VM_IMAGE)' '$(VM_LOGS)' '$(VM_SECONDS)' '$(VM_RUN)' bin/berth bin/e2e.test '$(CONTROLPLANE)'
