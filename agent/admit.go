@@ -14,14 +14,14 @@ import (
 
 // newAdmission builds the admission chain. resized gets the pods whose pending resize was decided
 // again.
-func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInputs) *admission.Chain {
+func newAdmission(g *dependencies, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInputs) *admission.Chain {
 	c := admission.Config{
 		Handlers: admission.Handlers(),
-		Ready:    in.pleg.Relisted(), Pods: g.pods, States: g.states, Observed: in.pleg,
-		Ended: g.hasEnded,
+		Ready:    in.pleg.Relisted(), Pods: g.stores.pods, States: g.stores.states, Observed: in.pleg,
+		Ended: g.stores.hasEnded,
 		Reject: func(refused *v1.Pod, why admission.Rejection) {
 			g.recorder.Event(refused, "", v1.EventTypeWarning, why.Reason, why.Message)
-			g.status.Set(refused, v1.PodStatus{
+			g.stores.status.Set(refused, v1.PodStatus{
 				Phase: v1.PodFailed, Reason: why.Reason, Message: "Pod was rejected: " + why.Message, QOSClass: cgroups.QOSClass(refused),
 			})
 		},
@@ -33,7 +33,7 @@ func newAdmission(g *ground, n podNeeds, resized *pod.Inbox[pod.UID], in lifeInp
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
 		f := g.settings.admission
-		f.Pressure, f.ShuttingDown, f.TakesClaims = g.pressures.Conditions(), g.shutdown.ShuttingDown(), in.shared.Claims != nil
+		f.Pressure, f.ShuttingDown, f.TakesClaims = g.stores.pressures.Conditions(), g.stores.shutdown.ShuttingDown(), in.shared.Claims != nil
 		f.Unlabelled = g.cfg.RuntimeEndpoint == "" && !g.cfg.SELinux
 		f.AppArmor, f.LimitedSwap, f.Kernel, f.SupplementalGroupsPolicy = hasAppArmor(), g.resources.Containers.LimitedSwap, kernel(), in.runtime.facts.hasStrictGroups()
 		if features := in.runtimeState().Features; features != nil {

@@ -123,8 +123,8 @@ type Config struct {
 	// LogLevel is the level of Log, which clients with permission can change; nil: it cannot be
 	// changed.
 	LogLevel *slog.LevelVar
-	// Outside is the agent's environment; the zero value is the real one.
-	Outside Outside
+	// Environment is the agent's environment; the zero value is the real one.
+	Environment Environment
 }
 
 // AtExit selects what happens to pods and runtime when the agent exits.
@@ -140,9 +140,9 @@ const (
 	RemoveAll
 )
 
-// Outside is the agent's environment; the zero value is the real one. Tests replace its fields;
+// Environment is the agent's environment; the zero value is the real one. Tests replace its fields;
 // tests of other modules use agenttest.Machine.
-type Outside struct {
+type Environment struct {
 	// DialCRI connects to the runtime; nil dials the endpoint.
 	DialCRI cri.Dialer
 	// Cgroups replaces the cgroup tree.
@@ -240,7 +240,7 @@ func Build(cfg Config) (*Agent, error) {
 	if cfg.CgroupRoot != "" { // like the kubelet, accept the name without a slash
 		cfg.CgroupRoot = path.Join("/", cfg.CgroupRoot)
 	}
-	return wire(cfg, cfg.Outside)
+	return wire(cfg, cfg.Environment)
 }
 
 // Handlers returns the handlers of the HTTP API, for in-process use.
@@ -250,7 +250,7 @@ func (a *Agent) Handlers() server.Handlers { return a.handlers() }
 // termination is an error. Pods keep running unless AtExit selects otherwise. An agent runs only
 // once.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := checkProgram(&a.out); err != nil {
+	if err := checkProgram(&a.deps.out); err != nil {
 		return err
 	}
 	return a.run(ctx, a.phases())
@@ -265,13 +265,13 @@ func (a *Agent) claim() (release func(), err error) {
 		return nil, err
 	}
 	unlockCgroups := func() {}
-	if a.out.Cgroups == nil {
-		if unlockCgroups, err = rootlock.LockCgroups(rootlock.CgroupFolder, a.cfg.CgroupRoot); err != nil {
+	if a.deps.out.Cgroups == nil {
+		if unlockCgroups, err = rootlock.LockCgroups(rootlock.CgroupFolder, a.deps.cfg.CgroupRoot); err != nil {
 			unlock()
 			return nil, err
 		}
 	}
-	a.listener <- l
+	a.listeners.listener <- l
 	return func() {
 		unlockCgroups()
 		unlock()
@@ -280,11 +280,11 @@ func (a *Agent) claim() (release func(), err error) {
 
 // claimFolders locks the root and the run directory, and opens the agent's socket.
 func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
-	unlock, err := rootlock.Lock(a.cfg.RootDir)
+	unlock, err := rootlock.Lock(a.deps.cfg.RootDir)
 	if err != nil {
 		return nil, nil, err
 	}
-	if l, err = a.listen(); err != nil {
+	if l, err = a.listeners.listen(); err != nil {
 		unlock()
 		return nil, nil, err
 	}
@@ -296,12 +296,12 @@ func (a *Agent) claimFolders() (l net.Listener, release func(), err error) {
 
 // run takes the agent's locks and runs the phases.
 func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
-	defer func() { err = errors.Join(err, a.cri.Close()) }()
+	defer func() { err = errors.Join(err, a.runtime.cri.Close()) }()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	defer context.AfterFunc(a.asked, func() { stop(errStopped) })()
-	if rootlock.IsReadOnly(a.cfg.RootDir) {
-		return readOnlyError(a.cfg.RootDir)
+	defer context.AfterFunc(a.ending.asked, func() { stop(errStopped) })()
+	if rootlock.IsReadOnly(a.deps.cfg.RootDir) {
+		return readOnlyError(a.deps.cfg.RootDir)
 	}
 	release, err := a.claim()
 	if err != nil {
@@ -312,39 +312,39 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 			release()
 			return
 		}
-		err = removeLast(&a.cfg) // while the locks, which are removed too, are held
+		err = removeLast(&a.deps.cfg) // while the locks, which are removed too, are held
 		release()
-		err = errors.Join(err, removeFolders(&a.cfg))
+		err = errors.Join(err, removeFolders(&a.deps.cfg))
 	}()
-	if err := a.tuner.Start(); err != nil {
+	if err := a.node.tuner.Start(); err != nil {
 		return err
 	}
-	if err := errors.Join(makeDirs(&a.cfg), a.saveConfig()); err != nil {
+	if err := errors.Join(makeDirs(&a.deps.cfg), a.saveConfig()); err != nil {
 		return err
 	}
 	a.shareRoot()
-	removeLeftAPIServer(ctx, &a.cfg, &a.out)
+	removeLeftAPIServer(ctx, &a.deps.cfg, &a.deps.out)
 	closeRecords, err := a.openRecords()
 	if err != nil {
 		return err
 	}
 	defer closeRecords()
-	a.reportSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
-	if a.out.Cgroups == nil {
+	a.deps.reportSwappedMemory(swapsFile, volumes.TmpfsKnowsNoswap)
+	if a.deps.out.Cgroups == nil {
 		version, _ := cgroups.Detect()
-		tellCgroupV1(a.recorder, version)
+		tellCgroupV1(a.deps.recorder, version)
 	}
-	told := milestones{started: a.cfg.Started, failed: func(err error) {
-		a.recorder.NodeEvent(v1.EventTypeWarning, "KubeletSetupFailed", err.Error())
+	told := milestones{started: a.deps.cfg.Started, failed: func(err error) {
+		a.deps.recorder.NodeEvent(v1.EventTypeWarning, "KubeletSetupFailed", err.Error())
 	}}
 	if told.started == nil {
 		told.started = func() {}
 	}
-	err = runPhases(ctx, phases, told, a.cfg.Log)
-	if len(a.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
+	err = runPhases(ctx, phases, told, a.deps.cfg.Log)
+	if len(a.ending.drain.Left()) > 0 && a.Exit() == StopPods && errors.Is(context.Cause(ctx), errStopped) {
 		// CheckEnded reports it to the client. With an error, a service manager would restart the
 		// agent and the pods.
-		a.cfg.Log.Error("Pods are still running after stop --all", "error", err)
+		a.deps.cfg.Log.Error("Pods are still running after stop --all", "error", err)
 		err = nil
 	}
 	return err

@@ -23,29 +23,29 @@ import (
 // base is the common base of all component groups.
 type base struct {
 	cfg      Config
-	out      Outside
+	out      Environment
 	settings settings
 	// member is the KubeletConfiguration of a cluster member, or its substitute with an API server
 	// within the agent.
 	member  *config.Kubelet
 	started time.Time
-	measures
-	// resources and hostIPs describe the machine; only the groups above ground set them.
+	metricFamilies
+	// resources and hostIPs describe the machine. wire sets them after the runtime.
 	resources *nodeallocatable.Resources
 	hostIPs   *node.HostIPs
 }
 
-// ground holds the shared dependencies of all component groups.
-type ground struct {
+// dependencies are the shared dependencies of all component groups.
+type dependencies struct {
 	base
 	api apiServer
 	records
-	truths
+	stores stateStores
 }
 
-// truths holds the state stores: desired pods, lifecycle states, statuses, node pressure and node
+// stateStores are the state of all pods: desired pods, lifecycle states, statuses, node pressure and node
 // shutdown.
-type truths struct {
+type stateStores struct {
 	pods          *pod.Manager
 	states        *pod.States
 	status        *status.Manager
@@ -55,59 +55,59 @@ type truths struct {
 	tracer        *span.Tracer // nil: tracing is off
 }
 
-// newGround opens the API server, if any, and creates records and truths.
-func newGround(cfg Config, out Outside) (g ground, err error) {
+// newDependencies opens the API server, if any, and creates records and stores.
+func newDependencies(cfg Config, out Environment) (g dependencies, err error) {
 	g.base = newBase(cfg, out)
 	if g.api, err = openAPI(&g.base); err != nil {
 		return g, err
 	}
-	g.pods, g.states, g.pressures, g.shutdown = pod.NewManager(), pod.NewStates(), eviction.NewPressures(), &nodeshutdown.State{}
+	g.stores.pods, g.stores.states, g.stores.pressures, g.stores.shutdown = pod.NewManager(), pod.NewStates(), eviction.NewPressures(), &nodeshutdown.State{}
 	if rate := g.settings.tracing.PerMillion; rate > 0 {
-		g.tracer = span.New(rate)
+		g.stores.tracer = span.New(rate)
 	}
 	g.records = newRecords(&g.base, &g.api)
 	if g.api.local != nil {
 		c := &g.api.local.cfg
-		c.Recovered, c.Journal, c.Shutdown = reportRecovery(g.recorder), g.journal, g.shutdown
+		c.Recovered, c.Journal, c.Shutdown = reportRecovery(g.recorder), g.journal, g.stores.shutdown
 	}
 	if g.api.offline, err = newOfflineCache(&g.base, &g.api, g.journal); err != nil {
 		return g, err
 	}
-	g.status = status.NewManager(cfg.Log, g.journal)
-	g.statusRecords = status.NewKept(g.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
+	g.stores.status = status.NewManager(cfg.Log, g.journal)
+	g.stores.statusRecords = status.NewKept(g.stores.status, filepath.Join(cfg.RootDir, statusesFile), cfg.Log)
 	g.quarantine = quarantine.New(quarantine.Config{
-		Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: g.journal, Events: g.recorder, Pod: g.lastPod, Log: cfg.Log,
+		Dir: filepath.Join(cfg.RootDir, recordsFolder), Journal: g.journal, Events: g.recorder, Pod: g.stores.lastPod, Log: cfg.Log,
 	})
 	return g, nil
 }
 
 // lastPod returns the desired pod, or else the last reported one.
-func (t *truths) lastPod(uid pod.UID) (*v1.Pod, bool) {
-	if p, ok := t.pods.Get(uid); ok {
+func (s *stateStores) lastPod(uid pod.UID) (*v1.Pod, bool) {
+	if p, ok := s.pods.Get(uid); ok {
 		return p, true
 	}
-	return t.status.Pod(uid)
+	return s.status.Pod(uid)
 }
 
-func newBase(cfg Config, out Outside) base {
+func newBase(cfg Config, out Environment) base {
 	for _, r := range []*Registry{&out.Metrics, &out.SLIs} {
 		if *r == nil {
 			*r = prometheus.NewRegistry()
 		}
 	}
 	return base{
-		cfg: cfg, out: out, settings: settingsOf(&cfg), member: memberSettings(&cfg), started: time.Now(), measures: newMeasures(out.Metrics),
+		cfg: cfg, out: out, settings: settingsOf(&cfg), member: memberSettings(&cfg), started: time.Now(), metricFamilies: newMetricFamilies(out.Metrics),
 	}
 }
 
-// measures are metric families that are exposed even if there is nothing to count.
-type measures struct {
+// metricFamilies are metric families that are exposed even if there is nothing to count.
+type metricFamilies struct {
 	clientCert, servingCert *certs.Metrics
 	statuses                *status.Metrics
 }
 
-func newMeasures(r prometheus.Registerer) measures {
-	return measures{
+func newMetricFamilies(r prometheus.Registerer) metricFamilies {
+	return metricFamilies{
 		clientCert: certs.ClientMetrics(r), servingCert: certs.ServingMetrics(r), statuses: status.NewMetrics(r),
 	}
 }

@@ -144,12 +144,12 @@ func TestCgroupRootWithoutSlash(t *testing.T) {
 	dir := t.TempDir()
 	a, err := Build(Config{
 		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", CgroupRoot: "pods/", Log: slog.New(slog.DiscardHandler),
-		Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)},
+		Environment: Environment{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := a.cfg.CgroupRoot; got != "/pods" {
+	if got := a.deps.cfg.CgroupRoot; got != "/pods" {
 		t.Errorf("the cgroup root is %q", got)
 	}
 }
@@ -172,7 +172,7 @@ func TestSetupThatFails(t *testing.T) {
 	dir := t.TempDir()
 	a, err := Build(Config{
 		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
-		Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)},
+		Environment: Environment{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}, Mounter: mount.NewFakeMounter(nil)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestSetupThatFails(t *testing.T) {
 		t.Error("the agent did not end")
 	}
 	var got []string
-	for _, e := range a.events.List() {
+	for _, e := range a.deps.events.List() {
 		messagestest.SawEvent(e.Reason, e.Message)
 		got = append(got, e.InvolvedObject.Kind+" "+e.Type+" "+e.Reason+": "+e.Message)
 	}

@@ -16,8 +16,8 @@ func TestConfigzOfRunMode(t *testing.T) {
 	}
 	run.ContainerLogMaxSize = "7Mi"
 	a := &Agent{}
-	a.cfg = Config{NodeName: "n", MaxPods: 7, CgroupRoot: "/pods", Run: run}
-	a.settings = settingsOf(&a.cfg)
+	a.deps.cfg = Config{NodeName: "n", MaxPods: 7, CgroupRoot: "/pods", Run: run}
+	a.deps.settings = settingsOf(&a.deps.cfg)
 	b, err := json.Marshal(a.configz())
 	if err != nil {
 		t.Fatal(err)

@@ -74,15 +74,15 @@ type evictionInputs struct {
 	podCgroup  func(uid pod.UID) string
 }
 
-func newEvictions(g *ground, in evictionInputs, pressureChanged func()) evictions {
+func newEvictions(g *dependencies, in evictionInputs, pressureChanged func()) evictions {
 	e := eviction.NewEvictor(eviction.EvictorConfig{
 		Killer: killer{in.life.workers}, Events: g.recorder, IsCritical: g.settings.isCritical,
 		Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 	c := eviction.Config{
 		Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
-		Pressures: g.pressures, Changed: pressureChanged, Garbage: in.garbage,
-		Pods: g.pods.List, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.states.Get, Ended: g.hasEnded,
+		Pressures: g.stores.pressures, Changed: pressureChanged, Garbage: in.garbage,
+		Pods: g.stores.pods.List, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.stores.states.Get, Ended: g.stores.hasEnded,
 		Storage: in.stats, Ready: in.pleg.Relisted(), Path: filepath.Join(g.cfg.RootDir, thresholdsFile),
 	}
 	var memory *pressure.Watch
@@ -94,7 +94,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 		memory:   memory,
 		eviction: eviction.New(c),
 		limits: eviction.NewLocalLimits(eviction.LimitsConfig{
-			Evictor: e, Lifecycles: g.states, Pod: g.pods.Get, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Ended: g.hasEnded,
+			Evictor: e, Lifecycles: g.stores.states, Pod: g.stores.pods.Get, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Ended: g.stores.hasEnded,
 			Storage: in.stats, Space: in.stats.ReadSpace,
 		}),
 	}
@@ -103,7 +103,7 @@ func newEvictions(g *ground, in evictionInputs, pressureChanged func()) eviction
 // thresholds returns the state of each eviction threshold.
 func (a *Agent) thresholds() []server.Threshold {
 	out := []server.Threshold{} // an empty list, not null
-	for _, s := range a.eviction.States() {
+	for _, s := range a.usage.eviction.States() {
 		t := server.Threshold{
 			Signal: string(s.Signal), Value: s.Value.String(), GraceSeconds: s.Grace.Seconds(),
 			Least: s.Least(), Available: s.Left.Available, Capacity: s.Left.Capacity, Ignored: s.Ignored,
@@ -118,13 +118,13 @@ func (a *Agent) thresholds() []server.Threshold {
 
 // loadThresholds loads the persisted state of thresholds.
 func (a *Agent) loadThresholds() {
-	if err := a.eviction.Load(); err != nil {
-		a.cfg.Log.Warn("state of thresholds not read", "error", err)
+	if err := a.usage.eviction.Load(); err != nil {
+		a.deps.cfg.Log.Warn("state of thresholds not read", "error", err)
 	}
 }
 
 // nodePressure returns the pressure conditions for the Node.
-func (t *truths) nodePressure() node.Pressure {
-	p := t.pressures
+func (s *stateStores) nodePressure() node.Pressure {
+	p := s.pressures
 	return node.Pressure{Memory: p.Has(v1.NodeMemoryPressure), Disk: p.Has(v1.NodeDiskPressure), PID: p.Has(v1.NodePIDPressure)}
 }

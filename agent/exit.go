@@ -19,12 +19,12 @@ import (
 // newDrain creates the drain of all pods, and returns the function that finds leftover pods.
 func (a *Agent) newDrain() (find func() []*pod.Status) {
 	found := leftovers.New(leftovers.Config{
-		Observed: a.pleg.Known, Folders: []func() ([]pod.UID, error){a.syncer.OnDisk, a.runtime.OnDisk}, Cgroups: a.facts,
-		Statuses: a.status, Pods: a.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.settings.mode == runMode, Log: a.cfg.Log,
+		Observed: a.observation.pleg.Known, Folders: []func() ([]pod.UID, error){a.lifecycle.syncer.OnDisk, a.lifecycle.runtime.OnDisk}, Cgroups: a.runtime.facts,
+		Statuses: a.deps.stores.status, Pods: a.deps.stores.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.deps.settings.mode == runMode, Log: a.deps.cfg.Log,
 	})
-	a.drain = drain.New(drain.Config{
-		Pods: a.pods, Workers: a.workers, Observed: a.pleg, Leftovers: found.Find, Cgroups: a.facts,
-		ReadOnly: func() bool { return rootlock.IsReadOnly(a.cfg.RootDir) }, Journal: a.journal, Log: a.cfg.Log,
+	a.ending.drain = drain.New(drain.Config{
+		Pods: a.deps.stores.pods, Workers: a.lifecycle.workers, Observed: a.observation.pleg, Leftovers: found.Find, Cgroups: a.runtime.facts,
+		ReadOnly: func() bool { return rootlock.IsReadOnly(a.deps.cfg.RootDir) }, Journal: a.deps.journal, Log: a.deps.cfg.Log,
 	})
 	return found.Find
 }
@@ -36,8 +36,8 @@ func (a *Agent) removeAll(ctx context.Context) error {
 		return nil
 	}
 	var ended error
-	if a.embedded != nil {
-		ended = a.drain.EndRuntime(ctx, a.embedded)
+	if a.runtime.embedded != nil {
+		ended = a.ending.drain.EndRuntime(ctx, a.runtime.embedded)
 	}
 	if err := errors.Join(ended, a.noteEnded()); err != nil {
 		return err
@@ -45,11 +45,11 @@ func (a *Agent) removeAll(ctx context.Context) error {
 	if exit != RemoveAll {
 		return a.unshareRoot()
 	}
-	errs := []error{a.facts.RemoveQoS()}
-	if a.embedded != nil {
-		errs = append(errs, a.embedded.Remove(ctx))
+	errs := []error{a.runtime.facts.RemoveQoS()}
+	if a.runtime.embedded != nil {
+		errs = append(errs, a.runtime.embedded.Remove(ctx))
 	}
-	return errors.Join(append(errs, removeFiles(&a.cfg), a.unshareRoot())...)
+	return errors.Join(append(errs, removeFiles(&a.deps.cfg), a.unshareRoot())...)
 }
 
 // removeFiles removes the agent's files.
@@ -82,10 +82,10 @@ func removeFolders(cfg *Config) error {
 // noteEnded records whether pods are left, for the client that requested the stop and for the next
 // agent.
 func (a *Agent) noteEnded() error {
-	if len(a.drain.Left()) > 0 {
+	if len(a.ending.drain.Left()) > 0 {
 		return a.saveConfig()
 	}
-	if err := os.Remove(filepath.Join(a.cfg.RunDir, lastFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(a.deps.cfg.RunDir, lastFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -97,12 +97,12 @@ func (a *Agent) drainPods(ctx context.Context) error {
 	if a.Exit() == KeepPods {
 		return nil
 	}
-	return a.drain.EndPods(ctx)
+	return a.ending.drain.EndPods(ctx)
 }
 
 // Exit returns what happens to pods and runtime at exit, including a client's request.
 func (a *Agent) Exit() AtExit {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.atExit
+	a.ending.mu.Lock()
+	defer a.ending.mu.Unlock()
+	return a.ending.atExit
 }

@@ -18,41 +18,41 @@ var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
 
 func (a *Agent) handlers() server.Handlers {
 	h := server.Handlers{
-		Pods:          a.view.listPods,
-		Pod:           a.view.getPod,
-		Subscribe:     a.status.Subscribe,
-		ContainerLog:  a.view.containerLog,
-		Problems:      a.source.Problems,
-		Journal:       a.journal,
-		Events:        a.events,
-		Quarantine:    quarantine.Releaser{Quarantine: a.quarantine, Pods: a.pods, Workers: a.workers},
+		Pods:          a.usage.view.listPods,
+		Pod:           a.usage.view.getPod,
+		Subscribe:     a.deps.stores.status.Subscribe,
+		ContainerLog:  a.usage.view.containerLog,
+		Problems:      a.desired.source.Problems,
+		Journal:       a.deps.journal,
+		Events:        a.deps.events,
+		Quarantine:    quarantine.Releaser{Quarantine: a.deps.quarantine, Pods: a.deps.stores.pods, Workers: a.lifecycle.workers},
 		Version:       a.version,
 		Stop:          a.stop,
-		Healthz:       a.conditions.Healthz,
-		DevicePlugins: a.sharing.devices.Health,
-		Health:        a.conditions.States,
-		Resources:     func() containermanager.Snapshot { return a.sharing.containers.Snapshot(a.view.listPods()) },
+		Healthz:       a.node.conditions.Healthz,
+		DevicePlugins: a.managers.devices.Health,
+		Health:        a.node.conditions.States,
+		Resources:     func() containermanager.Snapshot { return a.managers.containers.Snapshot(a.usage.view.listPods()) },
 		Thresholds:    a.thresholds,
 		Pulls:         a.imagePulls().list,
-		PruneImages:   a.collector.Prune,
+		PruneImages:   a.images.collector.Prune,
 		Waits:         a.waits,
-		Volumes:       a.storage.sources(a.cfg.RootDir),
-		Probes:        probesOf(a.probes),
-		Node:          a.node.Describe,
-		Streaming:     a.cri,
-		PodDialer:     a.podDialer,
-		Observed:      a.pleg.Newest,
-		ObservedPods:  a.pleg.Known,
+		Volumes:       a.storage.sources(a.deps.cfg.RootDir),
+		Probes:        probesOf(a.lifecycle.probes),
+		Node:          a.node.node.Describe,
+		Streaming:     a.runtime.cri,
+		PodDialer:     a.runtime.podDialer,
+		Observed:      a.observation.pleg.Newest,
+		ObservedPods:  a.observation.pleg.Known,
 		Configz:       a.configz,
-		Stats:         a.stats,
+		Stats:         a.usage.stats,
 		Settings:      a.listSettings,
 		OpenView:      a.openView,
 	}
-	if a.patcher != nil {
-		h.Unreported = a.patcher.Unwritten
+	if a.desired.patcher != nil {
+		h.Unreported = a.desired.patcher.Unwritten
 	}
-	if a.api.local != nil {
-		h.Scheduler = a.api.local
+	if a.deps.api.local != nil {
+		h.Scheduler = a.deps.api.local
 	}
 	return h
 }
@@ -60,12 +60,12 @@ func (a *Agent) handlers() server.Handlers {
 // waits returns the pending calls for the pod: to the runtime, to CSI drivers, and other operations
 // that volumes wait for.
 func (a *Agent) waits(uid pod.UID) []server.Wait {
-	observed, ok := a.pleg.Newest(uid)
+	observed, ok := a.observation.pleg.Newest(uid)
 	if !ok {
 		observed = &pod.Status{UID: uid}
 	}
 	var out []server.Wait
-	for _, w := range a.cri.Waits(observed) {
+	for _, w := range a.runtime.cri.Waits(observed) {
 		out = append(out, server.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
 	}
 	for _, w := range a.storage.drivers.Waits(uid) {
@@ -91,45 +91,45 @@ func probesOf(probes *prober.Manager) func(pod.UID) []server.Probe {
 
 // followProblems notifies subscribers when the manifest problems change.
 func (a *Agent) followProblems(ctx context.Context) error {
-	changed := a.source.ProblemsChanged()
-	a.status.Notify("") // of the initial problems
+	changed := a.desired.source.ProblemsChanged()
+	a.deps.stores.status.Notify("") // of the initial problems
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			changed = a.source.ProblemsChanged() // first: later changes are reported
-			a.status.Notify("")
+			changed = a.desired.source.ProblemsChanged() // first: later changes are reported
+			a.deps.stores.status.Notify("")
 		}
 	}
 }
 
 func (a *Agent) version() server.Version {
 	return server.Version{
-		Version: a.cfg.Version, PID: os.Getpid(), StartedAt: a.started.Round(time.Second), NodeName: a.cfg.NodeName, RootDir: a.cfg.RootDir,
-		RuntimeName: a.facts.runtimeName(), RuntimeVersion: a.facts.runtimeVersion(), RuntimeEndpoint: a.endpoint,
+		Version: a.deps.cfg.Version, PID: os.Getpid(), StartedAt: a.deps.started.Round(time.Second), NodeName: a.deps.cfg.NodeName, RootDir: a.deps.cfg.RootDir,
+		RuntimeName: a.runtime.facts.runtimeName(), RuntimeVersion: a.runtime.facts.runtimeVersion(), RuntimeEndpoint: a.runtime.endpoint,
 	}
 }
 
 func (a *Agent) stop(scope server.StopScope) {
 	if scope == server.StopAll {
-		a.mu.Lock()
-		a.atExit = max(a.atExit, StopPods)
-		a.mu.Unlock()
+		a.ending.mu.Lock()
+		a.ending.atExit = max(a.ending.atExit, StopPods)
+		a.ending.mu.Unlock()
 	}
-	a.ask()
+	a.ending.ask()
 }
 
 // configz returns the KubeletConfiguration in force. In run mode, it is derived from the agent's
 // settings.
 func (a *Agent) configz() any {
-	k := a.cfg.Kubelet
-	if a.settings.mode == runMode {
-		k = memberSettings(&a.cfg)
+	k := a.deps.cfg.Kubelet
+	if a.deps.settings.mode == runMode {
+		k = memberSettings(&a.deps.cfg)
 		k.EnableServer, k.HealthzPort, k.ReadOnlyPort = new(false), new(int32), 0
-		k.MaxPods, k.CgroupRoot = int32(a.settings.node.MaxPods), a.cfg.CgroupRoot
+		k.MaxPods, k.CgroupRoot = int32(a.deps.settings.node.MaxPods), a.deps.cfg.CgroupRoot
 		k.SerializeImagePulls, k.RegistryPullQPS = new(false), new(int32)
-		k.MaxParallelImagePulls = new(int32(a.settings.images.parallelPulls))
+		k.MaxParallelImagePulls = new(int32(a.deps.settings.images.parallelPulls))
 	}
 	c := k.Redacted()
 	return &c
@@ -138,10 +138,10 @@ func (a *Agent) configz() any {
 // listSettings returns the configured values and their origins; none in run mode, which has no
 // KubeletConfiguration.
 func (a *Agent) listSettings() ([]server.Setting, error) {
-	if a.settings.mode == runMode {
+	if a.deps.settings.mode == runMode {
 		return nil, nil
 	}
-	fields, err := a.cfg.Kubelet.Settings()
+	fields, err := a.deps.cfg.Kubelet.Settings()
 	out := make([]server.Setting, len(fields))
 	for i, f := range fields {
 		out[i] = server.Setting{Path: f.Path, Value: f.Value, From: f.Origin.String()}

@@ -15,27 +15,27 @@ import (
 // agent are not in the table.
 func (a *Agent) newConditions() (*health.Table, error) {
 	owners := map[health.Code]health.Check{
-		health.ContainerRuntime: a.runtimeHealth.Ready,
-		health.ContainerNetwork: networkReady(&a.containerRuntime, a.runtimeHealth),
-		health.PLEG:             named("PLEG is not healthy", a.pleg.Health),
-		health.EventStream:      a.pleg.StreamHealth,
-		health.Clock:            a.nodeObject.ClockHealth,
+		health.ContainerRuntime: a.node.runtimeHealth.Ready,
+		health.ContainerNetwork: networkReady(&a.runtime, a.node.runtimeHealth),
+		health.PLEG:             named("PLEG is not healthy", a.observation.pleg.Health),
+		health.EventStream:      a.observation.pleg.StreamHealth,
+		health.Clock:            a.node.nodeObject.ClockHealth,
 		health.Plugins:          a.storage.plugins.Health,
-		health.DevicePlugins:    a.sharing.devices.Health,
-		health.ContainerCPUs:    a.sharing.cpus.Health,
+		health.DevicePlugins:    a.managers.devices.Health,
+		health.ContainerCPUs:    a.managers.cpus.Health,
 		health.Persistence: all(
-			a.journal.Health, a.events.Health, a.statusRecords.Health, a.probes.Health, a.allocations.Health, a.kills.Health, a.source.Health, a.eviction.Health,
-			a.sharing.persistence, a.api.offline.Health,
+			a.deps.journal.Health, a.deps.events.Health, a.deps.stores.statusRecords.Health, a.lifecycle.probes.Health, a.lifecycle.allocations.Health, a.observation.kills.Health, a.desired.source.Health, a.usage.eviction.Health,
+			a.managers.persistence, a.deps.api.offline.Health,
 		),
-		health.Manifests:  func() error { return refused(a.source.Problems()) },
+		health.Manifests:  func() error { return refused(a.desired.source.Problems()) },
 		health.Quarantine: a.quarantined,
 	}
-	if a.embedded != nil {
-		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.embedded.Health)
-		owners[health.RuntimeStore] = a.embedded.StoreHealth
+	if a.runtime.embedded != nil {
+		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.runtime.embedded.Health)
+		owners[health.RuntimeStore] = a.runtime.embedded.StoreHealth
 	}
-	if len(a.atShutdown.Groups) > 0 {
-		owners[health.Shutdown] = a.shutdown.Err
+	if len(a.usage.atShutdown.Groups) > 0 {
+		owners[health.Shutdown] = a.deps.stores.shutdown.Err
 	}
 	if a.serving.Serving != nil {
 		owners[health.ServingCertificate] = a.serving.Health
@@ -43,21 +43,21 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	if a.serving.rotation != nil {
 		owners[health.ServingCertificate] = a.serving.rotation.Health
 	}
-	if a.api.identity != nil {
-		owners[health.ClientCertificate] = a.api.identity.Health
+	if a.deps.api.identity != nil {
+		owners[health.ClientCertificate] = a.deps.api.identity.Health
 	}
-	if a.api.isCluster() {
-		owners[health.APIServer] = func() error { return a.api.offline.Describe(a.api.client.Health()) }
+	if a.deps.api.isCluster() {
+		owners[health.APIServer] = func() error { return a.deps.api.offline.Describe(a.deps.api.client.Health()) }
 		owners[health.CSINode] = a.storage.drivers.Health
 	}
-	if a.api.local != nil {
-		owners[health.LocalAPI] = a.api.local.Health
+	if a.deps.api.local != nil {
+		owners[health.LocalAPI] = a.deps.api.local.Health
 	}
 	return health.New(owners)
 }
 
 // nodeProblems returns the conditions that make the node not ready.
-func (a *Agent) nodeProblems() []error { return a.conditions.NotReady() }
+func (a *Agent) nodeProblems() []error { return a.node.conditions.NotReady() }
 
 // networkReady returns why pods get no network, as reported by the runtime and, if embedded, its
 // network component.
@@ -113,8 +113,8 @@ func refused(problems []manifest.Problem) error {
 // quarantined names the pods in quarantine; nil if there are none.
 func (a *Agent) quarantined() error {
 	var names []string
-	for _, p := range a.view.listPods() {
-		if _, ok := a.quarantine.Why(p.UID); ok {
+	for _, p := range a.usage.view.listPods() {
+		if _, ok := a.deps.quarantine.Why(p.UID); ok {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}

@@ -17,8 +17,8 @@ func addressSettings(cfg Config) *node.Settings {
 
 // followAddresses updates pods and Node when the node's addresses change.
 func (a *Agent) followAddresses(ctx context.Context) error {
-	return a.hostIPs.Follow(ctx, func() {
-		a.workers.WakeAll()
-		a.node.Wake()
+	return a.deps.hostIPs.Follow(ctx, func() {
+		a.lifecycle.workers.WakeAll()
+		a.node.node.Wake()
 	})
 }

@@ -44,7 +44,7 @@ type serving struct {
 
 // newServing opens the serving certificate, if there is an HTTPS port: from files, signed by the
 // API server, or self-signed.
-func newServing(g *ground) (s serving, err error) {
+func newServing(g *dependencies) (s serving, err error) {
 	s.wake = func() {}
 	k := g.cfg.Kubelet
 	if g.settings.mode == runMode || !*k.EnableServer {

@@ -113,9 +113,9 @@ func addRests(pulls []server.Pull) {
 }
 
 func (a *Agent) imagePulls() imagePulls {
-	p := imagePulls{puller: a.puller, pods: a.pods, log: a.cfg.Log}
-	if a.embedded != nil {
-		p.open = func() (*embedded.Images, error) { return embedded.OpenImages(a.cfg.RootDir, a.cfg.RunDir) }
+	p := imagePulls{puller: a.images.puller, pods: a.deps.stores.pods, log: a.deps.cfg.Log}
+	if a.runtime.embedded != nil {
+		p.open = func() (*embedded.Images, error) { return embedded.OpenImages(a.deps.cfg.RootDir, a.deps.cfg.RunDir) }
 	}
 	return p
 }

@@ -22,7 +22,7 @@ type imageManager struct {
 }
 
 // newImageManager also loads the configuration of the credential provider plugins.
-func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager, err error) {
+func newImageManager(g *dependencies, rt *containerRuntime, o *objectSources) (m imageManager, err error) {
 	s := g.settings.images
 	c := images.Config{
 		Runtime: rt.cri, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Secrets: o.objects,
@@ -37,9 +37,9 @@ func newImageManager(g *ground, rt *containerRuntime, o *origin) (m imageManager
 	}
 	m.puller = images.New(c)
 	gc := images.GCConfig{
-		Tracer: g.tracer,
+		Tracer: g.stores.tracer,
 		Store:  rt.cri, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
-		KeepUnrecorded: s.keepsUnrecorded, Disk: g.out.Disk, HasImageVolumes: func(uid pod.UID) bool { return hasImageVolumes(g.pods, uid) },
+		KeepUnrecorded: s.keepsUnrecorded, Disk: g.out.Disk, HasImageVolumes: func(uid pod.UID) bool { return hasImageVolumes(g.stores.pods, uid) },
 		NodeEvent: g.recorder.NodeEvent, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if gc.Disk == nil {

@@ -73,9 +73,9 @@ func CheckEnded(runDir string) error {
 }
 
 func (a *Agent) saveConfig() error {
-	c := &a.cfg
+	c := &a.deps.cfg
 	b, err := json.Marshal(lastConfig{
-		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.drain.Left(),
+		c.RootDir, c.NodeName, c.RuntimeEndpoint, c.CgroupRoot, c.PodLogsDir, c.ContainerLogsDir, a.ending.drain.Left(),
 	})
 	if err != nil {
 		return err
@@ -106,13 +106,13 @@ func StartRuntime(ctx context.Context, cfg Config) (endpoint string, err error) 
 	if err := a.saveConfig(); err != nil {
 		return "", err
 	}
-	return a.embedded.Ensure(ctx)
+	return a.runtime.embedded.Ensure(ctx)
 }
 
 // Drain stops the pods of an earlier agent according to AtExit, and returns when that is done. It
 // reads no manifests and serves no API.
 func (a *Agent) Drain(ctx context.Context) error {
-	if a.embedded != nil && rootlock.IsReadOnly(a.cfg.RootDir) {
+	if a.runtime.embedded != nil && rootlock.IsReadOnly(a.deps.cfg.RootDir) {
 		return a.drainReadOnly(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)

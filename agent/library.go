@@ -152,7 +152,7 @@ func RunChild(args []string) (handled bool, code int) {
 
 // checkProgram rejects a program that does not call RunChild: as a child process it would start
 // another agent.
-func checkProgram(out *Outside) error {
+func checkProgram(out *Environment) error {
 	if out.DialCRI == nil && !knowsChildren.Load() {
 		return errors.New("the program does not call agent.RunChild(os.Args) first in its main function: the agent starts its own program again for some of its work")
 	}

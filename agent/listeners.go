@@ -18,9 +18,9 @@ import (
 
 // newListeners creates the ports for clients.
 func newListeners(a *Agent) (l listeners, err error) {
-	l.listener, l.listen = make(chan net.Listener, 1), a.out.Listen
+	l.listener, l.listen = make(chan net.Listener, 1), a.deps.out.Listen
 	if l.listen == nil {
-		l.listen = func() (net.Listener, error) { return server.Listen(a.cfg.RunDir, a.cfg.Log) }
+		l.listen = func() (net.Listener, error) { return server.Listen(a.deps.cfg.RunDir, a.deps.cfg.Log) }
 	}
 	scrapes, err := newMetrics(a)
 	if err != nil {
@@ -31,24 +31,24 @@ func newListeners(a *Agent) (l listeners, err error) {
 		return l, fmt.Errorf("limit of open files: %w", err)
 	}
 	cfg := server.Config{
-		Handlers: a.handlers(), Tracer: a.tracer, Scrapes: scrapes, Metrics: a.out.Metrics, SLIs: a.out.SLIs, Debug: debugging(&a.base),
+		Handlers: a.handlers(), Tracer: a.deps.stores.tracer, Scrapes: scrapes, Metrics: a.deps.out.Metrics, SLIs: a.deps.out.SLIs, Debug: debugging(&a.deps.base),
 		Listen:    func() (net.Listener, error) { return <-l.listener, nil },
-		NodeLogs:  nodeLogsOf(a.cfg.Kubelet),
+		NodeLogs:  nodeLogsOf(a.deps.cfg.Kubelet),
 		OpenFiles: files.Cur, // Go's os package has raised it to the hard limit
-		Log:       a.cfg.Log, StreamIdleTimeout: a.settings.streamIdleTimeout,
+		Log:       a.deps.cfg.Log, StreamIdleTimeout: a.deps.settings.streamIdleTimeout,
 	}
-	if a.settings.mode != runMode {
-		if cfg.Kubelet, err = kubeletPorts(&a.ground, &a.serving, a.cri); err != nil {
+	if a.deps.settings.mode != runMode {
+		if cfg.Kubelet, err = kubeletPorts(&a.deps, &a.serving, a.runtime.cri); err != nil {
 			return l, err
 		}
 	}
 	if l.server, err = server.New(cfg); err != nil {
 		return l, err
 	}
-	if a.api.local != nil {
-		a.api.local.cfg.Answers = a.answers()
+	if a.deps.api.local != nil {
+		a.deps.api.local.cfg.Answers = a.answers()
 	}
-	l.podResources, err = newPodResources(&a.ground, &a.sharing, a.allocations)
+	l.podResources, err = newPodResources(&a.deps, &a.managers, a.lifecycle.allocations)
 	return l, err
 }
 
@@ -65,7 +65,7 @@ func nodeLogsOf(k *config.Kubelet) server.NodeLogs {
 }
 
 // kubeletPorts returns the ports of kubelet mode.
-func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, error) {
+func kubeletPorts(g *dependencies, s *serving, runtime *cri.Client) (*server.Kubelet, error) {
 	k := g.cfg.Kubelet
 	d := &server.Kubelet{
 		NodeName: g.cfg.NodeName, DisableDebugging: !*k.EnableDebuggingHandlers,
@@ -91,7 +91,7 @@ func kubeletPorts(g *ground, s *serving, runtime *cri.Client) (*server.Kubelet, 
 }
 
 // guard configures authentication and authorization of the HTTPS port.
-func guard(d *server.Kubelet, g *ground) error {
+func guard(d *server.Kubelet, g *dependencies) error {
 	k := g.cfg.Kubelet
 	d.Authentication = server.Authentication{Anonymous: *k.Authentication.Anonymous.Enabled, TokenTTL: k.Authentication.Webhook.CacheTTL.Duration}
 	if f := k.Authentication.X509.ClientCAFile; f != "" {

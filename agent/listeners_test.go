@@ -15,7 +15,7 @@ func TestZPagesFollowTheirGates(t *testing.T) {
 		{map[string]bool{"AllBeta": false}, closed{statusz: true, flagz: true}},
 		{map[string]bool{"AllBeta": false, "ComponentFlagz": true}, closed{statusz: true}},
 	} {
-		g := &ground{}
+		g := &dependencies{}
 		g.cfg.Kubelet = loadKubelet(t, "")
 		g.cfg.Kubelet.FeatureGates = c.gates
 		k, err := kubeletPorts(g, &serving{}, nil)

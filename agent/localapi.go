@@ -92,7 +92,7 @@ func confinement(b *base) func() (apiserver.Cgroup, error) {
 }
 
 // removeLeftAPIServer removes the cgroup of an API writer whose agent was killed.
-func removeLeftAPIServer(ctx context.Context, cfg *Config, out *Outside) {
+func removeLeftAPIServer(ctx context.Context, cfg *Config, out *Environment) {
 	if out.Cgroups != nil || cfg.Kubelet != nil {
 		return
 	}

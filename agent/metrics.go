@@ -20,11 +20,11 @@ import (
 var _ metrics.Readings = (*stats.Collector)(nil)
 
 // newPodCounts creates the pod metrics.
-func newPodCounts(g *ground, p *pleg.PLEG, v podView) *metrics.Pods {
-	changed, _ := g.status.Subscribe() // for the agent's lifetime
+func newPodCounts(g *dependencies, p *pleg.PLEG, v podView) *metrics.Pods {
+	changed, _ := g.stores.status.Subscribe() // for the agent's lifetime
 	return metrics.NewPods(metrics.PodsConfig{
-		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
-		Lifecycles: g.states.List,
+		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.stores.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
+		Lifecycles: g.stores.states.List,
 	})
 }
 
@@ -39,8 +39,8 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 		}
 		return float64(h.Version)
 	})
-	kills := func(id string) uint64 { return a.kills.Count(pod.ContainerID(id)) }
-	read := a.machineReader()
+	kills := func(id string) uint64 { return a.observation.kills.Count(pod.ContainerID(id)) }
+	read := a.deps.machineReader()
 	hierarchy := sync.OnceValues(cgroupstat.Detect)
 	files := func(cgroup string) (stats.Files, bool) {
 		h, err := hierarchy()
@@ -58,20 +58,20 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 		}, err
 	}
 	// Other components register here, too.
-	shared := map[string]Registry{server.PathMetrics: a.out.Metrics, server.PathSLIs: a.out.SLIs}
+	shared := map[string]Registry{server.PathMetrics: a.deps.out.Metrics, server.PathSLIs: a.deps.out.SLIs}
 	out := map[string]http.Handler{}
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
-			a.podMetrics, build, version,
-			volumes.Totals{Volumes: a.storage.volumes, Wanted: a.view.listPods},
-			metrics.Claims{Uses: a.stats.Claims},
-			metrics.Logs(a.stats.Logs),
+			a.usage.podMetrics, build, version,
+			volumes.Totals{Volumes: a.storage.volumes, Wanted: a.usage.view.listPods},
+			metrics.Claims{Uses: a.usage.stats.Claims},
+			metrics.Logs(a.usage.stats.Logs),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		},
 		server.PathSLIs:     nil, // the server counts health checks
-		server.PathProbes:   {metrics.Probes(a.probes.Counts), metrics.ProcessStart("/proc")},
-		server.PathResource: {metrics.Resource{Readings: a.stats, Log: a.cfg.Log, Hidden: a.settings.hiddenMetrics}},
-		server.PathCadvisor: {metrics.Cadvisor{Readings: a.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.cfg.Log}},
+		server.PathProbes:   {metrics.Probes(a.lifecycle.probes.Counts), metrics.ProcessStart("/proc")},
+		server.PathResource: {metrics.Resource{Readings: a.usage.stats, Log: a.deps.cfg.Log, Hidden: a.deps.settings.hiddenMetrics}},
+		server.PathCadvisor: {metrics.Cadvisor{Readings: a.usage.stats, Kills: kills, Files: files, Disks: disks, Machine: machine, Log: a.deps.cfg.Log}},
 	} {
 		r := shared[path]
 		if r == nil {
@@ -82,16 +82,16 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 				return nil, err
 			}
 		}
-		out[path] = metrics.Handler(r, a.cfg.Log)
+		out[path] = metrics.Handler(r, a.deps.cfg.Log)
 	}
 	return out, nil
 }
 
 // buildOf returns the build information; a build without version control has no revision.
 func buildOf(a *Agent) metrics.Build {
-	b := metrics.Build{Node: a.cfg.NodeName, Version: a.cfg.Version}
-	if a.cfg.Kubelet != nil {
-		b.Gates = a.cfg.Kubelet.Gates()
+	b := metrics.Build{Node: a.deps.cfg.NodeName, Version: a.deps.cfg.Version}
+	if a.deps.cfg.Kubelet != nil {
+		b.Gates = a.deps.cfg.Kubelet.Gates()
 	}
 	info, _ := debug.ReadBuildInfo()
 	if info == nil {

@@ -64,7 +64,7 @@ func (r nodeRecorder) Event(eventtype, reason, message string) {
 }
 
 // newNode creates the component that maintains the Node object.
-func newNode(g *ground, sources node.Sources) (*node.Node, error) {
+func newNode(g *dependencies, sources node.Sources) (*node.Node, error) {
 	k := g.member
 	heartbeat, err := g.api.client.With(kube.Limits{Timeout: min(heartbeatTimeout, time.Duration(k.NodeLeaseDurationSeconds)*time.Second)})
 	if err != nil {

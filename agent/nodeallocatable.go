@@ -12,7 +12,7 @@ import (
 // newNodeResources returns the machine's resources after the configured reservations.
 func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
 	return nodeallocatable.Compute(nodeallocatable.Input{
-		Config: a.cfg.Kubelet, MaxPods: cmp.Or(a.cfg.MaxPods, admission.LocalMaxPods), Machine: a.readMachine(), Host: nodeallocatable.ReadHost(),
+		Config: a.deps.cfg.Kubelet, MaxPods: cmp.Or(a.deps.cfg.MaxPods, admission.LocalMaxPods), Machine: a.deps.readMachine(), Host: nodeallocatable.ReadHost(),
 	})
 }
 
@@ -20,7 +20,7 @@ func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
 // to no pod.
 func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (ContainerManager, error) {
 	m, err := cgroups.New(cgroups.Config{
-		Root: a.cfg.CgroupRoot, Driver: driver, Allocatable: a.resources.Kubepods, Settings: a.resources.Pods, Log: a.cfg.Log, Metrics: a.out.Metrics,
+		Root: a.deps.cfg.CgroupRoot, Driver: driver, Allocatable: a.deps.resources.Kubepods, Settings: a.deps.resources.Pods, Log: a.deps.cfg.Log, Metrics: a.deps.out.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -29,12 +29,12 @@ func (a *Agent) newCgroups(ctx context.Context, driver cgroups.Driver) (Containe
 }
 
 func (a *Agent) enforcer() nodeallocatable.Enforcer {
-	return nodeallocatable.Enforcer{Resources: a.resources, Recorder: a.recorder}
+	return nodeallocatable.Enforcer{Resources: a.deps.resources, Recorder: a.deps.recorder}
 }
 
 // enforceAllocatable limits the pods' total resources.
 func (a *Agent) enforceAllocatable(ctx context.Context) error {
-	if err := a.enforcer().EnforceAllocatable(ctx, a.facts); err != nil {
+	if err := a.enforcer().EnforceAllocatable(ctx, a.runtime.facts); err != nil {
 		return err
 	}
 	return waitDone(ctx)

@@ -27,42 +27,44 @@ var writeElsewhere = map[mode]string{
 
 // newNodeView creates the read-only view of this node for kubectl.
 func newNodeView(a *Agent) *localapi.View {
-	write := writeElsewhere[a.settings.mode]
-	if a.cfg.LocalAPI != nil {
+	write := writeElsewhere[a.deps.settings.mode]
+	if a.deps.cfg.LocalAPI != nil {
 		write = `"berth check" says why the local API does not listen on a port`
 	}
 	return localapi.NewView(localapi.ViewConfig{
-		RunDir: a.cfg.RunDir, NodeName: a.cfg.NodeName, Write: write, BesideAPI: a.cfg.LocalAPI != nil, Answers: a.answers(),
+		RunDir: a.deps.cfg.RunDir, NodeName: a.deps.cfg.NodeName, Write: write, BesideAPI: a.deps.cfg.LocalAPI != nil, Answers: a.answers(),
 		Source: nodeview.Source{
-			Pods: a.view.listPods, Pod: a.view.getPod, Subscribe: a.status.Subscribe, Events: a.events,
+			Pods: a.usage.view.listPods, Pod: a.usage.view.getPod, Subscribe: a.deps.stores.status.Subscribe, Events: a.deps.events,
 			Refused: func() (pods []*v1.Pod) {
-				for _, o := range refusedPods(a.source.Problems()) {
+				for _, o := range refusedPods(a.desired.source.Problems()) {
 					pods = append(pods, o.Object.(*v1.Pod))
 				}
 				return pods
 			},
-			Node: a.node.Describe, NodeChanged: a.node.Subscribe,
+			Node: a.node.node.Describe, NodeChanged: a.node.node.Subscribe,
 		},
-		Documents: documentsInside, Closed: a.cfg.AtRest, Log: a.cfg.Log,
+		Documents: documentsInside, Closed: a.deps.cfg.AtRest, Log: a.deps.cfg.Log,
 	})
 }
 
 // openView opens the view, unless a local API has a port.
 func (a *Agent) openView(ctx context.Context) error {
-	if a.api.local != nil && a.api.local.hasPort() {
+	if a.deps.api.local != nil && a.deps.api.local.hasPort() {
 		return server.ErrLocalAPI
 	}
-	return a.nodeView.Open(ctx)
+	return a.usage.nodeView.Open(ctx)
 }
 
 // answers returns the agent's handlers for clients of the Kubernetes API.
 func (a *Agent) answers() localapi.Answers {
 	return localapi.Answers{
 		// The server is created later.
-		Node:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Containers().ServeHTTP(w, r) }),
-		NodeProxy: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.server.Proxied().ServeHTTP(w, r) }),
-		Usage:     func(ctx context.Context) (*summary.Summary, error) { return a.stats.Summary(ctx, stats.CPUAndMemory) },
-		Pulls:     a.imagePulls().marks,
+		Node:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.listeners.server.Containers().ServeHTTP(w, r) }),
+		NodeProxy: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.listeners.server.Proxied().ServeHTTP(w, r) }),
+		Usage: func(ctx context.Context) (*summary.Summary, error) {
+			return a.usage.stats.Summary(ctx, stats.CPUAndMemory)
+		},
+		Pulls: a.imagePulls().marks,
 		Explain: func(ctx context.Context, namespace, name string) (any, bool) {
 			h := a.Handlers()
 			e, ok := h.ExplainPod(ctx, namespace, name)

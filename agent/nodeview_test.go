@@ -30,7 +30,7 @@ func TestNodeView(t *testing.T) {
 	m := memory(t)
 	cfg := m.Config()
 	socket := bufconn.Listen(1 << 16)
-	cfg.Outside.Listen = func() (net.Listener, error) { return socket, nil }
+	cfg.Environment.Listen = func() (net.Listener, error) { return socket, nil }
 	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}

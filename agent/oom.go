@@ -9,17 +9,17 @@ const killsFile = "oom_kills.json"
 
 // newOOMWatcher creates the OOM watcher. A host without cgroups has none.
 func (a *Agent) newOOMWatcher() {
-	kernel := a.out.Kernel
+	kernel := a.deps.out.Kernel
 	if kernel == nil {
 		var err error
 		if kernel, err = oom.NewKernel(); err != nil {
-			a.cfg.Log.Warn("OOM kills are not reported", "error", err)
+			a.deps.cfg.Log.Warn("OOM kills are not reported", "error", err)
 			return
 		}
 	}
-	a.oomWatcher = oom.New(oom.Config{
-		Kernel: kernel, Kills: a.kills, Observed: a.pleg.Subscribe(), Newest: a.pleg.Newest, Known: a.pleg.Known, Relisted: a.pleg.Relisted(),
-		Cgroup: a.facts.PodPath, Log: a.cfg.Log,
-		Reporter: oom.Events{Recorder: a.recorder, Pod: a.lastPod, Refresh: a.pleg.Refresh},
+	a.observation.oomWatcher = oom.New(oom.Config{
+		Kernel: kernel, Kills: a.observation.kills, Observed: a.observation.pleg.Subscribe(), Newest: a.observation.pleg.Newest, Known: a.observation.pleg.Known, Relisted: a.observation.pleg.Relisted(),
+		Cgroup: a.runtime.facts.PodPath, Log: a.deps.cfg.Log,
+		Reporter: oom.Events{Recorder: a.deps.recorder, Pod: a.deps.stores.lastPod, Refresh: a.observation.pleg.Refresh},
 	})
 }

@@ -18,7 +18,7 @@ import (
 // a plugin that has registered is forgotten, and the file is written before it was read.
 func TestAllocationsAreReadFirst(t *testing.T) {
 	in := map[string]int{}
-	for i, p := range phasesOf(t, func(c *Config, out *Outside) {
+	for i, p := range phasesOf(t, func(c *Config, out *Environment) {
 		c.Kubelet, out.REST = loadKubelet(t, "/does/not/exist"), &rest.Config{Host: "http://127.0.0.1:1"}
 	}) {
 		for _, c := range p.components {
@@ -35,12 +35,12 @@ func TestAllocationsAreReadFirst(t *testing.T) {
 // A member of a cluster has the API server elsewhere, and tells it of pods; all the rest is the
 // same.
 func TestPhasesOfEachMode(t *testing.T) {
-	kubelet := func(kubeconfig string) func(*Config, *Outside) {
-		return func(c *Config, out *Outside) {
+	kubelet := func(kubeconfig string) func(*Config, *Environment) {
+		return func(c *Config, out *Environment) {
 			c.Kubelet, out.REST = loadKubelet(t, kubeconfig), &rest.Config{Host: "http://127.0.0.1:1"}
 		}
 	}
-	every := names(t, func(c *Config, _ *Outside) {
+	every := names(t, func(c *Config, _ *Environment) {
 		run, err := config.LoadRun(config.NewRunFlags())
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestPhasesOfEachMode(t *testing.T) {
 	})
 	for _, tc := range []struct {
 		name   string
-		change func(*Config, *Outside)
+		change func(*Config, *Environment)
 		less   []string
 		more   []string
 	}{
@@ -86,7 +86,7 @@ func TestPhasesOfEachMode(t *testing.T) {
 // What a configuration does not ask for does not run.
 func TestPhasesByConfiguration(t *testing.T) {
 	with := func(change func(k *config.Kubelet)) []string {
-		return names(t, func(c *Config, _ *Outside) {
+		return names(t, func(c *Config, _ *Environment) {
 			c.Kubelet = loadKubelet(t, "")
 			change(c.Kubelet)
 		})
@@ -110,7 +110,7 @@ func TestPhasesByConfiguration(t *testing.T) {
 }
 
 // names returns the components of an agent in their start order.
-func names(t *testing.T, change func(*Config, *Outside)) []string {
+func names(t *testing.T, change func(*Config, *Environment)) []string {
 	t.Helper()
 	var all []string
 	for _, p := range phasesOf(t, change) {
@@ -123,15 +123,15 @@ func names(t *testing.T, change func(*Config, *Outside)) []string {
 	return all
 }
 
-func phasesOf(t *testing.T, change func(*Config, *Outside)) []phase {
+func phasesOf(t *testing.T, change func(*Config, *Environment)) []phase {
 	t.Helper()
 	dir := t.TempDir()
 	cfg := Config{
 		RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
 	}
-	out := Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}}
+	out := Environment{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}}
 	change(&cfg, &out)
-	cfg.Outside = out
+	cfg.Environment = out
 	a, err := Build(cfg)
 	if err != nil {
 		t.Fatal(err)

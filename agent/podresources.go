@@ -19,7 +19,7 @@ import (
 const podResourcesSocket = "pod-resources/kubelet.sock"
 
 // newPodResources creates the pod-resources API, which reports resource assignments.
-func newPodResources(g *ground, s *sharing, given *allocation.Allocations) (*podresources.Server, error) {
+func newPodResources(g *dependencies, s *resourceManagers, given *allocation.Allocations) (*podresources.Server, error) {
 	c := podresources.Config{
 		Socket: filepath.Join(g.cfg.RootDir, podResourcesSocket), Pods: activePods{g, given},
 		Devices: deviceAnswers{s.devices}, CPUs: s.cpus, Memory: memoryAnswers{s.memory}, Metrics: g.out.Metrics, Log: g.cfg.Log,
@@ -39,7 +39,7 @@ func newPodResources(g *ground, s *sharing, given *allocation.Allocations) (*pod
 // servePodResources serves the API while possible; pods do not need it.
 //
 // Differs from the kubelet, which exits when it cannot be served.
-func servePodResources(g *ground, s *podresources.Server) func(context.Context) error {
+func servePodResources(g *dependencies, s *podresources.Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.Run(ctx); ctx.Err() == nil {
 			g.cfg.Log.Error("the pod-resources API is not served; start the agent again when that is mended", "socket", s.Socket, "error", err)
@@ -50,20 +50,20 @@ func servePodResources(g *ground, s *podresources.Server) func(context.Context) 
 
 // activePods lists the node's pods, and those that were admitted and are not terminated.
 type activePods struct {
-	*ground
+	deps  *dependencies
 	given *allocation.Allocations
 }
 
-func (a activePods) List() []*v1.Pod { return a.pods.List() }
+func (a activePods) List() []*v1.Pod { return a.deps.stores.pods.List() }
 
 func (a activePods) GetByFullName(name pod.FullName) (*v1.Pod, bool) {
-	return a.pods.GetByFullName(name)
+	return a.deps.stores.pods.GetByFullName(name)
 }
 
 func (a activePods) Active() []*v1.Pod {
 	var out []*v1.Pod
-	for _, p := range a.pods.List() {
-		if l, known := a.states.Get(p.UID); known && l.State < pod.Terminated && a.given.IsCurrent(p.UID) {
+	for _, p := range a.deps.stores.pods.List() {
+		if l, known := a.deps.stores.states.Get(p.UID); known && l.State < pod.Terminated && a.given.IsCurrent(p.UID) {
 			out = append(out, p)
 		}
 	}

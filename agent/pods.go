@@ -31,20 +31,20 @@ import (
 )
 
 // hasEnded reports whether the pod has failed or succeeded.
-func (t *truths) hasEnded(uid pod.UID) bool {
-	st, known := t.status.Get(uid)
+func (s *stateStores) hasEnded(uid pod.UID) bool {
+	st, known := s.status.Get(uid)
 	return known && pod.IsTerminal(st.Phase)
 }
 
 // keepsEnded reports whether all containers of the pod have terminated for good and remain only for
 // inspection. The worker of a pod that is not desired removes them.
-func (t *truths) keepsEnded(uid pod.UID) bool {
-	l, ok := t.states.Get(uid)
+func (s *stateStores) keepsEnded(uid pod.UID) bool {
+	l, ok := s.states.Get(uid)
 	return ok && l.State >= pod.Terminated && !l.Orphan && !l.RuntimeOnly
 }
 
 // newContainerLogs creates the log rotation; nil if it is off (a negative containerLogMaxSize).
-func newContainerLogs(g *ground, rt *containerRuntime, p *pleg.PLEG) *containerlogs.Manager {
+func newContainerLogs(g *dependencies, rt *containerRuntime, p *pleg.PLEG) *containerlogs.Manager {
 	if g.settings.containerLogs.MaxSize < 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ type podNeeds struct {
 	probes      *prober.Manager
 }
 
-func newPodNeeds(g *ground, rt *containerRuntime) (n podNeeds, err error) {
+func newPodNeeds(g *dependencies, rt *containerRuntime) (n podNeeds, err error) {
 	if n.users, err = userns.New(userns.Config{
 		Root: g.cfg.RootDir, IDsPerPod: g.settings.idsPerPod, MaxPods: g.settings.maxPods, Log: g.cfg.Log,
 	}); err != nil {
@@ -100,7 +100,7 @@ type podLife struct {
 }
 
 // sources returns the configuration of the pod sources.
-func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
+func sources(g *dependencies, o *objectSources, syncer *podsync.Syncer) podconfig.Config {
 	m := g.settings.manifests
 	c := podconfig.Config{
 		NodeName: g.cfg.NodeName, Log: g.cfg.Log, Journal: g.journal, Paths: g.cfg.Paths, Names: m.names,
@@ -125,7 +125,7 @@ func sources(g *ground, o *origin, syncer *podsync.Syncer) podconfig.Config {
 // expectPods returns the pods whose directories an earlier agent left. The API server is expected
 // to list them, except static pods, which it has under the UIDs of their mirrors; a private API
 // starts empty.
-func expectPods(g *ground, syncer *podsync.Syncer) []pod.UID {
+func expectPods(g *dependencies, syncer *podsync.Syncer) []pod.UID {
 	if g.api.isPrivate() {
 		return nil
 	}
@@ -158,26 +158,26 @@ type reporting struct {
 }
 
 // newReporting creates reporting. known reports whether the desired pods are known.
-func newReporting(g *ground, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
+func newReporting(g *dependencies, l *podLife, known func() bool, v *volumes.Manager, addressesChanged func()) reporting {
 	var r reporting
 	published := func(pod.UID) {}
 	if !g.api.isPrivate() {
 		r.patcher = status.NewPatcher(status.PatcherConfig{
-			API: g.api.client, Manager: g.status, Pods: g.pods, States: g.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
+			API: g.api.client, Manager: g.stores.status, Pods: g.stores.pods, States: g.stores.states, Metrics: g.statuses, Journal: g.journal, Log: g.cfg.Log,
 			BeforePatch: func(ctx context.Context) { // only this agent has it for static pods
 				l.probes.Write(ctx)
-				g.statusRecords.Write(ctx)
+				g.stores.statusRecords.Write(ctx)
 			},
 		})
 		r.compare, published = r.patcher.Compare, r.patcher.Recheck
 	}
 	nodeChanged := make(chan struct{}, 1)
 	r.mirrors = status.NewMirrors(status.MirrorsConfig{
-		API: g.api.client, Pods: g.pods, Changed: g.api.static, NodeChanged: nodeChanged,
+		API: g.api.client, Pods: g.stores.pods, Changed: g.api.static, NodeChanged: nodeChanged,
 		Node: func() (string, pod.UID) { return g.cfg.NodeName, g.api.current.UID() },
 		Ending: func(n pod.FullName) bool {
 			first, ok := l.workers.FirstOfName(n)
-			p, wanted := g.pods.GetByFullName(n)
+			p, wanted := g.stores.pods.GetByFullName(n)
 			_, ending := l.workers.Ending(first)
 			return ok && (!wanted || p.UID != first || ending)
 		},
@@ -210,7 +210,7 @@ type lifeInputs struct {
 }
 
 // newPodLife creates the components that start, sync and terminate pods.
-func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
+func newPodLife(g *dependencies, in lifeInputs) (l podLife, err error) {
 	if l.podNeeds, err = newPodNeeds(g, in.runtime); err != nil {
 		return l, err
 	}
@@ -218,7 +218,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.runtime = kuberuntime.New(kuberuntime.Config{
 		CRI: in.runtime.cri, Images: in.images.puller, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log,
 		Folders:   kuberuntime.Folders{Root: g.cfg.RootDir, PodLogs: g.cfg.PodLogsDir, ContainerLogs: g.cfg.ContainerLogsDir},
-		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known, HasEnded: g.keepsEnded,
+		Resources: g.resources.Containers, HostIPs: g.hostIPs.Current, Objects: in.objects, Actions: l.actions, Pods: p.Known, HasEnded: g.stores.keepsEnded,
 		Cgroups: in.runtime.facts, Allocations: l.allocations, Assignments: in.shared, Metrics: g.out.Metrics,
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
@@ -232,7 +232,7 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 		},
 	})
 	l.syncer = podsync.New(podsync.Config{
-		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.status, Checkpoint: g.statusRecords.Write,
+		Runtime: l.runtime, Remover: l.runtime, Cgroups: in.runtime.facts, Volumes: in.volumes, Objects: in.objects, Status: g.stores.status, Checkpoint: g.stores.statusRecords.Write,
 		Allocations: l.allocations, Probes: l.probes, Resources: in.shared,
 		Observe: func(ctx context.Context, uid pod.UID) (*pod.Status, error) {
 			return p.Observe(ctx, uid, p.BeginReading())
@@ -244,8 +244,8 @@ func newPodLife(g *ground, in lifeInputs) (l podLife, err error) {
 	l.listed, l.resized = p.Relisted(), pod.NewInbox[pod.UID]()
 	l.admit = newAdmission(g, l.podNeeds, l.resized, in)
 	l.workers = podworkers.New(podworkers.Config{
-		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.states, Evicted: g.status.Evicted, Journal: g.journal,
-		Unobserved: recordUnobserved(g.recorder), Log: g.cfg.Log, Metrics: g.out.Metrics, Tracer: g.tracer,
+		Syncer: g.quarantine.Guard(l.syncer), Observer: p, Admitter: l.admit, Resizer: l.admit, States: g.stores.states, Evicted: g.stores.status.Evicted, Journal: g.journal,
+		Unobserved: recordUnobserved(g.recorder), Log: g.cfg.Log, Metrics: g.out.Metrics, Tracer: g.stores.tracer,
 	})
 	return l, nil
 }

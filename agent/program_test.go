@@ -12,16 +12,16 @@ import (
 func TestProgramThatDoesNotKnowItsChildren(t *testing.T) {
 	defer knowsChildren.Store(knowsChildren.Load())
 	knowsChildren.Store(false)
-	if err := checkProgram(&Outside{}); err == nil || !strings.Contains(err.Error(), "agent.RunChild(os.Args)") {
+	if err := checkProgram(&Environment{}); err == nil || !strings.Contains(err.Error(), "agent.RunChild(os.Args)") {
 		t.Errorf("got %v", err)
 	}
-	if err := checkProgram(&Outside{DialCRI: critest.New().Dialer()}); err != nil {
+	if err := checkProgram(&Environment{DialCRI: critest.New().Dialer()}); err != nil {
 		t.Errorf("with a runtime of tests: %v", err)
 	}
 	if handled, _ := RunChild([]string{"berth", "run"}); handled {
 		t.Error("an ordinary start is taken for a child")
 	}
-	if err := checkProgram(&Outside{}); err != nil {
+	if err := checkProgram(&Environment{}); err != nil {
 		t.Errorf("a program that knows: %v", err)
 	}
 }

@@ -20,9 +20,9 @@ func (a *Agent) drainReadOnly(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	a.cfg.Log.Warn("the file system of the root directory is read-only: containers are killed without a grace period; "+
-		"volumes that are mounted stay so, and what is kept of the pods there, until an agent starts that can write", "rootDir", a.cfg.RootDir)
-	if err := a.embedded.EndAll(ctx); err != nil {
+	a.deps.cfg.Log.Warn("the file system of the root directory is read-only: containers are killed without a grace period; "+
+		"volumes that are mounted stay so, and what is kept of the pods there, until an agent starts that can write", "rootDir", a.deps.cfg.RootDir)
+	if err := a.runtime.embedded.EndAll(ctx); err != nil {
 		return err
 	}
 	return errors.Join(a.noteEnded(), a.unshareRoot())

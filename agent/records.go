@@ -39,23 +39,23 @@ func newRecords(b *base, api *apiServer) records {
 // openRecords reads the records of earlier agents and counts crashes. The returned function closes
 // them.
 func (a *Agent) openRecords() (closeAll func(), err error) {
-	if err := errors.Join(a.journal.Load(), a.events.Load()); err != nil {
+	if err := errors.Join(a.deps.journal.Load(), a.deps.events.Load()); err != nil {
 		return nil, err
 	}
-	if err := a.quarantine.Open(); err != nil {
+	if err := a.deps.quarantine.Open(); err != nil {
 		return nil, err
 	}
 	return func() {
-		if err := a.quarantine.Close(); err != nil {
-			a.cfg.Log.Warn("the agent's records are not closed", "error", err)
+		if err := a.deps.quarantine.Close(); err != nil {
+			a.deps.cfg.Log.Warn("the agent's records are not closed", "error", err)
 		}
 	}, nil
 }
 
 // newTraces creates the exporter of pod start traces.
-func newTraces(g *ground) *tracing.Exporter {
+func newTraces(g *dependencies) *tracing.Exporter {
 	cfg := g.settings.tracing
 	cfg.Node, cfg.Version, cfg.Log, cfg.Dial = g.cfg.NodeName, g.cfg.Version, g.cfg.Log, g.out.Dial
-	cfg.Statuses, cfg.Stories, cfg.Spans = g.status, g.journal, g.tracer
+	cfg.Statuses, cfg.Stories, cfg.Spans = g.stores.status, g.journal, g.stores.tracer
 	return tracing.New(cfg)
 }

@@ -50,7 +50,7 @@ type containerRuntime struct {
 // networkPlugins is the directory of CNI configurations (containerd's and CRI-O's default).
 const networkPlugins = "/etc/cni/net.d"
 
-func newContainerRuntime(g *ground) (containerRuntime, error) {
+func newContainerRuntime(g *dependencies) (containerRuntime, error) {
 	b := &g.base
 	cfg, err := &b.cfg, error(nil)
 	rt := containerRuntime{

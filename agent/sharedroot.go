@@ -13,19 +13,19 @@ const sharedMark = "root.shared"
 // systemd has not made the host's mounts shared. If it fails, pods without mountPropagation still
 // run.
 func (a *Agent) shareRoot() {
-	if a.out.Mounter != nil {
+	if a.deps.out.Mounter != nil {
 		return
 	}
-	if err := mounts.Share(a.cfg.RootDir, filepath.Join(a.cfg.RunDir, sharedMark)); err != nil {
-		a.cfg.Log.Warn("the root directory is in no shared mount: containers with mountPropagation do not start; "+
+	if err := mounts.Share(a.deps.cfg.RootDir, filepath.Join(a.deps.cfg.RunDir, sharedMark)); err != nil {
+		a.deps.cfg.Log.Warn("the root directory is in no shared mount: containers with mountPropagation do not start; "+
 			"it is tried again when an agent starts after all pods were stopped (berth stop --all)", "error", err)
 	}
 }
 
 // unshareRoot undoes shareRoot, by any agent, after all pods have terminated.
 func (a *Agent) unshareRoot() error {
-	if a.out.Mounter != nil {
+	if a.deps.out.Mounter != nil {
 		return nil
 	}
-	return mounts.Unshare(a.cfg.RootDir, filepath.Join(a.cfg.RunDir, sharedMark))
+	return mounts.Unshare(a.deps.cfg.RootDir, filepath.Join(a.deps.cfg.RunDir, sharedMark))
 }

@@ -31,7 +31,7 @@ func (k shutdownKiller) ShutDownPod(p *v1.Pod, grace int64, status func(*v1.PodS
 
 // newShutdown creates the graceful node shutdown; patcher is nil if statuses are not written to an
 // API server.
-func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patcher, known <-chan struct{}, nodeChanged func()) *nodeshutdown.Manager {
+func newShutdown(g *dependencies, workers *podworkers.PodWorkers, patcher *status.Patcher, known <-chan struct{}, nodeChanged func()) *nodeshutdown.Manager {
 	var tell func(context.Context, []pod.UID) error
 	if patcher != nil {
 		tell = patcher.Flush
@@ -51,8 +51,8 @@ func newShutdown(g *ground, workers *podworkers.PodWorkers, patcher *status.Patc
 		changed = wakeEach(g.api.local.shutdownChanged, nodeChanged)
 	}
 	return nodeshutdown.New(nodeshutdown.Config{
-		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.pods, workers) }, Known: known, Lifecycles: g.states,
-		Killer: shutdownKiller{workers}, Publish: tell, NodeEvent: g.recorder.NodeEvent, State: g.shutdown, Changed: changed,
+		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.stores.pods, workers) }, Known: known, Lifecycles: g.stores.states,
+		Killer: shutdownKiller{workers}, Publish: tell, NodeEvent: g.recorder.NodeEvent, State: g.stores.shutdown, Changed: changed,
 		Path: filepath.Join(g.cfg.RootDir, shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 }

@@ -33,7 +33,7 @@ type storage struct {
 }
 
 // newStorage creates the volume manager and the watcher of CSI drivers.
-func newStorage(g *ground, o *origin, n nodeSource, shared *sharing) (s storage, err error) {
+func newStorage(g *dependencies, o *objectSources, n nodeSource, shared *resourceManagers) (s storage, err error) {
 	drivers := csi.Config{NodeName: g.cfg.NodeName, Log: g.cfg.Log, Metrics: g.out.Metrics, Dial: g.out.DialPlugin}
 	if !g.api.isPrivate() {
 		drivers.Nodes, drivers.CSINodes, drivers.Initialized, drivers.Registered = g.api.client, g.api.client, n.Wake, g.api.current.Registered
@@ -115,7 +115,7 @@ func (a *Agent) drainVolumes(ctx context.Context) error {
 	defer cancel()
 	err := a.storage.volumes.Drain(ctx)
 	if err != nil {
-		a.drain.Add(err)
+		a.ending.drain.Add(err)
 	}
 	return err
 }

@@ -50,7 +50,7 @@ func swaps(content []byte) bool { return strings.Count(string(content), "\n") > 
 
 // reportSwappedMemory warns if memory-backed volumes, which hold Secrets, may be swapped to disk:
 // swap is on, and tmpfs has no noswap option.
-func (g *ground) reportSwappedMemory(swapsFile string, noswap func() bool) {
+func (g *dependencies) reportSwappedMemory(swapsFile string, noswap func() bool) {
 	content, err := os.ReadFile(swapsFile)
 	if err != nil || !swaps(content) || noswap() {
 		return

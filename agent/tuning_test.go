@@ -50,13 +50,13 @@ func TestSwappedMemory(t *testing.T) {
 	}{{off, false, 0}, {on, true, 0}, {filepath.Join(dir, "none"), false, 0}, {on, false, 1}} {
 		a, err := Build(Config{
 			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
-			Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}},
+			Environment: Environment{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.reportSwappedMemory(c.file, func() bool { return c.noswap })
-		got := a.events.List()
+		a.deps.reportSwappedMemory(c.file, func() bool { return c.noswap })
+		got := a.deps.events.List()
 		if len(got) != c.want {
 			t.Errorf("%+v: %d events", c, len(got))
 		}
@@ -75,13 +75,13 @@ func TestCgroupV1(t *testing.T) {
 	for version, want := range []int{0, 1, 0} {
 		a, err := Build(Config{
 			RootDir: dir, RunDir: filepath.Join(dir, "run"), PodLogsDir: filepath.Join(dir, "logs"), NodeName: "node", Log: slog.New(slog.DiscardHandler),
-			Outside: Outside{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}},
+			Environment: Environment{DialCRI: critest.New().Dialer(), Cgroups: noCgroups{}},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tellCgroupV1(a.recorder, version)
-		got := a.events.List()
+		tellCgroupV1(a.deps.recorder, version)
+		got := a.deps.events.List()
 		if len(got) != want {
 			t.Errorf("version %d: %d events", version, len(got))
 		}

@@ -42,21 +42,21 @@ const (
 
 // Agent is an assembled agent: groups of components, in the order in which they are created.
 type Agent struct {
-	ground
-	containerRuntime
-	nodeParts
-	origin  origin
-	sharing sharing
-	storage storage
-	imageManager
-	observation
-	podLife
-	usage
-	desired
-	serving serving
-	listeners
-	service *systemd.Notifier // notifies systemd of the agent's state
-	ending
+	deps        dependencies
+	runtime     containerRuntime
+	node        nodeParts
+	sources     objectSources
+	managers    resourceManagers
+	storage     storage
+	images      imageManager
+	observation observation
+	lifecycle   podLife
+	usage       usage
+	desired     desired
+	serving     serving
+	listeners   listeners
+	service     *systemd.Notifier // notifies systemd of the agent's state
+	ending      ending
 }
 
 // nodeParts are the components of the Node object.
@@ -123,82 +123,82 @@ func newEnding(atExit AtExit) ending {
 }
 
 // wire creates every group of components from the earlier ones.
-func wire(cfg Config, out Outside) (_ *Agent, err error) {
+func wire(cfg Config, out Environment) (_ *Agent, err error) {
 	a := &Agent{ending: newEnding(cfg.AtExit)}
-	if a.ground, err = newGround(cfg, out); err != nil {
+	if a.deps, err = newDependencies(cfg, out); err != nil {
 		return nil, err
 	}
-	g := &a.ground
-	if a.containerRuntime, err = newContainerRuntime(g); err != nil {
+	g := &a.deps
+	if a.runtime, err = newContainerRuntime(g); err != nil {
 		return nil, err
 	}
-	if a.resources, err = a.newNodeResources(); err != nil {
+	if a.deps.resources, err = a.newNodeResources(); err != nil {
 		return nil, err
 	}
-	a.tuner = newTuner(&a.base)
-	a.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, embedded.BridgePrefix, cfg.Log)
-	a.node = nodeSource{a.api.current}
-	if a.origin, err = newOrigin(g, &a.containerRuntime); err != nil {
+	a.node.tuner = newTuner(&a.deps.base)
+	a.deps.hostIPs = node.NewHostIPs(addressSettings(cfg), out.Network, embedded.BridgePrefix, cfg.Log)
+	a.node.node = nodeSource{a.deps.api.current}
+	if a.sources, err = newObjectSources(g, &a.runtime); err != nil {
 		return nil, err
 	}
-	if a.sharing, err = newSharing(g, a.node.Wake); err != nil {
+	if a.managers, err = newResourceManagers(g, a.node.node.Wake); err != nil {
 		return nil, err
 	}
-	if a.storage, err = newStorage(g, &a.origin, a.node, &a.sharing); err != nil {
+	if a.storage, err = newStorage(g, &a.sources, a.node.node, &a.managers); err != nil {
 		return nil, err
 	}
-	if a.imageManager, err = newImageManager(g, &a.containerRuntime, &a.origin); err != nil {
+	if a.images, err = newImageManager(g, &a.runtime, &a.sources); err != nil {
 		return nil, err
 	}
-	a.ranges = newPodCIDRs(&a.base, &a.containerRuntime, a.node)
-	a.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
-	a.pleg = pleg.New(a.kills.Amend(a.cri), a.journal, cfg.Log, a.out.Metrics)
-	a.runtimeHealth = newRuntimeHealth(&a.base, &a.containerRuntime, a.pleg, a.node.Wake)
+	a.node.ranges = newPodCIDRs(&a.deps.base, &a.runtime, a.node.node)
+	a.observation.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
+	a.observation.pleg = pleg.New(a.observation.kills.Amend(a.runtime.cri), a.deps.journal, cfg.Log, a.deps.out.Metrics)
+	a.node.runtimeHealth = newRuntimeHealth(&a.deps.base, &a.runtime, a.observation.pleg, a.node.node.Wake)
 	a.newOOMWatcher()
-	a.containerLogs = newContainerLogs(g, &a.containerRuntime, a.pleg)
-	if err := a.sharing.share(g, a.cri, a.pleg); err != nil {
+	a.observation.containerLogs = newContainerLogs(g, &a.runtime, a.observation.pleg)
+	if err := a.managers.share(g, a.runtime.cri, a.observation.pleg); err != nil {
 		return nil, err
 	}
-	if a.nodeObject, err = newNode(g, node.Sources{
-		Runtime: a.runtimeHealth.State, Images: a.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
-		Pressure: a.nodePressure, Devices: a.sharing.nodeDevices, DevicesForgotten: a.sharing.devices.BeganWithoutFile,
+	if a.node.nodeObject, err = newNode(g, node.Sources{
+		Runtime: a.node.runtimeHealth.State, Images: a.runtime.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
+		Pressure: a.deps.stores.nodePressure, Devices: a.managers.nodeDevices, DevicesForgotten: a.managers.devices.BeganWithoutFile,
 	}); err != nil {
 		return nil, err
 	}
-	if a.podLife, err = newPodLife(g, lifeInputs{
-		runtime: &a.containerRuntime, images: &a.imageManager, objects: a.origin.objects, volumes: a.storage.volumes, node: a.node,
-		shared: a.sharing.containers, pleg: a.pleg, runtimeState: a.runtimeHealth.State, execLimits: a.execLimits(),
+	if a.lifecycle, err = newPodLife(g, lifeInputs{
+		runtime: &a.runtime, images: &a.images, objects: a.sources.objects, volumes: a.storage.volumes, node: a.node.node,
+		shared: a.managers.containers, pleg: a.observation.pleg, runtimeState: a.node.runtimeHealth.State, execLimits: a.runtime.execLimits(),
 	}); err != nil {
 		return nil, err
 	}
-	a.view = podView{desired: a.pods, status: a.status, workers: a.workers, pleg: a.pleg, since: a.started}
-	a.stats = newStats(&a.base, &a.containerRuntime, a.pleg, a.view, a.storage.volumes)
-	a.evictions = newEvictions(g, evictionInputs{
-		life: &a.podLife, pleg: a.pleg, stats: a.stats, garbage: garbage{a.podLife.runtime, a.collector},
-		podsCgroup: func() string { return a.facts.QoSPath(v1.PodQOSGuaranteed) },
-		podCgroup:  a.facts.PodPath,
-	}, a.node.Wake)
-	a.podMetrics, a.traces = newPodCounts(g, a.pleg, a.view), newTraces(g)
-	if a.source, err = podconfig.New(sources(g, &a.origin, a.syncer)); err != nil {
+	a.usage.view = podView{desired: a.deps.stores.pods, status: a.deps.stores.status, workers: a.lifecycle.workers, pleg: a.observation.pleg, since: a.deps.started}
+	a.usage.stats = newStats(&a.deps.base, &a.runtime, a.observation.pleg, a.usage.view, a.storage.volumes)
+	a.usage.evictions = newEvictions(g, evictionInputs{
+		life: &a.lifecycle, pleg: a.observation.pleg, stats: a.usage.stats, garbage: garbage{a.lifecycle.runtime, a.images.collector},
+		podsCgroup: func() string { return a.runtime.facts.QoSPath(v1.PodQOSGuaranteed) },
+		podCgroup:  a.runtime.facts.PodPath,
+	}, a.node.node.Wake)
+	a.usage.podMetrics, a.usage.traces = newPodCounts(g, a.observation.pleg, a.usage.view), newTraces(g)
+	if a.desired.source, err = podconfig.New(sources(g, &a.sources, a.lifecycle.syncer)); err != nil {
 		return nil, err
 	}
 	if a.serving, err = newServing(g); err != nil {
 		return nil, err
 	}
-	a.reporting = newReporting(g, &a.podLife, func() bool { return a.loop.KnowsPods() }, a.storage.volumes, wakeEach(a.serving.wake, a.ranges.Wake))
-	a.loop = syncloop.New(syncloop.Config{
-		Source: a.source, Workers: a.workers, Housekeeping: a.workers, Finished: a.workers.Finished(), Pods: a.pods,
-		Changed: a.pleg.Changed(), Restored: a.pleg.Restored(), Relisted: a.pleg.Relisted(), Probes: a.probes.Results(), Resized: a.resized,
-		Devices: a.sharing.changed,
-		Objects: a.origin.changed, Static: a.api.static, Published: a.compare,
-		Leftovers: a.newDrain(), Observed: a.pleg.Newest,
+	a.desired.reporting = newReporting(g, &a.lifecycle, func() bool { return a.desired.loop.KnowsPods() }, a.storage.volumes, wakeEach(a.serving.wake, a.node.ranges.Wake))
+	a.desired.loop = syncloop.New(syncloop.Config{
+		Source: a.desired.source, Workers: a.lifecycle.workers, Housekeeping: a.lifecycle.workers, Finished: a.lifecycle.workers.Finished(), Pods: a.deps.stores.pods,
+		Changed: a.observation.pleg.Changed(), Restored: a.observation.pleg.Restored(), Relisted: a.observation.pleg.Relisted(), Probes: a.lifecycle.probes.Results(), Resized: a.lifecycle.resized,
+		Devices: a.managers.changed,
+		Objects: a.sources.changed, Static: a.deps.api.static, Published: a.desired.compare,
+		Leftovers: a.newDrain(), Observed: a.observation.pleg.Newest,
 	})
-	a.atShutdown = newShutdown(g, a.workers, a.patcher, a.loop.Known(), a.node.Wake)
-	if a.conditions, err = a.newConditions(); err != nil {
+	a.usage.atShutdown = newShutdown(g, a.lifecycle.workers, a.desired.patcher, a.desired.loop.Known(), a.node.node.Wake)
+	if a.node.conditions, err = a.newConditions(); err != nil {
 		return nil, err
 	}
-	a.service = newService(g, a.loop.Ping)
-	a.nodeView = newNodeView(a)
+	a.service = newService(g, a.desired.loop.Ping)
+	a.usage.nodeView = newNodeView(a)
 	a.listeners, err = newListeners(a)
 	return a, err
 }

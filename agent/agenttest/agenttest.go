@@ -157,8 +157,8 @@ func (w *World) build(exit agent.AtExit) *agent.Agent {
 		NodeName: NodeName, Paths: []string{w.Manifests}, AtExit: exit, MaxPods: w.MaxPods, Run: w.Run, Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	w.gate = &gate{dial: w.Runtime.Dialer(), plugin: w.dialPlugin}
-	cfg.Outside = w.outside()
-	out := &cfg.Outside
+	cfg.Environment = w.outside()
+	out := &cfg.Environment
 	out.DialCRI, out.DialPlugin, out.Metrics, out.SLIs = w.gate.Dial, w.gate.DialPlugin, w.Metrics, w.SLIs
 	out.Watch = func() (podconfig.Watcher, error) { return w.watch, nil }
 	out.Listen = func() (net.Listener, error) { return w.door, nil }

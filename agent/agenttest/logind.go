@@ -19,7 +19,7 @@ type Logind struct {
 	current chan bool // guarded by mu; of the newest connection
 }
 
-// connect implements agent.Outside.Logind.
+// connect implements agent.Environment.Logind.
 func (l *Logind) connect(context.Context) (nodeshutdown.Logind, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -38,9 +38,9 @@ func NewMachine(dir string, images ...string) (*Machine, error) {
 func (m *Machine) Config() agent.Config {
 	cfg := agent.Config{
 		RootDir: filepath.Join(m.dir, "root"), RunDir: filepath.Join(m.dir, "run"), PodLogsDir: filepath.Join(m.dir, "logs"),
-		NodeName: NodeName, Log: slog.New(slog.DiscardHandler), Outside: m.parts.outside(),
+		NodeName: NodeName, Log: slog.New(slog.DiscardHandler), Environment: m.parts.outside(),
 	}
-	cfg.Outside.Listen = func() (net.Listener, error) { return bufconn.Listen(1 << 16), nil }
+	cfg.Environment.Listen = func() (net.Listener, error) { return bufconn.Listen(1 << 16), nil }
 	return cfg
 }
 

@@ -51,8 +51,8 @@ func newParts(r *critest.Runtime) *parts {
 
 // outside returns the machine as an agent's environment. Manifests and the agent's socket are real
 // files.
-func (p *parts) outside() agent.Outside {
-	return agent.Outside{
+func (p *parts) outside() agent.Environment {
+	return agent.Environment{
 		DialCRI: p.Runtime.Dialer(), Cgroups: p.Cgroups, Kernel: p.kernel, Mounter: p.mounts,
 		Plugins:       p.pluginWatches.watch,
 		Layout:        p.layout,

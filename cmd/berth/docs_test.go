@@ -35,8 +35,8 @@ func mainOrInMemory() {
 	}
 	g := &globalFlags{inMemory: func(cfg *agent.Config) {
 		c := m.Config()
-		c.Outside.Listen = nil // other programs ask at the socket
-		cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.Outside, cfg.LocalAPI = c.RootDir, c.PodLogsDir, "", c.Outside, nil
+		c.Environment.Listen = nil // other programs ask at the socket
+		cfg.RootDir, cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.Environment, cfg.LocalAPI = c.RootDir, c.PodLogsDir, "", c.Environment, nil
 	}}
 	args := os.Args[1:]
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {

@@ -22,21 +22,21 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// machineOrigin returns the origin of pods' objects with a local API: it has no controllers and
+// localObjectSources returns the origin of pods' objects with a local API: it has no controllers and
 // lacks some kinds.
-func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin, error) {
+func localObjectSources(g *dependencies, rt *containerRuntime, c volumes.CSIConfig) (objectSources, error) {
 	server := g.api.objects(g.cfg.NodeName)
 	cfg := serverObjects(g, server)
 	cfg.API, cfg.Trust = withoutServices{server}, g.api.local.trust
 	all, err := objects.New(cfg)
 	if err != nil {
-		return origin{}, err
+		return objectSources{}, err
 	}
 	g.api.offline.Retry = all.Changed().Put
 	c.Objects, c.Wake, c.Health = localDrivers{storageAPI{&g.api, server, all}}, all.Changed().Put, true
 	// Claims are few and all known, so that their pods need no polling.
 	claims := kube.NewWatch[*v1.PersistentVolumeClaim](g.api.client, kube.Selector{}, func() {
-		for _, p := range g.pods.List() {
+		for _, p := range g.stores.pods.List() {
 			if slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
 				all.Changed().Put(p.UID)
 			}
@@ -46,7 +46,7 @@ func machineOrigin(g *ground, rt *containerRuntime, c volumes.CSIConfig) (origin
 	if g.api.isPrivate() { // tokens of a private API are not accepted by anyone
 		accounts = nil
 	}
-	return origin{
+	return objectSources{
 		objects: &apiService{handlerNames: handlerNames{all, rt.handlers}, address: g.api.local.address, event: g.recorder.Event}, changed: all.Changed(), claims: server, accounts: accounts, csi: c, define: g.api.local.define,
 		run: func(ctx context.Context) error {
 			var both sync.WaitGroup

@@ -33,7 +33,7 @@ type podObjects interface {
 }
 
 // origin provides the objects that pods refer to.
-type origin struct {
+type objectSources struct {
 	objects  podObjects
 	changed  *pod.Inbox[pod.UID] // pods whose objects changed
 	claims   volumes.Claims
@@ -46,24 +46,24 @@ type origin struct {
 	csi volumes.CSIConfig
 }
 
-// newOrigin returns the origin of pods' objects for this mode.
-func newOrigin(g *ground, rt *containerRuntime) (origin, error) {
+// newObjectSources returns the origin of pods' objects for this mode.
+func newObjectSources(g *dependencies, rt *containerRuntime) (objectSources, error) {
 	csi := volumes.CSIConfig{
 		NodeName: g.cfg.NodeName, ClaimEvent: g.recorder.ClaimEvent,
 		FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
 	}
 	if g.api.local != nil {
-		return machineOrigin(g, rt, csi)
+		return localObjectSources(g, rt, csi)
 	}
-	return memberOrigin(g, csi)
+	return clusterObjectSources(g, csi)
 }
 
 // serverObjects returns the settings for objects of an API server.
-func serverObjects(g *ground, api offlinecache.API) objects.Config {
+func serverObjects(g *dependencies, api offlinecache.API) objects.Config {
 	k := g.member
 	return objects.Config{
 		Noted: func(uid pod.UID, why string) {
-			if p, known := g.pods.Get(uid); known {
+			if p, known := g.stores.pods.Get(uid); known {
 				g.journal.Record(journal.Entry{
 					Subject: journal.Subject{UID: uid, Namespace: p.Namespace, Name: p.Name}, Component: "objects", Decision: "look again", Why: why,
 				})
@@ -81,7 +81,7 @@ func serverObjects(g *ground, api offlinecache.API) objects.Config {
 	}
 }
 
-func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
+func clusterObjectSources(g *dependencies, c volumes.CSIConfig) (objectSources, error) {
 	k, api := g.cfg.Kubelet, g.api.objects(g.cfg.NodeName)
 	cfg := serverObjects(g, api)
 	if k.FeatureEnabled("ClusterTrustBundleProjection") {
@@ -92,7 +92,7 @@ func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
 	}
 	all, err := objects.New(cfg)
 	if err != nil {
-		return origin{}, err
+		return objectSources{}, err
 	}
 	g.api.offline.Retry = all.Changed().Put
 	c.Objects, c.Wake, c.Health = storageAPI{&g.api, api, all}, all.Changed().Put, k.FeatureEnabled("CSIVolumeHealth")
@@ -101,7 +101,7 @@ func memberOrigin(g *ground, c volumes.CSIConfig) (origin, error) {
 		c.LabelledModes = volumes.AllModes
 	}
 	c.ClaimsPeriod = k.SyncFrequency.Duration
-	return origin{objects: all, changed: all.Changed(), claims: api, accounts: all, run: all.Run, csi: c}, nil
+	return objectSources{objects: all, changed: all.Changed(), claims: api, accounts: all, run: all.Run, csi: c}, nil
 }
 
 // podEvents records events about whole pods.

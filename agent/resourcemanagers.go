@@ -35,7 +35,7 @@ const (
 )
 
 // sharing holds the resource managers of devices, claims, CPUs and memory.
-type sharing struct {
+type resourceManagers struct {
 	// changed gets the pods whose devices, claims or plugins have changed.
 	changed, claimsChanged *pod.Inbox[pod.UID]
 	layout                 machine.Machine
@@ -46,8 +46,8 @@ type sharing struct {
 	containers             *containermanager.ContainerManager
 }
 
-// newSharing creates the managers of plugins and drivers. share adds the others.
-func newSharing(g *ground, capacityChanged func()) (s sharing, err error) {
+// newResourceManagers creates the managers of plugins and drivers. share adds the others.
+func newResourceManagers(g *dependencies, capacityChanged func()) (s resourceManagers, err error) {
 	s.changed = pod.NewInbox[pod.UID]()
 	if s.layout, err = g.readLayout(); err != nil {
 		return s, err
@@ -103,7 +103,7 @@ func nodesOf(m machine.Machine) topologymanager.Nodes {
 }
 
 // share creates the CPU and memory managers, and connects all managers.
-func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (err error) {
+func (s *resourceManagers) share(g *dependencies, runtime cpumanager.Runtime, p *pleg.PLEG) (err error) {
 	k := g.cfg.Kubelet
 	if k == nil {
 		k = &config.Kubelet{KubeletConfiguration: config.KubeletConfiguration{
@@ -146,7 +146,7 @@ func (s *sharing) share(g *ground, runtime cpumanager.Runtime, p *pleg.PLEG) (er
 }
 
 // cpuConfig completes the configuration of the CPU manager.
-func (s *sharing) cpuConfig(g *ground, k *config.Kubelet, c cpumanager.Config) cpumanager.Config {
+func (s *resourceManagers) cpuConfig(g *dependencies, k *config.Kubelet, c cpumanager.Config) cpumanager.Config {
 	c.Policy, c.Options, c.TopologyPolicy = k.CPUManagerPolicy, k.CPUManagerPolicyOptions, k.TopologyManagerPolicy
 	c.Gates = cpumanager.Gates{BetaOptions: k.FeatureEnabled("CPUManagerPolicyBetaOptions"), AlphaOptions: k.FeatureEnabled("CPUManagerPolicyAlphaOptions")}
 	c.Machine, c.StateFile = &s.layout, filepath.Join(g.cfg.RootDir, cpuStateFile)
@@ -159,7 +159,7 @@ func (s *sharing) cpuConfig(g *ground, k *config.Kubelet, c cpumanager.Config) c
 }
 
 // reservedMemory returns the reserved amount of each type of memory.
-func reservedMemory(g *ground) v1.ResourceList {
+func reservedMemory(g *dependencies) v1.ResourceList {
 	out := v1.ResourceList{}
 	for name, capacity := range g.resources.Capacity {
 		out[name] = g.resources.Reservation.Of(name, capacity)
@@ -169,7 +169,7 @@ func reservedMemory(g *ground) v1.ResourceList {
 
 // load reads the resource assignments. If those of CPUs, memory or claims cannot be read, the agent
 // exits: pods run with resources that the managers would not know of.
-func (s *sharing) load(g *ground) func(context.Context) error {
+func (s *resourceManagers) load(g *dependencies) func(context.Context) error {
 	return func(context.Context) error {
 		if err := s.devices.Load(); err != nil {
 			g.cfg.Log.Warn("who has which device is not known", "error", err)
@@ -189,7 +189,7 @@ func (s *sharing) load(g *ground) func(context.Context) error {
 }
 
 // persistence returns which checkpoints of resource assignments cannot be written.
-func (s *sharing) persistence() error {
+func (s *resourceManagers) persistence() error {
 	checks := []health.Check{s.devices.Persistence, s.cpus.Persistence, s.memory.Persistence}
 	if s.claims != nil {
 		checks = append(checks, s.claims.Health)
@@ -198,13 +198,13 @@ func (s *sharing) persistence() error {
 }
 
 // nodeDevices returns the devices of device plugins for the Node.
-func (s *sharing) nodeDevices() (d node.Devices) {
+func (s *resourceManagers) nodeDevices() (d node.Devices) {
 	d.Capacity, d.Allocatable = s.devices.Capacity()
 	return d
 }
 
 // followClaims forwards pods with changed claims to changed.
-func (s *sharing) followClaims(ctx context.Context) error {
+func (s *resourceManagers) followClaims(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
