@@ -28,6 +28,7 @@ import (
 	"berth/internal/record/events"
 	"berth/internal/runtime/embedded"
 	"berth/internal/source/podconfig"
+	"berth/internal/storage/objects"
 )
 
 // LocalAPI configures the local API.
@@ -51,7 +52,7 @@ type localAPI struct {
 	opened    chan struct{} // closed when server or failed is set
 	once      sync.Once     // closes opened
 	reopened  bool          // used only by the goroutine of run
-	trust     *manifestTrust
+	trust     *objects.LocalTrust
 
 	turn    sync.Mutex         // serializes SetManifests
 	defined manifests.Defined  // guarded by turn
@@ -63,7 +64,7 @@ type localAPI struct {
 }
 
 func newLocalAPI(b *base) *localAPI {
-	l := &localAPI{opened: make(chan struct{}), trust: &manifestTrust{changed: make(chan struct{})}, defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
+	l := &localAPI{opened: make(chan struct{}), trust: objects.NewLocalTrust(), defined: manifests.Defined{Incomplete: true}, cfg: localapi.Config{
 		RootDir: b.cfg.RootDir, RunDir: b.cfg.RunDir, NodeName: b.cfg.NodeName, Confine: confinement(b), Listen: b.out.ListenAPI, WatchRules: b.out.WatchRules,
 		Log: b.cfg.Log,
 	}}
@@ -340,7 +341,7 @@ func (l *localAPI) define(defined podconfig.LocalObjects) {
 			d.Objects = append(d.Objects, manifests.Object{Object: object, Path: o.Path})
 		}
 	}
-	l.trust.set(trust)
+	l.trust.Set(trust)
 	l.write(func() { l.defined = d })
 }
 

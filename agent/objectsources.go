@@ -17,24 +17,14 @@ import (
 	"berth/internal/record/journal"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/images"
-	"berth/internal/runtime/kuberuntime"
 	"berth/internal/source/podconfig"
 	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
-	"berth/internal/sync/podsync"
 )
 
-// podObjects are the objects that pods refer to, for all consumers.
-type podObjects interface {
-	kuberuntime.Objects
-	podsync.Objects
-	volumes.Objects
-	volumes.Certificates
-}
-
-// origin provides the objects that pods refer to.
+// objectSources provide the objects that pods refer to.
 type objectSources struct {
-	objects  podObjects
+	objects  *objects.Objects
 	changed  *pod.Inbox[pod.UID] // pods whose objects changed
 	claims   volumes.Claims
 	accounts images.Accounts // nil: no registry accepts their tokens

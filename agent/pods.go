@@ -24,6 +24,7 @@ import (
 	"berth/internal/runtime/userns"
 	"berth/internal/source/manifest"
 	"berth/internal/source/podconfig"
+	"berth/internal/storage/objects"
 	"berth/internal/storage/volumes"
 	"berth/internal/sync/admission"
 	"berth/internal/sync/podsync"
@@ -200,7 +201,7 @@ func newReporting(g *dependencies, l *podLife, known func() bool, v *volumes.Man
 type lifeInputs struct {
 	runtime      *containerRuntime
 	images       *imageManager
-	objects      podObjects
+	objects      *objects.Objects
 	volumes      *volumes.Manager
 	shared       *containermanager.ContainerManager
 	node         nodeSource

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,6 +49,12 @@ type DiscoveryAPI interface {
 	ServesTokens(ctx context.Context) (bool, error)
 }
 
+// ServiceSource provides the services of containers' environments.
+type ServiceSource interface {
+	// Services returns the services that p can reach. They are shared; callers must not change them.
+	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
+}
+
 // ReadAPI is the part of the API server that the strategies Cache and Get need. Objects that do not
 // exist return a NotFound API error.
 type ReadAPI interface {
@@ -73,6 +81,11 @@ type Config struct {
 	// Discovery distinguishes a server without tokens from a missing service account; nil: every
 	// server is assumed to issue them.
 	Discovery DiscoveryAPI
+	// Services provides the services of containers' environments; nil: those of API.
+	Services ServiceSource
+	// Handlers lists the runtime's handlers, each of which a pod's runtimeClassName may name without
+	// a RuntimeClass; nil: a RuntimeClass is required.
+	Handlers func(ctx context.Context) ([]string, error)
 	// Certificates configures pod certificates.
 	Certificates PodCertificates
 	Strategy     Strategy
@@ -104,6 +117,9 @@ type Objects struct {
 
 	credentials *credentials
 
+	local    ServiceSource // nil: services of api
+	handlers func(ctx context.Context) ([]string, error)
+
 	servicesRead chan struct{} // closed when services were read for the first time
 
 	mu       sync.Mutex
@@ -130,7 +146,7 @@ func New(cfg Config) (*Objects, error) {
 	accounts := newAccounts(cfg.Accounts)
 	o := &Objects{
 		api: cfg.API, changed: changed, servicesRead: make(chan struct{}), missed: map[pod.UID]bool{},
-		configMaps: configMaps, secrets: secrets,
+		configMaps: configMaps, secrets: secrets, local: cfg.Services, handlers: cfg.Handlers,
 		classes: newCache("runtimeclass",
 			func(ctx context.Context, _, name string, seen func(*nodev1.RuntimeClass)) {
 				cfg.Classes.FollowRuntimeClass(ctx, name, seen)
@@ -194,7 +210,9 @@ func (o *Objects) Run(ctx context.Context) error {
 	wg.Go(func() { o.tokens.run(ctx) })
 	wg.Go(func() { o.trust.run(ctx) })
 	wg.Go(func() { o.credentials.run(ctx) })
-	wg.Go(func() { o.api.FollowServices(ctx, o.seenServices) })
+	if o.local == nil {
+		wg.Go(func() { o.api.FollowServices(ctx, o.seenServices) })
+	}
 	wg.Wait()
 	return ctx.Err()
 }
@@ -238,10 +256,38 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 	return o.secrets.get(ctx, namespace, name)
 }
 
-// RuntimeHandler returns the handler of the registered pod's RuntimeClass (KEP-585). It waits up to
-// a second for the class.
+// RuntimeHandler returns the handler of the registered pod's RuntimeClass (KEP-585), or the handler
+// that its runtimeClassName names, if Config.Handlers lists it. It waits up to a second for the
+// class.
 func (o *Objects) RuntimeHandler(ctx context.Context, p *v1.Pod) (string, error) {
 	name := *p.Spec.RuntimeClassName
+	handler, err := o.classHandler(ctx, name)
+	if o.handlers == nil || err != nil && !errors.Is(err, ErrNoClass) {
+		return handler, err
+	}
+	if err != nil {
+		handler = name
+	}
+	all, failed := o.handlers(ctx)
+	if failed != nil {
+		return "", failed
+	}
+	if handler != "" && slices.Contains(all, handler) {
+		return handler, nil
+	}
+	offered := "none with a name"
+	if all = slices.DeleteFunc(all, func(h string) bool { return h == "" }); len(all) > 0 {
+		slices.Sort(all)
+		offered = strings.Join(all, ", ")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w; handlers of the runtime, which can be named as well, are: %s", err, offered)
+	}
+	return "", fmt.Errorf("RuntimeClass %q: the runtime has no handler %q: its handlers are: %s", name, handler, offered)
+}
+
+// classHandler returns the handler of a RuntimeClass.
+func (o *Objects) classHandler(ctx context.Context, name string) (string, error) {
 	class, err := o.classes.get(ctx, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -274,6 +320,9 @@ func (o *Objects) DriverToken(ctx context.Context, p *v1.Pod, audience string, s
 // pod of the API server waits up to a second for the first read; a static pod does not wait, and
 // gets the services that are known.
 func (o *Objects) Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error) {
+	if o.local != nil {
+		return o.local.Services(ctx, p)
+	}
 	if !pod.IsStatic(p) {
 		timer := time.NewTimer(syncWait)
 		defer timer.Stop()

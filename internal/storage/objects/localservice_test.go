@@ -1,4 +1,4 @@
-package agent
+package objects
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 
 // Pods of the host network have the address of the local API. Others with a service account of
 // their own get one event.
-func TestAPIService(t *testing.T) {
+func TestLocalService(t *testing.T) {
 	const unreachable = "p: Warning APIServerUnreachable the local API listens on 127.0.0.1:6443, which this pod cannot reach from its own network (set spec.hostNetwork to use the service account \"robot\")"
 	for name, test := range map[string]struct {
 		address     string
@@ -31,7 +31,7 @@ func TestAPIService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var events []string
-			s := &apiService{address: func() string { return test.address }, event: func(p *v1.Pod, _, eventtype, reason, message string) {
+			s := &LocalService{Address: func() string { return test.address }, Event: func(p *v1.Pod, _, eventtype, reason, message string) {
 				events = append(events, p.Name+": "+eventtype+" "+reason+" "+message)
 			}}
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: v1.PodSpec{HostNetwork: test.hostNetwork, ServiceAccountName: test.account}}

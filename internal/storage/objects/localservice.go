@@ -1,4 +1,4 @@
-package agent
+package objects
 
 import (
 	"context"
@@ -13,13 +13,12 @@ import (
 	"berth/internal/pod"
 )
 
-// apiService provides the Service "kubernetes" of the local API to container environments. Only
+// LocalService provides the Service "kubernetes" of the local API to container environments. Only
 // host-network pods reach it, because the API listens on a loopback address.
-type apiService struct {
-	handlerNames
-	// address returns the address of the API's port, "" without a port.
-	address func() string
-	event   func(p *v1.Pod, container, eventtype, reason, message string)
+type LocalService struct {
+	// Address returns the address of the API's port, "" without a port.
+	Address func() string
+	Event   func(p *v1.Pod, container, eventtype, reason, message string)
 
 	mu       sync.Mutex
 	reported map[pod.UID]bool // guarded by mu; pods with an event
@@ -30,8 +29,8 @@ const maxReported = 1000
 
 // Services returns the Service for pods that can reach the API. A pod in another network namespace
 // with its own service account gets an event.
-func (s *apiService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, error) {
-	address := s.address()
+func (s *LocalService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, error) {
+	address := s.Address()
 	host, port, err := net.SplitHostPort(address)
 	if err != nil { // no port
 		return nil, nil
@@ -55,7 +54,7 @@ func (s *apiService) Services(_ context.Context, p *v1.Pod) ([]*v1.Service, erro
 
 // report records the pod's event once. Pods with the account "default" are skipped: nearly every
 // pod has its token and does not use it.
-func (s *apiService) report(p *v1.Pod, address string) {
+func (s *LocalService) report(p *v1.Pod, address string) {
 	account := p.Spec.ServiceAccountName
 	if account == "" || account == "default" {
 		return
@@ -70,6 +69,6 @@ func (s *apiService) report(p *v1.Pod, address string) {
 	if known {
 		return
 	}
-	s.event(p, "", v1.EventTypeWarning, "APIServerUnreachable", fmt.Sprintf(
+	s.Event(p, "", v1.EventTypeWarning, "APIServerUnreachable", fmt.Sprintf(
 		"the local API listens on %s, which this pod cannot reach from its own network (set spec.hostNetwork to use the service account %q)", address, account))
 }
