@@ -43,8 +43,8 @@ type dependencies struct {
 	stores stateStores
 }
 
-// stateStores are the state of all pods: desired pods, lifecycle states, statuses, node pressure and node
-// shutdown.
+// stateStores are the state of all pods: desired pods, lifecycle states, statuses, node pressure
+// and node shutdown.
 type stateStores struct {
 	pods          *pod.Manager
 	states        *pod.States

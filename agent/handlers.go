@@ -18,10 +18,10 @@ var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
 
 func (a *Agent) handlers() server.Handlers {
 	h := server.Handlers{
-		Pods:          a.usage.view.listPods,
-		Pod:           a.usage.view.getPod,
+		Pods:          a.usage.view.List,
+		Pod:           a.usage.view.Get,
 		Subscribe:     a.deps.stores.status.Subscribe,
-		ContainerLog:  a.usage.view.containerLog,
+		ContainerLog:  a.usage.view.ContainerLog,
 		Problems:      a.desired.source.Problems,
 		Journal:       a.deps.journal,
 		Events:        a.deps.events,
@@ -31,7 +31,7 @@ func (a *Agent) handlers() server.Handlers {
 		Healthz:       a.node.conditions.Healthz,
 		DevicePlugins: a.managers.devices.Health,
 		Health:        a.node.conditions.States,
-		Resources:     func() containermanager.Snapshot { return a.managers.containers.Snapshot(a.usage.view.listPods()) },
+		Resources:     func() containermanager.Snapshot { return a.managers.containers.Snapshot(a.usage.view.List()) },
 		Thresholds:    a.thresholds,
 		Pulls:         a.imagePulls().list,
 		PruneImages:   a.images.collector.Prune,

@@ -113,7 +113,7 @@ func refused(problems []manifest.Problem) error {
 // quarantined names the pods in quarantine; nil if there are none.
 func (a *Agent) quarantined() error {
 	var names []string
-	for _, p := range a.usage.view.listPods() {
+	for _, p := range a.usage.view.List() {
 		if _, ok := a.deps.quarantine.Why(p.UID); ok {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}

@@ -17,8 +17,8 @@ import (
 	"berth/internal/storage/volumes"
 )
 
-// localObjectSources returns the origin of pods' objects with a local API: it has no controllers and
-// lacks some kinds.
+// localObjectSources returns the origin of pods' objects with a local API: it has no controllers
+// and lacks some kinds.
 func localObjectSources(g *dependencies, rt *containerRuntime, c volumes.CSIConfig) (objectSources, error) {
 	server := g.api.objects(g.cfg.NodeName)
 	cfg := serverObjects(g, server)

@@ -12,6 +12,7 @@ import (
 	"berth/internal/host/cgroupstat"
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/pleg"
+	"berth/internal/observe/podview"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
 	"berth/internal/storage/volumes"
@@ -20,10 +21,10 @@ import (
 var _ metrics.Readings = (*stats.Collector)(nil)
 
 // newPodCounts creates the pod metrics.
-func newPodCounts(g *dependencies, p *pleg.PLEG, v podView) *metrics.Pods {
+func newPodCounts(g *dependencies, p *pleg.PLEG, v podview.View) *metrics.Pods {
 	changed, _ := g.stores.status.Subscribe() // for the agent's lifetime
 	return metrics.NewPods(metrics.PodsConfig{
-		Changed: changed, Pod: v.getPod, List: v.listPods, Wanted: g.stores.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
+		Changed: changed, Pod: v.Get, List: v.List, Wanted: g.stores.pods.List, Observed: p.Known, Started: g.started, Metrics: g.out.Metrics, Timeline: g.journal.TimelineOf,
 		Lifecycles: g.stores.states.List,
 	})
 }
@@ -63,7 +64,7 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 	for path, list := range map[string][]prometheus.Collector{
 		server.PathMetrics: {
 			a.usage.podMetrics, build, version,
-			volumes.Totals{Volumes: a.storage.volumes, Wanted: a.usage.view.listPods},
+			volumes.Totals{Volumes: a.storage.volumes, Wanted: a.usage.view.List},
 			metrics.Claims{Uses: a.usage.stats.Claims},
 			metrics.Logs(a.usage.stats.Logs),
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

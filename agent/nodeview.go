@@ -13,6 +13,7 @@ import (
 	"berth/internal/localapi"
 	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/kinds"
+	"berth/internal/localapi/manifests"
 	"berth/internal/localapi/nodeview"
 	"berth/internal/observe/stats"
 	"berth/internal/runtime/embedded"
@@ -34,9 +35,9 @@ func newNodeView(a *Agent) *localapi.View {
 	return localapi.NewView(localapi.ViewConfig{
 		RunDir: a.deps.cfg.RunDir, NodeName: a.deps.cfg.NodeName, Write: write, BesideAPI: a.deps.cfg.LocalAPI != nil, Answers: a.answers(),
 		Source: nodeview.Source{
-			Pods: a.usage.view.listPods, Pod: a.usage.view.getPod, Subscribe: a.deps.stores.status.Subscribe, Events: a.deps.events,
+			Pods: a.usage.view.List, Pod: a.usage.view.Get, Subscribe: a.deps.stores.status.Subscribe, Events: a.deps.events,
 			Refused: func() (pods []*v1.Pod) {
-				for _, o := range refusedPods(a.desired.source.Problems()) {
+				for _, o := range manifests.RejectedPods(a.desired.source.Problems()) {
 					pods = append(pods, o.Object.(*v1.Pod))
 				}
 				return pods

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"slices"
+
+	"berth/internal/observe/podview"
 )
 
 // phases returns the start order; stopping uses the reverse order.
@@ -62,7 +64,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "resizes", run: a.lifecycle.resizeWhenListed},
 			component{name: "first list", run: wakeAfter(a.lifecycle.listed, a.node.node.Wake)}, // the Node is not ready before
 			component{name: "allocations", run: a.lifecycle.allocations.Run, ready: loaded(a.lifecycle.allocations.Load)},
-			component{name: "statuses for the program", run: newPublisher(&a.deps.cfg, a.usage.view).run, absent: a.deps.cfg.OnStatus == nil && a.deps.cfg.OnRemoved == nil},
+			component{name: "statuses for the program", run: podview.NewPublisher(a.usage.view, a.deps.cfg.OnStatus, a.deps.cfg.OnRemoved).Run, absent: a.deps.cfg.OnStatus == nil && a.deps.cfg.OnRemoved == nil},
 			component{name: "addresses of the node", run: a.followAddresses},
 			component{name: "node allocatable", run: a.enforceAllocatable},
 			component{name: "user namespaces", run: waitDone, ready: loaded(a.lifecycle.users.Load)},

@@ -10,15 +10,16 @@ import (
 	"berth/internal/config"
 	"berth/internal/host/cgroupstat"
 	"berth/internal/observe/pleg"
+	"berth/internal/observe/podview"
 	"berth/internal/observe/stats"
 	"berth/internal/storage/volumes"
 )
 
 // newStats creates the collector of resource usage of pods and node.
-func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podView, m *volumes.Manager) *stats.Collector {
+func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podview.View, m *volumes.Manager) *stats.Collector {
 	return stats.New(stats.Config{
 		NodeName: b.cfg.NodeName, RootDir: b.cfg.RootDir, PodLogsDir: b.cfg.PodLogsDir, Hierarchy: cgroupstat.Detect,
-		Observed: p.Known, Pod: v.getPod, Cgroup: rt.facts.PodPath, Class: rt.facts.QoSPath,
+		Observed: p.Known, Pod: v.Get, Cgroup: rt.facts.PodPath, Class: rt.facts.QoSPath,
 		Started: b.started, Runtime: rt.cri, VolumePeriod: b.settings.volumePeriod, System: b.settings.systemCgroups, Log: b.cfg.Log, Metrics: b.out.Metrics,
 		Volume: func(ctx context.Context, p *v1.Pod, volume string) (stats.VolumeUse, error) {
 			u, err := m.Use(ctx, p, volume)

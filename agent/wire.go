@@ -17,6 +17,7 @@ import (
 	"berth/internal/observe/metrics"
 	"berth/internal/observe/oom"
 	"berth/internal/observe/pleg"
+	"berth/internal/observe/podview"
 	"berth/internal/observe/stats"
 	"berth/internal/record/tracing"
 	"berth/internal/resources/podresources"
@@ -63,7 +64,7 @@ type Agent struct {
 type nodeParts struct {
 	node          nodeSource
 	runtimeHealth *node.RuntimeHealth
-	ranges        *podCIDRs // nil if no ranges are published
+	ranges        *node.PodCIDRs // nil if no ranges are published
 	conditions    *health.Table
 	tuner         *tuning.Tuner
 	nodeObject    *node.Node
@@ -81,7 +82,7 @@ type observation struct {
 
 // usage holds the components that measure running pods.
 type usage struct {
-	view       podView
+	view       podview.View
 	nodeView   *localapi.View // for kubectl, without a local API
 	podMetrics *metrics.Pods
 	stats      *stats.Collector
@@ -171,7 +172,7 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	a.usage.view = podView{desired: a.deps.stores.pods, status: a.deps.stores.status, workers: a.lifecycle.workers, pleg: a.observation.pleg, since: a.deps.started}
+	a.usage.view = podview.View{Desired: a.deps.stores.pods, Status: a.deps.stores.status, Workers: a.lifecycle.workers, PLEG: a.observation.pleg, Started: a.deps.started}
 	a.usage.stats = newStats(&a.deps.base, &a.runtime, a.observation.pleg, a.usage.view, a.storage.volumes)
 	a.usage.evictions = newEvictions(g, evictionInputs{
 		life: &a.lifecycle, pleg: a.observation.pleg, stats: a.usage.stats, garbage: garbage{a.lifecycle.runtime, a.images.collector},

@@ -34,6 +34,7 @@ var ranks = map[string]int{
 
 	"internal/sync/podsync":      5,
 	"internal/observe/metrics":   5,
+	"internal/observe/podview":   5,
 	"internal/sync/eviction":     5,
 	"internal/sync/nodeshutdown": 5,
 	"internal/sync/admission":    5,
@@ -116,7 +117,7 @@ var ranks = map[string]int{
 	"internal/localapi/gc":         3,
 	"internal/localapi/pvbinder":   3,
 	"internal/localapi/scheduler":  3,
-	"internal/localapi/manifests":  3,
+	"internal/localapi/manifests":  4,
 	"internal/localapi/trusted":    3,
 	"internal/localapi/podmetrics": 2,
 	"internal/localapi/nodeview":   2,

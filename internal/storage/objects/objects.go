@@ -51,7 +51,8 @@ type DiscoveryAPI interface {
 
 // ServiceSource provides the services of containers' environments.
 type ServiceSource interface {
-	// Services returns the services that p can reach. They are shared; callers must not change them.
+	// Services returns the services that p can reach. They are shared; callers must not change
+	// them.
 	Services(ctx context.Context, p *v1.Pod) ([]*v1.Service, error)
 }
 
@@ -83,8 +84,8 @@ type Config struct {
 	Discovery DiscoveryAPI
 	// Services provides the services of containers' environments; nil: those of API.
 	Services ServiceSource
-	// Handlers lists the runtime's handlers, each of which a pod's runtimeClassName may name without
-	// a RuntimeClass; nil: a RuntimeClass is required.
+	// Handlers lists the runtime's handlers, each of which a pod's runtimeClassName may name
+	// without a RuntimeClass; nil: a RuntimeClass is required.
 	Handlers func(ctx context.Context) ([]string, error)
 	// Certificates configures pod certificates.
 	Certificates PodCertificates

@@ -1,4 +1,4 @@
-package agent
+package manifests
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 )
 
 // Each file with a refused manifest is one pod, which nobody runs, and says all that is wrong.
-func TestRefusedPods(t *testing.T) {
+func TestRejectedPods(t *testing.T) {
 	of := func(source pod.Source, path, name string, severity manifest.Severity, message string) manifest.Problem {
 		return manifest.Problem{Source: source, Path: path, Name: name, Severity: severity, Message: message}
 	}
 	var got []string
-	for _, o := range refusedPods([]manifest.Problem{
+	for _, o := range RejectedPods([]manifest.Problem{
 		of(pod.FileSource, "/m/web.yaml", "", manifest.SeverityError, "no kind"),
 		of(pod.FileSource, "/m/web.yaml", "db", manifest.SeverityError, "no image"),
 		of(pod.FileSource, "/m/odd.yaml", "odd", manifest.SeverityWarning, "odd"),

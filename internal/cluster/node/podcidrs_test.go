@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"bytes"
@@ -25,20 +25,20 @@ func TestPodCIDRs(t *testing.T) {
 			change()
 		}
 		var log bytes.Buffer
-		c := &podCIDRs{
-			current: func() []string {
+		c := NewPodCIDRs(
+			func() []string {
 				mu.Lock()
 				defer mu.Unlock()
 				return now
 			},
-			publish: func(_ context.Context, cidrs []string) error {
+			func(_ context.Context, cidrs []string) error {
 				mu.Lock()
 				defer mu.Unlock()
 				told = append(told, strings.Join(cidrs, ","))
 				return fails
 			},
-			changed: make(chan struct{}, 1), log: slog.New(slog.NewTextHandler(&log, nil)),
-		}
+			slog.New(slog.NewTextHandler(&log, nil)),
+		)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
