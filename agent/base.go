@@ -112,6 +112,10 @@ func newMetricFamilies(r prometheus.Registerer) metricFamilies {
 	}
 }
 
+// inRoot returns the path of a file or directory below the root directory.
+func (b *base) inRoot(name string) string { return filepath.Join(b.cfg.RootDir, name) }
+
+// machineReader returns the function that reads the machine.
 func (b *base) machineReader() func() (node.Machine, error) {
 	if b.out.Machine != nil {
 		return b.out.Machine

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -103,7 +102,7 @@ func nameServer(rc *rest.Config) (string, error) {
 // newOfflineCache creates the offline cache of the API server's objects.
 func newOfflineCache(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Cache, error) {
 	return offlinecache.New(offlinecache.Config{
-		Dir: filepath.Join(b.cfg.RootDir, offlineCacheDir), Objects: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
+		Dir: b.inRoot(offlineCacheDir), Objects: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
 		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
 	})
 }

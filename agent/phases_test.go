@@ -14,7 +14,7 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// Who has what is read before anything runs that writes it, or with which a plugin registers. Else
+// Resource assignments are read before anything runs that writes it, or with which a plugin registers. Else
 // a plugin that has registered is forgotten, and the file is written before it was read.
 func TestAllocationsAreReadFirst(t *testing.T) {
 	in := map[string]int{}
@@ -25,9 +25,9 @@ func TestAllocationsAreReadFirst(t *testing.T) {
 			in[c.name] = i + 1
 		}
 	}
-	for _, name := range []string{"device plugins", "CPUs of containers", "claims", "plugin watcher", "pod workers"} {
-		if in["who has what"] == 0 || in[name] <= in["who has what"] {
-			t.Errorf("%q is in phase %d, and who has what is read in phase %d", name, in[name], in["who has what"])
+	for _, name := range []string{"device plugins", "CPU assignments", "resource claims", "plugin watcher", "pod workers"} {
+		if in["resource assignments"] == 0 || in[name] <= in["resource assignments"] {
+			t.Errorf("%q is in phase %d, and resource assignments are read in phase %d", name, in[name], in["resource assignments"])
 		}
 	}
 }
@@ -53,11 +53,11 @@ func TestPhasesOfEachMode(t *testing.T) {
 		less   []string
 		more   []string
 	}{
-		{"standalone", kubelet(""), nil, []string{"chains of iptables"}},
+		{"standalone", kubelet(""), nil, []string{"iptables chains"}},
 		{
 			"member", kubelet("/does/not/exist"),
-			[]string{"local API", "refused manifests"},
-			[]string{"chains of iptables", "claims", "changes of claims", "ranges of pods", "event sender", "status patches"},
+			[]string{"local API", "rejected manifests"},
+			[]string{"iptables chains", "resource claims", "claim changes", "pod CIDRs", "event sender", "status patches"},
 		},
 	} {
 		known := map[string]bool{}
@@ -97,9 +97,9 @@ func TestPhasesByConfiguration(t *testing.T) {
 		change    func(k *config.Kubelet)
 		want      bool // it runs then, and not as a rule
 	}{
-		{"logs of containers", func(k *config.Kubelet) { k.ContainerLogMaxSize = "-1" }, false},
+		{"container logs", func(k *config.Kubelet) { k.ContainerLogMaxSize = "-1" }, false},
 		{"eviction", func(k *config.Kubelet) { k.EvictionHard = nil }, false},
-		{"memory of the machine", func(k *config.Kubelet) { k.EvictionHard = nil }, false},
+		{"memory pressure", func(k *config.Kubelet) { k.EvictionHard = nil }, false},
 		{"daemons", func(k *config.Kubelet) { k.SystemCgroups = "/system" }, true},
 	} {
 		got := with(tc.change)
@@ -115,7 +115,7 @@ func names(t *testing.T, change func(*Config, *Environment)) []string {
 	var all []string
 	for _, p := range phasesOf(t, change) {
 		for _, c := range p.components {
-			if c.name != "OOM watch" { // which depends on the host
+			if c.name != "OOM watcher" { // which depends on the host
 				all = append(all, c.name)
 			}
 		}

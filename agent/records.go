@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"path/filepath"
 
 	"berth/internal/record/events"
 	"berth/internal/record/journal"
@@ -28,7 +27,7 @@ const recordsFolder = "journal"
 
 // newRecords creates the records. Events are also sent to the API server if it has a sender.
 func newRecords(b *base, api *apiServer) records {
-	dir := filepath.Join(b.cfg.RootDir, recordsFolder)
+	dir := b.inRoot(recordsFolder)
 	r := records{journal: journal.NewInFolder(dir, b.cfg.Log), events: events.NewStoreInFolder(dir, eventComponent, b.cfg.NodeName, b.cfg.Log)}
 	r.recorder = events.NewRecorder(events.Config{
 		Journal: r.journal, Store: r.events, Node: b.cfg.NodeName, Sender: api.sender,

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"os"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/cpuset"
@@ -34,7 +33,7 @@ const (
 	claimHealthFile  = "dra_health_state"
 )
 
-// sharing holds the resource managers of devices, claims, CPUs and memory.
+// resourceManagers are the managers of devices, claims, CPUs and memory.
 type resourceManagers struct {
 	// changed gets the pods whose devices, claims or plugins have changed.
 	changed, claimsChanged *pod.Inbox[pod.UID]
@@ -46,23 +45,32 @@ type resourceManagers struct {
 	containers             *containermanager.ContainerManager
 }
 
-// newResourceManagers creates the managers of plugins and drivers. share adds the others.
-func newResourceManagers(g *dependencies, capacityChanged func()) (s resourceManagers, err error) {
+// newResourceManagers creates the managers of plugins, claims, CPUs and memory, and connects them.
+func newResourceManagers(g *dependencies, runtime cpumanager.Runtime, p *pleg.PLEG, capacityChanged func()) (s resourceManagers, err error) {
 	s.changed = pod.NewInbox[pod.UID]()
 	if s.layout, err = g.readLayout(); err != nil {
 		return s, err
 	}
-	inRoot := func(name string) string { return filepath.Join(g.cfg.RootDir, name) }
-	s.devices, err = devicemanager.New(devicemanager.Config{
-		Dir: inRoot(devicePluginsDir), Nodes: nodesOf(s.layout), Changed: s.changed, CapacityChanged: capacityChanged,
+	if s.devices, err = devicemanager.New(devicemanager.Config{
+		Dir: g.inRoot(devicePluginsDir), Nodes: nodesOf(s.layout), Changed: s.changed, CapacityChanged: capacityChanged,
 		Listen: g.out.ListenPlugins, Dial: g.out.DialPlugin, Watch: deviceWatch(g.out.Plugins),
 		Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
-	})
-	if err != nil || !g.api.isCluster() {
+	}); err != nil {
 		return s, err
 	}
+	if err := s.addClaims(g); err != nil {
+		return s, err
+	}
+	return s, s.addAssignments(g, runtime, p)
+}
+
+// addClaims creates the manager of resource claims, in a cluster only.
+func (s *resourceManagers) addClaims(g *dependencies) (err error) {
+	if !g.api.isCluster() {
+		return nil
+	}
 	c := dra.Config{
-		API: g.api.objects(g.cfg.NodeName), NodeName: g.cfg.NodeName, StateFile: inRoot(claimsFile), HealthFile: inRoot(claimHealthFile),
+		API: g.api.objects(g.cfg.NodeName), NodeName: g.cfg.NodeName, StateFile: g.inRoot(claimsFile), HealthFile: g.inRoot(claimHealthFile),
 		Dial: g.out.DialPlugin, Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if !g.cfg.Kubelet.FeatureEnabled("ResourceHealthStatus") {
@@ -71,7 +79,7 @@ func newResourceManagers(g *dependencies, capacityChanged func()) (s resourceMan
 	if s.claims, err = dra.New(c); err == nil {
 		s.claimsChanged = s.claims.Subscribe()
 	}
-	return s, err
+	return err
 }
 
 // deviceWatch watches the directory of device plugins; nil is inotify.
@@ -102,8 +110,8 @@ func nodesOf(m machine.Machine) topologymanager.Nodes {
 	return out
 }
 
-// share creates the CPU and memory managers, and connects all managers.
-func (s *resourceManagers) share(g *dependencies, runtime cpumanager.Runtime, p *pleg.PLEG) (err error) {
+// addAssignments creates the CPU and memory managers, and connects all managers.
+func (s *resourceManagers) addAssignments(g *dependencies, runtime cpumanager.Runtime, p *pleg.PLEG) (err error) {
 	k := g.cfg.Kubelet
 	if k == nil {
 		k = &config.Kubelet{KubeletConfiguration: config.KubeletConfiguration{
@@ -121,7 +129,7 @@ func (s *resourceManagers) share(g *dependencies, runtime cpumanager.Runtime, p 
 	}
 	if s.memory, err = memorymanager.New(memorymanager.Config{
 		Policy: k.MemoryManagerPolicy, Machine: &s.layout, Reserved: k.ReservedMemory, NodeAllocatableReservation: reservedMemory(g),
-		StateFile: filepath.Join(g.cfg.RootDir, memoryStateFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
+		StateFile: g.inRoot(memoryStateFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	}); err != nil {
 		return err
 	}
@@ -149,7 +157,7 @@ func (s *resourceManagers) share(g *dependencies, runtime cpumanager.Runtime, p 
 func (s *resourceManagers) cpuConfig(g *dependencies, k *config.Kubelet, c cpumanager.Config) cpumanager.Config {
 	c.Policy, c.Options, c.TopologyPolicy = k.CPUManagerPolicy, k.CPUManagerPolicyOptions, k.TopologyManagerPolicy
 	c.Gates = cpumanager.Gates{BetaOptions: k.FeatureEnabled("CPUManagerPolicyBetaOptions"), AlphaOptions: k.FeatureEnabled("CPUManagerPolicyAlphaOptions")}
-	c.Machine, c.StateFile = &s.layout, filepath.Join(g.cfg.RootDir, cpuStateFile)
+	c.Machine, c.StateFile = &s.layout, g.inRoot(cpuStateFile)
 	c.Metrics, c.Journal, c.Log = g.out.Metrics, g.journal, g.cfg.Log
 	for _, reserved := range []v1.ResourceList{g.resources.Reservation.Kube(), g.resources.Reservation.System()} {
 		c.ReservedMilliCPU += reserved.Cpu().MilliValue()
@@ -172,7 +180,7 @@ func reservedMemory(g *dependencies) v1.ResourceList {
 func (s *resourceManagers) load(g *dependencies) func(context.Context) error {
 	return func(context.Context) error {
 		if err := s.devices.Load(); err != nil {
-			g.cfg.Log.Warn("who has which device is not known", "error", err)
+			g.cfg.Log.Warn("Failed to read the device assignments", "error", err)
 			g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", err.Error())
 		}
 		loads := []func() error{s.cpus.Load, s.memory.Load}

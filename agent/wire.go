@@ -142,7 +142,9 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 	if a.sources, err = newObjectSources(g, &a.runtime); err != nil {
 		return nil, err
 	}
-	if a.managers, err = newResourceManagers(g, a.node.node.Wake); err != nil {
+	a.observation.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
+	a.observation.pleg = pleg.New(a.observation.kills.Amend(a.runtime.cri), a.deps.journal, cfg.Log, a.deps.out.Metrics)
+	if a.managers, err = newResourceManagers(g, a.runtime.cri, a.observation.pleg, a.node.node.Wake); err != nil {
 		return nil, err
 	}
 	if a.storage, err = newStorage(g, &a.sources, a.node.node, &a.managers); err != nil {
@@ -152,14 +154,9 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.node.ranges = newPodCIDRs(&a.deps.base, &a.runtime, a.node.node)
-	a.observation.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
-	a.observation.pleg = pleg.New(a.observation.kills.Amend(a.runtime.cri), a.deps.journal, cfg.Log, a.deps.out.Metrics)
 	a.node.runtimeHealth = newRuntimeHealth(&a.deps.base, &a.runtime, a.observation.pleg, a.node.node.Wake)
 	a.newOOMWatcher()
 	a.observation.containerLogs = newContainerLogs(g, &a.runtime, a.observation.pleg)
-	if err := a.managers.share(g, a.runtime.cri, a.observation.pleg); err != nil {
-		return nil, err
-	}
 	if a.node.nodeObject, err = newNode(g, node.Sources{
 		Runtime: a.node.runtimeHealth.State, Images: a.runtime.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
 		Pressure: a.deps.stores.nodePressure, Devices: a.managers.nodeDevices, DevicesForgotten: a.managers.devices.BeganWithoutFile,
