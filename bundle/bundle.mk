@@ -17,6 +17,7 @@ BUNDLE_HASH    := internal/runtime/embedded/bundle/bundle.hash
 BUNDLE_LDFLAGS  = $(foreach name,bundle api,-X berth/internal/runtime/embedded.$(name)Hash=$(shell cat $(dir $(BUNDLE_HASH))$(name).hash))
 
 BUNDLE_SOURCES := bundle/go.mod bundle/go.sum bundle/bundle.mk bundle/podshim/go.mod bundle/podshim/go.sum bundle/podshim/podshim.mk \
+	bundle/source.sh bundle/patch.sh $(sort $(wildcard bundle/patches/*.patch)) \
 	$(sort $(filter-out %_test.go %/harness.c,$(wildcard bundle/cmd/*/*.go bundle/cni/*.go bundle/containerd/*/*.go bundle/images/*/*.go bundle/images/*/*.c \
 	bundle/podshim/*.go bundle/podshim/*/*.go bundle/podshim/c/*)))
 BUNDLE_KEY      = $(shell { go env GOVERSION GOARCH; cat $(BUNDLE_SOURCES); } | sha256sum | cut -c1-16)
@@ -38,52 +39,6 @@ BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG
 
 # Snapshotters, exporters and documentation that Berth does not use; grpcnotrace lets the linker drop unused methods.
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
-
-# What is changed in containerd, in a copy of its module and of a library's: a file, what is replaced there by what, and a word of the result. A
-# build fails if there was nothing to replace.
-# - Each shim forces a collection of its garbage every 30 seconds, whether there is any or not, which is nearly all that a node at rest does.
-#   In the bundle's shim each pause is ten times the one before, up to an hour: what the start of a pod took is given back as ever.
-# - A pull comes further, and a manifest comes in time, as bundle/containerd/images says.
-# - A pull goes on from what an earlier one left only as long as that is of use, as bundle/containerd/remotes says.
-# - Who is shown a password is said in bundle/containerd/docker.
-# - An image may name servers of its own for its layers ("urls"). Containerd asks them without any bound, and so has an image reach whatever the
-#   node reaches. They are not asked; the registry is.
-# - A list copies what was asked for alone, as bundle/containerd/server says, and the table of mounts is not read where nothing is mounted, as
-#   bundle/containerd/mount says: both cost more with each pod.
-# - Whoever copies the output of a container, or of what runs it, has a buffer of 8 KiB, or of 1, for as long as the container lives: 32 before.
-# - A pod with a limit of bandwidth may send 512 MB before the limit holds. Here it is what it may send in a second, 32 KiB at least.
-# - An attach brings all output of its container, as bundle/containerd/io says.
-# - Events of containers that could not be handled are tried again. Containerd looks each second, twice, whether there are any. Here a look is due
-#   while there are, as bundle/containerd/events says.
-# - The end of a container is known on a full disk, too, as bundle/containerd/container says.
-# - A shim whose container has exited while containerd was away keeps the exit code, as bundle/containerd/shim says.
-# - Network plugins are programs to containerd's library for them, go-cni. Our own is called in containerd's process, as bundle/cni/exec.go says.
-define BUNDLE_CHANGES
-change pkg/shim/shim.go 's/for range time.Tick(30 \* time.Second) {/for pause := 30 * time.Second; ; pause = min(10*pause, time.Hour) {\n\t\t\ttime.Sleep(pause)/' 'time.Sleep(pause)'; \
-change internal/cri/server/images/image_pull.go 's/bytesRead > lastSeenBytesRead {/progressed(bytesRead, lastSeenBytesRead) {/' 'progressed('; \
-change internal/cri/server/images/image_pull.go 's/rt\.rt\.RoundTrip(req)/rt.rt.RoundTrip(inTime(req))/' 'inTime('; \
-change core/remotes/docker/authorizer.go 's/a\.credentials != nil {/a.credentials != nil \&\& !redirected(last.Request) {/' 'redirected('; \
-change core/remotes/handlers.go 's/^func Fetch\((ctx .*\)/func Fetch\1\n\treturn again(ctx, ingester, MakeRefKey(ctx, desc), func() error { return fetchOnce(ctx, ingester, fetcher, desc) })\n}\n\nfunc fetchOnce\1/' 'func fetchOnce('; \
-change core/remotes/docker/fetcher.go 's/range desc\.URLs {/range []string(nil) {/' 'range .]string(nil)'; \
-change internal/cri/server/container_list.go 's/^\tfor _, container := range containersInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(container.ID, container.SandboxID, container.Config.GetLabels(), f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
-change internal/cri/server/sandbox_list.go 's/^\tfor _, sandboxInStore := range sandboxesInStore {/&\n\t\tif f := r.GetFilter(); !mayMatch(sandboxInStore.ID, "", sandboxInStore.Config.GetLabels(), f.GetId(), "", f.GetLabelSelector()) {\n\t\t\tcontinue\n\t\t}/' 'mayMatch('; \
-change internal/cri/store/container/container.go 's/var containers \[\]Container$$/containers := make([]Container, 0, len(s.containers))/' 'len(s.containers))'; \
-change internal/cri/store/sandbox/sandbox.go 's/var sandboxes \[\]Sandbox$$/sandboxes := make([]Sandbox, 0, len(s.sandboxes))/' 'len(s.sandboxes))'; \
-change internal/cri/store/container/status.go 's/AtomicWriteFile(s\.path, data, 0600); err != nil {/AtomicWriteFile(s.path, data, 0600); err != nil \&\& !isKnown(s.path, newStatus.FinishedAt, err, func() error {\n\t\treturn s.UpdateSync(func(kept Status) (Status, error) { return kept, nil })\n\t}) {/' 'isKnown('; \
-change core/mount/mount_unix.go 's/^\tmounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))/\tif bare(target) {\n\t\treturn nil\n\t}\n&/' 'bare('; \
-change internal/cri/io/container_io.go 's/io\.Copy(c\.\(std[a-z]*\)Group, c\.std[a-z]*)/io.CopyBuffer(c.\1Group, c.\1, make([]byte, 8<<10))/' 'io.CopyBuffer(c.stderrGroup, c.stderr,'; \
-change internal/cri/io/container_io.go 's/^\tstdinKey := streamKey(c\.id, "attach-"+key, Stdin)/\toutputs := newOutputs(opts.Stdout != nil, !opts.Tty \&\& opts.Stderr != nil)\n&/' 'newOutputs('; \
-change internal/cri/io/container_io.go 's/^\t\t\tif _, err := io\.Copy(c\.stdin, stdinStreamRC)/\t\t\t<-outputs.joined\n&/' '<-outputs.joined'; \
-change internal/cri/io/container_io.go 's/^\twg\.Wait()$$/\tclose(outputs.joined)\n&/' 'close(outputs.joined)'; \
-change internal/cri/io/container_io.go 's/^\t\tif stdinStreamRC != nil {/\t\tif outputs.end() \&\& stdinStreamRC != nil {/' 'outputs.end()'; \
-change core/runtime/v2/shim_load.go 's/^\tif shouldCleanupShim(sgetErr, pidErr, pInfo) {/\tif shouldCleanupShim(sgetErr, pidErr, pInfo) \&\& !exited(ctx, shim) {/' 'exited('; \
-change core/runtime/v2/shim.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
-change core/runtime/v2/binary.go 's/io\.Copy(os\.Stderr, f)/io.CopyBuffer(struct{ io.Writer }{os.Stderr}, f, make([]byte, 1<<10))/' 'io.CopyBuffer('; \
-change internal/cri/server/sandbox_run.go 's/\(bandWidth\.\(In\|E\)gressBurst\) = math\.MaxUint32/\1 = min(max(bandWidth.\2gressRate, 1<<18), math.MaxUint32)/' 'bandWidth.IngressRate, 1<<18'; \
-change internal/cri/server/events/events.go 's/^\tticker  *\*time\.Ticker/\tticker *resting/; s/^\t\tclock:  *clock\.RealClock{},/&\n\t\tticker: newResting(backOffExpireCheckDuration),/; /b\.ticker = time\.NewTicker(b\.checkDuration)/d; s/^\tvar ids \[\]string/\tb.ticker.left(len(b.queuePool))\n&/' 'ticker.left('; \
-change internal/cri/server/events/events.go 's/^\tb\.queuePool\[key\] = newBackOffQueue/\tb.ticker.more(len(b.queuePool))\n&/' 'ticker.more('; \
-change ../go-cni/opts.go 's/&invoke\.DefaultExec{/network.Exec(&/; s/^\t\t\t},/\t\t\t}),/; s#^import (#&\n\t"berth/bundle/podshim/network"#' 'network.Exec(&invoke'
-endef
 
 .PHONY: bundle
 bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
@@ -109,24 +64,7 @@ bundle-build: bundle-needs
 		CGO_ENABLED=0 build -tags $(BUNDLE_CONTAINERD_TAGS) \
 			-ldflags '-s -w -X $(BUNDLE_CONTAINERD)/version.Version=$(call bundle_version,$(BUNDLE_CONTAINERD))' "$$@"; \
 	}; \
-	mkdir "$$work/source"; cp -r go.mod go.sum cmd cni podshim "$$work/source/"; \
-	go mod download $(BUNDLE_CONTAINERD) $(BUNDLE_GOCNI); \
-	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_CONTAINERD))" "$$work/source/containerd"; \
-	cp -r --no-preserve=mode "$$(go list -m -f '{{.Dir}}' $(BUNDLE_GOCNI))" "$$work/source/go-cni"; \
-	cp containerd/images/bounds.go "$$work/source/containerd/internal/cri/server/images/"; \
-	cp containerd/server/matching.go "$$work/source/containerd/internal/cri/server/"; \
-	cp containerd/shim/exited.go "$$work/source/containerd/core/runtime/v2/"; \
-	cp containerd/mount/bare.go "$$work/source/containerd/core/mount/"; \
-	cp containerd/events/resting.go "$$work/source/containerd/internal/cri/server/events/"; \
-	cp containerd/io/outputs.go "$$work/source/containerd/internal/cri/io/"; \
-	cp containerd/container/room.go "$$work/source/containerd/internal/cri/store/container/"; \
-	cp containerd/remotes/again.go "$$work/source/containerd/core/remotes/"; \
-	cp containerd/docker/redirected.go "$$work/source/containerd/core/remotes/docker/"; \
-	change() { \
-		sed -i "$$2" "$$work/source/containerd/$$1" && grep -q "$$3" "$$work/source/containerd/$$1" || \
-			{ echo "bundle: containerd's $$1 is not as it was: see BUNDLE_CHANGES" >&2; exit 1; }; \
-	}; \
-	$(BUNDLE_CHANGES); \
+	./source.sh "$$work/source"; \
 	(cd "$$work/source"; go mod edit -replace $(BUNDLE_CONTAINERD)=./containerd; build_containerd -o "$$work/bin/" ./cmd/containerd-shim-runc-v2); \
 	(cd "$$work/source/podshim"; go mod edit -replace $(BUNDLE_CONTAINERD)=../containerd -replace $(BUNDLE_GOCNI)=../go-cni; \
 		build_containerd -tags $(BUNDLE_CONTAINERD_TAGS),daemon -o "$$work/bin/containerd" .; \
@@ -160,6 +98,7 @@ bundle-needs:
 	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
 	if command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp; then missing="$$missing libseccomp-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH))"; fi; \
 	command -v zstd >/dev/null || missing="$$missing zstd"; \
+	command -v patch >/dev/null || missing="$$missing patch"; \
 	command -v $(BUNDLE_MUSL_CC) >/dev/null || missing="$$missing musl-dev$(if $(BUNDLE_CROSS),:$(BUNDLE_ARCH))"; \
 	$(if $(BUNDLE_CROSS),if [ -n "$$missing" ]; then \
 		echo "bundle: missing Debian packages for $(BUNDLE_ARCH):$$missing (as root: dpkg --add-architecture $(BUNDLE_ARCH) && apt-get update && apt-get install$$missing)" >&2; exit 1; \
@@ -168,7 +107,7 @@ bundle-needs:
 		echo "bundle: missing Debian packages:$$missing (run 'make deps' as root, or: apt-get install$$missing)" >&2; exit 1; \
 	fi
 
-# Debian packages: to build the bundle (gcc, libc6-dev, musl-dev, pkg-config, libseccomp-dev, zstd), and to run pods (nftables; iptables will do).
+# Debian packages: to build the bundle (gcc, libc6-dev, musl-dev, patch, pkg-config, libseccomp-dev, zstd), and to run pods (nftables; iptables will do).
 .PHONY: deps
 deps: ## install the Debian packages needed to build and run (as root), or say which are missing
 	@build=; run=; \
@@ -178,6 +117,7 @@ deps: ## install the Debian packages needed to build and run (as root), or say w
 	command -v pkg-config >/dev/null || build="$$build pkg-config"; \
 	if ! command -v pkg-config >/dev/null || ! pkg-config --exists libseccomp; then build="$$build libseccomp-dev"; fi; \
 	command -v zstd >/dev/null || build="$$build zstd"; \
+	command -v patch >/dev/null || build="$$build patch"; \
 	path="$$PATH:/usr/sbin:/sbin"; \
 	if ! PATH="$$path" command -v nft >/dev/null && ! PATH="$$path" command -v iptables >/dev/null; then run="$$run nftables"; fi; \
 	PATH="$$path" command -v conntrack >/dev/null || run="$$run conntrack"; \

@@ -89,7 +89,7 @@ func (c component) spdxPackage() *spdx.Package {
 		},
 	}
 	if c.changed {
-		p.PackageComment = "Built from a changed copy; bundle/bundle.mk of Berth has the changes."
+		p.PackageComment = "Built from a changed copy; bundle/patches and bundle/containerd of Berth have the changes."
 	}
 	return p
 }

@@ -11,10 +11,10 @@ import (
 // head is the beginning of the licence file.
 const head = `What is inside of Berth %s for %s besides its own code, and under which licences.
 
-Berth itself is under the Apache License 2.0, see the file LICENSE. Where "changed" is said, what is changed is in
-bundle/bundle.mk of its sources. glibc, libseccomp and libgcc are linked into runc, and musl into podshim: "make bundle" builds
-both, and links them with the versions of these libraries that are installed. The sources of all other components are Go modules, which
-"go mod download NAME@VERSION" fetches.
+Berth itself is under the Apache License 2.0, see the file LICENSE. Where "changed" is said, the changes are in
+bundle/patches and bundle/containerd of its sources. glibc, libseccomp and libgcc are linked into runc, and musl into
+podshim: "make bundle" builds both, and links them with the versions of these libraries that are installed. The sources
+of all other components are Go modules, which "go mod download NAME@VERSION" fetches.
 
 `
 

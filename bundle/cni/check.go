@@ -38,9 +38,9 @@ func (c *config) checkLinks(h *netlink.Handle, p *pod) error {
 
 // checkAddresses compares the pod's addresses, routes and leases with the result of the ADD.
 func (c *config) checkAddresses(p *pod) error {
-	inner, err := p.LinkByName(p.ifName)
+	inner, err := p.LinkByName(p.attachment.ifName)
 	if err != nil {
-		return broken("interface %s of the pod: %v", p.ifName, err)
+		return broken("interface %s of the pod: %v", p.attachment.ifName, err)
 	}
 	have, err := p.AddrList(inner, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -61,10 +61,10 @@ func (c *config) checkAddresses(p *pod) error {
 			found = found || a.IPNet.String() == ip.Address.String()
 		}
 		if !found {
-			return broken("interface %s has no address %s", p.ifName, &ip.Address)
+			return broken("interface %s has no address %s", p.attachment.ifName, &ip.Address)
 		}
-		if owner, err := l.owner(toAddr(ip.Address.IP)); err != nil || !p.holds(owner) {
-			return broken("address %s is not leased to %s", ip.Address.IP, p.id)
+		if owner, err := l.owner(toAddr(ip.Address.IP)); err != nil || !p.attachment.holds(owner) {
+			return broken("address %s is not leased to %s", ip.Address.IP, p.attachment.id)
 		}
 	}
 	for _, want := range c.prev.Routes {
@@ -102,7 +102,7 @@ func (c *config) checkTranslation(p *pod) error {
 			return err
 		}
 		if !ok {
-			return broken("host port %d/%s does not lead to the pod", m.HostPort, m.Protocol)
+			return broken("host port %d/%s does not lead to the pod", m.port.HostPort, m.port.Protocol)
 		}
 	}
 	return nil
@@ -117,7 +117,7 @@ func (c *config) checkLimits(h *netlink.Handle, p *pod) error {
 	for _, l := range []struct {
 		link        string
 		rate, burst uint64
-	}{{p.hostName(c.Name), b.IngressRate, b.IngressBurst}, {p.ifbName(c.Name), b.EgressRate, b.EgressBurst}} {
+	}{{p.attachment.hostName(c.Name), b.IngressRate, b.IngressBurst}, {p.attachment.ifbName(c.Name), b.EgressRate, b.EgressBurst}} {
 		if l.rate == 0 {
 			continue
 		}

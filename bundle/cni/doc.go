@@ -7,6 +7,6 @@
 // Reads: the input from the runtime. It stores nothing else and has no daemon: a call is a program
 // (cmd/berth-cni), or is answered in the process of the embedded runtime (Exec).
 //
-// Never does: rules for each pod. Masquerading is one rule for all ranges, a host port is an
+// Never: adds rules for each pod. Masquerading is one rule for all ranges, a host port is an
 // element of a map.
 package cni

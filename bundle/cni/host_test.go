@@ -359,7 +359,8 @@ func rangesOf(subnets []string) (out []any) {
 	return out
 }
 
-// traces lists what there is of pods on the host: leases, interfaces, and what nftables has of them.
+// traces lists what there is of pods on the host: leases, interfaces, and what nftables has of
+// them.
 func (h *host) traces() []string {
 	h.t.Helper()
 	var out []string

@@ -160,13 +160,13 @@ func setSysctl(name, value string) error {
 // connect creates the pod's interface with its other end in the bridge. It returns both ends.
 func connect(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod) (host, inner netlink.Link, err error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Flags = p.hostName(c.Name), c.MTU, net.FlagUp
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: p.ifName, PeerNamespace: netlink.NsFd(int(p.ns))}
+	attrs.Name, attrs.MTU, attrs.Flags = p.attachment.hostName(c.Name), c.MTU, net.FlagUp
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: p.attachment.ifName, PeerNamespace: netlink.NsFd(int(p.ns))}
 	if err := h.LinkAdd(veth); err != nil {
 		if errors.Is(err, unix.EEXIST) {
-			return nil, nil, fail(types.ErrInvalidEnvironmentVariables, "interface %s of %s is there already: DEL it first", p.ifName, p.id)
+			return nil, nil, fail(types.ErrInvalidEnvironmentVariables, "interface %s of %s exists: DEL it first", p.attachment.ifName, p.attachment.id)
 		}
-		return nil, nil, fmt.Errorf("make interface %s: %w", p.ifName, err)
+		return nil, nil, fmt.Errorf("make interface %s: %w", p.attachment.ifName, err)
 	}
 	step("veth")
 	if host, err = h.LinkByName(attrs.Name); err != nil {
@@ -179,15 +179,15 @@ func connect(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod) (host
 	if err := h.LinkSetHairpin(host, true); err != nil {
 		return nil, nil, fmt.Errorf("hairpin mode of %s: %w", attrs.Name, err)
 	}
-	if inner, err = p.LinkByName(p.ifName); err != nil {
-		return nil, nil, fmt.Errorf("interface %s of the pod: %w", p.ifName, err)
+	if inner, err = p.LinkByName(p.attachment.ifName); err != nil {
+		return nil, nil, fmt.Errorf("interface %s of the pod: %w", p.attachment.ifName, err)
 	}
 	return host, inner, nil
 }
 
 // pod is the network namespace of an attachment, opened from the host's.
 type pod struct {
-	attachment
+	attachment attachment
 	*netlink.Handle
 	path string
 	ns   netns.NsHandle
@@ -233,7 +233,7 @@ func (p *pod) within(do func() error) error {
 // configure adds addresses and routes to the pod's interface, and sets it and lo up.
 func (p *pod) configure(inner netlink.Link, addresses []address) error {
 	if err := p.within(func() error { return p.setSysctls(addresses) }); err != nil {
-		return fmt.Errorf("settings of %s: %w", p.ifName, err)
+		return fmt.Errorf("settings of %s: %w", p.attachment.ifName, err)
 	}
 	for _, a := range addresses {
 		addr := &netlink.Addr{IPNet: a.ipNet()}
@@ -241,11 +241,11 @@ func (p *pod) configure(inner netlink.Link, addresses []address) error {
 			addr.Flags = unix.IFA_F_NODAD // leased addresses are unique and usable at once
 		}
 		if err := p.AddrAdd(inner, addr); err != nil {
-			return fmt.Errorf("give %s the address %s: %w", p.ifName, a, err)
+			return fmt.Errorf("give %s the address %s: %w", p.attachment.ifName, a, err)
 		}
 	}
 	if err := p.LinkSetUp(inner); err != nil {
-		return fmt.Errorf("set %s up: %w", p.ifName, err)
+		return fmt.Errorf("set %s up: %w", p.attachment.ifName, err)
 	}
 	for _, a := range addresses {
 		route := &netlink.Route{LinkIndex: inner.Attrs().Index, Dst: a.everywhere(), Gw: a.of.Gateway.AsSlice()}
@@ -263,7 +263,7 @@ func (p *pod) configure(inner netlink.Link, addresses []address) error {
 // setSysctls makes the kernel announce the pod's addresses when the interface is set up, so that
 // neighbours drop stale entries.
 func (p *pod) setSysctls(addresses []address) error {
-	at := func(family, name string) string { return "net/" + family + "/conf/" + p.ifName + "/" + name }
+	at := func(family, name string) string { return "net/" + family + "/conf/" + p.attachment.ifName + "/" + name }
 	_ = setSysctl(at("ipv4", "arp_notify"), "1")
 	for _, a := range addresses {
 		if a.Is4() {

@@ -132,7 +132,7 @@ func attach(h *netlink.Handle, bridge *netlink.Bridge, c *config, p *pod, addres
 		return nil, err
 	}
 	step("translate")
-	limiter, err := c.RuntimeConfig.Bandwidth.limit(h, host, p.ifbName(c.Name))
+	limiter, err := c.RuntimeConfig.Bandwidth.limit(h, host, p.attachment.ifbName(c.Name))
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func (m portMapping) check() error {
 
 // mapped is a mapping as an element of one of a ruleset's maps.
 type mapped struct {
-	portMapping
+	port    portMapping
 	set     *nftables.Set
 	element nftables.SetElement
 }
@@ -104,7 +104,7 @@ func (r *ruleset) open(ports []mapped, l *leases) error {
 			}
 			if e.Comment != m.element.Comment && lives {
 				id, _, _ := strings.Cut(e.Comment, " ")
-				return fail(types.ErrTryAgainLater, "host port %d/%s is in use by %s: end it first, or choose another port", m.HostPort, m.Protocol, id)
+				return fail(types.ErrTryAgainLater, "host port %d/%s is in use by %s: end it first, or choose another port", m.port.HostPort, m.port.Protocol, id)
 			}
 			if err := r.conn.SetDeleteElements(m.set, []nftables.SetElement{{Key: e.Key, Val: e.Val}}); err != nil {
 				return err

@@ -27,7 +27,8 @@ var differences = map[string]string{
 	"pod a, sysctl ipv6 ndisc_notify": "neighbours hear of IPv6 addresses, too, that have moved, as of those of IPv4",
 }
 
-// What is seen from a pod, from the host and from elsewhere is what it is with the reference plugins.
+// What is seen from a pod, from the host and from elsewhere is what it is with the reference
+// plugins.
 func TestSideBySide(t *testing.T) {
 	want := probe(t, reference(range4, range6))
 	got := probe(t, ours(range4, range6))

@@ -1,7 +1,7 @@
 //go:build daemon
 
-// Command podshim-containerd is containerd with the sandbox controller "podshim" and its task service
-// in its own process. The program pod shim must be in the same directory. See README.md.
+// Command podshim-containerd is containerd with the sandbox controller "podshim" and its task
+// service in its own process. The program pod shim must be in the same directory. See README.md.
 package main
 
 import (

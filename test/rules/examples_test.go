@@ -119,7 +119,10 @@ var examples = map[string][]example{
 			"internal/c/a.go": "// Package x\n//\n// Owns: a.\n// Never: c.\n// Reads: b.\n// Owns: d.\npackage x\n",
 			"internal/d/a.go": "// Something else.\n//\n// Owns: a.\n// Never: c.\n// Reads: b.\npackage x\n",
 			"cmd/berth/a.go":  "//go:build linux\n\npackage main\n",
+			"bundle/go.mod":   "module berth/bundle\n",
+			"bundle/x/a.go":   "package x\n",
 		}, want: []string{
+			"bundle/x/a.go:1: package bundle/x has no doc",
 			"cmd/berth/a.go:3: package cmd/berth has no doc",
 			"internal/a/a.go:1: package internal/a has no doc",
 			"internal/b/a.go:1: package internal/b has 2 docs",
@@ -133,6 +136,7 @@ var examples = map[string][]example{
 		{files: map[string]string{
 			"internal/a/a.go": goodDoc, "internal/a/b.go": "package x\n", "internal/a/a_test.go": "package x\n",
 			"cmd/berth/a.go": "// Berth is an example.\npackage main\n",
+			"bundle/go.mod":  "module berth/bundle\n", "bundle/containerd/x/a.go": "package x\n",
 		}},
 	},
 	"names": {
@@ -340,8 +344,12 @@ var examples = map[string][]example{
 	},
 	"columns": {
 		{
-			files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f() {\n\t// " + strings.Repeat("wide ", 18) + "comment\n}\n"},
-			want:  []string{"internal/pod/a.go:4: a comment of 104 columns"},
+			files: map[string]string{
+				"internal/pod/a.go": "package pod\n\nfunc f() {\n\t// " + strings.Repeat("wide ", 18) + "comment\n}\n",
+				"bundle/go.mod":     "module berth/bundle\n",
+				"bundle/x/a.go":     "package x\n\n// " + strings.Repeat("wide ", 20) + "comment\n",
+			},
+			want: []string{"bundle/x/a.go:3: a comment of 110 columns", "internal/pod/a.go:4: a comment of 104 columns"},
 		},
 		{files: map[string]string{"internal/pod/a.go": "package pod\n\n// " + strings.Repeat("wide ", 18) + "comment\n//go:embed " + strings.Repeat("x ", 60) + "\n"}},
 	},

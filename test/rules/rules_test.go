@@ -254,9 +254,22 @@ var writers = map[string][]string{
 var exceptions = map[string]map[string]string{
 	"recover": {
 		"internal/localapi/store/damage.go": "bbolt panics, and the kernel sends SIGBUS, when the file that it maps was damaged: the store is closed and opened anew, which recovers the file",
+		"bundle/cni/exec.go":                "a plugin that runs as a program and panics fails one call: in containerd's process it must not do more",
 	},
 	"parameters": {
-		"internal/record/events.Recorder.Eventf": "it is Eventf of Kubernetes' event recorders, and a container",
+		"bundle/apiserver/storage.objects.Delete":           "it is a method of storage.Interface of k8s.io/apiserver",
+		"bundle/apiserver/storage.objects.GuaranteedUpdate": "it is a method of storage.Interface of k8s.io/apiserver",
+		"bundle/containerd/server.mayMatch":                 "a patch of containerd calls it with the fields of two types of filters",
+		"internal/record/events.Recorder.Eventf":            "it is Eventf of Kubernetes' event recorders, and a container",
+	},
+	"booleans": {
+		"bundle/apiserver/storage.objects.GuaranteedUpdate": "it is a method of storage.Interface of k8s.io/apiserver",
+		"bundle/podshim/plan.RefuseResources":               "the version of the host's cgroups is a boolean wherever the pod shim has it",
+		"bundle/podshim/shims.controller.Status":            "it is a method of containerd's sandbox.Controller",
+	},
+	"vocabulary": {
+		"bundle/apiserver/nodename.go":        "a warning that clients of the local API know by its text",
+		"bundle/apiserver/storage/storage.go": "an error that clients of the local API know by its text",
 	},
 }
 

@@ -82,7 +82,7 @@ func receiverName(fn *ast.FuncDecl) string {
 
 // functions calls visit for each function and method of the product.
 func functions(t tree, visit func(f source, fn *ast.FuncDecl)) {
-	for _, f := range t.goFiles() {
+	for _, f := range t.allGoFiles() {
 		if !f.isProduct() {
 			continue
 		}
@@ -97,7 +97,7 @@ func functions(t tree, visit func(f source, fn *ast.FuncDecl)) {
 func checkFileLength(t tree) []string {
 	var found []string
 	e := excusesOf("fileLength")
-	for _, f := range t.goFiles() {
+	for _, f := range t.allGoFiles() {
 		if n := len(f.lines()) - 1; f.isProduct() && n > maxFileLines && !e.allows(f.path) {
 			found = append(found, fmt.Sprintf("%s:1: %d lines", f.path, n))
 		}
@@ -204,7 +204,7 @@ func checkClocks(t tree) []string {
 
 // eachType calls visit for each type that the product declares.
 func eachType(t tree, visit func(f source, spec *ast.TypeSpec)) {
-	for _, f := range t.goFiles() {
+	for _, f := range t.allGoFiles() {
 		if !f.isProduct() {
 			continue
 		}
@@ -220,7 +220,7 @@ func eachType(t tree, visit func(f source, spec *ast.TypeSpec)) {
 // checkColumns measures comments that stand on lines of their own.
 func checkColumns(t tree) []string {
 	var found []string
-	for _, f := range t.goFiles() {
+	for _, f := range t.allGoFiles() {
 		lines := f.lines()
 		for _, group := range f.ast.Comments {
 			for _, c := range group.List {

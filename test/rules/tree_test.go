@@ -51,6 +51,11 @@ func (t tree) goFiles() []source {
 	return slices.DeleteFunc(slices.Clone(t.files), func(f source) bool { return f.ast == nil || f.nested })
 }
 
+// allGoFiles are the Go files of all modules.
+func (t tree) allGoFiles() []source {
+	return slices.DeleteFunc(slices.Clone(t.files), func(f source) bool { return f.ast == nil })
+}
+
 // text is the lines of the file at p; none if there is no such file.
 func (t tree) text(p string) []string {
 	for _, f := range t.files {

@@ -45,27 +45,29 @@ func avoidedWords(lines []string) (words []avoided, bad []string) {
 // checkVocabulary finds avoided words in string literals of product code and in package docs.
 func checkVocabulary(t tree) []string {
 	words, found := avoidedWords(t.text(glossary))
-	report := func(where, text string) {
+	e := excusesOf("vocabulary")
+	report := func(f source, p token.Pos, text string) {
 		for _, a := range words {
-			if m := a.word.FindString(text); m != "" {
-				found = append(found, fmt.Sprintf("%s%q: use %s", where, strings.Trim(m, ` "().,:;`), a.instead))
+			if m := a.word.FindString(text); m != "" && !e.allows(f.path) {
+				found = append(found, fmt.Sprintf("%s%q: use %s", f.at(p), strings.Trim(m, ` "().,:;`), a.instead))
 			}
 		}
 	}
-	for _, f := range t.goFiles() {
+	for _, f := range t.allGoFiles() {
 		if _, supports := testSupport[f.dir()]; supports || f.isTest() || within(f.dir(), "test") || within(f.dir(), "bench") {
 			continue
 		}
 		if f.ast.Doc != nil {
-			report(f.at(f.ast.Doc.Pos()), f.ast.Doc.Text())
+			report(f, f.ast.Doc.Pos(), f.ast.Doc.Text())
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				report(f.at(lit.Pos()), lit.Value)
+				report(f, lit.Pos(), lit.Value)
 			}
 			return true
 		})
 	}
+	found = append(found, e.idle(t)...)
 	slices.Sort(found)
 	return found
 }

@@ -2,7 +2,7 @@
 //
 // A node has one shim for each pod. containerd gives each four processors, whose threads wake each
 // other in every garbage collection, at several times the cost of the collection itself. How often
-// an idle shim collects is set by the build (bundle.mk).
+// an idle shim collects is set by the build (bundle/patches).
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Package container makes containerd record a container's exit even if the disk is full. The build
 // puts this file into containerd's package of the same name (internal/cri/store/container), which
-// calls it (bundle.mk). Upstream containerd treats a container whose exit it cannot write as
-// running, so that its pod never terminates, and neither do the files go that fill the disk.
+// calls it (bundle/patches). Upstream containerd treats a container whose exit it cannot write as
+// running, so that its pod never terminates, and the files that fill the disk are not removed.
 package container
 
 import (

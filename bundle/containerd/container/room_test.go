@@ -43,8 +43,8 @@ func TestIsKnown(t *testing.T) {
 	}
 }
 
-// A status is written as soon as there is room, and no more is tried afterwards, nor once its folder
-// is gone.
+// A status is written as soon as there is room, and no more is tried afterwards, nor once its
+// folder is gone.
 func TestWrittenWhenThereIsRoom(t *testing.T) {
 	for _, last := range []error{nil, failed(unix.ENOENT)} {
 		synctest.Test(t, func(t *testing.T) {

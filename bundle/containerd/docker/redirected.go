@@ -1,5 +1,5 @@
 // Package docker protects registry credentials from other servers. The build puts this file into
-// containerd's package of the same name (core/remotes/docker), which calls it (bundle.mk).
+// containerd's package of the same name (core/remotes/docker), which calls it (bundle/patches).
 package docker
 
 import "net/http"

@@ -1,7 +1,7 @@
 // Package events makes the runtime check for events to retry only while there are some. The build
 // puts this file into containerd's package of the same name (internal/cri/server/events), which
-// calls it (bundle.mk). Upstream containerd checks each second, for sandboxes and for containers,
-// which is most of its work when idle.
+// calls it (bundle/patches). Upstream containerd checks each second, for sandboxes and for
+// containers, which is most of its work when idle.
 package events
 
 import "time"

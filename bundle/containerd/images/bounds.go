@@ -1,7 +1,8 @@
 // Package images bounds the duration of a registry's responses. The build puts this file into
-// containerd's package of the same name (internal/runtime/cri/server/images), which calls it
-// (bundle.mk). For upstream containerd, one byte within image_pull_progress_timeout is progress, so
-// that a registry that sends a byte per second blocks the pulls behind it indefinitely.
+// containerd's package of the same name (internal/cri/server/images), which calls it
+// (bundle/patches). For upstream containerd, one byte within image_pull_progress_timeout is
+// progress, so that a registry that sends a byte per second blocks the pulls behind it
+// indefinitely.
 package images
 
 import (

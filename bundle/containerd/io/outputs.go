@@ -1,8 +1,8 @@
 // Package io makes an attach transfer all output of its container. The build puts this file into
-// containerd's package of the same name (internal/cri/io), which calls it (bundle.mk). Upstream
-// containerd copies the input before it has joined the output, and so may lose the response to the
-// first line. It closes the input when the first output closes, which closes the other output, and
-// so may lose the last line of a container with two outputs.
+// containerd's package of the same name (internal/cri/io), which calls it (bundle/patches).
+// Upstream containerd copies the input before it has joined the output, and so may lose the
+// response to the first line. It closes the input when the first output closes, which closes the
+// other output, and so may lose the last line of a container with two outputs.
 package io
 
 import "sync/atomic"

@@ -1,7 +1,7 @@
 // Package mount makes the runtime read the host's mount table only if something may be mounted. The
 // build puts this file into containerd's package of the same name (core/mount), which calls it
-// (bundle.mk). Upstream containerd reads the whole table when it removes a container's directory;
-// it grows with the number of pods.
+// (bundle/patches). Upstream containerd reads the whole table when it removes a container's
+// directory; it grows with the number of pods.
 package mount
 
 import (

@@ -1,5 +1,5 @@
 // Package remotes restarts a download that cannot be resumed. The build puts this file into
-// containerd's package of the same name (core/remotes), which calls it (bundle.mk). Upstream
+// containerd's package of the same name (core/remotes), which calls it (bundle/patches). Upstream
 // containerd tries to resume a partial download and fails for a day: if a power loss has damaged
 // it, or if the registry does not support range requests.
 package remotes

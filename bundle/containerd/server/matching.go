@@ -1,7 +1,7 @@
 // Package server makes the runtime read only the pods and containers that a list request selects.
 // The build puts this file into containerd's package of the same name (internal/cri/server), which
-// calls it (bundle.mk). Upstream containerd copies all objects before it applies the filter, also
-// for each container event.
+// calls it (bundle/patches). Upstream containerd copies all objects before it applies the filter,
+// also for each container event.
 package server
 
 import "strings"

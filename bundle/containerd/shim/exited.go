@@ -1,7 +1,7 @@
 // Package v2 makes the runtime preserve a shim whose container has exited until the exit code is
 // read. The build puts this file into containerd's package of the same name (core/runtime/v2),
-// which calls it (bundle.mk). Upstream containerd stops a shim without processes at its start, and
-// then reports the container that has exited meanwhile with code 255.
+// which calls it (bundle/patches). Upstream containerd stops a shim without processes at its start,
+// and then reports the container that has exited meanwhile with code 255.
 package v2
 
 import (

@@ -74,8 +74,8 @@ func TestGoodExec(t *testing.T) {
 	}
 }
 
-// wantExec: each request had one answer; an exec has ended if it ran, and else nothing more is told of
-// it.
+// wantExec: each request had one answer; an exec has ended if it ran, and else nothing more is told
+// of it.
 func wantExec(t testing.TB, b []byte, replies []wire.Reply) {
 	t.Helper()
 	asked, ended := 0, of(replies, wire.Exited, "x")

@@ -1,7 +1,7 @@
 //go:build cgo
 
-// The go command turns cgo off where there is no C compiler; then there is nothing to build the pod shim
-// with either.
+// The go command turns cgo off where there is no C compiler; then there is nothing to build the pod
+// shim with either.
 
 package ctest
 

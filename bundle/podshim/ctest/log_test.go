@@ -60,7 +60,8 @@ func wantLog(t testing.TB, record, log []byte) {
 	}
 }
 
-// plain is a text without the \r before the ends of lines: one of them goes, but where a line was cut.
+// plain is a text without the \r before the ends of lines: one of them goes, but where a line was
+// cut.
 func plain(text []byte) []byte { return ends.ReplaceAll(text, []byte("\n")) }
 
 var ends = regexp.MustCompile(`\r+\n`)

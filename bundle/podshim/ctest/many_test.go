@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// rounds is how many inputs are made of one seed: the harness makes them itself, so that they are some ten thousands a second.
+// rounds is how many inputs are made of one seed: the harness makes them itself, so that they are
+// some ten thousands a second.
 const rounds = 1000
 
 // many has the harness make inputs of a seed.
@@ -21,7 +22,8 @@ func (h *harness) many(kind byte, seed uint32, b []byte) int {
 	return good
 }
 
-// The reader of plans looks at nothing outside of them, and who executes one that it lets through does not either.
+// The reader of plans looks at nothing outside of them, and who executes one that it lets through
+// does not either.
 func TestManyPlans(t *testing.T) {
 	h, good, plans := start(t), 0, [][]byte{good(t), goodExec(t, process("/bin/true")), shared(t, "/"), shared(t, "/proc")}
 	for seed := range uint32(30) {

@@ -100,7 +100,8 @@ func TestGoodPlan(t *testing.T) {
 	wantGood(t, h.try('p', good(t)))
 }
 
-// A container that is being made when another containerd connects is not made: that one would not know of it.
+// A container that is being made when another containerd connects is not made: that one would not
+// know of it.
 func TestContainerOfARuntimeThatIsGone(t *testing.T) {
 	h := start(t)
 	for range 20 {
@@ -111,7 +112,8 @@ func TestContainerOfARuntimeThatIsGone(t *testing.T) {
 	}
 }
 
-// A container among the processes of its pod is forked by the one that has made it, and its process is told.
+// A container among the processes of its pod is forked by the one that has made it, and its process
+// is told.
 func TestSharedProcesses(t *testing.T) {
 	h := start(t)
 	for range 3 { // the first has the process made that holds the namespace
@@ -151,9 +153,9 @@ func TestPlanThatIsNotSealed(t *testing.T) {
 	}
 }
 
-// wantPlan: the pod shim has answered, and the first process has not crashed. 7 is the end of what the
-// harness has for a program, 127 that of a step that failed, and 129 that of who opens a terminal that was
-// not asked for: the pod shim closes it.
+// wantPlan: the pod shim has answered, and the first process has not crashed. 7 is the end of what
+// the harness has for a program, 127 that of a step that failed, and 129 that of who opens a
+// terminal that was not asked for: the pod shim closes it.
 func wantPlan(t testing.TB, b []byte, replies []wire.Reply) {
 	t.Helper()
 	if len(replies) == 0 || replies[0].Op != wire.Create {

@@ -1,5 +1,9 @@
 // Package network defines how containerd runs CNI plugins. The build of the bundle makes
-// containerd's CNI library (go-cni) call it (BUNDLE_CHANGES of bundle.mk).
+// containerd's CNI library (go-cni) call it (bundle/patches).
+//
+// Owns: nothing.
+// Reads: the path of this process's program.
+// Never: sets up a network; bundle/cni does.
 package network
 
 import (

@@ -67,8 +67,8 @@ func TestWhenTheFilterIsLoaded(t *testing.T) {
 	}
 }
 
-// Where the profile denies what an exec is made by, the filter is loaded after that, and not at all beside
-// who could trace it.
+// Where the profile denies what an exec is made by, the filter is loaded after that, and not at all
+// beside who could trace it.
 func TestLateFilterOfAnExec(t *testing.T) {
 	spec := sample().Spec
 	for _, denied := range []string{"clone", "exit_group", "setsid", "ioctl", "sendmsg", "read"} {

@@ -45,8 +45,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// The steps of an exec: what the host's files are needed for comes before the container is entered, and
-// rights are given up after it.
+// The steps of an exec: what the host's files are needed for comes before the container is entered,
+// and rights are given up after it.
 func TestDescribeOfAnotherProc(t *testing.T) {
 	p, err := New(shared())
 	if err != nil {

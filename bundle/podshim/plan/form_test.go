@@ -11,14 +11,14 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// forms are what messages and plans are made of in each version: a sum of the declarations of podshim.h,
-// without comments and spaces.
+// forms are what messages and plans are made of in each version: a sum of the declarations of
+// podshim.h, without comments and spaces.
 var forms = map[uint32]string{
 	2: "e174de4ce039ef72fc94e037cb30ef5578eb880eda641aa0c527711bc2f13a7e",
 }
 
-// A pod shim lives as long as its pod, and containerd speaks the version of each: so no form changes without a
-// new version, and the one before stays.
+// A pod shim lives as long as its pod, and containerd speaks the version of each: so no form
+// changes without a new version, and the one before stays.
 func TestTheFormOfTheVersion(t *testing.T) {
 	b, err := os.ReadFile("../c/podshim.h")
 	if err != nil {

@@ -18,7 +18,8 @@ func labelled() Container {
 	return c
 }
 
-// A label is written while the process sees the /proc of the host, before what the container can change.
+// A label is written while the process sees the /proc of the host, before what the container can
+// change.
 func TestLabelsOfAnExec(t *testing.T) {
 	p, err := NewExec(labelled().Spec.Process, nil, Confinement{})
 	if err != nil {

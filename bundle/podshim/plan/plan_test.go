@@ -132,8 +132,8 @@ func TestDevOfTheHost(t *testing.T) {
 	}
 }
 
-// With a volume at /dev, containerd leaves out the pod's /dev/shm. It is mounted over the volume, before
-// volumes below it, unless there is a volume at /dev/shm.
+// With a volume at /dev, containerd leaves out the pod's /dev/shm. It is mounted over the volume,
+// before volumes below it, unless there is a volume at /dev/shm.
 func TestSharedMemoryOverDev(t *testing.T) {
 	dev := specs.Mount{Destination: "/dev/", Type: "bind", Source: "/srv/dev", Options: []string{"rbind"}}
 	for name, c := range map[string]struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/filters"
 )
 
-// source is a containerd whose events are published here. Its own exchange has a goroutine that does
-// not end.
+// source is a containerd whose events are published here. Its own exchange has a goroutine that
+// does not end.
 type source struct {
 	happened chan *events.Envelope
 	filter   filters.Filter

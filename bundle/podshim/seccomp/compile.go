@@ -26,10 +26,10 @@ const unknownArch = unix.SECCOMP_RET_KILL_THREAD
 
 // span is a range of call numbers, up to the next span, with the same rules.
 type span struct {
-	from   uint32
-	rules  []rule
-	narrow bool
-	end    uint32 // the action if no rule matches
+	from  uint32
+	rules []rule
+	width width
+	end   uint32 // the action if no rule matches
 }
 
 func (s span) same(o span) bool { return len(s.rules) == 0 && len(o.rules) == 0 && s.end == o.end }
@@ -53,7 +53,7 @@ func (p *profile) spans(a specs.Arch, first uint32) []span {
 	}
 	slices.Sort(numbers)
 	for _, n := range numbers {
-		s := span{from: n, rules: effective(p.calls[a][n]), narrow: tables[a].narrow, end: p.otherwise}
+		s := span{from: n, rules: effective(p.calls[a][n]), width: tables[a].width, end: p.otherwise}
 		if len(s.rules[0].conditions) == 0 {
 			s.rules, s.end = nil, s.rules[0].answer
 		}
@@ -113,7 +113,7 @@ func search(spans []span) []bpf.Instruction {
 func (s span) instructions() []bpf.Instruction {
 	var out []bpf.Instruction
 	for _, r := range s.rules {
-		out = append(out, r.instructions(s.narrow)...)
+		out = append(out, r.instructions(s.width)...)
 	}
 	return append(out, bpf.RetConstant{Val: s.end})
 }
@@ -141,9 +141,8 @@ func compare(test bpf.JumpTest, value uint32, yes, no way) line {
 	return line{bpf.JumpIf{Cond: test, Val: value}, yes, no}
 }
 
-// condition returns the lines of a condition, beginning with the upper half of the argument unless
-// narrow is set.
-func condition(c specs.LinuxSeccompArg, narrow bool) []line {
+// condition returns the lines of a condition, beginning with the upper half of a wide argument.
+func condition(c specs.LinuxSeccompArg, w width) []line {
 	low := uint32(offArgs + 8*c.Index)
 	high := low + 4
 	upper, lower := uint32(c.Value>>32), uint32(c.Value)
@@ -161,7 +160,7 @@ func condition(c specs.LinuxSeccompArg, narrow bool) []line {
 			return []line{load(offset), {instruction: bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask}}, compare(bpf.JumpEqual, want&mask, yes, fail)}
 		}
 		out := half(low, lower, uint32(c.ValueTwo), hold)
-		if !narrow {
+		if w == wide {
 			out = append(half(high, upper, uint32(c.ValueTwo>>32), next), out...)
 		}
 		if len(out) > 0 {
@@ -170,7 +169,7 @@ func condition(c specs.LinuxSeccompArg, narrow bool) []line {
 		return out
 	case specs.OpEqualTo, specs.OpNotEqual:
 		out := []line{load(low), compare(bpf.JumpEqual, lower, yes, no)}
-		if !narrow {
+		if w == wide {
 			out = append([]line{load(high), compare(bpf.JumpEqual, upper, next, no)}, out...)
 		}
 		return out
@@ -180,7 +179,7 @@ func condition(c specs.LinuxSeccompArg, narrow bool) []line {
 		test = bpf.JumpGreaterOrEqual
 	}
 	out := []line{load(low), compare(test, lower, yes, no)}
-	if !narrow {
+	if w == wide {
 		out = append([]line{load(high), compare(bpf.JumpGreaterThan, upper, yes, next), compare(bpf.JumpEqual, upper, next, no)}, out...)
 	}
 	return out
@@ -188,11 +187,11 @@ func condition(c specs.LinuxSeccompArg, narrow bool) []line {
 
 // instructions returns the action if all conditions are true, and falls through otherwise. A rule
 // has at most six conditions of six lines, so that a jump can reach its end.
-func (r rule) instructions(narrow bool) []bpf.Instruction {
+func (r rule) instructions(w width) []bpf.Instruction {
 	var lines []line
 	var ends []int // for each line, the end of its condition
 	for _, c := range r.conditions {
-		lines = append(lines, condition(c, narrow)...)
+		lines = append(lines, condition(c, w)...)
 		for len(ends) < len(lines) {
 			ends = append(ends, len(lines))
 		}

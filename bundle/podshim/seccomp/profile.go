@@ -37,7 +37,7 @@ func wrong(field, why string, args ...any) error {
 type abi struct {
 	id      uint32 // the audit architecture, which the kernel passes to a filter
 	numbers map[string]uint32
-	narrow  bool // only 32 bits of an argument are used
+	width   width
 }
 
 // abis are the supported ABIs of each processor, its own first.
@@ -51,6 +51,7 @@ var tables = map[specs.Arch]abi{
 	specs.ArchAARCH64: table(arch.AARCH64, wide), specs.ArchARM: table(arch.ARM, narrow),
 }
 
+// width is how many bits of an argument are used: 32 if narrow, else 64.
 type width bool
 
 const (
@@ -61,7 +62,7 @@ const (
 // table converts the library's list. Its list of x32 has duplicate names: a call with other
 // structures has its own, greater number.
 func table(info *arch.Info, w width) abi {
-	a := abi{id: uint32(info.ID), numbers: map[string]uint32{}, narrow: bool(w)}
+	a := abi{id: uint32(info.ID), numbers: map[string]uint32{}, width: w}
 	for n, name := range info.SyscallNumbers {
 		a.numbers[name] = max(a.numbers[name], uint32(n|info.SeccompMask))
 	}

@@ -50,12 +50,12 @@ func holds(c specs.LinuxSeccompArg, arg uint64) bool {
 }
 
 // fits: all conditions hold, or one of them where two are about the same argument.
-func fits(args []specs.LinuxSeccompArg, c call, narrow bool) bool {
+func fits(args []specs.LinuxSeccompArg, c call, w width) bool {
 	all, one, twice := true, false, false
 	seen := map[uint]bool{}
 	for _, a := range args {
 		arg := c.args[a.Index]
-		if narrow {
+		if w == narrow {
 			arg, a.Value, a.ValueTwo = uint64(uint32(arg)), uint64(uint32(a.Value)), uint64(uint32(a.ValueTwo))
 		}
 		twice = twice || seen[a.Index]
@@ -65,8 +65,8 @@ func fits(args []specs.LinuxSeccompArg, c call, narrow bool) bool {
 	return all || twice && one
 }
 
-// want is what a profile says of a call, read as the specification is written. It shares with the compiler
-// the tables of names and of actions alone.
+// want is what a profile says of a call, read as the specification is written. It shares with the
+// compiler the tables of names and of actions alone.
 func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 	t.Helper()
 	action := func(a specs.LinuxSeccompAction, errno *uint) uint32 {
@@ -96,7 +96,7 @@ func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 			case a == otherwise:
 			case direct && len(s.Args) == 0:
 				return a // before all that have conditions
-			case first < 0 && (byOne || direct && fits(s.Args, c, tables[abi].narrow)):
+			case first < 0 && (byOne || direct && fits(s.Args, c, tables[abi].width)):
 				first = int64(a)
 			}
 		}

@@ -88,7 +88,7 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
 	if t.execs[q.ExecID] != nil {
-		return fmt.Errorf("is there already: %w", errdefs.ErrAlreadyExists)
+		return fmt.Errorf("id %s: %w", q.ExecID, errdefs.ErrAlreadyExists)
 	}
 	t.execs[q.ExecID] = e
 	return nil

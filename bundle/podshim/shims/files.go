@@ -162,11 +162,11 @@ func awaitReader(ctx context.Context, place int) (int, error) {
 		}
 		var st unix.Stat_t
 		if err := unix.Fstat(place, &st); err != nil || st.Nlink == 0 {
-			return 0, fmt.Errorf("nobody reads the output: %w", os.ErrNotExist)
+			return 0, fmt.Errorf("no process reads the output: %w", os.ErrNotExist)
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("nobody reads the output: %w", ctx.Err())
+			return 0, fmt.Errorf("no process reads the output: %w", ctx.Err())
 		case <-time.After(wait):
 		}
 	}

@@ -30,7 +30,8 @@ func fifos(t *testing.T) taskRecord {
 	return r
 }
 
-// reads reads what is written to the FIFOs, as containerd does, which waits in its open for who writes.
+// reads reads what is written to the FIFOs, as containerd does, which waits in its open for who
+// writes.
 func reads(t *testing.T, r taskRecord) map[string]<-chan string {
 	t.Helper()
 	out := map[string]<-chan string{}
@@ -106,7 +107,8 @@ func TestFilesThatAreNoFIFOs(t *testing.T) {
 	}
 }
 
-// What a process writes that ends at once is there for containerd, which opens its ends when it comes to it.
+// What a process writes that ends at once is there for containerd, which opens its ends when it
+// comes to it.
 func TestOutputOfShortProcesses(t *testing.T) {
 	var all sync.WaitGroup
 	for range 200 {
@@ -177,7 +179,8 @@ func TestTheOutputIsGone(t *testing.T) {
 	}
 }
 
-// What a pod shim tells: of a container, of an exec, and of one that a containerd of before has started.
+// What a pod shim tells: of a container, of an exec, and of one that a containerd of before has
+// started.
 func TestTold(t *testing.T) {
 	p := newPod(t.TempDir())
 	c := &task{pod: p, record: taskRecord{ID: "c"}, done: make(chan struct{}), execs: map[string]*task{}}

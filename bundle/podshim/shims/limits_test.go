@@ -15,7 +15,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// written are the files that limits are written to, in a folder that stands for a cgroup of either version.
+// written are the files that limits are written to, in a folder that stands for a cgroup of either
+// version.
 func written(t *testing.T, r *specs.LinuxResources, version int) map[string]string {
 	t.Helper()
 	cgroups.TestMode = true // files are made, and need be of no cgroup

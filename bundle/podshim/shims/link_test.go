@@ -16,7 +16,8 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// question is what a pod shim was asked: the version of the message and of the plan that came with it, 0 without one.
+// question is what a pod shim was asked: the version of the message and of the plan that came with
+// it, 0 without one.
 type question struct{ version, plan uint32 }
 
 // podshimOf listens in a folder and answers as a pod shim of a version does.
@@ -80,8 +81,8 @@ func planVersion(t *testing.T, control []byte) uint32 {
 	return found
 }
 
-// A pod shim of the version before is spoken to in its own, plans included; of one that no containerd
-// speaks any more, or not yet, the error says so.
+// A pod shim of the version before is spoken to in its own, plans included; of one that no
+// containerd speaks any more, or not yet, the error says so.
 func TestPodshimsOfAnotherVersion(t *testing.T) {
 	confined, err := plan.Confine(&specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}})
 	if err != nil {

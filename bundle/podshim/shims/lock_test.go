@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A containerd that is killed may give its lock back a moment after it was waited for. One that lives
-// keeps a second one away.
+// A containerd that is killed may give its lock back a moment after it was waited for. One that
+// lives keeps a second one away.
 func TestLockOfAContainerdThatEnds(t *testing.T) {
 	for _, c := range []struct {
 		name  string

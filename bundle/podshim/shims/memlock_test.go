@@ -18,8 +18,8 @@ func memlock(t *testing.T) unix.Rlimit {
 	return l
 }
 
-// Whatever the library does to the limit of locked memory meanwhile, it is as before, and no process
-// that is started has another one.
+// Whatever the library does to the limit of locked memory meanwhile, it is as before, and no
+// process that is started has another one.
 func TestRulesOfDevicesLeaveTheLimitOfLockedMemory(t *testing.T) {
 	before := memlock(t)
 	failure := errors.New("failure")

@@ -34,7 +34,7 @@ func (t *task) watchOOM(k *Manager) {
 		f, err = g.watchMemory()
 	}
 	if err != nil {
-		log.L.Warnf("podshim: container %s: out of memory would be told at its end alone: %s", t.record.ID, err)
+		log.L.Warnf("podshim: container %s: an OOM kill is reported only when it exits: %s", t.record.ID, err)
 		return
 	}
 	t.whenEnded(func() { f.Close() })

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// All processes of a cgroup and of one below it are ended, by version 1 and 2 of cgroups. It needs root, and
-// a hierarchy of the version.
+// All processes of a cgroup and of one below it are ended, by version 1 and 2 of cgroups. It needs
+// root, and a hierarchy of the version.
 func TestSignalAll(t *testing.T) {
 	for name, control := range map[string]string{"version 1": "freezer.state", "version 2": "cgroup.kill"} {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who comes before containerd makes its state directory as containerd does, and keeps its own folder
-// to itself.
+// Who comes before containerd makes its state directory as containerd does, and keeps its own
+// folder to itself.
 func TestServeMakesTheStateDirectory(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "podshim")
 	if err := os.WriteFile(program, nil, 0o755); err != nil {
@@ -147,8 +147,8 @@ func TestDamagedRecordsEndThePod(t *testing.T) {
 	}
 }
 
-// A pod shim that cannot be reached, as its socket is gone, is killed: its pod is taken for ended, and
-// another one started in its place. No other process is.
+// A pod shim that cannot be reached, as its socket is gone, is killed: its pod is taken for ended,
+// and another one started in its place. No other process is.
 func TestPodshimWithoutASocket(t *testing.T) {
 	for name, damage := range map[string]func(socket string) error{
 		"gone":     func(string) error { return nil },

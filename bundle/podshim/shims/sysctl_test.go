@@ -45,7 +45,8 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
-// A pod's own network namespace has containerd's defaults, and what the pod sets wins, however it is written.
+// A pod's own network namespace has containerd's defaults, and what the pod sets wins, however it
+// is written.
 func TestComputeSysctls(t *testing.T) {
 	const port, ping = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
 	pods := &runtime.NamespaceOption{Network: runtime.NamespaceMode_POD}

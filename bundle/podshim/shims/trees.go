@@ -27,7 +27,11 @@ func openTrees(spec *specs.Spec, users string) (trees map[int]plan.Tree, done fu
 		if !ok {
 			continue
 		}
-		fd, file, err := openTree(m.Source, all, attributes)
+		var flags uint
+		if all {
+			flags = unix.AT_RECURSIVE
+		}
+		fd, file, err := openTree(m.Source, flags, attributes)
 		if fd >= 0 {
 			open = append(open, fd)
 		}
@@ -43,14 +47,10 @@ func openTrees(spec *specs.Spec, users string) (trees map[int]plan.Tree, done fu
 	return trees, done, nil
 }
 
-// openTree opens a detached copy of the mount at path, with all mounts below if all is set. fd is
-// -1 if the path does not exist.
-func openTree(path string, all bool, attributes uint64) (fd int, file bool, err error) {
-	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC
-	if all {
-		flags |= unix.AT_RECURSIVE
-	}
-	fd, err = unix.OpenTree(unix.AT_FDCWD, path, uint(flags))
+// openTree opens a detached copy of the mount at path, with flags of open_tree(2) such as
+// AT_RECURSIVE. fd is -1 if the path does not exist.
+func openTree(path string, flags uint, attributes uint64) (fd int, file bool, err error) {
+	fd, err = unix.OpenTree(unix.AT_FDCWD, path, flags|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return -1, false, &os.PathError{Op: "open mount", Path: path, Err: err}
 	}

@@ -64,7 +64,8 @@ func TestReply(t *testing.T) {
 	}
 }
 
-// A message of another version is told as that, whatever its size, and whether there is one to answer in.
+// A message of another version is told as that, whatever its size, and whether there is one to
+// answer in.
 func TestReplyOfAnotherVersion(t *testing.T) {
 	for _, v := range []uint32{Oldest - 1, Oldest, Version, Version + 1} {
 		for _, b := range [][]byte{raw(t, prefix{v, 1, 77}), append(raw(t, rawReply{Version: v, Seq: 77}), 1, 2, 3)} {
