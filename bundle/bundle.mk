@@ -41,7 +41,7 @@ BUNDLE_CC      = $(if $(BUNDLE_CROSS),export CC=$(BUNDLE_TRIPLET)-gcc PKG_CONFIG
 BUNDLE_CONTAINERD_TAGS := no_btrfs,no_devmapper,no_zfs,no_tracing,urfave_cli_no_docs,grpcnotrace,netgo,osusergo
 
 .PHONY: bundle
-bundle: ## build the runtime that is embedded into berth (kept in BERTH_CACHE)
+bundle: ## parts: build the embedded runtime (cached in BERTH_CACHE)
 	@set -e; key=$(BUNDLE_KEY); kept='$(BERTH_CACHE)'/bundle/$$key; \
 	if ! [ -f "$$kept/bundle.hash" ]; then \
 		echo 'bundle: the first build downloads what it needs and takes 3 to 10 minutes; it is kept in $(BERTH_CACHE), and later builds take seconds'; \
@@ -109,7 +109,7 @@ bundle-needs:
 
 # Debian packages: to build the bundle (gcc, libc6-dev, musl-dev, patch, pkg-config, libseccomp-dev, zstd), and to run pods (nftables; iptables will do).
 .PHONY: deps
-deps: ## install the Debian packages needed to build and run (as root), or say which are missing
+deps: ## daily: install the Debian packages for building and running (as root), or list the missing ones
 	@build=; run=; \
 	command -v gcc >/dev/null || build="$$build gcc"; \
 	[ -f /usr/include/stdio.h ] || build="$$build libc6-dev"; \
