@@ -20,7 +20,7 @@ import (
 func (a *Agent) newDrain() (find func() []*pod.Status) {
 	found := leftovers.New(leftovers.Config{
 		Observed: a.observation.pleg.Known, Folders: []func() ([]pod.UID, error){a.lifecycle.syncer.OnDisk, a.lifecycle.runtime.OnDisk}, Cgroups: a.runtime.facts,
-		Statuses: a.deps.stores.status, Pods: a.deps.stores.pods, Settled: a.storage.volumes.Settled, SparesOthers: a.deps.settings.mode == runMode, Log: a.deps.cfg.Log,
+		Statuses: a.deps.stores.status, Pods: a.deps.stores.pods, Settled: a.storage.volumes.CSI.Settled, SparesOthers: a.deps.settings.mode == runMode, Log: a.deps.cfg.Log,
 	})
 	a.ending.drain = drain.New(drain.Config{
 		Pods: a.deps.stores.pods, Workers: a.lifecycle.workers, Observed: a.observation.pleg, Leftovers: found.Find, Cgroups: a.runtime.facts,

@@ -146,6 +146,7 @@ var (
 	_ objects.TrustAPI        = offlinecache.API{}
 	_ objects.CertificateAPI  = offlinecache.API{}
 	_ volumes.Claims          = offlinecache.API{}
+	_ volumes.Recorder        = (*events.Recorder)(nil)
 	_ offlinecache.ServerPods = (*kube.Watch[*v1.Pod])(nil)
 	_ server.TokenReviewer    = (*kube.Client)(nil)
 	_ server.AccessReviewer   = (*kube.Client)(nil)

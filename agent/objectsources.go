@@ -39,7 +39,7 @@ type objectSources struct {
 // newObjectSources returns the origin of pods' objects for this mode.
 func newObjectSources(g *dependencies, rt *containerRuntime) (objectSources, error) {
 	csi := volumes.CSIConfig{
-		NodeName: g.cfg.NodeName, ClaimEvent: g.recorder.ClaimEvent,
+		NodeName:  g.cfg.NodeName,
 		FileLabel: sync.OnceValue(func() string { return selinux.ReadLabels("/").File }),
 	}
 	if g.api.local != nil {

@@ -80,7 +80,7 @@ func (a *Agent) podPhases() []phase {
 			component{name: "plugin watcher", run: a.storage.plugins.Run},
 			component{name: "CSI drivers", run: a.storage.drivers.Run},
 			// Volumes stop after the pods that use them and before their own dependencies.
-			component{name: "volumes", run: a.storage.volumes.Run, ready: loaded(a.storage.load(a.deps.cfg.Log)), drain: a.drainVolumes},
+			component{name: "volumes", run: a.storage.volumes.CSI.Run, ready: loaded(a.storage.load(a.deps.cfg.Log)), drain: a.drainVolumes},
 			component{name: "runtime health", run: a.node.runtimeHealth.Run},
 			component{name: "pod CIDRs", run: a.node.ranges.Run, absent: a.node.ranges == nil},
 			component{name: "client certificate", run: a.deps.api.renewIdentity, absent: a.deps.api.identity == nil},

@@ -187,7 +187,7 @@ func newReporting(g *dependencies, l *podLife, known func() bool, v *volumes.Man
 		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {
 			g.api.current.Observe(n)
 			l.admit.NodeChanged()
-			v.NodeChanged()
+			v.CSI.NodeChanged()
 			wake(nodeChanged)
 			addressesChanged()
 		})

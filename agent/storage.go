@@ -59,15 +59,14 @@ func newStorage(g *dependencies, o *objectSources, n nodeSource, shared *resourc
 		mounter, s.sweep = own, own.Sweep
 	}
 	ofDrivers := o.csi
-	ofDrivers.Drivers, ofDrivers.Exhausted = s.drivers, s.drivers.Refresh
+	ofDrivers.Drivers = s.drivers
 	if s.volumes, err = volumes.New(volumes.Config{
 		Root: g.cfg.RootDir, AllocatableMemory: g.resources.Allocatable.Memory().Value(), Mounter: mounter, Objects: o.objects, Certificates: o.objects,
-		Allocatable: func() v1.ResourceList { return allocatable(n) }, Log: g.cfg.Log, Journal: g.journal,
-		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Event: podEvents(g.recorder), VolumeEvent: g.recorder.VolumeEvent, Metrics: g.out.Metrics,
+		Claims: o.claims, Node: n.Current, CSI: ofDrivers, Recorder: g.recorder, Metrics: g.out.Metrics, Log: g.cfg.Log, Journal: g.journal,
 	}); err != nil {
 		return s, err
 	}
-	s.drivers.Subscribe(s.volumes.DriversChanged)
+	s.drivers.Subscribe(s.volumes.CSI.DriversChanged)
 	return s, nil
 }
 
@@ -79,7 +78,7 @@ func (s *storage) load(log *slog.Logger) func() {
 				log.Warn("Failed to clean up partial mounts of an earlier agent, will retry at the next start", "error", err)
 			}
 		}
-		s.volumes.Load()
+		s.volumes.CSI.Load()
 	}
 }
 
@@ -113,7 +112,7 @@ func (a *Agent) drainVolumes(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, unstageLimit)
 	defer cancel()
-	err := a.storage.volumes.Drain(ctx)
+	err := a.storage.volumes.CSI.Drain(ctx)
 	if err != nil {
 		a.ending.drain.Add(err)
 	}

@@ -158,7 +158,7 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 	a.newOOMWatcher()
 	a.observation.containerLogs = newContainerLogs(g, &a.runtime, a.observation.pleg)
 	if a.node.nodeObject, err = newNode(g, node.Sources{
-		Runtime: a.node.runtimeHealth.State, Images: a.runtime.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.VolumesInUse,
+		Runtime: a.node.runtimeHealth.State, Images: a.runtime.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.CSI.VolumesInUse,
 		Pressure: a.deps.stores.nodePressure, Devices: a.managers.nodeDevices, DevicesForgotten: a.managers.devices.BeganWithoutFile,
 	}); err != nil {
 		return nil, err

@@ -119,18 +119,15 @@ func (d *Driver) Unstage(ctx context.Context, id, staging string) error {
 	})
 }
 
-// Expand calls NodeExpandVolume, which expands the volume's filesystem to the volume's size. It
-// returns the size in bytes; 0 if the driver does not report it.
-func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (size int64, err error) {
+// Expand calls NodeExpandVolume, which expands the volume's filesystem to the volume's size.
+func (d *Driver) Expand(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) error {
 	if err := complete(r.GetVolumeId(), "volume", r.GetVolumePath()); err != nil {
-		return 0, err
+		return err
 	}
-	err = d.call(ctx, csiapi.Node_NodeExpandVolume_FullMethodName, r.GetVolumeId(), func(ctx context.Context, c csiapi.NodeClient) error {
-		out, err := c.NodeExpandVolume(ctx, r)
-		size = out.GetCapacityBytes()
+	return d.call(ctx, csiapi.Node_NodeExpandVolume_FullMethodName, r.GetVolumeId(), func(ctx context.Context, c csiapi.NodeClient) error {
+		_, err := c.NodeExpandVolume(ctx, r)
 		return err
 	})
-	return size, err
 }
 
 // Stats is the result of NodeGetVolumeStats.

@@ -48,24 +48,21 @@ type Config struct {
 
 // Drivers are the registered drivers of this machine. It is safe for concurrent use.
 type Drivers struct {
-	Config
+	config  Config
+	node    *nodeWriter // nil without an API server
 	metrics *metrics
 	waits   *waits
+	wake    chan struct{} // capacity 1: Run has work
+	health  health.Latch  // whether the CSINode exists
 
-	writeLock chan struct{} // capacity 1: the lock of writes to the API server
-	wake      chan struct{} // capacity 1: Run has work
-
-	health health.Latch // whether the CSINode exists
-
-	mu          sync.Mutex
-	drivers     map[string]registration // guarded by mu; by name
-	come        map[string]Info         // guarded by mu; drivers to be written to the API server
-	left        map[string]bool         // guarded by mu; deregistered drivers to be removed from the API server
-	urgent      map[string]bool         // guarded by mu; drivers whose limits are to be refreshed at once
-	subscribers []func()                // guarded by mu
+	mu           sync.Mutex
+	drivers      map[string]registration // guarded by mu; by name
+	pending      map[string]Info         // guarded by mu; drivers to be written to the API server
+	deregistered map[string]bool         // guarded by mu; drivers to be removed from the API server
+	urgent       map[string]bool         // guarded by mu; drivers whose limits are to be refreshed at once
+	subscribers  []func()                // guarded by mu
 }
 
-// registration is a registered driver.
 type registration struct {
 	endpoint string
 	version  *utilversion.Version
@@ -93,10 +90,11 @@ func New(cfg Config) (*Drivers, error) {
 		cfg.Period = func(string) time.Duration { return 0 }
 	}
 	d := &Drivers{
-		Config: cfg, metrics: newMetrics(cfg.Metrics), waits: &waits{underWay: map[*Wait]pod.UID{}}, writeLock: make(chan struct{}, 1), wake: make(chan struct{}, 1), drivers: map[string]registration{}, come: map[string]Info{},
-		left: map[string]bool{}, urgent: map[string]bool{},
+		config: cfg, metrics: newMetrics(cfg.Metrics), waits: &waits{pending: map[*Wait]pod.UID{}}, wake: make(chan struct{}, 1),
+		drivers: map[string]registration{}, pending: map[string]Info{}, deregistered: map[string]bool{}, urgent: map[string]bool{},
 	}
-	if d.Nodes != nil {
+	if cfg.Nodes != nil {
+		d.node = &nodeWriter{nodes: cfg.Nodes, csiNodes: cfg.CSINodes, nodeName: cfg.NodeName, log: cfg.Log, lock: make(chan struct{}, 1)}
 		d.health.Set(errors.New("CSINode is not yet initialized"))
 	}
 	return d, nil
@@ -153,23 +151,23 @@ func (d *Drivers) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	}
 	d.mu.Lock()
 	d.drivers[name] = registration{endpoint: endpoint, version: highest}
-	delete(d.left, name)
+	delete(d.deregistered, name)
 	d.mu.Unlock()
-	driver := &Driver{Name: name, endpoint: endpoint, dial: d.Dial, metrics: d.metrics}
+	driver := &Driver{Name: name, endpoint: endpoint, dial: d.config.Dial, metrics: d.metrics}
 	info, err := driver.Info(ctx)
 	switch {
-	case err != nil || d.Nodes == nil:
-	case d.Late:
-		d.announceLater(name, info)
+	case err != nil || d.node == nil:
+	case d.config.Late:
+		d.addLater(name, info)
 	default:
-		err = d.announce(ctx, name, info)
+		err = d.node.add(ctx, name, info)
 	}
 	if err != nil {
 		d.DeregisterPlugin(name, endpoint)
 		return err
 	}
 	d.wakeUp()
-	d.publish()
+	d.notify()
 	return nil
 }
 
@@ -182,13 +180,13 @@ func (d *Drivers) DeregisterPlugin(name, endpoint string) {
 		return // another one has replaced it
 	}
 	delete(d.drivers, name)
-	delete(d.come, name)
-	if d.Nodes != nil {
-		d.left[name] = true
+	delete(d.pending, name)
+	if d.node != nil {
+		d.deregistered[name] = true
 	}
 	d.mu.Unlock()
 	d.wakeUp()
-	d.publish()
+	d.notify()
 }
 
 // Subscribe adds a function that is called, without a lock held, whenever a driver has been
@@ -199,7 +197,7 @@ func (d *Drivers) Subscribe(changed func()) {
 	d.subscribers = append(d.subscribers, changed)
 }
 
-func (d *Drivers) publish() {
+func (d *Drivers) notify() {
 	d.mu.Lock()
 	subscribers := d.subscribers // append-only
 	d.mu.Unlock()
@@ -223,5 +221,5 @@ func (d *Drivers) Driver(name string) (*Driver, error) {
 	if !ok {
 		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
 	}
-	return &Driver{Name: name, endpoint: r.endpoint, dial: d.Dial, metrics: d.metrics, waits: d.waits}, nil
+	return &Driver{Name: name, endpoint: r.endpoint, dial: d.config.Dial, metrics: d.metrics, waits: d.waits}, nil
 }

@@ -46,7 +46,7 @@ func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (
 	d.mu.Unlock()
 	dues := map[string]due{}
 	for _, name := range d.Names() {
-		period := d.Period(name)
+		period := d.config.Period(name)
 		if period <= 0 {
 			continue
 		}
@@ -58,7 +58,7 @@ func (d *Drivers) refreshDue(ctx context.Context, r *refreshes, now time.Time) (
 			t.at = now.Add(period)
 			r.running.Go(func() {
 				if err := d.refresh(ctx, name); err != nil && ctx.Err() == nil {
-					d.Log.Warn("Failed to update the volume limit of a driver", "driver", name, "error", err)
+					d.config.Log.Warn("Failed to update the volume limit of a driver", "driver", name, "error", err)
 				}
 			})
 		}
@@ -81,10 +81,10 @@ func (d *Drivers) refresh(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return d.write(ctx, func(ctx context.Context) error {
+	return d.node.write(ctx, func(ctx context.Context) error {
 		if _, err := d.Driver(name); err != nil {
-			return nil // deregistered meanwhile, which withdraw handles
+			return nil // deregistered meanwhile, which removeDeregistered handles
 		}
-		return d.changeCSINode(ctx, func(s *storagev1.CSINodeSpec) { addToCSINode(s, name, info) })
+		return d.node.changeCSINode(ctx, func(s *storagev1.CSINodeSpec) { addToCSINode(s, name, info) })
 	})
 }

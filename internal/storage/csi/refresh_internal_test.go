@@ -75,9 +75,8 @@ func TestRefreshDue(t *testing.T) {
 func TestInsistLogsACauseOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		d := &Drivers{Config: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 		tries := []error{errors.New("away"), errors.New("away"), errors.New("away"), errors.New("forbidden"), errors.New("forbidden"), kube.ReportedError{Err: errors.New("damaged")}, nil}
-		d.insist(t.Context(), "announce", func() error {
+		retry(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "announce", func() error {
 			err := tries[0]
 			tries = tries[1:]
 			return err

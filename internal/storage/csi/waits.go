@@ -23,21 +23,21 @@ type Wait struct {
 
 // waits are the pending calls on behalf of pods. It is safe for concurrent use.
 type waits struct {
-	mu       sync.Mutex
-	underWay map[*Wait]pod.UID // guarded by mu
+	mu      sync.Mutex
+	pending map[*Wait]pod.UID // guarded by mu
 }
 
 // begin records a call. The returned function removes the record.
 func (w *waits) begin(uid pod.UID, driver, method, volume string) (end func()) {
 	now := time.Now()
-	made := &Wait{Driver: driver, Call: path.Base(method), Volume: volume, Since: now, Until: now.Add(callTimeout)}
+	wait := &Wait{Driver: driver, Call: path.Base(method), Volume: volume, Since: now, Until: now.Add(callTimeout)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.underWay[made] = uid
+	w.pending[wait] = uid
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.underWay, made)
+		delete(w.pending, wait)
 	}
 }
 
@@ -46,9 +46,9 @@ func (d *Drivers) Waits(uid pod.UID) []Wait {
 	d.waits.mu.Lock()
 	defer d.waits.mu.Unlock()
 	var out []Wait
-	for made, of := range d.waits.underWay {
+	for wait, of := range d.waits.pending {
 		if of == uid {
-			out = append(out, *made)
+			out = append(out, *wait)
 		}
 	}
 	slices.SortFunc(out, func(a, b Wait) int {

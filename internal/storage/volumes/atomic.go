@@ -165,9 +165,9 @@ func (w *atomicWriter) modeOf(c content) fs.FileMode {
 	return c.mode.Perm() | 0o440
 }
 
-// own sets owner and group of the descriptor's file, which may be a link. If the filesystem does
+// chown sets owner and group of the descriptor's file, which may be a link. If the filesystem does
 // not support this, the volume does not fail.
-func (w *atomicWriter) own(fd int, name string, owner *int64) {
+func (w *atomicWriter) chown(fd int, name string, owner *int64) {
 	uid, gid := -1, -1
 	if owner != nil {
 		uid = int(*owner)
@@ -183,7 +183,6 @@ func (w *atomicWriter) own(fd int, name string, owner *int64) {
 	}
 }
 
-// makeLink creates a link in the volume's root.
 func (w *atomicWriter) makeLink(target, name string) error {
 	if err := w.root.Symlink(target, name); err != nil {
 		return err
@@ -196,7 +195,7 @@ func (w *atomicWriter) makeLink(target, name string) error {
 		return &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
-	w.own(fd, name, nil)
+	w.chown(fd, name, nil)
 	return nil
 }
 
@@ -256,7 +255,7 @@ func (w *atomicWriter) writeFile(data *os.Root, name string, c content) error {
 		return err
 	}
 	_, err = f.Write(c.data)
-	w.own(int(f.Fd()), name, c.owner)
+	w.chown(int(f.Fd()), name, c.owner)
 	// By chmod because of the umask, and after chown, which clears bits.
 	return errors.Join(err, f.Chmod(w.modeOf(c)), f.Close())
 }
@@ -271,7 +270,7 @@ func (w *atomicWriter) openUp(data *os.Root, name string) error {
 	if w.group != nil {
 		mode |= fs.ModeSetgid
 	}
-	w.own(int(d.Fd()), name, nil)
+	w.chown(int(d.Fd()), name, nil)
 	return errors.Join(d.Chmod(mode), d.Close())
 }
 

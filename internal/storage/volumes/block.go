@@ -15,32 +15,27 @@ import (
 // that of each volume plugin.
 const devicesDir = "volumeDevices"
 
-// disks bind-mounts block devices and holds them with loop devices. The functions are those of
-// loops.go except in tests: only root can attach a loop device or create a device.
+// disks bind-mounts block devices and holds them with loop devices.
 type disks struct {
-	*host
-	numberOf func(path string, st *unix.Stat_t) uint64
-	holdDisk func(disk *os.File) (fresh bool, err error)
-	freeDisk func(path string) error
+	host  *host
+	loops loopDriver
 }
 
-func newDisks(h *host) *disks {
-	return &disks{
-		host:     h,
-		numberOf: numberOf,
-		holdDisk: func(disk *os.File) (bool, error) { return holdDisk("/", disk) },
-		freeDisk: func(path string) error {
-			real, err := h.files.Real(path)
-			if err != nil {
-				return err
-			}
-			return freeDisk("/", real)
-		},
-	}
+// loopDriver is loopDevices except in tests: only root can attach a loop device or create a device.
+type loopDriver interface {
+	// number returns the number of a block device, 0 if the file is none.
+	number(path string, st *unix.Stat_t) uint64
+	// hold holds the disk, unless it is held, and reports whether there was something to do.
+	hold(disk *os.File) (fresh bool, err error)
+	// free releases the disk at the path, which is without links: while a disk is held, the path
+	// cannot be unmounted.
+	free(path string) error
+	// backedBy returns the loop devices that hold the disk at the path, which is without links.
+	backedBy(path string) ([]string, error)
 }
 
-// findDisk resolves the path and returns the block device and its number.
-func (d *disks) findDisk(path string) (device string, number uint64, err error) {
+// find resolves the path and returns the block device and its number.
+func (d *disks) find(path string) (device string, number uint64, err error) {
 	device, err = filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", 0, fmt.Errorf("path %q does not exist: %w", path, err)
@@ -52,37 +47,29 @@ func (d *disks) findDisk(path string) (device string, number uint64, err error) 
 	if err := unix.Stat(device, &st); err != nil {
 		return "", 0, &fs.PathError{Op: "stat", Path: device, Err: err}
 	}
-	if number = d.numberOf(device, &st); number == 0 {
+	if number = d.loops.number(device, &st); number == 0 {
 		return "", 0, fmt.Errorf("path %q: only a block device can be used with volumeMode Block", path)
 	}
 	return device, number, nil
 }
 
-// numberOf returns the number of a block device, 0 if the file is none.
-func numberOf(_ string, st *unix.Stat_t) uint64 {
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0
-	}
-	return st.Rdev
-}
-
-// publishedDisk returns the number of the block device at a path below the agent's root, 0 if there
+// published returns the number of the block device at a path below the agent's root, 0 if there
 // is none.
-func (d *disks) publishedDisk(path string) (uint64, error) {
-	st, err := d.files.Lstat(path)
+func (d *disks) published(path string) (uint64, error) {
+	st, err := d.host.files.Lstat(path)
 	if err != nil {
 		return 0, err
 	}
-	return d.numberOf(path, &st), nil
+	return d.loops.number(path, &st), nil
 }
 
-// bindDisk bind-mounts the disk at the path and holds it, unless both are done, and reports whether
+// bind bind-mounts the disk at the path and holds it, unless both are done, and reports whether
 // there was something to do.
-func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool, err error) {
-	if err := d.files.Ensure(filepath.Dir(path), 0o750, 0o750); err != nil {
+func (d *disks) bind(device string, number uint64, path string) (fresh bool, err error) {
+	if err := d.host.files.Ensure(filepath.Dir(path), 0o750, 0o750); err != nil {
 		return false, err
 	}
-	f, err := d.files.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o750)
+	f, err := d.host.files.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o750)
 	switch {
 	case err == nil:
 		err = f.Close()
@@ -92,42 +79,51 @@ func (d *disks) bindDisk(device string, number uint64, path string) (fresh bool,
 	if err != nil {
 		return false, err
 	}
-	switch shown, err := d.publishedDisk(path); {
+	switch bound, err := d.published(path); {
 	case err != nil:
 		return false, err
-	case shown == number:
-		return d.holdShown(path)
-	case shown != 0: // the persistent volume's path leads to another disk now
-		if err := d.freeDisk(path); err != nil {
+	case bound == number:
+		return d.hold(path)
+	case bound != 0: // the persistent volume's path leads to another disk now
+		if err := d.free(path); err != nil {
 			return false, err
 		}
-		if err := d.mounter.Unmount(path); err != nil {
+		if err := d.host.mounter.Unmount(path); err != nil {
 			return false, err
 		}
 	}
-	if err := d.mounter.Mount(device, path, "", []string{"bind"}); err != nil {
+	if err := d.host.mounter.Mount(device, path, "", []string{"bind"}); err != nil {
 		return false, fmt.Errorf("mount %s: %w", device, err)
 	}
-	if _, err := d.holdShown(path); err != nil {
+	if _, err := d.hold(path); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// holdShown holds the disk at the path, unless it is held, and reports whether there was something
+// hold holds the disk at the path, unless it is held, and reports whether there was something
 // to do.
-func (d *disks) holdShown(path string) (fresh bool, err error) {
-	disk, err := d.files.OpenFile(path, os.O_RDONLY, 0)
+func (d *disks) hold(path string) (fresh bool, err error) {
+	disk, err := d.host.files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return false, err
 	}
 	defer disk.Close()
-	return d.holdDisk(disk)
+	return d.loops.hold(disk)
 }
 
-func (d *disks) unbindDisk(volume, uid string) error {
+// free releases the disk at the path.
+func (d *disks) free(path string) error {
+	real, err := d.host.files.Real(path)
+	if err != nil {
+		return err
+	}
+	return d.loops.free(real)
+}
+
+func (d *disks) unbind(volume, uid string) error {
 	path := filepath.Join(volume, uid)
-	number, err := d.publishedDisk(path)
+	number, err := d.published(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -135,27 +131,27 @@ func (d *disks) unbindDisk(volume, uid string) error {
 		return err
 	}
 	if number != 0 {
-		if err := d.freeDisk(path); err != nil {
+		if err := d.free(path); err != nil {
 			return err
 		}
-		if err := d.mounter.Unmount(path); err != nil {
-			real, _ := d.files.Real(path)
-			loops, _ := loopsOf("/", real) // loop devices in use stay until closed
+		if err := d.host.mounter.Unmount(path); err != nil {
+			real, _ := d.host.files.Real(path)
+			loops, _ := d.loops.backedBy(real) // loop devices in use stay until closed
 			return heldBy(fmt.Errorf("unmount %s: %w", path, err), append(loops, path)...)
 		}
 	}
-	if err := d.files.Unlink(path); err != nil {
+	if err := d.host.files.Unlink(path); err != nil {
 		return err
 	}
-	if err := d.files.RemoveEmpty(volume); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+	if err := d.host.files.RemoveEmpty(volume); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	return nil
 }
 
-// useDisk returns the size of a disk; its content is not inspected.
-func (d *disks) useDisk(path string) (Use, error) {
-	f, err := d.files.OpenFile(path, os.O_RDONLY, 0)
+// use returns the size of a disk; its content is not inspected.
+func (d *disks) use(path string) (Use, error) {
+	f, err := d.host.files.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return Use{}, err
 	}

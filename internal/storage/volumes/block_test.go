@@ -18,6 +18,36 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
+// fakeLoops holds nothing: only root can. Its functions replace parts of it.
+type fakeLoops struct {
+	numberOf func(path string, st *unix.Stat_t) uint64
+	holdDisk func(disk *os.File) (bool, error)
+	freeDisk func(path string) error
+}
+
+func (f *fakeLoops) number(path string, st *unix.Stat_t) uint64 {
+	if f.numberOf == nil {
+		return loopDevices("/").number(path, st)
+	}
+	return f.numberOf(path, st)
+}
+
+func (f *fakeLoops) hold(disk *os.File) (bool, error) {
+	if f.holdDisk == nil {
+		return false, nil
+	}
+	return f.holdDisk(disk)
+}
+
+func (f *fakeLoops) free(path string) error {
+	if f.freeDisk == nil {
+		return nil
+	}
+	return f.freeDisk(path)
+}
+
+func (*fakeLoops) backedBy(string) ([]string, error) { return nil, nil }
+
 // rawPod returns a pod whose container has the claim as a device.
 func rawPod(claim string) *v1.Pod {
 	p := podWith(claimVolume("d", claim))
@@ -39,10 +69,10 @@ func localSource(path string) v1.PersistentVolumeSource {
 // events are those of pods from now on.
 func (m *Manager) events() *[]string {
 	var told []string
-	m.event = func(_ *v1.Pod, eventtype, reason, message string) {
+	m.host.recorder = &recorder{pod: func(_ *v1.Pod, eventtype, reason, message string) {
 		messagestest.SawEvent(reason, message)
 		told = append(told, fmt.Sprintf("%s %s: %s", eventtype, reason, message))
-	}
+	}}
 	return &told
 }
 
@@ -60,24 +90,24 @@ func TestRawDisk(t *testing.T) {
 	if err := os.WriteFile(node, []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.numberOf = func(path string, st *unix.Stat_t) uint64 { // only root can make one
+	m.loops().numberOf = func(path string, st *unix.Stat_t) uint64 { // only root can make one
 		if path == node {
 			return 7
 		}
-		return numberOf(path, st)
+		return loopDevices("/").number(path, st)
 	}
 	byID := filepath.Join(t.TempDir(), "by-id")
 	if err := os.Symlink(node, byID); err != nil {
 		t.Fatal(err)
 	}
 	var held []string
-	m.holdDisk = func(disk *os.File) (bool, error) { held = append(held, disk.Name()); return len(held) == 1, nil }
+	m.loops().holdDisk = func(disk *os.File) (bool, error) { held = append(held, disk.Name()); return len(held) == 1, nil }
 	told := m.events()
 	s.bindRaw("raw", localSource(byID))
 	p := rawPod("raw")
 	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
-	bound := filepath.Join(m.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-raw", uid)
-	link := filepath.Join(m.root, "pods", uid, "volumeDevices/kubernetes.io~local-volume/pv-raw")
+	bound := filepath.Join(m.host.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-raw", uid)
+	link := filepath.Join(m.host.root, "pods", uid, "volumeDevices/kubernetes.io~local-volume/pv-raw")
 	for range 2 {
 		got, err := m.setup(t, p)
 		if err != nil || got["d"] != (crispec.Volume{HostPath: link, ReadOnly: true}) {
@@ -102,19 +132,19 @@ func TestRawDisk(t *testing.T) {
 	if want := []string{bound, bound}; !slices.Equal(held, want) {
 		t.Errorf("held: %v, want %v", held, want)
 	}
-	other := filepath.Join(m.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-other/another")
+	other := filepath.Join(m.host.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-other/another")
 	if err := os.MkdirAll(other, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	// Another manager: nothing needs to be remembered.
 	again, _ := newManager(t)
-	again.root, again.files = m.root, m.files
+	again.host.root, again.host.files = m.host.root, m.host.files
 	for range 2 {
 		if err := again.Teardown(t.Context(), uid); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, gone := range []string{filepath.Dir(bound), filepath.Join(m.root, "pods", uid, "volumeDevices")} {
+	for _, gone := range []string{filepath.Dir(bound), filepath.Join(m.host.root, "pods", uid, "volumeDevices")} {
 		if _, err := os.Lstat(gone); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", gone, err)
 		}
@@ -130,7 +160,7 @@ func TestRawDiskThatIsHeldKeepsNothingElse(t *testing.T) {
 	if err := os.WriteFile(node, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.numberOf = func(string, *unix.Stat_t) uint64 { return 7 }
+	m.loops().numberOf = func(string, *unix.Stat_t) uint64 { return 7 }
 	s.bindRaw("raw", localSource(node))
 	p := rawPod("raw")
 	memory := podWith(emptyDir("memory", v1.StorageMediumMemory))
@@ -140,14 +170,14 @@ func TestRawDiskThatIsHeldKeepsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := errors.New("busy")
-	m.freeDisk = func(string) error { return busy }
+	m.loops().freeDisk = func(string) error { return busy }
 	if err := m.Teardown(t.Context(), uid); !errors.Is(err, busy) {
 		t.Errorf("got %v", err)
 	}
 	if mounted, err := mounts.IsMountPoint(m.emptyDirPath("memory")); err != nil || mounted {
 		t.Errorf("the memory is mounted: %t, %v", mounted, err)
 	}
-	m.freeDisk = func(string) error { return nil }
+	m.loops().freeDisk = func(string) error { return nil }
 	if err := m.Teardown(t.Context(), uid); err != nil {
 		t.Error(err)
 	}
@@ -162,7 +192,7 @@ func TestRawDiskThatChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := uint64(0)
-	m.numberOf = func(path string, _ *unix.Stat_t) uint64 {
+	m.loops().numberOf = func(path string, _ *unix.Stat_t) uint64 {
 		if path == node {
 			return 7
 		}
@@ -170,8 +200,8 @@ func TestRawDiskThatChanges(t *testing.T) {
 	}
 	var steps []string
 	mounts.UnmountFunc = func(string) error { steps = append(steps, "unmount"); return nil }
-	m.freeDisk = func(string) error { steps = append(steps, "free"); return nil }
-	m.holdDisk = func(*os.File) (bool, error) {
+	m.loops().freeDisk = func(string) error { steps = append(steps, "free"); return nil }
+	m.loops().holdDisk = func(*os.File) (bool, error) {
 		steps = append(steps, "hold")
 		return false, errors.New("no loop driver")
 	}

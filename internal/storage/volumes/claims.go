@@ -148,7 +148,6 @@ func (c *claims) hold(uid pod.UID, name string, b bound) error {
 	return nil
 }
 
-// noteFailed records that the volume's setup failed.
 func (c *claims) noteFailed(v *volume) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,8 +157,7 @@ func (c *claims) noteFailed(v *volume) {
 	}
 }
 
-// noteClaim updates the claim of the pod's volume.
-func (c *claims) noteClaim(uid pod.UID, b *bound, claim *v1.PersistentVolumeClaim) {
+func (c *claims) updateClaim(uid pod.UID, b *bound, claim *v1.PersistentVolumeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, had := range c.bound[uid] {
@@ -240,7 +238,7 @@ func (c *claims) check(v *volume) error {
 	if err := c.checkNodeAffinity(v.bound.PersistentVolume); err != nil {
 		return &Error{Class: class, Step: "NodeAffinity check", Err: err}
 	}
-	if v.isBlock() && !kinds[v.source()].disks {
+	if v.isBlock() && !kinds[v.source()].block {
 		err := fmt.Errorf("persistent volumes of type %s have no volumeMode Block here", v.source())
 		return &Error{Class: class, Step: "FindMapperPluginBySpec", Err: err}
 	}
@@ -266,7 +264,6 @@ func (c *claims) checkNodeAffinity(pv *v1.PersistentVolume) error {
 	return nil
 }
 
-// mountOptions returns the mount options of the volume.
 func mountOptions(pv *v1.PersistentVolume) []string {
 	if old, ok := pv.Annotations[mountOptionsAnnotation]; ok {
 		return strings.Split(old, ",")

@@ -185,7 +185,7 @@ func TestClaimsAreMounted(t *testing.T) {
 		v1.Volume{Name: "direct", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files", Path: "/x", ReadOnly: true}}})
 	p.Spec.Volumes[2].PersistentVolumeClaim.ReadOnly = true
 
-	dir := filepath.Join(m.root, "pods", uid, "volumes")
+	dir := filepath.Join(m.host.root, "pods", uid, "volumes")
 	want := map[string]crispec.Volume{
 		"a": {HostPath: host}, "scratch": {HostPath: host},
 		"b":      {HostPath: filepath.Join(dir, "kubernetes.io~local-volume/pv-disk"), SELinuxRelabel: true},
@@ -239,12 +239,12 @@ func TestFailedMountLeavesNothing(t *testing.T) {
 	s.bind("c", nfsSource())
 	refused := errors.New("mount.nfs: access denied")
 	fake.MountCheckErrors = nil
-	m.mounter = refusing{fake, refused}
+	m.host.mounter = refusing{fake, refused}
 	p := podWith(claimVolume("v", "c"))
 	if _, err := m.setup(t, p); !errors.Is(err, refused) || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "pv-c" : mount [fd00::1]:/export: `) {
 		t.Errorf("got %v", err)
 	}
-	if left, err := os.ReadDir(filepath.Join(m.root, "pods", uid, "volumes", nfsPlugin)); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(filepath.Join(m.host.root, "pods", uid, "volumes", nfsPlugin)); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
@@ -255,7 +255,7 @@ func TestVolumeThatIsMended(t *testing.T) {
 	m, fake, s := newStorage(t)
 	_, wrong := s.bind("c", nfsSource())
 	wrong.Spec.MountOptions = []string{"nonsense"}
-	m.mounter = refusing{fake, errors.New("mount.nfs: an incorrect mount option was specified")}
+	m.host.mounter = refusing{fake, errors.New("mount.nfs: an incorrect mount option was specified")}
 	p := podWith(claimVolume("v", "c"))
 	for _, s.away = range []bool{false, true} {
 		if _, err := m.setup(t, p); err == nil || !strings.Contains(err.Error(), "incorrect mount option") {
@@ -267,7 +267,7 @@ func TestVolumeThatIsMended(t *testing.T) {
 		mended := wrong.DeepCopy()
 		mended.Spec.MountOptions = []string{option}
 		s.volumes[mended.Name] = mended
-		m.mounter = fake
+		m.host.mounter = fake
 		if _, err := m.setup(t, p); err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +293,7 @@ func TestReadWriteOncePod(t *testing.T) {
 	v.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
 	first, second := podWith(claimVolume("v", "c")), podWith(claimVolume("v", "c"))
 	second.UID = pod.UID("other")
-	if err := os.MkdirAll(filepath.Join(m.root, "pods/other"), 0o750); err != nil {
+	if err := os.MkdirAll(filepath.Join(m.host.root, "pods/other"), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.setup(t, first); err != nil {
@@ -317,10 +317,10 @@ func TestLocalVolumeOfTwoPods(t *testing.T) {
 	disk := t.TempDir()
 	_, _ = s.bind("c", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: disk}})
 	var events []string
-	m.event = func(p *v1.Pod, eventtype, reason, message string) {
+	m.host.recorder = &recorder{pod: func(p *v1.Pod, eventtype, reason, message string) {
 		messagestest.SawEvent(reason, message)
 		events = append(events, fmt.Sprintf("%s %s %s %s", p.UID, eventtype, reason, message))
-	}
+	}}
 	first, second := podWith(claimVolume("v", "c")), podWith(claimVolume("v", "c"))
 	second.UID = "other"
 	own := int64(os.Getgid())
@@ -332,7 +332,7 @@ func TestLocalVolumeOfTwoPods(t *testing.T) {
 		}
 		if p == first { // the fake's mounts show nothing; what is mounted is what lies there
 			for i := range fake.MountPoints {
-				if got := m.groupOf(fake.MountPoints[i].Path); got != own {
+				if got := m.host.groupOf(fake.MountPoints[i].Path); got != own {
 					t.Errorf("group %d, want %d", got, own)
 				}
 			}

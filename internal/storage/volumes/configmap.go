@@ -10,15 +10,6 @@ import (
 	"berth/internal/pod"
 )
 
-func newConfigMaps(p *parts) kind {
-	return &payloads{folders: p.folders, medium: v1.StorageMediumDefault, read: p.reader.readConfigMap}
-}
-
-func (r *reader) readConfigMap(ctx context.Context, to payload, v *volume) error {
-	src := v.spec.ConfigMap
-	return r.addConfigMap(ctx, to, v.pod, src.Name, newProjection(src.Items, src.DefaultMode, src.Optional))
-}
-
 func (r *reader) addConfigMap(ctx context.Context, to payload, p *v1.Pod, name string, j projection) error {
 	object, err := r.objects.ConfigMap(ctx, p.Namespace, name)
 	if apierrors.IsNotFound(err) && j.optional {

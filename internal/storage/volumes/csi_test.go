@@ -111,20 +111,21 @@ func (d *driven) restart() {
 	}
 	d.register()
 	next, err := New(Config{
-		Root: d.root, Mounter: d.fake, Log: d.log, Journal: d.journal, Claims: d.storage, Node: d.claims.node, Event: d.event,
+		Root: d.host.root, Mounter: d.fake, Log: d.host.log, Journal: d.journal, Claims: d.storage, Node: d.claims.node, Recorder: d.host.recorder,
 		CSI: CSIConfig{Drivers: d.drivers, Objects: d.objects, NodeName: "n", ControllerAttach: true, Wake: func(uid pod.UID) { d.woken <- uid }},
 	})
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	d.Manager = next
-	d.holdDisk = func(disk *os.File) (bool, error) { // only root can
+	d.disks().loops = &fakeLoops{}
+	d.loops().holdDisk = func(disk *os.File) (bool, error) {
 		fresh := !d.held[disk.Name()]
 		d.held[disk.Name()] = true
 		return fresh, nil
 	}
-	d.freeDisk = func(path string) error { delete(d.held, path); return nil }
-	d.Load()
+	d.loops().freeDisk = func(path string) error { delete(d.held, path); return nil }
+	d.CSI.Load()
 }
 
 func (d *driven) register() {
@@ -139,10 +140,10 @@ func (d *driven) unstageAll() {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(d.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
+	go func() { ended <- d.CSI.Run(ctx) }()
 	limited, done := context.WithTimeout(ctx, time.Minute)
 	defer done()
-	if err := d.Drain(limited); err != nil {
+	if err := d.CSI.Drain(limited); err != nil {
 		d.t.Error(err)
 	}
 	cancel()
@@ -185,9 +186,9 @@ func (d *driven) expectGone() {
 		d.t.Errorf("still held: %v", d.held)
 	}
 	for _, pattern := range []string{"pods/*/volumes/*", "pods/*/volumeDevices/*/*", "plugins/kubernetes.io/csi/*/*", "plugins/kubernetes.io/csi/volumeDevices/*/*"} {
-		left, err := filepath.Glob(filepath.Join(d.root, pattern))
+		left, err := filepath.Glob(filepath.Join(d.host.root, pattern))
 		left = slices.DeleteFunc(left, func(path string) bool { // folders of the folders of disks
-			return path == filepath.Join(d.csiDisks(), "staging") || path == filepath.Join(d.csiDisks(), "publish")
+			return path == filepath.Join(d.csi().dirs.disksDir(), "staging") || path == filepath.Join(d.csi().dirs.disksDir(), "publish")
 		})
 		if err != nil || len(left) > 0 {
 			d.t.Errorf("left: %v, %v", left, err)
@@ -209,14 +210,14 @@ func (d *driven) user(id, claim string) *v1.Pod {
 	d.t.Helper()
 	p := podWith(claimVolume("v", claim))
 	p.UID = types.UID(id)
-	if err := os.MkdirAll(filepath.Join(d.root, "pods", id, "volumes"), 0o750); err != nil {
+	if err := os.MkdirAll(filepath.Join(d.host.root, "pods", id, "volumes"), 0o750); err != nil {
 		d.t.Fatal(err)
 	}
 	return p
 }
 
 func (d *driven) staging(name string) string {
-	return filepath.Join(d.root, "plugins/kubernetes.io/csi", driverName, hash("handle-"+name))
+	return filepath.Join(d.host.root, "plugins/kubernetes.io/csi", driverName, hash("handle-"+name))
 }
 
 func TestCSIVolumeOfTwoPods(t *testing.T) {
@@ -230,7 +231,7 @@ func TestCSIVolumeOfTwoPods(t *testing.T) {
 	first, second := d.user("first", "c"), d.user("second", "c")
 	second.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
 
-	path := filepath.Join(d.root, "pods/first/volumes/kubernetes.io~csi/pv-c/mount")
+	path := filepath.Join(d.host.root, "pods/first/volumes/kubernetes.io~csi/pv-c/mount")
 	got, err := d.setup(t, first)
 	if err != nil || got["v"].HostPath != path || got["v"].ReadOnly {
 		t.Fatalf("got %+v, %v", got, err)
@@ -263,7 +264,7 @@ func TestCSIVolumeOfTwoPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.unstageAll() // the second pod has it still
-	err = d.unstageAlone(t.Context(), csiID{driverName, "handle-c"})
+	err = d.CSI.unstageAlone(t.Context(), csiID{driverName, "handle-c"})
 	messagestest.SawError(err)
 	if want := fmt.Sprintf("the device mount path %q is still mounted by other references [%s]", d.staging("c")+"/globalmount", shared.Target); err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
@@ -309,8 +310,8 @@ func testRestart(t *testing.T, method, fault string, code codes.Code, wanted boo
 	if failed == nil {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		d.csi.note(func() { d.csi.staged[csiID{driverName, "handle-c"}] = true })
-		failed = d.unstage(ctx, csiID{driverName, "handle-c"})
+		d.csi().state.locked(func() { d.csi().state.staged[csiID{driverName, "handle-c"}] = true })
+		failed = d.CSI.unstage(ctx, csiID{driverName, "handle-c"})
 	}
 	if failed == nil || csitest.Broken(d.driver.Dir, method) {
 		t.Fatalf("nothing failed: %v", d.calls())
@@ -320,7 +321,7 @@ func testRestart(t *testing.T, method, fault string, code codes.Code, wanted boo
 		if got, err := d.setup(t, p); err != nil || got["v"].HostPath == "" {
 			t.Fatalf("after %v: %v, %v", failed, got, err)
 		}
-		if mounted, err := d.fake.IsMountPoint(publishPath(filepath.Join(d.root, "pods/one"), "pv-c")); err != nil || !mounted {
+		if mounted, err := d.fake.IsMountPoint(publishPath(filepath.Join(d.host.root, "pods/one"), "pv-c")); err != nil || !mounted {
 			t.Errorf("the volume is not mounted: %v", err)
 		}
 	}
@@ -383,7 +384,7 @@ func TestCSIVolumeWithoutItsDriver(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	d.register()
-	d.DriversChanged()
+	d.CSI.DriversChanged()
 	if uid := <-d.woken; uid != "one" {
 		t.Errorf("woken: %s", uid)
 	}
@@ -395,7 +396,7 @@ func TestCSIVolumeWithoutItsDriver(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	d.register()
-	d.DriversChanged()
+	d.CSI.DriversChanged()
 	<-d.woken
 	if err := d.Teardown(t.Context(), "one"); err != nil {
 		t.Fatal(err)
@@ -454,7 +455,7 @@ func TestCSIVolumeOfAPodItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := csitest.Call{
-		Method: "NodePublishVolume", Volume: "csi-" + hash("onev"), Target: publishPath(filepath.Join(d.root, "pods/one"), "v"), ReadOnly: true, Mode: "SINGLE_NODE_WRITER",
+		Method: "NodePublishVolume", Volume: "csi-" + hash("onev"), Target: publishPath(filepath.Join(d.host.root, "pods/one"), "v"), ReadOnly: true, Mode: "SINGLE_NODE_WRITER",
 		Context: map[string]string{
 			"a": "b", "csi.storage.k8s.io/pod.name": "p", "csi.storage.k8s.io/pod.namespace": "default", "csi.storage.k8s.io/pod.uid": "one",
 			"csi.storage.k8s.io/serviceAccount.name": "account", "csi.storage.k8s.io/ephemeral": "true",
@@ -492,7 +493,7 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	p := d.user("one", "c")
 	node := &v1.Node{}
 	d.claims.node = func() (*v1.Node, bool) { return node, true }
-	d.csi.note(func() { d.csi.known = true })
+	d.csi().state.locked(func() { d.csi().state.known = true })
 	const unique = v1.UniqueVolumeName("kubernetes.io/csi/csi.example.com^handle-c")
 
 	prepared := make(chan error, 1)
@@ -502,20 +503,20 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	if err := <-prepared; !errors.Is(err, context.Canceled) {
 		t.Fatalf("it did not wait: %v", err)
 	}
-	if got := d.VolumesInUse(); len(got) != 1 || got[0] != unique {
+	if got := d.CSI.VolumesInUse(); len(got) != 1 || got[0] != unique {
 		t.Fatalf("in use: %v", got)
 	}
-	if err := d.attach.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
+	if err := d.csi().attacher.missingToAttach(csiID{driverName, "handle-c"}); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesInUse = []v1.UniqueVolumeName{unique}
-	err := d.attach.missingToAttach(csiID{driverName, "handle-c"})
+	err := d.csi().attacher.missingToAttach(csiID{driverName, "handle-c"})
 	messagestest.SawError(err)
 	if err == nil || err.Error() != "Volume not attached according to node status" {
 		t.Errorf("got %v", err)
 	}
 	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: unique}}
-	d.NodeChanged()
+	d.CSI.NodeChanged()
 	name := "csi-" + hash("handle-c"+driverName+"n")
 	for _, tt := range []struct {
 		a    *storagev1.VolumeAttachment
@@ -543,11 +544,11 @@ func TestCSIVolumeThatIsAttached(t *testing.T) {
 	if err := d.Teardown(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.VolumesInUse(); len(got) != 1 {
+	if got := d.CSI.VolumesInUse(); len(got) != 1 {
 		t.Errorf("in use while it is staged: %v", got)
 	}
 	d.unstageAll()
-	if got := d.VolumesInUse(); got == nil || len(got) != 0 {
+	if got := d.CSI.VolumesInUse(); got == nil || len(got) != 0 {
 		t.Errorf("in use at the end: %v", got)
 	}
 	d.expectGone()
@@ -563,13 +564,13 @@ func TestCSIVolumesInUseOverARestart(t *testing.T) {
 	}
 	d.restart()
 	d.objects.drivers[driverName] = nil
-	if got := d.VolumesInUse(); got != nil {
+	if got := d.CSI.VolumesInUse(); got != nil {
 		t.Errorf("before anything is known: %v", got)
 	}
-	if !d.attach.learnAttachable(t.Context()) {
+	if !d.csi().attacher.learnAttachable(t.Context()) {
 		t.Fatal("not learned")
 	}
-	if got := d.VolumesInUse(); len(got) != 1 {
+	if got := d.CSI.VolumesInUse(); len(got) != 1 {
 		t.Errorf("got %v", got)
 	}
 }
@@ -581,7 +582,7 @@ func TestCSIVolumeWithoutItsData(t *testing.T) {
 	if _, err := d.setup(t, p); err != nil {
 		t.Fatal(err)
 	}
-	dir := publishDir(filepath.Join(d.root, "pods/one"), "pv-c")
+	dir := publishDir(filepath.Join(d.host.root, "pods/one"), "pv-c")
 	if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -11,13 +12,21 @@ import (
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // attachWait is the attach timeout of one pass.
 const attachWait = 2*time.Minute + 3*time.Second
 
 // csiAttacher waits until controllers have attached volumes to this machine.
-type csiAttacher struct{ *csiShared }
+type csiAttacher struct {
+	log      *slog.Logger
+	claims   *claims
+	objects  StorageObjects
+	state    *csiState
+	nodeName string
+}
 
 // findLimit returns an error if the volume could not be attached because this machine has reached
 // the driver's volume limit, else nil. Only drivers with nodeAllocatableUpdatePeriodSeconds report
@@ -28,9 +37,9 @@ func (c *csiAttacher) findLimit(ctx context.Context, name string, v csiVolume) e
 	if ctx.Err() != nil || v.object == nil || ptr.Deref(v.object.Spec.NodeAllocatableUpdatePeriodSeconds, 0) <= 0 {
 		return nil
 	}
-	a, err := c.csi.Objects.GetVolumeAttachment(ctx, v.attachment(c.csi.NodeName))
+	a, err := c.objects.GetVolumeAttachment(ctx, v.id.attachment(c.nodeName))
 	if err != nil {
-		c.log.Debug("why the volume is not attached is not known", "volume", v.handle, "error", err)
+		c.log.Debug("why the volume is not attached is not known", "volume", v.id.handle, "error", err)
 		return nil
 	}
 	e := a.Status.AttachError
@@ -39,7 +48,7 @@ func (c *csiAttacher) findLimit(ctx context.Context, name string, v csiVolume) e
 	}
 	return &Error{
 		Class: LimitExceeded, Volume: name,
-		Err: fmt.Errorf("the node takes no more volumes of CSI driver %s: volume %q was not attached: %s", v.driver, name, e.Message),
+		Err: fmt.Errorf("the node takes no more volumes of CSI driver %s: volume %q was not attached: %s", v.id.driver, name, e.Message),
 	}
 }
 
@@ -55,7 +64,7 @@ func (c *csiAttacher) await(ctx context.Context, id csiID) error {
 	defer timeout.Stop()
 	for {
 		var changed chan struct{}
-		c.csi.note(func() { changed = c.csi.changed })
+		c.state.locked(func() { changed = c.state.nodeChanged })
 		missing := c.missingToAttach(id)
 		if missing == nil {
 			return nil
@@ -88,26 +97,26 @@ func (c *csiAttacher) metadata(ctx context.Context, v csiVolume) (map[string]str
 	if !mustAttach(v) {
 		return nil, nil
 	}
-	name := v.attachment(c.csi.NodeName)
-	a, err := c.csi.Objects.GetVolumeAttachment(ctx, name)
+	name := v.id.attachment(c.nodeName)
+	a, err := c.objects.GetVolumeAttachment(ctx, name)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("volume %s has GET error for volume attachment %s: %w", v.handle, name, err)
+		return nil, fmt.Errorf("volume %s has GET error for volume attachment %s: %w", v.id.handle, name, err)
 	case a.DeletionTimestamp != nil:
 		return nil, errors.New("volume attachment is being deleted")
 	case a.Status.AttachError != nil:
 		return nil, errors.New(a.Status.AttachError.Message)
 	case !a.Status.Attached:
-		return nil, fmt.Errorf("volume %s is not attached for volume attachment %s", v.handle, name)
+		return nil, fmt.Errorf("volume %s is not attached for volume attachment %s", v.id.handle, name)
 	}
 	return a.Status.AttachmentMetadata, nil
 }
 
 // learnAttachable determines which volumes of an earlier agent need to be attached.
 func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
-	s := c.csi
+	s := c.state
 	var ids []csiID
-	s.note(func() {
+	s.locked(func() {
 		for id := range s.users {
 			ids = append(ids, id)
 		}
@@ -121,19 +130,19 @@ func (c *csiAttacher) learnAttachable(ctx context.Context) bool {
 		}
 		delay := unstageRetry.DelayFunc()
 		for {
-			object, err := s.Objects.CSIDriver(ctx, id.driver)
+			object, err := c.objects.CSIDriver(ctx, id.driver)
 			if err == nil {
-				s.note(func() {
+				s.locked(func() {
 					s.attach[id] = object == nil || object.Spec.AttachRequired == nil || *object.Spec.AttachRequired
 				})
 				break
 			}
-			if !sleep(ctx, delay()) {
+			if !pod.Pause(ctx, delay()) {
 				return false
 			}
 		}
 	}
-	s.note(func() { s.known = true })
+	s.locked(func() { s.known = true })
 	s.publishInUse()
 	return true
 }

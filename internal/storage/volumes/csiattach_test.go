@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/storage/csi"
 )
 
 // A volume that could not be attached until the time was up because the machine has as many as it
@@ -44,7 +47,9 @@ func TestCSIVolumeThatFindsNoRoom(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				var told []string
-				m.csi = newCSIState(CSIConfig{Objects: objects, NodeName: "n", ControllerAttach: true, Exhausted: func(driver string) { told = append(told, driver) }})
+				m.kinds["csi"] = newCSIKind(CSIConfig{
+					Drivers: refreshed{&told}, Objects: objects, NodeName: "n", ControllerAttach: true,
+				}, m.disks(), m.kinds["local"].(*locals).resizes)
 				began := time.Now()
 				_, errs := m.Prepare(t.Context(), podWith(claimVolume("v", "c")))
 				sawFailed(errs)
@@ -61,6 +66,13 @@ func TestCSIVolumeThatFindsNoRoom(t *testing.T) {
 		})
 	}
 }
+
+// refreshed are no drivers; it has the names of those whose limits are to be read.
+type refreshed struct{ names *[]string }
+
+func (refreshed) Driver(name string) (*csi.Driver, error) { return nil, errors.New(name) }
+
+func (r refreshed) Refresh(name string) { *r.names = append(*r.names, name) }
 
 // asked is a driver that is asked every so many seconds how many volumes the machine takes.
 func asked(seconds int64) *storagev1.CSIDriver {

@@ -24,7 +24,7 @@ import (
 
 // diskNumberHere makes whatever the fake mounter shows somewhere a disk: only root can make one.
 func (d *driven) diskNumberHere() {
-	d.numberOf = func(path string, _ *unix.Stat_t) uint64 {
+	d.loops().numberOf = func(path string, _ *unix.Stat_t) uint64 {
 		if mounted, err := d.fake.IsMountPoint(path); err != nil || !mounted {
 			return 0
 		}
@@ -60,9 +60,9 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 	object.PodInfoOnMount, object.TokenRequests = ptr.To(true), []storagev1.TokenRequest{{Audience: "a"}}
 	first, second := d.rawUser("first"), d.rawUser("second")
 	second.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
-	all := filepath.Join(d.root, "plugins/kubernetes.io/csi/volumeDevices")
+	all := filepath.Join(d.host.root, "plugins/kubernetes.io/csi/volumeDevices")
 	target := filepath.Join(all, "publish/pv-c/first")
-	link := filepath.Join(d.root, "pods/first/volumeDevices/kubernetes.io~csi/pv-c")
+	link := filepath.Join(d.host.root, "pods/first/volumeDevices/kubernetes.io~csi/pv-c")
 	told := d.events()
 	for range 2 {
 		if got, err := d.setup(t, first); err != nil || got["v"] != (crispec.Volume{HostPath: link}) {
@@ -106,7 +106,7 @@ func TestCSIDiskOfTwoPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.unstageAll() // the second pod has it still
-	err := d.unstageAlone(t.Context(), csiID{driverName, "handle-c"})
+	err := d.CSI.unstageAlone(t.Context(), csiID{driverName, "handle-c"})
 	messagestest.SawError(err)
 	if want := fmt.Sprintf("the device %q is still referenced from other Pods [second]", all+"/pv-c"); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -151,7 +151,7 @@ func testDiskRestart(t *testing.T, method, fault string, code codes.Code, wanted
 	if failed == nil {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		failed = d.unstage(ctx, csiID{driverName, "handle-c"})
+		failed = d.CSI.unstage(ctx, csiID{driverName, "handle-c"})
 	}
 	if failed == nil || csitest.Broken(d.driver.Dir, method) {
 		t.Fatalf("nothing failed: %v", d.calls())
@@ -165,7 +165,7 @@ func testDiskRestart(t *testing.T, method, fault string, code codes.Code, wanted
 		if got, err := d.setup(t, p); err != nil || got["v"].HostPath == "" {
 			t.Fatalf("after %v: %v, %v", failed, got, err)
 		}
-		if n, err := d.publishedDisk(d.diskOf("pv-c").target("one")); err != nil || n == 0 {
+		if n, err := d.disks().published(d.csi().dirs.disk("pv-c").target("one")); err != nil || n == 0 {
 			t.Errorf("the disk is not there: %v", err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestCSIDiskWithoutStaging(t *testing.T) {
 func TestCSIDiskThatIsNone(t *testing.T) {
 	d := newRaw(t, nil)
 	p := d.rawUser("one")
-	d.numberOf = func(string, *unix.Stat_t) uint64 { return 0 }
+	d.loops().numberOf = func(string, *unix.Stat_t) uint64 { return 0 }
 	if _, err := d.setup(t, p); err == nil || !strings.Contains(err.Error(), `MapVolume.MapBlockVolume failed for volume "pv-c" : `) {
 		t.Errorf("got %v", err)
 	}
@@ -205,7 +205,7 @@ func TestCSIDiskThatIsNone(t *testing.T) {
 	if _, err := d.setup(t, p); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(d.diskOf("pv-c").data, "vol_data.json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(d.csi().dirs.disk("pv-c").data, "vol_data.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()
@@ -229,7 +229,7 @@ func TestCSIDiskGrows(t *testing.T) {
 	g.expectStatus("2Gi", "")
 	calls := g.allCalls()
 	want := csitest.Call{
-		Method: "NodeExpandVolume", Volume: "handle-c", Staging: g.diskOf("pv-c").staging, Target: g.diskOf("pv-c").target("one"), Bytes: 2 << 30, Block: true, Mode: "SINGLE_NODE_WRITER",
+		Method: "NodeExpandVolume", Volume: "handle-c", Staging: g.csi().dirs.disk("pv-c").staging, Target: g.csi().dirs.disk("pv-c").target("one"), Bytes: 2 << 30, Block: true, Mode: "SINGLE_NODE_WRITER",
 	}
 	if diff := cmp.Diff(want, calls[len(calls)-1]); diff != "" {
 		t.Errorf("call (-want +got):\n%s", diff)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
@@ -21,62 +22,90 @@ import (
 
 // growing is a claim's volume that a pod uses and that may grow meanwhile.
 type growing struct {
-	users   map[pod.UID]csiVolume
-	known   resource.Quantity // its size on this node
-	seen    string            // resource version of the last claim that was checked
-	failed  bool              // the last attempt failed permanently
-	inUse   bool              // the driver cannot expand it while in use: no more attempts
-	asked   bool              // a check is requested
-	running bool              // a check is running
-	delay   wait.DelayFunc    // after a failure
-	retry   time.Time
+	users     map[pod.UID]csiVolume
+	known     resource.Quantity // its size on this node
+	seen      string            // resource version of the last claim that was checked
+	failed    bool              // the last attempt failed permanently
+	inUse     bool              // the driver cannot expand it while in use: no more attempts
+	requested bool              // a check is requested
+	running   bool              // a check is running
+	delay     wait.DelayFunc    // after a failure
+	retry     time.Time
 }
 
 // csiExpander expands the volumes of claims.
 type csiExpander struct {
-	*csiShared
-	resizes resizes
+	host    *host
+	config  *CSIConfig
+	dirs    *csiDirs
+	drivers *csiDrivers
+	claims  *claims
+	resizes *resizes
+	state   *csiState
+
+	mu       sync.Mutex
+	growing  map[csiID]*growing // guarded by mu; volumes of claims
+	expands  map[string]bool    // guarded by mu; whether drivers support expansion, if known
+	rereadAt time.Time          // guarded by mu; when claims are to be read again
 }
 
-// errInUse means that a volume cannot be expanded while pods use it.
+// locked calls f with mu held.
+func (c *csiExpander) locked(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
 var errInUse = errors.New("the volume cannot be expanded while it is in use")
 
-// note records that the pod uses the claim's volume, or is about to. Without periodic reads, each
-// pass of the pod requests a check.
-func (c *csiExpander) note(v csiVolume) {
-	news := false
-	c.csi.note(func() {
-		g := c.csi.growing[v.csiID]
+// addUser records that the pod uses the claim's volume, or is about to. Without periodic reads,
+// each pass of the pod requests a check.
+func (c *csiExpander) addUser(v csiVolume) {
+	due := false
+	c.locked(func() {
+		g := c.growing[v.id]
 		if g == nil {
 			g = &growing{users: map[pod.UID]csiVolume{}, delay: unstageRetry.DelayFunc(), known: v.claim.Status.Capacity[v1.ResourceStorage]}
-			c.csi.growing[v.csiID] = g
-			news = true
+			c.growing[v.id] = g
+			due = true
 		}
 		g.users[v.pod.UID] = v
-		g.asked = g.asked || c.csi.ClaimsPeriod == 0
-		news = news || g.asked
+		g.requested = g.requested || c.config.ClaimsPeriod == 0
+		due = due || g.requested
 	})
-	if news {
-		c.csi.wakeUp()
+	if due {
+		c.state.wakeUp()
 	}
 }
 
-// releaseGrowing deletes the pod's entries. The caller holds s.mu.
-func (s *csiState) releaseGrowing(uid pod.UID) {
-	for id, g := range s.growing {
+// release deletes the pod's entries.
+func (c *csiExpander) release(uid pod.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, g := range c.growing {
 		if delete(g.users, uid); len(g.users) == 0 {
-			delete(s.growing, id)
+			delete(c.growing, id)
 		}
 	}
 }
 
-// growMounted expands a volume that was just published for the pod. The caller holds the volume's
+// driversChanged requests a check of all volumes, and of the capabilities of drivers.
+func (c *csiExpander) driversChanged() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.expands)
+	for _, g := range c.growing {
+		g.requested = true
+	}
+}
+
+// expandMounted expands a volume that was just published for the pod. The caller holds the volume's
 // lock.
-func (c *csiExpander) growMounted(ctx context.Context, v csiVolume) error {
+func (c *csiExpander) expandMounted(ctx context.Context, v csiVolume) error {
 	var known resource.Quantity
 	growing := false
-	c.csi.note(func() {
-		if g := c.csi.growing[v.csiID]; g != nil {
+	c.locked(func() {
+		if g := c.growing[v.id]; g != nil {
 			known, growing = g.known, !g.inUse
 		}
 	})
@@ -93,13 +122,12 @@ func (c *csiExpander) growMounted(ctx context.Context, v csiVolume) error {
 		}
 		return nil
 	}
-	if err := c.grow(ctx, v, claim, pv); !errors.Is(err, errInUse) {
+	if err := c.expand(ctx, v, claim, pv); !errors.Is(err, errInUse) {
 		return err
 	}
 	return nil
 }
 
-// readGrowing returns the current claim and volume.
 func (c *csiExpander) readGrowing(ctx context.Context, v csiVolume) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {
 	claim, err := c.claims.reread(ctx, v.claim)
 	if err != nil {
@@ -109,37 +137,36 @@ func (c *csiExpander) readGrowing(ctx context.Context, v csiVolume) (*v1.Persist
 	return claim, pv, err
 }
 
-// grow expands a published volume to the size in claim and persistent volume, and updates the
+// expand expands a published volume to the size in claim and persistent volume, and updates the
 // claim. The caller holds the volume's lock.
-func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
-	id := v.csiID
+func (c *csiExpander) expand(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	id := v.id
 	var known resource.Quantity
-	c.csi.note(func() {
-		if g := c.csi.growing[id]; g != nil {
+	c.locked(func() {
+		if g := c.growing[id]; g != nil {
 			known = g.known
 		}
 	})
 	state, target := computeGrowth(claim, pv, known)
 	has := claim.Status.Capacity[v1.ResourceStorage]
-	done := func() { c.noteKnown(id, target) }
 	switch state {
 	case sized:
-		done()
+		c.setSize(id, target)
 		return nil
 	case waits:
 		return nil
 	}
-	driver, err := c.driver(v.pod.UID, id.driver)
+	driver, err := c.drivers.forPod(v.pod.UID, id.driver)
 	if err != nil {
 		return err
 	}
-	if v.can, err = driver.Capabilities(ctx); err != nil {
+	if v.capabilities, err = driver.Capabilities(ctx); err != nil {
 		return csiError("capabilities of the driver: %w", err)
 	}
 	switch {
-	case v.can[csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME]:
+	case v.capabilities[csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME]:
 	case !reportsProgress(claim) || has.Cmp(target) >= 0:
-		done() // the controller has completed the expansion
+		c.setSize(id, target) // the controller has completed the expansion
 		return nil
 	default:
 		return c.recordFailed(ctx, v, claim, target, csiError("NodeExpand is not supported by the CSI driver %s", id.driver))
@@ -147,10 +174,10 @@ func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.Persisten
 	if claim, err = c.resizes.begin(ctx, claim); err != nil {
 		return err
 	}
-	if err := c.callExpand(ctx, driver, v, target); err != nil {
+	if err := c.callDriver(ctx, driver, v, target); err != nil {
 		return c.recordFailed(ctx, v, claim, target, err)
 	}
-	done()
+	c.setSize(id, target)
 	if !known.IsZero() { // otherwise it is not known whether the driver did anything
 		c.resizes.recordResized(v.pod, claim, pv.Name)
 	}
@@ -158,34 +185,34 @@ func (c *csiExpander) grow(ctx context.Context, v csiVolume, claim *v1.Persisten
 	return err
 }
 
-// noteKnown records the volume's size on this node.
-func (c *csiExpander) noteKnown(id csiID, size resource.Quantity) {
-	c.csi.note(func() {
-		if g := c.csi.growing[id]; g != nil {
+// setSize records the volume's size on this node.
+func (c *csiExpander) setSize(id csiID, size resource.Quantity) {
+	c.locked(func() {
+		if g := c.growing[id]; g != nil {
 			g.known, g.failed = size, false
 		}
 	})
 }
 
-func (c *csiExpander) callExpand(ctx context.Context, driver *csi.Driver, v csiVolume, target resource.Quantity) error {
+func (c *csiExpander) callDriver(ctx context.Context, driver *csi.Driver, v csiVolume, target resource.Quantity) error {
 	v.label = "" // it is mounted already
-	how := capabilityOf(v)
-	if mount := how.GetMount(); mount != nil {
+	capability := capabilityOf(v)
+	if mount := capability.GetMount(); mount != nil {
 		mount.VolumeMountGroup = ""
 	}
 	r := &csiapi.NodeExpandVolumeRequest{
-		VolumeId: v.handle, VolumePath: c.target(v), CapacityRange: &csiapi.CapacityRange{RequiredBytes: target.Value()}, VolumeCapability: how,
+		VolumeId: v.id.handle, VolumePath: c.dirs.target(v), CapacityRange: &csiapi.CapacityRange{RequiredBytes: target.Value()}, VolumeCapability: capability,
 	}
-	if v.can[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		r.StagingTargetPath = c.staging(v)
+	if v.capabilities[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		r.StagingTargetPath = c.dirs.staging(v)
 	}
 	var err error
-	if r.Secrets, err = c.secret(ctx, v.expandSecret); err != nil {
+	if r.Secrets, err = c.drivers.secret(ctx, v.expandSecret); err != nil {
 		return err
 	}
 	began := time.Now()
-	_, err = driver.Expand(ctx, r)
-	c.operated(ctx, csiPluginName(v.driver), expandVolume, time.Since(began), err)
+	err = driver.Expand(ctx, r)
+	c.host.metrics.operated(ctx, csiPluginName(v.id.driver), expandVolume, time.Since(began), err)
 	if err != nil {
 		return csiError("Expander.NodeExpand failed to expand the volume: %w", err)
 	}
@@ -194,10 +221,10 @@ func (c *csiExpander) callExpand(ctx context.Context, driver *csi.Driver, v csiV
 
 // recordFailed writes the failure into the claim, and returns it.
 func (c *csiExpander) recordFailed(ctx context.Context, v csiVolume, claim *v1.PersistentVolumeClaim, target resource.Quantity, cause error) error {
-	how, code := feasible, status.Code(cause)
+	f, code := feasible, status.Code(cause)
 	wants := claim.Spec.Resources.Requests[v1.ResourceStorage]
-	c.csi.note(func() {
-		g := c.csi.growing[v.csiID]
+	c.locked(func() {
+		g := c.growing[v.id]
 		if g == nil {
 			return
 		}
@@ -205,11 +232,11 @@ func (c *csiExpander) recordFailed(ctx context.Context, v csiVolume, claim *v1.P
 		case code == codes.FailedPrecondition:
 			g.inUse = true
 		case code == codes.InvalidArgument || code == codes.OutOfRange || code == codes.NotFound, g.failed && !csi.IsUncertain(cause) && wants.Cmp(target) != 0:
-			how = infeasible
+			f = infeasible
 		}
 		g.failed = g.failed || !csi.IsUncertain(cause)
 	})
-	if err := c.resizes.fail(ctx, claim, how, cause); err != nil {
+	if err := c.resizes.fail(ctx, claim, f, cause); err != nil {
 		cause = errors.Join(cause, fmt.Errorf("tell PVC %s/%s: %w", claim.Namespace, claim.Name, err))
 	}
 	if code == codes.FailedPrecondition {
@@ -218,29 +245,28 @@ func (c *csiExpander) recordFailed(ctx context.Context, v csiVolume, claim *v1.P
 	return cause
 }
 
-// dueLooks returns the volumes that are due for a check, by driver, and marks them as running; and
+// dueChecks returns the volumes that are due for a check, by driver, and marks them as running; and
 // the time of the next check, zero for never. All periodic checks are due at the same time.
-func (c *csiExpander) dueLooks(now time.Time) (due map[string][]csiID, next time.Time) {
-	s := c.csi
+func (c *csiExpander) dueChecks(now time.Time) (due map[string][]csiID, next time.Time) {
 	due = map[string][]csiID{}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := s.ClaimsPeriod > 0 && !now.Before(s.rereadAt)
-	for id, g := range s.growing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.config.ClaimsPeriod > 0 && !now.Before(c.rereadAt)
+	for id, g := range c.growing {
 		switch again := !g.retry.IsZero() && !now.Before(g.retry); {
 		case g.inUse || g.running:
-		case all || again || g.asked && g.retry.IsZero():
-			g.running, g.asked = true, false
+		case all || again || g.requested && g.retry.IsZero():
+			g.running, g.requested = true, false
 			due[id.driver] = append(due[id.driver], id)
 		case !g.retry.IsZero() && (next.IsZero() || g.retry.Before(next)):
 			next = g.retry
 		}
 	}
 	if all {
-		s.rereadAt = now.Add(s.ClaimsPeriod)
+		c.rereadAt = now.Add(c.config.ClaimsPeriod)
 	}
-	if s.ClaimsPeriod > 0 && len(s.growing) > 0 && (next.IsZero() || s.rereadAt.Before(next)) {
-		next = s.rereadAt
+	if c.config.ClaimsPeriod > 0 && len(c.growing) > 0 && (next.IsZero() || c.rereadAt.Before(next)) {
+		next = c.rereadAt
 	}
 	return due, next
 }
@@ -248,9 +274,9 @@ func (c *csiExpander) dueLooks(now time.Time) (due map[string][]csiID, next time
 // expandGrown expands a driver's volumes that have grown, one after the other.
 func (c *csiExpander) expandGrown(ctx context.Context, ids []csiID) {
 	for _, id := range ids {
-		v, err := c.growMeanwhile(ctx, id)
-		c.csi.note(func() {
-			g := c.csi.growing[id]
+		v, err := c.expandInUse(ctx, id)
+		c.locked(func() {
+			g := c.growing[id]
 			if g == nil {
 				return
 			}
@@ -263,26 +289,26 @@ func (c *csiExpander) expandGrown(ctx context.Context, ids []csiID) {
 			g.retry = time.Now().Add(g.delay())
 		})
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("volume not expanded, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)
+			c.host.log.Warn("volume not expanded, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)
 			if v.pod != nil {
-				c.event(v.pod, v1.EventTypeWarning, resizeFailedReason, fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", v.specName, err))
+				c.host.recorder.Event(v.pod, "", v1.EventTypeWarning, resizeFailedReason, fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", v.specName, err))
 			}
 		}
 	}
-	c.csi.wakeUp()
+	c.state.wakeUp()
 }
 
-// growMeanwhile expands a volume in use if it has grown, and returns the pod's volume through which
+// expandInUse expands a volume in use if it has grown, and returns the pod's volume through which
 // it did so. Without a driver that supports it, the claim is not read.
-func (c *csiExpander) growMeanwhile(ctx context.Context, id csiID) (csiVolume, error) {
+func (c *csiExpander) expandInUse(ctx context.Context, id csiID) (csiVolume, error) {
 	if able, err := c.canExpand(ctx, id.driver); err != nil || !able {
 		return csiVolume{}, err
 	}
-	give, err := c.csi.take(ctx, id)
+	unlock, err := c.state.locks.lock(ctx, id)
 	if err != nil {
 		return csiVolume{}, err
 	}
-	defer give()
+	defer unlock()
 	v, ok := c.publishedUser(id)
 	if !ok {
 		return csiVolume{}, nil
@@ -291,24 +317,24 @@ func (c *csiExpander) growMeanwhile(ctx context.Context, id csiID) (csiVolume, e
 	if err != nil {
 		return csiVolume{}, fmt.Errorf("read its claim: %w", err)
 	}
-	news := claim.UID == v.claim.UID
-	c.csi.note(func() {
-		if g := c.csi.growing[id]; g == nil || claim.ResourceVersion != "" && g.seen == claim.ResourceVersion {
-			news = false
+	changed := claim.UID == v.claim.UID
+	c.locked(func() {
+		if g := c.growing[id]; g == nil || claim.ResourceVersion != "" && g.seen == claim.ResourceVersion {
+			changed = false
 		}
 	})
-	if !news {
+	if !changed {
 		return csiVolume{}, nil
 	}
 	pv, err := c.claims.api.GetPersistentVolume(ctx, v.pv.Name)
 	if err != nil {
 		return csiVolume{}, fmt.Errorf("read its persistent volume: %w", err)
 	}
-	if err := c.grow(ctx, v, claim, pv); err != nil {
+	if err := c.expand(ctx, v, claim, pv); err != nil {
 		return v, err
 	}
-	c.csi.note(func() {
-		if g := c.csi.growing[id]; g != nil {
+	c.locked(func() {
+		if g := c.growing[id]; g != nil {
 			g.seen = claim.ResourceVersion
 		}
 	})
@@ -318,13 +344,13 @@ func (c *csiExpander) growMeanwhile(ctx context.Context, id csiID) (csiVolume, e
 // publishedUser returns a pod's volume that is published and writable.
 func (c *csiExpander) publishedUser(id csiID) (v csiVolume, ok bool) {
 	var users map[pod.UID]csiVolume
-	c.csi.note(func() {
-		if g := c.csi.growing[id]; g != nil {
+	c.locked(func() {
+		if g := c.growing[id]; g != nil {
 			users = maps.Clone(g.users)
 		}
 	})
 	for _, uid := range slices.Sorted(maps.Keys(users)) {
-		if v := users[uid]; !v.readOnly && c.isPublished(v) {
+		if v := users[uid]; !v.readOnly && (c.state.isPublished(v.pod.UID, v.specName) || c.dirs.isPublished(v)) {
 			return v, true
 		}
 	}
@@ -336,19 +362,19 @@ func (c *csiExpander) publishedUser(id csiID) (v csiVolume, ok bool) {
 func (c *csiExpander) canExpand(ctx context.Context, name string) (bool, error) {
 	known := false
 	var able bool
-	c.csi.note(func() { able, known = c.csi.expands[name] })
+	c.locked(func() { able, known = c.expands[name] })
 	if known {
 		return able, nil
 	}
-	driver, err := c.csi.Drivers.Driver(name)
+	driver, err := c.drivers.registered.Driver(name)
 	if err != nil {
 		return false, nil
 	}
-	can, err := driver.Capabilities(ctx)
+	capabilities, err := driver.Capabilities(ctx)
 	if err != nil {
 		return false, csiError("capabilities of the driver: %w", err)
 	}
-	able = can[csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME]
-	c.csi.note(func() { c.csi.expands[name] = able })
+	able = capabilities[csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME]
+	c.locked(func() { c.expands[name] = able })
 	return able, nil
 }

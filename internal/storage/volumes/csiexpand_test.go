@@ -41,12 +41,12 @@ func newGrowable(t *testing.T, change func(*csitest.Driver)) *growable {
 
 // watch notes the events of the Manager.
 func (g *growable) watch() {
-	g.event = func(p *v1.Pod, _, reason, message string) {
+	g.host.recorder = &recorder{pod: func(p *v1.Pod, _, reason, message string) {
 		messagestest.SawEvent(reason, message)
 		g.events = append(g.events, p.Name+" "+reason)
-	}
-	g.csi.ClaimEvent = func(c *v1.PersistentVolumeClaim, _, reason, _ string) { g.events = append(g.events, c.Name+" "+reason) }
-	g.csi.ClaimsPeriod = time.Minute
+	}}
+	g.host.recorder.(*recorder).claim = func(c *v1.PersistentVolumeClaim, _, reason, _ string) { g.events = append(g.events, c.Name+" "+reason) }
+	g.csi().config.ClaimsPeriod = time.Minute
 }
 
 // change is somebody else's write of the claim's status.
@@ -74,9 +74,9 @@ func (g *growable) growTo(size string) {
 // look does what Run does after the time, and returns how many volumes it looked at.
 func (g *growable) look(after time.Duration) int {
 	g.t.Helper()
-	due, _ := g.expander.dueLooks(time.Now().Add(after))
+	due, _ := g.csi().expander.dueChecks(time.Now().Add(after))
 	for _, ids := range due {
-		g.expander.expandGrown(g.t.Context(), ids)
+		g.csi().expander.expandGrown(g.t.Context(), ids)
 	}
 	return len(due[driverName])
 }
@@ -117,7 +117,7 @@ func TestCSIVolumeGrowsWhenItIsMounted(t *testing.T) {
 	}
 	g.expectCalls("Stage", "Publish", "Expand")
 	want := csitest.Call{
-		Method: "NodeExpandVolume", Volume: "handle-c", Staging: g.staging("c") + "/globalmount", Target: publishPath(filepath.Join(g.root, "pods/one"), "pv-c"),
+		Method: "NodeExpandVolume", Volume: "handle-c", Staging: g.staging("c") + "/globalmount", Target: publishPath(filepath.Join(g.host.root, "pods/one"), "pv-c"),
 		Bytes: 2 << 30, FSType: "ext4", Flags: []string{"noatime"}, Mode: "SINGLE_NODE_WRITER", Secrets: map[string]string{"key": "expand"},
 	}
 	if diff := cmp.Diff(want, g.allCalls()[2]); diff != "" {
@@ -151,7 +151,7 @@ func TestCSIVolumeGrowsWhilePodsHaveIt(t *testing.T) {
 	if n := g.look(0); n != 1 {
 		t.Errorf("%d volumes were looked at", n)
 	}
-	if _, next := g.expander.dueLooks(time.Now()); next.IsZero() {
+	if _, next := g.csi().expander.dueChecks(time.Now()); next.IsZero() {
 		t.Error("claims are not looked at again")
 	}
 	reads := g.storage.reads.Load()
@@ -183,7 +183,7 @@ func TestCSIVolumeGrowsWhilePodsHaveIt(t *testing.T) {
 	if err := g.Teardown(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	if _, next := g.expander.dueLooks(time.Now()); !next.IsZero() || len(g.csi.growing) != 0 {
+	if _, next := g.csi().expander.dueChecks(time.Now()); !next.IsZero() || len(g.csi().expander.growing) != 0 {
 		t.Error("claims of nobody are looked at")
 	}
 }
@@ -299,7 +299,7 @@ func TestCSIVolumeToReadDoesNotGrow(t *testing.T) {
 // and whenever a pass finds the manifest changed.
 func TestCSIVolumeOfAManifestGrows(t *testing.T) {
 	g := newGrowable(t, nil)
-	g.csi.ClaimsPeriod = 0
+	g.csi().config.ClaimsPeriod = 0
 	g.storage.claims["c"].Status.Capacity, g.storage.claims["c"].ResourceVersion = nil, ""
 	p := g.user("one", "c")
 	if _, err := g.setup(t, p); err != nil {

@@ -19,51 +19,50 @@ import (
 
 // publish runs all steps up to NodePublishVolume, and returns the step that failed.
 func (c *csiKind) publish(ctx context.Context, v csiVolume) (step string, err error) {
-	driver, err := c.driver(v.pod.UID, v.driver)
+	driver, err := c.drivers.forPod(v.pod.UID, v.id.driver)
 	if err != nil {
 		return "MountDevice", err
 	}
 	if err := checkLifecycle(v); err != nil {
 		return "SetUp", err
 	}
-	attached, err := c.attach.metadata(ctx, v)
+	attached, err := c.attacher.metadata(ctx, v)
 	if err != nil {
 		return "WaitForAttach", err
 	}
-	if v.can, err = driver.Capabilities(ctx); err != nil {
+	if v.capabilities, err = driver.Capabilities(ctx); err != nil {
 		return "MountDevice", csiError("capabilities of the driver: %w", err)
 	}
 	r := &csiapi.NodePublishVolumeRequest{
-		VolumeId: v.handle, PublishContext: attached, TargetPath: c.target(v), Readonly: v.readOnly,
+		VolumeId: v.id.handle, PublishContext: attached, TargetPath: c.dirs.target(v), Readonly: v.readOnly,
 		VolumeCapability: capabilityOf(v), VolumeContext: maps.Clone(v.attributes),
 	}
 	if v.block {
-		return c.raw.publish(ctx, driver, v, r)
+		return c.blocks.publish(ctx, driver, v, r)
 	}
-	if v.pv != nil && v.can[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		r.StagingTargetPath = c.stagePath(v.csiID)
+	if v.pv != nil && v.capabilities[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		r.StagingTargetPath = c.dirs.stagePath(v.id)
 		if err := c.stage(ctx, driver, v, r); err != nil {
 			return "MountDevice", err
 		}
 	}
-	if err := c.describePod(ctx, v, r); err != nil {
+	if err := c.drivers.describePod(ctx, v, r); err != nil {
 		return "SetUp", err
 	}
 	dir := publishDir(v.podDir, v.specName)
-	existed, err := c.writeCSIData(dir, csiData{
-		DriverName: v.driver, VolumeHandle: v.handle, SpecVolID: v.specName, NodeName: c.csi.NodeName,
-		AttachmentID: v.attachment(c.csi.NodeName), Lifecycle: v.lifecycle(), Label: v.label,
-	})
+	data := v.data(c.config.NodeName)
+	data.Label = v.label
+	existed, err := c.dirs.writeData(dir, data)
 	if err == nil {
 		if err = driver.Publish(ctx, r); err == nil {
-			c.own(v, r)
+			c.applyFSGroup(v, r)
 			return "", nil
 		}
 		err = csiError("mounter.SetUpAt failed: %w", err)
 	}
 	// Possible mounts are unpublished when the pod is deleted; existing ones stay.
 	if !existed && !csi.IsUncertain(err) {
-		err = errors.Join(err, c.removeMounted(dir, "mount"))
+		err = errors.Join(err, c.dirs.removeMounted(dir, "mount"))
 	}
 	return "SetUp", err
 }
@@ -72,70 +71,70 @@ func (c *csiKind) publish(ctx context.Context, v csiVolume) (step string, err er
 func checkLifecycle(v csiVolume) error {
 	switch {
 	case v.object == nil && v.pv == nil:
-		return csiError("volume mode %q not supported by driver %s (no CSIDriver object)", v.lifecycle(), v.driver)
+		return csiError("volume mode %q not supported by driver %s (no CSIDriver object)", v.lifecycle(), v.id.driver)
 	case v.object == nil || slices.Contains(v.object.Spec.VolumeLifecycleModes, v.lifecycle()):
 		return nil
 	case len(v.object.Spec.VolumeLifecycleModes) == 0 && v.pv != nil: // the default
 		return nil
 	}
-	return csiError("volume mode %q not supported by driver %s (only supports %q)", v.lifecycle(), v.driver, v.object.Spec.VolumeLifecycleModes)
+	return csiError("volume mode %q not supported by driver %s (only supports %q)", v.lifecycle(), v.id.driver, v.object.Spec.VolumeLifecycleModes)
 }
 
 // stage has the driver stage the volume, unless this agent has staged it.
 func (c *csiKind) stage(ctx context.Context, driver *csi.Driver, v csiVolume, published *csiapi.NodePublishVolumeRequest) error {
 	var staged bool
-	c.csi.note(func() { staged = c.csi.staged[v.csiID] })
+	c.state.locked(func() { staged = c.state.staged[v.id] })
 	if staged {
 		return nil
 	}
-	secrets, err := c.secret(ctx, v.stageSecret)
+	secrets, err := c.drivers.secret(ctx, v.stageSecret)
 	if err != nil {
 		return err
 	}
-	path := c.stagePath(v.csiID)
-	if err := c.files.Ensure(path, 0o750, 0o750); err != nil {
+	path := c.dirs.stagePath(v.id)
+	if err := c.host.files.Ensure(path, 0o750, 0o750); err != nil {
 		return csiError("make the directory to stage in: %w", err)
 	}
-	c.csi.note(func() { c.csi.staged[v.csiID] = false })
-	existed, err := c.writeCSIData(c.stageDir(v.csiID), csiData{DriverName: v.driver, VolumeHandle: v.handle, Label: v.label})
+	c.state.locked(func() { c.state.staged[v.id] = false })
+	existed, err := c.dirs.writeData(c.dirs.stageDir(v.id), csiData{DriverName: v.id.driver, VolumeHandle: v.id.handle, Label: v.label})
 	if err == nil {
 		err = driver.Stage(ctx, &csiapi.NodeStageVolumeRequest{
-			VolumeId: v.handle, PublishContext: published.PublishContext, StagingTargetPath: path, VolumeCapability: published.VolumeCapability,
+			VolumeId: v.id.handle, PublishContext: published.PublishContext, StagingTargetPath: path, VolumeCapability: published.VolumeCapability,
 			Secrets: secrets, VolumeContext: v.attributes,
 		})
 	}
 	if err == nil {
-		c.csi.note(func() { c.csi.staged[v.csiID] = true })
+		c.state.locked(func() { c.state.staged[v.id] = true })
 		return nil
 	}
 	if !existed && !csi.IsUncertain(err) {
-		if e := c.removeMounted(c.stageDir(v.csiID), "globalmount"); e != nil {
+		if e := c.dirs.removeMounted(c.dirs.stageDir(v.id), "globalmount"); e != nil {
 			return csiError("attacher.MountDevice failed: %w", errors.Join(err, e))
 		}
-		c.csi.note(func() { delete(c.csi.staged, v.csiID) })
+		c.state.locked(func() { delete(c.state.staged, v.id) })
 	}
 	return csiError("attacher.MountDevice failed: %w", err)
 }
 
 // capabilityOf returns the CSI capability with which the volume is used.
 func capabilityOf(v csiVolume) *csiapi.VolumeCapability {
-	mode := &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, v.can)}
+	mode := &csiapi.VolumeCapability_AccessMode{Mode: accessMode(v.accessModes, v.capabilities)}
 	if v.block {
 		return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}}
 	}
-	how := &csiapi.VolumeCapability_MountVolume{FsType: v.fsType, MountFlags: v.mountOptions}
+	m := &csiapi.VolumeCapability_MountVolume{FsType: v.fsType, MountFlags: v.mountOptions}
 	if v.label != "" {
-		how.MountFlags = append(slices.Clone(v.mountOptions), fmt.Sprintf("context=%q", v.label))
+		m.MountFlags = append(slices.Clone(v.mountOptions), fmt.Sprintf("context=%q", v.label))
 	}
-	if gid := fsGroup(v.pod); gid != nil && v.can[csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
-		how.VolumeMountGroup = strconv.FormatInt(*gid, 10)
+	if gid := fsGroup(v.pod); gid != nil && v.capabilities[csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+		m.VolumeMountGroup = strconv.FormatInt(*gid, 10)
 	}
-	return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Mount{Mount: how}}
+	return &csiapi.VolumeCapability{AccessMode: mode, AccessType: &csiapi.VolumeCapability_Mount{Mount: m}}
 }
 
 // accessMode returns the CSI equivalent of the volume's first access mode.
-func accessMode(modes []v1.PersistentVolumeAccessMode, can csi.Capabilities) csiapi.VolumeCapability_AccessMode_Mode {
-	fine := can[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER] // one or several writers on a node
+func accessMode(modes []v1.PersistentVolumeAccessMode, capabilities csi.Capabilities) csiapi.VolumeCapability_AccessMode_Mode {
+	fine := capabilities[csiapi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER] // one or several writers on a node
 	mode := v1.ReadWriteOnce
 	if len(modes) > 0 {
 		mode = modes[0]
@@ -153,8 +152,9 @@ func accessMode(modes []v1.PersistentVolumeAccessMode, can csi.Capabilities) csi
 	return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
-// own gives the volume's files to the pod's fsGroup, if the driver leaves that to the node.
-func (c *csiKind) own(v csiVolume, r *csiapi.NodePublishVolumeRequest) {
+// applyFSGroup gives the volume's files to the pod's fsGroup, if the driver leaves that to the
+// node.
+func (c *csiKind) applyFSGroup(v csiVolume, r *csiapi.NodePublishVolumeRequest) {
 	if fsGroup(v.pod) == nil || v.readOnly || r.VolumeCapability.GetMount().GetVolumeMountGroup() != "" {
 		return
 	}
@@ -171,7 +171,7 @@ func (c *csiKind) own(v csiVolume, r *csiapi.NodePublishVolumeRequest) {
 			return
 		}
 	}
-	c.ownVolume(v.pod, r.TargetPath)
+	c.host.setVolumeOwnership(v.pod, r.TargetPath)
 }
 
 // hasSecurityLabels reports whether the mount at the path supports SELinux labels of files, so that

@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"context"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,16 +9,6 @@ import (
 	"berth/internal/pod"
 	"berth/internal/runtime/crispec"
 )
-
-// newDownwardAPI returns the kind of downwardAPI volumes. They are in memory because fields may be
-// secret.
-func newDownwardAPI(p *parts) kind {
-	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readDownwardAPI}
-}
-
-func (r *reader) readDownwardAPI(_ context.Context, to payload, v *volume) error {
-	return r.addDownward(to, v.pod, v.spec.DownwardAPI.Items, v.spec.DownwardAPI.DefaultMode)
-}
 
 // addDownward adds fields and resources of the pod (Kubernetes documentation, "Downward API").
 func (r *reader) addDownward(to payload, p *v1.Pod, items []v1.DownwardAPIVolumeFile, mode *int32) error {
@@ -49,7 +38,11 @@ func (r *reader) downwardValue(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (strin
 		if c == nil {
 			return "", fmt.Errorf("container %s not found", item.ResourceFieldRef.ContainerName)
 		}
-		return crispec.ResourceField(p, c, item.ResourceFieldRef, r.allocatable())
+		var allocatable v1.ResourceList
+		if node, known := r.node(); known {
+			allocatable = node.Status.Allocatable
+		}
+		return crispec.ResourceField(p, c, item.ResourceFieldRef, allocatable)
 	}
 	return "", fmt.Errorf("file %q shows neither a field nor a resource", item.Path)
 }

@@ -31,38 +31,25 @@ type dirVolume struct {
 
 // folders creates the agent's directories, on disk or in memory.
 type folders struct {
-	*host
+	host              *host
 	allocatableMemory int64       // bytes; 0: not known
 	tmpfsNoswap       func() bool // checks the kernel once
 }
 
 // emptyDirs are directories that are created empty and deleted with their pod.
-type emptyDirs struct {
-	plain
-	*folders
-}
-
-func newEmptyDirs(p *parts) kind { return emptyDirs{folders: p.folders} }
+type emptyDirs struct{ folders *folders }
 
 func (k emptyDirs) setup(_ context.Context, v *volume) (outcome, error) {
 	src := cmp.Or(v.spec.EmptyDir, &v1.EmptyDirVolumeSource{})
-	if !knownMedium(src.Medium) {
+	if !isKnownMedium(src.Medium) {
 		return outcome{}, fmt.Errorf("emptyDir medium %q is not known", src.Medium)
 	}
 	marker := filepath.Join(v.podDir, "plugins", emptyDirPlugin, v.name(), "ready")
-	fresh, err := k.ensureDir(v.pod, dirVolume{dir: v.dir(), marker: marker, src: src})
+	fresh, err := k.folders.ensureDir(v.pod, dirVolume{dir: v.dir(), marker: marker, src: src})
 	return outcome{mounted: crispec.Volume{HostPath: v.dir(), SELinuxRelabel: true}, fresh: fresh}, err
 }
 
-// emptyDirLacks rejects unknown media.
-func emptyDirLacks(v *v1.Volume) (field, why string) {
-	if v.EmptyDir == nil || knownMedium(v.EmptyDir.Medium) {
-		return "", ""
-	}
-	return "medium", fmt.Sprintf("medium %q is not known", v.EmptyDir.Medium)
-}
-
-func knownMedium(m v1.StorageMedium) bool {
+func isKnownMedium(m v1.StorageMedium) bool {
 	return m == v1.StorageMediumDefault || m == v1.StorageMediumMemory || isHugePages(m)
 }
 
@@ -70,16 +57,16 @@ func knownMedium(m v1.StorageMedium) bool {
 // when its marker exists and a memory-backed one is mounted: the marker survives a reboot, memory
 // does not.
 func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
-	if err := f.files.Ensure(d.dir, 0o750, 0o777); err != nil {
+	if err := f.host.files.Ensure(d.dir, 0o750, 0o777); err != nil {
 		return false, err
 	}
 	if d.src.Medium != v1.StorageMediumDefault {
-		notMounted, err := f.mounter.IsLikelyNotMountPoint(d.dir)
+		notMounted, err := f.host.mounter.IsLikelyNotMountPoint(d.dir)
 		if err != nil {
 			return false, err
 		}
 		if notMounted {
-			if err := f.files.Unlink(d.marker); err != nil {
+			if err := f.host.files.Unlink(d.marker); err != nil {
 				return false, err
 			}
 			if err := f.mountMemory(p, d); err != nil {
@@ -87,7 +74,7 @@ func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 			}
 		}
 	}
-	marked, err := f.files.Make(filepath.Dir(d.marker), 0o750, 0o750)
+	marked, err := f.host.files.Make(filepath.Dir(d.marker), 0o750, 0o750)
 	if err != nil {
 		return false, err
 	}
@@ -97,7 +84,7 @@ func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	if unix.Fstatat(int(marked.Fd()), marker, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return false, nil
 	}
-	if err := f.ownRoot(p, d); err != nil {
+	if err := f.initRoot(p, d); err != nil {
 		return false, err
 	}
 	fd, err := unix.Openat(int(marked.Fd()), marker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
@@ -107,7 +94,6 @@ func (f *folders) ensureDir(p *v1.Pod, d dirVolume) (fresh bool, err error) {
 	return true, unix.Close(fd)
 }
 
-// mountMemory mounts the filesystem of the volume's medium.
 func (f *folders) mountMemory(p *v1.Pod, d dirVolume) error {
 	kind, options := "tmpfs", f.tmpfsOptions(p, d.src)
 	if isHugePages(d.src.Medium) {
@@ -117,17 +103,17 @@ func (f *folders) mountMemory(p *v1.Pod, d dirVolume) error {
 		}
 		kind, options = "hugetlbfs", []string{fmt.Sprintf("pagesize=%d", size.Value())}
 	}
-	if err := f.mounter.Mount(kind, d.dir, kind, options); err != nil {
+	if err := f.host.mounter.Mount(kind, d.dir, kind, options); err != nil {
 		return fmt.Errorf("mount %s: %w", kind, err)
 	}
 	return nil
 }
 
-// ownRoot sets the mode of the volume's root and, for the pod's fsGroup, the group, setgid so that
+// initRoot sets the mode of the volume's root and, for the pod's fsGroup, the group, setgid so that
 // new entries inherit it, and group permissions. The volume is new, so there is nothing else to
 // change. If the filesystem does not support an fsGroup, the volume does not fail.
-func (f *folders) ownRoot(p *v1.Pod, d dirVolume) error {
-	dir, err := f.files.Open(d.dir)
+func (f *folders) initRoot(p *v1.Pod, d dirVolume) error {
+	dir, err := f.host.files.Open(d.dir)
 	if err != nil {
 		return err
 	}
@@ -142,7 +128,7 @@ func (f *folders) ownRoot(p *v1.Pod, d dirVolume) error {
 	}
 	// The group first: chown clears setgid.
 	if err := dir.Chown(-1, int(*gid)); err != nil {
-		f.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
+		f.host.log.Warn("volume keeps its group", "pod", p.Namespace+"/"+p.Name, "fsGroup", *gid, "error", err)
 	}
 	return dir.Chmod(mode | fs.ModeSetgid)
 }
@@ -186,7 +172,6 @@ func TmpfsKnowsNoswap() bool {
 	return unix.FsconfigSetFlag(fd, "noswap") == nil
 }
 
-// isHugePages reports whether the medium is HugePages of any size.
 func isHugePages(m v1.StorageMedium) bool {
 	return m == v1.StorageMediumHugePages || strings.HasPrefix(string(m), string(v1.StorageMediumHugePagesPrefix))
 }
@@ -202,27 +187,27 @@ func computePageSize(p *v1.Pod, medium v1.StorageMedium) (resource.Quantity, err
 	for _, c := range containersOf(p) {
 		lists = append(lists, c.Resources.Requests, c.Resources.Limits)
 	}
-	var asked []string
+	var requested []string
 	for _, list := range lists {
 		for name := range list {
-			if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok && !slices.Contains(asked, size) {
-				asked = append(asked, size)
+			if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok && !slices.Contains(requested, size) {
+				requested = append(requested, size)
 			}
 		}
 	}
-	slices.Sort(asked)
+	slices.Sort(requested)
 	if size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)); ok {
-		if !slices.Contains(asked, size) {
+		if !slices.Contains(requested, size) {
 			return resource.Quantity{}, fmt.Errorf("medium %q: no container of the pod requests %s%s", medium, v1.ResourceHugePagesPrefix, size)
 		}
-		asked = []string{size}
+		requested = []string{size}
 	}
-	if len(asked) != 1 {
-		return resource.Quantity{}, fmt.Errorf("medium %q needs containers that request huge pages of one size, this pod requests %d: use medium HugePages-<size>", medium, len(asked))
+	if len(requested) != 1 {
+		return resource.Quantity{}, fmt.Errorf("medium %q needs containers that request huge pages of one size, this pod requests %d: use medium HugePages-<size>", medium, len(requested))
 	}
-	q, err := resource.ParseQuantity(asked[0])
+	q, err := resource.ParseQuantity(requested[0])
 	if err != nil {
-		return resource.Quantity{}, fmt.Errorf("size of huge pages %q: %w", asked[0], err)
+		return resource.Quantity{}, fmt.Errorf("size of huge pages %q: %w", requested[0], err)
 	}
 	return q, nil
 }

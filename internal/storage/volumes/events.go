@@ -9,6 +9,20 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
+// Recorder records events.
+type Recorder interface {
+	// Event records an event about a container, or about the whole pod if container is "".
+	Event(p *v1.Pod, container, eventtype, reason, message string)
+	ClaimEvent(c *v1.PersistentVolumeClaim, eventtype, reason, message string)
+	VolumeEvent(v *v1.PersistentVolume, eventtype, reason, message string)
+}
+
+type noEvents struct{}
+
+func (noEvents) Event(*v1.Pod, string, string, string, string)                {}
+func (noEvents) ClaimEvent(*v1.PersistentVolumeClaim, string, string, string) {}
+func (noEvents) VolumeEvent(*v1.PersistentVolume, string, string, string)     {}
+
 // Reasons of mount events; they are the kubelet's.
 const (
 	mappedReason   = "SuccessfulMountVolume"
@@ -22,8 +36,8 @@ func (m *Manager) recordMapped(v *volume) {
 		return
 	}
 	const message = "MapVolume.MapPodDevice succeeded for volume %q %s %q"
-	m.event(v.pod, v1.EventTypeNormal, mappedReason, fmt.Sprintf(message, v.name(), "globalMapPath", v.done.shared))
-	m.event(v.pod, v1.EventTypeNormal, mappedReason, fmt.Sprintf(message, v.name(), "volumeMapPath", filepath.Dir(v.done.mounted.HostPath)))
+	m.host.recorder.Event(v.pod, "", v1.EventTypeNormal, mappedReason, fmt.Sprintf(message, v.name(), "globalMapPath", v.done.shared))
+	m.host.recorder.Event(v.pod, "", v1.EventTypeNormal, mappedReason, fmt.Sprintf(message, v.name(), "volumeMapPath", filepath.Dir(v.done.mounted.HostPath)))
 }
 
 // recordMismatch records an event about a persistent volume whose disk has another filesystem than
@@ -31,7 +45,7 @@ func (m *Manager) recordMapped(v *volume) {
 func (m *Manager) recordMismatch(v *volume) {
 	var why mount.MountError
 	if v.bound != nil && errors.As(v.failure, &why) && why.Type == mount.FilesystemMismatch {
-		m.volumeEvent(v.bound.PersistentVolume, v1.EventTypeWarning, mismatchReason,
+		m.host.recorder.VolumeEvent(v.bound.PersistentVolume, v1.EventTypeWarning, mismatchReason,
 			fmt.Sprintf("MountVolume failed for volume %q %s", v.name(), why.Message))
 	}
 }

@@ -26,24 +26,24 @@ func TestFilesystemMismatch(t *testing.T) {
 	} {
 		t.Run(fsType, func(t *testing.T) {
 			m, fake, s := newStorage(t)
-			m.exec = (&tools{}).executor() // blkid finds ext4
+			m.host.exec = (&tools{}).executor() // blkid finds ext4
 			disk := filepath.Join(t.TempDir(), "disk")
 			if err := os.WriteFile(disk, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			m.mounter = refusingMounter{fake}
+			m.host.mounter = refusingMounter{fake}
 			var told []string
-			m.volumeEvent = func(v *v1.PersistentVolume, eventtype, reason, message string) {
+			m.host.recorder = &recorder{volume: func(v *v1.PersistentVolume, eventtype, reason, message string) {
 				messagestest.SawEvent(reason, message)
 				told = append(told, fmt.Sprintf("%s %s %s: %s", v.Name, eventtype, reason, message))
-			}
+			}}
 			_, pv := s.bind("c", localSource(disk))
 			pv.Spec.Local.FSType = ptr.To(fsType)
 			p := podWith(claimVolume("v", "c"))
 			if err := m.claims.hold(p.UID, "v", bound{PersistentVolume: pv}); err != nil {
 				t.Fatal(err)
 			}
-			v := &volume{pod: p, podDir: filepath.Join(m.root, "pods", uid), spec: &p.Spec.Volumes[0], bound: m.claims.of(p.UID, "v")}
+			v := &volume{pod: p, podDir: filepath.Join(m.host.root, "pods", uid), spec: &p.Spec.Volumes[0], bound: m.claims.of(p.UID, "v")}
 			_, err := m.kinds["local"].(*locals).setupDevice(t.Context(), v)
 			v.failure = failed(v.name(), err)
 			m.recordMismatch(v)
@@ -65,7 +65,7 @@ func (refusingMounter) MountSensitive(string, string, string, []string, []string
 func TestSlowMountIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, fake := newManager(t)
-		m.mounter = slowMounter{fake, slowSetup + time.Second}
+		m.host.mounter = slowMounter{fake, slowSetup + time.Second}
 		p := podWith(v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files", Path: "/x"}}})
 		ended := make(chan error, 1)
 		go func() {

@@ -91,9 +91,9 @@ func mergeResized(claim *v1.PersistentVolumeClaim, size resource.Quantity) *v1.P
 
 // mergeResizeFailed returns the claim with the failure; infeasible means that it cannot succeed
 // without a change of the claim.
-func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feasibility, now time.Time) *v1.PersistentVolumeClaim {
+func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, f feasibility, now time.Time) *v1.PersistentVolumeClaim {
 	out := claim.DeepCopy()
-	if how == infeasible && reportsProgress(claim) {
+	if f == infeasible && reportsProgress(claim) {
 		if out.Status.AllocatedResourceStatuses == nil {
 			out.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{}
 		}
@@ -114,7 +114,7 @@ func mergeResizeFailed(claim *v1.PersistentVolumeClaim, message string, how feas
 	return out
 }
 
-// feasibility tells whether a failed expansion can succeed when it is retried.
+// feasibility is whether a failed expansion can succeed when it is retried.
 type feasibility int
 
 const (

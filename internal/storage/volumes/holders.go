@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// mostHolders limits the number of processes that an error names.
 const mostHolders = 5
 
 // heldBy adds to an error what keeps the mounts at the paths busy: processes, and loop devices
 // backed by files there, which need no process.
 func heldBy(err error, paths ...string) error {
-	for _, who := range []string{explainHolders("/proc", paths...), explainLoops("/sys", paths...)} {
-		if who != "" {
-			err = fmt.Errorf("%w (%s)", err, who)
+	for _, holders := range []string{explainHolders("/proc", paths...), explainLoops("/sys", paths...)} {
+		if holders != "" {
+			err = fmt.Errorf("%w (%s)", err, holders)
 		}
 	}
 	return err

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
@@ -21,14 +20,14 @@ import (
 // host is the access of all kinds to this machine: the root directory, mounts, commands, and
 // events.
 type host struct {
-	root    string
-	files   safepath.Root // the root directory, as well
-	mounter mount.Interface
-	exec    utilexec.Interface
-	log     *slog.Logger
-	event   func(p *v1.Pod, eventtype, reason, message string)
-	waits   openWaits
-	*metrics
+	root     string
+	files    safepath.Root // the root directory, as well
+	mounter  mount.Interface
+	exec     utilexec.Interface
+	log      *slog.Logger
+	recorder Recorder
+	waits    openWaits
+	metrics  *metrics
 }
 
 func (h *host) podDir(uid pod.UID) (string, error) {
@@ -38,7 +37,6 @@ func (h *host) podDir(uid pod.UID) (string, error) {
 	return filepath.Join(h.root, "pods", string(uid)), nil
 }
 
-// isOfPod reports whether the path is in a pod's directory.
 func (h *host) isOfPod(path string) bool {
 	return strings.HasPrefix(path, filepath.Join(h.root, "pods")+"/")
 }
@@ -63,7 +61,6 @@ func (h *host) isMounted(path string) (bool, error) {
 // unescapeMount decodes the escapes of /proc/mounts (fstab(5)).
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mountSource has the arguments of a mount.
 type mountSource struct {
 	source, fsType string
 	options        []string
@@ -125,5 +122,11 @@ func (h *host) unmount(path, fsType string) error {
 // pluginName returns the name of the volume plugin with the directory.
 func pluginName(folder string) string { return strings.ReplaceAll(folder, "~", "/") }
 
-// csiPluginName returns the plugin name of the driver's volumes.
 func csiPluginName(driver string) string { return pluginName(csiPlugin) + ":" + driver }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -150,8 +150,8 @@ func TestVolumesThatContainersChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, _ := newManager(t)
 			o := &objects{}
-			m.reader.objects = o
-			host := filepath.Join(m.root, "host")
+			m.reader().objects = o
+			host := filepath.Join(m.host.root, "host")
 			is := hostFolder(t, host)
 			want := is()
 			attack := func(mounted map[string]crispec.Volume) {
@@ -186,7 +186,7 @@ func TestVolumesThatContainersChange(t *testing.T) {
 			if err := m.Teardown(t.Context(), uid); err != nil {
 				t.Error(err)
 			}
-			if got := tree(t, filepath.Join(m.root, "pods", uid)); !slices.Equal(got, []string{"plugins", "volumes"}) {
+			if got := tree(t, filepath.Join(m.host.root, "pods", uid)); !slices.Equal(got, []string{"plugins", "volumes"}) {
 				t.Errorf("left over: %v", got)
 			}
 			if d := cmp.Diff(want, is()); d != "" {
@@ -208,11 +208,11 @@ func TestPodFoldersThatContainersChange(t *testing.T) {
 			t.Run(before+"/"+at, func(t *testing.T) {
 				m, fake := newManager(t)
 				o := &objects{}
-				m.reader.objects = o
+				m.reader().objects = o
 				p := showingPod(o, "content")
 				p.Spec.Volumes = append(p.Spec.Volumes, emptyDir("e", ""))
 				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "e", MountPath: "/e"})
-				host, podDir := filepath.Join(m.root, "host"), filepath.Join(m.root, "pods", uid)
+				host, podDir := filepath.Join(m.host.root, "host"), filepath.Join(m.host.root, "pods", uid)
 				is := hostFolder(t, host)
 				// As if it were a pod's, so that there is something to be found in it by the names
 				// that are looked for.
@@ -300,7 +300,7 @@ func TestNamesThatLeadUp(t *testing.T) {
 		"path of an item":     configMapVolume("v", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: items}),
 		"path of a field":     downwardVolume("v", fieldFile("../up", "metadata.name")),
 		"path of a token":     projectedVolume("v", v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "../up"}}),
-		"hostPath":            hostPath("v", d.root+"/pods/../up", v1.HostPathDirectoryOrCreate),
+		"hostPath":            hostPath("v", d.host.root+"/pods/../up", v1.HostPathDirectoryOrCreate),
 		"nfs":                 {Name: "../up", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "s", Path: "/"}}},
 		"NFS option":          {Name: "v", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "--options-source=up", Path: "/"}}},
 		"inline CSI":          {Name: "../up", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driverName}}},
@@ -312,11 +312,11 @@ func TestNamesThatLeadUp(t *testing.T) {
 		"PV's driver":         bind("e", "pv", driver("../up"), nil),
 		"PV's driver, disk":   bind("f", "pv", driver("../../up"), isBlock),
 		"PV of a disk":        bind("g", "../up", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/dev/null"}}, isBlock),
-		"PV of a folder":      bind("h", "../up", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: d.root}}, nil),
+		"PV of a folder":      bind("h", "../up", v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: d.host.root}}, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.objects.drivers["../up"], d.objects.drivers["../../up"] = d.objects.drivers[driverName], d.objects.drivers[driverName]
-			d.reader.objects = o
+			d.reader().objects = o
 			d.fake.ResetLog()
 			p := podWith(v)
 			if strings.Contains(name, "disk") {
@@ -328,7 +328,7 @@ func TestNamesThatLeadUp(t *testing.T) {
 			if err := d.Teardown(t.Context(), uid); err != nil {
 				t.Error(err)
 			}
-			for _, file := range tree(t, d.root) {
+			for _, file := range tree(t, d.host.root) {
 				if strings.Contains(file, "up") || strings.Contains(file, "handle") {
 					t.Errorf("made: %s", file)
 				}
@@ -346,7 +346,7 @@ func TestNamesThatLeadUp(t *testing.T) {
 		}
 	}
 	for _, s := range []crispec.Subpath{{Volume: "../up", Container: "c", Path: "a"}, {Volume: "v", Container: "../../up", Path: "a"}, {Volume: "v", Container: "c", Path: "../up"}} {
-		s.Root = filepath.Join(d.root, "pods")
+		s.Root = filepath.Join(d.host.root, "pods")
 		target, err := d.BindSubpath(t.Context(), podWith(), s)
 		messagestest.SawError(err)
 		if err == nil {
@@ -375,11 +375,11 @@ func TestCSIFoldersThatContainersChange(t *testing.T) {
 			d := newDriven(t, nil)
 			d.claim("c")
 			p := d.user("one", "c")
-			host := filepath.Join(d.root, "host")
+			host := filepath.Join(d.host.root, "host")
 			is := hostFolder(t, host)
 			want := is()
 			from, to, _ := strings.Cut(at, " -> ")
-			link := filepath.Join(publishDir(filepath.Join(d.root, "pods/one"), "pv-c"), from)
+			link := filepath.Join(publishDir(filepath.Join(d.host.root, "pods/one"), "pv-c"), from)
 			for _, err := range []error{os.MkdirAll(filepath.Dir(link), 0o750), os.Symlink(filepath.Join(host, to), link)} {
 				if err != nil {
 					t.Fatal(err)

@@ -37,9 +37,7 @@ var hostPathKinds = map[v1.HostPathType]hostPathKind{
 }
 
 // hostPaths are existing files and directories of this machine.
-type hostPaths struct{ plain }
-
-func newHostPaths(*parts) kind { return hostPaths{} }
+type hostPaths struct{}
 
 // setup checks the path, and creates it if its type requires; type "" checks nothing. The path
 // itself is the volume.

@@ -3,9 +3,9 @@ package volumes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -14,17 +14,30 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// kind is a type of volume. Volumes are handled in parallel, so it is safe for concurrent use.
+// kind is a type of volume. Volumes are handled in parallel, so it is safe for concurrent use. A
+// kind may also be a preparer, a releaser and a measurer.
 type kind interface {
-	// prepare reads the inputs of the volume, and waits for prerequisites such as attachment. It
-	// creates nothing.
-	prepare(ctx context.Context, v *volume) error
 	// setup makes the volume available for its pod. It is idempotent. A volume without inputs stays
 	// as it is.
 	setup(ctx context.Context, v *volume) (outcome, error)
+}
+
+// preparer is a kind whose volumes need inputs or prerequisites.
+type preparer interface {
+	// prepare reads the inputs of the volume, and waits for prerequisites such as attachment. It
+	// creates nothing.
+	prepare(ctx context.Context, v *volume) error
+}
+
+// releaser is a kind that holds more than mounts and files in the directories of its volumes.
+type releaser interface {
 	// teardown releases what unmounting does not, including the state of an earlier agent, and
 	// deletes the pod's entries.
 	teardown(ctx context.Context, uid pod.UID, podDir string) error
+}
+
+// measurer is a kind whose volumes have a usage.
+type measurer interface {
 	// use returns the usage of the volume; errors.ErrUnsupported if it cannot be measured.
 	use(ctx context.Context, v *volume) (Use, error)
 }
@@ -32,15 +45,15 @@ type kind interface {
 // kinds is the table of all kinds, by the API field of a volume's source: of a pod's volume, of a
 // persistent volume, or of both.
 var kinds = map[string]registration{
-	"configMap":   {plugin: "kubernetes.io~configmap", owned: true, open: newConfigMaps},
-	"csi":         {plugin: csiPlugin, disks: true, open: newCSI, counted: csiCounted},
-	"downwardAPI": {plugin: "kubernetes.io~downward-api", owned: true, open: newDownwardAPI},
-	"emptyDir":    {plugin: emptyDirPlugin, owned: true, open: newEmptyDirs, lacks: emptyDirLacks},
-	"hostPath":    {plugin: "kubernetes.io~host-path", open: newHostPaths},
-	"local":       {plugin: localPlugin, disks: true, open: newLocal},
-	"nfs":         {plugin: nfsPlugin, open: newNFS},
-	"projected":   {plugin: "kubernetes.io~projected", owned: true, open: newProjected},
-	"secret":      {plugin: "kubernetes.io~secret", owned: true, open: newSecrets},
+	"configMap":   {plugin: "kubernetes.io~configmap", owned: true},
+	"csi":         {plugin: csiPlugin, block: true},
+	"downwardAPI": {plugin: "kubernetes.io~downward-api", owned: true},
+	"emptyDir":    {plugin: emptyDirPlugin, owned: true},
+	"hostPath":    {plugin: "kubernetes.io~host-path"},
+	"local":       {plugin: localPlugin, block: true},
+	"nfs":         {plugin: nfsPlugin},
+	"projected":   {plugin: "kubernetes.io~projected", owned: true},
+	"secret":      {plugin: "kubernetes.io~secret", owned: true},
 
 	// A claim has the kind of its persistent volume.
 	"ephemeral":             {},
@@ -49,35 +62,47 @@ var kinds = map[string]registration{
 	"image": {},
 }
 
-// registration is a row of the table.
 type registration struct {
 	// plugin is the kubelet's name of the type with the slash escaped: the name of its directories.
 	plugin string
 	// owned: everything in its directories belongs to the agent and is deleted with them. Otherwise
 	// only empty directories are removed.
 	owned bool
-	// disks: its persistent volumes may have volumeMode Block.
-	disks bool
-	// open returns the kind; nil: such a volume needs no work.
-	open func(*parts) kind
-	// counted returns the plugin name for operation metrics; nil: that of plugin.
-	counted func(*volume) string
-	// lacks returns the unsupported field below the source, and why; "" if all are supported. nil:
-	// always.
-	lacks func(*v1.Volume) (field, why string)
+	// block: its persistent volumes may have volumeMode Block.
+	block bool
 }
 
-// parts are the dependencies of kinds.
-type parts struct {
-	*host
-	folders *folders
-	reader  *reader
-	disks   *disks
-	claims  *claims
-	drivers *csiKind
+// rowOf returns the row of the volume plugin with the directory name.
+func rowOf(plugin string) (registration, bool) {
+	for _, r := range kinds {
+		if r.plugin == plugin && plugin != "" {
+			return r, true
+		}
+	}
+	return registration{}, false
 }
 
-// volume is one volume of a pod.
+// newKinds returns the kinds by their names in the table.
+func newKinds(c *Config, disks *disks, resizes *resizes, csi *csiKind) map[string]kind {
+	h := disks.host
+	folders := &folders{host: h, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(TmpfsKnowsNoswap)}
+	reader := &reader{objects: c.Objects, certificates: c.Certificates, node: c.Node}
+	// Secrets must not reach a disk; fields of pods and sources of projected volumes may be secret.
+	onDisk := &payloads{host: h, folders: folders, reader: reader, medium: v1.StorageMediumDefault}
+	inMemory := &payloads{host: h, folders: folders, reader: reader, medium: v1.StorageMediumMemory}
+	return map[string]kind{
+		"configMap":   onDisk,
+		"csi":         csi,
+		"downwardAPI": inMemory,
+		"emptyDir":    emptyDirs{folders},
+		"hostPath":    hostPaths{},
+		"local":       &locals{host: h, disks: disks, resizes: resizes, locks: newVolumeLocks(), firsts: map[string]pod.UID{}},
+		"nfs":         nfs{h},
+		"projected":   inMemory,
+		"secret":      inMemory,
+	}
+}
+
 type volume struct {
 	pod    *v1.Pod
 	podDir string
@@ -91,7 +116,6 @@ type volume struct {
 	failure *Error
 }
 
-// outcome is the result of a volume's setup.
 type outcome struct {
 	mounted crispec.Volume
 	fresh   bool // something was created
@@ -125,32 +149,24 @@ func (v *volume) isBlock() bool {
 	return v.bound != nil && ptr.Deref(v.bound.Spec.VolumeMode, v1.PersistentVolumeFilesystem) == v1.PersistentVolumeBlock
 }
 
-// isReadOnly reports whether the volume's claim is used read-only.
 func (v *volume) isReadOnly() bool { return v.bound != nil && v.bound.readOnly }
 
 // counted returns the plugin name for operation metrics.
 func (v *volume) counted() string {
-	switch r := kinds[v.source()]; {
-	case r.counted != nil:
-		return r.counted(v)
-	case r.plugin != "":
-		return pluginName(r.plugin)
+	switch plugin := kinds[v.source()].plugin; plugin {
+	case csiPlugin:
+		return csiPluginName(csiOf(v).id.driver)
+	case "":
+		return "<n/a>"
+	default:
+		return pluginName(plugin)
 	}
-	return "<n/a>"
 }
 
-// plain is embedded by kinds that read nothing, mount only in their own directories, and have no
-// usage.
-type plain struct{}
+// unsupported is the kind of all sources that are not in the table.
+type unsupported struct{}
 
-func (plain) prepare(context.Context, *volume) error          { return nil }
-func (plain) teardown(context.Context, pod.UID, string) error { return nil }
-func (plain) use(context.Context, *volume) (Use, error)       { return Use{}, errors.ErrUnsupported }
-
-// refused is the kind of all sources that are not in the table.
-type refused struct{ plain }
-
-func (refused) setup(_ context.Context, v *volume) (outcome, error) {
+func (unsupported) setup(_ context.Context, v *volume) (outcome, error) {
 	if v.bound != nil {
 		return outcome{}, &Error{Step: "FindPluginBySpec", Err: fmt.Errorf("persistent volumes of type %s are not supported yet", v.source())}
 	}

@@ -21,23 +21,18 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// localPlugin is the directory name of local volumes.
 const localPlugin = "kubernetes.io~local-volume"
 
 // locals are directories and disks of this machine, from local persistent volumes.
 type locals struct {
-	plain
-	*disks
-	resizes resizes
+	host    *host
+	disks   *disks
+	resizes *resizes
 	locks   *volumeLocks
 
 	mu sync.Mutex
 	// firsts has the first pod that used each local directory; guarded by mu.
 	firsts map[string]pod.UID
-}
-
-func newLocal(p *parts) kind {
-	return &locals{disks: p.disks, resizes: p.drivers.expander.resizes, locks: newVolumeLocks(), firsts: map[string]pod.UID{}}
 }
 
 // setup bind-mounts a local directory. Its files are given to the fsGroup of the first pod; later
@@ -59,23 +54,23 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 	case !st.IsDir():
 		return outcome{}, fmt.Errorf("path %q: only directory and block device are supported", source)
 	}
-	refs, err := k.mounter.GetMountRefs(source)
+	refs, err := k.host.mounter.GetMountRefs(source)
 	if err != nil {
 		return outcome{}, fmt.Errorf("mounts of %q: %w", source, err)
 	}
-	first := k.isFirst(v.pod.UID, source) && !slices.ContainsFunc(refs, k.isOfPod)
-	how := []string{"bind"}
+	first := k.isFirst(v.pod.UID, source) && !slices.ContainsFunc(refs, k.host.isOfPod)
+	options := []string{"bind"}
 	if v.isReadOnly() {
-		how = append(how, "ro")
+		options = append(options, "ro")
 	}
-	s := mountSource{source: source, options: append(how, mountOptions(v.bound.PersistentVolume)...)}
-	fresh, err := k.ensureMount(ctx, v.dir(), s)
+	s := mountSource{source: source, options: append(options, mountOptions(v.bound.PersistentVolume)...)}
+	fresh, err := k.host.ensureMount(ctx, v.dir(), s)
 	if err != nil {
 		return outcome{}, err
 	}
 	switch {
 	case fresh && first:
-		k.own(v)
+		k.applyFSGroup(v)
 	case fresh:
 		k.checkGroup(v)
 	}
@@ -89,23 +84,23 @@ func (k *locals) setup(ctx context.Context, v *volume) (outcome, error) {
 // after the last pod.
 func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	src, options := v.bound.Spec.Local, mountOptions(v.bound.PersistentVolume)
-	points, err := k.mounter.List()
+	points, err := k.host.mounter.List()
 	if err != nil {
 		return outcome{}, fmt.Errorf("mounts of %q: %w", src.Path, err)
 	}
 	first := k.isFirst(v.pod.UID, src.Path) && !slices.ContainsFunc(points, func(mp mount.MountPoint) bool {
-		return mp.Device == src.Path && k.isOfPod(mp.Path)
+		return mp.Device == src.Path && k.host.isOfPod(mp.Path)
 	})
 	// Never read-only: all mounts of one filesystem share that option. Read-only pods get read-only
 	// bind mounts.
 	s := mountSource{source: src.Path, fsType: ptr.Deref(src.FSType, "ext4"), options: options, format: first}
-	fresh, err := k.ensureMount(ctx, v.dir(), s)
+	fresh, err := k.host.ensureMount(ctx, v.dir(), s)
 	if err != nil {
 		return outcome{}, &Error{Step: "MountDevice", Err: err}
 	}
 	switch {
 	case fresh && first:
-		k.own(v)
+		k.applyFSGroup(v)
 	case fresh:
 		k.checkGroup(v)
 	}
@@ -115,15 +110,14 @@ func (k *locals) setupDevice(ctx context.Context, v *volume) (outcome, error) {
 	return outcome{mounted: k.mounted(v), fresh: fresh}, nil
 }
 
-// mounted returns the volume for containers.
 func (k *locals) mounted(v *volume) crispec.Volume {
 	return crispec.Volume{HostPath: v.dir(), ReadOnly: v.isReadOnly(), SELinuxRelabel: !v.isReadOnly()}
 }
 
-// own gives a volume that was mounted to the fsGroup of its first pod.
-func (k *locals) own(v *volume) {
+// applyFSGroup gives a volume that was mounted to the fsGroup of its first pod.
+func (k *locals) applyFSGroup(v *volume) {
 	if fsGroup(v.pod) != nil && !v.isReadOnly() {
-		k.ownVolume(v.pod, v.dir())
+		k.host.setVolumeOwnership(v.pod, v.dir())
 	}
 }
 
@@ -133,8 +127,8 @@ func (k *locals) checkGroup(v *volume) {
 	if gid == nil || v.isReadOnly() {
 		return
 	}
-	if have := k.groupOf(v.dir()); have != *gid {
-		k.event(v.pod, v1.EventTypeWarning, "AlreadyMountedVolume",
+	if have := k.host.groupOf(v.dir()); have != *gid {
+		k.host.recorder.Event(v.pod, "", v1.EventTypeWarning, "AlreadyMountedVolume",
 			fmt.Sprintf("The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.", *gid, v.name(), have))
 	}
 }
@@ -152,7 +146,7 @@ func (k *locals) isFirst(uid pod.UID, source string) bool {
 // teardown unmounts the disks of the pod, including those of an earlier agent. It finds them by
 // their directories; the disks themselves are not changed.
 func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
-	volumes, err := k.files.ReadDir(k.disksDir())
+	volumes, err := k.host.files.ReadDir(k.disksDir())
 	if err := ignoreMissing(err); err != nil {
 		return err
 	}
@@ -161,11 +155,11 @@ func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
 			return context.Cause(ctx)
 		}
 		dir, began := filepath.Join(k.disksDir(), v.Name()), time.Now()
-		if _, err := k.files.Lstat(filepath.Join(dir, string(uid))); errors.Is(err, fs.ErrNotExist) {
+		if _, err := k.host.files.Lstat(filepath.Join(dir, string(uid))); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		err := k.unbindDisk(dir, string(uid))
-		k.operated(ctx, pluginName(localPlugin), unmapVolume, time.Since(began), err)
+		err := k.disks.unbind(dir, string(uid))
+		k.host.metrics.operated(ctx, pluginName(localPlugin), unmapVolume, time.Since(began), err)
 		if err != nil {
 			return err
 		}
@@ -178,38 +172,38 @@ func (k *locals) teardown(ctx context.Context, uid pod.UID, _ string) error {
 
 func (k *locals) use(_ context.Context, v *volume) (Use, error) {
 	if v.isBlock() {
-		return k.useDisk(filepath.Join(k.disksDir(), v.name(), string(v.pod.UID)))
+		return k.disks.use(filepath.Join(k.disksDir(), v.name(), string(v.pod.UID)))
 	}
-	return k.useFileSystem(v.dir())
+	return k.host.useFileSystem(v.dir())
 }
 
 // mapDisk makes a local disk available for the pod: a bind mount for each pod, held by a loop
 // device, and a link in the pod's directory.
 func (k *locals) mapDisk(v *volume) (outcome, error) {
-	refuse := func(step string, err error) (outcome, error) {
+	fail := func(step string, err error) (outcome, error) {
 		return outcome{}, &Error{Class: MapFailed, Step: step, Err: err}
 	}
 	src := v.bound.Spec.Local
 	if slices.Contains(strings.Split(src.Path, "/"), "..") {
-		return refuse("", fmt.Errorf("local volume path %q: must not contain \"..\"", src.Path))
+		return fail("", fmt.Errorf("local volume path %q: must not contain \"..\"", src.Path))
 	}
-	device, number, err := k.findDisk(src.Path)
+	device, number, err := k.disks.find(src.Path)
 	if err != nil {
-		return refuse("NewBlockVolumeMapper initialization", err)
+		return fail("NewBlockVolumeMapper initialization", err)
 	}
 	shared := filepath.Join(k.disksDir(), v.name())
-	fresh, err := k.bindDisk(device, number, filepath.Join(shared, string(v.pod.UID)))
+	fresh, err := k.disks.bind(device, number, filepath.Join(shared, string(v.pod.UID)))
 	if err != nil {
-		return refuse("MapBlockVolume", err)
+		return fail("MapBlockVolume", err)
 	}
 	link := filepath.Join(v.podDir, devicesDir, localPlugin, v.name())
-	if err := k.files.EnsureLink(device, link); err != nil {
-		return refuse("MapBlockVolume", err)
+	if err := k.host.files.EnsureLink(device, link); err != nil {
+		return fail("MapBlockVolume", err)
 	}
 	return outcome{mounted: crispec.Volume{HostPath: link, ReadOnly: v.isReadOnly()}, fresh: fresh, shared: shared}, nil
 }
 
 // disksDir returns the directory of the bind mounts of local disks, by volume and pod.
 func (k *locals) disksDir() string {
-	return filepath.Join(k.root, "plugins", localPlugin, devicesDir)
+	return filepath.Join(k.host.root, "plugins", localPlugin, devicesDir)
 }

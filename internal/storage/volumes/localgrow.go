@@ -20,21 +20,21 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 		return nil
 	}
 	// One pod at a time; later ones find it done.
-	give, err := k.locks.take(ctx, csiID{localPlugin, b.Spec.Local.Path})
+	unlock, err := k.locks.lock(ctx, csiID{localPlugin, b.Spec.Local.Path})
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer unlock()
 	claim, err := k.resizes.claims.reread(ctx, b.claim)
 	if err != nil {
 		return err
 	}
 	known = claim.Status.Capacity[v1.ResourceStorage]
-	note := func(claim *v1.PersistentVolumeClaim) { k.resizes.claims.noteClaim(v.pod.UID, b, claim) }
+	update := func(claim *v1.PersistentVolumeClaim) { k.resizes.claims.updateClaim(v.pod.UID, b, claim) }
 	state, target := computeGrowth(claim, b.PersistentVolume, known)
 	switch {
 	case state == sized:
-		note(claim)
+		update(claim)
 		return nil
 	case state == waits:
 		return nil
@@ -42,7 +42,7 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 		return nil
 	case b.readOnly:
 		k.resizes.recordReadOnly(v.pod, claim, b.Name)
-		note(mergeResized(claim, target)) // another pod may expand it; this pod does not retry
+		update(mergeResized(claim, target)) // another pod may expand it; this pod does not retry
 		return nil
 	}
 	if claim, err = k.resizes.begin(ctx, claim); err != nil {
@@ -51,16 +51,16 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 	began := time.Now()
 	failed := k.resizeFilesystem(b.Spec.Local.Path, v.dir())
 	if !known.IsZero() {
-		k.operated(ctx, pluginName(localPlugin), expandVolume, time.Since(began), failed)
+		k.host.metrics.operated(ctx, pluginName(localPlugin), expandVolume, time.Since(began), failed)
 	}
 	switch {
 	case failed != nil && known.IsZero():
-		k.log.Debug("the filesystem of a disk was not expanded, which may not be needed", "volume", b.Name, "error", failed)
-		note(mergeResized(claim, target))
+		k.host.log.Debug("the filesystem of a disk was not expanded, which may not be needed", "volume", b.Name, "error", failed)
+		update(mergeResized(claim, target))
 		return nil
 	case failed != nil:
 		if err := k.resizes.fail(ctx, claim, feasible, failed); err != nil {
-			k.log.Warn("Failed to report on a claim that its volume cannot be expanded", "claim", claim.Namespace+"/"+claim.Name, "error", err)
+			k.host.log.Warn("Failed to report on a claim that its volume cannot be expanded", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 		}
 		return failed
 	case !known.IsZero(): // otherwise it is not known whether there was anything to do
@@ -69,18 +69,18 @@ func (k *locals) grow(ctx context.Context, v *volume) error {
 	if claim, err = k.resizes.finish(ctx, claim, target); err != nil {
 		return err
 	}
-	note(claim)
+	update(claim)
 	return nil
 }
 
 // resizeFilesystem expands the filesystem on the device, which is mounted at dir, to the size of
 // the device.
 func (k *locals) resizeFilesystem(device, dir string) error {
-	f, err := k.files.Open(dir)
+	f, err := k.host.files.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	_, err = mount.NewResizeFs(k.exec).Resize(device, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()))
+	_, err = mount.NewResizeFs(k.host.exec).Resize(device, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()))
 	return err
 }

@@ -59,13 +59,13 @@ func TestLocalDiskGrows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, _, s := newStorage(t)
 			x := &tools{answers: map[string]error{"resize2fs": tc.tool}}
-			m.exec = x.executor()
+			m.host.exec = x.executor()
 			var events []string
-			m.event = func(p *v1.Pod, _, reason, message string) {
+			m.host.recorder = &recorder{pod: func(p *v1.Pod, _, reason, message string) {
 				messagestest.SawEvent(reason, message)
 				events = append(events, p.Name+" "+reason)
-			}
-			m.csi.ClaimEvent = func(c *v1.PersistentVolumeClaim, _, reason, _ string) { events = append(events, c.Name+" "+reason) }
+			}}
+			m.host.recorder.(*recorder).claim = func(c *v1.PersistentVolumeClaim, _, reason, _ string) { events = append(events, c.Name+" "+reason) }
 			claim, pv := s.bind("c", localSource(disk))
 			if tc.has != "" {
 				pv.Spec.Capacity = sizeList(tc.has)
@@ -80,7 +80,7 @@ func TestLocalDiskGrows(t *testing.T) {
 			}
 			for range 2 {
 				b := m.claims.of(p.UID, "v")
-				v := &volume{pod: p, podDir: filepath.Join(m.root, "pods", uid), spec: &p.Spec.Volumes[0], bound: b}
+				v := &volume{pod: p, podDir: filepath.Join(m.host.root, "pods", uid), spec: &p.Spec.Volumes[0], bound: b}
 				if err := os.MkdirAll(v.dir(), 0o750); err != nil {
 					t.Fatal(err)
 				}

@@ -13,31 +13,38 @@ import (
 	"berth/internal/host/safepath"
 )
 
+// loopDevices identifies block devices, and holds them with loop devices. It is the root directory
+// of this machine.
+//
 // Disks of pods are held open by unused loop devices: the kernel then does not reuse the device
 // number, not even if the disk is pulled out while no agent runs. The kubelet does the same, and
 // each finds the other's loop devices.
+type loopDevices string
 
-// holdDisk holds the disk, unless it is held, and reports whether there was something to do. root
-// is "/".
-func holdDisk(root string, disk *os.File) (fresh bool, err error) {
-	shown, err := os.Readlink(safepath.Self(int(disk.Fd())))
+func (loopDevices) number(_ string, st *unix.Stat_t) uint64 {
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0
+	}
+	return st.Rdev
+}
+
+func (l loopDevices) hold(disk *os.File) (fresh bool, err error) {
+	path, err := os.Readlink(safepath.Self(int(disk.Fd())))
 	if err != nil {
 		return false, err
 	}
-	held, err := loopsOf(root, shown)
+	held, err := l.backedBy(path)
 	if err != nil || len(held) > 0 {
 		return false, err
 	}
-	if err := attachLoop(root, int(disk.Fd())); err != nil {
+	if err := l.attach(int(disk.Fd())); err != nil {
 		return false, fmt.Errorf("hold %s with a loop device, for which the kernel's loop driver is needed: %w", disk.Name(), err)
 	}
 	return true, nil
 }
 
-// freeDisk detaches the loop devices of the disk at the path, without links: while they exist, the
-// path cannot be unmounted. root is "/".
-func freeDisk(root, path string) error {
-	loops, err := loopsOf(root, path)
+func (l loopDevices) free(path string) error {
+	loops, err := l.backedBy(path)
 	if err != nil {
 		return err
 	}
@@ -49,9 +56,9 @@ func freeDisk(root, path string) error {
 	return nil
 }
 
-// loopsOf returns the loop devices that are backed by the path, which is without links.
-func loopsOf(root, path string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(root, "sys/block/loop*/loop/backing_file"))
+// backedBy returns the loop devices that are backed by the path, which is without links.
+func (l loopDevices) backedBy(path string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(string(l), "sys/block/loop*/loop/backing_file"))
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +68,7 @@ func loopsOf(root, path string) ([]string, error) {
 		if err != nil || path != strings.TrimSuffix(strings.TrimSpace(string(b)), " (deleted)") {
 			continue // detached meanwhile, or of another file
 		}
-		out = append(out, filepath.Join(root, "dev", filepath.Base(filepath.Dir(filepath.Dir(file)))))
+		out = append(out, filepath.Join(string(l), "dev", filepath.Base(filepath.Dir(filepath.Dir(file)))))
 	}
 	return out, nil
 }
@@ -70,9 +77,9 @@ func loopsOf(root, path string) ([]string, error) {
 // it first.
 const loopTries = 16
 
-// attachLoop attaches a read-only loop device to a disk. It survives the process.
-func attachLoop(root string, disk int) error {
-	control, err := openDevice(filepath.Join(root, "dev/loop-control"), unix.O_RDWR)
+// attach attaches a read-only loop device to a disk. It survives the process.
+func (l loopDevices) attach(disk int) error {
+	control, err := openDevice(filepath.Join(string(l), "dev/loop-control"), unix.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -82,7 +89,7 @@ func attachLoop(root string, disk int) error {
 		if err != nil {
 			return fmt.Errorf("find a free loop device: %w", err)
 		}
-		device := filepath.Join(root, "dev", fmt.Sprintf("loop%d", free))
+		device := filepath.Join(string(l), "dev", fmt.Sprintf("loop%d", free))
 		loop, err := openDevice(device, unix.O_RDWR)
 		if err != nil {
 			return err
@@ -110,8 +117,8 @@ func detachLoop(device string) error {
 	return nil
 }
 
-func openDevice(path string, how int) (fd int, err error) {
-	if fd, err = unix.Open(path, how|unix.O_CLOEXEC, 0); err != nil {
+func openDevice(path string, flags int) (fd int, err error) {
+	if fd, err = unix.Open(path, flags|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return fd, nil

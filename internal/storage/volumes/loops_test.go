@@ -22,16 +22,16 @@ func TestFreeDisk(t *testing.T) {
 	write("real/pod", "")
 	write("sys/block/loop1/loop/backing_file", filepath.Join(root, "other")+"\n")
 	write("dev/loop1", "")
-	if err := freeDisk(root, path); err != nil {
+	if err := loopDevices(root).free(path); err != nil {
 		t.Errorf("of nobody: %v", err)
 	}
 	for name, backing := range map[string]string{"loop2": path, "loop3": path + " (deleted)"} {
 		write("sys/block/"+name+"/loop/backing_file", backing+"\n")
-		if err := freeDisk(root, path); err == nil || !strings.Contains(err.Error(), "open "+filepath.Join(root, "dev", name)) {
+		if err := loopDevices(root).free(path); err == nil || !strings.Contains(err.Error(), "open "+filepath.Join(root, "dev", name)) {
 			t.Errorf("%s, which is not there: %v", name, err)
 		}
 		write("dev/"+name, "")
-		if err := freeDisk(root, path); err == nil || !strings.Contains(err.Error(), "detach "+filepath.Join(root, "dev", name)+" from "+path) {
+		if err := loopDevices(root).free(path); err == nil || !strings.Contains(err.Error(), "detach "+filepath.Join(root, "dev", name)+" from "+path) {
 			t.Errorf("%s, which is a file: %v", name, err)
 		}
 		if err := os.RemoveAll(filepath.Join(root, "sys/block", name)); err != nil {
@@ -52,14 +52,14 @@ func TestHoldDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer disk.Close()
-	if _, err := holdDisk(root, disk); err == nil || !strings.Contains(err.Error(), "the kernel's loop driver is needed: open "+filepath.Join(root, "dev/loop-control")) {
+	if _, err := loopDevices(root).hold(disk); err == nil || !strings.Contains(err.Error(), "the kernel's loop driver is needed: open "+filepath.Join(root, "dev/loop-control")) {
 		t.Errorf("without loop devices: %v", err)
 	}
 	held := filepath.Join(root, "sys/block/loop7/loop")
 	if err := errors.Join(os.MkdirAll(held, 0o755), os.WriteFile(filepath.Join(held, "backing_file"), []byte(path+"\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	if fresh, err := holdDisk(root, disk); fresh || err != nil {
+	if fresh, err := loopDevices(root).hold(disk); fresh || err != nil {
 		t.Errorf("held: %t, %v", fresh, err)
 	}
 }

@@ -27,24 +27,19 @@ type Config struct {
 	Root string
 	// AllocatableMemory limits the size of memory-backed volumes, in bytes; 0 means no limit.
 	AllocatableMemory int64
-	// Allocatable returns the node's allocatable resources, for downwardAPI files of limits that
-	// are not set; nil: they are not known.
-	Allocatable func() v1.ResourceList
 	// Objects returns the objects of configMap, secret and projected volumes.
 	Objects Objects
 	// Certificates returns the certificates of projected volumes.
 	Certificates Certificates
 	// Claims is the API for claims and persistent volumes.
 	Claims Claims
-	// Node returns the newest Node, and whether it is known, for volumes with node affinity; nil:
-	// it is not known.
+	// Node returns the newest Node, and whether it is known, for volumes with node affinity and for
+	// downwardAPI files of limits that are not set; nil: it is not known.
 	Node func() (*v1.Node, bool)
-	// Event records an event about a pod; nil records none.
-	Event func(p *v1.Pod, eventtype, reason, message string)
-	// VolumeEvent records an event about a persistent volume; nil records none.
-	VolumeEvent func(v *v1.PersistentVolume, eventtype, reason, message string)
-	CSI         CSIConfig
-	Mounter     mount.Interface
+	// Recorder records events; nil: none are recorded.
+	Recorder Recorder
+	CSI      CSIConfig
+	Mounter  mount.Interface
 	// Metrics is where metrics are registered; nil: they are not.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -54,12 +49,12 @@ type Config struct {
 // Manager (volumeManager) sets up and tears down the volumes of pods. It is safe for concurrent use
 // on different pods.
 type Manager struct {
-	parts
-	*subpaths
-	*csiStager
-	kinds       map[string]kind // by name in the table
-	journal     *journal.Journal
-	volumeEvent func(v *v1.PersistentVolume, eventtype, reason, message string)
+	// CSI does the work on CSI volumes that no setup or teardown of a pod does.
+	CSI     *CSIReconciler
+	host    *host
+	claims  *claims
+	kinds   map[string]kind // by name in the table
+	journal *journal.Journal
 }
 
 // New validates the configuration and returns a manager. It accesses no file.
@@ -67,34 +62,21 @@ func New(c Config) (*Manager, error) {
 	if !filepath.IsAbs(c.Root) {
 		return nil, fmt.Errorf("root directory %q: must be an absolute path", c.Root)
 	}
-	if c.Allocatable == nil {
-		c.Allocatable = func() v1.ResourceList { return nil }
-	}
 	if c.Node == nil {
 		c.Node = func() (*v1.Node, bool) { return nil, false }
 	}
-	if c.Event == nil {
-		c.Event = func(*v1.Pod, string, string, string) {}
-	}
-	if c.VolumeEvent == nil {
-		c.VolumeEvent = func(*v1.PersistentVolume, string, string, string) {}
+	if c.Recorder == nil {
+		c.Recorder = noEvents{}
 	}
 	root := filepath.Clean(c.Root)
-	p := parts{host: &host{
-		root: root, files: safepath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, event: c.Event, metrics: newMetrics(c.Metrics),
-	}}
-	p.folders = &folders{host: p.host, allocatableMemory: c.AllocatableMemory, tmpfsNoswap: sync.OnceValue(TmpfsKnowsNoswap)}
-	p.reader = &reader{objects: c.Objects, certificates: c.Certificates, allocatable: c.Allocatable}
-	p.disks = newDisks(p.host)
-	p.claims = &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}, unbound: map[pod.UID]map[string]*v1.PersistentVolumeClaim{}}
-	p.drivers = newCSIKind(&csiShared{csi: newCSIState(c.CSI), claims: p.claims, disks: p.disks})
-	m := &Manager{parts: p, subpaths: &subpaths{p.host, c.Journal}, csiStager: p.drivers.stager, kinds: map[string]kind{}, journal: c.Journal, volumeEvent: c.VolumeEvent}
-	for source, r := range kinds {
-		if r.open != nil {
-			m.kinds[source] = r.open(&p)
-		}
+	h := &host{
+		root: root, files: safepath.Root(root), mounter: c.Mounter, exec: utilexec.New(), log: c.Log, recorder: c.Recorder, metrics: newMetrics(c.Metrics),
 	}
-	return m, nil
+	cl := &claims{api: c.Claims, node: c.Node, bound: map[pod.UID]map[string]bound{}, unbound: map[pod.UID]map[string]*v1.PersistentVolumeClaim{}}
+	d := &disks{host: h, loops: loopDevices("/")}
+	r := &resizes{host: h, claims: cl, nodeName: c.CSI.NodeName}
+	csi := newCSIKind(c.CSI, d, r)
+	return &Manager{CSI: csi.reconciler, host: h, claims: cl, kinds: newKinds(&c, d, r, csi), journal: c.Journal}, nil
 }
 
 // kindOf returns the kind of the volume; for a claim, that of its persistent volume.
@@ -102,13 +84,13 @@ func (m *Manager) kindOf(v *volume) kind {
 	if k, ok := m.kinds[v.source()]; ok {
 		return k
 	}
-	return refused{}
+	return unsupported{}
 }
 
 // each calls do for each volume that a container of the pod uses, in parallel, and returns the
 // volumes in their order when all calls have returned.
 func (m *Manager) each(p *v1.Pod, in Inputs, do func(v *volume)) ([]*volume, error) {
-	podDir, err := m.podDir(p.UID)
+	podDir, err := m.host.podDir(p.UID)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +133,7 @@ func (m *Manager) Setup(ctx context.Context, p *v1.Pod, in Inputs) (map[string]c
 			}
 		}
 		if v.done.fresh || err != nil {
-			m.operated(ctx, v.counted(), operation, time.Since(began), err)
+			m.host.metrics.operated(ctx, v.counted(), operation, time.Since(began), err)
 		}
 	})
 	if err != nil {

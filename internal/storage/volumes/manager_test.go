@@ -39,14 +39,47 @@ func newManager(t *testing.T) (*Manager, *mount.FakeMounter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.folders.tmpfsNoswap = func() bool { return true }
-	m.holdDisk, m.freeDisk = func(*os.File) (bool, error) { return false, nil }, func(string) error { return nil } // only root can hold one
+	m.kinds["emptyDir"].(emptyDirs).folders.tmpfsNoswap = func() bool { return true }
+	m.disks().loops = &fakeLoops{}
 	for _, d := range []string{"volumes", "plugins"} {
 		if err := os.MkdirAll(filepath.Join(root, "pods", uid, d), 0o750); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return m, fake
+}
+
+func (m *Manager) csi() *csiKind { return m.kinds["csi"].(*csiKind) }
+
+func (m *Manager) reader() *reader { return m.kinds["secret"].(*payloads).reader }
+
+func (m *Manager) disks() *disks { return m.kinds["local"].(*locals).disks }
+
+func (m *Manager) loops() *fakeLoops { return m.disks().loops.(*fakeLoops) }
+
+// recorder calls a function for each event, if there is one.
+type recorder struct {
+	pod    func(p *v1.Pod, eventtype, reason, message string)
+	claim  func(c *v1.PersistentVolumeClaim, eventtype, reason, message string)
+	volume func(v *v1.PersistentVolume, eventtype, reason, message string)
+}
+
+func (r *recorder) Event(p *v1.Pod, _, eventtype, reason, message string) {
+	if r.pod != nil {
+		r.pod(p, eventtype, reason, message)
+	}
+}
+
+func (r *recorder) ClaimEvent(c *v1.PersistentVolumeClaim, eventtype, reason, message string) {
+	if r.claim != nil {
+		r.claim(c, eventtype, reason, message)
+	}
+}
+
+func (r *recorder) VolumeEvent(v *v1.PersistentVolume, eventtype, reason, message string) {
+	if r.volume != nil {
+		r.volume(v, eventtype, reason, message)
+	}
 }
 
 // setup does what a pass does.
@@ -90,7 +123,7 @@ func hostPath(name, path string, kind v1.HostPathType) v1.Volume {
 }
 
 func (m *Manager) emptyDirPath(name string) string {
-	return filepath.Join(m.root, "pods", uid, "volumes", emptyDirPlugin, name)
+	return filepath.Join(m.host.root, "pods", uid, "volumes", emptyDirPlugin, name)
 }
 
 func mode(t *testing.T, path string) fs.FileMode {
@@ -348,11 +381,11 @@ func TestTeardown(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A mount of another pod whose UID only begins the same.
-	other := mount.MountPoint{Device: "tmpfs", Path: filepath.Join(m.root, "pods", uid+"x/volumes/a"), Type: "tmpfs"}
+	other := mount.MountPoint{Device: "tmpfs", Path: filepath.Join(m.host.root, "pods", uid+"x/volumes/a"), Type: "tmpfs"}
 	fake.MountPoints = append(fake.MountPoints, other)
 
 	// Another manager: the mount table is all there is to know.
-	again, err := New(Config{Root: m.root, Mounter: fake, Log: m.log, Journal: m.journal})
+	again, err := New(Config{Root: m.host.root, Mounter: fake, Log: m.host.log, Journal: m.journal})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +405,7 @@ func TestTeardown(t *testing.T) {
 	if diff := cmp.Diff([]mount.MountPoint{other}, fake.MountPoints); diff != "" {
 		t.Errorf("mounts (-want +got):\n%s", diff)
 	}
-	if got := tree(t, filepath.Join(m.root, "pods", uid)); !slices.Equal(got, []string{"plugins", "volumes"}) {
+	if got := tree(t, filepath.Join(m.host.root, "pods", uid)); !slices.Equal(got, []string{"plugins", "volumes"}) {
 		t.Errorf("left over: %v", got)
 	}
 	mode(t, filepath.Join(host, "precious"))
@@ -388,7 +421,7 @@ func TestTeardown(t *testing.T) {
 
 func TestTeardownKeepsForeignData(t *testing.T) {
 	m, _ := newManager(t)
-	foreign := filepath.Join(m.root, "pods", uid, "volumes", "kubernetes.io~fc")
+	foreign := filepath.Join(m.host.root, "pods", uid, "volumes", "kubernetes.io~fc")
 	if err := os.MkdirAll(filepath.Join(foreign, "empty"), 0o750); err != nil {
 		t.Fatal(err)
 	}

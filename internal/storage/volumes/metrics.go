@@ -52,7 +52,6 @@ var shortModes = map[v1.PersistentVolumeAccessMode]string{
 	v1.ReadWriteOnce: "RWO", v1.ReadOnlyMany: "ROX", v1.ReadWriteMany: "RWX", v1.ReadWriteOncePod: "RWOP",
 }
 
-// modeLabel returns the metric label for a volume's access modes.
 func modeLabel(modes []v1.PersistentVolumeAccessMode) string {
 	var short []string
 	for _, m := range modes {
@@ -67,11 +66,11 @@ func (m *metrics) podMismatch(v csiVolume) {
 }
 
 func (m *metrics) volumeMismatch(v csiVolume) {
-	m.volumeMismatches.WithLabelValues(csiPluginName(v.driver), modeLabel(v.accessModes)).Inc()
+	m.volumeMismatches.WithLabelValues(csiPluginName(v.id.driver), modeLabel(v.accessModes)).Inc()
 }
 
 func (m *metrics) labelAgreed(v csiVolume) {
-	m.labelled.WithLabelValues(csiPluginName(v.driver), modeLabel(v.accessModes)).Inc()
+	m.labelled.WithLabelValues(csiPluginName(v.id.driver), modeLabel(v.accessModes)).Inc()
 }
 
 var totalVolumes = prometheus.NewDesc("volume_manager_total_volumes", "[ALPHA] Number of volumes in Volume Manager", []string{"plugin_name", "state"}, nil)
@@ -119,28 +118,17 @@ func (m *Manager) wanted(pods []*v1.Pod) map[string]int {
 func (m *Manager) present() map[string]int {
 	out := map[string]int{}
 	list := func(parts ...string) []fs.DirEntry {
-		entries, _ := m.files.ReadDir(filepath.Join(append([]string{m.root, "pods"}, parts...)...))
+		entries, _ := m.host.files.ReadDir(filepath.Join(append([]string{m.host.root, "pods"}, parts...)...))
 		return entries
 	}
 	for _, p := range list() {
 		for _, plugin := range list(p.Name(), "volumes") {
-			if isPlugin(plugin.Name()) {
+			if _, known := rowOf(plugin.Name()); known { // a container may have created other directories
 				out[pluginName(plugin.Name())] += len(list(p.Name(), "volumes", plugin.Name()))
 			}
 		}
 	}
 	return out
-}
-
-// isPlugin reports whether the directory name is that of a volume plugin: a container may have
-// created others.
-func isPlugin(folder string) bool {
-	for _, r := range kinds {
-		if r.plugin == folder && folder != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // operation is the kubelet's name of an operation on one volume (Kubernetes community, "Volume

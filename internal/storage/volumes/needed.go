@@ -50,13 +50,10 @@ func Unsupported(p *v1.Pod) []string {
 		}
 		source := (&volume{spec: v}).source()
 		path := fmt.Sprintf("spec.volumes[%d].%s", i, source)
-		r, known := kinds[source]
-		if !known {
+		if _, known := kinds[source]; !known {
 			add(path, "volume %q: volumes of this type are not supported yet", v.Name)
-		} else if r.lacks != nil {
-			if field, why := r.lacks(v); field != "" {
-				add(path+"."+field, "volume %q: %s", v.Name, why)
-			}
+		} else if v.EmptyDir != nil && !isKnownMedium(v.EmptyDir.Medium) {
+			add(path+".medium", "volume %q: medium %q is not known", v.Name, v.EmptyDir.Medium)
 		}
 	}
 	return out

@@ -11,16 +11,10 @@ import (
 	"berth/internal/storage/mounts"
 )
 
-// nfsPlugin is the directory name of NFS volumes.
 const nfsPlugin = "kubernetes.io~nfs"
 
 // nfs are directories of NFS servers.
-type nfs struct {
-	plain
-	*host
-}
-
-func newNFS(p *parts) kind { return nfs{host: p.host} }
+type nfs struct{ host *host }
 
 // setup mounts a directory of a server. File ownership is up to the server, so an fsGroup is not
 // applied.
@@ -42,11 +36,11 @@ func (k nfs) setup(ctx context.Context, v *volume) (outcome, error) {
 		server = "[" + server + "]"
 	}
 	source := server + ":" + src.Path
-	if _, ok := k.mounter.(remote); ok {
-		defer k.waits.begin(v, "the NFS server "+src.Server, "the mount of "+source, mounts.MountLimit)()
+	if _, ok := k.host.mounter.(remote); ok {
+		defer k.host.waits.begin(v, "the NFS server "+src.Server, "the mount of "+source, mounts.MountLimit)()
 	}
-	fresh, err := k.ensureMount(ctx, v.dir(), mountSource{source: source, fsType: "nfs", options: slices.Compact(options)})
+	fresh, err := k.host.ensureMount(ctx, v.dir(), mountSource{source: source, fsType: "nfs", options: slices.Compact(options)})
 	return outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: readOnly}, fresh: fresh}, err
 }
 
-func (k nfs) use(_ context.Context, v *volume) (Use, error) { return k.useFileSystem(v.dir()) }
+func (k nfs) use(_ context.Context, v *volume) (Use, error) { return k.host.useFileSystem(v.dir()) }

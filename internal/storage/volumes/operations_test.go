@@ -56,7 +56,7 @@ func (l *ledger) expect(t *testing.T, step string, want ...string) {
 
 func TestOperations(t *testing.T) {
 	m, mounts, s := newStorage(t)
-	l := newLedger(m.parts.host)
+	l := newLedger(m.host)
 	s.bind("remote", nfsSource())
 	s.bind("here", localSource(t.TempDir()))
 	host := filepath.Join(t.TempDir(), "host")
@@ -129,7 +129,7 @@ func TestOperationsOfADriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := tc.d
-			l := newLedger(d.parts.host)
+			l := newLedger(d.host)
 			p := tc.user(d)
 			for range 2 {
 				if _, err := d.setup(t, p); err != nil {

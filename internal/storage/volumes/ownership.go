@@ -23,11 +23,11 @@ const (
 	groupDir  = unix.S_ISGID | 0o770
 )
 
-// ownVolume gives the content of the volume to the pod's fsGroup, according to its change policy.
-// The root is last, so that an interrupted change is started again. Errors do not fail the volume.
-// Pods that use the volume may change it meanwhile: no link is followed.
-func (h *host) ownVolume(p *v1.Pod, dir string) {
-	o := &owner{gid: int(*fsGroup(p))}
+// setVolumeOwnership gives the content of the volume to the pod's fsGroup, according to its change
+// policy. The root is last, so that an interrupted change is started again. Errors do not fail the
+// volume. Pods that use the volume may change it meanwhile: no link is followed.
+func (h *host) setVolumeOwnership(p *v1.Pod, dir string) {
+	o := &ownershipChange{gid: int(*fsGroup(p))}
 	f, err := h.files.Open(dir)
 	if err == nil {
 		defer f.Close()
@@ -36,7 +36,7 @@ func (h *host) ownVolume(p *v1.Pod, dir string) {
 			return
 		}
 		stop := h.recordWhileSlow(p, dir, o)
-		err = o.ownDirectory(root)
+		err = o.changeDirectory(root)
 		stop()
 	}
 	if err != nil {
@@ -44,8 +44,8 @@ func (h *host) ownVolume(p *v1.Pod, dir string) {
 	}
 }
 
-// owner is a change of a volume's group.
-type owner struct {
+// ownershipChange is a change of a volume's group.
+type ownershipChange struct {
 	gid   int
 	files atomic.Int64 // number of visited files
 }
@@ -57,13 +57,13 @@ const (
 )
 
 // recordWhileSlow records events about a slow change until stop is called.
-func (h *host) recordWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
-	done, told := make(chan struct{}), make(chan struct{})
+func (h *host) recordWhileSlow(p *v1.Pod, dir string, o *ownershipChange) (stop func()) {
+	done, stopped := make(chan struct{}), make(chan struct{})
 	message := fmt.Sprintf("Setting volume ownership for %s is taking longer than expected, consider using OnRootMismatch - "+
 		"https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods",
 		strings.TrimPrefix(dir, filepath.Join(h.root, "pods")+"/"))
 	go func() {
-		defer close(told)
+		defer close(stopped)
 		timer := time.NewTimer(slowAfter)
 		defer timer.Stop()
 		for first := true; ; first = false {
@@ -76,13 +76,13 @@ func (h *host) recordWhileSlow(p *v1.Pod, dir string, o *owner) (stop func()) {
 			if !first {
 				progress = fmt.Sprintf(", processed %d files.", o.files.Load())
 			}
-			h.event(p, v1.EventTypeWarning, "VolumePermissionChangeInProgress", message+progress)
+			h.recorder.Event(p, "", v1.EventTypeWarning, "VolumePermissionChangeInProgress", message+progress)
 			timer.Reset(slowAgain)
 		}
 	}()
 	return func() {
 		close(done)
-		<-told
+		<-stopped
 	}
 }
 
@@ -92,9 +92,9 @@ func isOwned(fd, gid int) bool {
 	return unix.Fstat(fd, &st) == nil && int(st.Gid) == gid && st.Mode&groupDir == groupDir
 }
 
-// ownDirectory gives the content of the directory to the group, then the directory. It continues
+// changeDirectory gives the content of the directory to the group, then the directory. It continues
 // after errors and returns them all.
-func (o *owner) ownDirectory(dir int) error {
+func (o *ownershipChange) changeDirectory(dir int) error {
 	dup, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (o *owner) ownDirectory(dir int) error {
 	for {
 		names, err := f.Readdirnames(safepath.Batch)
 		for _, name := range names {
-			if err := o.ownEntry(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := o.changeEntry(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
@@ -116,10 +116,10 @@ func (o *owner) ownDirectory(dir int) error {
 			return errors.Join(append(errs, err)...)
 		}
 	}
-	return errors.Join(append(errs, o.ownFile(dir))...)
+	return errors.Join(append(errs, o.changeFile(dir))...)
 }
 
-func (o *owner) ownEntry(dir int, name string) error {
+func (o *ownershipChange) changeEntry(dir int, name string) error {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -130,18 +130,18 @@ func (o *owner) ownEntry(dir int, name string) error {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return o.ownFile(fd)
+		return o.changeFile(fd)
 	}
 	sub, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(sub)
-	return o.ownDirectory(sub)
+	return o.changeDirectory(sub)
 }
 
-// ownFile gives one file, which may be open with O_PATH, to the group.
-func (o *owner) ownFile(fd int) error {
+// changeFile gives one file, which may be open with O_PATH, to the group.
+func (o *ownershipChange) changeFile(fd int) error {
 	o.files.Add(1)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

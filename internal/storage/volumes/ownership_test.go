@@ -25,7 +25,7 @@ func TestOwnVolume(t *testing.T) {
 	if err := os.WriteFile(outside, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	root := filepath.Join(m.root, "pods", uid, "volumes/v")
+	root := filepath.Join(m.host.root, "pods", uid, "volumes/v")
 	for _, err := range []error{
 		os.Mkdir(root, 0o700), os.MkdirAll(filepath.Join(root, "dir/deep"), 0o700), os.WriteFile(filepath.Join(root, "dir/file"), nil, 0o600),
 		os.WriteFile(filepath.Join(root, "program"), nil, 0o700), os.Symlink(outside, filepath.Join(root, "link")), os.Symlink("nowhere", filepath.Join(root, "dangling")),
@@ -36,7 +36,7 @@ func TestOwnVolume(t *testing.T) {
 	}
 	p := podWith()
 	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(os.Getgid())), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch)}
-	m.ownVolume(p, root)
+	m.host.setVolumeOwnership(p, root)
 	for path, want := range map[string]fs.FileMode{
 		"": fs.ModeDir | fs.ModeSetgid | 0o770, "dir": fs.ModeDir | fs.ModeSetgid | 0o770, "dir/deep": fs.ModeDir | fs.ModeSetgid | 0o770,
 		"dir/file": 0o660, "program": 0o760,
@@ -55,12 +55,12 @@ func TestOwnVolume(t *testing.T) {
 	if err := os.Chmod(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.ownVolume(p, root)
+	m.host.setVolumeOwnership(p, root)
 	if got := mode(t, file); got != 0o600 {
 		t.Errorf("with OnRootMismatch the file has mode %v", got)
 	}
 	p.Spec.SecurityContext.FSGroupChangePolicy = ptr.To(v1.FSGroupChangeAlways)
-	m.ownVolume(p, root)
+	m.host.setVolumeOwnership(p, root)
 	if got := mode(t, file); got != 0o660 {
 		t.Errorf("with Always the file has mode %v", got)
 	}
@@ -164,19 +164,19 @@ func TestSlowChangeOfOwnersIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := newManager(t)
 		var told []string
-		m.event = func(_ *v1.Pod, eventtype, reason, message string) {
+		m.host.recorder = &recorder{pod: func(_ *v1.Pod, eventtype, reason, message string) {
 			messagestest.SawEvent(reason, message)
 			told = append(told, eventtype+" "+reason+": "+message)
-		}
-		dir := filepath.Join(m.root, "pods", uid, "volumes/v")
-		o := &owner{}
-		stop := m.recordWhileSlow(podWith(), dir, o)
+		}}
+		dir := filepath.Join(m.host.root, "pods", uid, "volumes/v")
+		o := &ownershipChange{}
+		stop := m.host.recordWhileSlow(podWith(), dir, o)
 		time.Sleep(29 * time.Second)
 		stop()
 		if told != nil {
 			t.Errorf("told of a quick change: %q", told)
 		}
-		stop = m.recordWhileSlow(podWith(), dir, o)
+		stop = m.host.recordWhileSlow(podWith(), dir, o)
 		time.Sleep(31 * time.Second)
 		o.files.Add(7)
 		time.Sleep(time.Minute)

@@ -19,7 +19,6 @@ const (
 // payload has the files of a volume by clean relative path.
 type payload map[string]content
 
-// content is one file of a payload.
 type content struct {
 	data  []byte
 	mode  fs.FileMode // permission bits
@@ -104,10 +103,10 @@ func (p payload) addKeys(data map[string][]byte, j projection, missing func(key 
 }
 
 // fileMode returns the mode of a file: its own, else the volume's, else the API's default.
-func fileMode(own, volume *int32) fs.FileMode {
+func fileMode(file, volume *int32) fs.FileMode {
 	switch {
-	case own != nil:
-		return fs.FileMode(*own)
+	case file != nil:
+		return fs.FileMode(*file)
 	case volume != nil:
 		return fs.FileMode(*volume)
 	}

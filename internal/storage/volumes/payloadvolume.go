@@ -40,22 +40,35 @@ type Certificates interface {
 type reader struct {
 	objects      Objects
 	certificates Certificates
-	allocatable  func() v1.ResourceList
+	node         func() (*v1.Node, bool) // the newest Node, and whether it is known
+}
+
+// read adds the files of the volume to the payload.
+func (r *reader) read(ctx context.Context, to payload, v *volume) error {
+	switch src := &v.spec.VolumeSource; {
+	case src.Secret != nil:
+		return r.addSecret(ctx, to, v.pod, src.Secret.SecretName, newProjection(src.Secret.Items, src.Secret.DefaultMode, src.Secret.Optional))
+	case src.DownwardAPI != nil:
+		return r.addDownward(to, v.pod, src.DownwardAPI.Items, src.DownwardAPI.DefaultMode)
+	case src.ConfigMap != nil:
+		return r.addConfigMap(ctx, to, v.pod, src.ConfigMap.Name, newProjection(src.ConfigMap.Items, src.ConfigMap.DefaultMode, src.ConfigMap.Optional))
+	default:
+		return r.addProjected(ctx, to, v)
+	}
 }
 
 // payloads are volumes whose files the agent writes. They are in a directory or tmpfs like that of
 // an emptyDir.
 type payloads struct {
-	plain
-	*folders
-	medium v1.StorageMedium
-	// read adds the files of the volume.
-	read func(ctx context.Context, to payload, v *volume) error
+	host    *host
+	folders *folders
+	medium  v1.StorageMedium
+	reader  *reader
 }
 
 func (k *payloads) prepare(ctx context.Context, v *volume) error {
 	files := payload{}
-	if err := k.read(ctx, files, v); err != nil {
+	if err := k.reader.read(ctx, files, v); err != nil {
 		return err
 	}
 	v.input, v.live = files, true
@@ -67,12 +80,12 @@ func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	done := outcome{mounted: crispec.Volume{HostPath: v.dir(), ReadOnly: true, SELinuxRelabel: true}}
 	files, read := v.input.(payload)
 	if !read {
-		if _, err := k.files.Lstat(filepath.Join(v.dir(), dataLink)); err != nil {
+		if _, err := k.host.files.Lstat(filepath.Join(v.dir(), dataLink)); err != nil {
 			return outcome{}, errors.New("what it shows was not read before")
 		}
 		return done, nil
 	}
-	made, err := k.ensureDir(v.pod, dirVolume{
+	made, err := k.folders.ensureDir(v.pod, dirVolume{
 		dir:    v.dir(),
 		marker: filepath.Join(v.podDir, "plugins", emptyDirPlugin, "wrapped_"+v.name(), "ready"),
 		src:    &v1.EmptyDirVolumeSource{Medium: k.medium},
@@ -80,7 +93,7 @@ func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	dir, err := k.files.Open(v.dir()) // after the mount of its filesystem
+	dir, err := k.host.files.Open(v.dir()) // after the mount of its filesystem
 	if err != nil {
 		return outcome{}, err
 	}
@@ -88,7 +101,7 @@ func (k *payloads) setup(_ context.Context, v *volume) (outcome, error) {
 	if err := makeMountPoints(dir, mountPointsWithin(v.pod, v.spec.Name), files); err != nil {
 		return outcome{}, err
 	}
-	changed, err := writeAtomically(dir, files, fsGroup(v.pod), k.log)
+	changed, err := writeAtomically(dir, files, fsGroup(v.pod), k.host.log)
 	if err != nil {
 		return outcome{}, err
 	}

@@ -48,15 +48,15 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) (Inputs, Errors) {
 	began := time.Now()
 	all, err := m.each(p, Inputs{}, func(v *volume) {
 		err := m.claims.resolve(ctx, v)
-		if err == nil {
-			err = m.kindOf(v).prepare(ctx, v)
+		if k, ok := m.kindOf(v).(preparer); ok && err == nil {
+			err = k.prepare(ctx, v)
 		}
 		if err == nil {
 			return
 		}
 		v.failure = failed(v.name(), err)
 		if v.failure.Class == MountFailed {
-			m.operated(ctx, v.counted(), mountVolume, time.Since(began), err)
+			m.host.metrics.operated(ctx, v.counted(), mountVolume, time.Since(began), err)
 		}
 	})
 	if err != nil {

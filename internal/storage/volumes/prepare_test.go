@@ -237,8 +237,10 @@ func TestPayloads(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, _ := newManager(t)
-			m.reader.objects, m.reader.certificates = testObjects(), testObjects()
-			m.reader.allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")} }
+			m.reader().objects, m.reader().certificates = testObjects(), testObjects()
+			m.reader().node = func() (*v1.Node, bool) {
+				return &v1.Node{Status: v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}}, true
+			}
 			p := podWith(tc.volume)
 			p.Labels = map[string]string{"b": "2", "a": "1"}
 			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1500m")}
@@ -271,7 +273,7 @@ func TestPrepareAsksForNoObject(t *testing.T) {
 
 func TestPrepareTellsEachVolume(t *testing.T) {
 	m, _ := newManager(t)
-	m.reader.objects = &objects{err: errors.New("no answer")}
+	m.reader().objects = &objects{err: errors.New("no answer")}
 	p := podWith(
 		configMapVolume("one", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}), emptyDir("fine", ""),
 		projectedVolume("two", v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "t"}}),
@@ -318,7 +320,7 @@ func TestCredential(t *testing.T) {
 func TestPayloadVolumes(t *testing.T) {
 	m, mounts := newManager(t)
 	o := testObjects()
-	m.reader.objects = o
+	m.reader().objects = o
 	group := int64(os.Getgid())
 	p := podWith(
 		configMapVolume("cm", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm")}),
@@ -329,7 +331,7 @@ func TestPayloadVolumes(t *testing.T) {
 	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
 	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
 		v1.VolumeMount{Name: "s", MountPath: "/cm/inner"}, v1.VolumeMount{Name: "s", MountPath: "/cm/a/below"})
-	volumesDir := filepath.Join(m.root, "pods", uid, "volumes")
+	volumesDir := filepath.Join(m.host.root, "pods", uid, "volumes")
 	want := map[string]crispec.Volume{}
 	for name, plugin := range map[string]string{"cm": "configmap", "s": "secret", "d": "downward-api", "p": "projected"} {
 		want[name] = crispec.Volume{HostPath: filepath.Join(volumesDir, "kubernetes.io~"+plugin, name), ReadOnly: true, SELinuxRelabel: true}
@@ -413,7 +415,7 @@ func TestPayloadVolumes(t *testing.T) {
 	if len(mounts.MountPoints) != 0 {
 		t.Errorf("still mounted: %v", mounts.MountPoints)
 	}
-	if got := tree(t, filepath.Join(m.root, "pods", uid)); !cmp.Equal(got, []string{"plugins", "volumes"}) {
+	if got := tree(t, filepath.Join(m.host.root, "pods", uid)); !cmp.Equal(got, []string{"plugins", "volumes"}) {
 		t.Errorf("left over: %v", got)
 	}
 }
@@ -421,7 +423,7 @@ func TestPayloadVolumes(t *testing.T) {
 func TestOptionalObjectComesAndGoes(t *testing.T) {
 	m, _ := newManager(t)
 	o := testObjects()
-	m.reader.objects = o
+	m.reader().objects = o
 	late := o.configMaps["cm"]
 	delete(o.configMaps, "cm")
 	p := podWith(configMapVolume("v", v1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: ptr.To(true)}))
@@ -444,7 +446,7 @@ func TestOptionalObjectComesAndGoes(t *testing.T) {
 func TestVolumeGoesOnShowingWhatItShows(t *testing.T) {
 	m, _ := newManager(t)
 	o := &objects{secrets: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("old")}}}}
-	m.reader.objects = o
+	m.reader().objects = o
 	p := podWith(secretVolume("v", v1.SecretVolumeSource{SecretName: "s"}))
 	got, err := m.setup(t, p)
 	if err != nil {

@@ -10,11 +10,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-func newProjected(p *parts) kind {
-	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readProjected}
-}
-
-func (r *reader) readProjected(ctx context.Context, to payload, v *volume) error {
+func (r *reader) addProjected(ctx context.Context, to payload, v *volume) error {
 	var errs []error
 	for i := range v.spec.Projected.Sources {
 		if err := r.addSource(ctx, to, v, i); err != nil {

@@ -17,10 +17,14 @@ const (
 )
 
 // resizes writes the progress of an expansion to claims and events.
-type resizes struct{ *csiShared }
+type resizes struct {
+	host     *host
+	claims   *claims
+	nodeName string
+}
 
 // begin marks the expansion as in progress in the claim, and returns the claim as stored.
-func (r resizes) begin(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+func (r *resizes) begin(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	stored, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeBegun(claim))
 	if err != nil {
 		return nil, fmt.Errorf("mark PVC %s/%s as resize in progress: %w", claim.Namespace, claim.Name, err)
@@ -29,7 +33,7 @@ func (r resizes) begin(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v
 }
 
 // finish writes the volume's new size to the claim.
-func (r resizes) finish(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+func (r *resizes) finish(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	stored, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResized(claim, size))
 	if err != nil {
 		return nil, fmt.Errorf("mark PVC %s/%s as resized: %w", claim.Namespace, claim.Name, err)
@@ -38,24 +42,24 @@ func (r resizes) finish(ctx context.Context, claim *v1.PersistentVolumeClaim, si
 }
 
 // fail writes the error of the expansion to the claim.
-func (r resizes) fail(ctx context.Context, claim *v1.PersistentVolumeClaim, how feasibility, cause error) error {
+func (r *resizes) fail(ctx context.Context, claim *v1.PersistentVolumeClaim, f feasibility, cause error) error {
 	message := fmt.Sprintf("failed to expand pvc with %v", cause)
-	_, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeFailed(claim, message, how, time.Now()))
+	_, err := r.claims.api.PatchPersistentVolumeClaimStatus(ctx, claim, mergeResizeFailed(claim, message, f, time.Now()))
 	return err
 }
 
-func (r resizes) recordResized(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
+func (r *resizes) recordResized(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
 	r.record(p, claim, v1.EventTypeNormal, resizedReason,
-		fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", volume, r.csi.NodeName))
+		fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", volume, r.nodeName))
 }
 
-func (r resizes) recordReadOnly(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
+func (r *resizes) recordReadOnly(p *v1.Pod, claim *v1.PersistentVolumeClaim, volume string) {
 	r.record(p, claim, v1.EventTypeWarning, readOnlyReason,
 		fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q requested read-only file system", volume))
 }
 
 // record records one event about the pod and one about its claim.
-func (r resizes) record(p *v1.Pod, claim *v1.PersistentVolumeClaim, eventtype, reason, message string) {
-	r.event(p, eventtype, reason, message)
-	r.csi.ClaimEvent(claim, eventtype, reason, message)
+func (r *resizes) record(p *v1.Pod, claim *v1.PersistentVolumeClaim, eventtype, reason, message string) {
+	r.host.recorder.Event(p, "", eventtype, reason, message)
+	r.host.recorder.ClaimEvent(claim, eventtype, reason, message)
 }

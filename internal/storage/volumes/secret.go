@@ -8,17 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// newSecrets returns the kind of secret volumes. They are in memory: a Secret must not reach a
-// disk.
-func newSecrets(p *parts) kind {
-	return &payloads{folders: p.folders, medium: v1.StorageMediumMemory, read: p.reader.readSecret}
-}
-
-func (r *reader) readSecret(ctx context.Context, to payload, v *volume) error {
-	src := v.spec.Secret
-	return r.addSecret(ctx, to, v.pod, src.SecretName, newProjection(src.Items, src.DefaultMode, src.Optional))
-}
-
 func (r *reader) addSecret(ctx context.Context, to payload, p *v1.Pod, name string, j projection) error {
 	object, err := r.objects.Secret(ctx, p.Namespace, name)
 	if apierrors.IsNotFound(err) && j.optional {

@@ -85,8 +85,8 @@ type mountLabel struct {
 	pods map[pod.UID]bool
 }
 
-// label records the label of a volume, and its pods. The caller holds s.mu.
-func (s *csiState) label(id csiID, text string, pods ...pod.UID) {
+// setLabel records the label of a volume, and its pods. The caller holds s.mu.
+func (s *csiState) setLabel(id csiID, text string, pods ...pod.UID) {
 	l := s.labels[id]
 	if l == nil {
 		l = &mountLabel{pods: map[pod.UID]bool{}}
@@ -104,13 +104,13 @@ func (s *csiState) label(id csiID, text string, pods ...pod.UID) {
 // driver or agent have been reconfigured.
 func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error) {
 	var wrong error
-	if policy := c.csi.FileLabel(); policy != "" && isMountedWithLabel(v, c.csi.LabelledModes) {
+	if policy := c.config.FileLabel(); policy != "" && isMountedWithLabel(v, c.config.LabelledModes) {
 		v.label, wrong = computeMountLabel(v.pod, namesOf(v), policy)
 	}
 	var has string
 	var known, others, staged, agreed, had bool
-	c.csi.note(func() {
-		l := c.csi.labels[v.csiID]
+	c.state.locked(func() {
+		l := c.state.labels[v.id]
 		if known = l != nil; known {
 			has = l.text
 			for uid := range l.pods {
@@ -118,18 +118,18 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 			}
 			had = l.pods[v.pod.UID]
 		}
-		_, staged = c.csi.staged[v.csiID]
+		_, staged = c.state.staged[v.id]
 		if agreed = wrong == nil && (!known || has == v.label); agreed {
-			c.csi.label(v.csiID, v.label, v.pod.UID)
+			c.state.setLabel(v.id, v.label, v.pod.UID)
 		}
 	})
 	if agreed {
 		if v.label != "" && !had {
-			c.labelAgreed(v)
+			c.host.metrics.labelAgreed(v)
 		}
 		return v, nil
 	}
-	mounted, err := c.isMounted(c.target(v))
+	mounted, err := c.host.isMounted(c.dirs.target(v))
 	switch {
 	case err != nil:
 		return v, err
@@ -137,19 +137,19 @@ func (c *csiKind) withLabel(ctx context.Context, v csiVolume) (csiVolume, error)
 		v.label = has
 		return v, nil
 	case wrong != nil:
-		c.podMismatch(v)
+		c.host.metrics.podMismatch(v)
 		return v, wrong
 	case others:
-		c.volumeMismatch(v)
+		c.host.metrics.volumeMismatch(v)
 		return v, fmt.Errorf("conflicting SELinux labels of volume %s: %q and %q", v.specName, has, v.label)
 	case staged:
-		if err := c.stager.unstageAlone(ctx, v.csiID); err != nil {
+		if err := c.reconciler.unstageAlone(ctx, v.id); err != nil {
 			return v, fmt.Errorf("waiting for unmount of volume %q, because it is already mounted to a different pod with a different SELinux label: %w", v.specName, err)
 		}
 	}
-	c.csi.note(func() {
-		delete(c.csi.staged, v.csiID)
-		c.csi.label(v.csiID, v.label, v.pod.UID)
+	c.state.locked(func() {
+		delete(c.state.staged, v.id)
+		c.state.setLabel(v.id, v.label, v.pod.UID)
 	})
 	return v, nil
 }

@@ -88,7 +88,7 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 	pv := d.claim("c")
 	d.objects.drivers[driverName].Spec.SELinuxMount = ptr.To(true)
 	selinux := func() {
-		d.csi.FileLabel, d.csi.LabelledModes = func() string { return filePolicy }, AllModes
+		d.csi().config.FileLabel, d.csi().config.LabelledModes = func() string { return filePolicy }, AllModes
 	}
 	selinux()
 	labelled := func(id, level string) *v1.Pod {
@@ -96,7 +96,7 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 		p.Spec.SecurityContext = &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: level}}
 		return p
 	}
-	counts := newLedger(d.parts.host)
+	counts := newLedger(d.host)
 	first := labelled("first", "s0:c1")
 	for range 2 { // the second time it is there
 		if _, err := d.setup(t, first); err != nil {
@@ -113,7 +113,7 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 		}
 	}
 	expectFlag("s0:c1")
-	for _, dir := range []string{d.staging("c"), publishDir(filepath.Join(d.root, "pods/first"), "pv-c")} {
+	for _, dir := range []string{d.staging("c"), publishDir(filepath.Join(d.host.root, "pods/first"), "pv-c")} {
 		if b, err := os.ReadFile(dir + "/vol_data.json"); err != nil || !strings.Contains(string(b), `"seLinuxMountContext":"system_u:object_r:container_file_t:s0:c1"`) {
 			t.Errorf("%s: %s, %v", dir, b, err)
 		}
@@ -172,8 +172,8 @@ func TestCSIVolumeMountedWithLabel(t *testing.T) {
 	}
 	d.unstageAll()
 	d.expectGone()
-	if len(d.csi.labels) != 0 {
-		t.Errorf("labels of nobody: %v", d.csi.labels)
+	if len(d.csi().state.labels) != 0 {
+		t.Errorf("labels of nobody: %v", d.csi().state.labels)
 	}
 }
 
@@ -185,12 +185,12 @@ func TestCSIVolumeKeepsTheLabelThatItHas(t *testing.T) {
 	d.objects.drivers[driverName].Spec.SELinuxMount = ptr.To(true)
 	p := d.user("first", "c")
 	p.Spec.SecurityContext = &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c1"}}
-	d.csi.FileLabel = func() string { return filePolicy }
+	d.csi().config.FileLabel = func() string { return filePolicy }
 	if _, err := d.setup(t, p); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()
-	d.csi.FileLabel, d.csi.LabelledModes = func() string { return filePolicy }, AllModes
+	d.csi().config.FileLabel, d.csi().config.LabelledModes = func() string { return filePolicy }, AllModes
 	if _, err := d.setup(t, p); err != nil {
 		t.Errorf("the pod that has it: %v", err)
 	}

@@ -21,12 +21,6 @@ import (
 // <volume>/<container>/<index> of subPaths.
 const subpathsDir = "volume-subpaths"
 
-// subpaths mounts subPaths of volumes.
-type subpaths struct {
-	host    *host
-	journal *journal.Journal
-}
-
 // SubpathError is the failure of a container's subPath. Its text contains nothing from outside the
 // volume; Err, which the journal records, may.
 type SubpathError struct {
@@ -56,12 +50,12 @@ const (
 // root. An existing mount, for an earlier instance of the container, is replaced. Filesystems that
 // are mounted inside the subPath are not included. The error is a *SubpathError; Teardown undoes
 // everything.
-func (sp *subpaths) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, error) {
-	target, err := sp.bindSubpath(ctx, p, s)
+func (m *Manager) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, error) {
+	target, err := m.bindSubpath(ctx, p, s)
 	if err == nil {
 		return target, nil
 	}
-	sp.journal.Record(journal.Entry{
+	m.journal.Record(journal.Entry{
 		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
 		Component: "volume",
 		Decision:  fmt.Sprintf("container %s does not get the subPath %q of volume %s", s.Container, s.Path, s.Volume),
@@ -70,14 +64,14 @@ func (sp *subpaths) BindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpat
 	return "", err
 }
 
-func (sp *subpaths) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, *SubpathError) {
+func (m *Manager) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpath) (string, *SubpathError) {
 	fail := func(step string, err error) (string, *SubpathError) {
 		return "", &SubpathError{Step: step, Volume: s.Volume, Container: s.Container, Err: err}
 	}
 	if ctx.Err() != nil {
 		return fail(prepareSubpath, context.Cause(ctx))
 	}
-	podDir, err := sp.host.podDir(p.UID)
+	podDir, err := m.host.podDir(p.UID)
 	if err != nil {
 		return fail(prepareSubpath, err)
 	}
@@ -102,15 +96,15 @@ func (sp *subpaths) bindSubpath(ctx context.Context, p *v1.Pod, s crispec.Subpat
 	}
 	defer unix.Close(part)
 	target := filepath.Join(podDir, subpathsDir, s.Volume, s.Container, strconv.Itoa(s.Index))
-	if err := sp.bindAt(part, target, s.Propagation); err != nil {
+	if err := bindAt(m.host.files, part, target, s.Propagation); err != nil {
 		return fail(prepareSubpath, err)
 	}
 	return target, nil
 }
 
 // bindAt mounts the descriptor's file at the target and replaces an existing mount.
-func (sp *subpaths) bindAt(part int, target string, propagation runtimeapi.MountPropagation) error {
-	f, err := sp.host.files.Make(filepath.Dir(target), 0o750, 0o750)
+func bindAt(files safepath.Root, part int, target string, propagation runtimeapi.MountPropagation) error {
+	f, err := files.Make(filepath.Dir(target), 0o750, 0o750)
 	if err != nil {
 		return fmt.Errorf("make mount point: %w", err)
 	}
@@ -153,11 +147,11 @@ func makeTarget(part, dir int, name string) error {
 		if kind == unix.S_IFDIR && isDir || kind == unix.S_IFREG && !isDir {
 			return nil
 		}
-		how := 0
+		flags := 0
 		if kind == unix.S_IFDIR {
-			how = unix.AT_REMOVEDIR
+			flags = unix.AT_REMOVEDIR
 		}
-		if err := unix.Unlinkat(dir, name, how); err != nil {
+		if err := unix.Unlinkat(dir, name, flags); err != nil {
 			return &fs.PathError{Op: "remove", Path: name, Err: err}
 		}
 	}
@@ -211,19 +205,19 @@ func detachTop(fd int) (mounted bool, err error) {
 	return true, unix.Unmount(safepath.Self(fd), unix.MNT_DETACH)
 }
 
-// unbind unmounts the subPaths of the pod's containers, including those of an earlier agent, and
-// removes their directory.
-func (sp *subpaths) unbind(ctx context.Context, podDir string) error {
+// unbindSubpaths unmounts the subPaths of the pod's containers, including those of an earlier
+// agent, and removes their directory.
+func unbindSubpaths(ctx context.Context, files safepath.Root, podDir string) error {
 	top := filepath.Join(podDir, subpathsDir)
-	if err := sp.detachBelow(ctx, top, 2); err != nil {
+	if err := detachBelow(ctx, files, top, 2); err != nil {
 		return fmt.Errorf("unmount subPaths: %w", err)
 	}
-	return sp.host.files.Remove(top)
+	return files.Remove(top)
 }
 
 // detachBelow unmounts the entries of the directories that are levels below dir.
-func (sp *subpaths) detachBelow(ctx context.Context, dir string, levels int) error {
-	f, err := sp.host.files.Open(dir)
+func detachBelow(ctx context.Context, files safepath.Root, dir string, levels int) error {
+	f, err := files.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -244,7 +238,7 @@ func (sp *subpaths) detachBelow(ctx context.Context, dir string, levels int) err
 		case levels == 0:
 			err = detach(int(f.Fd()), e.Name(), path)
 		case e.IsDir():
-			err = sp.detachBelow(ctx, path, levels-1)
+			err = detachBelow(ctx, files, path, levels-1)
 		}
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 // it works for pods that an earlier run of the agent set up. It is idempotent. If a mount remains,
 // nothing is removed and the error names it. No container of the pod may be running.
 func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
-	dir, err := m.podDir(uid)
+	dir, err := m.host.podDir(uid)
 	if err == nil {
 		err = m.teardown(ctx, uid, dir)
 	}
@@ -31,17 +31,21 @@ func (m *Manager) Teardown(ctx context.Context, uid pod.UID) error {
 }
 
 func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) error {
-	if err := m.subpaths.unbind(ctx, podDir); err != nil {
+	if err := unbindSubpaths(ctx, m.host.files, podDir); err != nil {
 		return err
 	}
 	held := map[string]bool{} // the plugins of kinds that failed: their mounts are skipped
 	var errs []error
 	for _, source := range slices.Sorted(maps.Keys(m.kinds)) {
-		if err := m.kinds[source].teardown(ctx, uid, podDir); err != nil {
+		k, ok := m.kinds[source].(releaser)
+		if !ok {
+			continue
+		}
+		if err := k.teardown(ctx, uid, podDir); err != nil {
 			errs, held[kinds[source].plugin] = append(errs, err), true
 		}
 	}
-	f, err := m.files.Open(podDir)
+	f, err := m.host.files.Open(podDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return errors.Join(errs...)
 	}
@@ -53,14 +57,14 @@ func (m *Manager) teardown(ctx context.Context, uid pod.UID, podDir string) erro
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
 	}
-	if err := m.files.Remove(filepath.Join(podDir, devicesDir)); err != nil {
+	if err := m.host.files.Remove(filepath.Join(podDir, devicesDir)); err != nil {
 		return err
 	}
 	// The marker first: a partly removed volume must not look complete.
-	if err := m.files.Remove(filepath.Join(podDir, "plugins", emptyDirPlugin)); err != nil {
+	if err := m.host.files.Remove(filepath.Join(podDir, "plugins", emptyDirPlugin)); err != nil {
 		return fmt.Errorf("remove markers: %w", err)
 	}
-	volumes, err := m.files.Open(filepath.Join(podDir, "volumes"))
+	volumes, err := m.host.files.Open(filepath.Join(podDir, "volumes"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -87,7 +91,7 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 	if !plugin.IsDir() {
 		return safepath.RemoveAt(int(volumes.Fd()), plugin.Name(), path) // a link that a container has created
 	}
-	dir, err := m.files.Open(path)
+	dir, err := m.host.files.Open(path)
 	if err != nil {
 		return err
 	}
@@ -96,19 +100,19 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 	if err != nil {
 		return err
 	}
-	own := ownsAll(plugin.Name())
+	row, _ := rowOf(plugin.Name())
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		path, began := filepath.Join(path, e.Name()), time.Now()
-		if own {
+		if row.owned {
 			err = safepath.RemoveAt(int(dir.Fd()), e.Name(), path)
 		} else {
 			err = safepath.RemoveEmptyAt(int(dir.Fd()), e.Name(), path)
 		}
 		if plugin.Name() != csiPlugin { // those are counted at the calls of their drivers
-			m.operated(ctx, pluginName(plugin.Name()), unmountVolume, spent[e.Name()]+time.Since(began), err)
+			m.host.metrics.operated(ctx, pluginName(plugin.Name()), unmountVolume, spent[e.Name()]+time.Since(began), err)
 		}
 		if err != nil {
 			return err
@@ -117,24 +121,14 @@ func (m *Manager) removeVolumes(ctx context.Context, volumes *os.File, plugin os
 	return safepath.RemoveEmptyAt(int(volumes.Fd()), plugin.Name(), path)
 }
 
-// ownsAll reports whether everything in directories of the plugin belongs to the agent.
-func ownsAll(plugin string) bool {
-	for _, r := range kinds {
-		if r.plugin == plugin {
-			return r.owned
-		}
-	}
-	return false
-}
-
 // unmountBelow unmounts everything below dir, the directory of a pod's volumes, in reverse order,
 // except the held plugins. It returns the duration by plugin and volume directory.
 func (m *Manager) unmountBelow(ctx context.Context, dir string, held map[string]bool) (map[string]map[string]time.Duration, error) {
-	real, err := m.files.Real(dir)
+	real, err := m.host.files.Real(dir)
 	if err != nil {
 		return nil, err
 	}
-	points, err := m.mounter.List()
+	points, err := m.host.mounter.List()
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
@@ -150,14 +144,14 @@ func (m *Manager) unmountBelow(ctx context.Context, dir string, held map[string]
 			return nil, context.Cause(ctx)
 		}
 		path, began := filepath.Join(dir, within), time.Now()
-		err := m.unmount(path, mp.Type)
+		err := m.host.unmount(path, mp.Type)
 		volume, _, _ = strings.Cut(volume, "/")
 		if spent[plugin] == nil {
 			spent[plugin] = map[string]time.Duration{}
 		}
 		spent[plugin][volume] += time.Since(began)
 		if err != nil {
-			m.operated(ctx, pluginName(plugin), unmountVolume, time.Since(began), err)
+			m.host.metrics.operated(ctx, pluginName(plugin), unmountVolume, time.Since(began), err)
 			errs = append(errs, heldBy(fmt.Errorf("unmount %s: %w", path, err), path))
 		}
 	}

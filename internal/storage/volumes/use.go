@@ -25,12 +25,15 @@ type Use struct {
 // answers, at most two minutes, or a server does.
 func (m *Manager) Use(ctx context.Context, p *v1.Pod, name string) (Use, error) {
 	i := slices.IndexFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
-	podDir, err := m.podDir(p.UID)
+	podDir, err := m.host.podDir(p.UID)
 	if err != nil || i < 0 {
 		return Use{}, errors.ErrUnsupported
 	}
 	v := &volume{pod: p, podDir: podDir, spec: &p.Spec.Volumes[i], bound: m.claims.of(p.UID, name)}
-	return m.kindOf(v).use(ctx, v)
+	if k, ok := m.kindOf(v).(measurer); ok {
+		return k.use(ctx, v)
+	}
+	return Use{}, errors.ErrUnsupported
 }
 
 // useFileSystem returns the usage of the filesystem of the path.

@@ -23,10 +23,10 @@ func TestUseOfCSIVolume(t *testing.T) {
 	d.claim("c")
 	d.objects.drivers[driverName].Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}
 	var events []string
-	d.event = func(_ *v1.Pod, eventtype, reason, message string) {
+	d.host.recorder = &recorder{pod: func(_ *v1.Pod, eventtype, reason, message string) {
 		messagestest.SawEvent(reason, message)
 		events = append(events, eventtype+" "+reason+": "+message)
-	}
+	}}
 	p := d.user("one", "c")
 	inline := v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driverName}}}
 	p.Spec.Volumes = append(p.Spec.Volumes, inline)
@@ -49,13 +49,13 @@ func TestUseOfCSIVolume(t *testing.T) {
 	expect("own")
 	calls := d.allCalls()
 	last := calls[len(calls)-2:]
-	paths := []string{publishPath(filepath.Join(d.root, "pods/one"), "pv-c"), publishPath(filepath.Join(d.root, "pods/one"), "own")}
+	paths := []string{publishPath(filepath.Join(d.host.root, "pods/one"), "pv-c"), publishPath(filepath.Join(d.host.root, "pods/one"), "own")}
 	if diff := cmp.Diff(paths, []string{last[0].Target, last[1].Target}); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
 
 	// With the feature, drivers are listened to.
-	d.csi.Health = true
+	d.csi().config.Health = true
 	want.Abnormal = ptr.To(false)
 	expect("v")
 	if err := errors.Join(os.Mkdir(d.driver.Dir+"/condition", 0o700), os.WriteFile(d.driver.Dir+"/condition/handle-c", []byte("it smells burnt"), 0o600)); err != nil {
@@ -112,14 +112,14 @@ func TestUseOfVolumes(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	disk := filepath.Join(m.root, "plugins/disk")
+	disk := filepath.Join(m.host.root, "plugins/disk")
 	if err := os.MkdirAll(filepath.Dir(disk), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(disk, make([]byte, 12345), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := m.useDisk(disk); err != nil || got != (Use{Capacity: 12345, Source: "block"}) {
+	if got, err := m.disks().use(disk); err != nil || got != (Use{Capacity: 12345, Source: "block"}) {
 		t.Errorf("a disk: %+v, %v", got, err)
 	}
 }

@@ -23,37 +23,37 @@ type Wait struct {
 
 // openWaits are the pending waits of all pods. It is safe for concurrent use.
 type openWaits struct {
-	mu       sync.Mutex
-	underWay map[*Wait]pod.UID // guarded by mu
+	mu      sync.Mutex
+	pending map[*Wait]pod.UID // guarded by mu
 }
 
 // begin records a wait of the volume that times out after limit. The returned function removes the
 // record.
 func (w *openWaits) begin(v *volume, from, call string, limit time.Duration) (end func()) {
 	now := time.Now()
-	begun := &Wait{From: from, Call: call, Volume: v.spec.Name, Since: now, Until: now.Add(limit)}
+	wait := &Wait{From: from, Call: call, Volume: v.spec.Name, Since: now, Until: now.Add(limit)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.underWay == nil {
-		w.underWay = map[*Wait]pod.UID{}
+	if w.pending == nil {
+		w.pending = map[*Wait]pod.UID{}
 	}
-	w.underWay[begun] = v.pod.UID
+	w.pending[wait] = v.pod.UID
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.underWay, begun)
+		delete(w.pending, wait)
 	}
 }
 
 // Waits returns the pending waits of the pod's volumes, oldest first. Calls of CSI drivers are not
 // included: the drivers report those.
 func (m *Manager) Waits(uid pod.UID) []Wait {
-	m.waits.mu.Lock()
-	defer m.waits.mu.Unlock()
+	m.host.waits.mu.Lock()
+	defer m.host.waits.mu.Unlock()
 	var out []Wait
-	for begun, of := range m.waits.underWay {
+	for wait, of := range m.host.waits.pending {
 		if of == uid {
-			out = append(out, *begun)
+			out = append(out, *wait)
 		}
 	}
 	slices.SortFunc(out, func(a, b Wait) int {

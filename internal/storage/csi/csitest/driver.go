@@ -168,30 +168,29 @@ func (d *Driver) Serve() (stop func(), err error) {
 // Register registers the driver and its registration service with the server. Dir and Mounter must
 // be set.
 func (d *Driver) Register(s *grpc.Server) {
-	csiapi.RegisterNodeServer(s, nodeServer{Driver: d})
-	registerapi.RegisterRegistrationServer(s, registrationServer{Driver: d})
+	csiapi.RegisterNodeServer(s, nodeServer{driver: d})
+	registerapi.RegisterRegistrationServer(s, registrationServer{driver: d})
 }
 
 // Socket returns the path of the driver's socket.
 func (d *Driver) Socket() string { return filepath.Join(d.Dir, "csi.sock") }
 
-// registrationServer is the registration service of the driver.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
-	*Driver
+	driver *Driver
 }
 
 // GetInfo returns type, name, endpoint and versions of the driver.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Name, Endpoint: s.Socket(), SupportedVersions: []string{"1.0.0"}}, nil
+	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.driver.Name, Endpoint: s.driver.Socket(), SupportedVersions: []string{"1.0.0"}}, nil
 }
 
 // NotifyRegistrationStatus records the result of the registration like a call.
 func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	if !r.PluginRegistered {
-		return &registerapi.RegistrationStatusResponse{}, s.record(Call{Method: "refused", Context: map[string]string{"error": r.Error}})
+		return &registerapi.RegistrationStatusResponse{}, s.driver.record(Call{Method: "refused", Context: map[string]string{"error": r.Error}})
 	}
-	return &registerapi.RegistrationStatusResponse{}, s.record(Call{Method: "registered"})
+	return &registerapi.RegistrationStatusResponse{}, s.driver.record(Call{Method: "registered"})
 }
 
 func (d *Driver) record(c Call) error {
@@ -215,8 +214,8 @@ func die() error {
 	select {}
 }
 
-// take records and executes a call, with its pending fault.
-func (d *Driver) take(ctx context.Context, c Call, do func() error) error {
+// handle records and executes a call, with its pending fault.
+func (d *Driver) handle(ctx context.Context, c Call, do func() error) error {
 	fault, code := "", codes.OK
 	file := filepath.Join(d.Dir, "faults", c.Method)
 	if b, err := os.ReadFile(file); err == nil {

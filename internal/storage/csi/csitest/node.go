@@ -10,19 +10,18 @@ import (
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// nodeServer is the node service of CSI.
 type nodeServer struct {
 	csiapi.UnimplementedNodeServer
-	*Driver
+	driver *Driver
 }
 
-func (s nodeServer) data(volume string) string { return filepath.Join(s.Dir, "data", volume) }
+func (s nodeServer) data(volume string) string { return filepath.Join(s.driver.Dir, "data", volume) }
 
 // NodeGetInfo returns the node's ID, volume limit and topology.
 func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*csiapi.NodeGetInfoResponse, error) {
-	r := &csiapi.NodeGetInfoResponse{NodeId: s.NodeID, MaxVolumesPerNode: s.MaxVolumes}
-	if s.Topology != nil {
-		r.AccessibleTopology = &csiapi.Topology{Segments: s.Topology}
+	r := &csiapi.NodeGetInfoResponse{NodeId: s.driver.NodeID, MaxVolumesPerNode: s.driver.MaxVolumes}
+	if s.driver.Topology != nil {
+		r.AccessibleTopology = &csiapi.Topology{Segments: s.driver.Topology}
 	}
 	return r, nil
 }
@@ -31,11 +30,11 @@ func (s nodeServer) NodeGetInfo(context.Context, *csiapi.NodeGetInfoRequest) (*c
 func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabilitiesRequest) (*csiapi.NodeGetCapabilitiesResponse, error) {
 	r := &csiapi.NodeGetCapabilitiesResponse{}
 	can := map[csiapi.NodeServiceCapability_RPC_Type]bool{
-		csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME: s.Stages,
-		csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:   s.Groups,
-		csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME:        s.Expands,
+		csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME: s.driver.Stages,
+		csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:   s.driver.Groups,
+		csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME:        s.driver.Expands,
 		csiapi.NodeServiceCapability_RPC_GET_VOLUME_STATS:     true,
-		csiapi.NodeServiceCapability_RPC_VOLUME_CONDITION:     s.Conditions,
+		csiapi.NodeServiceCapability_RPC_VOLUME_CONDITION:     s.driver.Conditions,
 	}
 	for rpc, has := range can {
 		if has {
@@ -50,15 +49,15 @@ func (s nodeServer) NodeGetCapabilities(context.Context, *csiapi.NodeGetCapabili
 // NodeStageVolume mounts the volume's data.
 func (s nodeServer) NodeStageVolume(ctx context.Context, r *csiapi.NodeStageVolumeRequest) (*csiapi.NodeStageVolumeResponse, error) {
 	c := Call{Method: "NodeStageVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Context: r.VolumeContext, PublishContext: r.PublishContext, Secrets: r.Secrets}
-	c.had(r.VolumeCapability)
-	err := s.take(ctx, c, func() error {
+	c.setCapability(r.VolumeCapability)
+	err := s.driver.handle(ctx, c, func() error {
 		if c.Block {
 			return os.WriteFile(filepath.Join(r.StagingTargetPath, "staged"), nil, 0o600)
 		}
-		if s.Memory {
-			return s.mountMemory(r.StagingTargetPath, c.Flags)
+		if s.driver.Memory {
+			return s.driver.mountMemory(r.StagingTargetPath, c.Flags)
 		}
-		return s.bind(s.data(r.VolumeId), r.StagingTargetPath)
+		return s.driver.bind(s.data(r.VolumeId), r.StagingTargetPath)
 	})
 	return &csiapi.NodeStageVolumeResponse{}, err
 }
@@ -69,30 +68,30 @@ func (s nodeServer) NodePublishVolume(ctx context.Context, r *csiapi.NodePublish
 		Method: "NodePublishVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.TargetPath, ReadOnly: r.Readonly,
 		Context: r.VolumeContext, PublishContext: r.PublishContext, Secrets: r.Secrets,
 	}
-	c.had(r.VolumeCapability)
-	err := s.take(ctx, c, func() error {
+	c.setCapability(r.VolumeCapability)
+	err := s.driver.handle(ctx, c, func() error {
 		if c.Block {
-			return s.showDevice(r.TargetPath)
+			return s.driver.bindDevice(r.TargetPath)
 		}
 		source := r.StagingTargetPath
-		if !s.Stages || source == "" {
+		if !s.driver.Stages || source == "" {
 			source = s.data(r.VolumeId)
 		}
 		if err := os.Mkdir(r.TargetPath, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		if r.Readonly {
-			return s.bind(source, r.TargetPath, "ro")
+			return s.driver.bind(source, r.TargetPath, "ro")
 		}
-		return s.bind(source, r.TargetPath)
+		return s.driver.bind(source, r.TargetPath)
 	})
 	return &csiapi.NodePublishVolumeResponse{}, err
 }
 
 // NodeUnpublishVolume undoes NodePublishVolume.
 func (s nodeServer) NodeUnpublishVolume(ctx context.Context, r *csiapi.NodeUnpublishVolumeRequest) (*csiapi.NodeUnpublishVolumeResponse, error) {
-	err := s.take(ctx, Call{Method: "NodeUnpublishVolume", Volume: r.VolumeId, Target: r.TargetPath}, func() error {
-		if err := s.unbind(r.TargetPath); err != nil {
+	err := s.driver.handle(ctx, Call{Method: "NodeUnpublishVolume", Volume: r.VolumeId, Target: r.TargetPath}, func() error {
+		if err := s.driver.unbind(r.TargetPath); err != nil {
 			return err
 		}
 		if err := os.Remove(r.TargetPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -105,40 +104,40 @@ func (s nodeServer) NodeUnpublishVolume(ctx context.Context, r *csiapi.NodeUnpub
 
 // NodeUnstageVolume undoes NodeStageVolume.
 func (s nodeServer) NodeUnstageVolume(ctx context.Context, r *csiapi.NodeUnstageVolumeRequest) (*csiapi.NodeUnstageVolumeResponse, error) {
-	err := s.take(ctx, Call{Method: "NodeUnstageVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath}, func() error { return s.unbind(r.StagingTargetPath) })
+	err := s.driver.handle(ctx, Call{Method: "NodeUnstageVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath}, func() error { return s.driver.unbind(r.StagingTargetPath) })
 	return &csiapi.NodeUnstageVolumeResponse{}, err
 }
 
 // NodeExpandVolume returns the requested size.
 func (s nodeServer) NodeExpandVolume(ctx context.Context, r *csiapi.NodeExpandVolumeRequest) (*csiapi.NodeExpandVolumeResponse, error) {
 	c := Call{Method: "NodeExpandVolume", Volume: r.VolumeId, Staging: r.StagingTargetPath, Target: r.VolumePath, Bytes: r.GetCapacityRange().GetRequiredBytes(), Secrets: r.Secrets}
-	c.had(r.VolumeCapability)
-	err := s.take(ctx, c, func() error { return nil })
+	c.setCapability(r.VolumeCapability)
+	err := s.driver.handle(ctx, c, func() error { return nil })
 	return &csiapi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, err
 }
 
 // NodeGetVolumeStats reports 1 of 4 MiB and three of ten inodes as used.
 func (s nodeServer) NodeGetVolumeStats(ctx context.Context, r *csiapi.NodeGetVolumeStatsRequest) (*csiapi.NodeGetVolumeStatsResponse, error) {
-	err := s.take(ctx, Call{Method: "NodeGetVolumeStats", Volume: r.VolumeId, Target: r.VolumePath}, func() error { return nil })
+	err := s.driver.handle(ctx, Call{Method: "NodeGetVolumeStats", Volume: r.VolumeId, Target: r.VolumePath}, func() error { return nil })
 	out := &csiapi.NodeGetVolumeStatsResponse{Usage: []*csiapi.VolumeUsage{
 		{Unit: csiapi.VolumeUsage_BYTES, Total: 4 << 20, Used: 1 << 20, Available: 3 << 20},
 		{Unit: csiapi.VolumeUsage_INODES, Total: 10, Used: 3, Available: 7},
 	}}
-	if s.Conditions {
-		wrong, _ := os.ReadFile(filepath.Join(s.Dir, "condition", r.VolumeId))
+	if s.driver.Conditions {
+		wrong, _ := os.ReadFile(filepath.Join(s.driver.Dir, "condition", r.VolumeId))
 		out.VolumeCondition = &csiapi.VolumeCondition{Abnormal: len(wrong) > 0, Message: string(wrong)}
 	}
 	return out, err
 }
 
-// had records the volume capability.
-func (c *Call) had(v *csiapi.VolumeCapability) {
+// setCapability records the volume capability.
+func (c *Call) setCapability(v *csiapi.VolumeCapability) {
 	c.Mode, c.Block = v.GetAccessMode().GetMode().String(), v.GetBlock() != nil
 	c.FSType, c.Flags, c.Group = v.GetMount().GetFsType(), v.GetMount().GetMountFlags(), v.GetMount().GetVolumeMountGroup()
 }
 
-// showDevice binds the disk to target, unless something is mounted there.
-func (d *Driver) showDevice(target string) error {
+// bindDevice binds the disk to target, unless something is mounted there.
+func (d *Driver) bindDevice(target string) error {
 	f, err := os.OpenFile(target, os.O_CREATE, 0o600)
 	if err != nil {
 		return err

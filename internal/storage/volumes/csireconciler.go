@@ -17,33 +17,37 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"berth/internal/pod"
+	"berth/internal/storage/csi"
 )
 
-// csiStager unstages unused volumes, and schedules all work that does not depend on a pod.
-type csiStager struct {
-	*csiShared
-	attach   *csiAttacher
-	raw      *csiDisks
+// CSIReconciler unstages unused CSI volumes, expands those that have grown, and wakes pods that
+// wait for a driver. It is safe for concurrent use.
+type CSIReconciler struct {
+	config   *CSIConfig
+	host     *host
+	dirs     *csiDirs
+	drivers  *csiDrivers
+	state    *csiState
+	attacher *csiAttacher
+	blocks   *csiBlocks
 	expander *csiExpander
 }
 
-// unstaging is the unstaging of an unused volume.
 type unstaging struct {
 	running bool
 	delay   wait.DelayFunc // after a failure
 	retry   time.Time
 }
 
-// unstageRetry is the back-off of unstaging attempts.
 var unstageRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 2*time.Minute + 2*time.Second, Steps: math.MaxInt}
 
 // Load finds CSI volumes of an earlier agent.
-func (c *csiStager) Load() {
-	s := c.csi
+func (c *CSIReconciler) Load() {
+	s := c.state
 	list := func(dir string) []string {
-		entries, err := c.files.ReadDir(dir)
+		entries, err := c.host.files.ReadDir(dir)
 		if err := ignoreMissing(err); err != nil {
-			c.log.Warn("volumes that an earlier agent left are not found", "error", err)
+			c.host.log.Warn("volumes that an earlier agent left are not found", "error", err)
 		}
 		var paths []string
 		for _, e := range entries {
@@ -54,53 +58,53 @@ func (c *csiStager) Load() {
 		return paths
 	}
 	read := func(dir string) (csiData, bool) {
-		data, err := c.readCSIData(dir)
+		data, err := c.dirs.readData(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.log.Warn("a volume that an earlier agent left is not known", "error", err)
+			c.host.log.Warn("a volume that an earlier agent left is not known", "error", err)
 		}
 		return data, err == nil
 	}
-	pods := list(filepath.Join(c.root, "pods"))
+	pods := list(filepath.Join(c.host.root, "pods"))
 	for _, podDir := range pods {
 		uid := pod.UID(filepath.Base(podDir))
 		for _, dir := range list(filepath.Join(podDir, "volumes", csiPlugin)) {
 			if data, ok := read(dir); ok {
-				s.use(uid, data.id())
-				s.note(func() { s.label(data.id(), data.Label, uid) })
+				s.addUser(uid, data.id())
+				s.locked(func() { s.setLabel(data.id(), data.Label, uid) })
 			}
 		}
 	}
-	c.raw.load(pods)
-	for _, driver := range list(filepath.Dir(c.csiDisks())) {
+	c.blocks.load(pods)
+	for _, driver := range list(filepath.Dir(c.dirs.disksDir())) {
 		if filepath.Base(driver) == devicesDir {
 			continue
 		}
 		for _, dir := range list(driver) {
 			data, ok := read(dir)
 			if ok {
-				s.note(func() {
+				s.locked(func() {
 					s.staged[data.id()] = false
-					s.label(data.id(), data.Label)
+					s.setLabel(data.id(), data.Label)
 				})
-			} else if err := c.removeMounted(dir, "globalmount"); err != nil {
-				c.log.Warn("Failed to remove the directory of an unknown volume", "error", err)
+			} else if err := c.dirs.removeMounted(dir, "globalmount"); err != nil {
+				c.host.log.Warn("Failed to remove the directory of an unknown volume", "error", err)
 			}
 		}
 	}
 }
 
 // Settled reports that all desired pods are known: volumes that none of them uses may be unstaged.
-func (c *csiStager) Settled() {
-	c.csi.note(func() { c.csi.settled = true })
-	c.csi.wakeUp()
+func (c *CSIReconciler) Settled() {
+	c.state.locked(func() { c.state.settled = true })
+	c.state.wakeUp()
 }
 
 // Run unstages unused volumes, expands volumes that have grown, and wakes pods whose volumes are
 // due for republishing, until ctx is done.
-func (c *csiStager) Run(ctx context.Context) error {
+func (c *CSIReconciler) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
-	if !c.attach.learnAttachable(ctx) {
+	if !c.attacher.learnAttachable(ctx) {
 		return ctx.Err()
 	}
 	next := time.NewTimer(0)
@@ -112,7 +116,7 @@ func (c *csiStager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.csi.wake:
+		case <-c.state.wake:
 		case <-next.C:
 		case <-republish.C:
 			if republishing {
@@ -124,82 +128,71 @@ func (c *csiStager) Run(ctx context.Context) error {
 		for _, id := range due {
 			running.Go(func() { c.unstageUnused(ctx, id) })
 		}
-		grown, look := c.expander.dueLooks(time.Now())
+		grown, check := c.expander.dueChecks(time.Now())
 		for _, ids := range grown {
 			running.Go(func() { c.expander.expandGrown(ctx, ids) })
 		}
-		if at.IsZero() || !look.IsZero() && look.Before(at) {
-			at = look
+		if at.IsZero() || !check.IsZero() && check.Before(at) {
+			at = check
 		}
 		if !at.IsZero() {
 			next.Reset(time.Until(at))
 		}
 		if !republishing && c.hasRepublished() {
 			republishing = true
-			republish.Reset(c.csi.RepublishPeriod)
+			republish.Reset(c.config.RepublishPeriod)
 		}
 	}
 }
 
 // Drain waits until all unused volumes are unstaged. The error names those that are not.
-func (c *csiStager) Drain(ctx context.Context) error {
+func (c *CSIReconciler) Drain(ctx context.Context) error {
 	c.Settled()
 	for {
-		var left []string
-		var freed chan struct{}
-		c.csi.note(func() {
-			freed = c.csi.freed
-			for id := range c.csi.staged {
-				if len(c.csi.users[id]) == 0 {
-					left = append(left, string(id.unique()))
+		var staged []string
+		var unstaged chan struct{}
+		c.state.locked(func() {
+			unstaged = c.state.unstaged
+			for id := range c.state.staged {
+				if len(c.state.users[id]) == 0 {
+					staged = append(staged, string(id.unique()))
 				}
 			}
 		})
-		if len(left) == 0 {
+		if len(staged) == 0 {
 			return nil
 		}
 		select {
-		case <-freed:
+		case <-unstaged:
 		case <-ctx.Done():
-			slices.Sort(left)
-			return fmt.Errorf("volumes that are still staged: %s", strings.Join(left, ", "))
+			slices.Sort(staged)
+			return fmt.Errorf("volumes that are still staged: %s", strings.Join(staged, ", "))
 		}
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+func (c *CSIReconciler) hasRepublished() bool {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return len(c.state.republish) > 0
 }
 
-func (c *csiStager) hasRepublished() bool {
-	c.csi.mu.Lock()
-	defer c.csi.mu.Unlock()
-	return len(c.csi.republish) > 0
-}
-
-func (c *csiStager) wakeRepublished() {
+func (c *CSIReconciler) wakeRepublished() {
 	var pods []pod.UID
-	c.csi.note(func() {
-		for uid := range c.csi.republish {
+	c.state.locked(func() {
+		for uid := range c.state.republish {
 			pods = append(pods, uid)
 		}
 	})
 	for _, uid := range pods {
-		c.csi.Wake(uid)
+		c.config.Wake(uid)
 	}
 }
 
 // dueUnstages returns the volumes that are due for unstaging, marks them as running, and returns
 // the time of the next attempt.
-func (c *csiStager) dueUnstages(now time.Time) (due []csiID, next time.Time) {
-	s := c.csi
+func (c *CSIReconciler) dueUnstages(now time.Time) (due []csiID, next time.Time) {
+	s := c.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.settled {
@@ -230,11 +223,10 @@ func (c *csiStager) dueUnstages(now time.Time) (due []csiID, next time.Time) {
 	return due, next
 }
 
-// unstageUnused is one attempt to unstage a volume.
-func (c *csiStager) unstageUnused(ctx context.Context, id csiID) {
+func (c *CSIReconciler) unstageUnused(ctx context.Context, id csiID) {
 	err := c.unstage(ctx, id)
-	s := c.csi
-	s.note(func() {
+	s := c.state
+	s.locked(func() {
 		u := s.unstaging[id]
 		if err == nil {
 			delete(s.unstaging, id)
@@ -244,21 +236,21 @@ func (c *csiStager) unstageUnused(ctx context.Context, id csiID) {
 		u.retry = time.Now().Add(u.delay())
 	})
 	if err != nil && ctx.Err() == nil {
-		c.log.Warn("volume not unstaged, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)
+		c.host.log.Warn("volume not unstaged, which is tried again", "driver", id.driver, "volume", id.handle, "error", err)
 	}
 	s.wakeUp()
 	s.publishInUse()
 }
 
-func (c *csiStager) unstage(ctx context.Context, id csiID) error {
-	give, err := c.csi.take(ctx, id)
+func (c *CSIReconciler) unstage(ctx context.Context, id csiID) error {
+	unlock, err := c.state.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
-	defer give()
-	s := c.csi
+	defer unlock()
+	s := c.state
 	used := false
-	s.note(func() {
+	s.locked(func() {
 		if used = len(s.users[id]) > 0; !used {
 			s.staged[id] = false
 		}
@@ -267,94 +259,100 @@ func (c *csiStager) unstage(ctx context.Context, id csiID) error {
 		return nil // a pod has started to use it
 	}
 	began, operation := time.Now(), unmountDevice
-	c.csi.note(func() {
-		if c.csi.disks[id] != "" {
+	s.locked(func() {
+		if s.disks[id] != "" {
 			operation = unmapDevice
 		}
 	})
 	err = c.unstageAlone(ctx, id)
-	c.operated(ctx, csiPluginName(id.driver), operation, time.Since(began), err)
+	c.host.metrics.operated(ctx, csiPluginName(id.driver), operation, time.Since(began), err)
 	if err != nil {
 		return err
 	}
-	s.note(func() {
+	s.locked(func() {
 		delete(s.staged, id)
 		delete(s.labels, id)
-		close(s.freed)
-		s.freed = make(chan struct{})
+		close(s.unstaged)
+		s.unstaged = make(chan struct{})
 	})
 	return nil
 }
 
 // unstageAlone has the driver unstage the volume. The caller holds the volume's lock.
-func (c *csiStager) unstageAlone(ctx context.Context, id csiID) error {
+func (c *CSIReconciler) unstageAlone(ctx context.Context, id csiID) error {
 	var disk string
-	c.csi.note(func() { disk = c.csi.disks[id] })
+	c.state.locked(func() { disk = c.state.disks[id] })
 	if disk != "" {
-		return c.raw.unstage(ctx, id, c.diskOf(disk))
+		return c.blocks.unstage(ctx, id, c.dirs.disk(disk))
 	}
-	path := c.stagePath(id)
-	if _, err := c.files.Lstat(path); err == nil {
-		refs, err := c.mounter.GetMountRefs(path)
+	path := c.dirs.stagePath(id)
+	if _, err := c.host.files.Lstat(path); err == nil {
+		refs, err := c.host.mounter.GetMountRefs(path)
 		if err != nil {
 			return fmt.Errorf("mounts of %s: %w", path, err)
 		}
 		// Drivers may mount inside the staging path; only mounts in pod directories count.
-		if i := slices.IndexFunc(refs, c.isOfPod); i >= 0 {
+		if i := slices.IndexFunc(refs, c.host.isOfPod); i >= 0 {
 			return fmt.Errorf("the device mount path %q is still mounted by other references %v", path, refs)
 		}
 	}
-	driver, err := c.csi.Drivers.Driver(id.driver)
+	driver, err := c.drivers.registered.Driver(id.driver)
 	if err != nil {
 		return csiError("%w", err)
 	}
-	can, err := driver.Capabilities(ctx)
+	if err := unstage(ctx, driver, id, path, "attacher.UnmountDevice"); err != nil {
+		return err
+	}
+	return c.dirs.removeMounted(c.dirs.stageDir(id), "globalmount")
+}
+
+// unstage calls NodeUnstageVolume, if the driver stages volumes. The error names the operation.
+func unstage(ctx context.Context, driver *csi.Driver, id csiID, path, operation string) error {
+	capabilities, err := driver.Capabilities(ctx)
 	if err != nil {
 		return csiError("capabilities of the driver: %w", err)
 	}
-	if can[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		if err := driver.Unstage(ctx, id.handle, path); err != nil {
-			return heldBy(csiError("attacher.UnmountDevice failed: %w", err), path)
-		}
+	if !capabilities[csiapi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		return nil
 	}
-	return c.removeMounted(c.stageDir(id), "globalmount")
+	if err := driver.Unstage(ctx, id.handle, path); err != nil {
+		return heldBy(csiError(operation+" failed: %w", err), path)
+	}
+	return nil
 }
 
 // VolumesInUse returns the volumes that must not be detached from this machine, sorted. It is nil
 // until the state of an earlier agent is known: the reported list then stays unchanged.
-func (c *csiStager) VolumesInUse() []v1.UniqueVolumeName {
-	c.csi.mu.Lock()
-	defer c.csi.mu.Unlock()
-	return c.csi.inUse()
+func (c *CSIReconciler) VolumesInUse() []v1.UniqueVolumeName {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.inUse()
 }
 
 // NodeChanged notifies of a change of the Node, which reports attached volumes.
-func (c *csiStager) NodeChanged() {
-	c.csi.note(func() {
-		close(c.csi.changed)
-		c.csi.changed = make(chan struct{})
+func (c *CSIReconciler) NodeChanged() {
+	c.state.locked(func() {
+		close(c.state.nodeChanged)
+		c.state.nodeChanged = make(chan struct{})
 	})
 }
 
 // DriversChanged notifies of registered or deregistered drivers: operations that wait for one are
 // retried.
-func (c *csiStager) DriversChanged() {
+func (c *CSIReconciler) DriversChanged() {
 	var waiting []pod.UID
-	c.csi.note(func() {
-		for uid := range c.csi.waiting {
+	c.state.locked(func() {
+		for uid := range c.state.waiting {
 			waiting = append(waiting, uid)
 		}
-		clear(c.csi.waiting)
-		clear(c.csi.expands)
-		for _, g := range c.csi.growing {
-			g.asked = true
-		}
-		for _, u := range c.csi.unstaging {
+		clear(c.state.waiting)
+		for _, u := range c.state.unstaging {
 			u.retry = time.Time{}
 		}
 	})
+	c.expander.driversChanged()
 	for _, uid := range waiting {
-		c.csi.Wake(uid)
+		c.config.Wake(uid)
 	}
-	c.csi.wakeUp()
+	c.state.wakeUp()
 }
