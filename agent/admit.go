@@ -29,7 +29,7 @@ func newAdmission(g *dependencies, n podNeeds, resized *pod.Inbox[pod.UID], in l
 		Assigner: in.shared, Devices: in.shared.Available,
 		Allocations: n.allocations, Event: g.recorder.Event, Journal: g.journal, Metrics: g.out.Metrics,
 	}
-	kernel := sync.OnceValue(func() string { return g.readMachine().Kernel })
+	kernel := sync.OnceValue(func() string { return readMachine(&g.base).Kernel })
 	hasAppArmor := sync.OnceValue(func() bool { return admission.HasAppArmor("/") })
 	c.Facts = func() admission.Facts {
 		f := g.settings.admission

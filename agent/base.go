@@ -113,10 +113,10 @@ func newMetricFamilies(r prometheus.Registerer) metricFamilies {
 }
 
 // inRoot returns the path of a file or directory below the root directory.
-func (b *base) inRoot(name string) string { return filepath.Join(b.cfg.RootDir, name) }
+func (c *Config) inRoot(name string) string { return filepath.Join(c.RootDir, name) }
 
 // machineReader returns the function that reads the machine.
-func (b *base) machineReader() func() (node.Machine, error) {
+func machineReader(b *base) func() (node.Machine, error) {
 	if b.out.Machine != nil {
 		return b.out.Machine
 	}
@@ -124,8 +124,8 @@ func (b *base) machineReader() func() (node.Machine, error) {
 }
 
 // readMachine reads the machine; unreadable values are zero.
-func (b *base) readMachine() node.Machine {
-	m, err := b.machineReader()()
+func readMachine(b *base) node.Machine {
+	m, err := machineReader(b)()
 	if err != nil {
 		b.cfg.Log.Warn("not all of the machine could be read; pods that ask for what is not known are refused", "error", err)
 	}

@@ -102,7 +102,7 @@ func nameServer(rc *rest.Config) (string, error) {
 // newOfflineCache creates the offline cache of the API server's objects.
 func newOfflineCache(b *base, s *apiServer, j *journal.Journal) (*offlinecache.Cache, error) {
 	return offlinecache.New(offlinecache.Config{
-		Dir: b.inRoot(offlineCacheDir), Objects: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
+		Dir: b.cfg.inRoot(offlineCacheDir), Objects: b.member.KeepObjects, Node: b.cfg.NodeName, Server: s.known,
 		Reached: s.client.Health, Journal: j, Log: b.cfg.Log,
 	})
 }

@@ -82,7 +82,7 @@ func newEvictions(g *dependencies, in evictionInputs, pressureChanged func()) ev
 		Evictor: e, Thresholds: g.settings.eviction.thresholds, Transition: g.settings.eviction.transition, MaxGrace: g.settings.eviction.maxGrace,
 		Pressures: g.stores.pressures, Changed: pressureChanged, Garbage: in.garbage,
 		Pods: g.stores.pods.List, Allocated: in.life.allocations.Apply, Observed: in.pleg.Newest, Lifecycle: g.stores.states.Get, Ended: g.stores.hasEnded,
-		Storage: in.stats, Ready: in.pleg.Relisted(), Path: g.inRoot(thresholdsFile),
+		Storage: in.stats, Ready: in.pleg.Relisted(), Path: g.cfg.inRoot(thresholdsFile),
 	}
 	var memory *pressure.Watch
 	if c.Readings = g.out.Readings; c.Readings == nil {

@@ -28,7 +28,7 @@ func newImageManager(g *dependencies, rt *containerRuntime, o *objectSources) (m
 		Runtime: rt.cri, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Secrets: o.objects,
 		MaxParallel: s.parallelPulls, QPS: s.pullQPS, Burst: s.pullBurst,
 		DockerConfigs: images.DockerConfigFiles(g.cfg.RootDir),
-		RecordsDir:    g.inRoot(imageRecordsDir), Verification: s.verification, Metrics: g.out.Metrics,
+		RecordsDir:    g.cfg.inRoot(imageRecordsDir), Verification: s.verification, Metrics: g.out.Metrics,
 	}
 	if s.providers != "" {
 		if c.Providers, err = images.LoadProviders(s.providers, s.providerBinDir, o.accounts, g.out.Metrics); err != nil {

@@ -41,7 +41,7 @@ func newMetrics(a *Agent) (map[string]http.Handler, error) {
 		return float64(h.Version)
 	})
 	kills := func(id string) uint64 { return a.observation.kills.Count(pod.ContainerID(id)) }
-	read := a.deps.machineReader()
+	read := machineReader(&a.deps.base)
 	hierarchy := sync.OnceValues(cgroupstat.Detect)
 	files := func(cgroup string) (stats.Files, bool) {
 		h, err := hierarchy()

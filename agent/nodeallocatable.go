@@ -12,7 +12,7 @@ import (
 // newNodeResources returns the machine's resources after the configured reservations.
 func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
 	return nodeallocatable.Compute(nodeallocatable.Input{
-		Config: a.deps.cfg.Kubelet, MaxPods: cmp.Or(a.deps.cfg.MaxPods, admission.LocalMaxPods), Machine: a.deps.readMachine(), Host: nodeallocatable.ReadHost(),
+		Config: a.deps.cfg.Kubelet, MaxPods: cmp.Or(a.deps.cfg.MaxPods, admission.LocalMaxPods), Machine: readMachine(&a.deps.base), Host: nodeallocatable.ReadHost(),
 	})
 }
 

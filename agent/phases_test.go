@@ -14,8 +14,9 @@ import (
 	"berth/internal/runtime/cri/critest"
 )
 
-// Resource assignments are read before anything runs that writes it, or with which a plugin registers. Else
-// a plugin that has registered is forgotten, and the file is written before it was read.
+// Resource assignments are read before anything runs that writes it, or with which a plugin
+// registers. Else a plugin that has registered is forgotten, and the file is written before it was
+// read.
 func TestAllocationsAreReadFirst(t *testing.T) {
 	in := map[string]int{}
 	for i, p := range phasesOf(t, func(c *Config, out *Environment) {

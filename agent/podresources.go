@@ -20,7 +20,7 @@ const podResourcesSocket = "pod-resources/kubelet.sock"
 // newPodResources creates the pod-resources API, which reports resource assignments.
 func newPodResources(g *dependencies, s *resourceManagers, given *allocation.Allocations) (*podresources.Server, error) {
 	c := podresources.Config{
-		Socket: g.inRoot(podResourcesSocket), Pods: activePods{g, given},
+		Socket: g.cfg.inRoot(podResourcesSocket), Pods: activePods{g, given},
 		Devices: deviceAnswers{s.devices}, CPUs: s.cpus, Memory: memoryAnswers{s.memory}, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if s.claims != nil {

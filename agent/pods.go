@@ -76,13 +76,13 @@ func newPodNeeds(g *dependencies, rt *containerRuntime) (n podNeeds, err error) 
 		kubelet = g.cfg.RootDir
 	}
 	n.allocations = allocation.New(allocation.Config{
-		File: g.inRoot(allocationsFile), Kubelet: kubelet, Log: g.cfg.Log,
+		File: g.cfg.inRoot(allocationsFile), Kubelet: kubelet, Log: g.cfg.Log,
 		SetAside: func(message string) { g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
 	g.api.offline.WasAdmitted = n.allocations.WasAdmitted
 	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial, Metrics: g.out.Metrics})
 	n.probes = prober.New(prober.Config{
-		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: g.inRoot(probesFile),
+		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: g.cfg.inRoot(probesFile),
 		HostIPs: g.hostIPs.Current,
 	})
 	return n, nil
@@ -104,7 +104,7 @@ func sources(g *dependencies, o *objectSources, syncer *podsync.Syncer) podconfi
 	m := g.settings.manifests
 	c := podconfig.Config{
 		NodeName: g.cfg.NodeName, Log: g.cfg.Log, Journal: g.journal, Paths: g.cfg.Paths, Names: m.names,
-		StateDir: g.inRoot(manifestsDir), Watch: g.out.Watch, Transport: g.out.Transport,
+		StateDir: g.cfg.inRoot(manifestsDir), Watch: g.out.Watch, Transport: g.out.Transport,
 		Rescan: m.rescan, Poll: m.poll, Header: m.header, Objects: o.define, Event: podEvents(g.recorder),
 		AllowUnknownFields: g.cfg.AllowUnknownFields,
 	}

@@ -27,7 +27,7 @@ const recordsFolder = "journal"
 
 // newRecords creates the records. Events are also sent to the API server if it has a sender.
 func newRecords(b *base, api *apiServer) records {
-	dir := b.inRoot(recordsFolder)
+	dir := b.cfg.inRoot(recordsFolder)
 	r := records{journal: journal.NewInFolder(dir, b.cfg.Log), events: events.NewStoreInFolder(dir, eventComponent, b.cfg.NodeName, b.cfg.Log)}
 	r.recorder = events.NewRecorder(events.Config{
 		Journal: r.journal, Store: r.events, Node: b.cfg.NodeName, Sender: api.sender,

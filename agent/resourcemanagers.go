@@ -48,11 +48,11 @@ type resourceManagers struct {
 // newResourceManagers creates the managers of plugins, claims, CPUs and memory, and connects them.
 func newResourceManagers(g *dependencies, runtime cpumanager.Runtime, p *pleg.PLEG, capacityChanged func()) (s resourceManagers, err error) {
 	s.changed = pod.NewInbox[pod.UID]()
-	if s.layout, err = g.readLayout(); err != nil {
+	if s.layout, err = readLayout(&g.base); err != nil {
 		return s, err
 	}
 	if s.devices, err = devicemanager.New(devicemanager.Config{
-		Dir: g.inRoot(devicePluginsDir), Nodes: nodesOf(s.layout), Changed: s.changed, CapacityChanged: capacityChanged,
+		Dir: g.cfg.inRoot(devicePluginsDir), Nodes: nodesOf(s.layout), Changed: s.changed, CapacityChanged: capacityChanged,
 		Listen: g.out.ListenPlugins, Dial: g.out.DialPlugin, Watch: deviceWatch(g.out.Plugins),
 		Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}); err != nil {
@@ -70,7 +70,7 @@ func (s *resourceManagers) addClaims(g *dependencies) (err error) {
 		return nil
 	}
 	c := dra.Config{
-		API: g.api.objects(g.cfg.NodeName), NodeName: g.cfg.NodeName, StateFile: g.inRoot(claimsFile), HealthFile: g.inRoot(claimHealthFile),
+		API: g.api.objects(g.cfg.NodeName), NodeName: g.cfg.NodeName, StateFile: g.cfg.inRoot(claimsFile), HealthFile: g.cfg.inRoot(claimHealthFile),
 		Dial: g.out.DialPlugin, Journal: g.journal, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
 	if !g.cfg.Kubelet.FeatureEnabled("ResourceHealthStatus") {
@@ -91,7 +91,7 @@ func deviceWatch(open func() (plugins.Watch, error)) func() (devicemanager.Watch
 }
 
 // readLayout reads the machine's CPU and memory topology, if a policy depends on it.
-func (b *base) readLayout() (machine.Machine, error) {
+func readLayout(b *base) (machine.Machine, error) {
 	k := b.cfg.Kubelet
 	if k == nil || k.CPUManagerPolicy == cpumanager.None && k.MemoryManagerPolicy == memorymanager.None && k.TopologyManagerPolicy == topologymanager.None {
 		return machine.Machine{Nodes: []machine.Node{{}}}, nil
@@ -129,7 +129,7 @@ func (s *resourceManagers) addAssignments(g *dependencies, runtime cpumanager.Ru
 	}
 	if s.memory, err = memorymanager.New(memorymanager.Config{
 		Policy: k.MemoryManagerPolicy, Machine: &s.layout, Reserved: k.ReservedMemory, NodeAllocatableReservation: reservedMemory(g),
-		StateFile: g.inRoot(memoryStateFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
+		StateFile: g.cfg.inRoot(memoryStateFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	}); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (s *resourceManagers) addAssignments(g *dependencies, runtime cpumanager.Ru
 func (s *resourceManagers) cpuConfig(g *dependencies, k *config.Kubelet, c cpumanager.Config) cpumanager.Config {
 	c.Policy, c.Options, c.TopologyPolicy = k.CPUManagerPolicy, k.CPUManagerPolicyOptions, k.TopologyManagerPolicy
 	c.Gates = cpumanager.Gates{BetaOptions: k.FeatureEnabled("CPUManagerPolicyBetaOptions"), AlphaOptions: k.FeatureEnabled("CPUManagerPolicyAlphaOptions")}
-	c.Machine, c.StateFile = &s.layout, g.inRoot(cpuStateFile)
+	c.Machine, c.StateFile = &s.layout, g.cfg.inRoot(cpuStateFile)
 	c.Metrics, c.Journal, c.Log = g.out.Metrics, g.journal, g.cfg.Log
 	for _, reserved := range []v1.ResourceList{g.resources.Reservation.Kube(), g.resources.Reservation.System()} {
 		c.ReservedMilliCPU += reserved.Cpu().MilliValue()

@@ -52,7 +52,7 @@ func newShutdown(g *dependencies, workers *podworkers.PodWorkers, patcher *statu
 	return nodeshutdown.New(nodeshutdown.Config{
 		Groups: g.settings.shutdown, Connect: connect, Pods: func() []*v1.Pod { return podsToEnd(g.stores.pods, workers) }, Known: known, Lifecycles: g.stores.states,
 		Killer: shutdownKiller{workers}, Publish: tell, NodeEvent: g.recorder.NodeEvent, State: g.stores.shutdown, Changed: changed,
-		Path: g.inRoot(shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
+		Path: g.cfg.inRoot(shutdownFile), Metrics: g.out.Metrics, Journal: g.journal, Log: g.cfg.Log,
 	})
 }
 

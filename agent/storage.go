@@ -48,7 +48,7 @@ func newStorage(g *dependencies, o *objectSources, n nodeSource, shared *resourc
 		handlers[plugins.DRAPlugin] = shared.claims
 	}
 	if s.plugins, err = plugins.New(plugins.Config{
-		Dir: g.inRoot(registryDir), Watch: g.out.Plugins, Dial: g.out.DialPlugin, Log: g.cfg.Log,
+		Dir: g.cfg.inRoot(registryDir), Watch: g.out.Plugins, Dial: g.out.DialPlugin, Log: g.cfg.Log,
 		Handlers: handlers, Metrics: g.out.Metrics,
 	}); err != nil {
 		return s, err

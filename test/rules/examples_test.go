@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -315,18 +316,25 @@ var examples = map[string][]example{
 		},
 		{files: map[string]string{"internal/pod/a.go": "package pod\n\nfunc f(a int) (found bool) { return true }\n"}},
 	},
-	"receivers": {
+	"types": {
 		{
 			files: map[string]string{
-				"internal/pod/a.go": "package pod\n\n" + strings.Repeat("func (m *Manager) a() {}\n", 20),
-				"internal/pod/b.go": "package pod\n\n" + strings.Repeat("func (m Manager) b() {}\n", 21),
+				"internal/pod/a.go": "package pod\n\ntype Manager struct{ *inner }\n\ntype inner struct{}\n\n" + methods("*Manager", 16) + "type wide struct{ " + strings.Repeat("a, ", 20) + "a int }\n",
+				"internal/pod/b.go": "package pod\n\n" + strings.ReplaceAll(methods("inner", 15), "method", "other"),
 			},
-			want: []string{"internal/pod.Manager has 41 methods"},
+			want: []string{"internal/pod/a.go:3: internal/pod.Manager has 31 methods", "internal/pod.wide has 21 fields"},
 		},
 		{files: map[string]string{
-			"internal/pod/a.go":      "package pod\n\n" + strings.Repeat("func (m *Manager) a() {}\n", 40),
+			"internal/pod/a.go":      "package pod\n\ntype Manager struct{ " + strings.Repeat("a, ", 19) + "a int }\n\n" + methods("*Manager", 30),
 			"internal/pod/a_test.go": "package pod\n\nfunc (m *Manager) b() {}\n",
 		}},
+	},
+	"embedding": {
+		{
+			files: map[string]string{"internal/pod/a.go": "package pod\n\ntype a struct{ *b }\n\ntype b struct{ c }\n\ntype c struct{}\n\nfunc (c) run() {}\n"},
+			want:  []string{"internal/pod/a.go:3: internal/pod.a embeds b, which has 1 methods", "internal/pod/a.go:5: internal/pod.b embeds c, which has 1 methods"},
+		},
+		{files: map[string]string{"internal/pod/a.go": "package pod\n\ntype a struct {\n\tplain\n\trunner\n\tsync.Mutex\n\tc c\n}\n\ntype plain struct{ x int }\n\ntype runner interface{ run() }\n\ntype c struct{}\n\nfunc (c) run() {}\n"}},
 	},
 	"interfaces": {
 		{
@@ -489,4 +497,13 @@ func TestTablesNameWhatExists(t *testing.T) {
 			t.Errorf("cgroupfsReaders: %s has no rank", dir)
 		}
 	}
+}
+
+// methods returns n methods of a receiver.
+func methods(receiver string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "func (m %s) method%d() {}\n", receiver, i)
+	}
+	return b.String()
 }

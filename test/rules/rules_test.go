@@ -419,9 +419,14 @@ var rules = []rule{
 		fix: "two functions, or a type with named values",
 	},
 	{
-		name: "receivers", check: checkReceivers,
-		why: "a type with that many methods owns what others should",
+		name: "types", check: checkTypes,
+		why: "a type with more than 30 methods or 20 fields, counting what it embeds, owns what others should",
 		fix: "find the fields that change together, and give them a type of their own",
+	},
+	{
+		name: "embedding", check: checkEmbedding,
+		why: "embedding hides who owns a method: a reader of a call cannot tell which type has the state that it uses",
+		fix: "make it a named field, and call it explicitly",
 	},
 	{
 		name: "interfaces", check: checkInterfaces,

@@ -15,7 +15,6 @@ const (
 	maxFunctionLines     = 80
 	maxParameters        = 5
 	maxInterfaceMethods  = 4
-	maxReceiverMethods   = 40
 	maxCommentColumns    = 100
 	commentColumnsOfATab = 4
 )
@@ -139,23 +138,6 @@ func checkBooleans(t tree) []string {
 			}
 		}
 	})
-	return append(found, e.idle(t)...)
-}
-
-func checkReceivers(t tree) []string {
-	methods := map[string]int{}
-	functions(t, func(f source, fn *ast.FuncDecl) {
-		if fn.Recv != nil {
-			methods[f.dir()+"."+receiverName(fn)]++
-		}
-	})
-	var found []string
-	e := excusesOf("receivers")
-	for _, receiver := range slices.Sorted(maps.Keys(methods)) {
-		if n := methods[receiver]; n > maxReceiverMethods && !e.allows(receiver) {
-			found = append(found, fmt.Sprintf("%s has %d methods", receiver, n))
-		}
-	}
 	return append(found, e.idle(t)...)
 }
 
