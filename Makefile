@@ -161,7 +161,8 @@ LINT_TAGS := e2e,vm,kubelet,metricsserver,podshim
 
 # First without cgo, then the packages with cgo files again.
 .PHONY: lint
-lint: ## daily: run gofumpt, vet and staticcheck in every module
+lint: ## daily: run gofumpt, vet and staticcheck in every module, and clang-format
+	@$(call CLANG_FORMAT,lint,--dry-run -Werror)
 	@unformatted=$$($(SHARED) $(TOOL) gofumpt -l .); if [ -n "$$unformatted" ]; then \
 		printf 'lint: not formatted by gofumpt (run make fmt):\n%s\n' "$$unformatted" >&2; exit 1; fi
 	@set -e; export $(SHARED); for module in $(CODE); do (set -x; cd $$module; go vet -tags $(LINT_TAGS) ./...; $(TOOL) staticcheck -tags $(LINT_TAGS) ./...); done
@@ -169,8 +170,9 @@ lint: ## daily: run gofumpt, vet and staticcheck in every module
 		(set -x; cd $$folder; go vet -tags $(LINT_TAGS) .; $(TOOL) staticcheck -tags $(LINT_TAGS) .); done
 
 .PHONY: fmt
-fmt: ## daily: format all Go files
+fmt: ## daily: format all Go files and the C of the pod shim
 	$(TOOL) gofumpt -w .
+	@$(call CLANG_FORMAT,fmt,-i)
 
 .PHONY: check
 check: lint test ## daily: run lint and test, and verify that generated files and go.mod files are current

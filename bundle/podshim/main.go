@@ -1,7 +1,7 @@
 //go:build daemon
 
 // Command podshim-containerd is containerd with the sandbox controller "podshim" and its task
-// service in its own process. The program pod shim must be in the same directory. See README.md.
+// service in its own process. The program podshim must be in the same directory. See README.md.
 package main
 
 import (
@@ -33,18 +33,18 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	k := shims.New(filepath.Join(filepath.Dir(self), "podshim"))
-	k.Register()
+	m := shims.New(filepath.Join(filepath.Dir(self), "podshim"))
+	m.Register()
 	rest.Register()
 	app := command.App()
 	serve := app.Action
-	// Only the daemon has an action here, not the subcommands. The pods must be restored before it
-	// loads its plugins.
+	// Only the daemon has an action here, not the subcommands. The pods must be restored before
+	// it loads its plugins.
 	app.Action = func(c *cli.Context) error {
 		if c.Args().First() == "" {
 			state, err := stateOf(c)
 			if err == nil {
-				err = k.Serve(state)
+				err = m.Serve(state)
 			}
 			if err != nil {
 				return fmt.Errorf("podshims: %w", err)
@@ -60,7 +60,7 @@ func run(args []string) error {
 			}
 			state, err := stateOf(c)
 			if err == nil {
-				err = k.EndAll(c.Context, state)
+				err = m.StopAll(c.Context, state)
 			}
 			return err
 		},

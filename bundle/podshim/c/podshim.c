@@ -1,425 +1,957 @@
-// podshim holds a pod: its namespaces, its containers, how they ended, and the reading ends of their output.
+// podshim holds a pod: its namespaces, its containers and their exits, and the reading ends of
+// their output.
 //
-//	podshim HOSTNAME SHM-FOLDER NAMESPACES    fd 3: listening socket (SOCK_SEQPACKET); fd 4: network namespace; fd 5: user namespace, if
-//	                                         there is one; SHM: the options of the mount on the folder
-//	podshim hold                              does nothing until its input ends: systemd makes no cgroup without a process
+//	podshim HOSTNAME SHM-DIRECTORY NAMESPACES
+//	podshim hold
 //
-// NAMESPACES are the flags of those that are not the host's. The first process makes them and forks. The second is process 1 of the
-// pod's PID namespace, if that is not the host's: when it ends, the kernel ends every process of the pod. When it is ready, it closes
-// its output and errors; its input is /dev/null. Who connects last is the runtime.
+// The first form gets the listening socket (SOCK_SEQPACKET) as fd 3, the network namespace as fd 4
+// and, if the pod has one, the user namespace as fd 5. The environment variable SHM has the options
+// of the mount on SHM-DIRECTORY. NAMESPACES are the clone flags of the namespaces that are not the
+// host's. The first process creates them and forks. The second one is process 1 of the pod's PID
+// namespace, if that is not the host's: when it exits, the kernel kills every process of the pod.
+// When it is ready, it closes its output; its input is /dev/null. It serves the client that has
+// connected last, which is containerd.
+//
+// The second form does nothing until its input ends: systemd creates no scope without a process.
+//
+// Requests come from containerd, which is trusted, but has its own version. Messages of child
+// processes, output, terminals and what cgroups contain are controlled by containers.
 #include "podshim.h"
 
-static struct container *containers[PROCESSES];
-static int conn = -1, over;
-static uint32_t self; // the pod shim, as the host sees it
-int users;
-static pid_t shared;  // whose PID namespace is that of containers that share one: this process's where it is the host's, else see hold
-static const char *empty; // a folder of the pod
-#define EACH(i, c) for (int i = 0; i < PROCESSES; i++) for (struct container *c = containers[i]; c; c = 0)
+enum { LISTEN_FD = 3, NETNS_FD, USERNS_FD, FIRST_UNUSED_FD };
 
-int64_t now(void) {
-	struct timespec t;
-	clock_gettime(CLOCK_REALTIME, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
+int pod_has_userns;
+static struct process *processes[MAX_PROCESSES];
+static int connection_fd = -1; // to containerd
+static int stopping;
+static uint32_t own_host_pid; // the PID of this process in the host's namespace
+
+// A process in the PID namespace of containers that share one: this process if that is the host's,
+// and else process 1, of create_pidns_holder. 0 if there is none yet.
+static pid_t shared_pidns_pid;
+static const char *shm_dir; // a directory of the pod
+
+#define FOR_EACH_PROCESS(i, proc)                                                                  \
+	for (int i = 0; i < MAX_PROCESSES; i++)                                                    \
+		for (struct process *proc = processes[i]; proc; proc = 0)
+
+int64_t current_time_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-void shut(int *fd) { if (*fd >= 0) close(*fd); *fd = -1; }
+void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
 
-// number is what a file says after a word; 0 if it says nothing.
-static uint32_t number(int fd, const char *word) {
-	char b[512];
-	ssize_t n = pread(fd, b, sizeof b - 1, 0);
-	b[n < 0 ? 0 : n] = 0;
-	const char *at = strstr(b, word);
+// read_number returns the number that follows a word in a file, or 0 if the file has no such word.
+static uint32_t read_number(int fd, const char *word)
+{
+	char text[512];
+	ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+	text[n < 0 ? 0 : n] = 0;
+	const char *at = strstr(text, word);
 	return at ? strtoul(at + strlen(word), 0, 10) : 0;
 }
 
-// hostpid is the pid of a process as the host sees it, which /proc is still of; 0 if there is no such process.
-static uint32_t hostpid(pid_t pid) {
-	char name[64];
-	int fd = syscall(SYS_pidfd_open, pid, 0);
-	snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
-	int info = open(name, O_RDONLY | O_CLOEXEC);
-	uint32_t n = number(info, "\nPid:\t");
-	shut(&info);
-	shut(&fd);
-	return n;
+// find_host_pid returns the PID of a process in the host's namespace, or 0 if there is no such
+// process. The /proc of this process is the host's.
+static uint32_t find_host_pid(pid_t pid)
+{
+	char path[64];
+	int pidfd = syscall(SYS_pidfd_open, pid, 0);
+
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+	int info = open(path, O_RDONLY | O_CLOEXEC);
+	uint32_t host_pid = read_number(info, "\nPid:\t");
+	close_fd(&info);
+	close_fd(&pidfd);
+	return host_pid;
 }
 
-static struct container *find(const char *id, const char *exec) {
-	EACH(i, c) if (c->state != FAILED && !memcmp(c->id, id, IDLEN) && !memcmp(c->exec, exec, IDLEN)) return c;
+// find_process returns the container with an ID, or an exec in it, or NULL. IDs are padded with
+// zeros.
+static struct process *find_process(const char *id, const char *exec_id)
+{
+	FOR_EACH_PROCESS(i, proc) {
+		if (proc->state != STATE_FAILED && !memcmp(proc->id, id, ID_LENGTH) &&
+			!memcmp(proc->exec_id, exec_id, ID_LENGTH))
+			return proc;
+	}
 	return 0;
 }
 
-static void tell(const struct request *q, int err, int step, const struct container *c) {
-	struct reply r = { .version = VERSION, .op = q->op, .seq = q->seq, .err = err, .step = c && c->oomed && q->op >= EXITED ? OOM : step, .pid = self };
-	if (c && c->state != FAILED) {
-		r.pid = c->pid; r.state = c->state; r.status = c->status; r.started = c->started; r.exited = c->exited;
-		memcpy(r.id, c->id, IDLEN);
-		memcpy(r.exec, c->exec, IDLEN);
+// send_reply replies to a request about a process, which may be NULL, or sends a notification, whose
+// op is that of the request. err is an errno or 0, and reason what failed. The message is dropped
+// if containerd has disconnected.
+static void send_reply(
+	const struct request *request, int err, int reason, const struct process *proc)
+{
+	struct reply reply = {
+		.version = VERSION,
+		.op = request->op,
+		.seq = request->seq,
+		.err = err,
+		.step = reason,
+		.pid = own_host_pid,
+	};
+
+	if (proc && proc->oom_killed && request->op >= OP_EXITED)
+		reply.step = REASON_OOM;
+	if (proc && proc->state != STATE_FAILED) {
+		reply.pid = proc->host_pid;
+		reply.state = proc->state;
+		reply.exit_status = proc->exit_status;
+		reply.started_at = proc->started_at;
+		reply.exited_at = proc->exited_at;
+		memcpy(reply.id, proc->id, ID_LENGTH);
+		memcpy(reply.exec_id, proc->exec_id, ID_LENGTH);
 	}
-	if (conn >= 0) (void)!send(conn, &r, sizeof r, MSG_NOSIGNAL);
+	if (connection_fd >= 0)
+		(void)!send(connection_fd, &reply, sizeof reply, MSG_NOSIGNAL);
 }
 
-// settle answers the request that waits for the process: to be ready for START, or to run.
-static void settle(struct container *c, int err, int step) {
-	struct request q = { .op = c->op, .seq = c->seq };
-	c->waits = 0;
-	if (err || c->started) shut(&c->sync);
-	if (!err && c->started) c->state = RUNNING;
-	if (err && (*c->exec || !c->ready)) {
-		if (c->nspid > 0) kill(c->nspid, SIGKILL);
-		c->state = FAILED;
+// finish_request replies to the pending request of a process: to create it, when it is ready, or to
+// start it, when its program runs. After an error, a process that was not ready is killed.
+static void finish_request(struct process *proc, int err, int reason)
+{
+	struct request request = {.op = proc->request_op, .seq = proc->request_seq};
+
+	proc->request_pending = 0;
+	if (err || proc->started_at)
+		close_fd(&proc->sync_fd);
+	if (!err && proc->started_at)
+		proc->state = STATE_RUNNING;
+	if (err && (*proc->exec_id || !proc->ready)) {
+		if (proc->ns_pid > 0)
+			kill(proc->ns_pid, SIGKILL);
+		proc->state = STATE_FAILED;
 	}
-	tell(&q, err, step, c);
+	send_reply(&request, err, reason, proc);
 }
 
-// release closes what only a process that runs needs.
-static void release(struct container *c) {
-	for (int w = 0; w < 2; w++) {
-		endstream(c, w);
-		shut(&c->out[w].sink);
-		free(c->out[w].late);
-		c->out[w].late = 0;
+// release_process closes what only a running process needs.
+static void release_process(struct process *proc)
+{
+	for (int which = 0; which < 2; which++) {
+		struct stream *stream = &proc->streams[which];
+		close_stream(proc, which);
+		close_fd(&stream->attach_fd);
+		free(stream->pending);
+		stream->pending = 0;
 	}
-	for (int i = 0; i < FILES; i++) shut(&c->file[i]);
-	shut(&c->log);
-	shut(&c->sync);
+	for (int i = 0; i < FD_COUNT; i++)
+		close_fd(&proc->fds[i]);
+	close_fd(&proc->log_fd);
+	close_fd(&proc->sync_fd);
 }
 
-static void forget(int i) {
-	release(containers[i]);
-	free(containers[i]->logpath);
-	free(containers[i]);
-	containers[i] = 0;
+static void remove_process(int slot)
+{
+	release_process(processes[slot]);
+	free(processes[slot]->log_path);
+	free(processes[slot]);
+	processes[slot] = 0;
 }
 
-// hear takes a message of a process that is being made: a terminal, that an exec is there, or an error. The kernel says who sent it: a
-// container may be able to trace an exec that is there, and to speak for it. It has no terminal to give, then.
-static ssize_t hear(struct container *c, int32_t said[2]) {
-	union { char b[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } control;
-	struct iovec v = { said, 2 * sizeof *said };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)) };
-	ssize_t n = recvmsg(c->sync, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	int fd = -1, who = 0;
-	for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : 0; h; h = CMSG_NXTHDR(&m, h)) {
-		if (h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
-		if (h->cmsg_type == SCM_CREDENTIALS) who = ((struct ucred *)CMSG_DATA(h))->pid;
+// receive_child_message receives a message of a process that is being created, as send_message
+// describes them, and takes a terminal or the PID of a ready process from it. It returns the length
+// of the message, 0 at the end of the connection, or -1 with errno.
+//
+// A container may be able to trace an exec that is in its PID namespace, and can then send
+// anything. The kernel says which process has sent a message. By then, the exec has sent its
+// terminal, if any, and no other is accepted.
+static ssize_t receive_child_message(struct process *proc, int32_t message[2])
+{
+	union {
+		char buffer[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
+		struct cmsghdr header;
+	} control;
+	struct iovec data = {message, 2 * sizeof *message};
+	struct msghdr m = {
+		.msg_iov = &data,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)),
+	};
+	int fd = -1;
+	int sender = 0;
+
+	ssize_t n = recvmsg(proc->sync_fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	struct cmsghdr *header = n > 0 ? CMSG_FIRSTHDR(&m) : 0;
+	for (; header; header = CMSG_NXTHDR(&m, header)) {
+		if (header->cmsg_type == SCM_RIGHTS)
+			memcpy(&fd, CMSG_DATA(header), sizeof fd);
+		if (header->cmsg_type == SCM_CREDENTIALS)
+			sender = ((struct ucred *)CMSG_DATA(header))->pid;
 	}
-	if (fd >= 0 && said[0] == TERMINAL && !c->ready && who == c->nspid && c->file[READOUT] < 0) fcntl(c->file[READOUT] = fd, F_SETFL, O_NONBLOCK);
-	else shut(&fd);
-	if (n > 0 && said[0] == NOTHING && !c->ready) c->nspid = who; // of who was forked
+	if (fd >= 0 && message[0] == REASON_TERMINAL && !proc->ready && sender == proc->ns_pid &&
+		proc->fds[FD_READ_STDOUT] < 0) {
+		proc->fds[FD_READ_STDOUT] = fd;
+		fcntl(fd, F_SETFL, O_NONBLOCK);
+	} else {
+		close_fd(&fd);
+	}
+	if (n > 0 && message[0] == REASON_NONE && !proc->ready)
+		proc->ns_pid = sender; // an exec has forked since its creation
 	return n;
 }
 
-// go has a process run its program that is ready for it. The request that is answered then is told by op and seq.
-static void go(struct container *c, uint32_t op, uint32_t seq) {
-	c->started = now();
-	c->waits = 1;
-	c->op = op;
-	c->seq = seq;
-	if (send(c->sync, "", 1, MSG_NOSIGNAL) != 1) settle(c, EPIPE, DIED);
+// start_program lets a ready process run its program. The request with op and seq gets its reply
+// when the program runs.
+static void start_program(struct process *proc, uint32_t op, uint32_t seq)
+{
+	proc->started_at = current_time_ns();
+	proc->request_pending = 1;
+	proc->request_op = op;
+	proc->request_seq = seq;
+	if (send(proc->sync_fd, "", 1, MSG_NOSIGNAL) != 1)
+		finish_request(proc, EPIPE, REASON_DIED);
 }
 
-// progress takes what a process says that is being made. When it is ready, a container is answered for, and an exec goes on. The socket
-// to it ends when its program runs.
-static void progress(struct container *c) {
-	int32_t said[2] = { 0 };
-	siginfo_t si;
-	ssize_t n = hear(c, said);
-	if ((n < 0 && errno == EAGAIN) || (n == sizeof said && said[0] == TERMINAL)) return;
-	if (n == sizeof said && said[0] == NOTHING && !c->ready) {
-		c->pid = waitid(P_PID, c->nspid, &si, WEXITED | WNOHANG | WNOWAIT) ? 0 : hostpid(c->nspid);
-		c->ready = !!c->pid;
-		if (!c->ready) c->nspid = 0; // it has ended, or is no child of this process
-		if (c->ready && *c->exec) go(c, c->op, c->seq);
-		else settle(c, c->ready ? 0 : ESRCH, c->ready ? NOTHING : DIED);
-	} else if (n == sizeof said) settle(c, said[1] ? said[1] : EPROTO, said[0]);
-	else settle(c, n || !c->ready ? EPIPE : 0, n || !c->ready ? DIED : NOTHING);
+// handle_ready handles the message of a process that is ready to run its program. An exec starts at
+// once; a container waits for OP_START.
+static void handle_ready(struct process *proc)
+{
+	siginfo_t info;
+
+	if (waitid(P_PID, proc->ns_pid, &info, WEXITED | WNOHANG | WNOWAIT))
+		proc->host_pid = 0;
+	else
+		proc->host_pid = find_host_pid(proc->ns_pid);
+	proc->ready = !!proc->host_pid;
+	if (!proc->ready) {
+		proc->ns_pid = 0; // it has exited, or is not a child of this process
+		finish_request(proc, ESRCH, REASON_DIED);
+	} else if (*proc->exec_id) {
+		start_program(proc, proc->request_op, proc->request_seq);
+	} else {
+		finish_request(proc, 0, REASON_NONE);
+	}
 }
 
-// spawn makes a process: the first of a container, among the processes of target if there is one, or an exec beside target, the first of
-// its container. Where there is one cgroup, it begins in it: to move there later costs milliseconds. It returns an errno.
-static int spawn(struct container *c, const struct plan *p, int target) {
-	int sync[2] = { -1, -1 }, e = 0, on = 1, group = c->file[INTO];
-	int new = *c->exec ? 0 : target < 0 ? CLONE_NEWNS | CLONE_NEWPID : CLONE_NEWNS;
-	uint64_t args[11] = { [0] = new | 0x200000000ULL, [4] = SIGCHLD, [10] = group }; // struct clone_args: CLONE_INTO_CGROUP, exit signal
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) || setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) e = errno;
-	else if ((c->nspid = group < 0 ? syscall(SYS_clone, new | SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone3, args, sizeof args)) < 0) e = errno;
-	else if (!c->nspid) child(p, sync[1], c->file, target);
-	for (int i = IN; i <= INTO; i++) shut(&c->file[i]);
-	shut(&sync[1]);
-	c->sync = sync[0];
-	return e;
+// handle_child_message receives and handles a message of a process that is being created. Its
+// connection ends when it runs its program, or when it exits.
+static void handle_child_message(struct process *proc)
+{
+	int32_t message[2] = {0};
+	ssize_t n = receive_child_message(proc, message);
+
+	if (n < 0 && errno == EAGAIN)
+		return;
+	if (n == sizeof message) {
+		int what = message[0];
+		int err = message[1];
+		if (what == REASON_TERMINAL)
+			return;
+		if (what == REASON_NONE && !proc->ready)
+			handle_ready(proc);
+		else
+			finish_request(proc, err ? err : EPROTO, what);
+	} else if (n || !proc->ready) {
+		finish_request(proc, EPIPE, REASON_DIED);
+	} else {
+		finish_request(proc, 0, REASON_NONE);
+	}
 }
 
-// fresh has room for a process. Where there is none, the exec goes whose end is known for the longest time.
-static int fresh(void) {
-	int old = -1;
-	EACH(i, c) if (*c->exec && c->state == STOPPED && (old < 0 || c->exited < containers[old]->exited)) old = i;
-	for (int i = 0; i < PROCESSES; i++) if (!containers[i]) return i;
-	if (old >= 0) forget(old);
-	return old;
+// clone_process clones the process of a container or exec, which runs the plan. target is a pidfd,
+// or -1: an exec joins the container of that process, and a container only its PID namespace. The
+// process starts in the cgroup FD_START_CGROUP, if any, because a later move costs milliseconds. It
+// closes the descriptors that only the process needs, and returns 0 or an errno.
+static int clone_process(struct process *proc, const struct plan *plan, int target)
+{
+	int sync[2] = {-1, -1};
+	int err = 0;
+	int on = 1;
+	int cgroup = proc->fds[FD_START_CGROUP];
+	int namespaces = 0;
+
+	if (!*proc->exec_id)
+		namespaces = target < 0 ? CLONE_NEWNS | CLONE_NEWPID : CLONE_NEWNS;
+	struct {
+		uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls,
+			set_tid, set_tid_size, cgroup;
+	} clone_args = {
+		.flags = namespaces | 0x200000000ULL, // CLONE_INTO_CGROUP
+		.exit_signal = SIGCHLD,
+		.cgroup = cgroup,
+	};
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) ||
+		setsockopt(sync[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on)) {
+		err = errno;
+	} else {
+		if (cgroup < 0)
+			proc->ns_pid = syscall(SYS_clone, namespaces | SIGCHLD, 0, 0, 0, 0);
+		else
+			proc->ns_pid = syscall(SYS_clone3, &clone_args, sizeof clone_args);
+		if (proc->ns_pid < 0)
+			err = errno;
+		else if (!proc->ns_pid)
+			run_child(plan, sync[1], proc->fds, target);
+	}
+	for (int i = FD_STDIN; i <= FD_START_CGROUP; i++)
+		close_fd(&proc->fds[i]);
+	close_fd(&sync[1]);
+	proc->sync_fd = sync[0];
+	return err;
 }
 
-// hold makes process 1 of the PID namespace that containers share; the kernel reaps for it. They can see it, and trace it with
-// CAP_SYS_PTRACE: before there are any, it has no rights, only their /proc as its root, and the memory of a program which waits.
-static pid_t hold(void) {
-	int exe = open("/proc/self/exe", O_PATH | O_CLOEXEC);
-	pid_t pid = syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0); // it goes on when that has its program
-	if (!pid && signal(SIGCHLD, SIG_IGN) != SIG_ERR && !mount("proc", empty, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0)
-		&& !chdir(empty) && !syscall(SYS_pivot_root, ".", ".") && !umount2(".", MNT_DETACH) && !chdir("/")
-		&& !setgroups(0, 0) && !setresgid(65535, 65535, 65535) && !setresuid(65535, 65535, 65535))
-		syscall(SYS_execveat, exe, "", (char *[]){ "/pause", 0 }, (char *[]){ 0 }, AT_EMPTY_PATH);
-	if (!pid) _exit(1);
-	shut(&exe);
+// allocate_slot returns a free index of processes. If there is none, it removes the exec that has
+// exited first, and returns -1 if no exec has exited.
+static int allocate_slot(void)
+{
+	int oldest = -1;
+
+	for (int i = 0; i < MAX_PROCESSES; i++) {
+		if (!processes[i])
+			return i;
+	}
+	FOR_EACH_PROCESS(i, proc) {
+		if (!*proc->exec_id || proc->state != STATE_STOPPED)
+			continue;
+		if (oldest < 0 || proc->exited_at < processes[oldest]->exited_at)
+			oldest = i;
+	}
+	if (oldest >= 0)
+		remove_process(oldest);
+	return oldest;
+}
+
+// run_pidns_holder runs the program of create_pidns_holder's process. It returns after an error.
+static void run_pidns_holder(int program)
+{
+	char *arguments[] = {"/pause", 0};
+	char *environment[] = {0};
+
+	if (signal(SIGCHLD, SIG_IGN) == SIG_ERR) // the kernel reaps its children
+		return;
+	if (mount("proc", shm_dir, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0) || chdir(shm_dir))
+		return;
+	if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
+		return;
+	if (setgroups(0, 0) || setresgid(65535, 65535, 65535) || setresuid(65535, 65535, 65535))
+		return;
+	syscall(SYS_execveat, program, "", arguments, environment, AT_EMPTY_PATH);
+}
+
+// create_pidns_holder creates process 1 of the PID namespace that containers share, and returns its
+// PID or -1. The containers can see it, and trace it with CAP_SYS_PTRACE. Before there is a
+// container, it has dropped all privileges, has the namespace's /proc as its root, and runs a new
+// copy of this program, which only waits. CLONE_VFORK delays the return until then.
+static pid_t create_pidns_holder(void)
+{
+	int program = open("/proc/self/exe", O_PATH | O_CLOEXEC);
+	pid_t pid =
+		syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
+
+	if (!pid) {
+		run_pidns_holder(program);
+		_exit(1);
+	}
+	close_fd(&program);
 	return pid;
 }
 
-// begin makes a container, or an exec in one, of, which target keeps from being another one. file has what came with the plan.
-static void begin(const struct request *q, const struct plan *p, int *file, struct container *of, int target) {
-	int at = fresh(), e = 0, failed = SETUP;
-	struct container *c = at < 0 ? 0 : calloc(1, sizeof *c);
-	if (!c) { tell(q, ENOSPC, NOTHING, 0); return; }
-	*c = (struct container){ .state = CREATED, .waits = 1, .sync = -1, .log = -1, .op = q->op, .seq = q->seq, .out = { { .sink = -1 }, { .sink = -1 } } };
-	memcpy(c->id, q->id, IDLEN);
-	if (of) memcpy(c->exec, q->exec, IDLEN);
-	memcpy(c->file, file, sizeof c->file);
-	memset(file, -1, sizeof c->file);
-	containers[at] = c;
-	if (!of) c->logpath = strdup(text(p, p->log));
-	if (!of && (e = reopen(c))) failed = LOG; // it is there as soon as the container is
-	if (!e) e = spawn(c, p, target);
-	if (!e) return;
-	forget(at);
-	tell(q, e, failed, 0);
+// add_process creates a container, or an exec in the container of an exec's request, and clones its
+// process. It takes the descriptors at fds, and replies to the request if it fails. target is as
+// for clone_process.
+static void add_process(const struct request *request, const struct plan *plan, int *fds,
+	const struct process *container, int target)
+{
+	int err = 0;
+	int reason = REASON_SETUP;
+	int slot = allocate_slot();
+	struct process *proc = slot < 0 ? 0 : calloc(1, sizeof *proc);
+
+	if (!proc) {
+		send_reply(request, ENOSPC, REASON_NONE, 0);
+		return;
+	}
+	proc->state = STATE_CREATED;
+	proc->request_pending = 1;
+	proc->request_op = request->op;
+	proc->request_seq = request->seq;
+	proc->sync_fd = -1;
+	proc->log_fd = -1;
+	proc->streams[0].attach_fd = -1;
+	proc->streams[1].attach_fd = -1;
+	memcpy(proc->id, request->id, ID_LENGTH);
+	if (container)
+		memcpy(proc->exec_id, request->exec_id, ID_LENGTH);
+	memcpy(proc->fds, fds, sizeof proc->fds);
+	memset(fds, -1, sizeof proc->fds);
+	processes[slot] = proc;
+	if (!container) {
+		proc->log_path = strdup(plan_string(plan, plan->log_path));
+		err = open_log(proc); // so that it exists as soon as the container does
+		if (err)
+			reason = REASON_LOG;
+	}
+	if (!err)
+		err = clone_process(proc, plan, target);
+	if (err) {
+		remove_process(slot);
+		send_reply(request, err, reason, 0);
+	}
 }
 
-// plan makes what is asked for by its plan, which must be sealed: nobody can change or cut it then.
-static void plan(const struct request *q, int fd, int *file) {
-	static const char none[IDLEN];
-	const char *exec = q->op == EXECUTE ? q->exec : none, *whose = q->op == EXECUTE ? q->id : q->exec;
-	struct container *of = *whose ? find(whose, none) : 0;
+// map_plan maps the file of a plan, and returns NULL if it is not one. The file must be sealed, so
+// that it can be neither changed nor truncated.
+static const struct plan *map_plan(int fd, size_t *size)
+{
+	const int required = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
+	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
-	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW, target = -1, failed = BADPLAN;
-	const struct plan *p = 0;
-	if (seals >= 0 && (seals & want) == want && !fstat(fd, &st) && st.st_size > 0 && st.st_size <= MAXPLAN) p = mmap(0, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (p && p != MAP_FAILED) failed = checkplan(p, st.st_size);
-	if (q->op == EXECUTE && (!of || !*exec)) tell(q, ENOENT, NOTHING, 0);
-	else if (*whose && (!of || of->state != RUNNING || !of->nspid)) tell(q, ESRCH, NOTHING, 0);
-	else if (find(q->id, exec)) tell(q, EEXIST, NOTHING, 0);
-	else if (failed != NOTHING || (!*exec && (!p->log || !p->root))) tell(q, EINVAL, failed == NOTHING ? BADPLAN : failed, 0);
-	else if (!of && q->arg & SHARE && !shared && (shared = hold()) < 0) { shared = 0; tell(q, errno, NOTHING, 0); }
-	else if ((of || q->arg & SHARE) && (target = syscall(SYS_pidfd_open, of ? of->nspid : shared, 0)) < 0) tell(q, errno, NOTHING, 0);
-	else begin(q, p, file, *exec ? of : 0, target);
-	shut(&target);
-	if (p && p != MAP_FAILED) munmap((void *)p, st.st_size);
+
+	if (seals < 0 || (seals & required) != required || fstat(fd, &st))
+		return 0;
+	if (st.st_size <= 0 || st.st_size > MAX_PLAN_SIZE)
+		return 0;
+	*size = st.st_size;
+	const struct plan *plan = mmap(0, *size, PROT_READ, MAP_PRIVATE, fd, 0);
+	return plan == MAP_FAILED ? 0 : plan;
 }
 
-static void list(struct request q) {
-	q.op = LISTED;
-	EACH(i, c) if (c->state != FAILED) tell(&q, 0, NOTHING, c);
-	q.op = LIST;
-	tell(&q, 0, NOTHING, 0);
+// open_target sets *target to a pidfd of the process whose PID namespace a new process joins: the
+// first process of a container, or one in the namespace that containers share, which is created for
+// the first of them. It is -1 if there is none. It returns 0, or -1 with errno.
+static int open_target(const struct process *container, int share, int *target)
+{
+	if (!container && !share)
+		return 0;
+	if (!container && !shared_pidns_pid) {
+		pid_t pid = create_pidns_holder();
+		if (pid < 0)
+			return -1;
+		shared_pidns_pid = pid;
+	}
+	*target = syscall(SYS_pidfd_open, container ? container->ns_pid : shared_pidns_pid, 0);
+	return *target < 0 ? -1 : 0;
 }
 
-// end sends a signal. An exec that does not run yet does not come to run then, and a container that is not made is not made.
-static int end(struct container *c, int signal) {
-	if (c->state == STOPPED || c->ending) return ESRCH;
-	if (c->waits && (*c->exec || !c->ready)) { settle(c, EINTR, DIED); return 0; }
-	return kill(c->nspid, signal) ? errno : 0;
+// create_process handles OP_CREATE and OP_EXEC: it creates a process by the plan in plan_fd. A
+// request that succeeds gets its reply later, by finish_request.
+static void create_process(const struct request *request, int plan_fd, int *fds)
+{
+	static const char no_exec_id[ID_LENGTH];
+	int is_exec = request->op == OP_EXEC;
+	const char *exec_id = is_exec ? request->exec_id : no_exec_id;
+	// The container of an exec, or the one whose PID namespace a container shares.
+	const char *container_id = is_exec ? request->id : request->exec_id;
+	struct process *container = *container_id ? find_process(container_id, no_exec_id) : 0;
+	size_t size = 0;
+	const struct plan *plan = map_plan(plan_fd, &size);
+	int reason = plan ? validate_plan(plan, size) : REASON_BAD_PLAN;
+	int target = -1;
+
+	if (reason == REASON_NONE && !is_exec && (!plan->log_path || !plan->root_path))
+		reason = REASON_BAD_PLAN;
+	if (is_exec && (!container || !*exec_id))
+		send_reply(request, ENOENT, REASON_NONE, 0);
+	else if (*container_id &&
+		(!container || container->state != STATE_RUNNING || !container->ns_pid))
+		send_reply(request, ESRCH, REASON_NONE, 0);
+	else if (find_process(request->id, exec_id))
+		send_reply(request, EEXIST, REASON_NONE, 0);
+	else if (reason != REASON_NONE)
+		send_reply(request, EINVAL, reason, 0);
+	else if (open_target(container, request->arg & SHARE_PROCESSES, &target))
+		send_reply(request, errno, REASON_NONE, 0);
+	else
+		add_process(request, plan, fds, is_exec ? container : 0, target);
+	close_fd(&target);
+	if (plan)
+		munmap((void *)plan, size);
 }
 
-// delete forgets what has ended; with a container, its execs.
-static void delete(const struct request *q, struct container *c) {
-	int stopped = c->state == STOPPED, all = !*c->exec;
-	tell(q, stopped ? 0 : EBUSY, NOTHING, c);
-	if (stopped) EACH(i, d) if (d == c || (all && !memcmp(d->id, q->id, IDLEN))) {
-		if (d->waits) settle(d, ESRCH, DIED);
-		else if (d->state == STOPPED) forget(i);
+// list_processes sends OP_LISTED for each container and exec, and then the reply to OP_LIST.
+static void list_processes(struct request request)
+{
+	request.op = OP_LISTED;
+	FOR_EACH_PROCESS(i, proc) {
+		if (proc->state != STATE_FAILED)
+			send_reply(&request, 0, REASON_NONE, proc);
+	}
+	request.op = OP_LIST;
+	send_reply(&request, 0, REASON_NONE, 0);
+}
+
+// signal_process sends a signal to a process. It cancels the creation of a container or exec that
+// does not run yet, and returns 0 or an errno.
+static int signal_process(struct process *proc, int signal)
+{
+	if (proc->state == STATE_STOPPED || proc->exiting)
+		return ESRCH;
+	if (proc->request_pending && (*proc->exec_id || !proc->ready)) {
+		finish_request(proc, EINTR, REASON_DIED);
+		return 0;
+	}
+	return kill(proc->ns_pid, signal) ? errno : 0;
+}
+
+// delete_process handles OP_DELETE: it removes a stopped process, with a container also its execs.
+static void delete_process(const struct request *request, struct process *proc)
+{
+	int is_container = !*proc->exec_id;
+
+	if (proc->state != STATE_STOPPED) {
+		send_reply(request, EBUSY, REASON_NONE, proc);
+		return;
+	}
+	send_reply(request, 0, REASON_NONE, proc);
+	FOR_EACH_PROCESS(i, other) {
+		if (other != proc && !(is_container && !memcmp(other->id, request->id, ID_LENGTH)))
+			continue;
+		if (other->request_pending)
+			finish_request(other, ESRCH, REASON_DIED);
+		else if (other->state == STATE_STOPPED)
+			remove_process(i);
 	}
 }
 
-static void answer(const struct request *q, int fd, int *file) {
-	struct winsize w = { q->arg >> 16, q->arg & 0xffff, 0, 0 };
-	struct container *c = find(q->id, q->exec);
-	if (q->op == CREATE || q->op == EXECUTE) plan(q, fd, file);
-	else if (q->op == LIST) list(*q);
-	else if (q->op == STOP) { tell(q, 0, NOTHING, 0); over = 1; }
-	else if (q->op < START || q->op > CLOSE) tell(q, ENOSYS, NOTHING, 0);
-	else if (!c) tell(q, ENOENT, NOTHING, 0);
-	else if (q->op == START && (c->state != CREATED || c->waits)) tell(q, EBUSY, NOTHING, c);
-	else if (q->op == START) go(c, q->op, q->seq);
-	else if (q->op == KILL) tell(q, end(c, q->arg), NOTHING, c);
-	else if (q->op == RESIZE) tell(q, ioctl(c->file[READOUT], TIOCSWINSZ, &w) ? errno : 0, NOTHING, c);
-	else if (q->op == CLOSE) { shut(&c->file[HELDIN]); tell(q, 0, NOTHING, c); }
-	else delete(q, c);
-}
+// handle_process_request handles the requests about an existing container or exec.
+static void handle_process_request(const struct request *request, struct process *proc)
+{
+	struct winsize size = {request->arg >> 16, request->arg & 0xffff, 0, 0};
+	int err;
 
-// receive reads a request, and the files that may come with it. There is room for as many as there are: the kernel closes further ones.
-static void receive(void) {
-	struct request q = { 0 };
-	int fd[1 + FILES] = { -1 }, file[FILES], got = 0, next = 1;
-	union { char b[CMSG_SPACE(sizeof fd)]; struct cmsghdr h; } control;
-	struct iovec v = { &q, sizeof q };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof fd) };
-	ssize_t n = recvmsg(conn, &m, MSG_CMSG_CLOEXEC);
-	if (n <= 0) { shut(&conn); return; }
-	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-	if (h && h->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(h), sizeof *fd * (got = (h->cmsg_len - CMSG_LEN(0)) / sizeof *fd));
-	for (int i = 0; i < FILES; i++) file[i] = q.files >> i & 1 && next < got ? fd[next++] : -1;
-	if (q.version != VERSION) tell(&q, EPROTONOSUPPORT, NOTHING, 0);
-	else if (n != sizeof q || m.msg_flags & MSG_TRUNC) tell(&q, EPROTO, NOTHING, 0);
-	else answer(&q, fd[0], file);
-	shut(&fd[0]);
-	for (int i = 0; i < FILES; i++) shut(&file[i]);
-	while (next < got) shut(&fd[next++]);
-}
-
-// left ends what is left of a container whose first process has ended, and says whether there was something: where others are in its PID
-// namespace, the kernel does not. What is frozen makes no more processes. A pid is 0 if it is not for the pod shim to see.
-static int left(const struct container *c) {
-	int some = 0, pid;
-	if (c->file[GROUP] < 0 || fchdir(c->file[GROUP])) return 0;
-	putfile("cgroup.kill", "1"); // of version 2, and the others of 1
-	putfile("freezer.state", "FROZEN");
-	FILE *f = fopen("cgroup.procs", "re");
-	while (f && fscanf(f, "%d", &pid) == 1) if (pid > 0 && !kill(pid, SIGKILL)) some = 1;
-	if (f) fclose(f);
-	putfile("freezer.state", "THAWED");
-	return chdir("/") || some;
-}
-
-static void ended(struct container *c) {
-	// What it has written is in the pipes, which have no more than 256 pages. Of a container there is nobody left; one may have given its
-	// output to another one, which goes on.
-	for (int w = 0; w < 2; w++) {
-		for (int n = 0; n < 256 && c->file[READOUT + w] >= 0 && drain(c, w) > 0; n++) {}
-		if (!c->out[w].late) continue;
-		fcntl(c->out[w].sink, F_SETPIPE_SZ, 2 << 20); // what is late fits now, so who reads slowly gets it, and the pod shim need not wait
-		copy(c, w, "", 0);
+	switch (request->op) {
+	case OP_START:
+		if (proc->state != STATE_CREATED || proc->request_pending)
+			send_reply(request, EBUSY, REASON_NONE, proc);
+		else
+			start_program(proc, request->op, request->seq);
+		break;
+	case OP_KILL:
+		err = signal_process(proc, request->arg);
+		send_reply(request, err, REASON_NONE, proc);
+		break;
+	case OP_RESIZE:
+		err = ioctl(proc->fds[FD_READ_STDOUT], TIOCSWINSZ, &size) ? errno : 0;
+		send_reply(request, err, REASON_NONE, proc);
+		break;
+	case OP_CLOSE_STDIN:
+		close_fd(&proc->fds[FD_PEER_STDIN]);
+		send_reply(request, 0, REASON_NONE, proc);
+		break;
+	case OP_DELETE:
+		delete_process(request, proc);
+		break;
 	}
-	release(c);
-	c->ending = 0;
-	c->exited = now();
-	c->state = STOPPED;
-	c->status = WIFSIGNALED(c->end) ? 128 + WTERMSIG(c->end) : WEXITSTATUS(c->end);
-	tell(&(struct request){ .op = EXITED }, 0, NOTHING, c);
 }
 
-// reap looks who ended. As process 1 of the pod, the pod shim is the parent of all who lost theirs. An exec that it does not know yet has
-// not run its program; who is known and not ready is the exec's first half, which ends when it has forked the other.
-static void reap(int signals) {
-	struct signalfd_siginfo si;
-	int st;
+// handle_request handles a request, with the descriptors that were sent with it. It sets those to
+// -1 that it takes.
+static void handle_request(const struct request *request, int plan_fd, int *fds)
+{
+	struct process *proc;
+
+	switch (request->op) {
+	case OP_CREATE:
+	case OP_EXEC:
+		create_process(request, plan_fd, fds);
+		break;
+	case OP_LIST:
+		list_processes(*request);
+		break;
+	case OP_STOP:
+		send_reply(request, 0, REASON_NONE, 0);
+		stopping = 1;
+		break;
+	case OP_START:
+	case OP_KILL:
+	case OP_DELETE:
+	case OP_RESIZE:
+	case OP_CLOSE_STDIN:
+		proc = find_process(request->id, request->exec_id);
+		if (proc)
+			handle_process_request(request, proc);
+		else
+			send_reply(request, ENOENT, REASON_NONE, 0);
+		break;
+	default:
+		send_reply(request, ENOSYS, REASON_NONE, 0);
+	}
+}
+
+// receive_request receives and handles a request, and closes the descriptors that were sent with
+// it: the plan, and then those of fd_mask. The kernel closes those that do not fit into the buffer.
+static void receive_request(void)
+{
+	struct request request = {0};
+	int received[1 + FD_COUNT] = {-1};
+	int fds[FD_COUNT];
+	int count = 0; // of received
+	int next = 1;
+	union {
+		char buffer[CMSG_SPACE(sizeof received)];
+		struct cmsghdr header;
+	} control;
+	struct iovec data = {&request, sizeof request};
+	struct msghdr m = {
+		.msg_iov = &data,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = CMSG_LEN(sizeof received),
+	};
+
+	ssize_t n = recvmsg(connection_fd, &m, MSG_CMSG_CLOEXEC);
+	if (n <= 0) {
+		close_fd(&connection_fd);
+		return;
+	}
+	struct cmsghdr *header = CMSG_FIRSTHDR(&m);
+	if (header && header->cmsg_type == SCM_RIGHTS) {
+		count = (header->cmsg_len - CMSG_LEN(0)) / sizeof *received;
+		memcpy(received, CMSG_DATA(header), sizeof *received * count);
+	}
+	for (int i = 0; i < FD_COUNT; i++) {
+		fds[i] = -1;
+		if (request.fd_mask >> i & 1 && next < count)
+			fds[i] = received[next++];
+	}
+	if (request.version != VERSION)
+		send_reply(&request, EPROTONOSUPPORT, REASON_NONE, 0);
+	else if (n != sizeof request || m.msg_flags & MSG_TRUNC)
+		send_reply(&request, EPROTO, REASON_NONE, 0);
+	else
+		handle_request(&request, received[0], fds);
+	close_fd(&received[0]);
+	for (int i = 0; i < FD_COUNT; i++)
+		close_fd(&fds[i]);
+	while (next < count)
+		close_fd(&received[next++]);
+}
+
+// kill_remaining kills the remaining processes of a container with a shared PID namespace, whose
+// first process has exited: only in a namespace of its own, the kernel does so. It reports whether
+// there were any. Frozen processes cannot fork. A process that is not in the pod shim's PID
+// namespace has PID 0.
+static int kill_remaining(const struct process *proc)
+{
+	int found = 0;
+	int pid;
+
+	if (proc->fds[FD_KILL_CGROUP] < 0 || fchdir(proc->fds[FD_KILL_CGROUP]))
+		return 0;
+	write_file("cgroup.kill", "1"); // of cgroup version 2; the freezer is of version 1
+	write_file("freezer.state", "FROZEN");
+	FILE *procs = fopen("cgroup.procs", "re");
+	while (procs && fscanf(procs, "%d", &pid) == 1) {
+		if (pid > 0 && !kill(pid, SIGKILL))
+			found = 1;
+	}
+	if (procs)
+		fclose(procs);
+	write_file("freezer.state", "THAWED");
+	return chdir("/") || found;
+}
+
+// record_exit records the exit of a process, and notifies containerd. Before that, it reads the
+// rest of the output: a pipe has at most 256 pages, and another container that has got an end of it
+// may write to it forever.
+static void record_exit(struct process *proc)
+{
+	for (int which = 0; which < 2; which++) {
+		struct stream *stream = &proc->streams[which];
+		for (int n = 0; n < 256 && proc->fds[FD_READ_STDOUT + which] >= 0; n++) {
+			if (read_output(proc, which) <= 0)
+				break;
+		}
+		if (!stream->pending)
+			continue;
+		// All pending output fits now: a slow reader gets it, and the pod shim does not
+		// wait.
+		fcntl(stream->attach_fd, F_SETPIPE_SZ, 2 << 20);
+		forward_output(proc, which, "", 0);
+	}
+	release_process(proc);
+	proc->exiting = 0;
+	proc->exited_at = current_time_ns();
+	proc->state = STATE_STOPPED;
+	if (WIFSIGNALED(proc->wait_status))
+		proc->exit_status = 128 + WTERMSIG(proc->wait_status);
+	else
+		proc->exit_status = WEXITSTATUS(proc->wait_status);
+	send_reply(&(struct request){.op = OP_EXITED}, 0, REASON_NONE, proc);
+}
+
+// handle_exit handles the exit of a child. A process that is not ready has not run its program, or
+// is the first half of an exec, which exits after its fork.
+static void handle_exit(struct process *proc, int status)
+{
+	if (proc->request_pending && proc->ready)
+		handle_child_message(proc);
+	if (proc->request_pending && proc->ready)
+		finish_request(
+			proc, 0, REASON_NONE); // it ran, and exited before its message was read
+	proc->ns_pid = 0;
+	// systemd may remove the cgroup at once.
+	proc->oom_killed = read_number(proc->fds[FD_MEMORY_EVENTS], "\noom_kill ") > 0;
+	if (proc->ready && proc->state != STATE_FAILED) {
+		proc->exiting = 1;
+		proc->wait_status = status;
+	}
+}
+
+// reap_children reaps all children that have exited. As process 1 of the pod, the pod shim is the
+// parent of all orphans.
+static void reap_children(int signal_fd)
+{
+	struct signalfd_siginfo info;
+	int status;
 	pid_t pid;
-	while (read(signals, &si, sizeof si) == sizeof si) {}
-	while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
-		if (WIFSTOPPED(st)) ptrace(PTRACE_DETACH, pid, 0, WSTOPSIG(st) == SIGTRAP ? 0 : WSTOPSIG(st)); // it has made the pod shim its tracer
-		else EACH(i, c) if (c->nspid == pid) {
-			if (c->waits && c->ready) progress(c);
-			if (c->waits && c->ready) settle(c, 0, NOTHING); // it ran, and ended before it could be told
-			c->nspid = 0;
-			c->oomed = number(c->file[EVENTS], "\noom_kill ") > 0; // before systemd takes the cgroup away
-			if (c->ready && c->state != FAILED) { c->ending = 1; c->end = st; }
+
+	while (read(signal_fd, &info, sizeof info) == sizeof info) {
+	}
+	while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
+		if (WIFSTOPPED(status)) { // it has made the pod shim its tracer
+			int signal = WSTOPSIG(status);
+			ptrace(PTRACE_DETACH, pid, 0, signal == SIGTRAP ? 0 : signal);
+			continue;
+		}
+		FOR_EACH_PROCESS(i, proc) {
+			if (proc->ns_pid == pid)
+				handle_exit(proc, status);
 		}
 	}
 }
 
-// What of a process is waited for: what comes out of a stream, or goes on to who reads slowly; what is typed; what it says before it runs.
-enum { FEED = 2, PROGRESS, KINDS };
+// What poll_once waits for: 0 and 1 are the output streams of a process, to read them or to forward
+// pending output.
+enum { WAIT_INPUT = 2, WAIT_CHILD, WAIT_COUNT };
 
-static struct pollfd wanted(const struct container *c, int kind) {
-	if (kind == PROGRESS) return (struct pollfd){ c->waits ? c->sync : -1, POLLIN, 0 };
-	if (kind == FEED) return (struct pollfd){ c->ready ? c->file[c->inlen ? READOUT : TYPED] : -1, c->inlen ? POLLOUT : POLLIN, 0 };
-	const struct stream *s = &c->out[kind];
-	return (struct pollfd){ s->late ? s->sink : c->file[READOUT + kind], s->late ? POLLOUT : POLLIN, 0 };
+// wanted_event returns what to poll for a process. Its fd is -1 if there is nothing to wait for.
+static struct pollfd wanted_event(const struct process *proc, int kind)
+{
+	struct pollfd event = {-1, POLLIN, 0};
+
+	switch (kind) {
+	case WAIT_CHILD:
+		if (proc->request_pending)
+			event.fd = proc->sync_fd;
+		break;
+	case WAIT_INPUT:
+		if (proc->input_length)
+			event.events = POLLOUT;
+		if (proc->ready)
+			event.fd =
+				proc->fds[proc->input_length ? FD_READ_STDOUT : FD_TERMINAL_INPUT];
+		break;
+	default:
+		event.fd = proc->fds[FD_READ_STDOUT + kind];
+		if (proc->streams[kind].pending) {
+			event.fd = proc->streams[kind].attach_fd;
+			event.events = POLLOUT;
+		}
+	}
+	return event;
 }
 
-// turn waits until something happens, and does what is to be done.
-static void turn(int signals) {
-	enum { FIRST = 3 };
-	struct pollfd f[FIRST + KINDS * PROCESSES] = { { signals, POLLIN, 0 }, { conn, POLLIN, 0 }, { 3, POLLIN, 0 } };
-	short who[FIRST + KINDS * PROCESSES];
-	int n = FIRST, wait = -1;
-	EACH(i, c) if (c->ending) wait = 10; // what was killed takes its time
-	EACH(i, c) for (int kind = 0; kind < KINDS; kind++) {
-		f[n] = wanted(c, kind);
-		if (f[n].fd >= 0) who[n++] = i * KINDS + kind;
-	}
-	if (poll(f, n, wait) < 0) return;
-	for (int k = FIRST; k < n; k++) {
-		struct container *c = containers[who[k] / KINDS];
-		int kind = who[k] % KINDS;
-		if (!f[k].revents) continue;
-		if (kind == PROGRESS) progress(c);
-		else if (kind == FEED) feed(c);
-		else if (c->out[kind].late) copy(c, kind, "", 0);
-		else if (!drain(c, kind)) endstream(c, kind);
-	}
-	if (f[0].revents) reap(signals);
-	EACH(i, c) if (c->ending && !left(c)) ended(c);
-	EACH(i, c) if (c->state == FAILED && c->nspid <= 0) forget(i);
-	if (f[1].revents) receive();
-	int next = f[2].revents ? accept4(3, 0, 0, SOCK_CLOEXEC) : -1;
-	if (next < 0) return;
-	shut(&conn); // who asked is gone, and a container that was not made yet is not made, as nobody would know of it
-	EACH(i, c) if (c->waits && !c->ready && !*c->exec) settle(c, ECANCELED, DIED);
-	EACH(i, c) c->seq = 0;
-	conn = next;
+static void handle_event(struct process *proc, int kind)
+{
+	if (kind == WAIT_CHILD)
+		handle_child_message(proc);
+	else if (kind == WAIT_INPUT)
+		forward_input(proc);
+	else if (proc->streams[kind].pending)
+		forward_output(proc, kind, "", 0);
+	else if (!read_output(proc, kind))
+		close_stream(proc, kind);
 }
 
-static void die(const char *what) {
+// accept_connection replaces the connection to containerd. The client of the previous one has
+// exited: containers that are still being created are canceled, because no client would know them,
+// and pending requests get no reply with their old seq.
+static void accept_connection(void)
+{
+	int fd = accept4(LISTEN_FD, 0, 0, SOCK_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	close_fd(&connection_fd);
+	FOR_EACH_PROCESS(i, proc) {
+		if (proc->request_pending && !proc->ready && !*proc->exec_id)
+			finish_request(proc, ECANCELED, REASON_DIED);
+	}
+	FOR_EACH_PROCESS(i, proc) {
+		proc->request_seq = 0;
+	}
+	connection_fd = fd;
+}
+
+// poll_once waits for an event, and handles all that have occurred.
+static void poll_once(int signal_fd)
+{
+	enum { SIGNAL, CONNECTION, LISTENER, FIXED_FDS };
+	struct pollfd events[FIXED_FDS + WAIT_COUNT * MAX_PROCESSES] = {
+		[SIGNAL] = {signal_fd, POLLIN, 0},
+		[CONNECTION] = {connection_fd, POLLIN, 0},
+		[LISTENER] = {LISTEN_FD, POLLIN, 0},
+	};
+	short sources[FIXED_FDS + WAIT_COUNT * MAX_PROCESSES]; // slot * WAIT_COUNT + kind
+	int count = FIXED_FDS;
+	int timeout = -1;
+
+	FOR_EACH_PROCESS(i, proc) {
+		if (proc->exiting)
+			timeout = 10; // killed processes take their time
+		for (int kind = 0; kind < WAIT_COUNT; kind++) {
+			struct pollfd event = wanted_event(proc, kind);
+			if (event.fd < 0)
+				continue;
+			events[count] = event;
+			sources[count] = i * WAIT_COUNT + kind;
+			count++;
+		}
+	}
+	if (poll(events, count, timeout) < 0)
+		return;
+	for (int k = FIXED_FDS; k < count; k++) {
+		if (events[k].revents)
+			handle_event(processes[sources[k] / WAIT_COUNT], sources[k] % WAIT_COUNT);
+	}
+	if (events[SIGNAL].revents)
+		reap_children(signal_fd);
+	FOR_EACH_PROCESS(i, proc) {
+		if (proc->exiting && !kill_remaining(proc))
+			record_exit(proc);
+	}
+	FOR_EACH_PROCESS(i, proc) {
+		if (proc->state == STATE_FAILED && proc->ns_pid <= 0)
+			remove_process(i);
+	}
+	if (events[CONNECTION].revents)
+		receive_request();
+	if (events[LISTENER].revents)
+		accept_connection();
+}
+
+// die exits with an error message, which containerd's process reports.
+static _Noreturn void die(const char *what)
+{
 	dprintf(2, "podshim: %s: %s\n", what, strerror(errno));
 	_exit(1);
 }
 
-// owned makes the namespaces that the pod's user namespace owns. Somebody must be in it for that, and the pod shim is not.
-static void owned(int user) {
-	int st, fd;
+// create_owned_namespaces creates IPC and UTS namespaces that the pod's user namespace owns, and
+// enters them. A process must be in the user namespace for that, and this one is not: a fork
+// creates them.
+static void create_owned_namespaces(int userns_fd)
+{
+	int status, pidfd;
 	pid_t pid = fork();
-	if (!pid && (enteruser(user) || unshare(CLONE_NEWIPC | CLONE_NEWUTS) || prctl(PR_SET_PDEATHSIG, SIGKILL))) die("make namespaces");
-	while (!pid) raise(SIGSTOP);
-	if (waitpid(pid, &st, WUNTRACED) != pid || !WIFSTOPPED(st) || (fd = syscall(SYS_pidfd_open, pid, 0)) < 0) die("see who makes namespaces");
-	if (setns(fd, CLONE_NEWIPC | CLONE_NEWUTS) || kill(pid, SIGKILL) || waitpid(pid, 0, 0) != pid || close(fd)) die("enter namespaces");
+
+	if (!pid) {
+		if (enter_userns(userns_fd) || unshare(CLONE_NEWIPC | CLONE_NEWUTS) ||
+			prctl(PR_SET_PDEATHSIG, SIGKILL))
+			die("make namespaces");
+		for (;;)
+			raise(SIGSTOP);
+	}
+	if (pid < 0)
+		die("fork");
+	if (waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status) ||
+		(pidfd = syscall(SYS_pidfd_open, pid, 0)) < 0)
+		die("wait for the process that makes namespaces");
+	if (setns(pidfd, CLONE_NEWIPC | CLONE_NEWUTS) || kill(pid, SIGKILL) ||
+		waitpid(pid, 0, 0) != pid || close(pidfd))
+		die("enter namespaces");
 }
 
-// pod makes the pod's namespaces. Its mounts are slaves of the host's: what the host mounts later comes in, and nothing goes out.
-static void pod(const char *hostname, const char *shm, int new) {
-	if (new & CLONE_NEWNET && setns(4, CLONE_NEWNET)) die("enter the network namespace of fd 4");
-	close(4);
-	users = !fcntl(5, F_SETFD, FD_CLOEXEC);
-	if (users) owned(5);
-	if (unshare((new & ~(users ? CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS : CLONE_NEWNET)) | CLONE_NEWNS)) die("make namespaces");
-	if (new & CLONE_NEWUTS && sethostname(hostname, strlen(hostname))) die("set the host name");
-	if (mount(0, "/", 0, MS_REC | MS_SLAVE, 0)) die("make mounts slaves of the host's");
-	if (new & CLONE_NEWIPC && mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, getenv("SHM"))) die("mount shm");
+// create_pod creates the pod's namespaces, with the clone flags new, and forks: only the fork
+// returns. The pod's mounts are slaves of the host's: later mounts of the host appear in the pod,
+// and none of the pod's appear on the host.
+static void create_pod(const char *hostname, const char *shm, int new)
+{
+	int unshared = new & ~CLONE_NEWNET;
+
+	if (new &CLONE_NEWNET && setns(NETNS_FD, CLONE_NEWNET))
+		die("enter the network namespace of fd 4");
+	close(NETNS_FD);
+	pod_has_userns = !fcntl(USERNS_FD, F_SETFD, FD_CLOEXEC);
+	if (pod_has_userns) {
+		create_owned_namespaces(USERNS_FD);
+		unshared &= ~(CLONE_NEWIPC | CLONE_NEWUTS);
+	}
+	if (unshare(unshared | CLONE_NEWNS))
+		die("make namespaces");
+	if (new &CLONE_NEWUTS && sethostname(hostname, strlen(hostname)))
+		die("set the host name");
+	if (mount(0, "/", 0, MS_REC | MS_SLAVE, 0))
+		die("make mounts slaves of the host's");
+	if (new &CLONE_NEWIPC &&
+		mount("shm", shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, getenv("SHM")))
+		die("mount shm");
 	pid_t pid = fork(); // the first process after CLONE_NEWPID is process 1
-	if (pid < 0) die("fork");
-	if (pid) _exit(0);
-	if (new & CLONE_NEWPID) return;
-	shared = getpid();
-	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) die("be the parent of who loses it");
+	if (pid < 0)
+		die("fork");
+	if (pid)
+		_exit(0);
+	if (new &CLONE_NEWPID)
+		return;
+	shared_pidns_pid = getpid();
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+		die("become the subreaper of the pod");
 }
 
-int main(int argc, char **argv) {
-	if (argc == 2 && !strcmp(argv[1], "hold")) return read(0, &over, 1) < 0;
-	if (argc == 1 && !prctl(PR_SET_NAME, "pause") && !prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) for (;;) pause(); // see hold
-	if (argc > 4) return 0; // containerd has what it takes for a shim delete what is deleted
-	if (argc != 4) { dprintf(2, "usage: podshim HOSTNAME SHM-FOLDER NAMESPACES | podshim hold\n"); return 2; }
-	if (syscall(SYS_close_range, 6, ~0U, 0)) die("close what is not for a podshim");
-	pod(argv[1], argv[2], atoi(argv[3]));
-	empty = argv[2];
-	sigset_t m;
-	sigemptyset(&m);
-	sigaddset(&m, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &m, 0);
-	int signals = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (signals < 0 || setsid() < 0 || chdir("/") || fcntl(3, F_SETFD, FD_CLOEXEC)) die("set up");
+// block_sigchld blocks SIGCHLD, and returns a signalfd for it, or -1.
+static int block_sigchld(void)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &signals, 0);
+	return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// wait_for_end_of_input is "podshim hold".
+static int wait_for_end_of_input(void)
+{
+	char byte;
+
+	return read(0, &byte, 1) < 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "hold"))
+		return wait_for_end_of_input();
+	// The program of create_pidns_holder.
+	if (argc == 1 && !prctl(PR_SET_NAME, "pause") && !prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) {
+		for (;;)
+			pause();
+	}
+	// containerd runs this program in place of a shim's delete command, which has nothing to
+	// do.
+	if (argc > 4)
+		return 0;
+	if (argc != 4) {
+		dprintf(2, "usage: podshim HOSTNAME SHM-DIRECTORY NAMESPACES | podshim hold\n");
+		return 2;
+	}
+	if (syscall(SYS_close_range, FIRST_UNUSED_FD, ~0U, 0))
+		die("close inherited file descriptors");
+	create_pod(argv[1], argv[2], atoi(argv[3]));
+	shm_dir = argv[2];
+	int signal_fd = block_sigchld();
+	if (signal_fd < 0 || setsid() < 0 || chdir("/") || fcntl(LISTEN_FD, F_SETFD, FD_CLOEXEC))
+		die("set up");
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
-	self = hostpid(getpid());
-	for (int i = 1; i < 3; i++) dup2(0, i);
-	while (!over && (!shared || !kill(shared, 0))) turn(signals);
+	own_host_pid = find_host_pid(getpid());
+	for (int i = 1; i < 3; i++)
+		dup2(0, i);
+	while (!stopping && (!shared_pidns_pid || !kill(shared_pidns_pid, 0)))
+		poll_once(signal_fd);
 	return 0;
 }

@@ -1,5 +1,5 @@
 // Package ctest tests the pod shim's C code with invalid plans, messages and output, under the
-// address and undefined behaviour sanitizers.
+// address and undefined behavior sanitizers.
 //
 // Owns: nothing.
 // Reads: c, which its tests build.

@@ -15,7 +15,7 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// goodExec is the plan of an exec as Go makes it.
+// goodExec returns a valid plan of an exec.
 func goodExec(t testing.TB, p *specs.Process) []byte {
 	t.Helper()
 	confined, err := plan.Confine(&specs.Spec{Linux: &specs.Linux{
@@ -28,7 +28,7 @@ func goodExec(t testing.TB, p *specs.Process) []byte {
 	return encoded(t, made, err)
 }
 
-// kill is whether an exec is killed as soon as it was asked for.
+// kill reports whether an exec is killed right after its request.
 type kill uint32
 
 const (
@@ -36,7 +36,7 @@ const (
 	atOnce
 )
 
-// exec tries an exec by a plan in a container that runs.
+// exec runs an exec with a plan in a running container.
 func (h *harness) exec(arg uint32, when kill, b []byte) []wire.Reply {
 	h.t.Helper()
 	first := container(h.t, process("wait"))
@@ -47,7 +47,7 @@ func (h *harness) exec(arg uint32, when kill, b []byte) []wire.Reply {
 	return h.try('x', append(append(record, first...), b...))
 }
 
-// of are the replies to an op about the exec, or about the container itself.
+// of returns the replies with an op about an exec, or about the container itself.
 func of(replies []wire.Reply, op wire.Op, exec string) (out []wire.Reply) {
 	for _, r := range replies {
 		if r.Op == op && r.Exec == exec {
@@ -74,8 +74,8 @@ func TestGoodExec(t *testing.T) {
 	}
 }
 
-// wantExec: each request had one answer; an exec has ended if it ran, and else nothing more is told
-// of it.
+// wantExec fails unless each request has one reply, and an exec is reported as exited if, and only
+// if, it ran.
 func wantExec(t testing.TB, b []byte, replies []wire.Reply) {
 	t.Helper()
 	asked, ended := 0, of(replies, wire.Exited, "x")
@@ -96,7 +96,7 @@ func wantExec(t testing.TB, b []byte, replies []wire.Reply) {
 	}
 }
 
-// An exec that is killed at any moment of its making is told of once, and is gone.
+// An exec that is killed at any moment of its creation gets one reply, and is removed.
 func TestKilledExecs(t *testing.T) {
 	h := start(t)
 	b := goodExec(t, process("wait"))
@@ -115,8 +115,8 @@ func TestKilledExecs(t *testing.T) {
 	}
 }
 
-// What is typed before the terminal is there is for the program.
-func TestTypedEarly(t *testing.T) {
+// Input that arrives before the terminal exists reaches the program.
+func TestEarlyInput(t *testing.T) {
 	h := start(t)
 	first, p := container(t, process("wait")), process("wait")
 	p.Terminal = true

@@ -1,7 +1,6 @@
 //go:build cgo
 
-// The go command turns cgo off where there is no C compiler; then there is nothing to build the pod
-// shim with either.
+// The go command disables cgo without a C compiler. The pod shim cannot be built then either.
 
 package ctest
 
@@ -18,7 +17,7 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// program is the harness, which is built once.
+// program is the path of the harness, which is built once.
 var program string
 
 func TestMain(m *testing.M) {
@@ -30,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run builds the harness in a folder that is made for it, and runs the tests.
+// run builds the harness in a temporary directory, and runs the tests.
 func run(m *testing.M) (code int, err error) {
 	dir, err := os.MkdirTemp("", "podshim-harness")
 	if err != nil {
@@ -38,7 +37,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	program = filepath.Join(dir, "harness")
 	defer func() {
-		// These two alone, and nothing below: os.Remove takes no folder that has something in it.
+		// Only these two: os.Remove does not remove a directory with other files.
 		if e := os.Remove(program); e != nil && !os.IsNotExist(e) && err == nil {
 			err = e
 		}
@@ -53,7 +52,7 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// harness is a process of it.
+// harness is a running harness.
 type harness struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -66,7 +65,7 @@ type harness struct {
 func start(t testing.TB) *harness {
 	t.Helper()
 	sources, err := filepath.Glob("../c/*")
-	for _, name := range sources { // for the go command, which does not see what the compiler reads: a result counts for these alone
+	for _, name := range sources { // so that the go command caches the result only for these files
 		if _, e := os.Stat(name); e != nil {
 			t.Fatal(e)
 		}
@@ -88,7 +87,7 @@ func start(t testing.TB) *harness {
 	t.Cleanup(func() {
 		h.in.Close()
 		if h.cmd.ProcessState != nil {
-			return // died has waited for it
+			return // died has waited for the process
 		}
 		if err := h.cmd.Wait(); err != nil {
 			t.Errorf("harness: %v\n%s", err, h.err)
@@ -97,7 +96,7 @@ func start(t testing.TB) *harness {
 	return h
 }
 
-// try hands a record over and returns what the pod shim told.
+// try sends a record and returns the replies of the pod shim.
 func (h *harness) try(kind byte, record []byte) []wire.Reply {
 	h.t.Helper()
 	head := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, uint32(kind)), uint32(len(record)))

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// logged hands pieces of output over, and returns the log that the pod shim made of them.
+// logged sends pieces of output, and returns the log that the pod shim writes.
 func (h *harness) logged(record []byte) []byte {
 	h.t.Helper()
 	if err := os.Remove(h.log); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -28,7 +28,7 @@ func (h *harness) logged(record []byte) []byte {
 	return b
 }
 
-// wantLog: what is in the log, put together again, is what was written, but for the ends of lines.
+// wantLog fails unless the content of the log is the output, apart from the ends of lines.
 func wantLog(t testing.TB, record, log []byte) {
 	t.Helper()
 	var written, read [2][]byte
@@ -60,13 +60,13 @@ func wantLog(t testing.TB, record, log []byte) {
 	}
 }
 
-// plain is a text without the \r before the ends of lines: one of them goes, but where a line was
-// cut.
+// plain removes the \r before the ends of lines. The log keeps it where a line was split.
 func plain(text []byte) []byte { return ends.ReplaceAll(text, []byte("\n")) }
 
 var ends = regexp.MustCompile(`\r+\n`)
 
-// piece is output of a stream as the harness takes it; with 2 added, nobody reads it meanwhile.
+// piece encodes output of a stream for the harness. With 2 added, the attached client does not
+// read.
 func piece(stream byte, text []byte) []byte {
 	return append([]byte{stream, byte(len(text)), byte(len(text) >> 8)}, text...)
 }
@@ -114,7 +114,7 @@ func FuzzLog(f *testing.F) {
 	})
 }
 
-// A log that is a link or a FIFO is not opened, and nobody is waited for.
+// A log that is a link or a FIFO is rejected without blocking.
 func TestLogIsAFile(t *testing.T) {
 	for name, put := range map[string]func(path, other string) error{
 		"link": func(path, other string) error { return os.Symlink(other, path) },
@@ -138,8 +138,8 @@ func TestLogIsAFile(t *testing.T) {
 	}
 }
 
-// Of two files that a process hands over, the second is not kept.
-func TestHear(t *testing.T) { start(t).try('h', nil) }
+// If a process sends two descriptors, the second is closed.
+func TestTwoDescriptors(t *testing.T) { start(t).try('h', nil) }
 
-// A container that has given its output to one that writes on for ever ends nevertheless.
-func TestOutputThatGoesOn(t *testing.T) { start(t).try('e', nil) }
+// A container exits even if another process writes to its output forever.
+func TestEndlessOutput(t *testing.T) { start(t).try('e', nil) }

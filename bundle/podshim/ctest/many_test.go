@@ -7,11 +7,10 @@ import (
 	"testing"
 )
 
-// rounds is how many inputs are made of one seed: the harness makes them itself, so that they are
-// some ten thousands a second.
+// rounds is the number of inputs that the harness creates from one seed.
 const rounds = 1000
 
-// many has the harness make inputs of a seed.
+// many lets the harness create inputs from a seed.
 func (h *harness) many(kind byte, seed uint32, b []byte) int {
 	h.t.Helper()
 	record := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, seed), rounds)
@@ -22,8 +21,7 @@ func (h *harness) many(kind byte, seed uint32, b []byte) int {
 	return good
 }
 
-// The reader of plans looks at nothing outside of them, and who executes one that it lets through
-// does not either.
+// Neither the validation of a plan nor reading a valid plan accesses memory outside of it.
 func TestManyPlans(t *testing.T) {
 	h, good, plans := start(t), 0, [][]byte{good(t), goodExec(t, process("/bin/true")), shared(t, "/"), shared(t, "/proc")}
 	for seed := range uint32(30) {
@@ -34,7 +32,7 @@ func TestManyPlans(t *testing.T) {
 	}
 }
 
-// Each message has one answer, and no file that comes with it is left open.
+// Each message gets one reply, and no descriptor that is sent with it stays open.
 func TestManyMessages(t *testing.T) {
 	h := start(t)
 	for seed := range uint32(10) {

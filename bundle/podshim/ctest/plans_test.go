@@ -18,10 +18,10 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// seed is that of all random tests here: they do the same each time. The fuzz targets do not.
+// seed makes the random tests repeatable. The fuzz targets do not use it.
 const seed = 13
 
-// process is one as containerd asks for it.
+// process returns a process as containerd requests it.
 func process(args ...string) *specs.Process {
 	return &specs.Process{
 		Args: args, Env: []string{"PATH=/bin"}, Cwd: "/home", NoNewPrivileges: true,
@@ -30,17 +30,17 @@ func process(args ...string) *specs.Process {
 	}
 }
 
-// good is a plan as Go makes it.
+// good returns a valid plan.
 func good(t testing.TB) []byte { return container(t, process("/bin/true", "one")) }
 
-// container is the plan of a container with this process.
+// container returns the plan of a container with a process.
 func container(t testing.TB, first *specs.Process) []byte {
 	t.Helper()
 	p, err := plan.New(parts(first))
 	return encoded(t, p, err)
 }
 
-// parts is what the plan of a container is made of.
+// parts returns the input of a plan.
 func parts(first *specs.Process) plan.Container {
 	namespaces := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace},
@@ -66,7 +66,7 @@ func parts(first *specs.Process) plan.Container {
 	}
 }
 
-// shared is the plan of a container among the processes of its pod.
+// shared returns the plan of a container that shares a PID namespace.
 func shared(t testing.TB, proc string) []byte {
 	t.Helper()
 	c := parts(process("/bin/true"))
@@ -75,7 +75,7 @@ func shared(t testing.TB, proc string) []byte {
 	return encoded(t, p, err)
 }
 
-// ids are those of the user namespace.
+// ids are the ID mappings of the user namespace.
 var ids = []specs.LinuxIDMapping{{HostID: 9, Size: 9}}
 
 // filter is a short profile.
@@ -100,9 +100,8 @@ func TestGoodPlan(t *testing.T) {
 	wantGood(t, h.try('p', good(t)))
 }
 
-// A container that is being made when another containerd connects is not made: that one would not
-// know of it.
-func TestContainerOfARuntimeThatIsGone(t *testing.T) {
+// If another containerd connects while a container is created, the creation is canceled.
+func TestReconnectDuringCreate(t *testing.T) {
 	h := start(t)
 	for range 20 {
 		replies := h.try('n', good(t))
@@ -112,11 +111,10 @@ func TestContainerOfARuntimeThatIsGone(t *testing.T) {
 	}
 }
 
-// A container among the processes of its pod is forked by the one that has made it, and its process
-// is told.
+// The process of a container with a shared PID namespace is a fork, whose PID is reported.
 func TestSharedProcesses(t *testing.T) {
 	h := start(t)
-	for range 3 { // the first has the process made that holds the namespace
+	for range 3 { // the first one creates the process that holds the namespace
 		wantGood(t, h.try('s', shared(t, "")))
 	}
 	// With a procfs that a fork mounts.
@@ -124,12 +122,12 @@ func TestSharedProcesses(t *testing.T) {
 	if r := h.try('o', shared(t, "/proc"))[0]; r.Err != syscall.EPERM { // in a pod without a user namespace
 		t.Errorf("%+v, want EPERM", r)
 	}
-	if r := h.try('s', shared(t, "/"))[0]; r.Err != syscall.ESTALE || r.Step != 1 { // what the harness has there is no /proc
+	if r := h.try('s', shared(t, "/"))[0]; r.Err != syscall.ESTALE || r.Step != 1 { // the harness has no procfs there
 		t.Errorf("%+v, want step 1 to fail with ESTALE", r)
 	}
 }
 
-// wantGood: a container was made, started and deleted, and ended with 7.
+// wantGood fails unless a container was created, started and deleted, and exited with 7.
 func wantGood(t *testing.T, replies []wire.Reply) {
 	t.Helper()
 	if len(replies) != 4 {
@@ -145,17 +143,17 @@ func wantGood(t *testing.T, replies []wire.Reply) {
 	}
 }
 
-// A plan that somebody could still write to is refused.
-func TestPlanThatIsNotSealed(t *testing.T) {
+// A plan that is not sealed is rejected.
+func TestUnsealedPlan(t *testing.T) {
 	replies := start(t).try('u', good(t))
-	if len(replies) == 0 || replies[0].Op != wire.Create || replies[0].Err != syscall.EINVAL || replies[0].Step != wire.BadPlan {
+	if len(replies) == 0 || replies[0].Op != wire.Create || replies[0].Err != syscall.EINVAL || replies[0].Step != wire.ReasonBadPlan {
 		t.Errorf("%+v, want it to be refused", replies)
 	}
 }
 
-// wantPlan: the pod shim has answered, and the first process has not crashed. 7 is the end of what
-// the harness has for a program, 127 that of a step that failed, and 129 that of who opens a
-// terminal that was not asked for: the pod shim closes it.
+// wantPlan fails unless the pod shim has replied and the first process has not crashed. Programs of
+// the harness exit with 7, processes with a failed step with 127, and those that open a terminal
+// that was not requested with 129, because the pod shim closes it.
 func wantPlan(t testing.TB, b []byte, replies []wire.Reply) {
 	t.Helper()
 	if len(replies) == 0 || replies[0].Op != wire.Create {
@@ -163,13 +161,13 @@ func wantPlan(t testing.TB, b []byte, replies []wire.Reply) {
 	}
 	hungUp := slices.ContainsFunc(replies, func(r wire.Reply) bool { return r.Op == wire.Exited && r.Status == 129 })
 	for _, r := range replies {
-		if !hungUp && (r.Op == wire.Exited && r.Status != 7 && r.Status != 127 || r.Step == wire.Died) {
+		if !hungUp && (r.Op == wire.Exited && r.Status != 7 && r.Status != 127 || r.Step == wire.ReasonDied) {
 			t.Fatalf("plan %x: the first process has crashed: %+v", b, replies)
 		}
 	}
 }
 
-// Words of a plan are set to what is likely to break its reader, bits are changed, and it is cut.
+// Plans with critical values in words, with changed bits, and truncated ones.
 func TestMalformedPlans(t *testing.T) {
 	h, b, refused := start(t), good(t), 0
 	try := func(b []byte) {
@@ -181,7 +179,7 @@ func TestMalformedPlans(t *testing.T) {
 		}
 	}
 	size := uint32(len(b))
-	for word := 0; word < len(b)/4; word += 1 + word/40 { // each of the header and of the first step, fewer then
+	for word := 0; word < len(b)/4; word += 1 + word/40 { // each one of the header and of the first step, and fewer after them
 		for _, v := range []uint32{0, 1, 3, size - 1, size, size + 1, 1 << 31, ^uint32(0)} {
 			c := bytes.Clone(b)
 			binary.NativeEndian.PutUint32(c[4*word:], v)
@@ -197,7 +195,7 @@ func TestMalformedPlans(t *testing.T) {
 		try(c)
 		c = bytes.Clone(b[:1+rnd.IntN(len(b)-1)])
 		if len(c) >= 12 && rnd.IntN(2) == 0 {
-			binary.NativeEndian.PutUint32(c[8:], uint32(len(c))) // its size is right
+			binary.NativeEndian.PutUint32(c[8:], uint32(len(c))) // its size is valid
 		}
 		try(c)
 	}
@@ -230,10 +228,10 @@ func message(t testing.TB, version uint32, r wire.Request) []byte {
 	return b
 }
 
-// wantMessage: there is one answer, which says what was wrong.
+// wantMessage fails unless there is one reply, with the error.
 func wantMessage(t testing.TB, b []byte, replies []wire.Reply) {
 	t.Helper()
-	if len(b) == 0 { // is the end of the connection
+	if len(b) == 0 { // means the end of the connection
 		return
 	}
 	if len(replies) != 1 {
@@ -268,7 +266,7 @@ func TestMessages(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range 3000 {
 		b := message(t, uint32(1+rnd.IntN(3)), wire.Request{
-			Op: wire.Op(rnd.IntN(12)), Seq: rnd.Uint32(), Arg: rnd.Uint32(), Files: rnd.Uint32(),
+			Op: wire.Op(rnd.IntN(12)), Seq: rnd.Uint32(), Arg: rnd.Uint32(), FDMask: rnd.Uint32(),
 			ID: strings.Repeat("x", rnd.IntN(65)), Exec: strings.Repeat("y", rnd.IntN(65)),
 		})
 		if rnd.IntN(3) == 0 {

@@ -30,63 +30,63 @@ type op uint32
 const (
 	opJoin op = 1 + iota
 	opMount
-	opRoot
-	opInside
-	opDirectory
-	opNode
-	opLink
+	opOpenRoot
+	opMountInside
+	opMkdir
+	opMknod
+	opSymlink
 	opMask
 	opReadonly
-	opPivot
-	opCwd
-	opIDs
-	opCaps
+	opPivotRoot
+	opChdir
+	opSetIDs
+	opSetCapabilities
 	opPrctl
 	opConsole
-	opEnter
-	opAttach
-	opPrepare
-	opFilter
+	opEnterNamespaces
+	opAttachMount
+	opPrepareProgram
+	opSeccompFilter
 	opRlimit
-	opOwn
-	opMapped
-	opUser
-	opWrite
-	opKeyring
-	opXattr
-	opProcfs
+	opSetOwner
+	opMountIDMapped
+	opEnterUserns
+	opWriteProc
+	opJoinKeyring
+	opSetLabel
+	opMountProcfs
 )
 
 var opNames = map[op]string{
-	opJoin: "join cgroup", opMount: "mount", opRoot: "open root", opInside: "mount inside", opDirectory: "make directory", opNode: "make node",
-	opLink: "make link", opMask: "mask", opReadonly: "make read-only", opPivot: "change root", opCwd: "change directory",
-	opIDs: "set user and groups", opCaps: "set capabilities", opPrctl: "control process",
-	opConsole: "open terminal", opEnter: "enter namespaces", opAttach: "attach mount",
-	opPrepare: "prepare program", opFilter: "load seccomp filter", opRlimit: "set limit of resource",
-	opOwn: "make files as", opMapped: "mount with mapped ids", opUser: "enter user namespace",
-	opWrite: "write", opKeyring: "join new keyring", opXattr: "label", opProcfs: "mount procfs of PID namespace",
+	opJoin: "join cgroup", opMount: "mount", opOpenRoot: "open root", opMountInside: "mount inside", opMkdir: "make directory", opMknod: "make node",
+	opSymlink: "make link", opMask: "mask", opReadonly: "make read-only", opPivotRoot: "change root", opChdir: "change directory",
+	opSetIDs: "set user and groups", opSetCapabilities: "set capabilities", opPrctl: "control process",
+	opConsole: "open terminal", opEnterNamespaces: "enter namespaces", opAttachMount: "attach mount",
+	opPrepareProgram: "prepare program", opSeccompFilter: "load seccomp filter", opRlimit: "set limit of resource",
+	opSetOwner: "make files as", opMountIDMapped: "mount with mapped ids", opEnterUserns: "enter user namespace",
+	opWriteProc: "write", opJoinKeyring: "join new keyring", opSetLabel: "label", opMountProcfs: "mount procfs of PID namespace",
 }
 
 func (o op) String() string { return opNames[o] }
 
 // step is one step with up to four strings and four numbers.
 type step struct {
-	op op
-	s  [4]string
-	n  [4]uint64
+	op      op
+	strings [4]string
+	numbers [4]uint64
 }
 
 func (s step) String() string {
 	words := []string{s.op.String()}
-	if s.op == opDirectory || s.op == opNode || s.op == opLink { // join the path for error messages
-		s.s[1], s.s[2] = s.s[1]+s.s[2], ""
+	if s.op == opMkdir || s.op == opMknod || s.op == opSymlink { // join the path for error messages
+		s.strings[1], s.strings[2] = s.strings[1]+s.strings[2], ""
 	}
-	for i, v := range s.s {
-		if v != "" && s.op != opFilter { // opFilter's string is a program
+	for i, v := range s.strings {
+		if v != "" && s.op != opSeccompFilter { // opSeccompFilter's string is a program
 			words = append(words, fmt.Sprintf("s%d=%q", i, v))
 		}
 	}
-	for i, v := range s.n {
+	for i, v := range s.numbers {
 		if v != 0 {
 			words = append(words, fmt.Sprintf("n%d=%#x", i, v))
 		}
@@ -96,16 +96,16 @@ func (s step) String() string {
 
 // Plan is the list of steps of a container's first process, and the program that it executes then.
 type Plan struct {
-	steps      []step
-	before     int // number of steps before the start
-	argv, envp []string
-	groups     []uint32
-	log, root  string
+	steps            []step
+	stepsBeforeStart int // number of steps before the start
+	argv, envp       []string
+	groups           []uint32
+	log, root        string
 
-	made  map[string]bool // directories that a step already creates; used while the plan is built
-	user  *user           // the container's user namespace, nil without one; and its file
-	place string
-	label string // SELinux label of the container's files
+	created    map[string]bool // directories that a step already creates; used while the plan is built
+	userns     *userNamespace  // the container's user namespace, nil without one; and its file
+	usernsPath string
+	label      string // SELinux label of the container's files
 }
 
 // Describe returns the error text for a failed step of a reply. For a missing program, it is runc's
@@ -113,29 +113,29 @@ type Plan struct {
 func (p *Plan) Describe(failed int32, why syscall.Errno) string {
 	const unable = "unable to start container process"
 	switch {
-	case failed == wire.Setup:
+	case failed == wire.ReasonSetup:
 		return fmt.Sprintf("set up the process: %s", why)
-	case failed == wire.Exec && p == nil:
+	case failed == wire.ReasonExec && p == nil:
 		return fmt.Sprintf("%s: %s", unable, why)
-	case failed == wire.Exec && !strings.Contains(p.argv[0], "/"):
+	case failed == wire.ReasonExec && !strings.Contains(p.argv[0], "/"):
 		return fmt.Sprintf("%s: exec: %q: executable file not found in $PATH", unable, p.argv[0])
-	case failed == wire.Exec && why == syscall.ENOENT:
+	case failed == wire.ReasonExec && why == syscall.ENOENT:
 		return fmt.Sprintf("%s: exec: %q: stat %s: %s", unable, p.argv[0], p.argv[0], why)
-	case failed == wire.Exec:
+	case failed == wire.ReasonExec:
 		return fmt.Sprintf("%s: exec: %q: %s", unable, p.argv[0], why)
-	case failed == wire.Died && why == syscall.ESRCH:
+	case failed == wire.ReasonDied && why == syscall.ESRCH:
 		return "the container has ended"
-	case failed == wire.Died:
+	case failed == wire.ReasonDied:
 		return "the process ended before it was ready"
-	case failed == wire.BadLog && p != nil:
+	case failed == wire.ReasonLog && p != nil:
 		return fmt.Sprintf("open the log %s: %s", p.log, why)
-	case failed == wire.BadPlan:
+	case failed == wire.ReasonBadPlan:
 		return "the pod shim does not understand the plan"
 	case failed < 0:
 		return why.Error()
-	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opEnter && why == syscall.ESTALE:
+	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opEnterNamespaces && why == syscall.ESTALE:
 		return "the container whose processes are to be shared shows others at its /proc"
-	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opProcfs && (why == syscall.ENOMEM || why == syscall.ESRCH):
+	case p != nil && int(failed) < len(p.steps) && p.steps[failed].op == opMountProcfs && (why == syscall.ENOMEM || why == syscall.ESRCH):
 		return "the container whose PID namespace is to be shared has terminated"
 	case p == nil || int(failed) >= len(p.steps):
 		return fmt.Sprintf("step %d: %s", failed, why)
@@ -175,15 +175,15 @@ func (t *table) put(s string) uint32 {
 // environment, groups, strings.
 func (p *Plan) Bytes(version uint32) ([]byte, error) {
 	h := rawHeader{
-		Magic: Magic, Version: version, Steps: uint32(len(p.steps)), Before: uint32(p.before),
+		Magic: Magic, Version: version, Steps: uint32(len(p.steps)), Before: uint32(p.stepsBeforeStart),
 		Argc: uint32(len(p.argv)), Envc: uint32(len(p.envp)), Groups: uint32(len(p.groups)),
 	}
 	t := &table{offsets: map[string]uint32{}}
 	t.base = uint32(binary.Size(h)+len(p.steps)*binary.Size(rawStep{})) + 4*(h.Argc+h.Envc+h.Groups)
 	var steps []rawStep
 	for _, s := range p.steps {
-		raw := rawStep{Op: uint32(s.op), N: s.n}
-		for i, v := range s.s {
+		raw := rawStep{Op: uint32(s.op), N: s.numbers}
+		for i, v := range s.strings {
 			if v != "" { // unset
 				raw.S[i] = t.put(v)
 			}
@@ -217,8 +217,8 @@ func (p *Plan) Bytes(version uint32) ([]byte, error) {
 func (p *Plan) checkStrings() error {
 	all := append(append([]string{p.log, p.root}, p.argv...), p.envp...)
 	for _, s := range p.steps {
-		if s.op != opFilter {
-			all = append(all, s.s[:]...)
+		if s.op != opSeccompFilter {
+			all = append(all, s.strings[:]...)
 		}
 	}
 	for _, s := range all {

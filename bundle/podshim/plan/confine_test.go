@@ -11,7 +11,7 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// words are the names of steps.
+// words returns the names of steps.
 func words(steps []step) []string {
 	var out []string
 	for _, s := range steps {
@@ -28,7 +28,7 @@ func filtered(denied ...string) *specs.LinuxSeccomp {
 	return s
 }
 
-// A filter is loaded before capabilities go, or with no-new-privileges as the last step.
+// A filter is loaded before capabilities are dropped, or with no-new-privileges as the last step.
 func TestWhenTheFilterIsLoaded(t *testing.T) {
 	c := sample()
 	c.Spec.Linux.Seccomp = filtered()
@@ -41,7 +41,7 @@ func TestWhenTheFilterIsLoaded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(words(p.steps[p.before+1:]), ", "); got != want {
+		if got := strings.Join(words(p.steps[p.stepsBeforeStart+1:]), ", "); got != want {
 			t.Errorf("no-new-privileges %t: %s, want %s", noNew, got, want)
 		}
 		confined, err := Confine(c.Spec)
@@ -52,23 +52,23 @@ func TestWhenTheFilterIsLoaded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(words(e.steps), ", "); !strings.HasSuffix(got, want) || e.before != len(e.steps) {
-			t.Errorf("exec, no-new-privileges %t: %d of %s", noNew, e.before, got)
+		if got := strings.Join(words(e.steps), ", "); !strings.HasSuffix(got, want) || e.stepsBeforeStart != len(e.steps) {
+			t.Errorf("exec, no-new-privileges %t: %d of %s", noNew, e.stepsBeforeStart, got)
 		}
 		if _, err := e.Bytes(wire.Version); err != nil {
 			t.Error(err)
 		}
-		// Before that, the process has one capability more, and hands none of its own on.
+		// Before that, the process has one more capability, and none is ambient.
 		for i, s := range p.steps[:len(p.steps)-1] {
-			if s.op == opCaps && i > p.before && s.n[1] != 0x1|admin && s.n[1] != 0x1 {
+			if s.op == opSetCapabilities && i > p.stepsBeforeStart && s.numbers[1] != 0x1|capSysAdmin && s.numbers[1] != 0x1 {
 				t.Errorf("step %s", s)
 			}
 		}
 	}
 }
 
-// Where the profile denies what an exec is made by, the filter is loaded after that, and not at all
-// beside who could trace it.
+// If the profile denies what starting an exec needs, the filter is loaded afterwards; if a process
+// of the container could trace the exec, it is rejected.
 func TestLateFilterOfAnExec(t *testing.T) {
 	spec := sample().Spec
 	for _, denied := range []string{"clone", "exit_group", "setsid", "ioctl", "sendmsg", "read"} {
@@ -78,26 +78,26 @@ func TestLateFilterOfAnExec(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err := NewExec(spec.Process, nil, confined)
-		if err != nil || p.steps[p.before].op != opFilter {
-			t.Errorf("%s: %d of %v: %v", denied, p.before, words(p.steps), err)
+		if err != nil || p.steps[p.stepsBeforeStart].op != opSeccompFilter {
+			t.Errorf("%s: %d of %v: %v", denied, p.stepsBeforeStart, words(p.steps), err)
 		}
 		process := *spec.Process
 		caps := *process.Capabilities
 		process.Capabilities = &caps
 		caps.Bounding = append(slices.Clone(caps.Bounding), "CAP_SYS_PTRACE")
-		var r *Refused
+		var r *FieldError
 		if _, err := NewExec(&process, nil, confined); !errors.As(err, &r) || r.Field != "linux.seccomp" {
 			t.Errorf("%s, with CAP_SYS_PTRACE: %v", denied, err)
 		}
 	}
 }
 
-func TestRefusedProfile(t *testing.T) {
+func TestRejectedProfile(t *testing.T) {
 	c := sample()
-	// runc does the first, and nobody the second.
+	// runc supports the first, and no runtime the second.
 	for action, advice := range map[specs.LinuxSeccompAction]bool{specs.ActNotify: true, "SCMP_ACT_X": false} {
 		c.Spec.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: action}
-		var r *Refused
+		var r *FieldError
 		if _, err := New(c); !errors.As(err, &r) || r.Field != "linux.seccomp.defaultAction" || strings.Contains(err.Error(), "handler of runc") != advice {
 			t.Errorf("%s: %v", action, err)
 		}
@@ -120,7 +120,7 @@ func TestRlimits(t *testing.T) {
 	}
 	for name, steps := range map[string][]step{"container": p.steps, "exec": e.steps} {
 		at := slices.IndexFunc(steps, func(s step) bool { return s.op == opRlimit })
-		if at < 0 || steps[at].n != [4]uint64{0, 1, 2} || steps[at+1].n != [4]uint64{15, 3, 1<<64 - 1} || steps[at+2].op != opPivot && steps[at+2].op != opEnter {
+		if at < 0 || steps[at].numbers != [4]uint64{0, 1, 2} || steps[at+1].numbers != [4]uint64{15, 3, 1<<64 - 1} || steps[at+2].op != opPivotRoot && steps[at+2].op != opEnterNamespaces {
 			t.Errorf("%s: limits are step %d of %v", name, at, steps)
 		}
 	}
@@ -128,7 +128,7 @@ func TestRlimits(t *testing.T) {
 		{limit("RLIMIT_CORE", 0, 0), limit("RLIMIT_X", 1, 1)}, {limit("RLIMIT_CORE", 0, 0), limit("RLIMIT_CORE", 0, 0)}, {limit("RLIMIT_CORE", 0, 0), limit("RLIMIT_CPU", 2, 1)},
 	} {
 		c.Spec.Process.Rlimits = wrong
-		var r *Refused
+		var r *FieldError
 		if _, err := New(c); !errors.As(err, &r) || r.Field != "process.rlimits[1]" {
 			t.Errorf("%v: %v", wrong, err)
 		}

@@ -25,9 +25,9 @@ var (
 // deviceKinds are the types of linux.devices.
 var deviceKinds = map[string]uint64{"c": unix.S_IFCHR, "u": unix.S_IFCHR, "b": unix.S_IFBLK, "p": unix.S_IFIFO}
 
-// devices creates the default devices and those of the specification, which take precedence. A bind
-// mount at /dev has its own.
-func (p *Plan) devices(spec *specs.Spec) {
+// createDevices creates the default devices and those of the specification, which take precedence.
+// A bind mount at /dev has its own.
+func (p *Plan) createDevices(spec *specs.Spec) {
 	if slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool {
 		return path.Clean(m.Destination) == "/dev" && (slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"))
 	}) {
@@ -43,21 +43,21 @@ func (p *Plan) devices(spec *specs.Spec) {
 			continue
 		}
 		uid, gid := id(d.UID), id(d.GID)
-		if p.user != nil {
-			uid, gid = uid+uint64(p.user.uids.HostID), gid+uint64(p.user.gids.HostID)
+		if p.userns != nil {
+			uid, gid = uid+uint64(p.userns.uids.HostID), gid+uint64(p.userns.gids.HostID)
 		}
-		p.directories(path.Dir(at))
-		p.make(opNode, "", at, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), uid, gid)
+		p.createDirectories(path.Dir(at))
+		p.create(opMknod, "", at, deviceKinds[d.Type]|mode, unix.Mkdev(uint32(d.Major), uint32(d.Minor)), uid, gid)
 	}
-	p.directories("/dev")
+	p.createDirectories("/dev")
 	for _, n := range nodes {
-		p.make(opNode, "", "/dev/"+n.name, unix.S_IFCHR|0o666, unix.Mkdev(n.major, n.minor))
+		p.create(opMknod, "", "/dev/"+n.name, unix.S_IFCHR|0o666, unix.Mkdev(n.major, n.minor))
 	}
 	for _, l := range links {
-		p.make(opLink, l[1], "/dev/"+l[0])
+		p.create(opSymlink, l[1], "/dev/"+l[0])
 	}
 	if _, err := os.Stat(kcore); err == nil { // not every kernel has it
-		p.make(opLink, kcore, "/dev/core")
+		p.create(opSymlink, kcore, "/dev/core")
 	}
 }
 
@@ -72,9 +72,9 @@ func id(n *uint32) uint64 {
 	return uint64(*n)
 }
 
-// refuseDevices validates the devices of a container.
-func refuseDevices(c Container) error {
-	u, err := userOf(c.Spec)
+// validateDevices validates the devices of a container.
+func validateDevices(c Container) error {
+	u, err := userNamespaceOf(c.Spec)
 	if err != nil {
 		return err
 	}
@@ -82,27 +82,27 @@ func refuseDevices(c Container) error {
 		field := fmt.Sprintf("linux.devices[%d]", i)
 		switch {
 		case !path.IsAbs(d.Path) || path.Clean(d.Path) == "/":
-			return refused(field, "%q is no absolute path below the root", d.Path)
+			return unsupported(field, "%q is no absolute path below the root", d.Path)
 		case deviceKinds[d.Type] == 0:
-			return refused(field, "%s is of type %q", d.Path, d.Type)
+			return unsupported(field, "%s is of type %q", d.Path, d.Type)
 		case d.Major < 0 || d.Minor < 0 || d.Major > 1<<12-1 || d.Minor > 1<<20-1:
-			return refused(field, "%s has the number %d:%d", d.Path, d.Major, d.Minor)
+			return unsupported(field, "%s has the number %d:%d", d.Path, d.Major, d.Minor)
 		case u != nil && (id(d.UID) >= uint64(u.uids.Size) || id(d.GID) >= uint64(u.gids.Size)):
-			return refused(field, "%s has an owner that the user namespace does not have", d.Path)
+			return unsupported(field, "%s has an owner that the user namespace does not have", d.Path)
 		}
 	}
 	return nil
 }
 
-// refuseRules validates the device rules, whether the device exists or not.
-func refuseRules(rules []specs.LinuxDeviceCgroup) error {
+// validateDeviceRules validates the device rules, whether the device exists or not.
+func validateDeviceRules(rules []specs.LinuxDeviceCgroup) error {
 	for i, r := range rules {
 		field := fmt.Sprintf("linux.resources.devices[%d]", i)
 		switch {
 		case !slices.Contains([]string{"", "a", "b", "c"}, r.Type):
-			return refused(field, "is of type %q", r.Type)
+			return unsupported(field, "is of type %q", r.Type)
 		case r.Access == "" || strings.Trim(r.Access, "rwm") != "":
-			return refused(field, "has the access %q", r.Access)
+			return unsupported(field, "has the access %q", r.Access)
 		}
 	}
 	return nil

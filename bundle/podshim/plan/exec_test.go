@@ -26,14 +26,14 @@ func TestDescribe(t *testing.T) {
 	}{
 		{"/bin/sh", 0, syscall.ENOENT, `step 0: join cgroup s0="/sys/fs/cgroup/memory/pods/one/cgroup.procs": no such file or directory`},
 		{"/bin/sh", 1000, syscall.EPERM, "step 1000: operation not permitted"},
-		{"/bin/sh", wire.Nothing, syscall.EBUSY, "device or resource busy"},
-		{"/bin/sh", wire.Setup, syscall.EMFILE, "set up the process: too many open files"},
-		{"/bin/sh", wire.Exec, syscall.ENOENT, unable + `"/bin/sh": stat /bin/sh: no such file or directory`},
-		{"/bin/sh", wire.Exec, syscall.EACCES, unable + `"/bin/sh": permission denied`},
-		{"sh", wire.Exec, syscall.ENOENT, unable + `"sh": executable file not found in $PATH`},
-		{"/bin/sh", wire.Died, syscall.EPIPE, "the process ended before it was ready"},
-		{"/bin/sh", wire.Died, syscall.ESRCH, "the container has ended"},
-		{"/bin/sh", wire.BadPlan, syscall.EINVAL, "the pod shim does not understand the plan"},
+		{"/bin/sh", wire.ReasonNone, syscall.EBUSY, "device or resource busy"},
+		{"/bin/sh", wire.ReasonSetup, syscall.EMFILE, "set up the process: too many open files"},
+		{"/bin/sh", wire.ReasonExec, syscall.ENOENT, unable + `"/bin/sh": stat /bin/sh: no such file or directory`},
+		{"/bin/sh", wire.ReasonExec, syscall.EACCES, unable + `"/bin/sh": permission denied`},
+		{"sh", wire.ReasonExec, syscall.ENOENT, unable + `"sh": executable file not found in $PATH`},
+		{"/bin/sh", wire.ReasonDied, syscall.EPIPE, "the process ended before it was ready"},
+		{"/bin/sh", wire.ReasonDied, syscall.ESRCH, "the container has ended"},
+		{"/bin/sh", wire.ReasonBadPlan, syscall.EINVAL, "the pod shim does not understand the plan"},
 	} {
 		p.argv = []string{c.program}
 		if got := p.Describe(c.failed, c.why); got != c.want {
@@ -45,14 +45,14 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// The steps of an exec: what the host's files are needed for comes before the container is entered,
-// and rights are given up after it.
+// The steps of an exec: those that need files of the host precede the entry into the container, and
+// privileges are dropped after it.
 func TestDescribeOfAnotherProc(t *testing.T) {
 	p, err := New(shared())
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(p.steps, func(s step) bool { return s.op == opEnter })
+	at := slices.IndexFunc(p.steps, func(s step) bool { return s.op == opEnterNamespaces })
 	const want = "the container whose processes are to be shared shows others at its /proc"
 	if got := p.Describe(int32(at), syscall.ESTALE); got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -64,7 +64,7 @@ func TestDescribeOfATargetThatHasTerminated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := int32(slices.IndexFunc(p.steps, func(s step) bool { return s.op == opProcfs }))
+	at := int32(slices.IndexFunc(p.steps, func(s step) bool { return s.op == opMountProcfs }))
 	for why, want := range map[syscall.Errno]string{
 		syscall.ENOMEM: "the container whose PID namespace is to be shared has terminated",
 		syscall.ESRCH:  "the container whose PID namespace is to be shared has terminated",
@@ -94,8 +94,8 @@ func TestNewExec(t *testing.T) {
 		`join cgroup s0="/cg/cpu/cgroup.procs"`, `write s0="self/oom_score_adj" s1="321"`, "join new keyring", "enter namespaces n0=0x22020000", "open terminal n0=0x3 n1=0x4", `change directory s0="/tmp"`,
 		"control process n0=0x8 n1=0x1", "set user and groups n0=0x1 n1=0x2 n2=0x1", "set capabilities", "prepare program", "control process n0=0x26 n1=0x1",
 	}
-	if !slices.Equal(got, want) || p.before != len(want) {
-		t.Errorf("%d of\n%q, want all of\n%q", p.before, got, want)
+	if !slices.Equal(got, want) || p.stepsBeforeStart != len(want) {
+		t.Errorf("%d of\n%q, want all of\n%q", p.stepsBeforeStart, got, want)
 	}
 	for field, change := range map[string]func(*specs.Process){
 		"process.args":                  func(p *specs.Process) { p.Args = nil },
@@ -107,7 +107,7 @@ func TestNewExec(t *testing.T) {
 	} {
 		other := *process
 		change(&other)
-		var r *Refused
+		var r *FieldError
 		if _, err := NewExec(&other, nil, Confinement{}); !errors.As(err, &r) || r.Field != field {
 			t.Errorf("%s: %v, want it refused by this name", field, err)
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// understood are the supported fields of a specification, or those that have their own check. Each
+// supported are the supported fields of a specification, or those that have their own check. Each
 // other field that is set is rejected, including fields of later releases of the specification.
-var understood = map[string]bool{
+var supported = map[string]bool{
 	"ociVersion":                 true,
 	"annotations":                true,
 	"hostname":                   true, // the pod's: checked
@@ -51,7 +51,7 @@ var understood = map[string]bool{
 	"linux.gidMappings":                true, // checked
 	"linux.resources.memory.swap":      true,
 
-	// Limits, which RefuseResources checks.
+	// Limits, which ValidateResources checks.
 	"linux.resources.memory.reservation":       true,
 	"linux.resources.memory.swappiness":        true,
 	"linux.resources.memory.disableOOMKiller":  true,
@@ -72,9 +72,9 @@ var understood = map[string]bool{
 	"linux.resources.unified":                  true,
 }
 
-// partly reports whether a field below the path is supported.
-func partly(path string) bool {
-	for known := range understood {
+// partlySupported reports whether a field below the path is supported.
+func partlySupported(path string) bool {
+	for known := range supported {
 		if strings.HasPrefix(known, path+".") {
 			return true
 		}
@@ -82,31 +82,31 @@ func partly(path string) bool {
 	return false
 }
 
-// refuseFields rejects a field that is set and not supported.
-func refuseFields(spec *specs.Spec) error { return refuseStruct(reflect.ValueOf(spec).Elem(), "") }
+// validateFields rejects a field that is set and not supported.
+func validateFields(spec *specs.Spec) error { return validateStruct(reflect.ValueOf(spec).Elem(), "") }
 
-func refuseStruct(v reflect.Value, prefix string) error {
+func validateStruct(v reflect.Value, prefix string) error {
 	for i := range v.NumField() {
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		path, f := prefix+name, v.Field(i)
-		if understood[path] || unset(f) {
+		if supported[path] || isUnset(f) {
 			continue
 		}
-		if !partly(path) {
-			return refused(path, "is set, and the pod shim does not do it")
+		if !partlySupported(path) {
+			return unsupported(path, "is set, and the pod shim does not support it")
 		}
 		if f.Kind() == reflect.Pointer {
 			f = f.Elem()
 		}
-		if err := refuseStruct(f, path+"."); err != nil {
+		if err := validateStruct(f, path+"."); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// unset reports whether a field is not set. Empty lists are not set.
-func unset(v reflect.Value) bool {
+// isUnset reports whether a field is not set. Empty lists are not set.
+func isUnset(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map:
 		return v.Len() == 0
@@ -114,24 +114,24 @@ func unset(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// Refused is the error for a field of a specification that the pod shim does not support or, if
-// Wrong is set, that is invalid for any runtime.
-type Refused struct {
-	Field, Why string
-	Wrong      bool
+// FieldError is the error for a field of a specification that the pod shim does not support or, if
+// Invalid is set, that is invalid for any runtime.
+type FieldError struct {
+	Field, Reason string
+	Invalid       bool
 }
 
-func (r *Refused) Error() string {
-	if r.Wrong {
-		return r.Field + ": " + r.Why
+func (r *FieldError) Error() string {
+	if r.Invalid {
+		return r.Field + ": " + r.Reason
 	}
-	return fmt.Sprintf("%s: %s: run the pod with the runtime handler of runc", r.Field, r.Why)
+	return fmt.Sprintf("%s: %s: run the pod with the runtime handler of runc", r.Field, r.Reason)
 }
 
-func refused(field, why string, args ...any) error {
-	return &Refused{Field: field, Why: fmt.Sprintf(why, args...)}
+func unsupported(field, reason string, args ...any) error {
+	return &FieldError{Field: field, Reason: fmt.Sprintf(reason, args...)}
 }
 
-func wrong(field, why string, args ...any) error {
-	return &Refused{Field: field, Why: fmt.Sprintf(why, args...), Wrong: true}
+func invalid(field, reason string, args ...any) error {
+	return &FieldError{Field: field, Reason: fmt.Sprintf(reason, args...), Invalid: true}
 }

@@ -10,20 +10,20 @@ import (
 // execution. The session keyring is new, without keys of the runtime.
 func (p *Plan) labels(process *specs.Process) {
 	if process.SelinuxLabel != "" {
-		p.add(opWrite, [4]string{"self/attr/keycreate", process.SelinuxLabel})
+		p.add(opWriteProc, [4]string{"self/attr/keycreate", process.SelinuxLabel})
 	}
-	p.add(opKeyring, [4]string{})
+	p.add(opJoinKeyring, [4]string{})
 	if process.SelinuxLabel != "" {
-		p.add(opWrite, [4]string{"self/attr/exec", process.SelinuxLabel})
+		p.add(opWriteProc, [4]string{"self/attr/exec", process.SelinuxLabel})
 	}
 	if process.ApparmorProfile != "" {
-		p.add(opWrite, [4]string{"self/attr/apparmor/exec", "exec " + process.ApparmorProfile})
+		p.add(opWriteProc, [4]string{"self/attr/apparmor/exec", "exec " + process.ApparmorProfile})
 	}
 }
 
-// context adds the label of the container's files to the options of a newly created file system, as
-// runc does.
-func (p *Plan) context(kind, data string) string {
+// labelOption adds the label of the container's files to the options of a newly created file
+// system, as runc does.
+func (p *Plan) labelOption(kind, data string) string {
 	if p.label == "" || !slices.Contains([]string{"tmpfs", "devpts"}, kind) {
 		return data
 	}
@@ -33,10 +33,10 @@ func (p *Plan) context(kind, data string) string {
 	return data + `context="` + p.label + `"`
 }
 
-// labelled labels a message queue file system. It has no label mount option, because the pod shares
-// one.
-func (p *Plan) labelled(m specs.Mount) {
+// labelQueue labels a message queue file system. It has no label mount option, because the pod
+// shares one.
+func (p *Plan) labelQueue(m specs.Mount) {
 	if p.label != "" && m.Type == "mqueue" {
-		p.add(opXattr, [4]string{p.label, m.Destination})
+		p.add(opSetLabel, [4]string{p.label, m.Destination})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// labelled is the sample under AppArmor and SELinux.
+// labelled returns the sample with an AppArmor profile and SELinux labels.
 func labelled() Container {
 	c := sample()
 	const label = "system_u:system_r:container_t:s0:c1,c2"
@@ -18,8 +18,8 @@ func labelled() Container {
 	return c
 }
 
-// A label is written while the process sees the /proc of the host, before what the container can
-// change.
+// A label is written while the process has the /proc of the host, before any that the container
+// controls.
 func TestLabelsOfAnExec(t *testing.T) {
 	p, err := NewExec(labelled().Spec.Process, nil, Confinement{})
 	if err != nil {

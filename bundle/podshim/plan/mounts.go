@@ -63,7 +63,7 @@ type options struct {
 	flags, propagation uint64
 	data               string
 	recursive          bool
-	said               bool // flags were set or explicitly cleared
+	explicit           bool // flags were set or explicitly cleared
 }
 
 // parseOptions parses options. Those that are not flags are passed to the file system, and must
@@ -73,9 +73,9 @@ func parseOptions(list, known []string) (options, error) {
 	var data []string
 	for _, s := range list {
 		if f, ok := mountFlags[s]; ok && f.set {
-			o.flags, o.said = o.flags|f.flag, o.said || f.flag&unix.MS_BIND == 0
+			o.flags, o.explicit = o.flags|f.flag, o.explicit || f.flag&unix.MS_BIND == 0
 		} else if ok {
-			o.flags, o.said = o.flags&^f.flag, true
+			o.flags, o.explicit = o.flags&^f.flag, true
 		} else if p, ok := propagation[s]; ok {
 			o.propagation = p
 		} else if recursive[s] != 0 {
@@ -95,40 +95,40 @@ func parseOptions(list, known []string) (options, error) {
 }
 
 func (p *Plan) add(o op, s [4]string, n ...uint64) {
-	st := step{op: o, s: s}
-	copy(st.n[:], n)
+	st := step{op: o, strings: s}
+	copy(st.numbers[:], n)
 	p.steps = append(p.steps, st)
 }
 
 // mount mounts source on a path of the container.
 func (p *Plan) mount(m specs.Mount, o options) {
-	p.add(opInside, [4]string{m.Source, m.Destination, m.Type, o.data}, o.flags)
+	p.add(opMountInside, [4]string{m.Source, m.Destination, m.Type, o.data}, o.flags)
 }
 
-// make creates a node, link or directory at a path of the container.
-func (p *Plan) make(o op, target, at string, n ...uint64) {
+// create creates a node, link or directory at a path of the container.
+func (p *Plan) create(o op, target, at string, n ...uint64) {
 	dir, name := path.Split(at)
 	p.add(o, [4]string{target, dir, name}, n...)
 }
 
-// directories creates a directory of the container with its parents.
-func (p *Plan) directories(dir string) {
+// createDirectories creates a directory of the container with its parents.
+func (p *Plan) createDirectories(dir string) {
 	at := ""
 	for part := range strings.SplitSeq(strings.Trim(path.Clean(dir), "/"), "/") {
 		at += "/" + part
-		if part != "" && !p.made[at] {
-			p.made[at] = true
-			p.make(opDirectory, "", at, 0o755)
+		if part != "" && !p.created[at] {
+			p.created[at] = true
+			p.create(opMkdir, "", at, 0o755)
 		}
 	}
 }
 
-// rootfs mounts the image.
-func (p *Plan) rootfs(mounts []*types.Mount) error {
+// mountRootfs mounts the image.
+func (p *Plan) mountRootfs(mounts []*types.Mount) error {
 	for i, m := range mounts {
 		field := fmt.Sprintf("rootfs[%d]", i)
 		if m.Type != "overlay" && m.Type != "bind" || m.Target != "" {
-			return refused(field, "is of type %q at %q", m.Type, m.Target)
+			return unsupported(field, "is of type %q at %q", m.Type, m.Target)
 		}
 		m, err := p.mappedRootfs(field, m)
 		if err != nil {
@@ -136,12 +136,12 @@ func (p *Plan) rootfs(mounts []*types.Mount) error {
 		}
 		o, err := parseOptions(m.Options, []string{"lowerdir=", "upperdir=", "workdir=", "index=", "userxattr", "metacopy=", "redirect_dir=", "volatile", "context="})
 		if err != nil {
-			return refused(field, "%s", err)
+			return unsupported(field, "%s", err)
 		}
 		p.add(opMount, [4]string{m.Source, p.root, m.Type, o.data}, o.flags)
 	}
 	p.add(opMount, [4]string{"", p.root}, unix.MS_PRIVATE)
-	p.add(opRoot, [4]string{})
+	p.add(opOpenRoot, [4]string{})
 	return nil
 }
 
@@ -150,7 +150,7 @@ func (p *Plan) specMount(c Container, i int) error {
 	m := c.Spec.Mounts[i]
 	field := fmt.Sprintf("mounts[%d] (%s)", i, m.Destination)
 	known, ok := fileSystems[m.Type]
-	list, err := p.user.hostIDs(field, m.Options)
+	list, err := p.userns.hostIDs(field, m.Options)
 	if err != nil {
 		return err
 	}
@@ -158,140 +158,141 @@ func (p *Plan) specMount(c Container, i int) error {
 	bind := o.flags&unix.MS_BIND != 0
 	switch {
 	case err != nil:
-		return refused(field, "%s", err)
+		return unsupported(field, "%s", err)
 	case !ok && !(m.Type == "" && bind), m.Type == "bind" && !bind:
-		return refused(field, "is of type %q", m.Type)
+		return unsupported(field, "is of type %q", m.Type)
 	case bind && !path.IsAbs(m.Source) && (m.Destination != devShm || m.Source != "shm"):
-		return refused(field, "source %q is no absolute path", m.Source)
+		return unsupported(field, "source %q is no absolute path", m.Source)
 	case m.Type == "proc" && c.Proc != "" && o.data != "":
-		return refused(field, "has the options %q, and the processes that it shows are of others", o.data)
+		return unsupported(field, "has the options %q, and the processes that it shows are of others", o.data)
 	case o.recursive && c.Trees[i].At == "":
-		return refused(field, "is no bind mount of the host, and has recursive options")
+		return unsupported(field, "is no bind mount of the host, and has recursive options")
 	case !path.IsAbs(m.Destination):
-		return refused(field, "is no absolute path")
+		return unsupported(field, "is no absolute path")
 	}
-	if err := p.user.refuseMapped(field, m, o); err != nil {
+	if err := p.userns.validateMapping(field, m, o); err != nil {
 		return err
 	}
 	m.Destination = path.Clean(m.Destination)
 	switch {
 	case m.Destination == devShm && m.Source == "shm":
-		p.shm(c)
+		p.mountShm(c)
 	case m.Type == "proc" && newProcfs(c):
-		p.directories(m.Destination)
-		p.add(opProcfs, [4]string{"", m.Destination}, o.flags)
-		p.forget(m.Destination)
+		p.createDirectories(m.Destination)
+		p.add(opMountProcfs, [4]string{"", m.Destination}, o.flags)
+		p.forgetBelow(m.Destination)
 	case m.Type == "proc" && c.Proc != "":
-		p.directories(m.Destination)
-		p.add(opAttach, [4]string{theirs, m.Destination})
-		p.change(m, o)
-		p.forget(m.Destination)
+		p.createDirectories(m.Destination)
+		p.add(opAttachMount, [4]string{targetProcPath, m.Destination})
+		p.remount(m, o)
+		p.forgetBelow(m.Destination)
 	case m.Type == "cgroup":
-		p.cgroups(m, o, c)
+		p.mountCgroups(m, o, c)
 	case bind && c.Trees[i].File:
-		p.directories(path.Dir(m.Destination))
-		p.make(opNode, "", m.Destination, unix.S_IFREG|0o644)
-		p.tree(m, o, c.Trees[i])
+		p.createDirectories(path.Dir(m.Destination))
+		p.create(opMknod, "", m.Destination, unix.S_IFREG|0o644)
+		p.mountTree(m, o, c.Trees[i])
 	case bind:
-		p.directories(m.Destination)
-		p.tree(m, o, c.Trees[i])
-		// With a volume at /dev, containerd omits its own mounts below /dev, including this one.
+		p.createDirectories(m.Destination)
+		p.mountTree(m, o, c.Trees[i])
+		// With a volume at /dev, containerd omits its own mounts below /dev, including this
+		// one.
 		if m.Destination == "/dev" && !slices.ContainsFunc(c.Spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == devShm }) {
-			p.shm(c)
+			p.mountShm(c)
 		}
 	default:
-		o.data = p.context(m.Type, o.data)
-		p.directories(m.Destination)
+		o.data = p.labelOption(m.Type, o.data)
+		p.createDirectories(m.Destination)
 		p.mount(m, o)
 		if m.Type == "sysfs" && o.flags&unix.MS_RDONLY == 0 { // the pod has one instance, which another container may have made read-only
 			p.mount(m, options{flags: unix.MS_REMOUNT | o.flags})
 		}
-		p.labelled(m)
-		p.forget(m.Destination)
+		p.labelQueue(m)
+		p.forgetBelow(m.Destination)
 	}
 	return nil
 }
 
 const devShm = "/dev/shm"
 
-// shm mounts the pod's /dev/shm.
-func (p *Plan) shm(c Container) {
-	o := options{flags: unix.MS_BIND | unix.MS_REC, said: true}
-	if p.user != nil { // as the kernel sets it for a bind mount in a user namespace
+// mountShm mounts the pod's /dev/shm.
+func (p *Plan) mountShm(c Container) {
+	o := options{flags: unix.MS_BIND | unix.MS_REC, explicit: true}
+	if p.userns != nil { // as the kernel sets it for a bind mount in a user namespace
 		o.flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	}
-	p.directories(devShm)
-	p.bind(specs.Mount{Destination: devShm, Source: path.Join(c.PodFiles, "shm")}, o)
+	p.createDirectories(devShm)
+	p.bindMount(specs.Mount{Destination: devShm, Source: path.Join(c.PodFiles, "shm")}, o)
 }
 
-// tree mounts an opened path of the host. Without a propagation option, later mounts on the host
-// appear in it, but not the reverse.
-func (p *Plan) tree(m specs.Mount, o options, t Tree) {
+// mountTree mounts an opened path of the host. Without a propagation option, later mounts on the
+// host appear in it, but not the reverse.
+func (p *Plan) mountTree(m specs.Mount, o options, t Tree) {
 	if t.At == "" {
-		p.bind(m, o)
+		p.bindMount(m, o)
 		return
 	}
 	if o.propagation == 0 {
 		o.propagation = unix.MS_SLAVE | unix.MS_REC
 	}
-	p.add(opAttach, [4]string{t.At, m.Destination, m.Source}) // the source is only for errors
-	p.change(m, o)
+	p.add(opAttachMount, [4]string{t.At, m.Destination, m.Source}) // the source is only for errors
+	p.remount(m, o)
 }
 
-// bind mounts a path of the pod's directory.
-func (p *Plan) bind(m specs.Mount, o options) {
+// bindMount mounts a path of the pod's directory.
+func (p *Plan) bindMount(m specs.Mount, o options) {
 	m.Type = ""
 	if len(m.UIDMappings) > 0 {
-		p.add(opMapped, [4]string{m.Source, m.Destination, p.place}, o.flags&unix.MS_REC/unix.MS_REC)
+		p.add(opMountIDMapped, [4]string{m.Source, m.Destination, p.usernsPath}, o.flags&unix.MS_REC/unix.MS_REC)
 	} else {
 		p.mount(m, options{flags: o.flags & (unix.MS_BIND | unix.MS_REC)})
 	}
-	p.change(m, o)
+	p.remount(m, o)
 }
 
-// change applies a bind mount's options, which need a remount.
-func (p *Plan) change(m specs.Mount, o options) {
+// remount applies a bind mount's options, which need a remount.
+func (p *Plan) remount(m specs.Mount, o options) {
 	m.Source, m.Type = "", ""
-	if rest := o.flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 || o.said {
+	if rest := o.flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 || o.explicit {
 		p.mount(m, options{flags: unix.MS_REMOUNT | unix.MS_BIND | rest})
 	}
 	if o.propagation != 0 {
 		p.mount(m, options{flags: o.propagation})
 	}
-	p.forget(m.Destination)
+	p.forgetBelow(m.Destination)
 }
 
-// forget forgets directories created below a path that a mount has hidden.
-func (p *Plan) forget(dir string) {
-	for at := range p.made {
+// forgetBelow forgets directories created below a path that a mount has hidden.
+func (p *Plan) forgetBelow(dir string) {
+	for at := range p.created {
 		if strings.HasPrefix(at, dir+"/") {
-			delete(p.made, at)
+			delete(p.created, at)
 		}
 	}
 }
 
-// cgroups mounts the container's cgroups. With v1, only its own are visible.
-func (p *Plan) cgroups(m specs.Mount, o options, c Container) {
+// mountCgroups mounts the container's cgroups. With v1, only its own are visible.
+func (p *Plan) mountCgroups(m specs.Mount, o options, c Container) {
 	const hard = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	at, readonly := m.Destination, o.flags&unix.MS_RDONLY
-	p.directories(at)
+	p.createDirectories(at)
 	if c.Unified { // the cgroup namespace limits what is visible
 		p.mount(specs.Mount{Source: "cgroup", Destination: at, Type: "cgroup2"}, o)
-		p.forget(at)
+		p.forgetBelow(at)
 		return
 	}
-	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: p.context("tmpfs", "mode=755")})
-	p.forget(at)
+	p.mount(specs.Mount{Source: "tmpfs", Destination: at, Type: "tmpfs"}, options{flags: hard, data: p.labelOption("tmpfs", "mode=755")})
+	p.forgetBelow(at)
 	for _, g := range c.Cgroups {
 		if g.Hierarchy == "" {
 			continue
 		}
 		dir := path.Join(at, g.Hierarchy)
-		p.directories(dir)
-		p.bind(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | readonly | hard})
+		p.createDirectories(dir)
+		p.bindMount(specs.Mount{Source: g.Dir, Destination: dir}, options{flags: unix.MS_BIND | readonly | hard})
 		if strings.Contains(g.Hierarchy, ",") { // cpu,cpuacct has a name for each
 			for name := range strings.SplitSeq(g.Hierarchy, ",") {
-				p.make(opLink, g.Hierarchy, path.Join(at, name))
+				p.create(opSymlink, g.Hierarchy, path.Join(at, name))
 			}
 		}
 	}

@@ -26,15 +26,15 @@ type Container struct {
 	Unified bool
 	// Log is the path of the log file.
 	Log string
-	// PodFiles is the directory with shm, hosts, hostname and resolv.conf of the pod, Hostname its
-	// host name, and Pod shim the PID of its shim.
+	// PodFiles is the directory with shm, hosts, hostname and resolv.conf of the pod, Hostname
+	// its host name, and Podshim the PID of its shim.
 	PodFiles, Hostname string
 	Podshim            uint32
 	// Trees are the sources of the bind mounts, by index in the mounts.
 	Trees map[int]Tree
-	// SharesProcesses means that the container's PID namespace is that of the pod, or of one of its
-	// containers. Proc is the path of /proc in the mounts of a process in it; if empty, the pod
-	// shim itself is in that namespace.
+	// SharesProcesses means that the container's PID namespace is that of the pod, or of one of
+	// its containers. Proc is the path of /proc in the mounts of a process in it; if empty, the
+	// pod shim itself is in that namespace.
 	SharesProcesses bool
 	Proc            string
 }
@@ -43,47 +43,48 @@ type Container struct {
 // a name is not visible there.
 type Cgroup struct{ Hierarchy, Dir string }
 
-// New builds the plan of a container. An unsupported request is a *Refused.
+// New builds the plan of a container. An unsupported request is a *FieldError.
 func New(c Container) (*Plan, error) {
-	if err := refuse(c); err != nil {
+	if err := validate(c); err != nil {
 		return nil, err
 	}
 	p := &Plan{
 		root: c.Root, log: c.Log, argv: c.Spec.Process.Args, envp: environment(c.Spec.Process.Env), groups: c.Spec.Process.User.AdditionalGids,
-		made: map[string]bool{}, place: UsersOf(c.Podshim),
+		created: map[string]bool{}, usernsPath: UserNamespacePath(c.Podshim),
 	}
 	confined, err := Confine(c.Spec)
 	if err != nil {
 		return nil, err
 	}
-	p.user, p.label = confined.user, c.Spec.Linux.MountLabel
-	p.join(c.Cgroups, newCgroups(c.Spec))
-	p.share(c)
+	p.userns, p.label = confined.userns, c.Spec.Linux.MountLabel
+	p.joinCgroups(c.Cgroups, newCgroups(c.Spec))
+	p.joinPIDNamespace(c)
 	p.add(opMount, [4]string{"", "/"}, unix.MS_SLAVE|unix.MS_REC)
-	if err := p.rootfs(c.Rootfs); err != nil {
+	if err := p.mountRootfs(c.Rootfs); err != nil {
 		return nil, err
 	}
-	p.own()
-	withFiles(&c, p.user)
+	p.setOwner()
+	addPodFiles(&c, p.userns)
 	for i := range c.Spec.Mounts {
 		if err := p.specMount(c, i); err != nil {
 			return nil, err
 		}
 	}
-	p.devices(c.Spec)
-	p.directories(c.Spec.Process.Cwd)
+	p.createDevices(c.Spec)
+	p.createDirectories(c.Spec.Process.Cwd)
 	for _, at := range c.Spec.Linux.ReadonlyPaths {
 		p.add(opReadonly, [4]string{"", at})
 	}
 	for _, at := range c.Spec.Linux.MaskedPaths {
 		p.add(opMask, [4]string{"", at})
 	}
-	return p, p.process(c, confined)
+	return p, p.addProcess(c, confined)
 }
 
-// withFiles adds the pod's own files to the mounts, unless the specification mounts something else
-// there. containerd deletes its own files at a restart, as for the pods of all other controllers.
-func withFiles(c *Container, u *user) {
+// addPodFiles adds the pod's own files to the mounts, unless the specification mounts something
+// else there. containerd deletes its own files at a restart, as for the pods of all other
+// controllers.
+func addPodFiles(c *Container, u *userNamespace) {
 	spec := *c.Spec
 	spec.Mounts = slices.Clone(spec.Mounts)
 	trees := maps.Clone(c.Trees)
@@ -108,41 +109,41 @@ func withFiles(c *Container, u *user) {
 	c.Spec, c.Trees = &spec, trees
 }
 
-// process adds the last steps. Until the start, the process is root with all capabilities, and no
-// code of the container has run.
-func (p *Plan) process(c Container, confined Confinement) error {
+// addProcess adds the last steps. Until the start, the process is root with all capabilities, and
+// no code of the container has run.
+func (p *Plan) addProcess(c Container, confined Confinement) error {
 	spec := c.Spec
-	p.score(spec.Process)
+	p.oomScore(spec.Process)
 	p.labels(spec.Process)
 	if spec.Process.Terminal {
-		p.make(opNode, "", "/dev/console", unix.S_IFREG|0o600)
+		p.create(opMknod, "", "/dev/console", unix.S_IFREG|0o600)
 	}
 	p.rlimits(spec.Process)
-	if p.user != nil {
-		p.add(opUser, [4]string{p.place})
+	if p.userns != nil {
+		p.add(opEnterUserns, [4]string{p.usernsPath})
 	}
 	if spec.Process.Terminal { // of the process's final mounts, so that it has a name there
 		p.console(spec.Process, "/dev/console")
 	}
-	p.add(opPivot, [4]string{})
+	p.add(opPivotRoot, [4]string{})
 	if spec.Root.Readonly {
 		p.add(opMount, [4]string{"", "/"}, unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
 	}
-	p.add(opCwd, [4]string{spec.Process.Cwd})
+	p.add(opChdir, [4]string{spec.Process.Cwd})
 	if c.SharesProcesses { // it is visible to other processes while it waits for the start
-		return p.confined(spec.Process, confined)
+		return p.joinConfined(spec.Process, confined)
 	}
-	p.before = len(p.steps)
-	p.rights(spec.Process, confined)
+	p.stepsBeforeStart = len(p.steps)
+	p.privileges(spec.Process, confined)
 	return nil
 }
 
-func (p *Plan) score(process *specs.Process) {
+func (p *Plan) oomScore(process *specs.Process) {
 	score := 0 // the pod shim's own score is that of a runtime
 	if process.OOMScoreAdj != nil {
 		score = *process.OOMScoreAdj
 	}
-	p.add(opWrite, [4]string{"self/oom_score_adj", strconv.Itoa(score)})
+	p.add(opWriteProc, [4]string{"self/oom_score_adj", strconv.Itoa(score)})
 }
 
 // console gives the process a terminal, which is also bound to the path.
@@ -155,35 +156,35 @@ func (p *Plan) console(process *specs.Process, at string) {
 }
 
 // NewExec builds the plan of a further process of a container, in these cgroups and with the
-// confinement of the first. An unsupported request is a *Refused.
+// confinement of the first. An unsupported request is a *FieldError.
 func NewExec(process *specs.Process, cgroups []Cgroup, confined Confinement) (*Plan, error) {
-	if err := refuseStruct(reflect.ValueOf(process).Elem(), "process."); err != nil {
+	if err := validateStruct(reflect.ValueOf(process).Elem(), "process."); err != nil {
 		return nil, err
 	}
-	if err := refuseProcess(process); err != nil {
+	if err := validateProcess(process); err != nil {
 		return nil, err
 	}
-	p := &Plan{argv: process.Args, envp: environment(process.Env), groups: process.User.AdditionalGids, user: confined.user}
-	p.join(cgroups, 0)
-	p.score(process) // with the host's /proc, as the following steps
+	p := &Plan{argv: process.Args, envp: environment(process.Env), groups: process.User.AdditionalGids, userns: confined.userns}
+	p.joinCgroups(cgroups, 0)
+	p.oomScore(process) // with the host's /proc, as the following steps
 	p.labels(process)
 	p.rlimits(process)
-	p.own()
+	p.setOwner()
 	enter := uint64(unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP)
-	if p.user != nil {
+	if p.userns != nil {
 		enter |= unix.CLONE_NEWUSER
 	}
-	p.add(opEnter, [4]string{}, enter)
+	p.add(opEnterNamespaces, [4]string{}, enter)
 	if process.Terminal {
 		p.console(process, "")
 	}
-	p.add(opCwd, [4]string{process.Cwd})
-	return p, p.confined(process, confined)
+	p.add(opChdir, [4]string{process.Cwd})
+	return p, p.joinConfined(process, confined)
 }
 
 // environment returns the variables as runc does: only the last value of each name, because
 // containerd appends those of the container to those of the image, and the C library reads the
-// first; and without an empty HOME, which c/first.c sets.
+// first; and without an empty HOME, which c/child.c sets.
 func environment(vars []string) []string {
 	last := map[string]int{}
 	for i, v := range vars {
@@ -207,9 +208,9 @@ func OnlyCgroup(groups []Cgroup) (dir string, ok bool) {
 	return groups[0].Dir, true
 }
 
-// join makes the process join its cgroups, unless it is created in its only one, and then new
-// namespaces.
-func (p *Plan) join(cgroups []Cgroup, namespaces uint64) {
+// joinCgroups makes the process join its cgroups, unless it is created in its only one, and then
+// new namespaces.
+func (p *Plan) joinCgroups(cgroups []Cgroup, namespaces uint64) {
 	if _, ok := OnlyCgroup(cgroups); !ok {
 		for _, g := range cgroups {
 			p.add(opJoin, [4]string{path.Join(g.Dir, "cgroup.procs")})
@@ -228,17 +229,17 @@ func newCgroups(spec *specs.Spec) uint64 {
 	return 0
 }
 
-// refuseProcess validates the supported fields of a process.
-func refuseProcess(process *specs.Process) error {
+// validateProcess validates the supported fields of a process.
+func validateProcess(process *specs.Process) error {
 	switch {
 	case len(process.Args) == 0:
-		return refused("process.args", "is empty")
+		return unsupported("process.args", "is empty")
 	case !path.IsAbs(process.Cwd):
-		return refused("process.cwd", "%q is no absolute path", process.Cwd)
+		return unsupported("process.cwd", "%q is no absolute path", process.Cwd)
 	case process.ConsoleSize != nil && max(process.ConsoleSize.Height, process.ConsoleSize.Width) > math.MaxUint16:
-		return refused("process.consoleSize", "is more than %d", math.MaxUint16)
+		return unsupported("process.consoleSize", "is more than %d", math.MaxUint16)
 	}
-	return errors.Join(refuseCapabilities(process.Capabilities), refuseRlimits(process.Rlimits))
+	return errors.Join(validateCapabilities(process.Capabilities), validateRlimits(process.Rlimits))
 }
 
 // capabilities are the names of capabilities, indexed by their number.
@@ -248,8 +249,8 @@ var capabilities = strings.Fields(`CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARC
 	CAP_LEASE CAP_AUDIT_WRITE CAP_AUDIT_CONTROL CAP_SETFCAP CAP_MAC_OVERRIDE CAP_MAC_ADMIN CAP_SYSLOG CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_AUDIT_READ
 	CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE`)
 
-// mask returns a bit set of capabilities. All names must be known.
-func mask(names []string) uint64 {
+// capabilityMask returns a bit set of capabilities. All names must be known.
+func capabilityMask(names []string) uint64 {
 	var m uint64
 	for _, n := range names {
 		m |= 1 << slices.Index(capabilities, n)
@@ -257,40 +258,40 @@ func mask(names []string) uint64 {
 	return m
 }
 
-// refuse rejects unsupported requests of the container.
-func refuse(c Container) error {
+// validate rejects unsupported requests of the container.
+func validate(c Container) error {
 	s := c.Spec
 	if s.Process == nil || s.Root == nil || s.Linux == nil {
-		return refused("process, root, linux", "one of them is missing")
+		return unsupported("process, root, linux", "one of them is missing")
 	}
-	if err := refuseFields(s); err != nil {
+	if err := validateFields(s); err != nil {
 		return err
 	}
 	switch {
 	case s.Root.Path != "rootfs":
-		return refused("root.path", "is %q, and must be rootfs", s.Root.Path)
+		return unsupported("root.path", "is %q, and must be rootfs", s.Root.Path)
 	case s.Hostname != "" && s.Hostname != c.Hostname:
-		return refused("hostname", "is %q, and the pod's is %q", s.Hostname, c.Hostname)
+		return unsupported("hostname", "is %q, and the pod's is %q", s.Hostname, c.Hostname)
 	case !cgroupPath(s.Linux.CgroupsPath):
-		return refused("linux.cgroupsPath", "%q is no absolute path below the root, and no slice:prefix:name", s.Linux.CgroupsPath)
+		return unsupported("linux.cgroupsPath", "%q is no absolute path below the root, and no slice:prefix:name", s.Linux.CgroupsPath)
 	case !path.IsAbs(c.Log) || path.Clean(c.Log) != c.Log:
-		return refused("annotations["+LogAnnotation+"]", "%q is not the absolute path of a log", c.Log)
+		return unsupported("annotations["+LogAnnotation+"]", "%q is not the absolute path of a log", c.Log)
 	}
-	if err := refuseProcess(s.Process); err != nil {
+	if err := validateProcess(s.Process); err != nil {
 		return err
 	}
 	if p := s.Linux.RootfsPropagation; p != "" && propagation[p] == 0 {
-		return refused("linux.rootfsPropagation", "is %q", p)
+		return unsupported("linux.rootfsPropagation", "is %q", p)
 	}
-	if err := RefuseResources(s.Linux.Resources, c.Unified); err != nil {
+	if err := ValidateResources(s.Linux.Resources, c.Unified); err != nil {
 		return err
 	}
 	for name := range s.Annotations {
 		if strings.HasPrefix(name, "org.systemd.property.") && systemdPath.MatchString(s.Linux.CgroupsPath) {
-			return refused("annotations["+name+"]", "the pod shim sets no properties of systemd's units but for limits")
+			return unsupported("annotations["+name+"]", "the pod shim sets no properties of systemd's units but for limits")
 		}
 	}
-	for _, check := range []func(Container) error{refuseNamespaces, refusePaths, refuseDevices} {
+	for _, check := range []func(Container) error{validateNamespaces, validatePaths, validateDevices} {
 		if err := check(c); err != nil {
 			return err
 		}
@@ -306,7 +307,7 @@ func cgroupPath(name string) bool {
 // LogAnnotation is the annotation of a container with the path of its log.
 const LogAnnotation = "berth.dev/log-path"
 
-func refuseCapabilities(k *specs.LinuxCapabilities) error {
+func validateCapabilities(k *specs.LinuxCapabilities) error {
 	if k == nil {
 		return nil
 	}
@@ -315,18 +316,18 @@ func refuseCapabilities(k *specs.LinuxCapabilities) error {
 	} {
 		for _, n := range names {
 			if !slices.Contains(capabilities, n) {
-				return refused("process.capabilities."+set, "%q is not known to the podshim", n)
+				return unsupported("process.capabilities."+set, "%q is not known to the podshim", n)
 			}
 		}
 	}
 	return nil
 }
 
-func refusePaths(c Container) error {
+func validatePaths(c Container) error {
 	for field, list := range map[string][]string{"linux.maskedPaths": c.Spec.Linux.MaskedPaths, "linux.readonlyPaths": c.Spec.Linux.ReadonlyPaths} {
 		for _, at := range list {
 			if !path.IsAbs(at) {
-				return refused(field, "%q is no absolute path", at)
+				return unsupported(field, "%q is no absolute path", at)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden plans")
 
-// sample is a container as containerd's CRI asks for it.
+// sample returns a container as containerd's CRI requests it.
 func sample() Container {
 	limit, shares, score := int64(64<<20), uint64(100), 321
 	return Container{
@@ -70,7 +70,7 @@ func sample() Container {
 	}
 }
 
-// bare is a container that asks for as little as one can.
+// bare returns a container with only the required fields.
 func bare() Container {
 	c := sample()
 	c.Spec.Process.User, c.Spec.Process.Capabilities, c.Spec.Process.NoNewPrivileges, c.Spec.Process.OOMScoreAdj = specs.User{}, nil, false, nil
@@ -79,7 +79,7 @@ func bare() Container {
 	return c
 }
 
-// onUnified is a container on cgroups of version 2, with devices of its own.
+// onUnified returns a container on cgroup v2, with its own devices.
 func onUnified() Container {
 	c := bare()
 	c.Unified, c.Cgroups = true, []Cgroup{{"", "/sys/fs/cgroup/pods.slice/cri-one.scope"}}
@@ -93,7 +93,7 @@ func onUnified() Container {
 	return c
 }
 
-// The last value of a variable counts, in a container and in an exec. An empty HOME counts as none.
+// The last value of a variable applies, in a container and in an exec. An empty HOME is removed.
 func TestEnvironment(t *testing.T) {
 	env := []string{"PATH=/image", "A=1", "B=", "A=2=3", "PATH=/pod", "AB=4", "HOME=/image", "HOME="}
 	want := []string{"B=", "A=2=3", "PATH=/pod", "AB=4"}
@@ -114,7 +114,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// What is bound to /dev has its own devices.
+// A bind mount at /dev has its own devices.
 func TestDevOfTheHost(t *testing.T) {
 	c := onUnified()
 	c.Spec.Mounts = append(c.Spec.Mounts, specs.Mount{Destination: "/dev/", Type: "bind", Source: "/dev", Options: []string{"rbind"}})
@@ -123,17 +123,17 @@ func TestDevOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range p.steps {
-		if s.op == opDirectory {
-			s.s[1] += s.s[2]
+		if s.op == opMkdir {
+			s.strings[1] += s.strings[2]
 		}
-		if strings.HasPrefix(s.s[1], "/dev/") && s.s[1] != devShm {
+		if strings.HasPrefix(s.strings[1], "/dev/") && s.strings[1] != devShm {
 			t.Errorf("%s: the devices are not the container's to make", s)
 		}
 	}
 }
 
-// With a volume at /dev, containerd leaves out the pod's /dev/shm. It is mounted over the volume,
-// before volumes below it, unless there is a volume at /dev/shm.
+// With a volume at /dev, containerd omits the pod's /dev/shm. It is mounted over the volume, before
+// volumes below it, unless there is a volume at /dev/shm.
 func TestSharedMemoryOverDev(t *testing.T) {
 	dev := specs.Mount{Destination: "/dev/", Type: "bind", Source: "/srv/dev", Options: []string{"rbind"}}
 	for name, c := range map[string]struct {
@@ -154,8 +154,8 @@ func TestSharedMemoryOverDev(t *testing.T) {
 		}
 		var got []string
 		for _, s := range p.steps {
-			if path := s.s[1]; (s.op == opInside || s.op == opAttach) && s.s[0] != "" && strings.HasPrefix(path, "/dev/shm") {
-				got = append(got, path+" of "+s.s[0])
+			if path := s.strings[1]; (s.op == opMountInside || s.op == opAttachMount) && s.strings[0] != "" && strings.HasPrefix(path, "/dev/shm") {
+				got = append(got, path+" of "+s.strings[0])
 			}
 		}
 		if got := strings.Join(got, ", "); got != c.want {
@@ -164,7 +164,8 @@ func TestSharedMemoryOverDev(t *testing.T) {
 	}
 }
 
-// shared is a container among the processes of its pod, and with mounts that the host shares.
+// shared returns a container that shares the PID namespace of its pod, and with shared mounts of
+// the host.
 func shared() Container {
 	c := bare()
 	c.SharesProcesses, c.Proc, c.Spec.Linux.RootfsPropagation = true, "/", "rshared"
@@ -203,7 +204,7 @@ func TestTreeOptions(t *testing.T) {
 	}
 }
 
-// text reads a plan as the pod shim does, and writes it down.
+// text decodes a plan as the pod shim does, and formats it.
 func text(t *testing.T, b []byte) string {
 	t.Helper()
 	var h rawHeader
@@ -242,9 +243,9 @@ func text(t *testing.T, b []byte) string {
 		if i == int(h.Before) {
 			out.WriteString("wait for the start\n")
 		}
-		s := step{op: op(raw.Op), n: raw.N}
+		s := step{op: op(raw.Op), numbers: raw.N}
 		for k, at := range raw.S {
-			s.s[k] = str(at)
+			s.strings[k] = str(at)
 		}
 		fmt.Fprintln(&out, s)
 	}
@@ -279,9 +280,9 @@ func TestGoldenPlans(t *testing.T) {
 	}
 }
 
-// Each field of a specification is understood, or refused by its name as soon as it is set. So are
-// those that later releases bring.
-func TestEachFieldIsUnderstoodOrRefused(t *testing.T) {
+// Each field of a specification is supported, or rejected with its name when it is set. So are
+// fields of later releases.
+func TestEachFieldIsSupportedOrRejected(t *testing.T) {
 	checked := 0
 	var visit func(path string, index []int, at reflect.Type)
 	visit = func(path string, index []int, at reflect.Type) {
@@ -295,15 +296,15 @@ func TestEachFieldIsUnderstoodOrRefused(t *testing.T) {
 				inner = inner.Elem()
 			}
 			switch {
-			case understood[name]:
-			case partly(name):
+			case supported[name]:
+			case partlySupported(name):
 				visit(name+".", here, inner)
 			default:
 				checked++
 				c := sample()
 				set(t, reflect.ValueOf(c.Spec), here)
 				_, err := New(c)
-				var r *Refused
+				var r *FieldError
 				if !errors.As(err, &r) || r.Field != name {
 					t.Errorf("%s is set: error %v, want one that refuses it", name, err)
 				}
@@ -316,7 +317,7 @@ func TestEachFieldIsUnderstoodOrRefused(t *testing.T) {
 	}
 }
 
-// set gives a field, told by the way to it, a value that is not its zero.
+// set sets a field, at an index path, to a value other than zero.
 func set(t *testing.T, v reflect.Value, way []int) {
 	t.Helper()
 	for _, i := range way {
@@ -345,7 +346,7 @@ func set(t *testing.T, v reflect.Value, way []int) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestUnsupportedFields(t *testing.T) {
 	mount := func(m specs.Mount) func(*Container) {
 		return func(c *Container) { c.Spec.Mounts = []specs.Mount{m} }
 	}
@@ -421,14 +422,14 @@ func TestRefused(t *testing.T) {
 		c := sample()
 		tc.change(&c)
 		_, err := New(c)
-		var r *Refused
+		var r *FieldError
 		if !errors.As(err, &r) || r.Field != tc.field {
 			t.Errorf("%s: error %v, want one that refuses %s", name, err, tc.field)
 		}
 	}
 }
 
-// What only one version of cgroups has is refused with the other, and not with that one.
+// Limits of one cgroup version are rejected with the other version, and accepted with their own.
 func TestResourcesOfOneVersion(t *testing.T) {
 	for name, text := range map[string]string{
 		"network": `{"network":{"classID":1}}`, "memory.swappiness": `{"memory":{"swappiness":1}}`, "memory.disableOOMKiller": `{"memory":{"disableOOMKiller":true}}`,
@@ -443,17 +444,17 @@ func TestResourcesOfOneVersion(t *testing.T) {
 		if !has && !slices.Contains(onlyV1, name) {
 			t.Errorf("%s is of no version", name)
 		}
-		var no *Refused
-		if err := RefuseResources(&r, !has); !errors.As(err, &no) || no.Field != "linux.resources."+name {
+		var no *FieldError
+		if err := ValidateResources(&r, !has); !errors.As(err, &no) || no.Field != "linux.resources."+name {
 			t.Errorf("%s: error %v, want one that refuses it", name, err)
 		}
-		if err := RefuseResources(&r, has); err != nil {
+		if err := ValidateResources(&r, has); err != nil {
 			t.Errorf("%s: %v, where there is such a limit", name, err)
 		}
 	}
 }
 
-func TestBytesRefuses(t *testing.T) {
+func TestBytesRejects(t *testing.T) {
 	for want, change := range map[string]func(*Container){
 		"has a zero inside":  func(c *Container) { c.Spec.Process.Args[1] = "a\x00b" },
 		"the pod shim takes": func(c *Container) { c.Spec.Process.Env = []string{strings.Repeat("x", Max)} },
@@ -470,8 +471,8 @@ func TestBytesRefuses(t *testing.T) {
 	}
 }
 
-// A plan does not change what it is made of.
-func TestNewLeavesTheSpecification(t *testing.T) {
+// Building a plan does not change its input.
+func TestNewDoesNotChangeTheSpecification(t *testing.T) {
 	c := sample()
 	before, err := json.Marshal(c.Spec)
 	if err != nil {
@@ -493,16 +494,17 @@ func TestTheSameInC(t *testing.T) {
 	}
 	c := string(b)
 	for _, want := range []string{
-		fmt.Sprintf("MAGIC = %#x }", Magic), fmt.Sprintf("enum { VERSION = %d,", wire.Version), "MAXPLAN = 4 << 20 }", "JOIN = 1,",
+		fmt.Sprintf("MAGIC = %#x }", Magic), fmt.Sprintf("enum { VERSION = %d,", wire.Version), "MAX_PLAN_SIZE = 4 << 20 }", "STEP_JOIN = 1,",
 	} {
 		if !strings.Contains(c, want) {
 			t.Errorf("podshim.h has no %q", want)
 		}
 	}
 	// The steps in their order, which is their number.
-	at := strings.Index(c, "JOIN = 1,")
-	names := strings.Fields("MOUNT ROOT INSIDE DIRECTORY NODE LINK MASK READONLY PIVOT CWD IDS CAPS PRCTL CONSOLE ENTER ATTACH PREPARE FILTER RLIMIT OWN MAPPED USER WRITE KEYRING XATTR PROCFS OPS")
+	at := strings.Index(c, "STEP_JOIN = 1,")
+	names := strings.Fields("MOUNT OPEN_ROOT MOUNT_INSIDE MKDIR MKNOD SYMLINK MASK READONLY PIVOT_ROOT CHDIR SET_IDS SET_CAPABILITIES PRCTL CONSOLE ENTER_NAMESPACES ATTACH_MOUNT PREPARE_PROGRAM SECCOMP_FILTER RLIMIT SET_OWNER MOUNT_IDMAPPED ENTER_USERNS WRITE_PROC JOIN_KEYRING SET_LABEL MOUNT_PROCFS COUNT")
 	for _, name := range names {
+		name = "STEP_" + name
 		next := strings.Index(c[at:], "\t"+name+",")
 		for _, before := range []string{" " + name + ",", " " + name + "\n", "\t" + name + "\n"} {
 			if i := strings.Index(c[at:], before); i >= 0 && (next < 0 || i < next) {

@@ -20,13 +20,13 @@ var (
 	onlyUnified = []string{"unified"}
 )
 
-// RefuseResources validates limits. An unsupported one is a *Refused.
-func RefuseResources(r *specs.LinuxResources, unified bool) error {
+// ValidateResources validates limits. An unsupported one is a *FieldError.
+func ValidateResources(r *specs.LinuxResources, unified bool) error {
 	const prefix = "linux.resources."
 	if r == nil {
 		return nil
 	}
-	if err := refuseStruct(reflect.ValueOf(r).Elem(), prefix); err != nil {
+	if err := validateStruct(reflect.ValueOf(r).Elem(), prefix); err != nil {
 		return err
 	}
 	other, version := onlyUnified, "2"
@@ -35,10 +35,10 @@ func RefuseResources(r *specs.LinuxResources, unified bool) error {
 	}
 	for _, name := range other {
 		if isSet(reflect.ValueOf(r).Elem(), name) {
-			return refused(prefix+name, "only cgroups of version %s have it", version)
+			return unsupported(prefix+name, "only cgroups of version %s have it", version)
 		}
 	}
-	return refuseRules(r.Devices)
+	return validateDeviceRules(r.Devices)
 }
 
 // isSet reports whether the field at a path has a value.
@@ -58,5 +58,5 @@ func isSet(v reflect.Value, path string) bool {
 		}
 		v = at
 	}
-	return !unset(v)
+	return !isUnset(v)
 }

@@ -19,17 +19,17 @@ func (p *Plan) rlimits(process *specs.Process) {
 	}
 }
 
-func refuseRlimits(limits []specs.POSIXRlimit) error {
+func validateRlimits(limits []specs.POSIXRlimit) error {
 	seen := map[string]bool{}
 	for i, r := range limits {
 		field := fmt.Sprintf("process.rlimits[%d]", i)
 		switch {
 		case !slices.Contains(resources, r.Type):
-			return refused(field, "%q is not known to the podshim", r.Type)
+			return unsupported(field, "%q is not known to the podshim", r.Type)
 		case seen[r.Type]:
-			return wrong(field, "%s is there twice", r.Type)
+			return invalid(field, "%s is there twice", r.Type)
 		case r.Soft > r.Hard:
-			return wrong(field, "%s has a soft limit of %d above the hard one of %d", r.Type, r.Soft, r.Hard)
+			return invalid(field, "%s has a soft limit of %d above the hard one of %d", r.Type, r.Soft, r.Hard)
 		}
 		seen[r.Type] = true
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ids maps 65536 ids to those of the host from one on.
+// ids maps 65536 IDs to those of the host that begin with host.
 func ids(host uint32) []specs.LinuxIDMapping {
 	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: host, Size: 65536}}
 }
 
-// inUserNamespace is the sample in a user namespace.
+// inUserNamespace returns the sample in a user namespace.
 func inUserNamespace() Container {
 	c := sample()
 	l := c.Spec.Linux
@@ -26,7 +26,8 @@ func inUserNamespace() Container {
 	return c
 }
 
-// targetInUserNamespace shares the PID namespace of another container of its pod, with a terminal.
+// targetInUserNamespace returns a container that shares the PID namespace of another one, with a
+// terminal.
 func targetInUserNamespace() Container {
 	c := inUserNamespace()
 	c.SharesProcesses, c.Proc, c.Spec.Linux.Namespaces[0].Path = true, "/proc", "/proc/50/ns/pid"
@@ -34,7 +35,7 @@ func targetInUserNamespace() Container {
 	return c
 }
 
-func TestRefusedUserNamespaces(t *testing.T) {
+func TestRejectedUserNamespaces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Container)
 		field  string
@@ -63,14 +64,14 @@ func TestRefusedUserNamespaces(t *testing.T) {
 		c := inUserNamespace()
 		tc.change(&c)
 		_, err := New(c)
-		var r *Refused
+		var r *FieldError
 		if !errors.As(err, &r) || r.Field != tc.field {
 			t.Errorf("%s: error %v, want one that refuses %s", name, err, tc.field)
 		}
 	}
 }
 
-// A copy of the image that has the ids already, as file systems without mapped ids need it.
+// A copy of the image with the IDs, for file systems without ID-mapped mounts.
 func TestCopiedImage(t *testing.T) {
 	c := inUserNamespace()
 	c.Rootfs[0].Options = c.Rootfs[0].Options[:3]
@@ -78,7 +79,7 @@ func TestCopiedImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all := strings.Join(words(p.steps), ", "); strings.Count(all, opMapped.String()) != 2 {
+	if all := strings.Join(words(p.steps), ", "); strings.Count(all, opMountIDMapped.String()) != 2 {
 		t.Errorf("%s: want mapped ids of two files of the pod", all)
 	}
 }

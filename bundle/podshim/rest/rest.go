@@ -23,12 +23,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// after is the idle time after the last creation or removal.
-const after = 5 * time.Second
+// idleTime is the idle time after the last creation or removal.
+const idleTime = 5 * time.Second
 
-// work selects the events of operations that use memory. Exec events are excluded: a node with
-// probes has them all the time.
-const work = `topic~="^/(containers|images|snapshot)/"`
+// eventFilter selects the events of operations that use memory. Exec events are excluded: a node
+// with probes has them all the time.
+const eventFilter = `topic~="^/(containers|images|snapshot)/"`
 
 // Register registers this as a plugin with containerd.
 func Register() {
@@ -43,37 +43,37 @@ func Register() {
 			if !ok {
 				return nil, fmt.Errorf("events come from a %T", p)
 			}
-			go follow(ic.Context, source, giveBack)
+			go follow(ic.Context, source, releaseMemory)
 			return struct{}{}, nil
 		},
 	})
 }
 
-// follow calls do each time that containerd becomes idle, and after its start.
-func follow(ctx context.Context, source events.Subscriber, do func()) {
-	happened, failed := source.Subscribe(ctx, work)
-	quiet := time.NewTimer(after)
-	defer quiet.Stop()
+// follow calls release each time that containerd becomes idle, and after its start.
+func follow(ctx context.Context, source events.Subscriber, release func()) {
+	active, failed := source.Subscribe(ctx, eventFilter)
+	idle := time.NewTimer(idleTime)
+	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-happened:
-			quiet.Reset(after)
-		case <-quiet.C:
-			do()
+		case <-active:
+			idle.Reset(idleTime)
+		case <-idle.C:
+			release()
 		case err := <-failed:
 			if ctx.Err() == nil {
-				log.L.Errorf("rest: memory is not given back any more: %v", err)
+				log.L.Errorf("podshim: memory is no longer released: %v", err)
 			}
 			return
 		}
 	}
 }
 
-// giveBack releases memory to the kernel. Pages of the program stay in the page cache, and are
+// releaseMemory releases memory to the kernel. Pages of the program stay in the page cache, and are
 // mapped again when they are used (madvise(2), MADV_DONTNEED on a file mapping).
-func giveBack() {
+func releaseMemory() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/filters"
 )
 
-// source is a containerd whose events are published here. Its own exchange has a goroutine that
-// does not end.
+// source publishes events in place of containerd, whose exchange has a goroutine that does not end.
 type source struct {
 	happened chan *events.Envelope
 	filter   filters.Filter
@@ -52,27 +51,27 @@ func TestFollow(t *testing.T) {
 				t.Errorf("%d rests %s, want %d", got, when, want)
 			}
 		}
-		sleep(after, 1, "after the start")
+		sleep(idleTime, 1, "after the start")
 		sleep(time.Hour, 1, "while nothing happens")
 		containerd.publish("/tasks/exec-started")
 		sleep(time.Hour, 1, "after a command")
 		containerd.publish("/containers/create")
-		sleep(after-1, 1, "before the time")
+		sleep(idleTime-1, 1, "before the time")
 		containerd.publish("/containers/delete")
-		sleep(after-1, 1, "while there is work")
+		sleep(idleTime-1, 1, "while there is work")
 		sleep(1, 2, "after the work")
 	})
 }
 
-func TestGiveBack(t *testing.T) {
+func TestReleaseMemory(t *testing.T) {
 	before := programResident(t)
-	giveBack()
+	releaseMemory()
 	if now := programResident(t); now >= before {
 		t.Errorf("%d KiB of the program are resident, and %d were before", now, before)
 	}
 }
 
-// programResident is how many KiB of files are resident in this process.
+// programResident returns the resident file pages of this process in KiB.
 func programResident(t *testing.T) (kib int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")

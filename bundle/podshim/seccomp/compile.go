@@ -26,17 +26,19 @@ const unknownArch = unix.SECCOMP_RET_KILL_THREAD
 
 // span is a range of call numbers, up to the next span, with the same rules.
 type span struct {
-	from  uint32
-	rules []rule
-	width width
-	end   uint32 // the action if no rule matches
+	from   uint32
+	rules  []rule
+	width  width
+	action uint32 // the action if no rule matches
 }
 
-func (s span) same(o span) bool { return len(s.rules) == 0 && len(o.rules) == 0 && s.end == o.end }
+func (s span) same(o span) bool {
+	return len(s.rules) == 0 && len(o.rules) == 0 && s.action == o.action
+}
 
 // spans returns the spans of one ABI in order, beginning with first.
 func (p *profile) spans(a specs.Arch, first uint32) []span {
-	all := []span{{from: first, end: p.otherwise}}
+	all := []span{{from: first, action: p.defaultAction}}
 	add := func(s span) {
 		if last := &all[len(all)-1]; last.from == s.from {
 			*last = s
@@ -53,15 +55,15 @@ func (p *profile) spans(a specs.Arch, first uint32) []span {
 	}
 	slices.Sort(numbers)
 	for _, n := range numbers {
-		s := span{from: n, rules: effective(p.calls[a][n]), width: tables[a].width, end: p.otherwise}
+		s := span{from: n, rules: effective(p.calls[a][n]), width: tables[a].width, action: p.defaultAction}
 		if len(s.rules[0].conditions) == 0 {
-			s.rules, s.end = nil, s.rules[0].answer
+			s.rules, s.action = nil, s.rules[0].action
 		}
 		add(s)
-		add(span{from: n + 1, end: p.otherwise})
+		add(span{from: n + 1, action: p.defaultAction})
 	}
 	if last, ok := p.last[a]; ok {
-		add(span{from: last + 1, end: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)})
+		add(span{from: last + 1, action: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)})
 	}
 	return all
 }
@@ -91,7 +93,7 @@ func (p *profile) x32() []span {
 	if _, ok := p.calls[specs.ArchX32]; ok {
 		return p.spans(specs.ArchX32, x32Bit)
 	}
-	return []span{{from: x32Bit, end: unknownArch}, {from: math.MaxUint32, end: p.otherwise}}
+	return []span{{from: x32Bit, action: unknownArch}, {from: math.MaxUint32, action: p.defaultAction}}
 }
 
 // search finds the span of the loaded number.
@@ -115,29 +117,29 @@ func (s span) instructions() []bpf.Instruction {
 	for _, r := range s.rules {
 		out = append(out, r.instructions(s.width)...)
 	}
-	return append(out, bpf.RetConstant{Val: s.end})
+	return append(out, bpf.RetConstant{Val: s.action})
 }
 
-// way is the target of a comparison.
-type way int
+// target is the target of a comparison.
+type target int
 
 const (
-	next way = iota // the following instruction
-	hold            // the condition is true: to the following condition
-	fail            // it is false: to the following rule
+	next    target = iota // the following instruction
+	matched               // the condition is true: to the following condition
+	failed                // it is false: to the following rule
 )
 
 // line is an instruction of a condition, with its targets if it is a comparison.
 type line struct {
-	instruction bpf.Instruction
-	yes, no     way
+	instruction     bpf.Instruction
+	onTrue, onFalse target
 }
 
 func load(offset uint32) line {
 	return line{instruction: bpf.LoadAbsolute{Off: offset, Size: 4}}
 }
 
-func compare(test bpf.JumpTest, value uint32, yes, no way) line {
+func compare(test bpf.JumpTest, value uint32, yes, no target) line {
 	return line{bpf.JumpIf{Cond: test, Val: value}, yes, no}
 }
 
@@ -146,25 +148,25 @@ func condition(c specs.LinuxSeccompArg, w width) []line {
 	low := uint32(offArgs + 8*c.Index)
 	high := low + 4
 	upper, lower := uint32(c.Value>>32), uint32(c.Value)
-	yes, no := hold, fail
+	yes, no := matched, failed
 	switch c.Op {
 	case specs.OpLessThan, specs.OpLessEqual, specs.OpNotEqual: // the inverse of the following
-		yes, no = fail, hold
+		yes, no = failed, matched
 	}
 	switch c.Op {
 	case specs.OpMaskedEqual: // the value is the mask
-		half := func(offset, mask, want uint32, yes way) []line {
+		half := func(offset, mask, want uint32, yes target) []line {
 			if mask == 0 {
 				return nil
 			}
-			return []line{load(offset), {instruction: bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask}}, compare(bpf.JumpEqual, want&mask, yes, fail)}
+			return []line{load(offset), {instruction: bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask}}, compare(bpf.JumpEqual, want&mask, yes, failed)}
 		}
-		out := half(low, lower, uint32(c.ValueTwo), hold)
+		out := half(low, lower, uint32(c.ValueTwo), matched)
 		if w == wide {
 			out = append(half(high, upper, uint32(c.ValueTwo>>32), next), out...)
 		}
 		if len(out) > 0 {
-			out[len(out)-1].yes = hold
+			out[len(out)-1].onTrue = matched
 		}
 		return out
 	case specs.OpEqualTo, specs.OpNotEqual:
@@ -199,13 +201,13 @@ func (r rule) instructions(w width) []bpf.Instruction {
 	var out []bpf.Instruction
 	for i, l := range lines {
 		if j, ok := l.instruction.(bpf.JumpIf); ok {
-			skip := map[way]uint8{next: 0, hold: uint8(ends[i] - i - 1), fail: uint8(len(lines) - i)}
-			j.SkipTrue, j.SkipFalse = skip[l.yes], skip[l.no]
+			skip := map[target]uint8{next: 0, matched: uint8(ends[i] - i - 1), failed: uint8(len(lines) - i)}
+			j.SkipTrue, j.SkipFalse = skip[l.onTrue], skip[l.onFalse]
 			l.instruction = j
 		}
 		out = append(out, l.instruction)
 	}
-	return append(out, bpf.RetConstant{Val: r.answer})
+	return append(out, bpf.RetConstant{Val: r.action})
 }
 
 // maxProgram is the kernel's maximum number of instructions.

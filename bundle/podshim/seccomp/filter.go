@@ -27,11 +27,11 @@ const InstructionSize = 8
 // filters caches filters by the hash of the profile. All pods use the same few.
 var filters struct {
 	sync.Mutex
-	made map[[sha256.Size]byte]*Filter
+	byHash map[[sha256.Size]byte]*Filter
 }
 
-// kept is the number of cached filters at which the cache is cleared.
-const kept = 128
+// maxCached is the number of cached filters at which the cache is cleared.
+const maxCached = 128
 
 // Compile returns the filter of a profile for the processor that this program runs on. A profile
 // that is invalid or not supported is an *Error.
@@ -45,7 +45,7 @@ func Compile(p *specs.LinuxSeccomp) (*Filter, error) {
 	}
 	key := sha256.Sum256(b)
 	filters.Lock()
-	f := filters.made[key]
+	f := filters.byHash[key]
 	filters.Unlock()
 	if f != nil {
 		return f, nil
@@ -55,10 +55,10 @@ func Compile(p *specs.LinuxSeccomp) (*Filter, error) {
 	}
 	filters.Lock()
 	defer filters.Unlock()
-	if filters.made == nil || len(filters.made) >= kept {
-		filters.made = map[[sha256.Size]byte]*Filter{}
+	if filters.byHash == nil || len(filters.byHash) >= maxCached {
+		filters.byHash = map[[sha256.Size]byte]*Filter{}
 	}
-	filters.made[key] = f
+	filters.byHash[key] = f
 	return f, nil
 }
 

@@ -17,20 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error names the field in linux.seccomp that is not supported or, if Wrong is set, invalid.
+// Error names the field in linux.seccomp that is not supported or, if Invalid is set, invalid.
 type Error struct {
-	Field, Why string
-	Wrong      bool
+	Field, Reason string
+	Invalid       bool
 }
 
-func (e *Error) Error() string { return "linux.seccomp." + e.Field + ": " + e.Why }
+func (e *Error) Error() string { return "linux.seccomp." + e.Field + ": " + e.Reason }
 
-func refused(field, why string, args ...any) error {
-	return &Error{Field: field, Why: fmt.Sprintf(why, args...)}
+func unsupported(field, reason string, args ...any) error {
+	return &Error{Field: field, Reason: fmt.Sprintf(reason, args...)}
 }
 
-func wrong(field, why string, args ...any) error {
-	return &Error{Field: field, Why: fmt.Sprintf(why, args...), Wrong: true}
+func invalid(field, reason string, args ...any) error {
+	return &Error{Field: field, Reason: fmt.Sprintf(reason, args...), Invalid: true}
 }
 
 // abi is a system call ABI: the numbers of its system calls, and the width of their arguments.
@@ -69,9 +69,9 @@ func table(info *arch.Info, w width) abi {
 	return a
 }
 
-// foreign are further architectures that a profile may name, because profiles are written for all
-// machines: their calls cannot occur.
-var foreign = []specs.Arch{
+// foreignArchs are further architectures that a profile may name, because profiles are written for
+// all machines: their calls cannot occur.
+var foreignArchs = []specs.Arch{
 	specs.ArchMIPS, specs.ArchMIPS64, specs.ArchMIPS64N32, specs.ArchMIPSEL, specs.ArchMIPSEL64, specs.ArchMIPSEL64N32, specs.ArchPPC, specs.ArchPPC64,
 	specs.ArchPPC64LE, specs.ArchS390, specs.ArchS390X, specs.ArchPARISC, specs.ArchPARISC64, specs.ArchRISCV64, specs.ArchLOONGARCH64, specs.ArchM68K,
 	specs.ArchSH, specs.ArchSHEB,
@@ -80,7 +80,7 @@ var foreign = []specs.Arch{
 // rule is the action for a call whose arguments match all conditions.
 type rule struct {
 	conditions []specs.LinuxSeccompArg
-	answer     uint32
+	action     uint32
 }
 
 // calls are the rules by call number.
@@ -93,20 +93,20 @@ var actions = map[specs.LinuxSeccompAction]uint32{
 	specs.ActAllow: unix.SECCOMP_RET_ALLOW,
 }
 
-// answer returns the kernel's value for an action. Only two actions use errnoRet, as in runc.
-func answer(field string, action specs.LinuxSeccompAction, errnoRet *uint) (uint32, error) {
+// actionValue returns the kernel's value for an action. Only two actions use errnoRet, as in runc.
+func actionValue(field string, action specs.LinuxSeccompAction, errnoRet *uint) (uint32, error) {
 	a, ok := actions[action]
 	switch {
 	case action == specs.ActNotify:
-		return 0, refused(field, "is %s, and the pod shim hands no calls to a listener: use another action", action)
+		return 0, unsupported(field, "is %s, and the pod shim hands no calls to a listener: use another action", action)
 	case !ok:
-		return 0, wrong(field, "%q is not an action", action)
+		return 0, invalid(field, "%q is not an action", action)
 	case action != specs.ActErrno && action != specs.ActTrace:
 		return a, nil
 	case errnoRet == nil:
 		return a | uint32(unix.EPERM), nil
 	case *errnoRet > 0xffff:
-		return 0, wrong(field, "has the errno %d, which is more than 65535", *errnoRet)
+		return 0, invalid(field, "has the errno %d, which is more than 65535", *errnoRet)
 	}
 	return a | uint32(*errnoRet), nil
 }
@@ -125,7 +125,7 @@ func profileFlags(list []specs.LinuxSeccompFlag) (uint64, error) {
 	for i, f := range list {
 		bit, ok := flags[f]
 		if !ok {
-			return 0, refused(fmt.Sprintf("flags[%d]", i), "%q is not known to the podshim", f)
+			return 0, unsupported(fmt.Sprintf("flags[%d]", i), "%q is not known to the podshim", f)
 		}
 		all |= bit
 	}
@@ -134,11 +134,11 @@ func profileFlags(list []specs.LinuxSeccompFlag) (uint64, error) {
 
 // profile is a profile with numbers in place of names.
 type profile struct {
-	flags     uint64
-	otherwise uint32 // the action if no rule matches
-	abis      []specs.Arch
-	calls     map[specs.Arch]calls
-	last      map[specs.Arch]uint32 // the newest named call; none if the action beyond it is the same
+	flags         uint64
+	defaultAction uint32 // the action if no rule matches
+	abis          []specs.Arch
+	calls         map[specs.Arch]calls
+	last          map[specs.Arch]uint32 // the newest named call; none if the action beyond it is the same
 }
 
 // read validates a profile for a processor.
@@ -146,23 +146,23 @@ func read(p *specs.LinuxSeccomp, goarch string) (*profile, error) {
 	known, ok := abis[goarch]
 	switch {
 	case !ok:
-		return nil, refused("architectures", "the pod shim has no table of the system calls of %s", goarch)
+		return nil, unsupported("architectures", "the pod shim has no table of the system calls of %s", goarch)
 	case p.ListenerPath != "":
-		return nil, refused("listenerPath", "is set, and the pod shim hands no calls to a listener")
+		return nil, unsupported("listenerPath", "is set, and the pod shim hands no calls to a listener")
 	case p.ListenerMetadata != "":
-		return nil, refused("listenerMetadata", "is set, and the pod shim hands no calls to a listener")
+		return nil, unsupported("listenerMetadata", "is set, and the pod shim hands no calls to a listener")
 	}
 	out := &profile{calls: map[specs.Arch]calls{}, last: map[specs.Arch]uint32{}}
 	var err error
-	if out.otherwise, err = answer("defaultAction", p.DefaultAction, p.DefaultErrnoRet); err != nil {
+	if out.defaultAction, err = actionValue("defaultAction", p.DefaultAction, p.DefaultErrnoRet); err != nil {
 		return nil, err
 	}
 	if out.flags, err = profileFlags(p.Flags); err != nil {
 		return nil, err
 	}
 	for i, a := range p.Architectures {
-		if _, ok := tables[a]; !ok && !slices.Contains(foreign, a) {
-			return nil, wrong(fmt.Sprintf("architectures[%d]", i), "%q is not an architecture", a)
+		if _, ok := tables[a]; !ok && !slices.Contains(foreignArchs, a) {
+			return nil, invalid(fmt.Sprintf("architectures[%d]", i), "%q is not an architecture", a)
 		}
 	}
 	for i, a := range known { // the machine's own ABI is always included
@@ -185,7 +185,7 @@ func read(p *specs.LinuxSeccomp, goarch string) (*profile, error) {
 
 // syscall adds one entry of the list.
 func (p *profile) syscall(field string, s specs.LinuxSyscall) error {
-	a, err := answer(field+".action", s.Action, s.ErrnoRet)
+	a, err := actionValue(field+".action", s.Action, s.ErrnoRet)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (p *profile) syscall(field string, s specs.LinuxSyscall) error {
 	}
 	for _, name := range s.Names {
 		if name == "" {
-			return wrong(field+".names", "has an empty name")
+			return invalid(field+".names", "has an empty name")
 		}
 		for _, at := range p.abis {
 			n, ok := tables[at].numbers[name]
@@ -202,11 +202,11 @@ func (p *profile) syscall(field string, s specs.LinuxSyscall) error {
 				continue
 			}
 			p.last[at] = max(p.last[at], n)
-			if a != p.otherwise {
+			if a != p.defaultAction {
 				p.calls[at].add(n, s.Args, a)
 			}
 		}
-		if _, ok := p.calls[specs.ArchX86]; ok && a != p.otherwise {
+		if _, ok := p.calls[specs.ArchX86]; ok && a != p.defaultAction {
 			p.calls[specs.ArchX86].multiplexed(name, a)
 		}
 	}
@@ -216,10 +216,10 @@ func (p *profile) syscall(field string, s specs.LinuxSyscall) error {
 func checkArgs(field string, args []specs.LinuxSeccompArg) error {
 	for i, c := range args {
 		if c.Index > 5 {
-			return wrong(fmt.Sprintf("%s.args[%d].index", field, i), "is %d, and the last argument is 5", c.Index)
+			return invalid(fmt.Sprintf("%s.args[%d].index", field, i), "is %d, and the last argument is 5", c.Index)
 		}
 		if !slices.Contains(operators, c.Op) {
-			return wrong(fmt.Sprintf("%s.args[%d].op", field, i), "%q is not an operator", c.Op)
+			return invalid(fmt.Sprintf("%s.args[%d].op", field, i), "%q is not an operator", c.Op)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abiOf is the ABI that a call is of, if the profile has it.
+// abiOf returns the ABI of a call, if the profile includes it.
 func abiOf(p *specs.LinuxSeccomp, goarch string, c call) specs.Arch {
 	x32 := c.arch == tables[specs.ArchX86_64].id && c.number >= x32Bit
 	for i, a := range abis[goarch] {
@@ -30,7 +30,7 @@ func abiOf(p *specs.LinuxSeccomp, goarch string, c call) specs.Arch {
 	return ""
 }
 
-// holds is one condition, as the specification writes it.
+// holds evaluates a condition as the specification defines it.
 func holds(c specs.LinuxSeccompArg, arg uint64) bool {
 	switch c.Op {
 	case specs.OpNotEqual:
@@ -49,7 +49,7 @@ func holds(c specs.LinuxSeccompArg, arg uint64) bool {
 	return arg&c.Value == c.ValueTwo&c.Value
 }
 
-// fits: all conditions hold, or one of them where two are about the same argument.
+// fits reports whether all conditions hold, or one of them if two have the same argument.
 func fits(args []specs.LinuxSeccompArg, c call, w width) bool {
 	all, one, twice := true, false, false
 	seen := map[uint]bool{}
@@ -65,12 +65,12 @@ func fits(args []specs.LinuxSeccompArg, c call, w width) bool {
 	return all || twice && one
 }
 
-// want is what a profile says of a call, read as the specification is written. It shares with the
-// compiler the tables of names and of actions alone.
+// want returns the action of a profile for a call, as the specification defines it. It shares only
+// the tables of names and actions with the compiler.
 func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 	t.Helper()
 	action := func(a specs.LinuxSeccompAction, errno *uint) uint32 {
-		out, err := answer("", a, errno)
+		out, err := actionValue("", a, errno)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,8 +95,8 @@ func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 			switch {
 			case a == otherwise:
 			case direct && len(s.Args) == 0:
-				return a // before all that have conditions
-			case first < 0 && (byOne || direct && fits(s.Args, c, tables[abi].width)):
+				return a // precedes all rules with conditions
+			case first < 0 && (byOne || direct && fits(s.Args, c, tables[abi].narrow)):
 				first = int64(a)
 			}
 		}
@@ -105,7 +105,7 @@ func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 	switch {
 	case first >= 0:
 		return uint32(first)
-	case abi == specs.ArchX86_64 && c.number == math.MaxUint32: // a tracer's word that there is no call
+	case abi == specs.ArchX86_64 && c.number == math.MaxUint32: // with which a tracer skips a call
 		return otherwise
 	case newest >= 0 && int64(c.number) > newest && !lenient && !(p.DefaultErrnoRet != nil && *p.DefaultErrnoRet == uint(unix.ENOSYS)):
 		return unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
@@ -113,12 +113,12 @@ func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 	return otherwise
 }
 
-// some are values near which comparisons go wrong.
+// some are critical values of comparisons.
 var some = []uint64{0, 1, 2, 3, 40, 0xff, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 32, 1<<32 + 1, 1<<32 + 40, 0x7e020000, math.MaxUint64, math.MaxUint64 - 1, 1 << 63}
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
-// randomCall is a call that the profile is likely to say something of.
+// randomCall returns a call to which a rule of the profile is likely to apply.
 func randomCall(r *rand.Rand, p *specs.LinuxSeccomp, goarch string) call {
 	at := tables[pick(r, abis[goarch])]
 	c := call{arch: at.id}
@@ -179,7 +179,7 @@ func randomProfile(r *rand.Rand) *specs.LinuxSeccomp {
 	return p
 }
 
-// defaultProfile is containerd's for a container with these capabilities.
+// defaultProfile returns containerd's profile for a container with these capabilities.
 func defaultProfile(bounding ...string) *specs.LinuxSeccomp {
 	return profiles.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: bounding}}})
 }
@@ -193,8 +193,8 @@ func compileFor(t testing.TB, p *specs.LinuxSeccomp, goarch string) *Filter {
 	return f
 }
 
-// The program gives each call the answer that the profile has for it.
-func TestProgramsMeanWhatProfilesSay(t *testing.T) {
+// The program returns the action of the profile for each call.
+func TestProgramsMatchProfiles(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 0))
 	answers := map[uint32]int{}
 	try := func(name string, p *specs.LinuxSeccomp, goarch string, times int) {
@@ -240,7 +240,7 @@ func TestDefaultProfileIsShort(t *testing.T) {
 	}
 }
 
-func TestRefusedProfiles(t *testing.T) {
+func TestRejectedProfiles(t *testing.T) {
 	big := uint(1 << 16)
 	syscall := func(s specs.LinuxSyscall) func(*specs.LinuxSeccomp) {
 		return func(p *specs.LinuxSeccomp) { p.Syscalls = append(p.Syscalls, s) }
@@ -306,13 +306,13 @@ func TestCompileOnce(t *testing.T) {
 	if two, err := Compile(p); err != nil || two != one {
 		t.Errorf("compiled again: %v", err)
 	}
-	for i := range kept {
+	for i := range maxCached {
 		errno := uint(i)
 		if _, err := Compile(&specs.LinuxSeccomp{DefaultAction: specs.ActErrno, DefaultErrnoRet: &errno}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(filters.made); n > kept {
+	if n := len(filters.byHash); n > maxCached {
 		t.Errorf("%d filters are kept", n)
 	}
 }

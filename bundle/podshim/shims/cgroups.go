@@ -78,17 +78,17 @@ func cgroupAt(name string) (*cgroup, error) {
 	return cgroupOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: name}})
 }
 
-// make creates the cgroup with its limits. The container's first process joins it by itself, before
-// release is called.
-func (g *cgroup) make(program func() (string, error)) (release func(), err error) {
+// create creates the cgroup with its limits. The container's first process joins it by itself,
+// before release is called.
+func (g *cgroup) create(program func() (string, error)) (release func(), err error) {
 	pid, release := -1, func() {}
 	if bySystemd(g.name) {
 		path, err := program()
 		if err == nil {
-			pid, release, err = hold(path)
+			pid, release, err = startHolder(path)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cgroup %s: a process to make it with: %w", g.name, err)
+			return nil, fmt.Errorf("cgroup %s: start a process for it: %w", g.name, err)
 		}
 	}
 	if err = g.Apply(pid); err == nil {
@@ -101,9 +101,9 @@ func (g *cgroup) make(program func() (string, error)) (release func(), err error
 	return release, nil
 }
 
-// hold starts a process that waits until it is released: systemd creates no cgroup without a
+// startHolder starts a process that waits until it is released: systemd creates no cgroup without a
 // process.
-func hold(program string) (pid int, release func(), err error) {
+func startHolder(program string) (pid int, release func(), err error) {
 	cmd := exec.Command(program, "hold")
 	cmd.Env = []string{}
 	var in io.WriteCloser
@@ -216,9 +216,9 @@ func removeCgroup(name string) error {
 	return nil
 }
 
-// makeParent creates the cgroup of a pod if it does not exist. It stays when the pod is removed,
+// createParent creates the cgroup of a pod if it does not exist. It stays when the pod is removed,
 // because the runtime does not own it.
-func makeParent(parent string) error {
+func createParent(parent string) error {
 	if parent == "" {
 		return nil
 	}

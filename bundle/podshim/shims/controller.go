@@ -50,7 +50,7 @@ func (m *Manager) Register() {
 	}
 }
 
-// newController starts what follows containerd's events, and ends the pods that it does not know.
+// newController follows containerd's events, and stops the pods that containerd does not know.
 func (m *Manager) newController(ic *plugin.InitContext) (*controller, error) {
 	p, err := ic.GetByID(plugins.EventPlugin, "exchange")
 	if err != nil {
@@ -74,7 +74,7 @@ func (m *Manager) newController(ic *plugin.InitContext) (*controller, error) {
 	c := &controller{m}
 	m.events.Store(source)
 	go m.followDeletes(ic.Context, source)
-	go c.endAll(ic.Context, unknown)
+	go c.stopUnknown(ic.Context, unknown)
 	return c, nil
 }
 
@@ -96,10 +96,10 @@ func (m *Manager) unknown(ctx context.Context, store sandbox.Store) ([]string, e
 	return out, nil
 }
 
-// endAll stops pods that are not in containerd's store.
-func (c *controller) endAll(ctx context.Context, ids []string) {
+// stopUnknown stops pods that are not in containerd's store.
+func (c *controller) stopUnknown(ctx context.Context, ids []string) {
 	for _, id := range ids {
-		log.L.Warnf("podshim: pod %s is not in containerd's database, and is ended", id)
+		log.L.Warnf("podshim: pod %s is not in containerd's database: stopping it", id)
 		if err := c.Shutdown(ctx, id); err != nil {
 			log.L.Errorf("podshim: pod %s: %s", id, err)
 		}
@@ -114,7 +114,7 @@ func (m *Manager) followDeletes(ctx context.Context, source *exchange.Exchange) 
 		case e := <-deletes:
 			v, err := typeurl.UnmarshalAny(e.Event)
 			if d, ok := v.(*events.ContainerDelete); ok && err == nil {
-				m.forget(d.ID)
+				m.removeExit(d.ID)
 			}
 		case err := <-failed:
 			if ctx.Err() == nil {
@@ -126,30 +126,30 @@ func (m *Manager) followDeletes(ctx context.Context, source *exchange.Exchange) 
 }
 
 // controller is the sandbox controller: a sandbox is a pod, and its process is the pod shim.
-type controller struct{ k *Manager }
+type controller struct{ m *Manager }
 
-// ownUsers reports whether a pod has its own user namespace.
-func ownUsers(n *runtime.NamespaceOption) bool {
+// hasUserNamespace reports whether a pod has its own user namespace.
+func hasUserNamespace(n *runtime.NamespaceOption) bool {
 	return n.GetUsernsOptions() != nil && n.GetUsernsOptions().GetMode() == runtime.NamespaceMode_POD
 }
 
-// refusePod rejects what a pod requests and the pod shim does not support. The requests of
+// validatePod rejects what a pod requests and the pod shim does not support. The requests of
 // containers are validated at their creation.
-func refusePod(c *runtime.PodSandboxConfig, netns string) error {
+func validatePod(c *runtime.PodSandboxConfig, netns string) error {
 	s := c.GetLinux().GetSecurityContext()
 	n := s.GetNamespaceOptions()
-	refused := func(field, why string) error {
-		return refusal(&plan.Refused{Field: field, Why: why})
+	unsupported := func(field, reason string) error {
+		return invalidArgument(&plan.FieldError{Field: field, Reason: reason})
 	}
 	switch {
 	case (n.GetNetwork() == runtime.NamespaceMode_NODE) != (netns == ""):
-		return refused("linux.security_context.namespace_options.network", fmt.Sprintf("is %s, and the network namespace is %q", n.GetNetwork(), netns))
+		return unsupported("linux.security_context.namespace_options.network", fmt.Sprintf("is %s, and the network namespace is %q", n.GetNetwork(), netns))
 	case n.GetPid() == runtime.NamespaceMode_TARGET:
-		return refused("linux.security_context.namespace_options.pid", "a pod has no container yet to be among the processes of")
-	case ownUsers(n) && slices.Contains([]runtime.NamespaceMode{n.GetNetwork(), n.GetPid(), n.GetIpc()}, runtime.NamespaceMode_NODE):
-		return refused("linux.security_context.namespace_options.userns_options", "a pod with users of its own has network, processes and IPC of its own, too")
+		return unsupported("linux.security_context.namespace_options.pid", "a pod has no container yet whose PID namespace it could share")
+	case hasUserNamespace(n) && slices.Contains([]runtime.NamespaceMode{n.GetNetwork(), n.GetPid(), n.GetIpc()}, runtime.NamespaceMode_NODE):
+		return unsupported("linux.security_context.namespace_options.userns_options", "a pod with its own user namespace must also have its own network, PID and IPC namespaces")
 	}
-	return refuseSysctls(c.GetLinux().GetSysctls(), n)
+	return validateSysctls(c.GetLinux().GetSysctls(), n)
 }
 
 func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbox.CreateOpt) error {
@@ -167,20 +167,20 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 	if !ok {
 		return fmt.Errorf("options of sandbox %s are a %T", s.ID, v)
 	}
-	if err := refusePod(config, o.NetNSPath); err != nil {
+	if err := validatePod(config, o.NetNSPath); err != nil {
 		return err
 	}
-	if _, err := c.k.sealed(); err != nil { // before anything of the pod exists
+	if _, err := c.m.sealedProgram(); err != nil { // before anything of the pod exists
 		return err
 	}
 	if !validID.MatchString(s.ID) { // it is the name of a directory, which is removed in the end
 		return fmt.Errorf("sandbox %q: %s: %w", s.ID, idRule, errdefs.ErrInvalidArgument)
 	}
-	p := newPod(filepath.Join(c.k.dir, s.ID))
+	p := newPod(filepath.Join(c.m.dir, s.ID))
 	n := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	p.namespaces, p.sysctls = ownNamespaces(config), computeSysctls(config.GetLinux().GetSysctls(), n)
-	if u := n.GetUsernsOptions(); ownUsers(n) && len(u.GetUids()) == 1 {
-		p.root = &u.Uids[0].HostId
+	if u := n.GetUsernsOptions(); hasUserNamespace(n) && len(u.GetUids()) == 1 {
+		p.rootUID = &u.Uids[0].HostId
 	}
 	p.record = podRecord{
 		Version: recordVersion, ID: s.ID, Hostname: config.GetHostname(), Created: time.Now(),
@@ -192,28 +192,28 @@ func (c *controller) Create(_ context.Context, s sandbox.Sandbox, opts ...sandbo
 			return err
 		}
 	}
-	if err := makeParent(config.GetLinux().GetCgroupParent()); err != nil {
+	if err := createParent(config.GetLinux().GetCgroupParent()); err != nil {
 		return err
 	}
 	if err := p.label(config.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
 		return err
 	}
-	if err := p.prepare(config); err != nil {
-		return errors.Join(fmt.Errorf("folder of sandbox %s: %w", s.ID, err), os.RemoveAll(p.dir))
+	if err := p.createFiles(config); err != nil {
+		return errors.Join(fmt.Errorf("directory of sandbox %s: %w", s.ID, err), os.RemoveAll(p.dir))
 	}
-	c.k.mu.Lock()
-	c.k.pods[s.ID] = p
-	c.k.mu.Unlock()
-	at("pod-created")
+	c.m.mu.Lock()
+	c.m.pods[s.ID] = p
+	c.m.mu.Unlock()
+	crashPoint("pod-created")
 	return nil
 }
 
 func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerInstance, error) {
-	p, err := c.k.pod(id)
+	p, err := c.m.pod(id)
 	if err != nil {
 		return sandbox.ControllerInstance{}, err
 	}
-	program, err := c.k.sealed()
+	program, err := c.m.sealedProgram()
 	if err == nil {
 		err = p.start(program)
 	}
@@ -221,7 +221,7 @@ func (c *controller) Start(ctx context.Context, id string) (sandbox.ControllerIn
 		// containerd does not shut down a sandbox that failed to start.
 		return sandbox.ControllerInstance{}, errors.Join(fmt.Errorf("start the pod shim of sandbox %s: %w", id, err), c.Shutdown(ctx, id))
 	}
-	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion, Labels: map[string]string{"selinux_label": p.record.Label}}, nil
+	return sandbox.ControllerInstance{SandboxID: id, Pid: p.record.Pid, CreatedAt: p.record.Created, Address: c.m.address(), Version: taskVersion, Labels: map[string]string{"selinux_label": p.record.Label}}, nil
 }
 
 func (c *controller) Platform(context.Context, string) (imagespec.Platform, error) {
@@ -229,32 +229,32 @@ func (c *controller) Platform(context.Context, string) (imagespec.Platform, erro
 }
 
 func (c *controller) Stop(_ context.Context, id string, _ ...sandbox.StopOpt) error {
-	p, err := c.k.pod(id)
+	p, err := c.m.pod(id)
 	if err != nil {
 		return err
 	}
 	if err := p.stop(); err != nil {
 		return err
 	}
-	at("pod-stopped")
+	crashPoint("pod-stopped")
 	return nil
 }
 
 func (c *controller) Wait(ctx context.Context, id string) (sandbox.ExitStatus, error) {
-	p, err := c.k.pod(id)
+	p, err := c.m.pod(id)
 	if err != nil {
 		return sandbox.ExitStatus{}, err
 	}
 	select {
 	case <-p.exited:
-		return sandbox.ExitStatus{ExitStatus: killed, ExitedAt: p.exitedAt}, nil
+		return sandbox.ExitStatus{ExitStatus: killedExitCode, ExitedAt: p.exitedAt}, nil
 	case <-ctx.Done():
 		return sandbox.ExitStatus{}, ctx.Err()
 	}
 }
 
 func (c *controller) Status(_ context.Context, id string, verbose bool) (sandbox.ControllerStatus, error) {
-	p, err := c.k.pod(id)
+	p, err := c.m.pod(id)
 	if err != nil {
 		return sandbox.ControllerStatus{}, err
 	}
@@ -262,7 +262,7 @@ func (c *controller) Status(_ context.Context, id string, verbose bool) (sandbox
 	defer p.mu.Unlock()
 	s := sandbox.ControllerStatus{
 		SandboxID: id, Pid: p.record.Pid, State: runtime.PodSandboxState_SANDBOX_READY.String(),
-		CreatedAt: p.record.Created, Address: c.k.address(), Version: taskVersion,
+		CreatedAt: p.record.Created, Address: c.m.address(), Version: taskVersion,
 	}
 	if !p.alive() {
 		s.State, s.ExitedAt, s.Pid = runtime.PodSandboxState_SANDBOX_NOTREADY.String(), p.exitedAt, 0
@@ -276,7 +276,7 @@ func (c *controller) Status(_ context.Context, id string, verbose bool) (sandbox
 }
 
 func (c *controller) Shutdown(_ context.Context, id string) error {
-	p, err := c.k.pod(id)
+	p, err := c.m.pod(id)
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (c *controller) Shutdown(_ context.Context, id string) error {
 	p.mu.Unlock()
 	for _, g := range groups {
 		err := removeCgroup(g)
-		if err != nil && p.unwanted { // its record may be damaged
+		if err != nil && p.forceStop { // its record may be damaged
 			log.L.Warnf("podshim: pod %s: %s", id, err)
 			err = nil
 		}
@@ -303,12 +303,12 @@ func (c *controller) Shutdown(_ context.Context, id string) error {
 		return err
 	}
 	selinux.ReleaseLabel(p.record.Label)
-	at("pod-folder-gone")
-	c.k.mu.Lock()
-	defer c.k.mu.Unlock()
-	delete(c.k.pods, id)
+	crashPoint("pod-folder-gone")
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	delete(c.m.pods, id)
 	for _, id := range ids {
-		delete(c.k.tasks, id)
+		delete(c.m.tasks, id)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ const idRule = "must have 1 to 64 letters, digits, dots and dashes, and begin wi
 
 // create creates a container without starting its program.
 func (m *Manager) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*task, error) {
-	if err := refuseRequest(r); err != nil {
+	if err := validateRequest(r); err != nil {
 		return nil, err
 	}
 	spec, err := readSpec(r.Bundle)
@@ -44,17 +44,17 @@ func (m *Manager) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		Version: recordVersion, ID: r.ID, Bundle: r.Bundle, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Terminal: r.Terminal,
 		Cgroup: spec.Linux.CgroupsPath,
 	}}
-	q := asked{CreateTaskRequest: r, spec: spec, with: p.companions(spec)}
-	t.record.SharesProcesses = q.with.any()
+	q := createRequest{CreateTaskRequest: r, spec: spec, pids: p.pidSharing(spec)}
+	t.record.SharesProcesses = q.pids.shared()
 	var done func()
-	if q.trees, done, err = openTrees(spec, p.users()); err != nil {
+	if q.trees, done, err = openTrees(spec, p.usernsPath()); err != nil {
 		return nil, err
 	}
 	defer done()
 	if t.plan, err = t.planFor(q, nil); err != nil { // validate before anything is created
 		return nil, err
 	}
-	if err := t.make(ctx, m, q); err != nil {
+	if err := t.createInShim(ctx, m, q); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -63,15 +63,15 @@ func (m *Manager) create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	return t, nil
 }
 
-func refuseRequest(r *taskapi.CreateTaskRequest) error {
-	refused := func(field, why string) error {
-		return refusal(&plan.Refused{Field: field, Why: why})
+func validateRequest(r *taskapi.CreateTaskRequest) error {
+	unsupported := func(field, reason string) error {
+		return invalidArgument(&plan.FieldError{Field: field, Reason: reason})
 	}
 	switch {
 	case !validID.MatchString(r.ID):
 		return fmt.Errorf("id %q: %s: %w", r.ID, idRule, errdefs.ErrInvalidArgument)
 	case r.Checkpoint != "" || r.ParentCheckpoint != "":
-		return refused("checkpoint", "the pod shim restores none")
+		return unsupported("checkpoint", "the pod shim does not support restore")
 	}
 	return nil
 }
@@ -95,86 +95,87 @@ func readSpec(bundle string) (*specs.Spec, error) {
 	return &spec, nil
 }
 
-// asked is the input of a container's creation.
-type asked struct {
+// createRequest is the input of a container's creation.
+type createRequest struct {
 	*taskapi.CreateTaskRequest
 	spec  *specs.Spec
 	trees map[int]plan.Tree
-	with  companions
+	pids  pidSharing
 }
 
 // planFor returns the task's plan.
-func (t *task) planFor(q asked, groups []plan.Cgroup) (*plan.Plan, error) {
-	if err := hostModules().refuse(q.spec.Process, q.spec.Linux.MountLabel); err != nil {
+func (t *task) planFor(q createRequest, groups []plan.Cgroup) (*plan.Plan, error) {
+	if err := hostModules().validate(q.spec.Process, q.spec.Linux.MountLabel); err != nil {
 		return nil, err
 	}
 	t.pod.mu.Lock()
 	podshim, hostname, config := t.pod.record.Pid, t.pod.record.Hostname, t.pod.record.Config
 	t.pod.mu.Unlock()
-	if err := refuseWithoutUsers(config, q.spec); err != nil {
+	if err := validateUserNamespace(config, q.spec); err != nil {
 		return nil, err
 	}
 	return plan.New(plan.Container{
 		Spec: q.spec, Rootfs: q.Rootfs, Root: filepath.Join(q.Bundle, "rootfs"), Cgroups: groups, Unified: unified(), Log: q.spec.Annotations[plan.LogAnnotation],
-		PodFiles: t.pod.dir, Hostname: hostname, Podshim: podshim, Trees: q.trees, SharesProcesses: q.with.any(), Proc: q.with.proc(),
+		PodFiles: t.pod.dir, Hostname: hostname, Podshim: podshim, Trees: q.trees, SharesProcesses: q.pids.shared(), Proc: q.pids.proc(),
 	})
 }
 
-// refuseWithoutUsers rejects a container outside of its pod's user namespace. Such a pod's shim
-// briefly has a fully privileged process among those of its containers: c/plan.c, procfs.
-func refuseWithoutUsers(pod *runtime.PodSandboxConfig, spec *specs.Spec) error {
-	if ownUsers(pod.GetLinux().GetSecurityContext().GetNamespaceOptions()) && !plan.HasUsers(spec) {
-		return refusal(&plan.Refused{Field: "linux.namespaces", Why: `has none of type "user", and the pod has one`})
+// validateUserNamespace rejects a container outside of its pod's user namespace. Such a pod's shim
+// briefly has a fully privileged process among those of its containers: c/plan.c, mount_procfs.
+func validateUserNamespace(pod *runtime.PodSandboxConfig, spec *specs.Spec) error {
+	if hasUserNamespace(pod.GetLinux().GetSecurityContext().GetNamespaceOptions()) && !plan.HasUserNamespace(spec) {
+		return invalidArgument(&plan.FieldError{Field: "linux.namespaces", Reason: `has none of type "user", and the pod has one`})
 	}
 	return nil
 }
 
-// make makes the pod shim create the container. After an error, nothing is left.
-func (t *task) make(ctx context.Context, k *Manager, asked asked) error {
-	// After a restart, containerd runs the stock shim's delete for each task that it finds, which
-	// starts two more programs. This file names another program instead, which exits at once.
-	if err := os.WriteFile(filepath.Join(asked.Bundle, "shim-binary-path"), []byte(k.program), 0o600); err != nil {
+// createInShim makes the pod shim create the container. After an error, nothing is left.
+func (t *task) createInShim(ctx context.Context, m *Manager, r createRequest) error {
+	// After a restart, containerd runs the stock shim's delete for each task that it finds,
+	// which starts two more programs. This file names another program instead, which exits at
+	// once.
+	if err := os.WriteFile(filepath.Join(r.Bundle, "shim-binary-path"), []byte(m.programPath), 0o600); err != nil {
 		return err
 	}
-	if err := t.enter(); err != nil {
+	if err := t.register(); err != nil {
 		return err
 	}
-	group, err := cgroupOf(asked.spec)
+	group, err := cgroupOf(r.spec)
 	if err != nil {
-		return errors.Join(err, t.leave())
+		return errors.Join(err, t.unregister())
 	}
-	release, err := group.make(k.sealed)
+	release, err := group.create(m.sealedProgram)
 	if err != nil {
-		return errors.Join(err, t.leave())
+		return errors.Join(err, t.unregister())
 	}
 	defer release()
-	at("task-cgroups")
-	f, err := t.open(ctx, asked.spec.Linux.MountLabel)
+	crashPoint("task-cgroups")
+	f, err := t.openFiles(ctx, r.spec.Linux.MountLabel)
 	if err != nil {
-		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
+		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.unregister())
 	}
 	defer f.close()
-	if t.plan, err = t.planFor(asked, group.dirs()); err != nil {
-		return errors.Join(err, t.leave())
+	if t.plan, err = t.planFor(r, group.dirs()); err != nil {
+		return errors.Join(err, t.unregister())
 	}
-	t.hold()
+	t.holdFIFOs()
 	q := t.request(wire.Create, 0)
-	f.count(group.dirs())
-	if err = f.enter(group.dirs()); err == nil {
-		err = asked.with.ask(&q, f, group.dirs())
+	f.addMemoryEvents(group.dirs())
+	if err = f.addStartCgroup(group.dirs()); err == nil {
+		err = r.pids.addTo(&q, f, group.dirs())
 	}
 	if err == nil {
 		_, err = t.pod.call(q, t.plan, f)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.leave())
+		return errors.Join(fmt.Errorf("container %s: %w", t.record.ID, err), t.unregister())
 	}
-	at("task-made")
+	crashPoint("task-made")
 	return nil
 }
 
-// enter adds the task to its pod, and persists it for a restart of containerd.
-func (t *task) enter() error {
+// register adds the task to its pod, and persists it for a restart of containerd.
+func (t *task) register() error {
 	p := t.pod
 	p.mu.Lock()
 	_, exists := p.tasks[t.record.ID]
@@ -186,24 +187,24 @@ func (t *task) enter() error {
 	case exists:
 		return fmt.Errorf("task %s: %w", t.record.ID, errdefs.ErrAlreadyExists)
 	case !p.alive():
-		return fmt.Errorf("task %s: %w: %w", t.record.ID, errGone, errdefs.ErrNotFound)
+		return fmt.Errorf("task %s: %w: %w", t.record.ID, errExited, errdefs.ErrNotFound)
 	}
 	if err := t.save(); err != nil {
-		return errors.Join(err, t.leave())
+		return errors.Join(err, t.unregister())
 	}
-	at("task-written")
+	crashPoint("task-written")
 	return nil
 }
 
-// leave removes a task that could not be created.
-func (t *task) leave() error {
+// unregister removes a task that could not be created.
+func (t *task) unregister() error {
 	p := t.pod
 	p.mu.Lock()
 	delete(p.tasks, t.record.ID)
 	if t.state != wire.Stopped {
 		t.state = wire.Stopped
-		t.ended()
+		t.markStopped()
 	}
 	p.mu.Unlock()
-	return t.discard()
+	return t.removeFiles()
 }

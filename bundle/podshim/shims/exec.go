@@ -20,28 +20,28 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// neverRan is the exit code of an exec that was not started.
-const neverRan = 255
+// neverStartedExitCode is the exit code of an exec that was not started.
+const neverStartedExitCode = 255
 
 // errPaused means that a process cannot start, because it would be paused too.
 var errPaused = fmt.Errorf("cannot exec in a paused state: %w", errdefs.ErrFailedPrecondition)
 
-func newExec(of *task, id string) *task {
-	return &task{pod: of.pod, of: of, state: wire.Created, done: make(chan struct{}), record: taskRecord{ID: id}}
+func newExec(parent *task, id string) *task {
+	return &task{pod: parent.pod, parent: parent, state: wire.Created, done: make(chan struct{}), record: taskRecord{ID: id}}
 }
 
 // String returns the name of a task for errors.
 func (t *task) String() string {
-	if t.of != nil {
-		return fmt.Sprintf("exec %s in task %s", t.record.ID, t.of.record.ID)
+	if t.parent != nil {
+		return fmt.Sprintf("exec %s in task %s", t.record.ID, t.parent.record.ID)
 	}
 	return "task " + t.record.ID
 }
 
 // request returns a message about the task.
 func (t *task) request(op wire.Op, arg uint32) wire.Request {
-	if t.of != nil {
-		return wire.Request{Op: op, Arg: arg, ID: t.of.record.ID, Exec: t.record.ID}
+	if t.parent != nil {
+		return wire.Request{Op: op, Arg: arg, ID: t.parent.record.ID, Exec: t.record.ID}
 	}
 	return wire.Request{Op: op, Arg: arg, ID: t.record.ID}
 }
@@ -74,13 +74,13 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 	e.record.Stdin, e.record.Stdout, e.record.Stderr, e.record.Terminal = q.Stdin, q.Stdout, q.Stderr, q.Terminal
 	confined, err := t.confinement()
 	if err == nil {
-		err = hostModules().refuse(e.process, "")
+		err = hostModules().validate(e.process, "")
 	}
 	if err == nil {
 		_, err = plan.NewExec(e.process, nil, confined) // reject unsupported requests now
 	}
 	if err != nil {
-		return refusal(err)
+		return invalidArgument(err)
 	}
 	if t.paused() {
 		return errPaused
@@ -97,8 +97,8 @@ func (t *task) addExec(q *taskapi.ExecProcessRequest) error {
 // startExec makes the pod shim create and start the process, unless ctx is done before.
 func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	t.pod.mu.Lock()
-	again := t.asked
-	t.asked = true
+	again := t.requested
+	t.requested = true
 	t.pod.mu.Unlock()
 	if again {
 		return 0, fmt.Errorf("%s: was started already: %w", t, errdefs.ErrFailedPrecondition)
@@ -108,24 +108,24 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 			t.pod.mu.Lock()
 			defer t.pod.mu.Unlock()
 			if t.state != wire.Stopped {
-				t.state, t.record.Status, t.record.Exited = wire.Stopped, neverRan, time.Now().UnixNano()
-				t.ended()
+				t.state, t.record.Status, t.record.Exited = wire.Stopped, neverStartedExitCode, time.Now().UnixNano()
+				t.markStopped()
 			}
 		}
 	}()
-	if t.of.paused() {
+	if t.parent.paused() {
 		return 0, fmt.Errorf("%s: %w", t, errPaused)
 	}
-	of, _ := t.of.snapshot()
-	groups, err := loadCgroup(of.Cgroup, of.Pid)
+	parent, _ := t.parent.snapshot()
+	groups, err := loadCgroup(parent.Cgroup, parent.Pid)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	confined, err := t.of.confinement()
+	confined, err := t.parent.confinement()
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	made, err := plan.NewExec(t.process, groups, confined)
+	execPlan, err := plan.NewExec(t.process, groups, confined)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
@@ -133,17 +133,17 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 	defer cancel()
 	go func() { // for readers of the output: at most until the container exits
 		select {
-		case <-t.of.done:
+		case <-t.parent.done:
 			cancel()
 		case <-waiting.Done():
 		}
 	}()
-	f, err := t.open(waiting, confined.Label)
+	f, err := t.openFiles(waiting, confined.Label)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
 	defer f.close()
-	if err := f.enter(groups); err != nil {
+	if err := f.addStartCgroup(groups); err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
 	if t.record.Terminal { // the pod shim forwards its output, and does not wait for readers
@@ -152,12 +152,12 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 			return 0, fmt.Errorf("%s: %w", t, err)
 		}
 		defer unix.Close(output)
-		t.hold()
+		t.holdFIFOs()
 	}
 	defer context.AfterFunc(ctx, func() { _ = t.signal(syscall.SIGKILL) })() // it may have started or exited
-	r, err := t.pod.call(t.request(wire.Execute, 0), made, f)
-	var k *shimError
-	if errors.As(err, &k) && k.err == syscall.ESRCH && r.Step == wire.Nothing {
+	r, err := t.pod.call(t.request(wire.Execute, 0), execPlan, f)
+	var shimErr *shimError
+	if errors.As(err, &shimErr) && shimErr.err == syscall.ESRCH && r.Step == wire.ReasonNone {
 		return 0, fmt.Errorf("%s: the container does not run: %w", t, errdefs.ErrFailedPrecondition)
 	}
 	return r.Pid, err
@@ -166,20 +166,20 @@ func (t *task) startExec(ctx context.Context) (pid uint32, err error) {
 // deleteExec deletes an exec that has exited or was never started.
 func (t *task) deleteExec() error {
 	t.pod.mu.Lock()
-	runs, asked := t.asked && t.state != wire.Stopped, t.asked
+	runs, requested := t.requested && t.state != wire.Stopped, t.requested
 	if !runs {
-		t.asked = true
-		delete(t.of.execs, t.record.ID)
+		t.requested = true
+		delete(t.parent.execs, t.record.ID)
 	}
 	t.pod.mu.Unlock()
 	if runs {
 		return fmt.Errorf("runs: %w", errdefs.ErrFailedPrecondition)
 	}
-	if !asked {
+	if !requested {
 		return nil
 	}
 	_, err := t.pod.call(t.request(wire.Delete, 0), nil, nil)
-	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errExited) {
 		return err
 	}
 	return nil
@@ -194,7 +194,7 @@ func (s *tasks) ResizePty(_ context.Context, q *taskapi.ResizePtyRequest) (*empt
 	if max(q.Width, q.Height) > math.MaxUint16 {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: a terminal of %d by %d: %w", t, q.Width, q.Height, errdefs.ErrInvalidArgument))
 	}
-	if !t.record.Terminal && t.process != nil || t.of == nil && !t.record.Terminal {
+	if !t.record.Terminal && t.process != nil || t.parent == nil && !t.record.Terminal {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: has no terminal: %w", t, errdefs.ErrFailedPrecondition))
 	}
 	if _, err = t.pod.call(t.request(wire.Resize, q.Height<<16|q.Width), nil, nil); err != nil {
@@ -209,7 +209,7 @@ func (s *tasks) CloseIO(_ context.Context, q *taskapi.CloseIORequest) (*emptypb.
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.pod.call(t.request(wire.CloseStdin, 0), nil, nil); q.Stdin && err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
+	if _, err := t.pod.call(t.request(wire.CloseStdin, 0), nil, nil); q.Stdin && err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errExited) {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: %w", t, err))
 	}
 	return &emptypb.Empty{}, nil

@@ -17,7 +17,7 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// fifos are a task's, for input, output and errors.
+// fifos creates the FIFOs of a task.
 func fifos(t *testing.T) taskRecord {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,8 +30,7 @@ func fifos(t *testing.T) taskRecord {
 	return r
 }
 
-// reads reads what is written to the FIFOs, as containerd does, which waits in its open for who
-// writes.
+// reads reads from the FIFOs as containerd does, whose open blocks until there is a writer.
 func reads(t *testing.T, r taskRecord) map[string]<-chan string {
 	t.Helper()
 	out := map[string]<-chan string{}
@@ -49,24 +48,24 @@ func reads(t *testing.T, r taskRecord) map[string]<-chan string {
 	return out
 }
 
-// Who gets which ends.
+// The process and the pod shim get the right ends.
 func TestFiles(t *testing.T) {
 	const none, place = -1, unix.O_PATH
 	read, write := unix.O_RDONLY, unix.O_WRONLY
 	for name, c := range map[string]struct {
 		of       *task
 		terminal bool
-		want     [wire.Files]int // how each is open
+		want     [wire.FDCount]int // how each is open
 	}{
-		"container":               {nil, false, [wire.Files]int{read, write, write, none, write, none, none, none, read, read, place, place, none, none}},
-		"container on a terminal": {nil, true, [wire.Files]int{none, none, none, none, write, none, none, read, none, none, place, none, none, none}},
-		"exec":                    {&task{}, false, [wire.Files]int{read, write, write, none, write, read, read, none, none, none, none, none, none, none}},
-		"exec on a terminal":      {&task{}, true, [wire.Files]int{none, none, none, none, write, none, none, read, none, none, place, none, none, none}},
+		"container":               {nil, false, [wire.FDCount]int{read, write, write, none, write, none, none, none, read, read, place, place, none, none}},
+		"container on a terminal": {nil, true, [wire.FDCount]int{none, none, none, none, write, none, none, read, none, none, place, none, none, none}},
+		"exec":                    {&task{}, false, [wire.FDCount]int{read, write, write, none, write, read, read, none, none, none, none, none, none, none}},
+		"exec on a terminal":      {&task{}, true, [wire.FDCount]int{none, none, none, none, write, none, none, read, none, none, place, none, none, none}},
 	} {
-		x := &task{of: c.of, record: fifos(t)}
+		x := &task{parent: c.of, record: fifos(t)}
 		x.record.Terminal = c.terminal
 		reads(t, x.record)
-		f, err := x.open(t.Context(), "")
+		f, err := x.openFiles(t.Context(), "")
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -78,7 +77,7 @@ func TestFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = flags & (unix.O_ACCMODE | unix.O_PATH)
-				byPodshim := i == wire.Typed || i == wire.ReadStdout || i == wire.ReadStderr
+				byPodshim := i == wire.TerminalInput || i == wire.ReadStdout || i == wire.ReadStderr
 				if waits := flags&unix.O_NONBLOCK == 0; waits == byPodshim {
 					t.Errorf("%s: file %d waits for what is to come: %t", name, i, waits)
 				}
@@ -92,29 +91,28 @@ func TestFiles(t *testing.T) {
 }
 
 func TestFilesThatAreNoFIFOs(t *testing.T) {
-	x := &task{of: &task{}, record: fifos(t)}
+	x := &task{parent: &task{}, record: fifos(t)}
 	reads(t, x.record)
 	x.record.Stderr += "-not"
-	if _, err := x.open(t.Context(), ""); !errors.Is(err, os.ErrNotExist) {
+	if _, err := x.openFiles(t.Context(), ""); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want one of a file that is not there", err)
 	}
 	if err := os.WriteFile(x.record.Stderr, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	reads(t, x.record)
-	if _, err := x.open(t.Context(), ""); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
+	if _, err := x.openFiles(t.Context(), ""); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), x.record.Stderr) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
 
-// What a process writes that ends at once is there for containerd, which opens its ends when it
-// comes to it.
+// Output of a short-lived process reaches containerd, which opens its ends later.
 func TestOutputOfShortProcesses(t *testing.T) {
 	var all sync.WaitGroup
 	for range 200 {
-		x := &task{of: &task{}, record: fifos(t)}
+		x := &task{parent: &task{}, record: fifos(t)}
 		all.Go(func() {
-			f, err := x.open(t.Context(), "")
+			f, err := x.openFiles(t.Context(), "")
 			if err != nil {
 				t.Error(err)
 				return
@@ -137,12 +135,12 @@ func TestOutputOfShortProcesses(t *testing.T) {
 	all.Wait()
 }
 
-// Where containerd does not read, the open ends with the call, and leaves nothing open.
-func TestNobodyReadsTheOutput(t *testing.T) {
-	x := &task{of: &task{}, record: fifos(t)}
+// If containerd does not read, the open ends with the call, and leaves no descriptor open.
+func TestOutputWithoutReader(t *testing.T) {
+	x := &task{parent: &task{}, record: fifos(t)}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f, err := x.open(ctx, ""); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), x.record.Stdout) {
+	if f, err := x.openFiles(ctx, ""); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), x.record.Stdout) {
 		t.Errorf("files %v, error %v, want one that names the output", f, err)
 	}
 	for _, path := range []string{x.record.Stdin, x.record.Stdout, x.record.Stderr} {
@@ -152,15 +150,15 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 	}
 }
 
-// containerd takes the FIFOs of an exec away when it does not want it any more.
-func TestTheOutputIsGone(t *testing.T) {
-	x := &task{of: &task{}, record: fifos(t)}
+// containerd removes the FIFOs of an exec when it gives up.
+func TestRemovedOutputFIFO(t *testing.T) {
+	x := &task{parent: &task{}, record: fifos(t)}
 	opened := make(chan error, 1)
 	go func() {
-		_, err := x.open(t.Context(), "")
+		_, err := x.openFiles(t.Context(), "")
 		opened <- err
 	}()
-	// It is there until the open holds the input, which comes first.
+	// The FIFO exists until the input is open, which is opened first.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		fd, err := unix.Open(x.record.Stdin, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err == nil {
@@ -179,16 +177,15 @@ func TestTheOutputIsGone(t *testing.T) {
 	}
 }
 
-// What a pod shim tells: of a container, of an exec, and of one that a containerd of before has
-// started.
-func TestTold(t *testing.T) {
+// Replies about a container, an exec, and an exec that a former containerd has started.
+func TestHandleReply(t *testing.T) {
 	p := newPod(t.TempDir())
 	c := &task{pod: p, record: taskRecord{ID: "c"}, done: make(chan struct{}), execs: map[string]*task{}}
 	p.tasks["c"] = c
-	p.told(wire.Reply{Op: wire.Listed, ID: "c", State: wire.Running, Pid: 7})
-	p.told(wire.Reply{Op: wire.Listed, ID: "c", Exec: "x", State: wire.Running, Pid: 8})
-	p.told(wire.Reply{Op: wire.Exited, ID: "c", Exec: "gone", State: wire.Stopped, Status: 3})
-	p.told(wire.Reply{Op: wire.Exited, ID: "c", Exec: "x", State: wire.Stopped, Status: 41, Pid: 8})
+	p.handleReply(wire.Reply{Op: wire.Listed, ID: "c", State: wire.Running, Pid: 7})
+	p.handleReply(wire.Reply{Op: wire.Listed, ID: "c", Exec: "x", State: wire.Running, Pid: 8})
+	p.handleReply(wire.Reply{Op: wire.Exited, ID: "c", Exec: "gone", State: wire.Stopped, Status: 3})
+	p.handleReply(wire.Reply{Op: wire.Exited, ID: "c", Exec: "x", State: wire.Stopped, Status: 41, Pid: 8})
 	x := c.execs["x"]
 	if c.state != wire.Running || c.record.Pid != 7 || len(c.execs) != 1 || x == nil || x.state != wire.Stopped || x.record.Status != 41 {
 		t.Fatalf("container %+v, execs %+v", c, c.execs)
@@ -197,14 +194,14 @@ func TestTold(t *testing.T) {
 	if r, want := x.request(wire.Delete, 0), (wire.Request{Op: wire.Delete, ID: "c", Exec: "x"}); r != want {
 		t.Errorf("request %+v, want %+v", r, want)
 	}
-	p.gone()
+	p.markExited()
 	<-c.done
-	if c.record.Status != killed || x.record.Status != 41 {
-		t.Errorf("after the end of the pod shim: %d and %d, want %d and 41", c.record.Status, x.record.Status, killed)
+	if c.record.Status != killedExitCode || x.record.Status != 41 {
+		t.Errorf("after the end of the pod shim: %d and %d, want %d and 41", c.record.Status, x.record.Status, killedExitCode)
 	}
 }
 
-// What a process has itself of containerd's FIFOs has the label of its container's files.
+// The ends of containerd's FIFOs that a process has itself get the label of its container's files.
 func TestLabelsOfFIFOs(t *testing.T) {
 	const label = "system_u:object_r:container_file_t:s0:c1,c2"
 	for name, c := range map[string]struct {
@@ -214,11 +211,11 @@ func TestLabelsOfFIFOs(t *testing.T) {
 		"container": {nil, []string{"in"}},
 		"exec":      {&task{}, []string{"in", "out", "err"}},
 	} {
-		x := &task{of: c.of, record: fifos(t)}
+		x := &task{parent: c.of, record: fifos(t)}
 		able := unix.Lsetxattr(x.record.Stdin, "security.selinux", []byte("x"), 0)
 		reads(t, x.record)
-		f, err := x.open(t.Context(), label)
-		if able != nil { // without rights, or where files have no labels
+		f, err := x.openFiles(t.Context(), label)
+		if able != nil { // without privileges, or if files have no labels
 			if !errors.Is(err, able) || !strings.Contains(err.Error(), x.record.Stdin) {
 				t.Errorf("%s: %v, want %v, and the path", name, err, able)
 			}

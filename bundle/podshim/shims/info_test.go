@@ -14,7 +14,7 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The verbose status has the network namespace where agents look for it, also after a restart.
+// The verbose status has the network namespace in the field that agents read, also after a restart.
 func TestInfo(t *testing.T) {
 	file := podFile(t.TempDir())
 	for name, c := range map[string]struct {
@@ -63,12 +63,12 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// Where the pod shim cannot be copied into memory, pods are refused, and nothing else.
+// If the pod shim cannot be copied into memory, only pods are rejected.
 func TestNoProgram(t *testing.T) {
 	state := t.TempDir()
 	program := filepath.Join(state, "no-such-podshim")
-	k := New(program)
-	if err := k.Serve(state); err != nil {
+	m := New(program)
+	if err := m.Serve(state); err != nil {
 		t.Fatalf("containerd does not start: %v", err)
 	}
 	options, err := typeurl.MarshalAny(&runtime.PodSandboxConfig{Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{
@@ -77,7 +77,7 @@ func TestNoProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = (&controller{k}).Create(t.Context(), sandbox.Sandbox{ID: "one"}, func(o *sandbox.CreateOptions) error {
+	err = (&controller{m}).Create(t.Context(), sandbox.Sandbox{ID: "one"}, func(o *sandbox.CreateOptions) error {
 		o.Options = options
 		return nil
 	})
@@ -89,7 +89,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// sandboxes is containerd's store, with these.
+// sandboxes is containerd's store.
 type sandboxes struct {
 	sandbox.Store
 	ids []string
@@ -102,26 +102,26 @@ func (s sandboxes) List(context.Context, ...string) (out []sandbox.Sandbox, err 
 	return out, nil
 }
 
-// Pods that containerd does not know are ended, and no others.
+// Only pods that containerd does not know are stopped.
 func TestUnknownPods(t *testing.T) {
-	k := New("podshim")
-	k.dir = t.TempDir()
+	m := New("podshim")
+	m.dir = t.TempDir()
 	for _, id := range []string{"known", "unknown"} {
-		k.pods[id] = newPod(filepath.Join(k.dir, id))
-		k.pods[id].gone()
-		if err := os.Mkdir(k.pods[id].dir, 0o700); err != nil {
+		m.pods[id] = newPod(filepath.Join(m.dir, id))
+		m.pods[id].markExited()
+		if err := os.Mkdir(m.pods[id].dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ids, err := k.unknown(t.Context(), sandboxes{ids: []string{"known", "of another"}})
+	ids, err := m.unknown(t.Context(), sandboxes{ids: []string{"known", "of another"}})
 	if err != nil || len(ids) != 1 || ids[0] != "unknown" {
 		t.Fatalf("%q, %v, want the unknown one", ids, err)
 	}
-	(&controller{k}).endAll(t.Context(), ids)
-	if _, err := os.Stat(filepath.Join(k.dir, "unknown")); !os.IsNotExist(err) || k.pods["unknown"] != nil {
+	(&controller{m}).stopUnknown(t.Context(), ids)
+	if _, err := os.Stat(filepath.Join(m.dir, "unknown")); !os.IsNotExist(err) || m.pods["unknown"] != nil {
 		t.Errorf("the unknown pod is there: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(k.dir, "known")); err != nil || k.pods["known"] == nil {
+	if _, err := os.Stat(filepath.Join(m.dir, "known")); err != nil || m.pods["known"] == nil {
 		t.Errorf("the known pod is gone: %v", err)
 	}
 }

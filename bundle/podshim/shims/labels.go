@@ -22,17 +22,17 @@ func hostModules() modules {
 	return modules{appArmor: err == nil && strings.HasPrefix(string(b), "Y"), seLinux: selinux.GetEnabled()}
 }
 
-// refuse rejects a label of a process, or of its container's files, that no security module would
+// validate rejects a label of a process, or of its container's files, that no security module would
 // enforce.
-func (m modules) refuse(process *specs.Process, mountLabel string) error {
+func (m modules) validate(process *specs.Process, mountLabel string) error {
 	const without = "the host has no %s, or it is not enabled: start the host with it, or the pod without"
 	switch {
 	case process.ApparmorProfile != "" && !m.appArmor:
-		return &plan.Refused{Field: "process.apparmorProfile", Why: fmt.Sprintf("is %q, and "+without, process.ApparmorProfile, "AppArmor"), Wrong: true}
+		return &plan.FieldError{Field: "process.apparmorProfile", Reason: fmt.Sprintf("is %q, and "+without, process.ApparmorProfile, "AppArmor"), Invalid: true}
 	case process.SelinuxLabel != "" && !m.seLinux:
-		return &plan.Refused{Field: "process.selinuxLabel", Why: fmt.Sprintf("is %q, and "+without, process.SelinuxLabel, "SELinux"), Wrong: true}
+		return &plan.FieldError{Field: "process.selinuxLabel", Reason: fmt.Sprintf("is %q, and "+without, process.SelinuxLabel, "SELinux"), Invalid: true}
 	case mountLabel != "" && !m.seLinux:
-		return &plan.Refused{Field: "linux.mountLabel", Why: fmt.Sprintf("is %q, and "+without, mountLabel, "SELinux"), Wrong: true}
+		return &plan.FieldError{Field: "linux.mountLabel", Reason: fmt.Sprintf("is %q, and "+without, mountLabel, "SELinux"), Invalid: true}
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (p *pod) labelFiles() error {
 	if p.mountLabel == "" {
 		return nil
 	}
-	for _, file := range givenFiles {
+	for _, file := range podFileNames {
 		if err := selinux.SetFileLabel(filepath.Join(p.dir, file), p.mountLabel); err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 	"berth/bundle/podshim/plan"
 )
 
-// A label that the host does not heed is refused, by its name.
-func TestLabelsOfAHostWithout(t *testing.T) {
+// A label that the host does not enforce is rejected with its field.
+func TestLabelsThatTheHostDoesNotEnforce(t *testing.T) {
 	none, all := modules{}, modules{appArmor: true, seLinux: true}
 	for field, c := range map[string]struct {
 		process    specs.Process
@@ -21,20 +21,20 @@ func TestLabelsOfAHostWithout(t *testing.T) {
 		"process.selinuxLabel":    {process: specs.Process{SelinuxLabel: "x"}},
 		"linux.mountLabel":        {mountLabel: "x"},
 	} {
-		var r *plan.Refused
-		if err := none.refuse(&c.process, c.mountLabel); !errors.As(err, &r) || r.Field != field || !strings.Contains(r.Why, `"x"`) {
+		var r *plan.FieldError
+		if err := none.validate(&c.process, c.mountLabel); !errors.As(err, &r) || r.Field != field || !strings.Contains(r.Reason, `"x"`) {
 			t.Errorf("%s: %v", field, err)
 		}
-		if err := all.refuse(&c.process, c.mountLabel); err != nil {
+		if err := all.validate(&c.process, c.mountLabel); err != nil {
 			t.Errorf("%s: %v on a host that has it", field, err)
 		}
 	}
-	if err := none.refuse(&specs.Process{}, ""); err != nil {
+	if err := none.validate(&specs.Process{}, ""); err != nil {
 		t.Errorf("without labels: %v", err)
 	}
 }
 
-// The options of /dev/shm are what the pod shim is told, with a label if the pod has one.
+// The mount options of /dev/shm have a label if the pod has one.
 func TestShmOptions(t *testing.T) {
 	p := newPod(t.TempDir())
 	if got := p.shmOptions(); got != "mode=1777,size=65536k" {

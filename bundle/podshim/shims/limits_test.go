@@ -15,16 +15,16 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// written are the files that limits are written to, in a folder that stands for a cgroup of either
+// written returns the files that limits are written to, in a directory in place of a cgroup of a
 // version.
 func written(t *testing.T, r *specs.LinuxResources, version int) map[string]string {
 	t.Helper()
-	cgroups.TestMode = true // files are made, and need be of no cgroup
+	cgroups.TestMode = true // files are created, and need not be in a cgroup
 	t.Cleanup(func() { cgroups.TestMode = false })
 	dir := t.TempDir()
 	config := configOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: "/pods/one", Resources: r}})
 	config.SkipDevices = true
-	// What is read before something is written.
+	// Files that the library reads before it writes.
 	before := map[string]string{"memory.limit_in_bytes": "9223372036854771712", "cgroup.controllers": "cpu cpuset memory pids io hugetlb rdma"}
 	for name, text := range before {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -69,7 +69,7 @@ func TestLimits(t *testing.T) {
 	type files map[string]string
 	for name, tc := range map[string]struct {
 		resources string
-		v1, v2    files // nil: not tried
+		v1, v2    files // nil: not tested
 	}{
 		"none":          {`{}`, files{}, files{}},
 		"shares":        {`{"cpu":{"shares":512}}`, files{"cpu.shares": "512"}, files{"cpu.weight": "59"}},
@@ -111,7 +111,7 @@ func TestLimits(t *testing.T) {
 		"disks": {
 			`{"blockIO":{"weight":500,"throttleReadBpsDevice":[{"major":8,"minor":0,"rate":1024}],"throttleWriteIOPSDevice":[{"major":8,"minor":0,"rate":9}]}}`,
 			files{"blkio.bfq.weight": "500", "blkio.throttle.read_bps_device": "8:0 1024", "blkio.throttle.write_iops_device": "8:0 9"},
-			files{"io.weight": "4950", "io.max": "8:0 wiops=9"}, // each is written by itself
+			files{"io.weight": "4950", "io.max": "8:0 wiops=9"}, // each value is written separately
 		},
 		"huge pages": {
 			`{"hugepageLimits":[{"pageSize":"2MB","limit":4194304}]}`,

@@ -16,8 +16,8 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// errGone means that the pod shim has exited or was killed.
-var errGone = errors.New("the pod shim of the pod has ended")
+// errExited means that the pod shim has exited or was killed.
+var errExited = errors.New("the pod shim of the pod has ended")
 
 // link is a connection to a pod shim.
 type link struct {
@@ -26,11 +26,11 @@ type link struct {
 
 	mu      sync.Mutex
 	seq     uint32
-	waiting map[uint32]chan answer // closed when the connection ends
-	over    bool
+	waiting map[uint32]chan result // closed when the connection ends
+	closed  bool
 }
 
-type answer struct {
+type result struct {
 	reply wire.Reply
 	err   error
 }
@@ -46,8 +46,7 @@ func withSocket(dir string, use func(*net.UnixAddr) error) error {
 	return use(&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/socket", fd), Net: "unixpacket"})
 }
 
-// dial connects to the pod shim of a directory. told is called with each message, in order, and
-// before the caller that waits for it continues.
+// dial connects to the pod shim of a directory.
 func dial(dir string) (*link, error) {
 	var conn *net.UnixConn
 	err := withSocket(dir, func(at *net.UnixAddr) (err error) {
@@ -57,13 +56,14 @@ func dial(dir string) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the pod shim of %s: %w", filepath.Base(dir), err)
 	}
-	l := &link{conn: conn, waiting: map[uint32]chan answer{}}
+	l := &link{conn: conn, waiting: map[uint32]chan result{}}
 	l.version.Store(wire.Version)
 	return l, nil
 }
 
-// read reads until the pod shim exits.
-func (l *link) read(told func(wire.Reply)) {
+// read calls handle for each message, in order, and before the caller that waits for it continues,
+// until the pod shim exits.
+func (l *link) read(handle func(wire.Reply)) {
 	buf := make([]byte, wire.ReplySize+1)
 	for {
 		n, err := l.conn.Read(buf)
@@ -74,21 +74,21 @@ func (l *link) read(told func(wire.Reply)) {
 		var other *wire.VersionError
 		switch {
 		case errors.As(err, &other):
-			l.wake(other.Seq, answer{err: err})
+			l.deliver(other.Seq, result{err: err})
 			continue
 		case err != nil:
-			l.end(err)
+			l.close(err)
 			return
 		}
-		told(r)
+		handle(r)
 		if r.Op != wire.Exited && r.Op != wire.Listed {
-			l.wake(r.Seq, answer{reply: r})
+			l.deliver(r.Seq, result{reply: r})
 		}
 	}
-	l.end(errGone)
+	l.close(errExited)
 }
 
-func (l *link) wake(seq uint32, a answer) {
+func (l *link) deliver(seq uint32, a result) {
 	l.mu.Lock()
 	ch := l.waiting[seq]
 	delete(l.waiting, seq)
@@ -98,25 +98,25 @@ func (l *link) wake(seq uint32, a answer) {
 	}
 }
 
-func (l *link) end(err error) {
+func (l *link) close(err error) {
 	l.conn.Close()
 	l.mu.Lock()
 	waiting := l.waiting
-	l.waiting, l.over = nil, true
+	l.waiting, l.closed = nil, true
 	l.mu.Unlock()
 	for _, ch := range waiting {
-		ch <- answer{err: err}
+		ch <- result{err: err}
 	}
 }
 
 // list requests the pod shim's containers. It is the first request, and sets the version of the
-// link: the pod shim reports its version if it is asked in another one.
+// link: the pod shim reports its version if a request has another one.
 func (l *link) list() (wire.Reply, error) {
 	q := wire.Request{Op: wire.List}
 	r, err := l.call(q, nil, nil)
 	var other *wire.VersionError
-	if errors.As(err, &other) && other.Known() {
-		l.version.Store(other.Theirs)
+	if errors.As(err, &other) && other.Supported() {
+		l.version.Store(other.Shim)
 		r, err = l.call(q, nil, nil)
 	}
 	return r, err
@@ -125,11 +125,11 @@ func (l *link) list() (wire.Reply, error) {
 // call sends a request and waits for the reply; files are sent with a plan. An error of the pod
 // shim is a *shimError.
 func (l *link) call(q wire.Request, p *plan.Plan, f *files) (wire.Reply, error) {
-	ch := make(chan answer, 1)
+	ch := make(chan result, 1)
 	l.mu.Lock()
-	if l.over {
+	if l.closed {
 		l.mu.Unlock()
-		return wire.Reply{}, errGone
+		return wire.Reply{}, errExited
 	}
 	l.seq++
 	q.Seq = l.seq
@@ -140,7 +140,7 @@ func (l *link) call(q wire.Request, p *plan.Plan, f *files) (wire.Reply, error) 
 		delete(l.waiting, q.Seq)
 		l.mu.Unlock()
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
-			err = errGone
+			err = errExited
 		}
 		return wire.Reply{}, err
 	}
@@ -163,7 +163,7 @@ func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
 	if err != nil {
 		return err
 	}
-	f, err := sealed("plan", text, 0)
+	f, err := sealedFile("plan", text, 0)
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
@@ -172,7 +172,7 @@ func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
 	if more != nil {
 		for i, fd := range more {
 			if fd > 0 {
-				q.Files |= 1 << i
+				q.FDMask |= 1 << i
 				fds = append(fds, fd)
 			}
 		}
@@ -185,8 +185,8 @@ func (l *link) send(q wire.Request, p *plan.Plan, more *files) error {
 	return err
 }
 
-// sealed returns an immutable in-memory file.
-func sealed(name string, text []byte, flags int) (*os.File, error) {
+// sealedFile returns an immutable in-memory file.
+func sealedFile(name string, text []byte, flags int) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
 		return nil, err
@@ -208,11 +208,11 @@ func sealed(name string, text []byte, flags int) (*os.File, error) {
 
 // shimError is an error that a pod shim reports.
 type shimError struct {
-	op   wire.Op
-	what string // description
-	err  syscall.Errno
+	op          wire.Op
+	description string
+	err         syscall.Errno
 }
 
-func (e *shimError) Error() string { return fmt.Sprintf("%s failed: %s", e.op, e.what) }
+func (e *shimError) Error() string { return fmt.Sprintf("%s failed: %s", e.op, e.description) }
 
 func (e *shimError) Unwrap() error { return e.err }

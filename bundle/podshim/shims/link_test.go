@@ -16,11 +16,10 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// question is what a pod shim was asked: the version of the message and of the plan that came with
-// it, 0 without one.
+// question is the version of a request, and of the plan that was sent with it; 0 without one.
 type question struct{ version, plan uint32 }
 
-// podshimOf listens in a folder and answers as a pod shim of a version does.
+// podshimOf listens in a directory and replies as a pod shim of a version does.
 func podshimOf(t *testing.T, version uint32) (dir string, heard <-chan question) {
 	t.Helper()
 	dir = t.TempDir()
@@ -57,7 +56,7 @@ func podshimOf(t *testing.T, version uint32) (dir string, heard <-chan question)
 	return dir, out
 }
 
-// planVersion reads the version of the plan that came with a message.
+// planVersion returns the version of the plan that was sent with a message.
 func planVersion(t *testing.T, control []byte) uint32 {
 	messages, err := syscall.ParseSocketControlMessage(control)
 	if err != nil {
@@ -81,8 +80,8 @@ func planVersion(t *testing.T, control []byte) uint32 {
 	return found
 }
 
-// A pod shim of the version before is spoken to in its own, plans included; of one that no
-// containerd speaks any more, or not yet, the error says so.
+// A pod shim of the previous version gets requests and plans in its version. An unsupported version
+// is an error.
 func TestPodshimsOfAnotherVersion(t *testing.T) {
 	confined, err := plan.Confine(&specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}})
 	if err != nil {
@@ -106,7 +105,7 @@ func TestPodshimsOfAnotherVersion(t *testing.T) {
 		}
 		if theirs < wire.Oldest || theirs > wire.Version {
 			var other *wire.VersionError
-			if !errors.As(err, &other) || other.Theirs != theirs || !strings.Contains(err.Error(), "end the pod") {
+			if !errors.As(err, &other) || other.Shim != theirs || !strings.Contains(err.Error(), "end the pod") {
 				t.Errorf("version %d: error %v, want one that says so", theirs, err)
 			}
 			l.conn.Close()

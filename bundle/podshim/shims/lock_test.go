@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A containerd that is killed may give its lock back a moment after it was waited for. One that
-// lives keeps a second one away.
-func TestLockOfAContainerdThatEnds(t *testing.T) {
+// The lock of a killed containerd may be released a moment after its exit. A running containerd
+// excludes a second one.
+func TestLockOfAContainerdThatExits(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		after time.Duration
@@ -25,9 +25,9 @@ func TestLockOfAContainerdThatEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := New("podshim")
-				k.dir = t.TempDir()
-				held, err := os.Create(filepath.Join(k.dir, "lock"))
+				m := New("podshim")
+				m.dir = t.TempDir()
+				held, err := os.Create(filepath.Join(m.dir, "lock"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -36,7 +36,7 @@ func TestLockOfAContainerdThatEnds(t *testing.T) {
 				}
 				release := time.AfterFunc(c.after, func() { held.Close() })
 				defer release.Stop()
-				if err := k.lock(); !errors.Is(err, c.want) {
+				if err := m.lock(); !errors.Is(err, c.want) {
 					t.Errorf("lock: %v, want %v", err, c.want)
 				}
 			})

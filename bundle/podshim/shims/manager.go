@@ -51,20 +51,20 @@ const sandboxerID = "podshim"
 
 // Manager has the pods of one containerd.
 type Manager struct {
-	program string // path of the pod shim's program
-	state   string // containerd's state directory
-	dir     string
-	events  atomic.Pointer[exchange.Exchange] // containerd's, after it has loaded its plugins
+	programPath string // path of the pod shim's program
+	state       string // containerd's state directory
+	dir         string
+	events      atomic.Pointer[exchange.Exchange] // containerd's, after it has loaded its plugins
 
-	mu     sync.Mutex
-	pods   map[string]*pod
-	tasks  map[string]*task // without deleted ones
-	copied *os.File         // see sealed
+	mu      sync.Mutex
+	pods    map[string]*pod
+	tasks   map[string]*task // without deleted ones
+	program *os.File         // see sealedProgram
 }
 
 // New returns a Manager without pods. program is the path of the pod shim's program.
 func New(program string) *Manager {
-	return &Manager{program: program, pods: map[string]*pod{}, tasks: map[string]*task{}}
+	return &Manager{programPath: program, pods: map[string]*pod{}, tasks: map[string]*task{}}
 }
 
 // Serve restores the pods of a state directory, and serves their tasks from then on. It must be
@@ -96,35 +96,35 @@ func (m *Manager) Serve(state string) error {
 	return m.listen()
 }
 
-// sealed returns the path of an in-memory copy of the pod shim's program, which all pods share. It
-// is created for the first pod, so that containerd also runs where a copy is impossible. A
-// container with an exec can open the program file of the process that becomes the exec, and could
-// otherwise write to the host's file (CVE-2019-5736).
-func (m *Manager) sealed() (string, error) {
+// sealedProgram returns the path of an in-memory copy of the pod shim's program, which all pods
+// share. It is created for the first pod, so that containerd also runs where a copy is impossible.
+// A container with an exec can open the program file of the process that becomes the exec, and
+// could otherwise write to the host's file (CVE-2019-5736).
+func (m *Manager) sealedProgram() (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.copied == nil {
+	if m.program == nil {
 		if err := m.seal(); err != nil {
-			return "", fmt.Errorf("%s: %w", m.program, err)
+			return "", fmt.Errorf("%s: %w", m.programPath, err)
 		}
 	}
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), m.copied.Fd()), nil
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), m.program.Fd()), nil
 }
 
 // seal creates that copy.
 func (m *Manager) seal() error {
-	text, err := os.ReadFile(m.program)
+	text, err := os.ReadFile(m.programPath)
 	if err != nil {
 		return err
 	}
-	f, err := sealed(programName, text, unix.MFD_EXEC)
+	f, err := sealedFile(programName, text, unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) { // Linux before 6.3, where every memfd is executable
-		f, err = sealed(programName, text, 0)
+		f, err = sealedFile(programName, text, 0)
 	}
 	if err != nil {
 		return fmt.Errorf("copy into memory (sysctl vm.memfd_noexec must not be 2): %w", err)
 	}
-	m.copied = f // open for the lifetime of this process
+	m.program = f // open for the lifetime of this process
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (m *Manager) lock() error {
 	open := func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600) }
 	fd, err := open()
 	if errors.Is(err, unix.EISDIR) { // the file system was damaged
-		log.L.Warnf("podshim: %s is a folder, and is removed", path)
+		log.L.Warnf("podshim: %s is a directory: removing it", path)
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (m *Manager) load(id string) error {
 	p := newPod(filepath.Join(m.dir, id))
 	err := readRecord(podFile(p.dir), &p.record)
 	if errors.Is(err, os.ErrNotExist) { // the pod was never reported
-		return p.undo()
+		return p.removeIncomplete()
 	}
 	if err == nil && p.record.ID != id {
 		err = fmt.Errorf("%s: %w: it is of pod %q", podFile(p.dir), errDamaged, p.record.ID)
@@ -234,19 +234,19 @@ func (m *Manager) load(id string) error {
 	}
 	if errors.Is(err, errDamaged) {
 		log.L.Errorf("podshim: pod %s is ended: %s", id, err)
-		return m.end(context.Background(), id)
+		return m.stopPod(context.Background(), id)
 	}
 	if err != nil {
 		return err
 	}
 	selinux.ReserveLabel(p.record.Label)
 	err = p.reconnect()
-	if err != nil && !isGone(err) {
+	if err != nil && !isExited(err) {
 		return err
 	}
 	if err != nil {
 		p.thaw()
-		p.gone()
+		p.markExited()
 	}
 	for _, t := range slices.Collect(maps.Values(p.tasks)) { // killed tasks remove themselves from the map
 		if err := m.restore(t); err != nil {
@@ -257,18 +257,18 @@ func (m *Manager) load(id string) error {
 	return nil
 }
 
-// isGone reports whether an error of connect means that there is no pod shim (any more).
-func isGone(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone)
+// isExited reports whether an error of connect means that there is no pod shim (any more).
+func isExited(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errExited)
 }
 
-// undo removes a pod whose start was interrupted.
-func (p *pod) undo() error {
+// removeIncomplete removes a pod whose start was interrupted.
+func (p *pod) removeIncomplete() error {
 	err := p.reconnect()
 	if err == nil {
 		err = p.stop()
 	}
-	if err != nil && !isGone(err) {
+	if err != nil && !isExited(err) {
 		return err
 	}
 	return os.RemoveAll(p.dir)
@@ -293,7 +293,7 @@ func (p *pod) readTasks() error {
 		}
 		if t.record.Deleted {
 			t.state = wire.Stopped
-			t.ended()
+			t.markStopped()
 		}
 		p.tasks[t.record.ID] = t
 	}
@@ -308,27 +308,27 @@ func (m *Manager) restore(t *task) error {
 	p.mu.Unlock()
 	switch {
 	case t.record.Deleted:
-		if err := m.remake(t); err != nil {
+		if err := m.recreateDir(t); err != nil {
 			return err
 		}
 	case !known: // containerd was killed before it sent the request to the pod shim
 		p.mu.Lock()
 		delete(p.tasks, t.record.ID)
 		p.mu.Unlock()
-		return t.discard()
-	case !t.findable(): // containerd treats it as exited, and starts another one
-		go t.endForgotten()
+		return t.removeFiles()
+	case !t.hasBootstrapFile(): // containerd treats it as exited, and starts another one
+		go t.killForgotten()
 		return nil
 	default:
-		t.hold()
+		t.holdFIFOs()
 	}
 	m.tasks[t.record.ID] = t
 	return nil
 }
 
-// remake recreates a task's deleted directory, by which containerd finds the task: containerd may
-// not have persisted the exit yet. It then finds a stopped task, and persists its exit.
-func (m *Manager) remake(t *task) error {
+// recreateDir recreates a task's deleted directory, by which containerd finds the task: containerd
+// may not have persisted the exit yet. It then finds a stopped task, and persists its exit.
+func (m *Manager) recreateDir(t *task) error {
 	dir := t.record.Bundle
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -337,7 +337,7 @@ func (m *Manager) remake(t *task) error {
 		return err
 	}
 	for name, text := range map[string]string{
-		"shim-binary-path": m.program,
+		"shim-binary-path": m.programPath,
 		"sandbox":          filepath.Base(t.pod.dir),
 		"bootstrap.json":   fmt.Sprintf(`{"version":3,"address":%q,"protocol":"ttrpc"}`, "unix://"+m.socket()),
 	} {
@@ -358,8 +358,9 @@ func (m *Manager) pod(id string) (*pod, error) {
 	return nil, fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
 }
 
-// forget removes the record of an exit that containerd has persisted: it has deleted the container.
-func (m *Manager) forget(id string) {
+// removeExit removes the record of an exit that containerd has persisted: it has deleted the
+// container.
+func (m *Manager) removeExit(id string) {
 	m.mu.Lock()
 	pods, runs := slices.Collect(maps.Values(m.pods)), m.tasks[id] != nil
 	m.mu.Unlock()
@@ -375,7 +376,7 @@ func (m *Manager) forget(id string) {
 		if t == nil {
 			continue
 		}
-		if err := t.discard(); err != nil {
+		if err := t.removeFiles(); err != nil {
 			log.L.Errorf("podshim: container %s: %s", id, err)
 		}
 	}

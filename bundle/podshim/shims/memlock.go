@@ -13,16 +13,16 @@ import (
 // effect in runc, which exits. Here, all later shims would inherit it from containerd, and their
 // containers from them.
 func init() {
-	cgroups.DevicesSetV2 = keepingMemlock(cgroups.DevicesSetV2)
+	cgroups.DevicesSetV2 = preservingMemlock(cgroups.DevicesSetV2)
 }
 
-// keepingMemlock restores the limit. No process is started meanwhile, because it would inherit the
-// other limit.
-func keepingMemlock(set func(string, *cgroups.Resources) error) func(string, *cgroups.Resources) error {
-	var one sync.Mutex
+// preservingMemlock restores the limit. No process is started meanwhile, because it would inherit
+// the other limit.
+func preservingMemlock(set func(string, *cgroups.Resources) error) func(string, *cgroups.Resources) error {
+	var mu sync.Mutex
 	return func(dir string, r *cgroups.Resources) (err error) {
-		one.Lock()
-		defer one.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
 		syscall.ForkLock.RLock()
 		defer syscall.ForkLock.RUnlock()
 		var before unix.Rlimit
@@ -31,7 +31,7 @@ func keepingMemlock(set func(string, *cgroups.Resources) error) func(string, *cg
 		}
 		defer func() {
 			if e := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before); e != nil && err == nil {
-				err = fmt.Errorf("limit of locked memory: put it back: %w", e)
+				err = fmt.Errorf("limit of locked memory: restore: %w", e)
 			}
 		}()
 		return set(dir, r)

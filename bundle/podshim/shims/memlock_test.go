@@ -18,12 +18,12 @@ func memlock(t *testing.T) unix.Rlimit {
 	return l
 }
 
-// Whatever the library does to the limit of locked memory meanwhile, it is as before, and no
-// process that is started has another one.
-func TestRulesOfDevicesLeaveTheLimitOfLockedMemory(t *testing.T) {
+// The limit of locked memory is restored after the library has changed it, and no process that is
+// started meanwhile inherits another one.
+func TestDeviceRulesKeepTheMemlockLimit(t *testing.T) {
 	before := memlock(t)
 	failure := errors.New("failure")
-	set := keepingMemlock(func(string, *cgroups.Resources) error {
+	set := preservingMemlock(func(string, *cgroups.Resources) error {
 		other := unix.Rlimit{Cur: before.Cur / 2, Max: before.Max}
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &other); err != nil {
 			t.Error(err)

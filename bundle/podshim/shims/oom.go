@@ -19,13 +19,13 @@ import (
 // watchOOM reports OOM kills in the container to containerd from now on, including those that
 // happened while containerd was not running. It is called when containerd waits for the container,
 // because its CRI listens to events by then.
-func (t *task) watchOOM(k *Manager) {
+func (t *task) watchOOM(m *Manager) {
 	t.pod.mu.Lock()
-	again := t.watched
-	t.watched = true
-	over := t.state == wire.Stopped
+	again := t.watchesOOM
+	t.watchesOOM = true
+	stopped := t.state == wire.Stopped
 	t.pod.mu.Unlock()
-	if again || over {
+	if again || stopped {
 		return
 	}
 	g, err := cgroupAt(t.record.Cgroup)
@@ -34,17 +34,17 @@ func (t *task) watchOOM(k *Manager) {
 		f, err = g.watchMemory()
 	}
 	if err != nil {
-		log.L.Warnf("podshim: container %s: an OOM kill is reported only when it exits: %s", t.record.ID, err)
+		log.L.Warnf("podshim: container %s: OOM kills are only reported at its exit: %s", t.record.ID, err)
 		return
 	}
-	t.whenEnded(func() { f.Close() })
+	t.callOnStop(func() { f.Close() })
 	go func() {
 		buf := make([]byte, 16*unix.SizeofInotifyEvent)
-		for k.tellOOM(t, g); ; {
+		for m.reportOOM(t, g); ; {
 			if _, err := f.Read(buf); err != nil || !g.Exists() {
 				return
 			}
-			k.awaitOOM(t, g)
+			m.awaitOOM(t, g)
 		}
 	}()
 }
@@ -53,7 +53,7 @@ func (t *task) watchOOM(k *Manager) {
 // and to all cgroups below the one that is out of memory: most of a pod's containers lose no
 // process.
 func (m *Manager) awaitOOM(t *task, g *cgroup) {
-	for wait := time.Millisecond; !m.tellOOM(t, g) && !unified() && wait < 2*time.Second; wait *= 2 {
+	for wait := time.Millisecond; !m.reportOOM(t, g) && !unified() && wait < 2*time.Second; wait *= 2 {
 		select {
 		case <-t.done: // reported at the exit
 			return
@@ -89,25 +89,25 @@ func (g *cgroup) watchMemory() (*os.File, error) {
 	return os.NewFile(uintptr(fd), file), nil
 }
 
-// tellOOM reports OOM kills that the cgroup has counted and that are not reported yet, and returns
-// whether there were any.
-func (m *Manager) tellOOM(t *task, g *cgroup) (more bool) {
+// reportOOM reports OOM kills that the cgroup has counted and that are not reported yet, and
+// returns whether there were any.
+func (m *Manager) reportOOM(t *task, g *cgroup) (more bool) {
 	n, err := g.OOMKillCount()
 	if err != nil {
 		n = 0 // the cgroup was deleted
 	}
-	return m.tell(t, n)
+	return m.reportOOMCount(t, n)
 }
 
-// tell publishes an event if there are unreported OOM kills, with the kernel's count n, and
-// persists the count. After a restart, kills are reported again, because the former containerd may
-// have been killed before it persisted them.
-func (m *Manager) tell(t *task, n uint64) (more bool) {
+// reportOOMCount publishes an event if there are unreported OOM kills, with the kernel's count n,
+// and persists the count. After a restart, kills are reported again, because the former containerd
+// may have been killed before it persisted them.
+func (m *Manager) reportOOMCount(t *task, n uint64) (more bool) {
 	t.pod.mu.Lock()
 	before := t.record.OOMs
 	now := max(n, before)
-	more = now > t.told
-	t.record.OOMs, t.told = now, now
+	more = now > t.reportedOOMs
+	t.record.OOMs, t.reportedOOMs = now, now
 	t.pod.mu.Unlock()
 	if more {
 		m.publish(runtime.TaskOOMEventTopic, &events.TaskOOM{ContainerID: t.record.ID})
@@ -121,14 +121,14 @@ func (m *Manager) tell(t *task, n uint64) (more bool) {
 	return more
 }
 
-// lastOOM reports the OOM kills until the exit.
-func (m *Manager) lastOOM(t *task) {
+// reportFinalOOM reports the OOM kills until the exit.
+func (m *Manager) reportFinalOOM(t *task) {
 	g, err := cgroupAt(t.record.Cgroup)
 	if err != nil {
 		log.L.Errorf("podshim: container %s: %s", t.record.ID, err)
 		return
 	}
-	m.tellOOM(t, g)
+	m.reportOOM(t, g)
 }
 
 // save writes the task's record, unless the task was deleted.

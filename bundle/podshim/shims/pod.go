@@ -21,12 +21,12 @@ import (
 	"berth/bundle/podshim/wire"
 )
 
-// killed is the exit code of processes that were killed with their pod shim.
-const killed = 128 + uint32(syscall.SIGKILL)
+// killedExitCode is the exit code of processes that were killed with their pod shim.
+const killedExitCode = 128 + uint32(syscall.SIGKILL)
 
-// patience is how long a pod shim may take for an immediate reply, before it counts as stuck. Only
-// tests change it.
-var patience = 30 * time.Second
+// replyTimeout is how long a pod shim may take for an immediate reply, before it counts as stuck.
+// Only tests change it.
+var replyTimeout = 30 * time.Second
 
 // pod is a pod and its pod shim.
 type pod struct {
@@ -34,9 +34,9 @@ type pod struct {
 	namespaces int               // clone flags of its own namespaces, until the pod shim has them
 	mountLabel string            // of its files, until it is started
 	sysctls    map[string]string // until they are set
-	root       *uint32           // until then: host UID of root in the pod's user namespace; nil without one
+	rootUID    *uint32           // until then: host UID of root in the pod's user namespace; nil without one
 	exited     chan struct{}     // closed when the pod shim, and with it all of the pod, has exited
-	unwanted   bool              // do not wait for a pod shim that does not respond, whatever it waits for
+	forceStop  bool              // do not wait for a pod shim that does not respond, whatever it waits for
 
 	mu       sync.Mutex
 	record   podRecord
@@ -56,17 +56,17 @@ type task struct {
 	state  wire.State
 	plan   *plan.Plan // until it is started, to describe errors
 	done   chan struct{}
-	atEnd  []func() // called when done is closed
+	onStop []func() // called when done is closed
 
-	execs    map[string]*task  // of a container
-	confined *plan.Confinement // of a container that had an exec
-	watched  bool              // for OOM kills
-	told     uint64            // the part of record.OOMs reported to this containerd
-	saving   sync.Mutex        // guards its file
+	execs        map[string]*task  // of a container
+	confined     *plan.Confinement // of a container that had an exec
+	watchesOOM   bool              // for OOM kills
+	reportedOOMs uint64            // the part of record.OOMs reported to this containerd
+	saving       sync.Mutex        // guards its file
 
-	of      *task // the container of an exec
-	process *specs.Process
-	asked   bool // the exec was requested from the pod shim
+	parent    *task // the container of an exec
+	process   *specs.Process
+	requested bool // the exec was requested from the pod shim
 }
 
 func newPod(dir string) *pod {
@@ -92,18 +92,18 @@ func (p *pod) connect() error {
 	}
 	fds := make(chan int, 1) // pidfd of the pod shim
 	go func() {
-		l.read(p.told)
+		l.read(p.handleReply)
 		if fd, connected := <-fds; connected {
 			p.thaw()
-			p.awaitEnd(fd)
-			p.gone()
+			p.awaitExit(fd)
+			p.markExited()
 		}
 	}()
 	defer close(fds)
-	answered := make(chan struct{})
-	go p.killStuck(p.record.Pid, answered)
+	replied := make(chan struct{})
+	go p.killStuck(p.record.Pid, replied)
 	r, err := l.list()
-	close(answered)
+	close(replied)
 	if err != nil {
 		l.conn.Close()
 		return fmt.Errorf("list of containers: %w", err)
@@ -125,7 +125,7 @@ func (p *pod) connect() error {
 func (p *pod) reconnect() error {
 	err := p.connect()
 	var st unix.Stat_t
-	if err == nil || !isGone(err) || unix.Lstat(filepath.Join(p.dir, "socket"), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+	if err == nil || !isExited(err) || unix.Lstat(filepath.Join(p.dir, "socket"), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
 		return err // nothing listens: it has exited
 	}
 	processes, listErr := os.ReadDir("/proc")
@@ -133,7 +133,7 @@ func (p *pod) reconnect() error {
 		return listErr
 	}
 	for _, e := range processes {
-		if pid, notOne := strconv.ParseUint(e.Name(), 10, 32); notOne == nil {
+		if pid, parseErr := strconv.ParseUint(e.Name(), 10, 32); parseErr == nil {
 			p.killProcess(uint32(pid), "has no socket any more")
 		}
 	}
@@ -152,23 +152,23 @@ func (p *pod) thaw() {
 	}
 }
 
-// awaitEnd waits until the pod shim has exited. Its connection closes before that, and before the
+// awaitExit waits until the pod shim has exited. Its connection closes before that, and before the
 // kernel has killed the pod's other processes.
-func (p *pod) awaitEnd(fd int) {
+func (p *pod) awaitExit(fd int) {
 	defer unix.Close(fd)
 	began := time.Now()
-	for time.Since(began) < patience {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	for time.Since(began) < replyTimeout {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(replyTimeout.Milliseconds()))
 		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}
-	log.L.Errorf("podshim: pod %s: the pod shim does not end", filepath.Base(p.dir))
+	log.L.Errorf("podshim: pod %s: the pod shim does not exit", filepath.Base(p.dir))
 }
 
-// gone records that the pod has exited with its pod shim.
-func (p *pod) gone() {
-	p.endShared()
+// markExited records that the pod has exited with its pod shim.
+func (p *pod) markExited() {
+	p.killShared()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.alive() {
@@ -177,43 +177,43 @@ func (p *pod) gone() {
 	p.exitedAt, p.pidfd, p.link = time.Now(), -1, nil
 	for _, t := range p.tasks {
 		for _, e := range t.execs {
-			e.lost(p.exitedAt)
+			e.markKilled(p.exitedAt)
 		}
-		t.lost(p.exitedAt)
+		t.markKilled(p.exitedAt)
 	}
 	close(p.exited)
 }
 
-// ended is called, with the lock held, when a task has stopped.
-func (t *task) ended() {
+// markStopped is called, with the lock held, when a task has stopped.
+func (t *task) markStopped() {
 	close(t.done)
-	for _, do := range t.atEnd {
-		do()
+	for _, f := range t.onStop {
+		f()
 	}
-	t.atEnd = nil
+	t.onStop = nil
 }
 
-// whenEnded calls a function when the task has stopped. It must not acquire the lock.
-func (t *task) whenEnded(do func()) {
+// callOnStop calls a function when the task has stopped. It must not acquire the lock.
+func (t *task) callOnStop(f func()) {
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
 	if t.state == wire.Stopped {
-		do()
+		f()
 		return
 	}
-	t.atEnd = append(t.atEnd, do)
+	t.onStop = append(t.onStop, f)
 }
 
-// lost records that a container or exec was killed with its pod shim.
-func (t *task) lost(at time.Time) {
+// markKilled records that a container or exec was killed with its pod shim.
+func (t *task) markKilled(at time.Time) {
 	if t.state != wire.Stopped {
-		t.state, t.record.Status, t.record.Exited = wire.Stopped, killed, at.UnixNano()
-		t.ended()
+		t.state, t.record.Status, t.record.Exited = wire.Stopped, killedExitCode, at.UnixNano()
+		t.markStopped()
 	}
 }
 
-// told records a message of the pod shim about a container or an exec.
-func (p *pod) told(r wire.Reply) {
+// handleReply records a message of the pod shim about a container or an exec.
+func (p *pod) handleReply(r wire.Reply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.tasks[r.ID]
@@ -222,7 +222,7 @@ func (p *pod) told(r wire.Reply) {
 	} else if r.Exec != "" && t != nil {
 		if r.Op == wire.Listed && t.execs[r.Exec] == nil { // started by a former containerd
 			e := newExec(t, r.Exec)
-			e.asked = true
+			e.requested = true
 			t.execs[r.Exec] = e
 		}
 		t = t.execs[r.Exec]
@@ -231,11 +231,11 @@ func (p *pod) told(r wire.Reply) {
 		return
 	}
 	t.state, t.record.Pid, t.record.Status, t.record.Started, t.record.Exited = r.State, r.Pid, r.Status, r.Started, r.Exited
-	if r.Step == wire.OutOfMemory && r.Op >= wire.Exited { // systemd may have removed the cgroup with the kernel's count
+	if r.Step == wire.ReasonOOM && r.Op >= wire.Exited { // systemd may have removed the cgroup with the kernel's count
 		t.record.OOMs = max(t.record.OOMs, 1)
 	}
 	if t.state == wire.Stopped {
-		t.ended()
+		t.markStopped()
 	}
 }
 
@@ -245,7 +245,7 @@ func (p *pod) call(q wire.Request, pl *plan.Plan, f *files) (wire.Reply, error) 
 	l := p.link
 	p.mu.Unlock()
 	if l == nil {
-		return wire.Reply{}, errGone
+		return wire.Reply{}, errExited
 	}
 	return l.call(q, pl, f)
 }
@@ -256,12 +256,12 @@ func (p *pod) stop() error {
 	l := p.link
 	p.mu.Unlock()
 	if l == nil {
-		p.gone()
+		p.markExited()
 		return nil
 	}
-	slow := time.AfterFunc(patience, p.kill)
+	slow := time.AfterFunc(replyTimeout, p.kill)
 	defer slow.Stop()
-	if _, err := l.call(wire.Request{Op: wire.Stop}, nil, nil); err != nil && !errors.Is(err, errGone) {
+	if _, err := l.call(wire.Request{Op: wire.Stop}, nil, nil); err != nil && !errors.Is(err, errExited) {
 		return err
 	}
 	<-p.exited
@@ -273,7 +273,7 @@ func (p *pod) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pidfd >= 0 {
-		log.L.Warnf("podshim: pod %s: the pod shim does not answer, and is killed", filepath.Base(p.dir))
+		log.L.Warnf("podshim: pod %s: the pod shim does not respond: killing it", filepath.Base(p.dir))
 		if err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); err != nil {
 			log.L.Errorf("podshim: pod %s: kill the pod shim: %s", filepath.Base(p.dir), err)
 		}
@@ -282,23 +282,23 @@ func (p *pod) kill() {
 
 // killStuck kills a pod shim that does not respond to a restarted containerd. One that waits for
 // the disk with the pod's logs gets the same time again after the wait.
-func (p *pod) killStuck(pid uint32, answered <-chan struct{}) {
-	for waited, waits := true, false; waits || waited; {
+func (p *pod) killStuck(pid uint32, replied <-chan struct{}) {
+	for waited, waiting := true, false; waiting || waited; {
 		select {
-		case <-answered:
+		case <-replied:
 			return
-		case <-time.After(patience):
+		case <-time.After(replyTimeout):
 		}
-		waited, waits = waits, !p.unwanted && waitsForDisk(pid)
-		if waits {
-			log.L.Warnf("podshim: pod %s: the pod shim, process %d, waits for the disk with its logs, and containerd for it", filepath.Base(p.dir), pid)
+		waited, waiting = waiting, !p.forceStop && waitsForDisk(pid)
+		if waiting {
+			log.L.Warnf("podshim: pod %s: the pod shim, process %d, waits for the disk with the pod's logs, and containerd waits for the pod shim", filepath.Base(p.dir), pid)
 		}
 	}
-	p.killProcess(pid, "does not answer")
+	p.killProcess(pid, "does not respond")
 }
 
 // killProcess kills a pod shim of which only the PID is known: the process must belong to this pod.
-func (p *pod) killProcess(pid uint32, why string) {
+func (p *pod) killProcess(pid uint32, reason string) {
 	fd, err := unix.PidfdOpen(int(pid), 0)
 	if err != nil {
 		return
@@ -308,11 +308,11 @@ func (p *pod) killProcess(pid uint32, why string) {
 		unix.Close(fd)
 		return
 	}
-	log.L.Warnf("podshim: pod %s: the pod shim, process %d, %s, and is killed", filepath.Base(p.dir), pid, why)
+	log.L.Warnf("podshim: pod %s: the pod shim, process %d, %s: killing it", filepath.Base(p.dir), pid, reason)
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 		log.L.Errorf("podshim: pod %s: kill the pod shim: %s", filepath.Base(p.dir), err)
 	}
-	p.awaitEnd(fd)
+	p.awaitExit(fd)
 }
 
 // waitsForDisk reports whether a process is in uninterruptible sleep.
@@ -331,10 +331,10 @@ func (t *task) snapshot() (taskRecord, wire.State) {
 
 func (t *task) file() string { return taskFile(t.pod.dir, t.record.ID) }
 
-// hold keeps the FIFOs from which containerd reads the output open until the task exits: one
+// holdFIFOs keeps the FIFOs from which containerd reads the output open until the task exits: one
 // without a writer blocks a thread of containerd, and the pod shim opens them only when there is
 // output.
-func (t *task) hold() {
+func (t *task) holdFIFOs() {
 	for _, path := range []string{t.record.Stdout, t.record.Stderr} {
 		if path == "" {
 			continue
@@ -344,12 +344,12 @@ func (t *task) hold() {
 			log.L.Warnf("podshim: container %s: output %s: %s", t.record.ID, path, err)
 			continue
 		}
-		t.whenEnded(func() { unix.Close(fd) })
+		t.callOnStop(func() { unix.Close(fd) })
 	}
 }
 
-// discard removes what is left of a task that the pod shim does not have.
-func (t *task) discard() error {
+// removeFiles removes what is left of a task that the pod shim does not have.
+func (t *task) removeFiles() error {
 	t.saving.Lock()
 	defer t.saving.Unlock()
 	err := removeCgroup(t.record.Cgroup)

@@ -2,7 +2,7 @@
 
 package shims
 
-// at and atFolderGone are crash points of tests; see points_on.go.
-func at(string) {}
+// crashPoint and crashPointDirDeleted are crash points of tests; see points_on.go.
+func crashPoint(string) {}
 
-func atFolderGone(string) {}
+func crashPointDirDeleted(string) {}

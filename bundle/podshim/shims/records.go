@@ -25,8 +25,8 @@ type podRecord struct {
 	Pid      uint32
 	Label    string `json:",omitempty"` // of its processes, with SELinux
 	HostPID  bool   // the pod shim uses the host's PID namespace
-	// Network is the path of the network namespace, empty for the host's. Runtime and Config are
-	// the parameters from containerd. All three are only used for the pod's status.
+	// Network is the path of the network namespace, empty for the host's. Runtime and Config
+	// are the parameters from containerd. All three are only used for the pod's status.
 	Network string `json:",omitempty"`
 	Runtime string
 	Config  *runtime.PodSandboxConfig

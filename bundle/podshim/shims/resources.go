@@ -93,7 +93,7 @@ func (s *tasks) freeze(id string, state cgroups.FreezerState) (*emptypb.Empty, e
 func (s *tasks) Pause(_ context.Context, q *taskapi.PauseRequest) (*emptypb.Empty, error) {
 	a, err := s.freeze(q.ID, cgroups.Frozen)
 	if err == nil {
-		s.k.publish(runtime.TaskPausedEventTopic, &events.TaskPaused{ContainerID: q.ID})
+		s.m.publish(runtime.TaskPausedEventTopic, &events.TaskPaused{ContainerID: q.ID})
 	}
 	return a, err
 }
@@ -101,7 +101,7 @@ func (s *tasks) Pause(_ context.Context, q *taskapi.PauseRequest) (*emptypb.Empt
 func (s *tasks) Resume(_ context.Context, q *taskapi.ResumeRequest) (*emptypb.Empty, error) {
 	a, err := s.freeze(q.ID, cgroups.Thawed)
 	if err == nil {
-		s.k.publish(runtime.TaskResumedEventTopic, &events.TaskResumed{ContainerID: q.ID})
+		s.m.publish(runtime.TaskResumedEventTopic, &events.TaskResumed{ContainerID: q.ID})
 	}
 	return a, err
 }
@@ -125,10 +125,10 @@ func (t *task) update(resources []byte) error {
 	if err := d.Decode(&r); err != nil {
 		return fmt.Errorf("resources: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	err := plan.RefuseResources(&r, unified())
-	var no *plan.Refused
+	err := plan.ValidateResources(&r, unified())
+	var no *plan.FieldError
 	if errors.As(err, &no) {
-		return refusal(err)
+		return invalidArgument(err)
 	}
 	if _, err := t.cgroup(); err != nil {
 		return err

@@ -34,21 +34,21 @@ func ownNamespaces(c *runtime.PodSandboxConfig) int {
 	return flags
 }
 
-// companions are the containers whose PID namespace a container shares: all of the pod, or one of
+// pidSharing are the containers whose PID namespace a container shares: all of the pod, or one of
 // them.
-type companions struct {
-	pod  bool
-	of   string
-	host bool // the PID namespace is the host's
+type pidSharing struct {
+	pod       bool
+	container string
+	host      bool // the PID namespace is the host's
 }
 
-func (c companions) any() bool { return c.pod || c.of != "" }
+func (c pidSharing) shared() bool { return c.pod || c.container != "" }
 
 // proc returns the /proc in the mounts of the process through which the pod shim enters the
 // namespace: for the pod's namespace, it is that process's root.
-func (c companions) proc() string {
+func (c pidSharing) proc() string {
 	switch {
-	case c.host || !c.any():
+	case c.host || !c.shared():
 		return ""
 	case c.pod:
 		return "/"
@@ -56,45 +56,46 @@ func (c companions) proc() string {
 	return "/proc"
 }
 
-// companions finds them by the path that containerd passes for the namespace. There are none if the
+// pidSharing finds them by the path that containerd passes for the namespace. There are none if the
 // container has its own PID namespace, or if the path belongs to no running container of the pod.
-func (p *pod) companions(spec *specs.Spec) companions {
+func (p *pod) pidSharing(spec *specs.Spec) pidSharing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	of := func(pid uint32) bool {
 		return slices.Contains(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace, Path: fmt.Sprintf("/proc/%d/ns/pid", pid)})
 	}
 	if of(p.record.Pid) {
-		return companions{pod: true, host: p.record.HostPID}
+		return pidSharing{pod: true, host: p.record.HostPID}
 	}
 	for id, t := range p.tasks {
 		if t.state == wire.Running && of(t.record.Pid) {
-			return companions{of: id, host: p.record.HostPID}
+			return pidSharing{container: id, host: p.record.HostPID}
 		}
 	}
-	return companions{}
+	return pidSharing{}
 }
 
-// ask adds them to a request, and the cgroup in which the pod shim kills the container's processes.
-func (c companions) ask(q *wire.Request, f *files, groups []plan.Cgroup) error {
-	if !c.any() {
+// addTo adds them to a request, and the cgroup in which the pod shim kills the container's
+// processes.
+func (c pidSharing) addTo(q *wire.Request, f *files, groups []plan.Cgroup) error {
+	if !c.shared() {
 		return nil
 	}
 	if c.pod {
 		q.Arg |= wire.ShareProcesses
 	}
-	q.Exec = c.of
-	dir, err := ending(groups)
+	q.Exec = c.container
+	dir, err := killCgroup(groups)
 	if err != nil {
 		return err
 	}
-	f[wire.Group], err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f[wire.KillCgroup], err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return err
 }
 
-// ending returns the directory of the cgroup through which all processes of a container can be
+// killCgroup returns the directory of the cgroup through which all processes of a container can be
 // killed: the v2 cgroup, or the one with the freezer.
-func ending(groups []plan.Cgroup) (string, error) {
+func killCgroup(groups []plan.Cgroup) (string, error) {
 	freezer := ""
 	for _, g := range groups {
 		if _, err := os.Stat(filepath.Join(g.Dir, "cgroup.kill")); err == nil {
@@ -105,14 +106,14 @@ func ending(groups []plan.Cgroup) (string, error) {
 		}
 	}
 	if freezer == "" {
-		return "", errors.New("no cgroup hierarchy can end processes: the container needs cgroup.kill or the freezer, as it shares a PID namespace")
+		return "", errors.New("no cgroup hierarchy can kill processes: the container needs cgroup.kill or the freezer, as it shares a PID namespace")
 	}
 	return freezer, nil
 }
 
-// endShared kills the remaining processes of a pod's containers after its pod shim has exited, if
+// killShared kills the remaining processes of a pod's containers after its pod shim has exited, if
 // that used the host's PID namespace. For other pods, the kernel has killed all.
-func (p *pod) endShared() {
+func (p *pod) killShared() {
 	p.mu.Lock()
 	var groups []string
 	if p.record.HostPID && p.alive() {
@@ -122,37 +123,37 @@ func (p *pod) endShared() {
 	}
 	p.mu.Unlock()
 	for _, g := range groups {
-		if err := endAll(g); err != nil {
+		if err := killAll(g); err != nil {
 			log.L.Errorf("podshim: pod %s: %s", filepath.Base(p.dir), err)
 		}
 	}
 }
 
-// endAll kills the processes of a container's cgroup and its descendants, and waits until there are
-// none.
-func endAll(name string) error {
+// killAll kills the processes of a container's cgroup and its descendants, and waits until there
+// are none.
+func killAll(name string) error {
 	g, err := cgroupAt(name)
 	if err != nil || !g.Exists() {
 		return err
 	}
-	dir, err := ending(g.dirs())
+	dir, err := killCgroup(g.dirs())
 	if err != nil {
 		return fmt.Errorf("cgroup %s: %w", name, err)
 	}
 	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		some, err := signalAll(dir)
+		some, err := killOnce(dir)
 		if err != nil || !some {
 			return err
 		}
-		if time.Since(began) > patience {
-			return fmt.Errorf("cgroup %s: its processes do not end", name)
+		if time.Since(began) > replyTimeout {
+			return fmt.Errorf("cgroup %s: its processes do not exit", name)
 		}
 	}
 }
 
-// signalAll sends SIGKILL to each process in a cgroup and its descendants, and reports whether
+// killOnce sends SIGKILL to each process in a cgroup and its descendants, and reports whether
 // there were any. Frozen processes cannot fork.
-func signalAll(dir string) (some bool, err error) {
+func killOnce(dir string) (some bool, err error) {
 	write := func(file, value string) {
 		err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {

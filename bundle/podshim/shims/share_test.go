@@ -34,33 +34,33 @@ func TestOwnNamespaces(t *testing.T) {
 	}
 }
 
-func TestCompanions(t *testing.T) {
+func TestPIDSharing(t *testing.T) {
 	running := &task{state: wire.Running, record: taskRecord{ID: "runs", Pid: 21}}
 	stopped := &task{state: wire.Stopped, record: taskRecord{ID: "stopped", Pid: 22}}
 	for name, c := range map[string]struct {
 		record podRecord
 		path   string
-		want   companions
+		want   pidSharing
 		proc   string
 	}{
-		"none":                         {podRecord{Pid: 7}, "", companions{}, ""},
-		"the pod's":                    {podRecord{Pid: 7}, "/proc/7/ns/pid", companions{pod: true}, "/"},
-		"the host's":                   {podRecord{Pid: 7, HostPID: true}, "/proc/7/ns/pid", companions{pod: true, host: true}, ""},
-		"of a container":               {podRecord{Pid: 7}, "/proc/21/ns/pid", companions{of: "runs"}, "/proc"},
-		"of a container on the host's": {podRecord{Pid: 7, HostPID: true}, "/proc/21/ns/pid", companions{of: "runs", host: true}, ""},
-		"of one that has ended":        {podRecord{Pid: 7}, "/proc/22/ns/pid", companions{}, ""},
-		"of a stranger":                {podRecord{Pid: 7}, "/proc/1/ns/pid", companions{}, ""},
+		"none":                         {podRecord{Pid: 7}, "", pidSharing{}, ""},
+		"the pod's":                    {podRecord{Pid: 7}, "/proc/7/ns/pid", pidSharing{pod: true}, "/"},
+		"the host's":                   {podRecord{Pid: 7, HostPID: true}, "/proc/7/ns/pid", pidSharing{pod: true, host: true}, ""},
+		"of a container":               {podRecord{Pid: 7}, "/proc/21/ns/pid", pidSharing{container: "runs"}, "/proc"},
+		"of a container on the host's": {podRecord{Pid: 7, HostPID: true}, "/proc/21/ns/pid", pidSharing{container: "runs", host: true}, ""},
+		"of one that has ended":        {podRecord{Pid: 7}, "/proc/22/ns/pid", pidSharing{}, ""},
+		"of a stranger":                {podRecord{Pid: 7}, "/proc/1/ns/pid", pidSharing{}, ""},
 	} {
 		p := newPod(t.TempDir())
 		p.record, p.tasks = c.record, map[string]*task{"runs": running, "stopped": stopped}
-		got := p.companions(&specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.MountNamespace}, {Type: specs.PIDNamespace, Path: c.path}}}})
+		got := p.pidSharing(&specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.MountNamespace}, {Type: specs.PIDNamespace, Path: c.path}}}})
 		if got != c.want || got.proc() != c.proc {
 			t.Errorf("%s: %+v with /proc at %q, want %+v at %q", name, got, got.proc(), c.want, c.proc)
 		}
 	}
 }
 
-func TestEnding(t *testing.T) {
+func TestKillCgroup(t *testing.T) {
 	v1, v2 := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(v2, "cgroup.kill"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -75,19 +75,19 @@ func TestEnding(t *testing.T) {
 		"both":         {[]plan.Cgroup{freezer, memory, unified}, v2},
 		"none of both": {[]plan.Cgroup{memory}, ""},
 	} {
-		if got, err := ending(c.groups); got != c.want || (err == nil) != (c.want != "") {
+		if got, err := killCgroup(c.groups); got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
 		}
 	}
 }
 
-func TestSignalAllOfWhatIsGone(t *testing.T) {
-	if some, err := signalAll(filepath.Join(t.TempDir(), "gone")); some || err != nil {
+func TestKillOnceInARemovedCgroup(t *testing.T) {
+	if some, err := killOnce(filepath.Join(t.TempDir(), "gone")); some || err != nil {
 		t.Errorf("%t, %v, want nothing", some, err)
 	}
 }
 
-// Trees need the rights of root; what is wrong is told by the field all the same.
+// Opening trees requires root. Errors name the field in any case.
 func TestOpenTreesNamesTheMount(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
 	_, _, err := openTrees(&specs.Spec{Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/a", Source: gone, Options: []string{"rbind"}}}}, "")
@@ -102,8 +102,8 @@ func TestOpenTreesNamesTheMount(t *testing.T) {
 	done()
 }
 
-// Each container of a pod with a user namespace is in that.
-func TestRefuseWithoutUsers(t *testing.T) {
+// Each container of a pod with a user namespace is in it.
+func TestValidateUserNamespace(t *testing.T) {
 	users := specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/proc/7/ns/user"}
 	for name, c := range map[string]struct {
 		pod       *runtime.UserNamespace
@@ -115,19 +115,19 @@ func TestRefuseWithoutUsers(t *testing.T) {
 		"the pod": {&runtime.UserNamespace{Mode: runtime.NamespaceMode_POD}, nil, true},
 	} {
 		pod := &runtime.PodSandboxConfig{Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: &runtime.NamespaceOption{UsernsOptions: c.pod}}}}
-		err := refuseWithoutUsers(pod, &specs.Spec{Linux: &specs.Linux{Namespaces: c.container}})
-		var r *plan.Refused
+		err := validateUserNamespace(pod, &specs.Spec{Linux: &specs.Linux{Namespaces: c.container}})
+		var r *plan.FieldError
 		if got := errors.As(err, &r); got != c.refused || got && r.Field != "linux.namespaces" {
 			t.Errorf("%s: error %v, refused %t, want %t", name, err, got, c.refused)
 		}
 	}
 }
 
-func TestRefusePod(t *testing.T) {
+func TestValidatePod(t *testing.T) {
 	for name, c := range map[string]struct {
 		options *runtime.NamespaceOption
 		netns   string
-		field   string // empty if it is not refused
+		field   string // empty if it is accepted
 	}{
 		"own":                    {&runtime.NamespaceOption{Pid: runtime.NamespaceMode_CONTAINER}, "/run/netns/a", ""},
 		"shared":                 {&runtime.NamespaceOption{}, "/run/netns/a", ""},
@@ -136,8 +136,8 @@ func TestRefusePod(t *testing.T) {
 		"host's and own":         {&runtime.NamespaceOption{Network: runtime.NamespaceMode_NODE}, "/run/netns/a", "network"},
 		"processes of another's": {&runtime.NamespaceOption{Pid: runtime.NamespaceMode_TARGET}, "/run/netns/a", "pid"},
 	} {
-		err := refusePod(&runtime.PodSandboxConfig{Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: c.options}}}, c.netns)
-		var r *plan.Refused
+		err := validatePod(&runtime.PodSandboxConfig{Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: c.options}}}, c.netns)
+		var r *plan.FieldError
 		if got := errors.As(err, &r); got != (c.field != "") || got && r.Field != "linux.security_context.namespace_options."+c.field {
 			t.Errorf("%s: error %v, want the field %q", name, err, c.field)
 		}

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// All processes of a cgroup and of one below it are ended, by version 1 and 2 of cgroups. It needs
-// root, and a hierarchy of the version.
-func TestSignalAll(t *testing.T) {
+// All processes of a cgroup and of its child are killed, with cgroup v1 and v2. It requires root,
+// and a hierarchy of the version.
+func TestKillOnce(t *testing.T) {
 	for name, control := range map[string]string{"version 1": "freezer.state", "version 2": "cgroup.kill"} {
 		t.Run(name, func(t *testing.T) {
 			dir := groupWith(t, control)
@@ -28,8 +28,8 @@ func TestSignalAll(t *testing.T) {
 				}
 				all = append(all, cmd)
 			}
-			// cgroup.kill may have ended them before anybody looks.
-			if some, err := signalAll(dir); !some && control != "cgroup.kill" || err != nil {
+			// cgroup.kill may have killed them before.
+			if some, err := killOnce(dir); !some && control != "cgroup.kill" || err != nil {
 				t.Errorf("%t, %v, want some", some, err)
 			}
 			for _, cmd := range all {
@@ -39,7 +39,7 @@ func TestSignalAll(t *testing.T) {
 				}
 			}
 			for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-				some, err := signalAll(dir)
+				some, err := killOnce(dir)
 				if !some && err == nil {
 					break
 				}
@@ -51,7 +51,7 @@ func TestSignalAll(t *testing.T) {
 	}
 }
 
-// groupWith makes a cgroup, and one below it, in a hierarchy that has the file.
+// groupWith creates a cgroup with a child in a hierarchy that has the file.
 func groupWith(t *testing.T, control string) string {
 	t.Helper()
 	for _, root := range []string{cgroupRoot + "/freezer", cgroupRoot + "/unified", cgroupRoot} {

@@ -14,12 +14,12 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// givenFiles are the files that are mounted into the pod's containers.
-var givenFiles = []string{"hostname", "hosts", "resolv.conf"}
+// podFileNames are the files that are mounted into the pod's containers.
+var podFileNames = []string{"hostname", "hosts", "resolv.conf"}
 
-// prepare creates the pod's directory: the mount point of its /dev/shm, and the files for its
+// createFiles creates the pod's directory: the mount point of its /dev/shm, and the files for its
 // containers. These are world-readable; the directory is not accessible to other users of the host.
-func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
+func (p *pod) createFiles(config *runtime.PodSandboxConfig) error {
 	if err := os.MkdirAll(filepath.Join(p.dir, "shm"), 0o700); err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (p *pod) prepare(config *runtime.PodSandboxConfig) error {
 
 // checkFiles returns errDamaged if one of the pod's files cannot be mounted into a container.
 func (p *pod) checkFiles() error {
-	for _, name := range givenFiles {
+	for _, name := range podFileNames {
 		switch fi, err := os.Lstat(filepath.Join(p.dir, name)); {
 		case err != nil:
 			return fmt.Errorf("%w: %w", errDamaged, err)
@@ -91,13 +91,13 @@ func (p *pod) start(program string) error {
 	}
 	defer network.Close()
 	files := []*os.File{socket, network}
-	if p.root != nil { // containerd has created the network in a user namespace
+	if p.rootUID != nil { // containerd has created the network in a user namespace
 		user, err := sys.GetUsernsForNamespace(network.Fd())
 		if err != nil {
 			return fmt.Errorf("user namespace of %s: %w", netns, err)
 		}
 		defer user.Close()
-		files = append(files, user) // becomes plan.KeptUser
+		files = append(files, user) // becomes plan.UserNamespaceFD
 	}
 	cmd := exec.Command(program, p.record.Hostname, filepath.Join(p.dir, "shm"), strconv.Itoa(p.namespaces))
 	cmd.Env = []string{"SHM=" + p.shmOptions()}
@@ -109,7 +109,7 @@ func (p *pod) start(program string) error {
 		}
 		return err
 	}
-	at("podshim-made")
+	crashPoint("podshim-made")
 	if err := p.connect(); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (p *pod) start(program string) error {
 	if err := writeRecord(podFile(p.dir), p.record); err != nil {
 		return err
 	}
-	at("pod-written")
+	crashPoint("pod-written")
 	return nil
 }
 

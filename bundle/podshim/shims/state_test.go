@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who comes before containerd makes its state directory as containerd does, and keeps its own
-// folder to itself.
-func TestServeMakesTheStateDirectory(t *testing.T) {
+// Serve creates containerd's state directory with containerd's mode, and its own directory with
+// 0700.
+func TestServeCreatesTheStateDirectory(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "podshim")
 	if err := os.WriteFile(program, nil, 0o755); err != nil {
 		t.Fatal(err)
@@ -36,11 +36,11 @@ func TestServeMakesTheStateDirectory(t *testing.T) {
 	}
 }
 
-// Containers that containerd cannot find by their folders are not taken back, and leave nothing.
-func TestContainersThatCannotBeFound(t *testing.T) {
-	k := New("podshim")
-	k.dir = t.TempDir()
-	dir := filepath.Join(k.dir, "pod")
+// Containers that containerd cannot find by their directories are not restored, and leave nothing.
+func TestForgottenContainers(t *testing.T) {
+	m := New("podshim")
+	m.dir = t.TempDir()
+	dir := filepath.Join(m.dir, "pod")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	giveFiles(t, dir)
-	found := filepath.Join(k.dir, "found")
+	found := filepath.Join(m.dir, "found")
 	if err := os.Mkdir(found, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 50 {
-		r := taskRecord{Version: recordVersion, ID: fmt.Sprint(i), Bundle: filepath.Join(k.dir, "emptied"), Cgroup: "/podshim-test-no-such"}
+		r := taskRecord{Version: recordVersion, ID: fmt.Sprint(i), Bundle: filepath.Join(m.dir, "emptied"), Cgroup: "/podshim-test-no-such"}
 		if i == 7 {
 			r.Bundle = found
 		}
@@ -64,11 +64,11 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := k.load("pod"); err != nil {
+	if err := m.load("pod"); err != nil {
 		t.Fatal(err)
 	}
-	if len(k.tasks) != 1 || k.tasks["7"] == nil {
-		t.Errorf("tasks %v, want 7 alone", slices.Collect(maps.Keys(k.tasks)))
+	if len(m.tasks) != 1 || m.tasks["7"] == nil {
+		t.Errorf("tasks %v, want 7 alone", slices.Collect(maps.Keys(m.tasks)))
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		left, err := filepath.Glob(taskFile(dir, "*"))
@@ -84,18 +84,18 @@ func TestContainersThatCannotBeFound(t *testing.T) {
 	}
 }
 
-// giveFiles makes the files that the containers of a pod are given.
+// giveFiles creates the files that are mounted into the containers of a pod.
 func giveFiles(t *testing.T, dir string) {
 	t.Helper()
-	for _, name := range givenFiles {
+	for _, name := range podFileNames {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A pod whose files cannot be read is ended, and keeps nobody from serving the others.
-func TestDamagedRecordsEndThePod(t *testing.T) {
+// A pod whose files cannot be read is stopped, and the others are served.
+func TestDamagedRecordsStopThePod(t *testing.T) {
 	pod := podRecord{Version: recordVersion, ID: "pod"}
 	task := taskRecord{Version: recordVersion, ID: "task", Cgroup: "/podshim-test-no-such"}
 	text := func(s string) func(string) error {
@@ -116,9 +116,9 @@ func TestDamagedRecordsEndThePod(t *testing.T) {
 		"hosts is a folder":     {hosts: func(file string) error { return errors.Join(os.Remove(file), folder(file)) }},
 		"hosts is gone":         {hosts: os.Remove},
 	} {
-		k := New("podshim")
-		k.dir = t.TempDir()
-		dir := filepath.Join(k.dir, "pod")
+		m := New("podshim")
+		m.dir = t.TempDir()
+		dir := filepath.Join(m.dir, "pod")
 		write := func(file string, record any, damage func(string) error) {
 			err := os.MkdirAll(dir, 0o700)
 			if err == nil && damage != nil {
@@ -138,17 +138,17 @@ func TestDamagedRecordsEndThePod(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := k.load("pod"); err != nil {
+		if err := m.load("pod"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := os.Stat(dir); err == nil || len(k.pods) > 0 {
-			t.Errorf("%s: the pod is still there: %v, %v", name, err, k.pods)
+		if _, err := os.Stat(dir); err == nil || len(m.pods) > 0 {
+			t.Errorf("%s: the pod is still there: %v, %v", name, err, m.pods)
 		}
 	}
 }
 
-// A pod shim that cannot be reached, as its socket is gone, is killed: its pod is taken for ended,
-// and another one started in its place. No other process is.
+// A pod shim whose socket was deleted is killed, because its pod counts as stopped and is replaced.
+// No other process is killed.
 func TestPodshimWithoutASocket(t *testing.T) {
 	for name, damage := range map[string]func(socket string) error{
 		"gone":     func(string) error { return nil },
@@ -156,14 +156,14 @@ func TestPodshimWithoutASocket(t *testing.T) {
 		"a file":   func(socket string) error { return os.WriteFile(socket, nil, 0o600) },
 	} {
 		for _, record := range []string{"whole", "damaged", "gone"} {
-			k := New("podshim")
-			k.dir = t.TempDir()
-			dir := filepath.Join(k.dir, "pod")
+			m := New("podshim")
+			m.dir = t.TempDir()
+			dir := filepath.Join(m.dir, "pod")
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
 			giveFiles(t, dir)
-			podshim, other := startAs(t, filepath.Join(dir, "shm")), startAs(t, filepath.Join(k.dir, "pod2", "shm"))
+			podshim, other := startAs(t, filepath.Join(dir, "shm")), startAs(t, filepath.Join(m.dir, "pod2", "shm"))
 			err := damage(filepath.Join(dir, "socket"))
 			switch record {
 			case "whole":
@@ -174,10 +174,10 @@ func TestPodshimWithoutASocket(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := k.load("pod"); err != nil {
+			if err := m.load("pod"); err != nil {
 				t.Errorf("the socket is %s, the record %s: %v", name, record, err)
 			}
-			if p := k.pods["pod"]; (p != nil) != (record == "whole") || p != nil && p.alive() {
+			if p := m.pods["pod"]; (p != nil) != (record == "whole") || p != nil && p.alive() {
 				t.Errorf("the socket is %s, the record %s: the pod is %v", name, record, p)
 			}
 			for of, cmd := range map[string]*exec.Cmd{"podshim": podshim, "other": other} {
@@ -191,7 +191,7 @@ func TestPodshimWithoutASocket(t *testing.T) {
 	}
 }
 
-// startAs starts a process with the arguments of a pod shim, which ends with the test.
+// startAs starts a process with the arguments of a pod shim, until the end of the test.
 func startAs(t *testing.T, shm string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("cat", "-", shm)
@@ -206,15 +206,15 @@ func startAs(t *testing.T, shm string) *exec.Cmd {
 	return cmd
 }
 
-// A folder in the place of the task service's socket is removed.
-func TestServeOverAFolderInPlaceOfItsSocket(t *testing.T) {
+// A directory at the path of the task service's socket is removed.
+func TestServeRemovesADirectoryAtItsSocket(t *testing.T) {
 	state := t.TempDir()
-	k := New("podshim")
-	k.dir = filepath.Join(state, stateDir)
-	if err := os.MkdirAll(filepath.Join(k.socket(), "more"), 0o700); err != nil {
+	m := New("podshim")
+	m.dir = filepath.Join(state, stateDir)
+	if err := os.MkdirAll(filepath.Join(m.socket(), "more"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Serve(state); err != nil {
+	if err := m.Serve(state); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -37,7 +37,7 @@ func computeSysctls(sysctls map[string]string, n *runtime.NamespaceOption) map[s
 		return sysctls
 	}
 	out := maps.Clone(networkDefaults)
-	if ownUsers(n) {
+	if hasUserNamespace(n) {
 		delete(out, "net.ipv4.ping_group_range")
 	}
 	for name := range sysctls { // in either notation
@@ -47,14 +47,14 @@ func computeSysctls(sysctls map[string]string, n *runtime.NamespaceOption) map[s
 	return out
 }
 
-// refuseSysctls accepts only sysctls of namespaces that the pod does not share.
-func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error {
+// validateSysctls accepts only sysctls of namespaces that the pod does not share.
+func validateSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error {
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		file := sysctlFile(name)
 		of, mode := "none", runtime.NamespaceMode_NODE
 		switch {
 		case slices.ContainsFunc(strings.Split(file, "/"), func(part string) bool { return part == "" || part == "." || part == ".." }):
-			return refusal(&plan.Refused{Field: "linux.sysctls[" + name + "]", Why: "is not the name of a sysctl", Wrong: true})
+			return invalidArgument(&plan.FieldError{Field: "linux.sysctls[" + name + "]", Reason: "is not the name of a sysctl", Invalid: true})
 		case strings.HasPrefix(file, "net/"):
 			of, mode = "network", n.GetNetwork()
 		case strings.HasPrefix(file, "fs/mqueue/"), slices.Contains(ipcSysctls, file):
@@ -67,7 +67,7 @@ func refuseSysctls(sysctls map[string]string, n *runtime.NamespaceOption) error 
 			if of != "none" {
 				why = fmt.Sprintf("is of the host's %s namespace, which the pod is in", of)
 			}
-			return refusal(&plan.Refused{Field: "linux.sysctls[" + name + "]", Why: why, Wrong: true})
+			return invalidArgument(&plan.FieldError{Field: "linux.sysctls[" + name + "]", Reason: why, Invalid: true})
 		}
 	}
 	return nil
@@ -99,8 +99,8 @@ func (p *pod) inNamespaces(what func() error) error {
 	if err := unix.Setns(pidfd, unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS); err != nil {
 		return fmt.Errorf("enter the pod's namespaces: %w", err)
 	}
-	if p.root != nil { // root of the user namespace may write them, the host's root may not
-		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(*p.root), ^uintptr(0)); err != 0 {
+	if p.rootUID != nil { // root of the user namespace may write them, the host's root may not
+		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(*p.rootUID), ^uintptr(0)); err != 0 {
 			return fmt.Errorf("become root of the pod's user namespace: %w", err)
 		}
 	}

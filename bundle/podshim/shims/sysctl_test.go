@@ -36,17 +36,17 @@ func TestSysctls(t *testing.T) {
 		}
 		for want, n := range map[string]*runtime.NamespaceOption{c.pod + " ": pods, c.host: host} {
 			want = strings.TrimSuffix(want, " ")
-			err := refuseSysctls(map[string]string{name: "1"}, n)
-			var r *plan.Refused
-			if want == "" && err != nil || want != "" && (!errors.As(err, &r) || r.Field != "linux.sysctls["+name+"]" || !strings.Contains(r.Why, want)) {
+			err := validateSysctls(map[string]string{name: "1"}, n)
+			var r *plan.FieldError
+			if want == "" && err != nil || want != "" && (!errors.As(err, &r) || r.Field != "linux.sysctls["+name+"]" || !strings.Contains(r.Reason, want)) {
 				t.Errorf("%s: %v, want %q", name, err, want)
 			}
 		}
 	}
 }
 
-// A pod's own network namespace has containerd's defaults, and what the pod sets wins, however it
-// is written.
+// A pod's own network namespace has containerd's defaults. The pod's values take precedence, in
+// either notation.
 func TestComputeSysctls(t *testing.T) {
 	const port, ping = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
 	pods := &runtime.NamespaceOption{Network: runtime.NamespaceMode_POD}

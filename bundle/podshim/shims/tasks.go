@@ -19,13 +19,13 @@ import (
 )
 
 // tasks is the task service of all pods' containers, which a shim implements elsewhere.
-type tasks struct{ k *Manager }
+type tasks struct{ m *Manager }
 
 // get returns the task with an ID, or an exec in it.
 func (s *tasks) get(id, exec string) (*task, error) {
-	s.k.mu.Lock()
-	t := s.k.tasks[id]
-	s.k.mu.Unlock()
+	s.m.mu.Lock()
+	t := s.m.tasks[id]
+	s.m.mu.Unlock()
 	if t == nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: %w", id, errdefs.ErrNotFound))
 	}
@@ -59,7 +59,7 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 	if r.Deleted { // its FIFOs were deleted with it, and containerd would fail on them
 		a.Stdin, a.Stdout, a.Stderr = "", "", ""
 	}
-	if t.of == nil && state == wire.Running && t.paused() {
+	if t.parent == nil && state == wire.Running && t.paused() {
 		a.Status = tasktypes.Status_PAUSED
 	}
 	if state == wire.Stopped {
@@ -68,15 +68,15 @@ func (s *tasks) State(_ context.Context, q *taskapi.StateRequest) (*taskapi.Stat
 	return a, nil
 }
 
-// refusal returns the error for unsupported requests. It is not errdefs.ErrNotImplemented:
+// invalidArgument returns the error for unsupported requests. It is not errdefs.ErrNotImplemented:
 // containerd would retry with the API of an older task service.
-func refusal(why error) error { return fmt.Errorf("%w: %w", why, errdefs.ErrInvalidArgument) }
+func invalidArgument(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument) }
 
 func (s *tasks) Create(ctx context.Context, q *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
-	t, err := s.k.create(ctx, q)
-	var r *plan.Refused
+	t, err := s.m.create(ctx, q)
+	var r *plan.FieldError
 	if errors.As(err, &r) {
-		err = refusal(err)
+		err = invalidArgument(err)
 	}
 	if err != nil {
 		return nil, errgrpc.ToGRPC(err)
@@ -90,26 +90,26 @@ func (s *tasks) Start(ctx context.Context, q *taskapi.StartRequest) (*taskapi.St
 	if err != nil {
 		return nil, err
 	}
-	if t.of != nil {
+	if t.parent != nil {
 		pid, err := t.startExec(ctx)
 		return &taskapi.StartResponse{Pid: pid}, errgrpc.ToGRPC(err)
 	}
 	t.pod.mu.Lock()
-	l, made := t.pod.link, t.plan
+	l, taskPlan := t.pod.link, t.plan
 	t.plan = nil
 	t.pod.mu.Unlock()
 	if l == nil {
-		return nil, errgrpc.ToGRPC(fmt.Errorf("start of %s: %w", q.ID, errGone))
+		return nil, errgrpc.ToGRPC(fmt.Errorf("start of %s: %w", q.ID, errExited))
 	}
-	var k *shimError
+	var shimErr *shimError
 	r, err := l.call(t.request(wire.Start, 0), nil, nil)
-	if errors.As(err, &k) {
-		k.what = made.Describe(r.Step, r.Err)
+	if errors.As(err, &shimErr) {
+		shimErr.description = taskPlan.Describe(r.Step, r.Err)
 	}
 	if err != nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("container %s: %w", q.ID, err))
 	}
-	at("task-started")
+	crashPoint("task-started")
 	return &taskapi.StartResponse{Pid: r.Pid}, nil
 }
 
@@ -118,19 +118,19 @@ func (s *tasks) Delete(_ context.Context, q *taskapi.DeleteRequest) (*taskapi.De
 	if err != nil {
 		return nil, err
 	}
-	if t.of != nil {
+	if t.parent != nil {
 		err = t.deleteExec()
 	} else {
-		s.k.lastOOM(t)
+		s.m.reportFinalOOM(t)
 		err = t.delete()
 	}
 	if err != nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("%s: %w", t, err))
 	}
-	if t.of == nil {
-		s.k.mu.Lock()
-		delete(s.k.tasks, q.ID)
-		s.k.mu.Unlock()
+	if t.parent == nil {
+		s.m.mu.Lock()
+		delete(s.m.tasks, q.ID)
+		s.m.mu.Unlock()
 	}
 	r, _ := t.snapshot()
 	return &taskapi.DeleteResponse{Pid: r.Pid, ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
@@ -156,16 +156,16 @@ func (t *task) delete() error {
 		return err
 	}
 	_, err := t.pod.call(t.request(wire.Delete, 0), nil, nil)
-	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errGone) {
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errExited) {
 		return err
 	}
 	if r.SharesProcesses {
-		if err := endAll(r.Cgroup); err != nil {
+		if err := killAll(r.Cgroup); err != nil {
 			return err
 		}
 	}
-	at("task-deleted")
-	atFolderGone(r.Bundle)
+	crashPoint("task-deleted")
+	crashPointDirDeleted(r.Bundle)
 	return removeCgroup(r.Cgroup)
 }
 
@@ -173,7 +173,7 @@ func (t *task) delete() error {
 // kills the others.
 func (t *task) signal(sig syscall.Signal) error {
 	_, err := t.pod.call(t.request(wire.Kill, uint32(sig)), nil, nil)
-	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errGone) {
+	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errExited) {
 		return fmt.Errorf("has ended: %w", errdefs.ErrNotFound)
 	}
 	if err == nil && sig == syscall.SIGKILL {
@@ -184,8 +184,8 @@ func (t *task) signal(sig syscall.Signal) error {
 
 // container returns the container of an exec, or the container itself.
 func (t *task) container() *task {
-	if t.of != nil {
-		return t.of
+	if t.parent != nil {
+		return t.parent
 	}
 	return t
 }
@@ -196,7 +196,7 @@ func (s *tasks) Kill(_ context.Context, q *taskapi.KillRequest) (*emptypb.Empty,
 		return nil, err
 	}
 	sig := syscall.Signal(q.Signal)
-	if q.All && sig != syscall.SIGKILL && t.of == nil {
+	if q.All && sig != syscall.SIGKILL && t.parent == nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("task %s: all: signal %d to all processes of a container: %w", q.ID, sig, errdefs.ErrNotImplemented))
 	}
 	if err := t.signal(sig); err != nil {
@@ -221,16 +221,16 @@ func (s *tasks) Wait(ctx context.Context, q *taskapi.WaitRequest) (*taskapi.Wait
 	if err != nil {
 		return nil, err
 	}
-	if t.of == nil {
-		t.watchOOM(s.k)
+	if t.parent == nil {
+		t.watchOOM(s.m)
 	}
 	select {
 	case <-t.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if t.of == nil {
-		s.k.lastOOM(t)
+	if t.parent == nil {
+		s.m.reportFinalOOM(t)
 	}
 	r, _ := t.snapshot()
 	return &taskapi.WaitResponse{ExitStatus: r.Status, ExitedAt: exitedAt(r)}, nil
@@ -254,5 +254,5 @@ func (s *tasks) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptypb.Em
 
 // Checkpoint is not supported, because a pod shim cannot restore.
 func (s *tasks) Checkpoint(_ context.Context, q *taskapi.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint of task %s: the pod shim does not do it: %w", q.ID, errdefs.ErrNotImplemented))
+	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint of task %s: the pod shim does not support it: %w", q.ID, errdefs.ErrNotImplemented))
 }

@@ -35,7 +35,7 @@ func openTrees(spec *specs.Spec, users string) (trees map[int]plan.Tree, done fu
 		if fd >= 0 {
 			open = append(open, fd)
 		}
-		if err == nil && len(m.UIDMappings) > 0 && plan.HasUsers(spec) {
+		if err == nil && len(m.UIDMappings) > 0 && plan.HasUserNamespace(spec) {
 			err = mapIDs(fd, users)
 		}
 		if err != nil {
@@ -79,9 +79,9 @@ func mapIDs(tree int, users string) error {
 	return nil
 }
 
-// users returns the file of the pod's user namespace, if it has one.
-func (p *pod) users() string {
+// usernsPath returns the file of the pod's user namespace, if it has one.
+func (p *pod) usernsPath() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return plan.UsersOf(p.record.Pid)
+	return plan.UserNamespacePath(p.record.Pid)
 }

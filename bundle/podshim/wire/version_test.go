@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Pod shims are tried with the containerd that the bundle has.
+// Pod shims are tested with the containerd of the bundle.
 func TestTheContainerdOfTheBundle(t *testing.T) {
 	version := regexp.MustCompile(`github\.com/containerd/containerd/v2 (v\S+)`)
 	var found []string

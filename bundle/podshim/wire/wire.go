@@ -86,45 +86,45 @@ const (
 
 // What failed, if it is not a step of the plan.
 const (
-	Nothing = -1 - iota
-	Setup
-	Exec
-	Died
-	BadPlan
+	ReasonNone = -1 - iota
+	ReasonSetup
+	ReasonExec
+	ReasonDied
+	ReasonBadPlan
 )
 
-// OutOfMemory is the Step of Exited and Listed if a process of the container was OOM-killed.
-const OutOfMemory = -7
+// ReasonOOM is the Step of Exited and Listed if a process of the container was OOM-killed.
+const ReasonOOM = -7
 
-// BadLog is the Step of a container whose log could not be opened.
-const BadLog = -8
+// ReasonLog is the Step of a container whose log could not be opened.
+const ReasonLog = -8
 
 // ShareProcesses is the Arg of Create for a container in the pod's PID namespace. If Exec names
 // another container, it shares that one's.
 const ShareProcesses = 1
 
-// The files that follow the plan of Create and Execute; each is optional. The process gets the
-// first three, and starts in the cgroup Into. The pod shim holds the others as long as the process
-// runs: the other ends of the first three; the input of a terminal; the output that it reads, and
-// FIFOs (O_PATH) that get a copy of that; the directory of the cgroup in which it kills the
+// The descriptors that follow the plan of Create and Execute; each is optional. The process gets
+// the first three, and starts in StartCgroup. The pod shim holds the others as long as the process
+// runs: the opposite ends of the first three; the input of a terminal; the output that it reads,
+// and FIFOs (O_PATH) that get a copy of that; the directory of the cgroup in which it kills the
 // remaining processes of a container with a shared PID namespace; and the file with the OOM kill
 // count.
 const (
 	Stdin = iota
 	Stdout
 	Stderr
-	Into
-	HeldStdin
-	HeldStdout
-	HeldStderr
-	Typed
+	StartCgroup
+	PeerStdin
+	PeerStdout
+	PeerStderr
+	TerminalInput
 	ReadStdout
 	ReadStderr
 	CopyStdout
 	CopyStderr
-	Group
+	KillCgroup
 	MemoryEvents
-	Files
+	FDCount
 )
 
 // Request is a request of containerd. A plan is sent with Create and Execute as a file. Arg is the
@@ -134,7 +134,7 @@ type Request struct {
 	Op       Op
 	Seq      uint32
 	Arg      uint32
-	Files    uint32 // bit set of the files that follow the plan
+	FDMask   uint32 // bit set of the files that follow the plan
 	ID, Exec string
 }
 
@@ -154,16 +154,16 @@ type Reply struct {
 
 // VersionError means that the pod shim uses another version than the request.
 type VersionError struct {
-	Seq    uint32
-	Theirs uint32
+	Seq  uint32
+	Shim uint32
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the pod shim speaks version %d of the messages, and this containerd versions %d to %d: end the pod by the containerd that started it", e.Theirs, Oldest, Version)
+	return fmt.Sprintf("the pod shim speaks version %d of the messages, and this containerd versions %d to %d: end the pod by the containerd that started it", e.Shim, Oldest, Version)
 }
 
-// Known reports whether the pod shim's version is supported.
-func (e *VersionError) Known() bool { return Oldest <= e.Theirs && e.Theirs <= Version }
+// Supported reports whether the pod shim's version is supported.
+func (e *VersionError) Supported() bool { return Oldest <= e.Shim && e.Shim <= Version }
 
 type rawRequest struct {
 	Version, Op, Seq, Arg, Files uint32
@@ -186,7 +186,7 @@ var ReplySize = binary.Size(rawReply{})
 
 // Encode encodes the message in a version.
 func (r Request) Encode(version uint32) ([]byte, error) {
-	raw := rawRequest{Version: version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg, Files: r.Files}
+	raw := rawRequest{Version: version, Op: uint32(r.Op), Seq: r.Seq, Arg: r.Arg, Files: r.FDMask}
 	for to, id := range map[*[IDLength]byte]string{&raw.ID: r.ID, &raw.Exec: r.Exec} {
 		if len(id) > IDLength || strings.IndexByte(id, 0) >= 0 {
 			return nil, fmt.Errorf("id %q: has more than %d bytes, or a zero", id, IDLength)
@@ -212,7 +212,7 @@ func DecodeReply(b []byte, version uint32) (Reply, error) {
 		return Reply{}, fmt.Errorf("a message of %d bytes is too short for its version", len(b))
 	}
 	if p.Version != version {
-		return Reply{}, &VersionError{Seq: p.Seq, Theirs: p.Version}
+		return Reply{}, &VersionError{Seq: p.Seq, Shim: p.Version}
 	}
 	var raw rawReply
 	if n, err := binary.Decode(b, binary.NativeEndian, &raw); err != nil || n != len(b) {

@@ -26,7 +26,7 @@ func id(s string) (out [IDLength]byte) {
 func TestRequest(t *testing.T) {
 	full := strings.Repeat("f", IDLength)
 	for _, name := range []string{"", "one", full} {
-		b, err := Request{Op: Kill, Seq: 7, Arg: 15, Files: 5, ID: name, Exec: "e" + name[:min(len(name), IDLength-1)]}.Encode(Version)
+		b, err := Request{Op: Kill, Seq: 7, Arg: 15, FDMask: 5, ID: name, Exec: "e" + name[:min(len(name), IDLength-1)]}.Encode(Version)
 		if want := raw(t, rawRequest{Version, 3, 7, 15, 5, id(name), id("e" + name[:min(len(name), IDLength-1)])}); err != nil || string(b) != string(want) {
 			t.Errorf("%q: %x, %v, want %x", name, b, err, want)
 		}
@@ -42,7 +42,7 @@ func TestRequest(t *testing.T) {
 
 func TestReply(t *testing.T) {
 	got, err := DecodeReply(raw(t, rawReply{Version, 101, 2, 13, -3, 4, 3, 6, 7, 8, id("one"), id("two")}), Version)
-	want := Reply{Op: Listed, Seq: 2, Err: syscall.EACCES, Step: Exec, Pid: 4, State: Stopped, Status: 6, Started: 7, Exited: 8, ID: "one", Exec: "two"}
+	want := Reply{Op: Listed, Seq: 2, Err: syscall.EACCES, Step: ReasonExec, Pid: 4, State: Stopped, Status: 6, Started: 7, Exited: 8, ID: "one", Exec: "two"}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
@@ -64,16 +64,16 @@ func TestReply(t *testing.T) {
 	}
 }
 
-// A message of another version is told as that, whatever its size, and whether there is one to
-// answer in.
+// A message of another version is reported as such, whatever its size, and whether that version is
+// supported.
 func TestReplyOfAnotherVersion(t *testing.T) {
 	for _, v := range []uint32{Oldest - 1, Oldest, Version, Version + 1} {
 		for _, b := range [][]byte{raw(t, prefix{v, 1, 77}), append(raw(t, rawReply{Version: v, Seq: 77}), 1, 2, 3)} {
 			_, err := DecodeReply(b, Version+2)
 			var other *VersionError
-			if !errors.As(err, &other) || other.Theirs != v || other.Seq != 77 || !strings.Contains(err.Error(), fmt.Sprintf("version %d of", v)) {
+			if !errors.As(err, &other) || other.Shim != v || other.Seq != 77 || !strings.Contains(err.Error(), fmt.Sprintf("version %d of", v)) {
 				t.Errorf("error %v, want one of version %d, for request 77", err, v)
-			} else if want := v == Oldest || v == Version; other.Known() != want {
+			} else if want := v == Oldest || v == Version; other.Supported() != want {
 				t.Errorf("version %d is known: %t", v, !want)
 			}
 		}

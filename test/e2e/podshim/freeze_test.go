@@ -245,7 +245,7 @@ func TestStartWhileTheDiskIsFrozen(t *testing.T) {
 	f.freeze()
 	f.awaitState("the pod shim waits for its log", podshim, "D")
 	f.must(unix.Kill(stopped, unix.SIGSTOP))
-	f.env = []string{"PODSHIM_PATIENCE=500ms"}
+	f.env = []string{"PODSHIM_REPLY_TIMEOUT=500ms"}
 	f.launch("points/podshim-containerd")
 	eventually(f.rig, "the log tells of the one that waits", func() error {
 		b, err := os.ReadFile(f.path("log"))
