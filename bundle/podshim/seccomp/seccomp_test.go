@@ -96,7 +96,7 @@ func want(t testing.TB, p *specs.LinuxSeccomp, goarch string, c call) uint32 {
 			case a == otherwise:
 			case direct && len(s.Args) == 0:
 				return a // precedes all rules with conditions
-			case first < 0 && (byOne || direct && fits(s.Args, c, tables[abi].narrow)):
+			case first < 0 && (byOne || direct && fits(s.Args, c, tables[abi].width)):
 				first = int64(a)
 			}
 		}
